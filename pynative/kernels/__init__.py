@@ -31,7 +31,6 @@ if TYPE_CHECKING:  # the names that `_select` gives a value
     from pynative.kernels.contract.layer import *
     from pynative.kernels.contract.linear import *
     from pynative.kernels.contract.routing import *
-    from pynative.kernels.contract.rows import *
     from pynative.kernels.contract.sparse import *
     from pynative.kernels.contract.vocabulary import *
 

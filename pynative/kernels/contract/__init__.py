@@ -22,14 +22,13 @@ from pynative.kernels.contract import (
     layer,
     linear,
     routing,
-    rows,
     sparse,
     vocabulary,
 )
 from pynative.kernels.contract.table import Table, written_in
 
 _MODULES = (
-    linear, elementwise, layer, attention, cache, sparse, exchange, rows, experts, vocabulary, routing, flat_buffers
+    linear, elementwise, layer, attention, cache, sparse, exchange, experts, vocabulary, routing, flat_buffers
 )  # fmt: skip
 
 CONTRACT: Table = {name: operator for module in _MODULES for name, operator in written_in(module).items()}

@@ -17,12 +17,10 @@ from pynative.kernels.host import (
     residual,
     rotary,
     routing,
-    rows,
-    slices,
     sparse,
 )
 
 OPERATORS = bodies_in(
     activation, attention, cache, cross_entropy, elementwise, embedding, exchange, experts, latent_heads,
-    linear, norm, optimizer, residual, rotary, routing, rows, slices, sparse,
+    linear, norm, optimizer, residual, rotary, routing, sparse,
 )  # fmt: skip

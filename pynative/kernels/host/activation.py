@@ -13,28 +13,21 @@ from parallel_core.numerics.activations import GATES
 from parallel_core.numerics.dtypes import Array
 from pynative.kernels.host.arrays import add_summed_gradient, array_or_none, rows_of
 from pynative.kernels.host.engine import ENGINE
-from pynative.kernels.host.threads import row_blocks, run
+from pynative.kernels.host.threads import by_rows, sum_by_rows
 from pynative.tape.autograd import Function
-
-
-def _forward(name: str, x: Array, bias: Array | None, y: Array) -> None:
-    def block(start: int, stop: int) -> None:
-        ENGINE.activation(name, x[start:stop], bias, y[start:stop])
-
-    run(block, row_blocks(len(x), x.shape[1] * 4))
 
 
 def _backward(name: str, x: Array, bias: Array | None, dy: Array, dx: Array) -> Array | None:
     """Fill dx; return its sum over rows, the gradient of the bias."""
-    blocks = row_blocks(len(x), x.shape[1] * 4)
-    sums = None if bias is None else np.empty((len(blocks), x.shape[1]), np.float32)
 
-    def block(index: int, start: int, stop: int) -> None:
-        own_sum = None if sums is None else sums[index]
-        ENGINE.activation_gradient(name, x[start:stop], bias, dy[start:stop], dx[start:stop], own_sum)
+    def gradient(x: Array, dy: Array, dx: Array, total: Array | None = None) -> None:
+        ENGINE.activation_gradient(name, x, bias, dy, dx, total)
 
-    run(block, [(index, *span) for index, span in enumerate(blocks)])
-    return None if sums is None else sums.sum(axis=0)
+    if bias is not None:
+        sums: Array = sum_by_rows(gradient, x, dy, dx)[0]
+        return sums
+    by_rows(gradient, x, dy, dx)
+    return None
 
 
 class _BiasActivation(Function):
@@ -45,7 +38,8 @@ class _BiasActivation(Function):
         rows = rows_of(x)
         columns = rows.shape[1] // (GATED_PARTS if name in GATES else 1)
         y = np.empty((len(rows), columns), rows.dtype)
-        _forward(name, rows, array_or_none(bias), y)
+        added = array_or_none(bias)
+        by_rows(lambda x, y: ENGINE.activation(name, x, added, y), rows, y)
         return from_numpy(y.reshape(*x.shape[:-1], columns))
 
     @staticmethod

@@ -8,7 +8,7 @@ from mindspore import Tensor, from_numpy
 from parallel_core.numerics.dtypes import Array
 from pynative.kernels.host.arrays import as_float32, rows_of
 from pynative.kernels.host.engine import ENGINE
-from pynative.kernels.host.threads import row_blocks, run
+from pynative.kernels.host.threads import by_rows
 from pynative.memory.arrays import array_of, writable
 from pynative.memory.rounding import widened
 from pynative.tape.autograd import Function
@@ -28,11 +28,7 @@ def softmax_statistics(logits: Tensor, target: Tensor, first_id: int = 0) -> tup
     rows = rows_of(logits)
     # Of each an array of its own: the backward keeps the first alone.
     maximum, total, target_logit = (np.zeros(len(rows), np.float32) for _ in range(3))
-
-    def block(start: int, stop: int) -> None:
-        ENGINE.logit_statistics(rows[start:stop], maximum[start:stop], total[start:stop])
-
-    run(block, row_blocks(len(rows), rows.shape[1] * 4))
+    by_rows(ENGINE.logit_statistics, rows, maximum, total)
     present, columns = _columns(array_of(target), first_id, rows.shape[1])
     target_logit[present] = widened(rows[present, columns])
     leading = logits.shape[:-1]
@@ -67,12 +63,7 @@ def cross_entropy_gradient(
     weight = upstream / array_of(added)[0].reshape(-1)
     present, columns = _columns(array_of(target), first_id, rows.shape[1])
     chosen = widened(rows[present, columns]) - highest[present]
-
-    def block(start: int, stop: int) -> None:
-        span = slice(start, stop)
-        ENGINE.weighted_exponentials(rows[span], highest[span], weight[span], gradient[span])
-
-    run(block, row_blocks(len(rows), rows.shape[1] * 4))
+    by_rows(ENGINE.weighted_exponentials, rows, highest, weight, gradient)
     gradient[present, columns] = np.exp(chosen) * weight[present] - upstream[present]
     return from_numpy(gradient.reshape(logits.shape))
 

@@ -10,7 +10,7 @@ from mindspore import Tensor, from_numpy
 
 from parallel_core.numerics.dtypes import Array
 from pynative.kernels.host.arrays import rows_of
-from pynative.kernels.host.threads import row_blocks, run
+from pynative.kernels.host.threads import by_rows, row_blocks, run
 from pynative.memory.arrays import array_of, array_type
 from pynative.memory.rounding import convert, fill, float32_for, widened
 from pynative.tape.autograd import Function
@@ -34,11 +34,7 @@ def _by_rows(compute: Compute, shape: tuple[int, ...], dtype: np.dtype[Any]) -> 
 def _rounded(x: Tensor, dtype: mindspore.Type) -> Tensor:
     rows = rows_of(x)
     y = np.empty(rows.shape, array_type(dtype))
-
-    def block(start: int, stop: int) -> None:
-        convert(rows[start:stop], y[start:stop])
-
-    run(block, row_blocks(len(rows), rows.shape[1] * 4))
+    by_rows(convert, rows, y)
     return from_numpy(y.reshape(x.shape))
 
 

@@ -12,9 +12,9 @@ from parallel_core.numerics.activations import GATES
 from parallel_core.numerics.dtypes import Array
 from pynative.kernels.host.arrays import add_summed_gradient, delivered, gradient_memory, rows_of
 from pynative.kernels.host.engine import ENGINE
-from pynative.kernels.host.threads import matmul_spans, row_blocks, run
+from pynative.kernels.host.threads import by_rows, matmul_spans, run
 from pynative.memory.arrays import array_of
-from pynative.memory.rounding import convert, put, widened
+from pynative.memory.rounding import convert, fill, float32_for, put, widened
 from pynative.tape.autograd import Function, add_weight_gradient
 
 
@@ -132,13 +132,12 @@ class _WeightedActivation(Function):
         rows, weights = rows_of(x), array_of(factors)
         y = np.empty((len(rows), rows.shape[1] // (2 if name in GATES else 1)), rows.dtype)
 
-        def block(start: int, stop: int) -> None:
-            activated = _activated(name, rows[start:stop], y[start:stop])
-            activated *= weights[start:stop, None]
-            if activated.base is not y:
-                convert(activated, y[start:stop])
+        def block(rows: Array, weights: Array, y: Array) -> None:
+            activated = _activated(name, rows, y)
+            activated *= weights[:, None]
+            fill(y, activated)
 
-        run(block, row_blocks(len(rows), rows.shape[1] * 4))
+        by_rows(block, rows, weights, y)
         return from_numpy(y)
 
     @staticmethod
@@ -147,23 +146,21 @@ class _WeightedActivation(Function):
         rows, dy_rows, weights = rows_of(x), rows_of(dy), array_of(factors)
         dx, of_factors = np.empty_like(rows), np.empty(len(rows), np.float32)
 
-        def block(start: int, stop: int) -> None:
-            own, upstream = widened(rows[start:stop]), widened(dy_rows[start:stop])
+        def block(rows: Array, dy: Array, weights: Array, dx: Array, of_factors: Array) -> None:
+            own, upstream, gradient = widened(rows), widened(dy), float32_for(dx)
             activated = _activated(name, own, np.empty(upstream.shape, np.float32))
-            np.einsum("rf,rf->r", activated, upstream, out=of_factors[start:stop])
-            np.multiply(upstream, weights[start:stop, None], out=activated)
-            gradient = dx[start:stop] if dx.dtype == np.float32 else np.empty(own.shape, np.float32)
+            np.einsum("rf,rf->r", activated, upstream, out=of_factors)
+            np.multiply(upstream, weights[:, None], out=activated)
             ENGINE.activation_gradient(name, own, None, activated, gradient, None)
-            if dx.dtype != np.float32:
-                convert(gradient, dx[start:stop])
+            fill(dx, gradient)
 
-        run(block, row_blocks(len(rows), rows.shape[1] * 4))
+        by_rows(block, rows, dy_rows, weights, dx, of_factors)
         return from_numpy(dx), from_numpy(of_factors), None
 
 
 def _activated(name: str, rows: Array, out: Array) -> Array:
     """activation(rows) in float32, in `out` where that has this type."""
-    activated = out if out.dtype == np.float32 else np.empty(out.shape, np.float32)
+    activated = float32_for(out)
     ENGINE.activation(name, widened(rows), None, activated)
     return activated
 

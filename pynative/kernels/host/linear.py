@@ -6,7 +6,7 @@ from mindspore import Tensor, from_numpy
 from parallel_core.numerics.dtypes import Array
 from pynative.kernels.host.arrays import array_or_none, delivered, gradient_memory, rows_of
 from pynative.kernels.host.engine import ENGINE
-from pynative.kernels.host.threads import matmul_spans, row_blocks, run
+from pynative.kernels.host.threads import matmul_spans, run, sum_by_rows
 from pynative.memory.arrays import array_of
 from pynative.memory.rounding import put
 
@@ -22,19 +22,6 @@ def _product(left: Array, right: Array, out: Array, bias: Array | None = None, a
         ENGINE.matmul(left[start:stop], right, out[start:stop], bias, accumulate)
 
     run(span, matmul_spans(len(left), left.shape[0] * left.shape[1] * right.shape[1]))
-
-
-def _sum_of_rows(x: Array) -> Array:
-    """[columns] float32: the engine sums each block, pairwise summation the blocks."""
-    blocks = row_blocks(len(x), x.shape[1] * 4)
-    sums = np.empty((len(blocks), x.shape[1]), np.float32)
-
-    def block(index: int, start: int, stop: int) -> None:
-        ENGINE.sum_rows(x[start:stop], sums[index])
-
-    run(block, [(index, *span) for index, span in enumerate(blocks)])
-    total: Array = sums.sum(axis=0)
-    return total
 
 
 def linear_forward(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -61,5 +48,5 @@ def linear_weight_gradient(dy: Tensor, x: Tensor, out: Tensor | None = None, acc
 def bias_gradient(dy: Tensor, out: Tensor | None = None, accumulate: bool = False) -> Tensor:
     rows = rows_of(dy)
     gradient = gradient_memory(out, (rows.shape[1],), rows.dtype)
-    put(_sum_of_rows(rows), gradient, accumulate)
+    put(sum_by_rows(ENGINE.sum_rows, rows)[0], gradient, accumulate)
     return delivered(gradient, out)

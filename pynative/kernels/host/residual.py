@@ -11,7 +11,7 @@ from parallel_core.numerics.dtypes import Array
 from pynative.kernels.dropout import Dropout, Key, Rows
 from pynative.kernels.host.arrays import add_summed_gradient, array_or_none, rows_of
 from pynative.kernels.host.engine import ENGINE
-from pynative.kernels.host.threads import row_blocks, run
+from pynative.kernels.host.threads import by_rows, row_blocks, run
 from pynative.memory.arrays import array_of
 from pynative.memory.rounding import fill, float32_for
 from pynative.tape.autograd import Function
@@ -104,11 +104,7 @@ class _Fork(Function):
     def backward(ctx: Any, one: Tensor, other: Tensor) -> Tensor:
         left, right = rows_of(one), rows_of(other)
         total = np.empty(left.shape, left.dtype)
-
-        def block(start: int, stop: int) -> None:
-            ENGINE.add(left[start:stop], None, None, right[start:stop], total[start:stop])
-
-        run(block, row_blocks(len(left), left.shape[1] * 4))
+        by_rows(lambda left, right, total: ENGINE.add(left, None, None, right, total), left, right, total)
         return from_numpy(total.reshape(one.shape))
 
 

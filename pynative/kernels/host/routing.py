@@ -10,7 +10,7 @@ from parallel_core.moe import routing
 from parallel_core.moe.routing import Noise, RoutingRule
 from parallel_core.numerics.dtypes import Array
 from pynative.kernels.host.arrays import array_or_none, as_float32, rows_of
-from pynative.kernels.host.threads import row_blocks, run
+from pynative.kernels.host.threads import by_rows
 from pynative.memory.arrays import array_of
 from pynative.memory.rounding import convert, widened
 from pynative.tape.autograd import Function
@@ -18,11 +18,7 @@ from pynative.tape.autograd import Function
 
 def _by_blocks(logits: Array, out: Array, compute: Callable[..., Array], *others: Array) -> None:
     """out = compute(logits, *others), all of them rows, the logits widened a block at a time."""
-
-    def block(start: int, stop: int) -> None:
-        convert(compute(widened(logits[start:stop]), *(x[start:stop] for x in others)), out[start:stop])
-
-    run(block, row_blocks(len(logits), logits.shape[1] * 4))
+    by_rows(lambda logits, out, *others: convert(compute(widened(logits), *others), out), logits, out, *others)
 
 
 def choose_experts(logits: Tensor, rule: RoutingRule, bias: Tensor | None = None, balanced: bool = False) -> Tensor:
@@ -112,14 +108,14 @@ def router_statistics(logits: Tensor, rule: RoutingRule, sizes: bool = True) -> 
     scores, experts = np.empty(rows.shape, np.float32), np.empty((len(rows), rule.topk), np.int32)
     squares = np.zeros(len(rows), np.float32)
 
-    def block(start: int, stop: int) -> None:
-        values = widened(rows[start:stop])
-        scores[start:stop] = routing.normalized_scores(values, rule)
-        experts[start:stop] = routing.best(scores[start:stop], rule.topk)
+    def block(logits: Array, scores: Array, experts: Array, squares: Array) -> None:
+        values = widened(logits)
+        scores[...] = routing.normalized_scores(values, rule)
+        experts[...] = routing.best(scores, rule.topk)
         if sizes:
-            squares[start:stop] = routing.log_sum_exp(values) ** 2
+            squares[...] = routing.log_sum_exp(values) ** 2
 
-    run(block, row_blocks(len(rows), number * 4))
+    by_rows(block, rows, scores, experts, squares)
     sums = scores.reshape(-1, batch, number).sum(axis=0)
     load = routing.load_of_sequences(experts, batch, number)
     return from_numpy(sums), from_numpy(load), from_numpy(squares.sum(keepdims=True).reshape(()))
@@ -142,12 +138,11 @@ class _WithLosses(Function):
             whole = np.broadcast_to(array_of(ctx.weights), logits.shape)
             weights = whole.reshape(rows.shape)
 
-        def block(start: int, stop: int) -> None:
-            own = None if weights is None else weights[start:stop]
-            added = routing.loss_gradient(widened(rows[start:stop]), own, ctx.z_weight, ctx.rule)
-            convert(widened(upstream[start:stop]) + added, gradient[start:stop])
+        def block(logits: Array, weights: Array | None, upstream: Array, gradient: Array) -> None:
+            added = routing.loss_gradient(widened(logits), weights, ctx.z_weight, ctx.rule)
+            convert(widened(upstream) + added, gradient)
 
-        run(block, row_blocks(len(rows), rows.shape[1] * 4))
+        by_rows(block, rows, weights, upstream, gradient)
         return from_numpy(gradient.reshape(logits.shape)), None, None, None
 
 

@@ -18,6 +18,8 @@ from typing import Any
 
 import numpy as np
 
+from parallel_core.numerics.dtypes import Array
+
 BLOCK_BYTES = 1024 * 1024
 """Size of an elementwise block. Smaller ones stay in level 2 of the cache, but one thread is no faster with them, and
 two hand the GIL to each other so often that they are slower than one."""
@@ -121,6 +123,34 @@ def spans(rows: int, size: int) -> Spans:
 def row_blocks(rows: int, row_bytes: int) -> Spans:
     """Row spans of about BLOCK_BYTES; they depend on the shape alone."""
     return spans(rows, max(1, BLOCK_BYTES // max(row_bytes, 1)))
+
+
+def by_rows(work: Callable[..., None], *arrays: Array | None) -> None:
+    """Call `work` with the same rows of all arrays, a block at a time; the first [r, c] says how many a block has, and
+    None stays None."""
+    first = arrays[0]
+    assert first is not None
+
+    def block(start: int, stop: int) -> None:
+        work(*[None if array is None else array[start:stop] for array in arrays])
+
+    run(block, row_blocks(len(first), first.shape[1] * 4))
+
+
+def sum_by_rows(work: Callable[..., None], *arrays: Array | None, parts: int = 1) -> Array:
+    """`by_rows` of work that is also given memory for the sums over its rows, `parts` times float32 [c] -> the blocks'
+    sums added up, [parts, c]."""
+    first = arrays[0]
+    assert first is not None
+    blocks = row_blocks(len(first), first.shape[1] * 4)
+    sums = np.zeros((parts, len(blocks), first.shape[1]), np.float32)
+
+    def block(index: int, start: int, stop: int) -> None:
+        work(*[None if array is None else array[start:stop] for array in arrays], *sums[:, index])
+
+    run(block, [(index, *span) for index, span in enumerate(blocks)])
+    total: Array = sums.sum(axis=1)
+    return total
 
 
 def matmul_spans(rows: int, multiply_adds: int) -> Spans:

@@ -1,11 +1,40 @@
-"""Tensors laid out as they travel between context-parallel ranks, of MindSpore operators."""
+"""Tensors laid out as they travel between ranks, of MindSpore operators."""
 
 import math
 from collections.abc import Sequence
 
+import mindspore
+import numpy as np
 from mindspore import Tensor, ops
 
-from pynative.kernels.ops.elementwise import widened_on_cpu
+from parallel_core.numerics.dtypes import Array
+from pynative.kernels.ops.elementwise import cast, widened_on_cpu
+
+
+def chunk(x: Tensor, axis: int, index: int, count: int) -> Tensor:
+    size = x.shape[axis] // count
+    return x.narrow(axis, index * size, size).contiguous()
+
+
+def take_columns(x: Tensor, ranges: Sequence[range]) -> Tensor:
+    return ops.concat([x.narrow(-1, run.start, len(run)) for run in ranges], -1)
+
+
+def place_columns(x: Tensor, ranges: Sequence[range], width: int) -> Tensor:
+    parts, stop, taken = [], 0, 0
+    for run in ranges:
+        parts += [_zero_columns(x, run.start - stop), x.narrow(-1, taken, len(run))]
+        stop, taken = run.stop, taken + len(run)
+    parts.append(_zero_columns(x, width - stop))
+    return ops.concat([part for part in parts if part.shape[-1]], -1)
+
+
+def _zero_columns(x: Tensor, width: int) -> Tensor:
+    return ops.zeros((*x.shape[:-1], width), x.dtype)
+
+
+def sequence_first(x: Tensor) -> Tensor:
+    return x.swapaxes(0, 1).contiguous()
 
 
 def pack_heads(xs: Sequence[Tensor], parts: int, times: Sequence[int]) -> Tensor:
@@ -28,3 +57,24 @@ def unpack_heads(
         results.append(heads.reshape(*chunk.shape[:2], *shape) if repeats == 1 else heads.sum(axis=3))
         first += width
     return tuple(results)
+
+
+@widened_on_cpu("x")
+def gather_rows(x: Tensor, sources: Array, row: tuple[int, ...]) -> Tensor:
+    if not (x.size and sources.size):
+        return ops.zeros((len(sources), *row), x.dtype)
+    x = x.reshape(-1, *row)
+    if sources.min() < 0:  # numbers of the row of zeros that is put behind
+        x = ops.cat((x, ops.zeros((1, *row), x.dtype)))
+        sources = np.where(sources < 0, x.shape[0] - 1, sources)
+    return ops.gather(x, Tensor.from_numpy(np.ascontiguousarray(sources, np.int32)), 0)
+
+
+@widened_on_cpu("x")
+def sum_rows(x: Tensor, places: Array, shape: tuple[int, ...]) -> Tensor:
+    count, addends = places.shape
+    row = tuple(x.shape[1:])
+    if addends == 1:
+        return gather_rows(x, places[:, 0], row).reshape(shape)
+    parts = gather_rows(x, places.T.reshape(-1), row).reshape(addends, count, *row)
+    return cast(cast(parts, mindspore.float32).sum(axis=0), x.dtype).reshape(shape)

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Callable
+from typing import Any, ParamSpec
 
 import numpy as np
 
 from parallel_core.numerics.dtypes import Array
 from parallel_core.system.blas import cpu_flags, multiplies_bfloat16
 from pynative.dtypes import BFLOAT16
-from pynative.kernels.host.engine.interface import AdamwStep
 from pynative.kernels.host.engine.numpy_engine import NumpyEngine
-from pynative.kernels.host.engine.onednn import activations, cross_entropy, optimizer, scores, sums
+from pynative.kernels.host.engine.onednn import activations, scores, sweeps
 from pynative.memory.rounding import convert, put, widened
 from pynative.onednn import gemm, primitives
 from pynative.onednn.arrays import layout_of, row_layout
@@ -35,6 +35,19 @@ there, less with more rows; with 300 the same. AMX was not measured."""
 def is_available() -> bool:
     """Whether the library can be loaded."""
     return library() is not None
+
+
+P = ParamSpec("P")
+
+
+def _or_numpy(primitive: Callable[P, bool], numpys: Callable[P, None]) -> Callable[P, None]:
+    """The primitive, and numpy's where it says that oneDNN cannot."""
+
+    def either(*arguments: P.args, **options: P.kwargs) -> None:
+        if not primitive(*arguments, **options):
+            numpys(*arguments, **options)
+
+    return either
 
 
 class OneDnnEngine(NumpyEngine):
@@ -104,11 +117,6 @@ class OneDnnEngine(NumpyEngine):
             _add_mean_gradient(dy, scale, inverse, dx)
 
     @staticmethod
-    def activation(name: str, x: Array, bias: Array | None, out: Array) -> None:
-        if not activations.activation(name, x, bias, out):
-            NumpyEngine.activation(name, x, bias, out)
-
-    @staticmethod
     def activation_gradient(
         name: str, x: Array, bias: Array | None, dy: Array, dx: Array, bias_gradient: Array | None
     ) -> None:
@@ -118,43 +126,17 @@ class OneDnnEngine(NumpyEngine):
             NumpyEngine.sum_rows(dx, bias_gradient)
 
     @staticmethod
-    def adamw(param: Array, grad: Array, exp_avg: Array, exp_avg_sq: Array, step: AdamwStep) -> None:
-        if not optimizer.adamw(param, grad, exp_avg, exp_avg_sq, step):
-            NumpyEngine.adamw(param, grad, exp_avg, exp_avg_sq, step)
-
-    @staticmethod
     def product_type(dtype: np.dtype[Any]) -> np.dtype[Any]:
         return dtype if dtype == BFLOAT16 and BFLOAT16_PRODUCTS else NumpyEngine.product_type(dtype)
 
-    @staticmethod
-    def score_exponentials(
-        keys: Array, queries: Array, out: Array, scale: float,
-        limits: Array | None = None, maximum: Array | None = None, inverse_sum: Array | None = None,
-        cap: float | None = None, bias: Array | None = None,
-    ) -> None:  # fmt: skip
-        if not scores.exponentials(keys, queries, out, scale, limits, maximum, inverse_sum, cap, bias):
-            NumpyEngine.score_exponentials(keys, queries, out, scale, limits, maximum, inverse_sum, cap, bias)
-
-    @staticmethod
-    def soft_cap_slope(keys: Array, queries: Array, out: Array, scale: float) -> None:
-        if not scores.soft_cap_slope(keys, queries, out, scale):
-            NumpyEngine.soft_cap_slope(keys, queries, out, scale)
-
-    @staticmethod
-    def score_gradient(
-        values: Array, dout: Array, probabilities: Array, delta: Array, out: Array,
-        kept: Array | None = None, kept_scale: float = 1.0, slope: Array | None = None,
-    ) -> None:  # fmt: skip
-        if not scores.gradient(values, dout, probabilities, delta, out, kept, kept_scale, slope):
-            NumpyEngine.score_gradient(values, dout, probabilities, delta, out, kept, kept_scale, slope)
-
-    @staticmethod
-    def add(x: Array, bias: Array | None, mask: Array | None, residual: Array | None, out: Array) -> None:
-        if not sums.add(x, bias, mask, residual, out):
-            NumpyEngine.add(x, bias, mask, residual, out)
-
-    logit_statistics = staticmethod(cross_entropy.logit_statistics)
-    weighted_exponentials = staticmethod(cross_entropy.weighted_exponentials)
+    activation = staticmethod(_or_numpy(activations.activation, NumpyEngine.activation))
+    add = staticmethod(_or_numpy(sweeps.add, NumpyEngine.add))
+    adamw = staticmethod(_or_numpy(sweeps.adamw, NumpyEngine.adamw))
+    score_exponentials = staticmethod(_or_numpy(scores.score_exponentials, NumpyEngine.score_exponentials))
+    soft_cap_slope = staticmethod(_or_numpy(scores.soft_cap_slope, NumpyEngine.soft_cap_slope))
+    score_gradient = staticmethod(_or_numpy(scores.score_gradient, NumpyEngine.score_gradient))
+    logit_statistics = staticmethod(sweeps.logit_statistics)
+    weighted_exponentials = staticmethod(sweeps.weighted_exponentials)
 
 
 def _multiplies(left: Array) -> bool:

@@ -42,9 +42,10 @@ def _product(rows: Array, columns: Array, out: Array, chain: _Chain) -> bool:
     return primitive is not None
 
 
-def exponentials(
+def score_exponentials(
     keys: Array, queries: Array, out: Array, scale: float,
-    limits: Array | None, maximum: Array | None, inverse_sum: Array | None, cap: float | None, bias: Array | None,
+    limits: Array | None = None, maximum: Array | None = None, inverse_sum: Array | None = None,
+    cap: float | None = None, bias: Array | None = None,
 ) -> bool:  # fmt: skip
     """`Engine.score_exponentials`; False where oneDNN cannot."""
     chain = _Chain()
@@ -68,9 +69,9 @@ def soft_cap_slope(keys: Array, queries: Array, out: Array, scale: float) -> boo
     return _product(keys, queries, out, chain)
 
 
-def gradient(
-    values: Array, dout: Array, probabilities: Array, delta: Array, out: Array, kept: Array | None, kept_scale: float,
-    slope: Array | None,
+def score_gradient(
+    values: Array, dout: Array, probabilities: Array, delta: Array, out: Array,
+    kept: Array | None = None, kept_scale: float = 1.0, slope: Array | None = None,
 ) -> bool:  # fmt: skip
     """`Engine.score_gradient`; False where oneDNN cannot."""
     chain = _Chain()

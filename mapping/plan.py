@@ -24,7 +24,7 @@ from parallel_core.planner.answer import Answer, answer, layout_answer, reliabil
 from parallel_core.planner.drawing import draw
 from parallel_core.planner.failures import Reliability, reliability
 from parallel_core.planner.report import lines
-from parallel_core.system.command_line import command_line, ends_quietly
+from parallel_core.system.command_line import command_line, ends_quietly, program
 
 ASSUMED_VOCABULARY = "131072"
 
@@ -32,7 +32,7 @@ ASSUMED_VOCABULARY = "131072"
 def options_of(argv: Sequence[str]) -> tuple[Namespace, list[str]]:
     """The command's options, and the script's arguments behind `--`."""
     split = argv.index("--") if "--" in argv else len(argv)
-    parser = command_line(__doc__, "python -m mapping plan", "%(prog)s [OPTIONS] -- THE SCRIPT'S ARGUMENTS")
+    parser = command_line(__doc__, program("plan"), "%(prog)s [OPTIONS] -- THE SCRIPT'S ARGUMENTS")
     parser.add_argument("--world-size", type=int, help="devices of the job; default: what the environment says, or 1")
     parser.add_argument("--device", default="Ascend-910B", metavar="NAME|FILE.yaml", help="kind of device")
     parser.add_argument("--suggest", action="store_true", help="search the layouts of these devices")

@@ -55,9 +55,12 @@ def get_optimizer(
     grad_scaler = offload = None
     if not isinstance(buffers, ParamAndGradBuffers):
         grad_scaler, offload = buffers.precision.make_loss_scaler(), buffers.offload
-        if params is None and network is None:
+        if params is not None:
+            parameters = _of_groups(params)
+        elif network is not None:
+            parameters = trainable(network)
+        else:
             raise ValueError("get_optimizer: no parameters; pass params or network, or a model's ParamAndGradBuffers")
-        parameters = _of_groups(params) if params is not None else trainable(network)
         buffers = ParamAndGradBuffers.of(list(parameters), buffers.gradient)
     _check_for_parameters(config, buffers)
     return FlatOptimizer(config, buffers, grad_scaler, offload)

@@ -17,14 +17,14 @@ from pynative.tensor_parallel.mlp import ParallelMLP
 from pynative.tensor_parallel.run_part import LayerSettings
 from pynative.transformer.attention import ParallelAttention
 from pynative.transformer.multi_latent_attention import MLASelfAttention
-from pynative.transformer.norm import norm_of
+from pynative.transformer.norm import norm_cell
 
 CELLS: dict[type[blocks.Block], Callable[[Any, LayerSettings], nn.Cell]] = {
     blocks.Attention: ParallelAttention.of,
     blocks.LatentAttention: MLASelfAttention.of,
     blocks.MLP: ParallelMLP.of,
     blocks.MoELayer: MoELayer.of,
-    blocks.Norm: lambda block, settings: norm_of(block, settings.config),
+    blocks.Norm: lambda block, settings: norm_cell(block, settings.config),
 }
 
 

@@ -74,7 +74,9 @@ class MLASelfAttention(nn.Cell):
     @property
     def linear_q(self) -> nn.Cell:
         """The linear that gives the heads of queries."""
-        return self.linear_q_up_proj if self.linear_q_proj is None else self.linear_q_proj
+        linear = self.linear_q_up_proj if self.linear_q_proj is None else self.linear_q_proj
+        assert linear is not None
+        return linear
 
     def construct(
         self,

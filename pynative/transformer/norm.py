@@ -65,15 +65,16 @@ _NORMS = {"LayerNorm": LayerNorm, "RMSNorm": RMSNorm, "FusedRMSNorm": RMSNorm}
 def get_norm(config: ModelConfig, size: int | None = None, gain: float = 1.0) -> nn.Cell:
     """The configuration's norm of hidden states, over `size` (default: hidden size), its weight starting at `gain`."""
     norm = replace(blocks.Norm.of(config), gain=gain)
-    return _cell(norm if size is None else replace(norm, size=size), config)
+    return norm_cell(norm if size is None else replace(norm, size=size), config)
 
 
 def norm_of(block: blocks.Norm | None, config: ModelConfig) -> nn.Cell | None:
     """The cell of a block's norm, if it has one."""
-    return None if block is None else _cell(block, config)
+    return None if block is None else norm_cell(block, config)
 
 
-def _cell(block: blocks.Norm, config: ModelConfig) -> nn.Cell:
+def norm_cell(block: blocks.Norm, config: ModelConfig) -> nn.Cell:
+    """The cell of a norm."""
     if block.kind not in _NORMS:
         raise ValueError(f"--normalization {block.kind}: one of {', '.join(_NORMS)}")
     return _NORMS[block.kind](

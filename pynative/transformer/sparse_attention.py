@@ -27,7 +27,7 @@ from pynative.tape import autograd
 from pynative.tensor_parallel.layers import DuplicatedLinear
 from pynative.tensor_parallel.mappings import Boundary, gather_from_sequence_parallel_region
 from pynative.tensor_parallel.recompute import detached_made_again, left_out
-from pynative.transformer.norm import norm_of
+from pynative.transformer.norm import norm_cell
 from pynative.transformer.rope import angle_tables
 
 
@@ -58,7 +58,7 @@ class DSAIndexer(nn.Cell):
         self.weight_scale = block.heads**-0.5 * block.head_size**-0.5
         self.linear_wq_b = DuplicatedLinear.of(block.linear_wq_b, config=config)
         self.linear_wk = DuplicatedLinear.of(block.linear_wk, config=config)
-        self.k_norm: nn.Cell = norm_of(block.k_norm, config)
+        self.k_norm = norm_cell(block.k_norm, config)
         self.linear_weights_proj = DuplicatedLinear.of(block.linear_weights_proj, config=config)
 
     def construct(self, hidden_states: Tensor, query_latent: Tensor) -> Indexed:

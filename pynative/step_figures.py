@@ -93,21 +93,17 @@ def seed(weight: Weight) -> float:
     return 1.0 if _current is None else _current.averaging.seed(weight)
 
 
-class _WithLoss(autograd.Function):
-    @staticmethod
-    def forward(ctx, activation, loss, seed):
-        ctx.gradient = Tensor.from_numpy(np.full(loss.shape, seed, np.float32))
-        return autograd.detached(activation)
-
-    @staticmethod
-    def backward(ctx, gradient):
-        return gradient, ctx.gradient, None
-
-
 def with_loss(activation: Tensor, loss: Tensor, weight: Weight) -> Tensor:
     """The activation; its backward starts the float32 loss's too, which must be whole before anything of the
     activation's gradient is needed. weight: what the loss is made of."""
-    return _WithLoss.apply(activation, loss, seed(weight))
+    return _with_loss(activation, loss, seed(weight))
+
+
+def _with_loss(activation: Tensor, loss: Tensor, start: float) -> Tensor:
+    (attached,) = autograd.identity(
+        [activation], lambda _: [Tensor.from_numpy(np.full(loss.shape, start, np.float32))], [loss]
+    )
+    return attached
 
 
 class MoEAuxLossAutoScaler:
@@ -122,7 +118,7 @@ class MoEAuxLossAutoScaler:
     def apply(cls, output: Tensor, aux_loss: Tensor) -> Tensor:
         """The output."""
         if cls.main_loss_backward_scale is not None:
-            return _WithLoss.apply(output, aux_loss, cls.main_loss_backward_scale)
+            return _with_loss(output, aux_loss, cls.main_loss_backward_scale)
         return with_loss(output, aux_loss, MicroBatchWeight(1.0))
 
     @classmethod

@@ -7,7 +7,7 @@ from parallel_core.context import Ranges
 from parallel_core.moe.routing import Noise
 from parallel_core.numerics.dtypes import Array
 from pynative.kernels.dropout import Key
-from pynative.tape.autograd import Function
+from pynative.tape.autograd import Moved
 from pynative.tensor_parallel.random import get_rng_tracer
 
 JITTER, FORCED_LOGITS, FIRST_DRAW, SECOND_DRAW = 3, 4, 5, 6
@@ -30,20 +30,11 @@ def jitter(hidden: Tensor, epsilon: float, layer: int, positions: Ranges) -> Ten
     return hidden * Tensor.from_numpy(factors).astype(hidden.dtype)
 
 
-class _Replaced(Function):
-    @staticmethod
-    def forward(ctx, logits, others):
-        return others
-
-    @staticmethod
-    def backward(ctx, gradient):
-        return gradient, None
-
-
 def random_logits(logits: Tensor, layer: int, positions: Ranges) -> Tensor:
     """Random numbers in place of logits [s, b, E], whose gradient is that of the numbers: it spreads tokens evenly."""
     numbers = uniform(get_rng_tracer().key(layer, FORCED_LOGITS), logits.shape, positions)
-    return _Replaced.apply(logits, Tensor.from_numpy(numbers.astype(np.float32)).astype(logits.dtype))
+    replaced = Tensor.from_numpy(numbers.astype(np.float32)).astype(logits.dtype)
+    return Moved.apply(logits, lambda _: replaced, lambda gradient: gradient)
 
 
 def draws(shape: tuple[int, int, int], layer: int, positions: Ranges) -> Noise:

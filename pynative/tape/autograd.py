@@ -62,6 +62,26 @@ class Moved(Function):
         return ctx.transpose(dy), None, None
 
 
+class _Identity(Function):
+    @staticmethod
+    def forward(ctx, on_backward, number, *tensors):
+        ctx.on_backward = on_backward
+        return tensors[0] if number == 1 else tensors[:number]
+
+    @staticmethod
+    def backward(ctx, *gradients):
+        return None, None, *gradients, *(ctx.on_backward(*gradients) or ())
+
+
+def identity(
+    xs: Sequence[Tensor], on_backward: Callable[..., Sequence[Tensor] | None], others: Sequence[Tensor] = ()
+) -> tuple[Tensor, ...]:
+    """The tensors as they are. `on_backward(*gradients)` is called when the gradients of all of them have come; it
+    gives those of `others`, which have a part in the graph only by that."""
+    passed = _Identity.apply(on_backward, len(xs), *xs, *others)
+    return passed if isinstance(passed, tuple) else (passed,)
+
+
 @contextmanager
 def recording(enabled: bool = True) -> Iterator[None]:
     """Within the block, operators are (or are not) written to the tape; the earlier setting comes back after it."""

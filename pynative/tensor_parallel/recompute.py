@@ -83,7 +83,8 @@ class _Run:
         """An input of the second run: without its past, and with its gradient noted if it can have one."""
         if not _has_gradient(entry):
             return entry
-        return _Start.apply(_anchor(), entry, partial(self._gradients.__setitem__, position))
+        note = partial(self._gradients.__setitem__, position)
+        return autograd.Moved.apply(_anchor(), lambda _: autograd.detached(entry), note)
 
     def backward(self, gradients: Sequence[Tensor]) -> list[Tensor | None]:
         """Gradients of the outputs -> of the inputs; those of parameters are added where they belong."""
@@ -126,20 +127,6 @@ def _tensors(result: Any) -> list[Tensor]:
 def _anchor() -> Tensor:
     """The tape records a function only if an input needs a gradient: this one does."""
     return autograd.leaf(Tensor.from_numpy(np.zeros(1, np.float32)))
-
-
-class _Start(autograd.Function):
-    """Where a second run starts; its backward hands the gradient to `note`."""
-
-    @staticmethod
-    def forward(ctx, anchor, entry, note):
-        ctx.note = note
-        return autograd.detached(entry)
-
-    @staticmethod
-    def backward(ctx, gradient):
-        ctx.note(gradient)
-        return None, None, None
 
 
 def _keep(entry: Any) -> Kept:

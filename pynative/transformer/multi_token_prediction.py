@@ -21,7 +21,7 @@ from parallel_core.step_figures import mtp_loss
 from pynative import kernels, parallel_state, step_figures
 from pynative.context_parallel.batch import counted_tokens, mask_ahead, tokens_ahead
 from pynative.parameter import type_of
-from pynative.tape.autograd import Function, detached
+from pynative.tape import autograd
 from pynative.tensor_parallel.layers import ColumnParallelLinear
 from pynative.tensor_parallel.recompute import checkpoint
 from pynative.tensor_parallel.run_part import LayerSettings
@@ -167,21 +167,11 @@ class FurtherLosses:
             figures.add(mtp_loss(depth), loss, share=1.0 / alike)
 
 
-class _Beside(Function):
-    @staticmethod
-    def forward(ctx, loss, weights, *others):
-        ctx.weights = weights
-        return detached(loss)
-
-    @staticmethod
-    def backward(ctx, gradient):
-        return gradient, None, *(kernels.scale(gradient, weight) for weight in ctx.weights)
-
-
 def _with_losses_beside(loss: Tensor, others: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
     """The loss as it is; its backward is that of loss + sum(weights x others). All are scalars, float32.
 
     So they are averaged over micro-batches and replicas as it is, whoever does that, and it alone is reported
     (Megatron's MTPLossAutoScaler).
     """
-    return _Beside.apply(loss, tuple(weights), *others)
+    (attached,) = autograd.identity([loss], lambda dy: [kernels.scale(dy, weight) for weight in weights], others)
+    return attached

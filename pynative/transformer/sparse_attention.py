@@ -122,7 +122,8 @@ class DSAttention(nn.Cell):
             total, gradients = self._loss(query, key, indexed, chosen, factor * seed(MicroBatchWeight(tokens)))
         if figures is not None:
             figures.add(INDEXER_LOSS, total * factor, self.layer_number, share=1.0 / self.group.size)
-        return _WithGradients.apply(out, gradients, *indexed)
+        (attached,) = autograd.identity([out], lambda _: gradients, indexed)
+        return attached
 
     def _loss(
         self, query: Tensor, key: Tensor, indexed: Indexed, chosen: Tensor | None, factor: float
@@ -140,16 +141,3 @@ class DSAttention(nn.Cell):
             of_weights.append(of_weight)
         wholes = (kernels.join_rows(of_queries), of_key, kernels.join_rows(of_weights))
         return total, tuple(kernels.cast(whole, x.dtype) for whole, x in zip(wholes, indexed, strict=True))
-
-
-class _WithGradients(autograd.Function):
-    """An activation as it is; its backward gives other tensors gradients that are there already."""
-
-    @staticmethod
-    def forward(ctx, activation, gradients, *others):
-        ctx.gradients = gradients
-        return autograd.detached(activation)
-
-    @staticmethod
-    def backward(ctx, gradient):
-        return gradient, None, *ctx.gradients

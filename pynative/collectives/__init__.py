@@ -10,7 +10,7 @@ import os
 import mindspore as ms
 
 from pynative.collectives.cpu import SharedMemoryBackend
-from pynative.collectives.engine import Completed, Work
+from pynative.collectives.engine import Completed, Handle
 from pynative.collectives.errors import CollectiveError, CollectiveMismatch, PeerFailed, PeerLate, PeerLost
 from pynative.collectives.interface import Backend, Group, Recv, Send
 from pynative.collectives.meeting.address import address_from_environment
@@ -22,13 +22,13 @@ __all__ = [
     "CollectiveMismatch",
     "Completed",
     "Group",
+    "Handle",
     "PeerFailed",
     "PeerLate",
     "PeerLost",
     "Recv",
     "Send",
     "Trace",
-    "Work",
     "connect",
     "is_scheduler",
 ]

@@ -7,6 +7,7 @@ channels completes whatever is waited for first.
 """
 
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, TypeVar
@@ -30,7 +31,34 @@ class Lane:
         self.calls = 0
 
 
-class Work(Pending):
+class Handle(ABC):
+    """A result that may still be on its way."""
+
+    @abstractmethod
+    def wait(self) -> Any:
+        """Block until it is there: the result."""
+
+    @abstractmethod
+    def done(self) -> bool:
+        """Whether it is there."""
+
+    def then(self, follow: Callable[[Any], Any]) -> "Handle":
+        """A handle of `follow(result)`, which runs when that is waited for."""
+        return _Followed(self, follow)
+
+
+class _Followed(Handle):
+    def __init__(self, first: Handle, follow: Callable[[Any], Any]):
+        self._first, self._follow = first, follow
+
+    def wait(self) -> Any:
+        return self._follow(self._first.wait())
+
+    def done(self) -> bool:
+        return self._first.done()
+
+
+class Work(Pending, Handle):
     """One issued operation. `wait()` returns its result, or raises what went wrong."""
 
     def __init__(self, engine: "Engine", lane: Lane, steps: Steps, label: object, count: Count):
@@ -72,7 +100,7 @@ class Work(Pending):
         return moved
 
 
-class Completed:
+class Completed(Handle):
     """Work that needed no other rank."""
 
     finished = True
@@ -81,11 +109,9 @@ class Completed:
         self._result = result
 
     def wait(self) -> Any:
-        """The result."""
         return self._result
 
     def done(self) -> bool:
-        """True."""
         return True
 
 

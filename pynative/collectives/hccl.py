@@ -15,13 +15,13 @@ from mindspore.communication import create_group
 from mindspore.mint import distributed
 
 from pynative.collectives.arrays import Kind, kind_of
-from pynative.collectives.engine import Completed, Engine, Lane, Steps, Work
+from pynative.collectives.engine import Engine, Handle, Lane, Steps
 from pynative.collectives.interface import Backend, Group, Recv, Send
 from pynative.collectives.ledger import Call
 from pynative.collectives.trace import Count, Trace
 
 
-class Launched:
+class Launched(Handle):
     """Work that HCCL carries out: a result and the handles to wait for before it may be read."""
 
     def __init__(self, result: Any, handles: Sequence[Any]):
@@ -106,7 +106,7 @@ class HcclGroup(Group):
         target = mint.empty(shape, dtype=kind.type)
         return _launched(target, [distributed.irecv(target, self.ranks[source], self._native)])
 
-    def batch_send_recv(self, messages: Sequence[Send | Recv]) -> list[Work | Completed]:
+    def batch_send_recv(self, messages: Sequence[Send | Recv]) -> list[Handle]:
         """One HcclBatchSendRecv: of single messages a stream would finish each before it starts the next, so two ranks
         that both send first would wait for each other forever.
         """
@@ -125,7 +125,7 @@ class HcclGroup(Group):
         target = mint.empty(tuple(message.shape), dtype=message.dtype)
         return distributed.P2POp("irecv", target, self.ranks[message.source], self._native)
 
-    def _posted(self, message: Send | Recv, target: Tensor, handles: Sequence[Any]) -> Work | Completed:
+    def _posted(self, message: Send | Recv, target: Tensor, handles: Sequence[Any]) -> Handle:
         """The work of one message of a batch, recorded as `send` and `recv` record theirs."""
         kind, sends = kind_of(target.dtype), isinstance(message, Send)
         size = target.size * kind.storage.itemsize if sends else 0

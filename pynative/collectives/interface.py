@@ -12,7 +12,7 @@ from typing import Any
 from mindspore import Tensor
 
 from pynative.collectives.arrays import REDUCTIONS, Kind, kind_of, to_numpy, writable
-from pynative.collectives.engine import Completed, Engine, Lane, Steps, Work
+from pynative.collectives.engine import Completed, Engine, Handle, Lane, Steps
 from pynative.collectives.ledger import Call, call_site
 from pynative.collectives.trace import TRAFFIC, Trace
 
@@ -77,7 +77,7 @@ class Group(ABC):
     """Some ranks of the job. `ranks` are global, `rank` is this rank's index among them.
 
     Operations take and return MindSpore tensors of float32, float16, bfloat16, int32, int64 or bool. With
-    `async_op=True` they return a Work, and the input must stay unchanged until its `wait()`. A group of one
+    `async_op=True` they return a Handle, and the input must stay unchanged until its `wait()`. A group of one
     returns the input itself. `about` says what x is, the same on all ranks. Reductions run in group order,
     16-bit floats in float32, so all ranks get equal bits.
     All raise CollectiveMismatch, PeerLost or PeerLate, on every rank, and ValueError before anything was sent.
@@ -192,8 +192,8 @@ class Group(ABC):
         lane = self._recv_lane(source)
         return self._run("recv", call, self._recv(call, tuple(shape), kind, source), async_op, 0, lane=lane)
 
-    def batch_send_recv(self, messages: Sequence[Send | Recv]) -> list[Work | Completed]:
-        """Post all messages; their Works in order. No order of waiting deadlocks."""
+    def batch_send_recv(self, messages: Sequence[Send | Recv]) -> list[Handle]:
+        """Post all messages; their Handles in order. No order of waiting deadlocks."""
         return [
             self.send(message.x, message.to, async_op=True)
             if isinstance(message, Send)

@@ -12,7 +12,7 @@ from parallel_core.buffers import Entry, Span, Stretch, overlaps
 from parallel_core.numerics.dtypes import Array
 from parallel_core.sharding import SHARDS_OF_STATES
 from pynative import kernels, parallel_state
-from pynative.collectives import Completed, Group, Work
+from pynative.collectives import Group, Handle
 from pynative.distributed.flat_memory import SomeMemory
 from pynative.distributed.slots import InSlot, Slots
 from pynative.memory import in_place
@@ -29,7 +29,7 @@ class _Slot:
 
     memory: Tensor
     bucket: Span | None = None
-    arriving: Work | Completed | None = None
+    arriving: Handle | None = None
 
     def vacate(self) -> None:
         """What is there is stale, or was never any."""

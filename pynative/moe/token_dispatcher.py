@@ -13,6 +13,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -25,7 +26,7 @@ from parallel_core.moe.hot_experts import Slots
 from parallel_core.moe.token_dispatch import Copies
 from parallel_core.numerics.dtypes import Array
 from pynative import kernels, parallel_state
-from pynative.collectives import Group
+from pynative.collectives import Group, Handle
 from pynative.moe.routing import Routing
 from pynative.tape.autograd import Moved, no_grad
 from pynative.tensor_parallel.mappings import (
@@ -47,13 +48,12 @@ class Route(ABC):
     row: tuple[int, ...]
 
     @abstractmethod
-    def start(self, x: Tensor) -> Callable[[], Tensor]:
-        """Towards the experts; a call waits for the rows that come [r, ...], sorted by this rank's experts. Not
-        recorded."""
+    def start(self, x: Tensor) -> Handle:
+        """Towards the experts: a handle of the rows that come [r, ...], sorted by this rank's experts. Not recorded."""
 
     def out(self, x: Tensor) -> Tensor:
         """To the experts, at once."""
-        return self.start(x)()
+        return self.start(x).wait()
 
     @abstractmethod
     def back(self, y: Tensor) -> Tensor:
@@ -71,10 +71,10 @@ class AllToAllRoute(Route):
     order: Array | None
     """The rows that came, in the order of the experts; none: they are."""
 
-    def start(self, x: Tensor) -> Callable[[], Tensor]:
+    def start(self, x: Tensor) -> Handle:
         rows = kernels.gather_rows(x, self.copies.sources, self.row)
         work = self.group.all_to_all(rows, input_splits=self.sent, output_splits=self.received, async_op=True)
-        return lambda: self._sorted(work.wait())
+        return work.then(self._sorted)
 
     def _sorted(self, rows: Tensor) -> Tensor:
         return rows if self.order is None else kernels.gather_rows(rows, self.order, self.row)
@@ -90,9 +90,9 @@ class AllToAllRoute(Route):
 class AllGatherRoute(Route):
     """Every rank gets all rows and takes those for its experts; the way back is a reduce-scatter."""
 
-    def start(self, x: Tensor) -> Callable[[], Tensor]:
+    def start(self, x: Tensor) -> Handle:
         work = self.group.all_gather(x, async_op=True)
-        return lambda: kernels.gather_rows(work.wait(), self.copies.sources, self.row)
+        return work.then(lambda rows: kernels.gather_rows(rows, self.copies.sources, self.row))
 
     def back(self, y: Tensor) -> Tensor:
         return self.group.reduce_scatter(kernels.sum_rows(y, self.copies.places, self.shape))
@@ -159,23 +159,26 @@ class MoETokenDispatcher(ABC):
     def send(self, hidden: Tensor, routing: Routing) -> Callable[[], Dispatched]:
         """`dispatch` in two parts: the tokens leave, and a call waits for those that come. What is computed between the
         two goes on while they travel."""
-        probs, experts, capacity = routing.probs, routing.experts.asnumpy(), routing.capacity
-        if self.cut_over is not None and self.cut_over.size > 1:
-            hidden, probs = (scatter_to_sequence_parallel_region(x, self.cut_over) for x in (hidden, probs))
-            experts = np.split(experts, self.cut_over.size)[self.cut_over.rank]
-        rows = None
-        if capacity is not None and self.pads_to_capacity:
-            rows = self.slots.rows(np.minimum(np.broadcast_to(capacity, self.num_experts), len(experts)))
-        experts = self.slots.of(experts)
-        tokens, choices, counts = self.routes(experts, rows, tuple(hidden.shape))
+        hidden, probs, experts = self._own_part(hidden, routing)
+        rows = self._padded_rows(len(experts), routing.capacity)
+        plan = self.routes(self.slots.of(experts), rows, tuple(hidden.shape))
         with no_grad():
-            arriving = tokens.start(hidden)
+            arriving = plan.tokens.start(hidden)
+        return partial(_dispatched, hidden, probs, plan, arriving)
 
-        def dispatched() -> Dispatched:
-            rows = Moved.apply(hidden, lambda _: arriving(), tokens.back)
-            return Dispatched(rows, Moved.apply(probs, choices.out, choices.back), counts, tokens)
+    def _own_part(self, hidden: Tensor, routing: Routing) -> tuple[Tensor, Tensor, np.ndarray]:
+        """The tokens, probabilities and choices that this rank sends, of those that all of `cut_over` have."""
+        probs, experts, over = routing.probs, routing.experts.asnumpy(), self.cut_over
+        if over is None or over.size == 1:
+            return hidden, probs, experts
+        hidden, probs = (scatter_to_sequence_parallel_region(x, over) for x in (hidden, probs))
+        return hidden, probs, np.split(experts, over.size)[over.rank]
 
-        return dispatched
+    def _padded_rows(self, tokens: int, capacity: int | np.ndarray | None) -> np.ndarray | None:
+        """The rows of each slot, where every expert gets as many whatever was chosen."""
+        if capacity is None or not self.pads_to_capacity:
+            return None
+        return self.slots.rows(np.minimum(np.broadcast_to(capacity, self.num_experts), tokens))
 
     def combine(self, output: Tensor, dispatched: Dispatched) -> Tensor:
         """The experts' results [r, h], weighted -> [s, b, h]: each token's sum."""
@@ -221,6 +224,12 @@ class Planned(NamedTuple):
     """Of the choices' probabilities."""
     counts: Array
     """int64 [m]: rows for each of this rank's experts."""
+
+
+def _dispatched(hidden: Tensor, probs: Tensor, plan: Planned, arriving: Handle) -> Dispatched:
+    """The rows that came: recorded, with the way back as their backward."""
+    rows = Moved.apply(hidden, lambda _: arriving.wait(), plan.tokens.back)
+    return Dispatched(rows, Moved.apply(probs, plan.choices.out, plan.choices.back), plan.counts, plan.tokens)
 
 
 class MoEAlltoAllTokenDispatcher(MoETokenDispatcher):

@@ -4,7 +4,6 @@ s sequence, b batch, h hidden, c context-parallel size, t tensor-parallel size.
 """
 
 from collections.abc import Sequence
-from typing import Protocol
 
 import mindspore as ms
 import numpy as np
@@ -15,16 +14,10 @@ from parallel_core.context import SequenceLayout
 from parallel_core.schedules import Exchange
 from parallel_core.schedules.actions import Compute
 from pynative import parallel_state
-from pynative.collectives import Group, Recv, Send
+from pynative.collectives import Group, Handle, Recv, Send
 from pynative.parameter import type_of
 
 DIMENSIONS = 3
-
-
-class Arrival(Protocol):
-    """A tensor that is on its way."""
-
-    def wait(self) -> Tensor: ...
 
 
 def hidden_states_shape(config: AllConfig) -> tuple[int, int, int]:
@@ -48,9 +41,9 @@ class Channel:
     ) -> None:
         self.group, self.shape, self.dtype = group, shape, dtype
         self.overlap, self.shapes_vary = overlap, shapes_vary
-        self._sending: list[Arrival] = []
+        self._sending: list[Handle] = []
 
-    def exchange(self, action: Exchange, results: dict[Compute, Tensor]) -> dict[Compute, Arrival]:
+    def exchange(self, action: Exchange, results: dict[Compute, Tensor]) -> dict[Compute, Handle]:
         """Post every transfer together, taking what is sent out of `results`; what will arrive, by its consumer.
 
         The sends of the exchange before are waited for first, which keeps the memory that is under way small. A
@@ -74,10 +67,10 @@ class Channel:
 
     def _post(
         self, action: Exchange, tensors: Sequence[Tensor], shapes: Sequence[tuple[int, ...]], dtype: object
-    ) -> list[Arrival]:
+    ) -> list[Handle]:
         messages: list[Send | Recv] = [Send(x, send.peer) for x, send in zip(tensors, action.sends, strict=True)]
         messages += [Recv(shape, dtype, r.peer) for shape, r in zip(shapes, action.receives, strict=True)]
-        return list(self.group.batch_send_recv(messages))
+        return self.group.batch_send_recv(messages)
 
     def _agreed_shapes(self, action: Exchange, tensors: Sequence[Tensor]) -> list[tuple[int, ...]]:
         own = [Tensor.from_numpy(np.array(tensor.shape, np.int32)) for tensor in tensors]

@@ -7,7 +7,8 @@ from mindspore import Tensor
 
 from parallel_core.schedules import Backward, Exchange, Forward, WeightGrad
 from parallel_core.schedules.actions import Action, Compute
-from pynative.pipeline_parallel.channel import Arrival, Channel
+from pynative.collectives import Handle
+from pynative.pipeline_parallel.channel import Channel
 from pynative.timers import Timers
 
 
@@ -45,7 +46,7 @@ def run(
     `compute(action, received tensor)` gives what is sent on: of a forward hidden states [s, b, h], of a backward
     the gradient of those it had received. An arrival is waited for when the action that needs it runs.
     """
-    arrivals: dict[Compute, Arrival] = {}
+    arrivals: dict[Compute, Handle] = {}
     results: dict[Compute, Tensor] = {}
     for action in plan.actions:
         if isinstance(action, Exchange):

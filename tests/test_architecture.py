@@ -94,7 +94,7 @@ FLOORS = {
         {"dtypes", "timers"},
         {"onednn"},
         {"memory"},
-        {"collectives", "step_position"},
+        {"collectives", "step_part", "step_position"},
         {"parallel_state"},
         {"parameter"},
         {"tape"},

@@ -22,7 +22,7 @@ def local_tensors(state: RunState) -> dict[str, LocalTensor]:
     the next update. Raises ValueError for values that were assigned where none are kept (ZeRO stage 3)."""
     if state.step_cell.optimizer is not None:
         for buffer in state.step_cell.optimizer.buffers:
-            buffer.gathered.check()
+            buffer.check_slots()
     optimizer = saved_optimizer(state)
     return written_weights(state) | ({} if optimizer is None else written_state(optimizer))
 

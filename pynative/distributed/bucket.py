@@ -1,18 +1,52 @@
 """A bucket: what of a buffer is reduced, and later gathered, by one collective."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
 
 from mindspore import Parameter, Tensor
 
 from parallel_core.buffers import Collective, Span
 from pynative import kernels, parallel_state
+from pynative.collectives import Handle
 from pynative.distributed.flat_memory import Memory
 from pynative.memory import in_place
 from pynative.parameter import type_name, type_of
 from pynative.step_position import get_step_position
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """A planned collective over its memory, again and again."""
+
+    collective: Callable[..., Handle]
+    """The group's."""
+    given: Tensor
+    result: Tensor
+    """Where its result lies."""
+    about: str
+    """What the operands are, in messages."""
+    sent_as: str | None = None
+    """The type in which they travel, if it is not their own."""
+
+    @classmethod
+    def of(cls, planned: Collective, memory: Memory, about: str, sent_as: str | None = None) -> "Transfer":
+        """Over the planned span: of a gather the rank's own part is given, of a reduce-scatter it is left."""
+        whole = memory.span(*planned.span)
+        collective = partial(getattr(parallel_state.get_group(planned.over), planned.operation), async_op=True)
+        if planned.operation == "all_reduce":
+            return cls(collective, whole, whole, about, sent_as)
+        own = memory.span(*planned.own_part(*parallel_state.get_coordinates()[planned.over]))
+        given, result = (own, whole) if planned.operation == "all_gather" else (whole, own)
+        return cls(collective, given, result, about, sent_as)
+
+    def start(self) -> Handle:
+        """A handle to wait for until the result is where it belongs."""
+        if self.sent_as is None or self.sent_as == type_name(self.given.dtype):
+            return self.collective(self.given, out=self.result, about=self.about)
+        sent = self.collective(self.given.astype(type_of(self.sent_as)), about=self.about)
+        return sent.then(partial(in_place.assign, self.result))
 
 
 class ParamAndGradBucket:
@@ -32,14 +66,14 @@ class ParamAndGradBucket:
         gathers: Sequence[Collective],
         sent_as: str | None = None,
     ) -> None:
-        self.span, self.params, self._sent_as = span, list(params), sent_as
+        self.span, self.params = span, list(params)
         self._gradient = gradients.span(*span)
         self.about = self.params[0].meta.spec.name + (f" and {len(self.params) - 1} more" if self.params[1:] else "")
         """What it is, in messages."""
-        self._reductions = [(one, *operands(one, gradients)) for one in reductions]
-        self._gathers = [(one, *operands(one, parameters)) for one in gathers]
-        self._grad_work: Waited | None = None
-        self._param_works: list[Waited] = []
+        self._reductions = [Transfer.of(one, gradients, f"gradients of {self.about}", sent_as) for one in reductions]
+        self._gathers = [Transfer.of(one, parameters, f"parameters {self.about}") for one in gathers]
+        self._grad_work: Handle | None = None
+        self._param_works: list[Handle] = []
         self._grad_sync_is_due = True
         self.factor_before_sum = 1.0
         """What this rank's gradients are multiplied with."""
@@ -48,11 +82,13 @@ class ParamAndGradBucket:
         self._ready: set[int] = set()
         self.is_checked = False
         """Whether gradients that are not finite are an error."""
+        self._finite: list[Tensor] = []
 
     def empty_gradients(self, factor_before_sum: float = 1.0) -> None:
         """Forget the gradients; the next ones are multiplied by the factor before they are summed over the replicas."""
         self.factor_before_sum, self._grad_sync_is_due, self.is_averaged = factor_before_sum, True, False
         self._ready.clear()
+        self._finite.clear()
         for parameter in self.params:
             parameter.meta.main_grad_is_empty = True
             parameter.meta.main_grad_is_final = False
@@ -65,13 +101,21 @@ class ParamAndGradBucket:
                 meta.main_grad_is_empty = False
 
     def check_gradients(self) -> None:
-        """Raise FloatingPointError, which names rank, parameter and micro-batch, if what this rank added up so far is
-        not finite and that is an error."""
-        if self.is_checked and not math.isfinite(kernels.squared_norm(self._gradient)):
-            for parameter in self.params:
-                meta = parameter.meta
-                if not meta.main_grad_is_empty and not math.isfinite(kernels.squared_norm(meta.main_grad)):
-                    raise _not_finite(meta.spec.name)
+        """After the sum, raise FloatingPointError, which names rank and parameters, if this rank's addend was not
+        finite and that is an error. The flags stay on the device until here."""
+        if not all(finite.asnumpy().item() for finite in self._finite):
+            rank, iteration = parallel_state.get_global_rank(), get_step_position().iteration + 1
+            raise FloatingPointError(
+                f"rank {rank}: the gradient of {self._spoiled()} is not finite in iteration {iteration}. Lower --lr or "
+                f"--clip-grad, check the data, or train on with --no-check-for-nan-in-loss-and-grad, which skips such "
+                f"updates"
+            )
+
+    def _spoiled(self) -> str:
+        """The parameters whose gradients are not finite, as far as the sum tells."""
+        gradients = {p.meta.spec.name: p.meta.main_grad for p in self.params}
+        found = [name for name, gradient in gradients.items() if not math.isfinite(kernels.squared_norm(gradient))]
+        return ", ".join(found) or self.about
 
     def start_grad_sync(self) -> None:
         """Start the sum of the gradients over the replicas; nothing if that was done before."""
@@ -79,21 +123,22 @@ class ParamAndGradBucket:
             return
         self._grad_sync_is_due = False
         self.zero_unused_gradients()
-        self.check_gradients()
+        if self.is_checked:
+            self._finite.append(kernels.all_finite(self._gradient))
         if self.factor_before_sum != 1.0:
             kernels.scale_(self._gradient, self.factor_before_sum)
         for parameter in self.params:
             parameter.meta.main_grad_is_final = True
-        for reduction, given, result in self._reductions[:1]:
-            self._grad_work = started(reduction, given, result, f"gradients of {self.about}", self._sent_as)
+        for reduction in self._reductions[:1]:
+            self._grad_work = reduction.start()
 
     def finish_grad_sync(self) -> None:
         """Wait until the gradients that this rank owns are the replicas' sum."""
         if self._grad_work is not None:
             self._grad_work.wait()
             self._grad_work = None
-            for reduction, given, result in self._reductions[1:]:
-                started(reduction, given, result, f"gradients of {self.about}", self._sent_as).wait()
+            for reduction in self._reductions[1:]:
+                reduction.start().wait()
 
     def average_gradients(self, factor: float) -> None:
         """Wait until the gradients that this rank owns are the replicas' sum times the factor, of which
@@ -101,12 +146,12 @@ class ParamAndGradBucket:
         self.finish_grad_sync()
         rest = factor / self.factor_before_sum
         if rest != 1.0:
-            kernels.scale_(self._reductions[-1][2] if self._reductions else self._gradient, rest)
+            kernels.scale_(self._reductions[-1].result if self._reductions else self._gradient, rest)
         self.is_averaged = True
 
     def start_param_sync(self) -> None:
         """Start to gather the parameters, of which this rank has updated those that it owns."""
-        self._param_works = [started(*gather, f"parameters {self.about}") for gather in self._gathers]
+        self._param_works = [gather.start() for gather in self._gathers]
 
     def finish_param_sync(self) -> None:
         """Wait until the parameters are whole."""
@@ -129,52 +174,3 @@ class ParamAndGradBucket:
         self._ready.add(id(parameter))
         if len(self._ready) == len(self.params):
             self.start_grad_sync()
-
-
-def _not_finite(name: str) -> FloatingPointError:
-    position = get_step_position()
-    return FloatingPointError(
-        f"rank {parallel_state.get_global_rank()}: the gradient of {name} is not finite after micro-batch "
-        f"{position.micro_batch} (of the global batch, from 0) of iteration {position.iteration + 1}. Lower --lr or "
-        f"--clip-grad, check the data, or train on with --no-check-for-nan-in-loss-and-grad, which skips such updates"
-    )
-
-
-def operands(collective: Collective, memory: Memory) -> tuple[Tensor, Tensor]:
-    """What a collective is given and where its result lies: the rank's own part of the span, and all of it."""
-    whole = memory.span(*collective.span)
-    if collective.operation == "all_reduce":
-        return whole, whole
-    own = memory.span(*collective.own_part(*parallel_state.get_coordinates()[collective.over]))
-    return (own, whole) if collective.operation == "all_gather" else (whole, own)
-
-
-def look_in() -> None:
-    """Move on the collectives that are on their way, without waiting."""
-    parallel_state.get_backend().progress()
-
-
-class Waited(Protocol):
-    """A collective on its way."""
-
-    def wait(self) -> object:
-        """Until its result is where it belongs."""
-
-
-class _Converted:
-    """A collective whose result comes in another type than it is kept in."""
-
-    def __init__(self, work: Waited, result: Tensor) -> None:
-        self._work, self._result = work, result
-
-    def wait(self) -> None:
-        """Until its result is where it belongs."""
-        in_place.assign(self._result, self._work.wait())
-
-
-def started(collective: Collective, given: Tensor, result: Tensor, about: str, sent_as: str | None = None) -> Waited:
-    """A planned collective, in the operands' type or another; `about` says what the operands are."""
-    call = partial(getattr(parallel_state.get_group(collective.over), collective.operation), async_op=True, about=about)
-    if sent_as is None or sent_as == type_name(given.dtype):
-        return call(given, out=result)
-    return _Converted(call(given.astype(type_of(sent_as))), result)

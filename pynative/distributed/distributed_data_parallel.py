@@ -182,6 +182,7 @@ class DistributedDataParallel(nn.Cell):
         buckets = [bucket for bucket in self._own_buckets(buffers) if not bucket.is_averaged]
         for bucket in buckets:
             bucket.average_gradients(average)
+            bucket.check_gradients()
         if buckets and all(bucket.is_averaged for bucket in buffers.buckets):
             buffers.reduce_over_others()
 

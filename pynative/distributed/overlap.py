@@ -11,7 +11,8 @@ from collections.abc import Iterable, Sequence
 
 from mindspore import nn
 
-from pynative.distributed.bucket import ParamAndGradBucket, look_in
+from pynative import parallel_state
+from pynative.distributed.bucket import ParamAndGradBucket
 from pynative.tape.layer_events import LayerEvents
 
 
@@ -38,13 +39,14 @@ class _ChunkSums:
         self._buckets = sorted(cells, key=lambda pair: max(place[cell] for cell in pair[1]))
         self._complete: set[int] = set()
         self._started = 0
+        self._progress = parallel_state.get_backend().progress
         events.listen("before_backward", self._look_in)
         events.listen("after_backward", self._cell_is_complete)
         for parameter in (parameter for bucket in buckets for parameter in bucket.params):
-            parameter.meta.after_contribution = look_in
+            parameter.meta.after_contribution = self._progress
 
     def _look_in(self, cell: nn.Cell) -> None:
-        look_in()
+        self._progress()
 
     def _cell_is_complete(self, cell: nn.Cell) -> None:
         if self.events.is_last_micro_batch and self.is_enabled:
@@ -55,7 +57,7 @@ class _ChunkSums:
                 self._started += 1
             if is_end:
                 self._complete, self._started = set(), 0
-        self._look_in(cell)
+        self._progress()
 
     def _is_next_complete(self) -> bool:
         return self._buckets[self._started][1] <= self._complete
@@ -68,6 +70,7 @@ class OverlappedGathers:
     """
 
     def __init__(self, buckets: Sequence[ParamAndGradBucket]) -> None:
+        self._progress = parallel_state.get_backend().progress
         self._needed: dict[int, list[ParamAndGradBucket]] = defaultdict(list)
         waited_for: list[ParamAndGradBucket] = []
         for events, of_chunk in _by_chunk(buckets).items():
@@ -88,7 +91,7 @@ class OverlappedGathers:
     def _wait_for(self, cell: nn.Cell) -> None:
         for bucket in self._needed.get(id(cell), ()):
             bucket.finish_param_sync()
-        look_in()
+        self._progress()
 
 
 def _by_chunk(buckets: Iterable[ParamAndGradBucket]) -> dict[LayerEvents, list[ParamAndGradBucket]]:

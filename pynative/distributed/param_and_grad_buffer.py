@@ -1,6 +1,7 @@
 """A model's parameters and gradients in flat buffers: memory for a plan of `parallel_core/buffers`, and what moves
 between ranks around an update."""
 
+from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from weakref import ref
 
@@ -21,10 +22,11 @@ from parallel_core.buffers import (
     plan_residence,
 )
 from parallel_core.config.gradient import GradientConfig
+from parallel_core.sharding import SHARDS_OF_STATES
 from pynative import parallel_state
-from pynative.distributed.bucket import ParamAndGradBucket, operands
+from pynative.distributed.bucket import ParamAndGradBucket, Transfer
 from pynative.distributed.flat_memory import FlatMemory, SomeMemory, SplitMemory, in_host_memory
-from pynative.distributed.gathered_parameters import GatheredParameters
+from pynative.distributed.gathered_parameters import GatheredBucket, WeightSlot
 from pynative.distributed.overlap import OverlappedSums
 from pynative.distributed.slots import InSlot, Slots
 from pynative.distributed.transient_bucket import TransientBucket, Turn
@@ -53,7 +55,8 @@ class ParamAndGradBuffer:
         self.entries: list[tuple[Entry, Parameter]] = [(entry, parameters[entry.index]) for entry in plan.entries]
         for entry, parameter in self.entries:
             self._adopt(entry, parameter)
-        self.gathered = GatheredParameters(plan.replicas, self.entries, self.parameter_slots, self.parameters)
+        self.gathered = self._gathered_buckets()
+        """By the number of their cell."""
         self._addresses = [parameter.data_ptr() for _, parameter in self.entries]
 
     def _adopt(self, entry: Entry, parameter: Parameter) -> None:
@@ -64,6 +67,28 @@ class ParamAndGradBuffer:
             home = self.parameters.view(*place)
             in_place.assign(home, parameter)
             parameter.set_data(home)
+
+    def _gathered_buckets(self) -> dict[int, GatheredBucket]:
+        slots = self.parameter_slots
+        memory = {number: WeightSlot(slots.memory_of(number)) for number in set(slots.plan.slots.values())}
+        places = [InSlot(slots, bucket) for bucket in slots.plan.cells]
+        group = parallel_state.get_group(SHARDS_OF_STATES[self.plan.replicas])
+        return {
+            place.cell: GatheredBucket(self.entries, place, memory[place.slot], self.parameters, group)
+            for place in places
+        }
+
+    def free_slots(self) -> None:
+        """Free the weights that were gathered: this rank's part of them was updated."""
+        for bucket in self.gathered.values():
+            if bucket.slot.bucket is not None:
+                bucket.slot.free()
+
+    def check_slots(self) -> None:
+        """Raise ValueError if values were assigned to parameters that are not here: a checkpoint would lack them."""
+        for bucket in self.gathered.values():
+            bucket.wait()
+            bucket.slot.check()
 
     @property
     def memories(self) -> list[SomeMemory]:
@@ -99,72 +124,77 @@ class ParamAndGradBuffers:
     def __init__(
         self, parameters: Iterable[Parameter], config: GradientConfig, keys: Sequence[Hashable] | None = None
     ) -> None:
-        parameters, coordinates = list(parameters), parallel_state.get_coordinates()
+        parameters = list(parameters)
         _check_that_none_is_cut(parameters)
-        self.is_sharded, self._type_sent = config.shards_states, config.type_sent
-        self._cells = Cells(parameters)
-        cells = self._cells.of_parameters
-        plans = plan_buffers(
-            [(place_of(p), type_name(p.dtype)) for p in parameters],
-            config.type_for,
-            config.bucket_rule(coordinates),
-            keys or self._keys(parameters, config),
-        )
-        residences = [plan_residence(plan, cells, len(self._cells), coordinates, *config.zero) for plan in plans]
-        self._buffers = [
-            ParamAndGradBuffer(plan, parameters, residence, config.cpu_offload_params)
-            for plan, residence in zip(plans, residences, strict=True)
-        ]
+        self.is_sharded, self._config, self._cells = config.shards_states, config, Cells(parameters)
+        self._buffers = self._allocate(parameters, keys or self._keys(parameters))
         self.entries = [pair for buffer in self._buffers for pair in buffer.entries]
         """Every parameter with its place."""
-        self._turn = Turn()
-        self.buckets = self._make_buckets(plans)
+        self._turn, self._is_checked = Turn(), False
+        self.buckets = self._make_buckets()
         """In the order in which their gradients are complete."""
-        sums = other_sums(plans, coordinates, sharded=self.is_sharded)
-        self._other_sums = [(one.over, self._buffers[one.buffer].gradients.span(*one.span)) for one in sums]
+        sums = other_sums(self._plans, parallel_state.get_coordinates(), sharded=self.is_sharded)
+        self._other_sums = [Transfer.of(one, self._buffers[one.buffer].gradients, "gradients") for one in sums]
         for _, parameter in self.entries:
             parameter.meta.buffers = ref(self)
-        kept = [bucket for bucket in self.buckets if not isinstance(bucket, TransientBucket)]
-        self.overlapped_sums = OverlappedSums(kept if config.overlaps_on(coordinates) else ())
-        self._is_checked = False
-        self._observe(config)
-        self._warn_of_what_stays_whole(config.zero_stage)
+        self._observe()
+        self._warn_of_what_stays_whole()
 
-    def _keys(self, parameters: Sequence[Parameter], config: GradientConfig) -> list[Hashable] | None:
+    def _allocate(self, parameters: Sequence[Parameter], keys: Sequence[Hashable] | None) -> list[ParamAndGradBuffer]:
+        """Memory for the plan of these parameters, which move there."""
+        config, cells, coordinates = self._config, self._cells, parallel_state.get_coordinates()
+        places = [(place_of(p), type_name(p.dtype)) for p in parameters]
+        plans = plan_buffers(places, config.type_for, config.bucket_rule(coordinates), keys)
+        made = []
+        for plan in plans:
+            residence = plan_residence(plan, cells.of_parameters, len(cells), coordinates, *config.zero)
+            made.append(ParamAndGradBuffer(plan, parameters, residence, config.cpu_offload_params))
+        return made
+
+    @property
+    def _plans(self) -> list[BufferPlan]:
+        return [buffer.plan for buffer in self]
+
+    def _keys(self, parameters: Sequence[Parameter]) -> list[Hashable] | None:
         """What buckets don't mix: cells, or where sums overlap the backward chunks."""
-        if config.zero_stage >= 2:
+        if self._config.zero_stage >= 2:
             return [*self._cells.of_parameters]
-        return [p.meta.layer_events for p in parameters] if config.overlap_grad_reduce else None
+        return [p.meta.layer_events for p in parameters] if self._config.overlap_grad_reduce else None
 
-    def _observe(self, config: GradientConfig) -> None:
-        """Have the events of cells move what is there for a cell at a time."""
-        leaving: dict[int, list[TransientBucket]] = {}
-        arriving: dict[int, dict[GatheredParameters, Span]] = {}
+    def _observe(self) -> None:
+        """Have the events of cells move what is there for a cell at a time, and start sums that overlap."""
+        leaving: dict[int | None, list[TransientBucket]] = defaultdict(list)
+        arriving: dict[int, list[GatheredBucket]] = defaultdict(list)
         for bucket in self.buckets:
             if isinstance(bucket, TransientBucket):
-                leaving.setdefault(bucket.cell, []).append(bucket)
+                leaving[bucket.cell].append(bucket)
         for buffer in self:
-            for span, cell in buffer.parameter_slots.plan.cells.items():
-                arriving.setdefault(cell, {})[buffer.gathered] = span
-        self._sends = SendGradients(self._cells, leaving, self._turn, config.overlap_grad_reduce)
+            for cell, gathered in buffer.gathered.items():
+                arriving[cell].append(gathered)
+        kept = [bucket for bucket in self.buckets if not isinstance(bucket, TransientBucket)]
+        overlaps_here = self._config.overlaps_on(parallel_state.get_coordinates())
+        self.overlapped_sums = OverlappedSums(kept if overlaps_here else ())
+        self._sends = SendGradients(self._cells, leaving, self._turn, self._config.overlap_grad_reduce)
         if arriving:
             FetchParameters(self._cells, arriving)
 
-    def _warn_of_what_stays_whole(self, stage: int) -> None:
+    def _warn_of_what_stays_whole(self) -> None:
         """Say so where a stage above 1 cuts less than half of what it could: that belongs to no observed cell."""
+        stage = self._config.zero_stage
         buffers = [buffer for buffer in self if stage >= 2 and buffer.owned != buffer.plan.buckets]
         elements = sum(buffer.plan.size for buffer in buffers)
         cut = sum(span.size for buffer in buffers for span in buffer.gradient_slots.plan.cells)
         if 2 * cut < elements:
             warn(
                 f"--zero-stage {stage}: {1 - cut / elements:.0%} of this rank's elements stay whole, as with stage 1: "
-                f"parameters of cells without observable = True, or tied ones; set it in the class of a layer"
+                f"tied parameters, or those of cells that are not Observable; derive the class of a layer from "
+                f"pynative.tape.layer_events.Observable"
             )
 
-    def _make_buckets(self, plans: Sequence[BufferPlan]) -> list[ParamAndGradBucket]:
+    def _make_buckets(self) -> list[ParamAndGradBucket]:
         coordinates, made = parallel_state.get_coordinates(), []
-        gathers = plan_gathers(plans, coordinates, sharded=self.is_sharded)
-        for i, buffer in enumerate(self._buffers):
+        gathers = plan_gathers(self._plans, coordinates, sharded=self.is_sharded)
+        for i, buffer in enumerate(self):
             for span in buffer.plan.buckets:
                 sums = bucket_reductions(i, buffer.plan, span, coordinates, sharded=self.is_sharded)
                 own_gathers = [gather for gather in gathers if (gather.buffer, gather.span) == (i, span)]
@@ -175,7 +205,7 @@ class ParamAndGradBuffers:
         self, buffer: ParamAndGradBuffer, span: Span, sums: Sequence[Collective], gathers: Sequence[Collective]
     ) -> ParamAndGradBucket:
         inside = [pair for pair in buffer.entries if overlaps([pair[0].span], [span])]
-        sent_as = self._type_sent(buffer.plan.gradient_type)
+        sent_as = self._config.type_sent(buffer.plan.gradient_type)
         if span not in buffer.gradient_slots.plan.cells:
             parameters = [parameter for _, parameter in inside]
             return ParamAndGradBucket(span, parameters, buffer.gradients, buffer.parameters, sums, gathers, sent_as)
@@ -229,33 +259,29 @@ class ParamAndGradBuffers:
         for bucket in self.buckets:
             bucket.zero_unused_gradients()
 
-    def check_gradients(self) -> None:
-        """Raise FloatingPointError if this rank has added up a gradient that is not finite and that is an error."""
-        for bucket in self.buckets:
-            bucket.check_gradients()
-
     def reduce_gradients(self) -> None:
-        """Make the gradients that this rank owns the sum over all ranks.
-
-        Of buckets whose sum was started before, that is only finished.
+        """Make the gradients that this rank owns the sum over all ranks: over the data-parallel replicas, partial ones
+        over the tensor-parallel group, and those of a tied embedding over the first and last stage, in the order of
+        `parallel_core.buffers.plan_reductions`. Sums that were started before are only finished. FloatingPointError for
+        addends of this rank that are not finite, if that is an error.
         """
         for bucket in self.buckets:
             bucket.start_grad_sync()
         for bucket in self.buckets:
             bucket.finish_grad_sync()
+        for bucket in self.buckets:
+            bucket.check_gradients()
         self.reduce_over_others()
 
     def reduce_over_others(self) -> None:
         """Sum what is summed over other ranks than the replicas, once all buckets are."""
-        for over, gradients in self._other_sums:
-            parallel_state.get_group(over).all_reduce(gradients, out=gradients)
+        for one in self._other_sums:
+            one.start().wait()
 
     def gather_gradients(self) -> None:
         """Make the reduced gradients whole on every rank, for scripts that read them; an update needs what it owns."""
-        plans = [buffer.plan for buffer in self]
-        for gather in plan_gathers(plans, parallel_state.get_coordinates(), sharded=self.is_sharded):
-            own, whole = operands(gather, self._buffers[gather.buffer].gradients)
-            parallel_state.get_group(gather.over).all_gather(own, out=whole)
+        for gather in plan_gathers(self._plans, parallel_state.get_coordinates(), sharded=self.is_sharded):
+            Transfer.of(gather, self._buffers[gather.buffer].gradients, "gradients").start().wait()
 
     def start_param_sync(self) -> None:
         """Start to make the parameters whole, of which each rank has updated those that it owns; the first ones of the
@@ -263,7 +289,7 @@ class ParamAndGradBuffers:
         for bucket in reversed(self.buckets):
             bucket.start_param_sync()
         for buffer in self:
-            buffer.gathered.forget()
+            buffer.free_slots()
 
     def finish_param_sync(self) -> None:
         """Wait until all parameters are whole."""

@@ -9,7 +9,7 @@ from mindspore import Parameter
 
 from parallel_core.buffers import Collective, Entry, overlaps
 from pynative import kernels
-from pynative.distributed.bucket import ParamAndGradBucket, started
+from pynative.distributed.bucket import ParamAndGradBucket, Transfer
 from pynative.distributed.flat_memory import FlatMemory, SomeMemory
 from pynative.distributed.slots import InSlot
 from pynative.memory import in_place
@@ -63,7 +63,8 @@ class TransientBucket(ParamAndGradBucket):
         self.cell, self.slot = slot.cell, slot.slot
         (own,) = overlaps([slot.bucket], kept.spans)
         self._own, self._sum, self._turn = slot.span(*own), kept.span(*own), turn
-        self._over_instances = [(one, self._sum, self._sum) for one in reductions[1:]]
+        about = f"gradients of {self.about}"
+        self._over_instances = [Transfer.of(one, kept, about, sent_as) for one in reductions[1:]]
         self._padding = slot.padding([entry for entry, _ in entries])
         self._was_started = self._has_sum = False
 
@@ -101,4 +102,7 @@ class TransientBucket(ParamAndGradBucket):
         """Wait until the gradients that this rank owns are the sum of all micro-batches over the replicas."""
         self._turn.finish()
         for one in self._over_instances:
-            started(*one, f"gradients of {self.about}", self._sent_as).wait()
+            one.start().wait()
+
+    def _spoiled(self) -> str:
+        return self.about

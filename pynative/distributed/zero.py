@@ -1,8 +1,14 @@
-"""ZeRO's stages 2 and 3 on a rank: which cell needs which buckets, and what its events set off.
+"""ZeRO's stages 2 and 3 on a rank: the life of a slot, and the events of cells that move it on.
 
 "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models" (Rajbhandari et al., 2020). A cell's buckets are
-whole while it is at work (`parallel_core.buffers.slots`): gradients leave when they are complete, in every micro-batch;
-parameters arrive before its forward and its backward, while the cell before it is at work.
+whole in a slot while it is at work (`parallel_core.buffers.slots` plans which one):
+
+| a slot is | with weights (stage 3: `gathered_parameters.py`) | with gradients (stages 2, 3: `transient_bucket.py`) |
+|---|---|---|
+| empty | from the update (`WeightSlot.free`) to the first gather | before the cell's backward writes there |
+| arriving | before the cell's turn: `GatheredBucket.arrive`, while the cell before it is at work | never |
+| whole | from the cell's turn (`need`) to the next gather into the slot, or the update | in the cell's backward |
+| leaving | never: the rank has kept its part | after it: `TransientBucket.send` to `collect`, one bucket at a time |
 """
 
 from __future__ import annotations
@@ -12,12 +18,12 @@ from functools import partial
 
 from mindspore import Parameter, nn
 
-from parallel_core.buffers import Span, Visits
-from pynative.distributed.bucket import look_in
-from pynative.distributed.gathered_parameters import GatheredParameters
+from parallel_core.buffers import Visits
+from pynative import parallel_state
+from pynative.distributed.gathered_parameters import GatheredBucket
 from pynative.distributed.transient_bucket import TransientBucket, Turn
 from pynative.tape import autograd
-from pynative.tape.layer_events import LayerEvents
+from pynative.tape.layer_events import LayerEvents, after_weight_gradients
 
 
 class Cells:
@@ -49,29 +55,26 @@ class SendGradients:
     """
 
     def __init__(
-        self, cells: Cells, buckets: Mapping[int, Sequence[TransientBucket]], turn: Turn, overlaps: bool
+        self, cells: Cells, buckets: Mapping[int | None, Sequence[TransientBucket]], turn: Turn, overlaps: bool
     ) -> None:
         self._cells, self._buckets, self._turn, self._overlaps = cells, buckets, turn, overlaps
         for events in cells.events if buckets else ():
             events.listen("before_backward", self._before_backward)
             events.listen("after_backward", self._after_backward)
         for parameter in (p for of_cell in buckets.values() for bucket in of_cell for p in bucket.params):
-            parameter.meta.after_contribution = look_in
-
-    def _buckets_of(self, cell: nn.Cell) -> Sequence[TransientBucket]:
-        number = self._cells.number(cell)
-        return () if number is None else self._buckets.get(number, ())
+            parameter.meta.after_contribution = parallel_state.get_backend().progress
 
     def _before_backward(self, cell: nn.Cell) -> None:
         """Before its gradients are written: the neighbour whose turn would have ended that of the cell before it may be
         frozen, or not called."""
-        for bucket in self._buckets_of(cell):
-            autograd.after_weight_gradients(partial(self._turn.vacate, bucket.slot))
+        for bucket in self._buckets.get(self._cells.number(cell), ()):
+            after_weight_gradients(partial(self._turn.vacate, bucket.slot))
 
     def _after_backward(self, cell: nn.Cell) -> None:
-        for bucket in self._buckets_of(cell):
+        number = self._cells.number(cell)
+        for bucket in self._buckets.get(number, ()):
             bucket.send()
-        if self._cells.number(cell) is None or not self._overlaps:
+        if number is None or not self._overlaps:
             self._turn.finish()
 
 
@@ -81,7 +84,7 @@ class FetchParameters:
 
     fetches_ahead = True
 
-    def __init__(self, cells: Cells, buckets: Mapping[int, Mapping[GatheredParameters, Span]]) -> None:
+    def __init__(self, cells: Cells, buckets: Mapping[int, Sequence[GatheredBucket]]) -> None:
         self._cells, self._buckets, self._visits = cells, buckets, Visits()
         for events in cells.events:
             events.on("before_forward", self._before_forward)
@@ -96,9 +99,11 @@ class FetchParameters:
         number = self._cells.number(cell)
         if number is None:
             return
-        own, coming = self._buckets.get(number, {}), self._visits.enter(number)
-        for parameters, bucket in own.items():
-            parameters.need(bucket)
+        own, coming = self._buckets.get(number, ()), self._visits.enter(number)
+        for bucket in own:
+            bucket.need()
         if coming is not None and self.fetches_ahead:
-            for parameters, bucket in self._buckets.get(coming, {}).items():
-                parameters.fetch_ahead(bucket, own.get(parameters))
+            at_work = [bucket.slot for bucket in own]
+            for bucket in self._buckets.get(coming, ()):
+                if bucket.slot not in at_work:
+                    bucket.arrive()

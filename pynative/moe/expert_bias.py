@@ -12,9 +12,10 @@ from parallel_core.numerics.dtypes import Array
 from parallel_core.step_figures import TOKENS_ROUTED
 from pynative.memory import in_place
 from pynative.moe.router import TopKRouter
+from pynative.step_part import StepPart
 
 
-class ExpertBiases:
+class ExpertBiases(StepPart):
     """Those of a stage's chunks."""
 
     def __init__(self, model: Iterable[nn.Cell]) -> None:
@@ -24,9 +25,9 @@ class ExpertBiases:
         self.biases = [bias for _, bias in biased]
         self._moved = [(router, bias) for router, bias in biased if router.moves_bias]
 
-    def update(self, figures: Mapping[str, Array]) -> None:
+    def after_update(self, figures: Mapping[str, Array]) -> None:
         """Move each by its rate, down where an expert got more than the mean of what a step's tokens were routed to,
-        and up where it got less; once a step, whether or not its update is made."""
+        and up where it got less."""
         for router, bias in self._moved:
             counts = figures[TOKENS_ROUTED][router.layer_number - 1]
             moves = router.moe.moe_router_bias_update_rate * np.sign(counts.mean() - counts)

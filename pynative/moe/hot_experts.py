@@ -29,6 +29,7 @@ from pynative.memory import in_place
 from pynative.moe.experts import Expert, Experts
 from pynative.moe.token_dispatcher import MoETokenDispatcher
 from pynative.parameter import ParameterMeta, type_name
+from pynative.step_part import StepPart
 from pynative.step_position import get_step_position
 from pynative.tape import autograd
 from pynative.tape.autograd import TapeGradients
@@ -146,7 +147,7 @@ class HotExperts:
         return self._own[place] if owner == self._group.rank else None
 
 
-class HotExpertLayers:
+class HotExpertLayers(StepPart):
     """Those of a stage's chunks: where they are while a step runs, and which they are from the next one on."""
 
     def __init__(self, model: Iterable[nn.Cell], moe: MoEConfig) -> None:
@@ -158,7 +159,7 @@ class HotExpertLayers:
         """Of all stages' layers, by their numbers: what was chosen so far."""
 
     @contextmanager
-    def replicated(self, train: bool) -> Iterator[None]:
+    def around(self, train: bool) -> Iterator[None]:
         """Within the block they are where the tokens are. After one that trains their gradients are the owners'."""
         for layer in self._layers:
             layer.install(train)
@@ -171,9 +172,8 @@ class HotExpertLayers:
         for layer in self._layers:
             layer.remove(train)
 
-    def update(self, figures: Mapping[str, Array]) -> None:
-        """After the backward of a training step, choose anew if it is one to do so, by the tokens that all ranks'
-        routers sent to each expert."""
+    def after_update(self, figures: Mapping[str, Array]) -> None:
+        """Choose anew if the step is one to do so, by the tokens that all ranks' routers sent to each expert."""
         self._tokens = figures.get(TOKENS_CHOSEN)
         if is_revised(get_step_position().iteration + 1, self._update_step):
             self.choose()

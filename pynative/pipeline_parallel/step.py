@@ -1,20 +1,19 @@
 """A step's forwards and backwards on this rank, and the loss of the whole job."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
-from mindspore import Tensor, nn
+from mindspore import nn
 
 from parallel_core.batch.rules import BatchRules
 from parallel_core.config import AllConfig
 from parallel_core.numerics.averaging import Averaging
 from parallel_core.numerics.dtypes import Array
 from parallel_core.numerics.loss_scale import LossScaler
-from parallel_core.schedules import GENERATORS, Backward, WeightGrad, communicate, forward_only
-from parallel_core.schedules.actions import Compute
+from parallel_core.schedules import GENERATORS, communicate, forward_only
 from parallel_core.step_figures import figures_of
 from pynative import parallel_state
 from pynative.collectives.numbers import sum_over_group
@@ -22,6 +21,7 @@ from pynative.pipeline_parallel.channel import pipeline_channel
 from pynative.pipeline_parallel.runner import Plan, run
 from pynative.pipeline_parallel.stage import ForwardStep, Stage
 from pynative.step_figures import StepFigures, collected
+from pynative.step_part import StepPart
 from pynative.step_position import StepPosition, get_step_position, set_step_position
 from pynative.timers import Timers
 
@@ -53,9 +53,11 @@ class PipelineStep:
         config: AllConfig,
         loss_scaler: LossScaler | None = None,
         timers: Timers | None = None,
+        parts: Sequence[StepPart] = (),
     ) -> None:
+        """parts: those that act around a step; `after_update` is for the caller."""
         self._timers = timers or Timers()
-        self.chunks = len(model)
+        self.chunks, self._parts = len(model), parts
         self.averaging = Averaging(
             per_token=config.training_config.calculate_per_token_loss,
             micro_batches=config.dataset_config.micro_batch_num,
@@ -66,8 +68,6 @@ class PipelineStep:
         is_last = parallel_state.is_pipeline_last_stage(ignore_virtual=True)
         self.stage = Stage(model, self.averaging, is_last, self._enter)
         self.channel = pipeline_channel(config)
-        self.after_micro_batch: Callable[[], None] | None = None
-        """Called when all gradients of a micro-batch of a chunk are there, but after the step's last."""
         self._figures = figures_of(config.model_config)
         self._config, self.micro_batches = config, config.dataset_config.micro_batch_num
         self._rules = BatchRules.of(config)
@@ -108,16 +108,11 @@ class PipelineStep:
             forward_step.begin(data_iterator, self.stage.model, number, self._rules)
         self.stage.begin(forward_step, train, plan.defers_weight_gradients, plan.completing)
         figures = StepFigures(self._figures if train else (), self.averaging)
-        with collected(figures if train else None):
-            run(plan, partial(self._compute, plan), self.channel, self._timers)
+        with collected(figures if train else None), ExitStack() as around:
+            for part in self._parts:
+                around.enter_context(part.around(train))
+            run(plan, self.stage.compute, self.channel, self._timers)
         return self._global_loss(figures)
-
-    def _compute(self, plan: Plan, action: Compute, received: Tensor | None) -> Tensor | None:
-        result = self.stage.compute(action, received)
-        last = WeightGrad if plan.defers_weight_gradients else Backward
-        if self.after_micro_batch is not None and isinstance(action, last) and action not in plan.completing:
-            self.after_micro_batch()
-        return result
 
     def _global_loss(self, figures: StepFigures) -> GlobalLoss:
         """The only place where losses are read from the device."""

@@ -253,12 +253,9 @@ def add_weight_gradients(parameters: Sequence[Tensor], compute: Contributions) -
     return [None] * len(parameters)
 
 
-def after_weight_gradients(action: Callable[[], None]) -> None:
-    """Call `action` when the contributions of the backward so far were added up: now, or behind those put off."""
-    if _deferred is None:
-        action()
-    else:
-        _deferred.add(action)
+def deferred() -> DeferredGradients | None:
+    """The weight gradients that are put off; None where they are added at once."""
+    return _deferred
 
 
 class TapeGradients:

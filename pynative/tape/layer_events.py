@@ -1,8 +1,8 @@
-"""What the layers of a chunk tell while it runs: a forward begins or is over, a backward begins, gradients are there.
+"""Events of the layers of a chunk while it runs: a forward begins or is over, a backward begins, gradients are there.
 
-Reductions that overlap the backward, gathers that overlap the forward and parameters that are there for one layer at a
-time rest on this. A cell tells if its class says `observable = True` and somebody listens to its chunk; until then
-nothing is wrapped and nothing is on the tape.
+Reductions that overlap the backward, gathers that overlap the forward, and parameters that are there for one layer at a
+time rest on this. An `Observable` cell tells the events of its chunk where it runs; while nobody listens nothing is on
+the tape.
 
 The two events of a backward come from identities around the cell. Every contribution to a gradient of the cell's
 parameters is computed on the way from the cell's outputs to its inputs, or by an operator that was recorded after the
@@ -30,32 +30,42 @@ Uses = Counter[int]
 """How often each cell (its id) runs in the forward of a micro-batch."""
 
 
-class _Identity(autograd.Function):
-    """Tensors as they are; `note` is called when the gradients of all of them have come."""
+class Observable(nn.Cell):
+    """A cell that tells when it runs, unless it is inside another one that does. With --zero-stage 2 and 3 its
+    parameters are a unit: a layer of one's own derives from this class."""
 
-    @staticmethod
-    def forward(ctx, note, *tensors):
-        ctx.note = note
-        return tensors if len(tensors) > 1 else tensors[0]
+    events: LayerEvents | None = None
+    """Those of its chunk, if somebody listens to them."""
 
-    @staticmethod
-    def backward(ctx, *gradients):
-        ctx.note()
-        return None, *gradients
+    def __call__(self, *inputs: Any, **named: Any) -> Any:
+        """`construct` between the events of a forward."""
+        if self.events is None:
+            return super().__call__(*inputs, **named)
+        inputs, named = self.events.enter(self, inputs, named)
+        return self.events.leave(self, super().__call__(*inputs, **named))
 
 
-def _passed(values: list[Any], note: Callable[[], None]) -> list[Any]:
+def _passed(values: list[Any], note: Callable[..., None]) -> list[Any]:
     """The values; those that will have a gradient passed through one identity."""
     places = [place for place, value in enumerate(values) if _has_gradient(value)]
     if places:
-        passed = _Identity.apply(note, *(values[place] for place in places))
-        for place, value in zip(places, passed if len(places) > 1 else (passed,), strict=True):
+        passed = autograd.identity([values[place] for place in places], note)
+        for place, value in zip(places, passed, strict=True):
             values[place] = value
     return values
 
 
 def _has_gradient(value: Any) -> bool:
     return isinstance(value, Tensor) and not isinstance(value, Parameter) and autograd.needs_gradient(value)
+
+
+def after_weight_gradients(action: Callable[[], None]) -> None:
+    """Call `action` when the contributions of the backward so far were added up: now, or behind those put off."""
+    deferred = autograd.deferred()
+    if deferred is None:
+        action()
+    else:
+        deferred.add(action)
 
 
 class LayerEvents:
@@ -85,11 +95,9 @@ class LayerEvents:
 
     @classmethod
     def of(cls, chunk: nn.Cell) -> LayerEvents:
-        """Those of this chunk, which are kept with it."""
-        kept: LayerEvents | None = getattr(chunk, "layer_events", None)
-        if kept is None:
-            chunk.layer_events = kept = cls(chunk)
-        return kept
+        """Those of this chunk, which its parameters know."""
+        known = (parameter.meta.layer_events for parameter in name_parameters(chunk))
+        return next((events for events in known if events is not None and events.chunk is chunk), None) or cls(chunk)
 
     def parameters(self, cell: nn.Cell) -> list[Parameter]:
         """The trainable parameters of an observed cell; of the chunk, those of none."""
@@ -100,9 +108,8 @@ class LayerEvents:
 
     def on(self, event: Event, observer: Observer) -> None:
         """Have `observer(cell)` called at each such event, after those that came before it; for good."""
-        if not any(self._observers.values()):
-            for cell in self.cells:
-                cell.construct = partial(self._run, cell, cell.construct)
+        for cell in self.cells:
+            cell.events = self
         self._observers[event].append(observer)
 
     def listen(self, event: Event, method: Observer) -> None:
@@ -116,23 +123,26 @@ class LayerEvents:
 
         self.on(event, observer)
 
-    def _tell(self, event: Event, cell: nn.Cell) -> None:
+    def _tell(self, event: Event, cell: nn.Cell, *_: Tensor) -> None:
         for observer in self._observers[event]:
             observer(cell)
 
-    def _run(self, cell: nn.Cell, construct: Callable[..., Any], *inputs: Any, **named: Any) -> Any:
-        """A cell's forward between its events."""
+    def enter(self, cell: Observable, inputs: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        """A cell's forward begins; its inputs, which tell of their gradients."""
         self._tell("before_forward", cell)
         if self._forward_uses is not None:
             self._forward_uses[id(cell)] += 1
-        is_recording = autograd.is_recording()
-        if is_recording and self._observers["after_backward"]:
-            values = _passed([*inputs, *named.values()], partial(self._use_is_over, cell))
-            inputs, named = tuple(values[: len(inputs)]), dict(zip(named, values[len(inputs) :], strict=True))
-        result = construct(*inputs, **named)
-        if is_recording and self._observers["before_backward"]:
-            note = partial(self._tell, "before_backward", cell)
-            result = tuple(_passed([*result], note)) if isinstance(result, tuple) else _passed([result], note)[0]
+        if not (autograd.is_recording() and self._observers["after_backward"]):
+            return inputs, named
+        values = _passed([*inputs, *named.values()], partial(self._use_is_over, cell))
+        return values[: len(inputs)], dict(zip(named, values[len(inputs) :], strict=True))
+
+    def leave(self, cell: Observable, result: Any) -> Any:
+        """A cell's forward is over; its result, which tells of its gradient."""
+        if autograd.is_recording() and self._observers["before_backward"]:
+            is_one = not isinstance(result, tuple)
+            values = _passed([result] if is_one else [*result], partial(self._tell, "before_backward", cell))
+            result = values[0] if is_one else tuple(values)
         self._tell("after_forward", cell)
         return result
 
@@ -157,37 +167,36 @@ class LayerEvents:
         yield
         for cell in reversed(self.cells):
             if uses[id(cell)]:
-                self._complete_later(cell)
-        self._complete_later(self.chunk)
-
-    def _use_is_over(self, cell: nn.Cell) -> None:
-        self._uses_to_come[id(cell)] -= 1
-        if not self._uses_to_come[id(cell)]:
-            self._complete_later(cell)
-
-    def _complete_later(self, cell: nn.Cell) -> None:
-        """What the tape has of the cell is taken now, and added when the event comes: cells may share the memory of
-        their gradients (ZeRO). What it has of no cell that ran is added with the chunk's."""
-        if cell is self.chunk:
-            self.collect()
-        if self._observers["after_backward"]:
-            taken = self._tape_gradients.take(self._own_parameters[id(cell)])
-            autograd.after_weight_gradients(partial(self._complete, cell, taken))
+                self._complete(cell)
+        self.collect()
+        self._complete(self.chunk)
 
     def collect(self) -> None:
         """Move gradients that the tape left to `main_grad`: `backward` does it, for a backward of one's own call it."""
         self._tape_gradients.collect()
 
-    def _complete(self, cell: nn.Cell, taken: list[tuple[Tensor, Tensor]]) -> None:
+    def _use_is_over(self, cell: nn.Cell, *_: Tensor) -> None:
+        self._uses_to_come[id(cell)] -= 1
+        if not self._uses_to_come[id(cell)]:
+            self._complete(cell)
+
+    def _complete(self, cell: nn.Cell) -> None:
+        """Take the tape's gradients of the cell now, and add them when those that are put off were computed: cells may
+        share the memory of their gradients (ZeRO). Those of no cell that ran are added with the chunk's."""
+        if self._observers["after_backward"]:
+            taken = self._tape_gradients.take(self._own_parameters[id(cell)])
+            after_weight_gradients(partial(self._is_complete, cell, taken))
+
+    def _is_complete(self, cell: nn.Cell, taken: list[tuple[Tensor, Tensor]]) -> None:
         self._tape_gradients.add(taken)
         self._tell("after_backward", cell)
 
 
-def _outermost(cell: nn.Cell) -> Iterator[nn.Cell]:
+def _outermost(cell: nn.Cell) -> Iterator[Observable]:
     """The observable cells inside a cell, not looking into them; each once."""
     seen: set[int] = set()
     for child in cell.cells():
-        for found in [child] if getattr(child, "observable", False) else _outermost(child):
+        for found in [child] if isinstance(child, Observable) else _outermost(child):
             if id(found) not in seen:
                 seen.add(id(found))
                 yield found

@@ -9,7 +9,6 @@ from mindspore import Parameter, Tensor, nn
 
 from parallel_core.config import AllConfig, ModelConfig, TrainingConfig
 from pynative import parallel_state
-from pynative.distributed.finalize_model_grads import finalize_model_grads
 from pynative.distributed.param_and_grad_buffer import ParamAndGradBuffers
 from pynative.moe.expert_bias import ExpertBiases
 from pynative.moe.hot_experts import HotExpertLayers
@@ -38,10 +37,9 @@ class ForwardBackward:
             )
         self.model, self.config = model, config
         self.buffers = ParamAndGradBuffers.of(trainable(model), config.training_config.gradient)
-        self.pipeline = PipelineStep(model, config)
+        self.parts = (ExpertBiases(model), HotExpertLayers(model, config.model_config.moe_config))
+        self.pipeline = PipelineStep(model, config, parts=self.parts)
         self._forward_step, self._calls = BatchedForwardStep(), count()
-        self.expert_biases = ExpertBiases(model)
-        self.hot_experts = HotExpertLayers(model, config.model_config.moe_config)
 
     @classmethod
     def of(cls, model: nn.CellList, config: AllConfig) -> "ForwardBackward":
@@ -56,13 +54,12 @@ class ForwardBackward:
         set_training(self.model, train)
         set_step_position(StepPosition(next(self._calls)))
         self.buffers.empty_gradients()
-        with self.hot_experts.replicated(train):
-            loss = self.pipeline.run(self._forward_step, iter([data]), train)
+        loss = self.pipeline.run(self._forward_step, iter([data]), train)
         if train:
-            self.expert_biases.update(loss.figures)
-            self.hot_experts.update(loss.figures)
-            finalize_model_grads(self.buffers)
+            self.buffers.reduce_gradients()
             self.buffers.gather_gradients()
+            for part in self.parts:
+                part.after_update(loss.figures)
         return loss, self.pipeline.averaging.gradient_scale(loss.tokens)
 
 

@@ -12,13 +12,13 @@ from parallel_core.numerics.dtypes import Array
 from parallel_core.numerics.loss_scale import LossScaler
 from parallel_core.numerics.lr_schedule import OptimizerParamScheduler
 from pynative import parallel_state
-from pynative.distributed.finalize_model_grads import finalize_model_grads
 from pynative.moe.expert_bias import ExpertBiases
 from pynative.moe.hot_experts import HotExpertLayers
 from pynative.optimizer.flat_optimizer import FlatOptimizer
 from pynative.optimizer.grad_norm import GradientNorm, clip_coefficient
 from pynative.pipeline_parallel.stage import ForwardStep
 from pynative.pipeline_parallel.step import PipelineStep
+from pynative.step_part import StepPart
 from pynative.step_position import StepPosition, set_step_position
 from pynative.timers import Timers
 from pynative.training.forward_step import BatchedForwardStep
@@ -91,14 +91,15 @@ class TrainOneStepCell:
         log = training_config.log
         barrier = parallel_state.get_world_group().barrier if log.barrier_with_L1_time else None
         self.timers = Timers(log.timing_log_level, barrier)
-        self.pipeline = PipelineStep(self.model, self.config, self.loss_scaler, self.timers)
+        self.expert_biases = ExpertBiases(self.model)
+        self.hot_experts = HotExpertLayers(self.model, model_config.moe_config)
+        self.parts: tuple[StepPart, ...] = (self.expert_biases, self.hot_experts)
+        self.pipeline = PipelineStep(self.model, self.config, self.loss_scaler, self.timers, self.parts)
         if training_config.check_for_nan_in_grad and self.loss_scaler is None:
             for bucket in self.buffers.buckets:
                 bucket.is_checked = True
-            self.pipeline.after_micro_batch = self.buffers.check_gradients
         self.gradient_norm = GradientNorm(self.buffers, checks_all=self.loss_scaler is not None)
-        self.hot_experts = HotExpertLayers(self.model, model_config.moe_config)
-        self.skipped_steps, self.expert_biases = 0, ExpertBiases(self.model)
+        self.skipped_steps = 0
 
     def __call__(self, **data: Any) -> tuple[float, bool, float, float, float]:
         """One step on the model's keyword arguments for all of this rank's micro-batches.
@@ -124,18 +125,16 @@ class TrainOneStepCell:
         samples = data.batch_size * replicas * (micro_batches or data.micro_batch_num)
         set_training(self.model, True)
         self.buffers.empty_gradients(self.pipeline.averaging.factor_before_sum)
-        with self.timers("forward-backward", 1), self.hot_experts.replicated(train=True):
+        with self.timers("forward-backward", 1):
             loss = self.pipeline.run(self.forward_step, data_iterator, train=True, micro_batches=micro_batches)
         averaging = self.pipeline.averaging
         with self.timers("all-grads-sync", 1):
-            finalize_model_grads(self.buffers)
+            self.buffers.reduce_gradients()
         loss_scale, scale = averaging.loss_scale, averaging.gradient_scale(loss.tokens)
         with self.timers("optimizer-clip-main-grad", 1):
             norm = self.gradient_norm(scale)
         if before_update:
             before_update(scale)
-        self.expert_biases.update(loss.figures)
-        self.hot_experts.update(loss.figures)
         rates = self.scheduler.rates()
         is_finite = math.isfinite(norm) and (self.loss_scaler is not None or math.isfinite(loss.mean))
         if self.loss_scaler is not None:
@@ -145,6 +144,8 @@ class TrainOneStepCell:
             with self.timers("optimizer", 1):
                 self.optimizer.step(rates.learning_rate, rates.weight_decay, clipped, rates.decoupled_lr)
             self.scheduler.step(samples)
+            for part in self.parts:
+                part.after_update(loss.figures)
         self.skipped_steps += not is_finite
         return StepResult(
             loss.mean, loss.tokens, norm, *rates[:2], is_finite, not is_finite, loss_scale, scale, samples,
@@ -154,6 +155,5 @@ class TrainOneStepCell:
     def evaluate(self, data_iterator: Iterator[Any] | None, batches: int) -> float:
         """Mean loss over `batches` global batches, without dropout and without gradients."""
         set_training(self.model, False)
-        with self.hot_experts.replicated(train=False):
-            losses = [self.pipeline.run(self.forward_step, data_iterator, train=False) for _ in range(batches)]
+        losses = [self.pipeline.run(self.forward_step, data_iterator, train=False) for _ in range(batches)]
         return sum(loss.total for loss in losses) / max(sum(loss.weight for loss in losses), 1.0)

@@ -8,6 +8,7 @@ from parallel_core.config import ModelConfig
 from parallel_core.context import as_array
 from pynative import kernels
 from pynative.parameter import make_parameter, type_of
+from pynative.tape.layer_events import Observable
 from pynative.tensor_parallel.layers import VocabParallelEmbedding
 from pynative.tensor_parallel.mappings import Boundary
 from pynative.tensor_parallel.random import get_rng_tracer
@@ -29,14 +30,12 @@ class PositionEmbedding(nn.Cell):
         return kernels.embedding(position_ids, self.weight, 0)
 
 
-class Embedding(nn.Cell):
+class Embedding(Observable):
     """dropout(norm(word embedding) + position embedding), with sequence parallelism of this rank's shard of it.
 
     Positions are added before the sequence is cut, so that the gradient of their table is whole on every rank. Without
     them the sum over the vocabulary's shards is cut in the same collective.
     """
-
-    observable = True
 
     def __init__(self, config: ModelConfig, block: blocks.Embedding | None = None) -> None:
         super().__init__()

@@ -11,13 +11,14 @@ from parallel_core.blocks.linear import COLUMNS
 from parallel_core.config import ModelConfig
 from pynative import kernels
 from pynative.parameter import Dtype, make_parameter
+from pynative.tape.layer_events import Observable
 from pynative.tensor_parallel.layers import ParallelLinear, linear_with_grad_accumulation_and_async_allreduce
 from pynative.tensor_parallel.mappings import gather_from_tensor_model_parallel_region
 
 WORD_EMBEDDINGS = "embedding.word_embeddings.weight"
 
 
-class ParallelLMLogits(ParallelLinear):
+class ParallelLMLogits(Observable, ParallelLinear):
     """Logits: the product of hidden states and the output weight [v, h], whose vocabulary is cut over the ranks.
 
     Megatron's `output_layer`. May be called on several hidden states of a step, each with its own weight gradient.
@@ -28,7 +29,6 @@ class ParallelLMLogits(ParallelLinear):
     """
 
     cut_axis = COLUMNS
-    observable = True
 
     def __init__(
         self,

@@ -13,6 +13,7 @@ from parallel_core.config import ModelConfig
 from parallel_core.numerics.dtypes import Array
 from parallel_core.recompute import CellRecompute
 from pynative import kernels
+from pynative.tape.layer_events import Observable
 from pynative.tensor_parallel.mappings import Boundary
 from pynative.tensor_parallel.random import get_rng_tracer
 from pynative.tensor_parallel.run_part import NOTHING, LayerSettings, run_part
@@ -20,14 +21,12 @@ from pynative.transformer.enums import AttnMaskType
 from pynative.transformer.kinds import cell_of
 
 
-class ParallelTransformerLayer(nn.Cell):
+class ParallelTransformerLayer(Observable):
     """x + attention(norm(x)), then x + mlp(norm(x)).
 
     With sandwich norm each result is normed once more before it is added. `layer_number` is global and starts at 1;
     `block` says what the layer has, by default what the configuration's layer of that number has.
     """
-
-    observable = True
 
     def __init__(
         self,

@@ -22,6 +22,7 @@ from pynative import kernels, parallel_state, step_figures
 from pynative.context_parallel.batch import counted_tokens, mask_ahead, tokens_ahead
 from pynative.parameter import type_of
 from pynative.tape import autograd
+from pynative.tape.layer_events import Observable
 from pynative.tensor_parallel.layers import ColumnParallelLinear
 from pynative.tensor_parallel.recompute import checkpoint
 from pynative.tensor_parallel.run_part import LayerSettings
@@ -42,6 +43,10 @@ class OwnEmbedding(Embedding):
         return super().construct(tokens, position_ids, ahead), hidden_states
 
 
+class _Projection(Observable, ColumnParallelLinear):
+    """Stands between observable cells."""
+
+
 class MultiTokenPredictionLayer(nn.Cell):
     """One depth: eh_proj([enorm(embeddings), hnorm(hidden states)]), a layer of the decoder's kind, final_layernorm.
 
@@ -60,8 +65,7 @@ class MultiTokenPredictionLayer(nn.Cell):
         own = blocks.Embedding.of(config).own
         self.embedding = None if block.embedding is None else OwnEmbedding(config, own)
         self.enorm, self.hnorm = get_norm(config), get_norm(config)
-        self.eh_proj = ColumnParallelLinear.of(block.eh_proj, config, gather_output=True)
-        self.eh_proj.observable = True
+        self.eh_proj = _Projection.of(block.eh_proj, config, gather_output=True)
         layer, plan = block.transformer_layer, block.recompute
         recomputed = CellRecompute.of(plan.layers[0], plan.smallest_offloaded)
         settings = LayerSettings(config, layer_number, self_attn_mask_type, recomputed)

@@ -10,12 +10,12 @@ from parallel_core.config import ModelConfig
 from parallel_core.sharding import Role
 from pynative import kernels
 from pynative.parameter import make_parameter
+from pynative.tape.layer_events import Observable
 
 
-class _Norm(nn.Cell):
+class _Norm(Observable):
     """The parameters of a norm over the last axis, of `size`: a weight that begins at `gain`, and what its kind has."""
 
-    observable = True
     kind: ClassVar[str]
 
     def __init__(

@@ -96,6 +96,10 @@ def squared_norm(x: Tensor) -> float:
     """
 
 
+def all_finite(x: Tensor) -> Tensor:
+    """Whether every element of x is finite: a bool of one element, which nobody has waited for yet."""
+
+
 def add_(x: Tensor, y: Tensor) -> None:
     """x <- x + y, of one shape; y may have another type."""
 

@@ -118,6 +118,10 @@ def squared_norm(x: Tensor) -> float:
     return float(squares.sum())
 
 
+def all_finite(x: Tensor) -> Tensor:
+    return Tensor.from_numpy(np.array([np.isfinite(squared_norm(x))]))
+
+
 def add_(x: Tensor, y: Tensor) -> None:
     def update(part: Array, other: Array) -> None:
         put(widened(other), part, accumulate=True)

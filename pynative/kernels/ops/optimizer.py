@@ -91,6 +91,10 @@ def squared_norm(x: Tensor) -> float:
     return float(ops.square(values / largest).sum()) * largest**2
 
 
+def all_finite(x: Tensor) -> Tensor:
+    return ops.isfinite(cast(x, mindspore.float32)).all().reshape(1)
+
+
 def add_(x: Tensor, y: Tensor) -> None:
     in_place.assign_add(x, y)
 

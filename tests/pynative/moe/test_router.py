@@ -157,7 +157,7 @@ def moved_bias(backend, more: str) -> tuple[list, list, bool]:
     with job(backend, config):
         router = TopKRouter(config.model_config, 2)
         before = router.expert_bias.asnumpy().tolist()
-        ExpertBiases([nn.CellList([router])]).update({"tokens_routed": np.array([[0.0] * 6, [1, 2, 3, 2, 2, 2]])})
+        ExpertBiases([nn.CellList([router])]).after_update({"tokens_routed": np.array([[0.0] * 6, [1, 2, 3, 2, 2, 2]])})
         return before, router.expert_bias.asnumpy().tolist(), router.expert_bias.requires_grad
 
 

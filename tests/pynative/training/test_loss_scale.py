@@ -18,18 +18,20 @@ BAD_STEP = 1
 
 
 def spoil(backend, rank: int, name: str, value: float):
-    """A replacement of finalize_model_grads that first spoils an element of one rank's gradient in the second step."""
-    from pynative.distributed.finalize_model_grads import finalize_model_grads
+    """A replacement of `reduce_gradients` that first spoils an element of one rank's gradient in the second step."""
+    from pynative.distributed.param_and_grad_buffer import ParamAndGradBuffers
     from pynative.step_position import get_step_position
 
-    def spoiled(buffers, *more) -> None:
+    reduce = ParamAndGradBuffers.reduce_gradients
+
+    def spoiled(buffers) -> None:
         buffers.zero_unused_gradients()
         if backend.rank == rank and get_step_position().iteration == BAD_STEP:
             (parameter,) = (p for _, p in buffers.entries if p.meta.spec.name.endswith(name))
             parameter.main_grad.asnumpy().reshape(-1)[-1] = value
-        finalize_model_grads(buffers, *more)
+        reduce(buffers)
 
-    return patch("pynative.training.train_step.finalize_model_grads", spoiled)
+    return patch.object(ParamAndGradBuffers, "reduce_gradients", spoiled)
 
 
 def steps_with_an_overflow(backend, flags: str, rank: int, name: str, value: float) -> list[dict]:
@@ -100,27 +102,29 @@ EXPERTS = "--num-experts 4 --expert-model-parallel-size 2 --moe-router-topk 2"
 def after_overflows_everywhere(backend, flags: str, picked: Sequence[float]) -> list[tuple]:
     """Spoil, one a step and between two clean ones, parameters of every rank: those at these parts of its list. Of each
     step whether it was skipped, digests of weights and moments, and the scaler's state."""
-    from pynative.distributed.finalize_model_grads import finalize_model_grads
+    from pynative.distributed.param_and_grad_buffer import ParamAndGradBuffers
     from pynative.step_position import get_step_position
     from pynative.training.callbacks import Callback
 
     steps = [(rank, part) for rank in range(backend.world_size) for part in picked]
     found = []
 
-    def spoiled(buffers, *more) -> None:
+    reduce = ParamAndGradBuffers.reduce_gradients
+
+    def spoiled(buffers) -> None:
         buffers.zero_unused_gradients()
         rank, part = dict(enumerate(steps, start=1)).get(get_step_position().iteration, (None, 0))
         if backend.rank == rank:
             _, parameter = buffers.entries[round(part * (len(buffers.entries) - 1))]
             parameter.main_grad.asnumpy().reshape(-1)[0] = np.inf
-        finalize_model_grads(buffers, *more)
+        reduce(buffers)
 
     class Seen(Callback):
         def on_step_end(self, state):
             scaler = state.step_cell.loss_scaler.state_dict()
             found.append((state.result.skipped, digests(state), state.step_cell.optimizer.steps, scaler))
 
-    with patch("pynative.training.train_step.finalize_model_grads", spoiled):
+    with patch.object(ParamAndGradBuffers, "reduce_gradients", spoiled):
         pretrain_tiny(backend, f"{FP16} {flags} --train-iters {len(steps) + 2}", callbacks=[Seen()])
     return found
 

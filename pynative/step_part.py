@@ -1,0 +1,17 @@
+"""Parts of the model that act around a training step, beside its forwards, backwards and update."""
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+
+from parallel_core.numerics.dtypes import Array
+
+
+class StepPart:
+    """A part that acts at its hooks; whoever runs a step calls them on all ranks."""
+
+    def around(self, train: bool) -> AbstractContextManager[None]:
+        """Around the forwards and, where it trains, the backwards of a batch."""
+        return nullcontext()
+
+    def after_update(self, figures: Mapping[str, Array]) -> None:
+        """After an update that was made; figures: what cells reported, by the names of `parallel_core.step_figures`."""

@@ -130,7 +130,7 @@ class HcclGroup(Group):
         kind, sends = kind_of(target.dtype), isinstance(message, Send)
         size = target.size * kind.storage.itemsize if sends else 0
         steps = _launched(None if sends else target, handles)
-        work: Work = self._run("send" if sends else "recv", self._call("message", ""), steps, True, size)
+        work: Handle = self._run("send" if sends else "recv", self._call("message", ""), steps, True, size)
         return work
 
     def _barrier(self, call: Call) -> Steps:

@@ -277,6 +277,7 @@ CALLS: dict[str, Call] = {
     "combine_": _in_place(lambda x, y: kernels.combine_(x, y, 0.9, 0.25), 2),
     "clamp_": _in_place(lambda x: kernels.clamp_(x, 0.5), 1),
     "squared_norm": lambda new: kernels.squared_norm(new(normal(FLAT))),
+    "all_finite": lambda new: kernels.all_finite(new(normal(FLAT))),
     "add_": _in_place(lambda x, y: kernels.add_(x, y), 2),
     "scale_": _in_place(lambda x: kernels.scale_(x, 0.3), 1),
     "fill_": _in_place(lambda x: kernels.fill_(x, 0.3), 1),

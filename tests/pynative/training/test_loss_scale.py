@@ -96,12 +96,15 @@ def test_an_overflow_on_one_rank_is_seen_by_all_and_changes_nothing(layout, rank
 
 
 FP16 = f"{BATCHES} --fp16 --initial-loss-scale 256 --hysteresis 3 --lr 1e-2 --weight-decay 0.1"
-EXPERTS = "--num-experts 4 --expert-model-parallel-size 2 --moe-router-topk 2"
+EXPERTS = (
+    "--num-experts 4 --expert-model-parallel-size 2 --moe-router-topk 2 --moe-router-score-function sigmoid "
+    "--moe-router-enable-expert-bias --moe-router-bias-update-rate 0.1 --hot-expert-num 1"
+)
 
 
 def after_overflows_everywhere(backend, flags: str, picked: Sequence[float]) -> list[tuple]:
     """Spoil, one a step and between two clean ones, parameters of every rank: those at these parts of its list. Of each
-    step whether it was skipped, digests of weights and moments, and the scaler's state."""
+    step whether it was skipped; digests of weights and moments, experts' biases and which are hot; the scaler's state."""
     from pynative.distributed.param_and_grad_buffer import ParamAndGradBuffers
     from pynative.step_position import get_step_position
     from pynative.training.callbacks import Callback
@@ -122,7 +125,9 @@ def after_overflows_everywhere(backend, flags: str, picked: Sequence[float]) -> 
     class Seen(Callback):
         def on_step_end(self, state):
             scaler = state.step_cell.loss_scaler.state_dict()
-            found.append((state.result.skipped, digests(state), state.step_cell.optimizer.steps, scaler))
+            biases = [bias.asnumpy().tolist() for bias in state.step_cell.expert_biases.biases]
+            kept = digests(state), biases, dict(state.step_cell.hot_experts.chosen)
+            found.append((state.result.skipped, kept, state.step_cell.optimizer.steps, scaler))
 
     with patch.object(ParamAndGradBuffers, "reduce_gradients", spoiled):
         pretrain_tiny(backend, f"{FP16} {flags} --train-iters {len(steps) + 2}", callbacks=[Seen()])

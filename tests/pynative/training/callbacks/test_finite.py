@@ -33,16 +33,38 @@ def spoil(backend, flags: str, rank: int, backward: int) -> float:
         return pretrain_tiny(backend, flags).result.gradient_norm
 
 
-@pytest.mark.parametrize(("layout", "backward", "position"), [
-    ("", 1, "micro-batch 1 .* of iteration 1"),
-    ("--use-distributed-optimizer", 3, "micro-batch 1 .* of iteration 2"),
-    ("--use-distributed-optimizer", 2, "micro-batch 3 .* of iteration 1"),
-    ("--pipeline-model-parallel-size 2", 2, "micro-batch 1 .* of iteration 1"),
+@pytest.mark.parametrize(("layout", "backward", "iteration"), [
+    ("", 1, 1),
+    ("--use-distributed-optimizer", 3, 2),
+    ("--use-distributed-optimizer", 2, 1),
+    ("--pipeline-model-parallel-size 2", 2, 1),
 ])  # fmt: skip
-def test_rank_parameter_and_micro_batch_are_named(layout, backward, position):
-    """Of the rank whose own gradient it is, before it reaches the others, whatever becomes of it in the sum."""
-    with pytest.raises(FloatingPointError, match=rf"rank 1: the gradient of {NAME} is not finite after {position}"):
+def test_rank_parameter_and_iteration_are_named(layout, backward, iteration):
+    """Of the rank whose own gradient it is, although all have it in the sum."""
+    message = rf"rank 1: the gradient of {NAME} is not finite in iteration {iteration}\."
+    with pytest.raises(FloatingPointError, match=message):
         run(2, spoil, f"{FLAGS} {layout}", 1, backward)
+
+
+def flags_read(backend, flags: str) -> list[str]:
+    """What happens in a step, in order: gradients are looked at, a bucket's sum starts, a flag is read."""
+    from pynative import kernels
+    from pynative.distributed.bucket import ParamAndGradBucket, Transfer
+
+    seen: list[str] = []
+    with pytest.MonkeyPatch.context() as patch:
+        for owner, name in ((kernels, "all_finite"), (Transfer, "start"), (ParamAndGradBucket, "check_gradients")):
+            real = getattr(owner, name)
+            patch.setattr(owner, name, lambda *args, real=real, name=name: seen.append(name) or real(*args))
+        pretrain_tiny(backend, f"{flags} --train-iters 1")
+    return seen
+
+
+def test_gradients_are_looked_at_once_a_step():
+    """Not after each micro-batch, and no rank waits for what it found before the sums have come."""
+    seen = run(2, flags_read, FLAGS)[0]
+    assert seen.count("all_finite") == seen.count("check_gradients") == seen.count("start")
+    assert max(i for i, name in enumerate(seen) if name == "start") < seen.index("check_gradients")
 
 
 def test_without_the_check_the_update_is_skipped():

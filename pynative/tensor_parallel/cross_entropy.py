@@ -46,18 +46,34 @@ def vocab_parallel_cross_entropy(
 
 
 class VocabParallelCrossEntropy(nn.Cell):
-    """`vocab_parallel_cross_entropy` as a cell over the tensor-parallel group."""
+    """`vocab_parallel_cross_entropy` as a cell over the tensor-parallel group.
 
-    def __init__(self, overwrite_logits: bool = False) -> None:
+    Args:
+        parallel_logits: each rank's logits are of its part of the vocabulary; False: they are whole on every rank, as
+            `parallel_output=False` or `gather_output=True` makes them, and a rank takes its part.
+    """
+
+    def __init__(self, overwrite_logits: bool = False, parallel_logits: bool = True) -> None:
         super().__init__()
-        self.overwrite_logits = overwrite_logits
+        self.overwrite_logits, self.parallel_logits = overwrite_logits, parallel_logits
 
     def construct(self, vocab_parallel_logits: Tensor, target: Tensor, label_smoothing: float = 0.0) -> Tensor:
-        """logits [b, s, v/t] (or [s, b, v/t]) and target of the same leading shape -> per-token losses. Of logits that
-        are whole on every rank, as a script's `parallel_output=False` makes them, a rank takes its part."""
+        """logits [b, s, v/t] (or [s, b, v/t]) and target of the same leading shape -> per-token losses."""
         if label_smoothing:
             raise ValueError(f"label_smoothing {label_smoothing}: not available for a cut vocabulary yet; use 0")
-        group, config = parallel_state.get_tensor_model_parallel_group(), parallel_state.find_config()
-        if config is not None and vocab_parallel_logits.shape[-1] == config.model_config.vocab_size:
+        group = parallel_state.get_tensor_model_parallel_group()
+        if not self.parallel_logits:
             vocab_parallel_logits = scatter_to_tensor_model_parallel_region(vocab_parallel_logits, group)
+        elif group.size > 1:
+            _check_cut(vocab_parallel_logits)
         return vocab_parallel_cross_entropy(vocab_parallel_logits, target, group, self.overwrite_logits)
+
+
+def _check_cut(logits: Tensor) -> None:
+    """ValueError for whole logits, of which each rank would count every token's exponentials."""
+    config = parallel_state.find_config()
+    if config is not None and logits.shape[-1] == config.model_config.vocab_size:
+        raise ValueError(
+            f"VocabParallelCrossEntropy: logits {list(logits.shape)} are of the whole vocabulary: give it "
+            f"parallel_logits=False, or have the model leave them cut (parallel_output=True, gather_output=False)"
+        )

@@ -41,7 +41,7 @@ def own_model(config, whole_logits: bool = False) -> nn.Cell:
             self.head = ColumnParallelLinear(
                 hidden, config.vocab_size, config=config, bias=False, gather_output=whole_logits
             )
-            self.loss = LossWithMask(VocabParallelCrossEntropy())
+            self.loss = LossWithMask(VocabParallelCrossEntropy(parallel_logits=not whole_logits))
 
         def set_input_tensor(self, input_tensor: Tensor | None) -> None:
             assert input_tensor is None, "one stage"

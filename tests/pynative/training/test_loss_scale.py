@@ -104,7 +104,7 @@ EXPERTS = (
 
 def after_overflows_everywhere(backend, flags: str, picked: Sequence[float]) -> list[tuple]:
     """Spoil, one a step and between two clean ones, parameters of every rank: those at these parts of its list. Of each
-    step whether it was skipped; digests of weights and moments, experts' biases and which are hot; the scaler's state."""
+    step whether it was skipped; digests of weights and moments, biases of experts and hot ones; the scaler's state."""
     from pynative.distributed.param_and_grad_buffer import ParamAndGradBuffers
     from pynative.step_position import get_step_position
     from pynative.training.callbacks import Callback

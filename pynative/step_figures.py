@@ -7,7 +7,7 @@ the rule that gives the main loss's, and is known before the forward.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -21,13 +21,16 @@ from pynative.tape import autograd
 
 
 class _Added(NamedTuple):
-    value: Tensor | float
+    value: Tensor | float | Callable[[], float]
     layer: int | None
     share: float
 
-    def read(self, figure: Figure) -> Array:
-        value = self.value if isinstance(self.value, float) else np.squeeze(self.value.asnumpy())
-        return figure.counted(np.asarray(value)) * self.share
+    def read(self, figure: Figure) -> np.ndarray:
+        if isinstance(self.value, Tensor):
+            value = np.squeeze(self.value.asnumpy())
+        else:
+            value = np.asarray(self.value if isinstance(self.value, float) else self.value())
+        return figure.counted(value) * self.share
 
 
 class StepFigures:
@@ -43,12 +46,14 @@ class StepFigures:
         self._added: dict[str, list[_Added]] = {figure.name: [] for figure in figures}
         self._running: dict[tuple[str, int], tuple[Array, int]] = {}
 
-    def add(self, name: str, value: Tensor | float, layer: int | None = None, share: float = 1.0) -> None:
-        """Report `share` of a figure, which is this rank's; of one by layer that of a layer, by its number from 1."""
+    def add(
+        self, name: str, value: Tensor | float | Callable[[], float], layer: int | None = None, share: float = 1.0
+    ) -> None:
+        """Report `share` of a figure, which is this rank's; of one by layer that of a layer, by its number from 1. A
+        function is called when figures are read."""
         if name in self._added:
-            self._added[name].append(
-                _Added(value if isinstance(value, float) else autograd.detached(value), layer, share)
-            )
+            kept = autograd.detached(value) if isinstance(value, Tensor) else value
+            self._added[name].append(_Added(kept, layer, share))
 
     def running_mean(self, name: str, layer: int, value: Array) -> Array:
         """Of what was given here so far in this step, this value included."""

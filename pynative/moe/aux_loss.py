@@ -8,6 +8,8 @@ s sequence, b batch, E experts.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -36,6 +38,10 @@ class _Loss(NamedTuple):
     replicas: int = 1
     """Whose sum the loss is, already."""
 
+    def value(self, sums: Tensor) -> float:
+        """Without the coefficient; sums: of the scores, [b, E]."""
+        return float((sums.asnumpy() * self.weights).sum()) * self.replicas
+
 
 class RouterLosses:
     """The losses of one layer's router.
@@ -59,13 +65,14 @@ class RouterLosses:
             return logits
         group, figures = parallel_state.get_group(self.sharing), current()
         sizes = bool(self.config.moe_z_loss_coeff)
-        sums, load, squares = (x.asnumpy() for x in kernels.router_statistics(logits, self.rule, sizes))
+        sums, of_sequences, squares = kernels.router_statistics(logits, self.rule, sizes)
+        load = of_sequences.asnumpy()
         tokens = logits.shape[0] * logits.shape[1]
         of_all = tokens * group.size
         losses = self._of_load(load, of_all, group) + self._of_groups(logits, experts, of_all, group)
         losses += self._of_all_replicas(load, tokens, figures)
         start = seed(MicroBatchWeight(of_all))
-        self._report(figures, losses, sums, routing.z_weight(float(squares), of_all))
+        self._report(figures, losses, sums, lambda: routing.z_weight(float(squares.asnumpy()), of_all))
         weighted = [loss.weights * (loss.coefficient * start) for loss in losses]
         weights = _tensor(np.sum(np.broadcast_arrays(*weighted), axis=0)) if weighted else None
         z_weight = routing.z_weight((self.config.moe_z_loss_coeff or 0.0) * start, of_all)
@@ -118,13 +125,15 @@ class RouterLosses:
         name, replicas = BALANCING_LOSSES["global_aux_loss"], parallel_state.get_data_parallel_world_size()
         return [_Loss(name, coefficient, weights, replicas)]
 
-    def _report(self, figures: StepFigures | None, losses: list[_Loss], sums: Array, z_loss: float) -> None:
-        """Each rank its share."""
+    def _report(
+        self, figures: StepFigures | None, losses: list[_Loss], sums: Tensor, z_loss: Callable[[], float]
+    ) -> None:
+        """Each rank its share, which is read from the device at the end of the step."""
         if figures is None:
             return
         share = 1.0 / self.copies
         for loss in losses:
-            figures.add(loss.name, float((sums * loss.weights).sum()) * loss.replicas, self.layer_number, share)
+            figures.add(loss.name, partial(loss.value, sums), self.layer_number, share)
         figures.add(step_figures.Z_LOSS, z_loss, self.layer_number, share)
 
 

@@ -248,6 +248,26 @@ def test_cross_entropy_over_a_cut_vocabulary():
         np.testing.assert_allclose(gradient, (probability - one_hot) * dy[..., None], rtol=1e-5, atol=1e-6)
 
 
+def of_whole_logits(backend, parallel_logits: bool) -> np.ndarray:
+    """Losses of logits that are whole on each rank."""
+    from pynative.tensor_parallel import VocabParallelCrossEntropy
+
+    config = config_of(TP2, backend.world_size)
+    logits = np.linspace(-1, 1, config.model_config.vocab_size, dtype=np.float32).reshape(1, 1, -1)
+    with job(backend, config):
+        loss = VocabParallelCrossEntropy(parallel_logits=parallel_logits)
+        return loss(ms.Tensor(logits), ms.Tensor([[3]], ms.int32)).asnumpy()
+
+
+def test_whole_logits_are_said_to_be():
+    """It is not guessed from their shape; where they are not, each rank would count all exponentials: an error."""
+    logits = np.linspace(-1, 1, config_of(TP2, 2).model_config.vocab_size)
+    for found in run(2, of_whole_logits, False):
+        np.testing.assert_allclose(found, [[np.log(np.exp(logits).sum()) - logits[3]]], rtol=1e-5)
+    with pytest.raises(ValueError, match="parallel_logits=False"):
+        run(2, of_whole_logits, True)
+
+
 REFUSED = [
     ("ColumnParallelLinear", {"is_expert": True}, TINY, "is_expert"),
     ("RowParallelLinear", {"transpose_b": False}, TINY, "transpose_b"),

@@ -1,4 +1,4 @@
-"""The files that a weight's gradient passes, from the training step to the sum over replicas that overlaps the backward."""
+"""The files that a weight's gradient passes, from the training step to its sum over replicas inside the backward."""
 
 import traceback
 from pathlib import Path
@@ -68,7 +68,7 @@ def passed(backend, flags: str) -> dict[str, list[str]]:
 
 
 def test_a_gradient_passes_twelve_files_and_none_of_them_twice():
-    """But `autograd`, in which the kernel's result is added, where it is asked for again. architecture.md names them."""
+    """But `autograd`, which has the kernel's result added to `main_grad`. architecture.md names them."""
     found = run(2, passed, FLAGS)[0]
     assert found["kernel"] == [*TO_ITS_KERNEL, "tape/autograd.py"]
     assert found["sum"] == TO_ITS_SUM

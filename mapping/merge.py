@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from math import lcm
 from operator import attrgetter
 from typing import Any
 
@@ -34,7 +35,7 @@ from parallel_core.checkpoint.save_folder import save_findings
 from parallel_core.config import AllConfig
 from parallel_core.config.base import Unjudged, Unknown, gather_findings, judge
 from parallel_core.config.serialise import build
-from parallel_core.config.tree import OPTIONS, path_of
+from parallel_core.config.tree import path_of
 from parallel_core.data.epochs import length_of_training
 from parallel_core.findings import Finding
 from parallel_core.no_effect import beyond_the_stages, without_effect
@@ -231,16 +232,17 @@ def _arguments(sources: Sources, given: Sequence[Given]) -> Namespace:
 
 _WORLD = path_of("world_size")
 
-_SIZES = [path_of(f"{kind}_parallel_size") for kind in ("tensor_model", "pipeline_model", "context")]
-
 
 def _smallest_world(values: Mapping[str, Any]) -> int:
-    """The fewest processes that hold the model and a sequence."""
-    world = 1
-    for path in _SIZES:
-        size = values.get(path, OPTIONS[path].default)
-        world *= size if isinstance(size, int) and size > 0 else 1
-    return world
+    """The fewest processes that hold the model, its experts and a sequence."""
+
+    def size(kind: str, default: int = 1) -> int:
+        given = values.get(path_of(f"{kind}_parallel_size"))
+        return given if isinstance(given, int) and given > 0 else default
+
+    tensor = size("tensor_model")
+    experts = size("expert_model") * size("expert_tensor", tensor)
+    return size("pipeline_model") * lcm(tensor * size("context"), experts)
 
 
 def _fill_in(args: Namespace, config: AllConfig, yaml: Sequence[Given]) -> None:

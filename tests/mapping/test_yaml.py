@@ -121,6 +121,17 @@ def test_a_missing_file_is_an_error(tmp_path):
     assert "--yaml-cfg" in error
 
 
+@pytest.mark.parametrize(
+    ("sizes", "world"),
+    [({"expert_model_parallel_size": 4}, 4), ({"tensor_model_parallel_size": 2, "expert_model_parallel_size": 2}, 4)],
+)
+def test_the_smallest_size_holds_the_experts(sizes, world):
+    """Each of them once; an expert is cut as the rest of the model is, unless it says otherwise."""
+    content = {"parallel_config": {**sizes, "sequence_parallel": True}, "moe_config": {"num_experts": 4}}
+    found = init_configs_from_dict({**SECTIONS, **content})
+    assert found.parallel_config.world_size == world
+
+
 def test_a_file_is_explained_on_a_laptop_at_the_smallest_size_that_holds_it():
     found = read(["--yaml-cfg", str(EXAMPLE)])
     assert found.errors == [] and found.args.world_size == found.config.parallel_config.world_size == 32

@@ -1,6 +1,7 @@
 """Whether a run fits, how long a step takes, which layout is best, before anything is started.
 
     python -m mapping plan [OPTIONS] -- THE SCRIPT'S ARGUMENTS
+    python -m mapping plan --calibrate FILE.yaml        measure this machine, and write it as a device
 
 Needs no device and no MindSpore. Exit code: 0 if the run fits, 1 if it does not, 2 if something stops it.
 """
@@ -8,6 +9,7 @@ Needs no device and no MindSpore. Exit code: 0 if the run fits, 1 if it does not
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
@@ -89,6 +91,8 @@ def _is_refused(finding: Finding) -> bool:
 
 def main(argv: Sequence[str]) -> int:
     """The command; its exit code."""
+    if argv and argv[0] == "--calibrate":
+        return _calibrate(argv[1:])
     options, arguments = options_of(argv)
     try:
         plan = plan_of(arguments, options.world_size, options.device)
@@ -102,6 +106,11 @@ def main(argv: Sequence[str]) -> int:
     with ends_quietly():
         print(json.dumps(_answer(plan, found, failures), indent=1) if options.json else _text(plan, found, failures))
     return 0 if plan.fits else 1
+
+
+def _calibrate(words: Sequence[str]) -> int:
+    """The engine measures this machine: a program of its own, because plans need no MindSpore."""
+    return subprocess.run([sys.executable, "-m", "pynative.calibrate", *words], check=False).returncode
 
 
 def _failures(options: Namespace, plan: Plan) -> Reliability | None:

@@ -105,7 +105,7 @@ FLOORS = {
         {"transformer"},
         {"checkpointing"},
         {"dist_checkpointing", "training"},
-        {"generation"},
+        {"calibrate", "generation"},
     ),
 }
 """The parts of each package, lowest floor first: a part imports only parts of lower floors."""

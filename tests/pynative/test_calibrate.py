@@ -1,0 +1,24 @@
+"""`plan --calibrate` writes a device that plans can be made on."""
+
+from __future__ import annotations
+
+from mapping.plan import plan_of
+from pynative.calibrate import main
+from tests.parallel_core.planner.test_search import SMALL
+
+
+def test_a_measured_machine_is_a_device(tmp_path, capsys):
+    """Its rates are those of a machine, its shares lie below one, and a plan on it takes longer than on an A100."""
+    path = tmp_path / "cpu.yaml"
+    assert main([str(path)]) == 0
+    assert "GFLOP/s" in capsys.readouterr().out
+    words = [word for word in SMALL if word != "--bf16"]
+    here, a100 = plan_of(words, 4, str(path)), plan_of(words, 4, "A100")
+    assert 1e8 < here.device.peak("float32") < 1e14 and 1e7 < here.device.bandwidth < 1e13
+    assert 0 < here.device.calibration.launch < 0.1
+    assert here.step.total > a100.step.total
+
+
+def test_a_name_that_is_no_file_is_refused(capsys):
+    """Nothing is measured."""
+    assert main(["cpu.txt"]) == 2 and "ends in .yaml" in capsys.readouterr().err

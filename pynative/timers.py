@@ -7,6 +7,8 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple
 
+RECORDED = 3
+"""The level of parts that only a trace has."""
 _NOTHING: AbstractContextManager[None] = nullcontext()
 
 

@@ -15,6 +15,10 @@ class ProfilerConfig(Config):
 
     profile: bool = option("--profile", False)
     """Record a profile."""
+    trace: bool = option("--trace", False)
+    """Write `trace.json` in the directory of --save: what every rank does in the iterations that --profile-step-start
+    and --profile-step-end name, for Chrome and Perfetto. On a CPU --profile writes one where --profile-save-path says.
+    """
     profile_save_path: str = option("--profile-save-path", "./profile_dir")
     """Where the profile is written."""
     profile_step_start: int = option("--profile-step-start", 1, at_least=0)

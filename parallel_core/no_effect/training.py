@@ -18,7 +18,10 @@ def _has_no_warm_up(config: AllConfig) -> bool:
     return not (schedule.lr_warmup_iters or schedule.lr_warmup_samples or schedule.lr_warmup_fraction)
 
 
-_OF_PROFILES = below(ProfilerConfig, "profile")
+_OF_TRACES = "profile_step_start profile_step_end profile_ranks"
+_OF_PROFILES = below(ProfilerConfig, "profile", "trace", *_OF_TRACES.split())
+_OF_MINDSPORE = below(ProfilerConfig, "profile", "trace", "profile_save_path", *_OF_TRACES.split())
+"""What MindSpore's profiler alone has."""
 
 
 def _reads_no_sample_again(config: AllConfig) -> bool:
@@ -30,7 +33,10 @@ def _reads_no_sample_again(config: AllConfig) -> bool:
 
 def _ends_before_its_profile(config: AllConfig) -> bool:
     training = config.training_config
-    return not training.profiler.is_dynamic and 0 < training.training_iters <= training.profiler.profile_step_start
+    return (
+        not (training.profiler.is_dynamic and training.profiler.profile)
+        and 0 < training.training_iters <= training.profiler.profile_step_start
+    )
 
 
 def _writes_no_times(config: AllConfig) -> bool:
@@ -148,14 +154,30 @@ ROWS = (
     needs("timing_log_level", "timing_log_option barrier_with_L1_time"),
     needs("profile", _OF_PROFILES),
     Idle(
-        f"profile {_OF_PROFILES}",
-        lambda config: config.parallel_config.is_on_cpu and config.parallel_config.kernels != "ops",
-        "on a CPU MindSpore's profiler records operators of --kernels ops alone",
+        _OF_TRACES,
+        lambda config: not (config.training_config.profiler.profile or config.training_config.profiler.trace),
+        "needs --profile or --trace",
     ),
-    Idle(f"profile {_OF_PROFILES}", _ends_before_its_profile, "training ends before --profile-step-start"),
     Idle(
-        below(ProfilerConfig, "profile", "profile_save_path", "profile_ranks", "profile_dynamic_profiler_config_path"),
-        lambda config: config.training_config.profiler.is_dynamic,
+        _OF_MINDSPORE,
+        lambda config: config.parallel_config.is_on_cpu and config.parallel_config.kernels != "ops",
+        "on a CPU MindSpore's profiler records operators of --kernels ops alone; --profile writes a trace",
+    ),
+    Idle(
+        f"profile trace {_OF_TRACES} {_OF_PROFILES}",
+        _ends_before_its_profile,
+        "training ends before --profile-step-start",
+    ),
+    Idle(
+        below(
+            ProfilerConfig,
+            "profile",
+            "trace",
+            "profile_save_path",
+            "profile_ranks",
+            "profile_dynamic_profiler_config_path",
+        ),
+        lambda config: config.training_config.profiler.is_dynamic and not config.training_config.profiler.trace,
         "the file of --profile-dynamic-profiler-config-path says it",
     ),
     needs("instruction.enabled", below(InstructionConfig, "enabled", "labels_in_data", "sft")),

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from parallel_core.trace.span import COMPUTING, Kind, Span
 
 PIPELINE = "pp"
 """The group in which a wait for another stage is a bubble."""
+LOSS = "loss-reduce"
+"""The span around the first message behind the last backward, in which a stage waits that has finished early."""
+_ACTIONS = (Kind.FORWARD, Kind.BACKWARD, Kind.WEIGHT_GRADIENTS)
 
 
 @dataclass(frozen=True)
@@ -22,8 +26,10 @@ class StepSummary:
     messages: float
     """In collectives and transfers, waiting and moving, while nothing else is done."""
     bubble: float
-    """Waiting for the tensors of another stage."""
+    """Waiting for another stage: for its tensors, or until its last backward is over."""
     data: float
+    pipeline: float
+    """From the first action of any rank to the end of the last."""
 
     @property
     def unknown(self) -> float:
@@ -32,34 +38,57 @@ class StepSummary:
 
     @property
     def bubble_share(self) -> float:
-        """The bubble as a part of the step."""
-        return self.bubble / self.total if self.total else 0.0
+        """The bubble as a part of `pipeline`."""
+        return self.bubble / self.pipeline if self.pipeline else 0.0
 
 
 def summary(spans: Sequence[Span]) -> list[StepSummary]:
     """One for every step of every rank, in order of rank and step. A wait inside a computation is no computing."""
     found: dict[tuple[int, int], list[Span]] = {}
+    actions: dict[int, tuple[float, float]] = {}
     for span in spans:
         found.setdefault((span.rank, span.step), []).append(span)
-    return [_of(rank, step, own) for (rank, step), own in sorted(found.items()) if _has_step(own)]
+        if span.kind in _ACTIONS:
+            first, last = actions.get(span.step, (span.start, span.stop))
+            actions[span.step] = min(first, span.start), max(last, span.stop)
+    return [
+        _of(rank, step, whole, own, actions.get(step, (0.0, 0.0)))
+        for (rank, step), own in sorted(found.items())
+        for whole in own
+        if whole.kind is Kind.STEP
+    ]
 
 
-def _has_step(spans: Iterable[Span]) -> bool:
-    return any(span.kind is Kind.STEP for span in spans)
-
-
-def _of(rank: int, step: int, spans: Sequence[Span]) -> StepSummary:
-    whole = next(span for span in spans if span.kind is Kind.STEP)
+def _of(rank: int, step: int, whole: Span, spans: Sequence[Span], actions: tuple[float, float]) -> StepSummary:
     inside = [span for span in spans if whole.start <= span.start and span.stop <= whole.stop + 1e-6]
+    moving = [span for span in inside if span.kind is Kind.MOVING]
+    waiting = [span for span in inside if span.kind is Kind.WAITING and span.group != PIPELINE]
     bubble = [span for span in inside if span.kind is Kind.WAITING and span.group == PIPELINE]
-    messages = [span for span in inside if span.kind in (Kind.WAITING, Kind.MOVING) and span.group != PIPELINE]
-    messages += [span for span in inside if span.kind is Kind.MOVING and span.group == PIPELINE]
-    data = [span for span in inside if span.kind is Kind.DATA]
-    computing = [span for span in inside if span.kind in COMPUTING]
-    lost, idle = _length(messages), _length([*messages, *bubble])
-    loaded = _length([*messages, *bubble, *data]) - idle
-    busy = _length([*messages, *bubble, *data, *computing]) - idle - loaded
-    return StepSummary(rank, step, whole.seconds, busy, lost, idle - lost, loaded)
+    if bubble:
+        bubble += [_until(actions[1], span) for span in inside if span.name == LOSS]
+    parts = (
+        moving,
+        bubble,
+        waiting,
+        [s for s in inside if s.kind is Kind.DATA],
+        [s for s in inside if s.kind in COMPUTING],
+    )
+    moved, idle, waited, loaded, computed = _each_without_the_ones_before(parts)
+    return StepSummary(rank, step, whole.seconds, computed, moved + waited, idle, loaded, actions[1] - actions[0])
+
+
+def _until(end: float, span: Span) -> Span:
+    return span._replace(seconds=max(0.0, min(span.stop, end) - span.start))
+
+
+def _each_without_the_ones_before(parts: Iterable[Sequence[Span]]) -> list[float]:
+    """The length of each part where none of the earlier parts lies."""
+    covered: list[Span] = []
+    lengths = [0.0]
+    for part in parts:
+        covered += part
+        lengths.append(_length(covered))
+    return [longer - shorter for shorter, longer in pairwise(lengths)]
 
 
 def _length(spans: Iterable[Span]) -> float:

@@ -74,9 +74,9 @@ class Work(Pending, Handle):
     def wait(self) -> Any:
         """Block until the operation is complete: its result (a Tensor; None for a send or a barrier)."""
         if not self.finished:
-            start = time.perf_counter()
+            start, idle = time.perf_counter(), self._engine.idle
             self._engine.finish(self)
-            self.count.seconds += time.perf_counter() - start
+            self.count.add_inside(start, self._engine.idle - idle)
         return self._result
 
     def done(self) -> bool:
@@ -123,6 +123,8 @@ class Engine:
         self.waiting = waiting
         self.channels = channels
         self.timeout = timeout
+        self.idle = 0.0
+        """Seconds in which nothing could move, so far."""
         self._busy: list[Lane] = []
 
     def issue(self, lane: Lane, steps: Steps, label: object, count: Count) -> Work:
@@ -133,7 +135,7 @@ class Engine:
         if len(lane.works) == 1:
             self._busy.append(lane)
             self._guarded(self._drain, lane)
-        count.seconds += time.perf_counter() - start
+        count.add_inside(start)
         return work
 
     def progress(self) -> bool:
@@ -145,7 +147,7 @@ class Engine:
         if self._busy:
             start, oldest = time.perf_counter(), self._busy[0].works[0]
             self.progress()
-            oldest.count.seconds += time.perf_counter() - start
+            oldest.count.add_inside(start)
 
     def finish(self, work: Work) -> None:
         """Move everything on until `work` is complete."""
@@ -173,7 +175,9 @@ class Engine:
             if self.progress():
                 continue
             deadline = deadline or time.monotonic() + self.timeout
+            start = time.perf_counter()
             self.waiting.pause(work.lane.works[0], [lane.works[0] for lane in self._busy], deadline)
+            self.idle += time.perf_counter() - start
 
     def _guarded(self, action: Callable[[A], R], argument: A) -> R:
         """Whatever goes wrong inside an operation stops this rank's collectives for good, and tells the others."""

@@ -48,7 +48,7 @@ class Launcher:
         try:
             next(steps)
         except StopIteration as stop:
-            count.seconds += time.perf_counter() - start
+            count.add_inside(start)
             launched: Launched = stop.value
             return launched
         raise AssertionError(f"{label} waits for another rank, which HCCL does by itself")

@@ -89,7 +89,7 @@ class Group(ABC):
         self.size = len(self.ranks)
         self.name = name or "-".join(map(str, ranks))
         self._engine = engine
-        self._trace = trace
+        self.trace = trace
         self._lane = Lane()
 
     def all_reduce(
@@ -259,7 +259,7 @@ class Group(ABC):
         lane = lane or self._lane
         lane.calls += 1
         call.number = lane.calls
-        count = self._trace.of(self.name, operation)
+        count = self.trace.of(self.name, operation)
         count.calls += 1
         count.bytes += TRAFFIC[operation](size, self.size, is_source)
         label = _Label(operation, self.name, call)

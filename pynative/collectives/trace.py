@@ -16,6 +16,15 @@ class Interval(NamedTuple):
     stop: float
 
 
+class Inside(NamedTuple):
+    """One stay of this rank inside an operation, in seconds of `time.perf_counter`."""
+
+    start: float
+    stop: float
+    idle: float
+    """Of these seconds, those in which nothing could move: it waited for other ranks."""
+
+
 @dataclass
 class Count:
     """Calls, bytes this rank sent (`TRAFFIC`) and seconds inside our calls, waiting included."""
@@ -25,6 +34,15 @@ class Count:
     seconds: float = 0.0
     intervals: list[Interval] | None = None
     """Of each call, if the trace keeps them."""
+    stays: list[Inside] | None = None
+    """As long as the trace keeps intervals."""
+
+    def add_inside(self, start: float, idle: float = 0.0) -> None:
+        """Count the time since `start`, of which `idle` seconds were waited."""
+        stop = time.perf_counter()
+        self.seconds += stop - start
+        if self.stays is not None:
+            self.stays.append(Inside(start, stop, idle))
 
     def add_interval(self, start: float) -> None:
         """Keep that an operation that was issued at `start` ends now, if intervals are kept."""
@@ -37,14 +55,24 @@ class Trace:
 
     def __init__(self) -> None:
         self.counts: dict[tuple[str, str], Count] = {}
-        self.keeps_intervals = False
-        """Whether counts that are made from now on keep when each call was made and ended."""
+        self._keeps = False
+
+    @property
+    def keeps_intervals(self) -> bool:
+        """Whether counts keep when each call was made and ended, and when this rank was inside of it."""
+        return self._keeps
+
+    @keeps_intervals.setter
+    def keeps_intervals(self, keeps: bool) -> None:
+        self._keeps = keeps
+        for count in self.counts.values():
+            count.intervals, count.stays = ([], []) if keeps else (None, None)
 
     def of(self, group: str, operation: str) -> Count:
         """The count of one operation of one group, made when first asked for."""
         key = (group, operation)
         if key not in self.counts:
-            self.counts[key] = Count(intervals=[] if self.keeps_intervals else None)
+            self.counts[key] = Count(intervals=[] if self._keeps else None, stays=[] if self._keeps else None)
         return self.counts[key]
 
     def total(self) -> Count:

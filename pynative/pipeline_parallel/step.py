@@ -23,7 +23,10 @@ from pynative.pipeline_parallel.stage import ForwardStep, Stage
 from pynative.step_figures import StepFigures, collected
 from pynative.step_part import StepPart
 from pynative.step_position import StepPosition, get_step_position, set_step_position
-from pynative.timers import Timers
+from pynative.timers import RECORDED, Timers
+
+LOSS_TIMER = "loss-reduce"
+"""The timer around the sum of the losses over all ranks."""
 
 
 class GlobalLoss(NamedTuple):
@@ -112,7 +115,8 @@ class PipelineStep:
             for part in self._parts:
                 around.enter_context(part.around(train))
             run(plan, self.stage.compute, self.channel, self._timers)
-        return self._global_loss(figures)
+        with self._timers(LOSS_TIMER, RECORDED):
+            return self._global_loss(figures)
 
     def _global_loss(self, figures: StepFigures) -> GlobalLoss:
         """The only place where losses are read from the device."""

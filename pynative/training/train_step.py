@@ -20,7 +20,7 @@ from pynative.pipeline_parallel.stage import ForwardStep
 from pynative.pipeline_parallel.step import PipelineStep
 from pynative.step_part import StepPart
 from pynative.step_position import StepPosition, set_step_position
-from pynative.timers import Timers
+from pynative.timers import RECORDED, Timers
 from pynative.training.forward_step import BatchedForwardStep
 from pynative.training.utils import set_training
 
@@ -123,8 +123,9 @@ class TrainOneStepCell:
         """
         data, replicas = self.config.dataset_config, self.config.parallel_config.data_parallel_size
         samples = data.batch_size * replicas * (micro_batches or data.micro_batch_num)
-        set_training(self.model, True)
-        self.buffers.empty_gradients(self.pipeline.averaging.factor_before_sum)
+        with self.timers("zero-grad-buffer", RECORDED):
+            set_training(self.model, True)
+            self.buffers.empty_gradients(self.pipeline.averaging.factor_before_sum)
         with self.timers("forward-backward", 1):
             loss = self.pipeline.run(self.forward_step, data_iterator, train=True, micro_batches=micro_batches)
         averaging = self.pipeline.averaging
@@ -133,8 +134,9 @@ class TrainOneStepCell:
         loss_scale, scale = averaging.loss_scale, averaging.gradient_scale(loss.tokens)
         with self.timers("optimizer-clip-main-grad", 1):
             norm = self.gradient_norm(scale)
-        if before_update:
-            before_update(scale)
+        with self.timers("before-update", RECORDED):
+            if before_update:
+                before_update(scale)
         rates = self.scheduler.rates()
         is_finite = math.isfinite(norm) and (self.loss_scaler is not None or math.isfinite(loss.mean))
         if self.loss_scaler is not None:

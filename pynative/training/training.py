@@ -29,6 +29,7 @@ from pynative.startup.log import log, warn
 from pynative.step_position import StepPosition, set_step_position
 from pynative.tape.layer_events import LayerEvents
 from pynative.tensor_parallel.offload import offload_notice
+from pynative.timers import RECORDED
 from pynative.training.callbacks import Callback, TrainingState
 from pynative.training.callbacks.evaluation import evaluate
 from pynative.training.callbacks.of_run import callbacks_of_run
@@ -115,7 +116,8 @@ def _train(state: TrainingState, data_iterator: Iterator[Any] | None, callbacks:
         set_step_position(StepPosition(state.iteration))
         started = time.perf_counter()
         micro_batches = sizes.at(state.consumed_samples) // unit
-        state.result = state.step_cell.step(data_iterator, before_update, micro_batches)
+        with state.step_cell.timers("step", RECORDED):
+            state.result = state.step_cell.step(data_iterator, before_update, micro_batches)
         state.step_seconds = time.perf_counter() - started
         state.iteration += 1
         state.consumed_samples += micro_batches * unit

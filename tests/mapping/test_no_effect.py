@@ -225,7 +225,8 @@ IDLE = [
     ),
     ("--timing-log-option max", "", "--timing-log-level 1", "--timing-log-level"),
     ("--profile-memory", "", "--profile --kernels ops", "--profile"),
-    ("--profile", "", "--kernels ops", "--kernels ops"),
+    ("--profile-ranks 1", "", "--trace", "--trace"),
+    ("--profile-with-stack", "--profile", "--profile --kernels ops", "--kernels ops"),
     ("--profile", "--kernels ops --profile-step-start 10 --profile-step-end 12", "--kernels ops", "--profile-step"),
     (
         "--profile-step-end 3",

@@ -13,6 +13,7 @@ from pynative import parallel_state
 from pynative.checkpointing import SaveFailed, save_checkpoint
 from pynative.checkpointing.background import BackgroundSave, prepared_memory
 from pynative.startup.log import log, warn
+from pynative.timers import RECORDED
 from pynative.training.callbacks.base import Callback, TrainingState
 
 
@@ -96,7 +97,7 @@ class CheckpointCallback(Callback):
         self._finish(state)
         state.step_cell.buffers.finish_param_sync()
         self._saved_iteration = state.iteration
-        with self._tolerating(may_fail):
+        with self._tolerating(may_fail), state.step_cell.timers("save-checkpoint", RECORDED):
             if background:
                 self._under_way = BackgroundSave(self.directory, state, self._memory)
             else:

@@ -50,7 +50,6 @@ def callbacks_of_run(config: AllConfig, data: RunData, more: Sequence[Callback])
     if training.log_local_norm:
         callbacks.append(GradientNormsCallback(training.log_interval))
     callbacks += expert_callbacks(config.model_config, output, more)
-    callbacks += profile_callbacks(training.profiler)
     callbacks += more
     if checkpoint.output_dir:
         directory = Path(checkpoint.output_dir)
@@ -58,6 +57,7 @@ def callbacks_of_run(config: AllConfig, data: RunData, more: Sequence[Callback])
         callbacks.append(CheckpointCallback(directory, checkpoint.save_interval, checkpoint.async_save, may_fail))
         if training.log.log_progress and parallel_state.get_global_rank() == 0:
             callbacks.append(ProgressCallback(directory, checkpoint.async_save))
+    callbacks += profile_callbacks(config, output)
     if training.exit_interval or training.exit_duration_in_mins:
         callbacks.append(ExitCallback(training.exit_interval, training.exit_duration_in_mins))
     if training.exit_signal_handler:

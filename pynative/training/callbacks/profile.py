@@ -8,11 +8,12 @@ from typing import Any
 
 import mindspore as ms
 
-from parallel_core.config import TrainingConfig
+from parallel_core.config import AllConfig, TrainingConfig
 from parallel_core.config.profiler import ProfilerConfig
 from pynative import parallel_state
 from pynative.startup.log import log, warn
 from pynative.training.callbacks.base import Callback, TrainingState
+from pynative.training.callbacks.trace import TraceCallback
 
 LEVELS = {"level_none": "LevelNone", "level0": "Level0", "level1": "Level1", "level2": "Level2"}
 COUNTERS = (
@@ -161,11 +162,18 @@ def _monitor(config: ProfilerConfig) -> Any:
     return ms.profiler.DynamicProfilerMonitor(cfg_path=path, output_path=config.profile_save_path)
 
 
-def profile_callbacks(config: ProfilerConfig) -> list[Callback]:
-    """What --profile asks of this rank."""
-    if not _is_wanted(config):
-        return []
-    return [DynamicProfileCallback(config) if config.is_dynamic else ProfileCallback(config)]
+def profile_callbacks(config: AllConfig, output: Path) -> list[Callback]:
+    """What --profile and --trace ask of this rank. output: the folder of the run's files."""
+    profiler, parallel = config.training_config.profiler, config.parallel_config
+    found: list[Callback] = []
+    by_mindspore = parallel.kernels == "ops" or not parallel.is_on_cpu
+    if (profiler.profile and not by_mindspore) or profiler.trace:
+        folder = output if profiler.trace else Path(profiler.profile_save_path)
+        start, end = profiler.profile_step_start, profiler.profile_step_end
+        found.append(TraceCallback(folder, start, end, profiler.profile_ranks))
+    if by_mindspore and _is_wanted(profiler):
+        found.append(DynamicProfileCallback(profiler) if profiler.is_dynamic else ProfileCallback(profiler))
+    return found
 
 
 def _is_wanted(config: ProfilerConfig) -> bool:

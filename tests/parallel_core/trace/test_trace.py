@@ -22,7 +22,7 @@ def test_sums_of_a_step():
     (found,) = summary(STEP)
     assert (found.rank, found.step, found.total) == (1, 3, 10.0)
     assert (found.data, found.bubble, found.messages, found.computing) == pytest.approx((1.0, 2.0, 2.0, 4.5))
-    assert found.unknown == pytest.approx(0.5) and found.bubble_share == pytest.approx(0.2)
+    assert found.unknown == pytest.approx(0.5) and found.bubble_share == pytest.approx(2 / 3)
 
 
 def test_the_file_has_every_span(tmp_path):

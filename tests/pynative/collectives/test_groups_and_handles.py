@@ -213,9 +213,9 @@ def complete_without_waiting(backend, size) -> tuple:
             backend.world.send(told, 1)
         time.sleep(0.001)
     stop = time.perf_counter()
-    backend.trace.keeps_intervals = False
     count = backend.trace.of("world", "reduce_scatter")
     ((issued, ended),) = count.intervals
+    backend.trace.keeps_intervals = False
     assert start <= issued <= ended <= stop and 0 < count.seconds < stop - start
     return looks, numpy_of(work)
 

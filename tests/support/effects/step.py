@@ -14,7 +14,8 @@ from tests.support.gathering import digests
 from tests.support.pretraining import listening
 
 MEASURED = re.compile(
-    r"(Tokens/s|Tokens/s/device|TFLOP/s|MFU|Memory|ETA|Time): [\d.:]+( MB| ms|%)?|[\d.]+ ((s|ms)\b|TFLOP/s, measured)"
+    r"(Tokens/s|Tokens/s/device|TFLOP/s|MFU|Memory|ETA|Time): [\d.:]+( MB| ms|%)?"
+    r"|[\d.]+(%| (s|ms)\b| TFLOP/s, measured)"
 )
 
 

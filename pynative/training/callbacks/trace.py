@@ -1,0 +1,185 @@
+"""--trace: what each rank does in a few steps, on one clock, in one file."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from mindspore import Tensor
+
+from parallel_core.numerics.dtypes import Array
+from parallel_core.schedules.actions import Backward, Forward, WeightGrad
+from parallel_core.system.files import replacing
+from parallel_core.trace import Kind, Span, chrome_json, summary
+from parallel_core.trace.planned import planned_bubble_share
+from parallel_core.trace.summary import PIPELINE
+from pynative import parallel_state
+from pynative.collectives import Group
+from pynative.collectives.trace import Count
+from pynative.startup.log import log, warn
+from pynative.timers import Timed
+from pynative.training.callbacks.base import Callback, TrainingState
+
+KINDS = {
+    "step": Kind.STEP,
+    "zero-grad-buffer": Kind.OTHER,
+    "forward-backward": Kind.OTHER,
+    "batch-generator": Kind.DATA,
+    "forward-compute": Kind.FORWARD,
+    "backward-compute": Kind.BACKWARD,
+    "weight-gradients-compute": Kind.WEIGHT_GRADIENTS,
+    "forward-recv": Kind.WAITING,
+    "backward-recv": Kind.WAITING,
+    "loss-reduce": Kind.OTHER,
+    "all-grads-sync": Kind.OTHER,
+    "optimizer-clip-main-grad": Kind.OPTIMIZER,
+    "before-update": Kind.OTHER,
+    "optimizer": Kind.OPTIMIZER,
+    "save-checkpoint": Kind.CHECKPOINT,
+}
+"""Timer -> what is done in it."""
+ROUNDS = 9
+"""Barriers by which clocks of hosts are compared."""
+SHORTEST = 1e-6
+"""Seconds; shorter stays in messages are left out."""
+
+
+class TraceCallback(Callback):
+    """Records the iterations `first` to `last` - 1, counted from 0, and writes `trace.json`. All ranks have this
+    callback; those that do not record take part in bringing the spans together.
+
+    On an Ascend the times are those of the host, which launches operators: the device's are in MindSpore's profile.
+    """
+
+    reads_parameters = False
+
+    def __init__(self, folder: Path, first: int, last: int, ranks: list[int] | None) -> None:
+        self.path, self.first, self.last = folder / "trace.json", first, last
+        self._is_wanted = ranks is None or parallel_state.get_global_rank() in ranks
+        self._spans: list[Span] = []
+        self._is_recording = self._is_written = False
+
+    def on_train_begin(self, state: TrainingState) -> None:
+        self._offset = clock_offset(parallel_state.get_world_group())
+        self._turn(state)
+
+    def on_step_end(self, state: TrainingState) -> None:
+        if self._is_recording:
+            self._take(state)
+        self._turn(state)
+
+    def on_train_end(self, state: TrainingState) -> None:
+        if self._is_recording and not self._is_written:
+            self._stop(state)
+        elif not self._is_written:
+            warn(f"No trace: it was to go from --profile-step-start {self.first} to {self.last}")
+
+    def _turn(self, state: TrainingState) -> None:
+        """Between two steps."""
+        if state.iteration == self.last and self._is_recording:
+            self._stop(state)
+        elif state.iteration == self.first and state.iteration < state.config.training_config.training_iters:
+            self._is_recording = True
+            if self._is_wanted:
+                state.step_cell.timers.recorded = []
+                parallel_state.get_world_group().trace.keeps_intervals = True
+
+    def _take(self, state: TrainingState) -> None:
+        timers, trace = state.step_cell.timers, parallel_state.get_world_group().trace
+        if not self._is_wanted or timers.recorded is None:
+            return
+        timed, timers.recorded = timers.recorded, []
+        rank = parallel_state.get_global_rank()
+        spans = [*_of_timers(timed, rank), *_of_messages(trace.counts, rank)]
+        trace.keeps_intervals = True  # begins anew
+        self._spans += [s._replace(start=s.start - self._offset, step=state.iteration) for s in spans]
+
+    def _stop(self, state: TrainingState) -> None:
+        self._is_recording, self._is_written = False, True
+        state.step_cell.timers.recorded = None
+        parallel_state.get_world_group().trace.keeps_intervals = False
+        spans = _of_all_ranks(self._spans, parallel_state.get_world_group())
+        if parallel_state.get_global_rank() == 0:
+            micro_batches = state.result.samples // (
+                state.config.dataset_config.batch_size * state.config.parallel_config.data_parallel_size
+            )
+            planned = planned_bubble_share(state.config, spans, micro_batches)
+            try:
+                with replacing(self.path) as file:
+                    file.write(chrome_json(spans, planned={"bubble_share": planned}).encode())
+                log(f"Trace of {_steps(spans)} written to {self.path}: {_shares(spans)}; the schedule's {planned:.1%}")
+            except OSError as error:  # ends no training
+                warn(f"No trace: {self.path}: {error.strerror}")
+
+
+def clock_offset(world: Group) -> float:
+    """Seconds that this rank's `perf_counter` is ahead of rank 0's: nothing on rank 0's host, whose processes have one
+    clock; elsewhere the median over a few barriers. All ranks call this."""
+    host = Path("/proc/sys/kernel/random/boot_id").read_text()
+    number = int(host.replace("-", "")[:7], 16)
+    seconds = []
+    for _ in range(ROUNDS):
+        world.barrier()
+        seconds.append(time.perf_counter())
+    hosts = _gathered(np.array([number], np.int64), world)[:, 0]
+    clocks = _gathered((np.array(seconds) * 1e6).astype(np.int64), world) / 1e6
+    ahead = np.median(clocks - clocks[0], axis=1)
+    return 0.0 if number == hosts[0] else float(np.median(ahead[hosts == number]))
+
+
+def _gathered(row: Array, world: Group) -> Array:
+    """[ranks, the row's length]."""
+    return np.asarray(world.all_gather(Tensor(row[None])).asnumpy())
+
+
+def _of_all_ranks(spans: list[Span], world: Group) -> list[Span]:
+    """Those of every rank, on every rank."""
+    text = json.dumps([(*span[:1], span.kind.value, *span[2:]) for span in spans]).encode()
+    longest = int(_gathered(np.array([len(text)], np.int64), world).max())
+    words = np.frombuffer(text.ljust(-(-longest // 4) * 4), np.int32)
+    texts = [row.tobytes() for row in _gathered(words, world)]
+    return [Span(row[0], Kind(row[1]), *row[2:]) for text in texts for row in json.loads(text)]
+
+
+def _of_timers(timed: list[Timed], rank: int) -> Iterator[Span]:
+    for part in timed:
+        if part.name in KINDS:
+            group = PIPELINE if part.name.endswith("-recv") else ""
+            yield Span(rank, KINDS[part.name], _name(part), part.start, part.stop - part.start, 0, group)
+
+
+def _name(part: Timed) -> str:
+    action = part.about
+    if isinstance(action, Forward | Backward | WeightGrad):
+        return f"{part.name.removesuffix('-compute')} {action.micro_batch}.{action.chunk}"
+    return part.name
+
+
+def _of_messages(counts: dict[tuple[str, str], Count], rank: int) -> Iterator[Span]:
+    for (group, operation), count in counts.items():
+        for start, stop in count.intervals or ():
+            yield Span(rank, Kind.COLLECTIVE, operation, start, stop - start, 0, group)
+        for start, stop, idle in count.stays or ():
+            name = f"{operation} of {group}"
+            if idle > SHORTEST:
+                yield Span(rank, Kind.WAITING, name, start, idle, 0, group)
+            if stop - start - idle > SHORTEST:
+                yield Span(rank, Kind.MOVING, name, start + idle, stop - start - idle, 0, group)
+
+
+def _steps(spans: list[Span]) -> str:
+    steps = {span.step for span in spans} or {0}
+    return f"steps {min(steps)} to {max(steps)}"
+
+
+def _shares(spans: list[Span]) -> str:
+    """Of all steps and ranks together."""
+    found = summary(spans)
+    total = sum(one.total for one in found) or 1.0
+    parts = {"computing": "computing", "exposed messages": "messages", "data": "data", "not recorded": "unknown"}
+    shares = [f"{words} {sum(getattr(one, part) for one in found) / total:.1%}" for words, part in parts.items()]
+    bubble = sum(one.bubble_share for one in found) / max(1, len(found))
+    return f"{', '.join(shares)}; bubble {bubble:.1%} of the pipeline's time"

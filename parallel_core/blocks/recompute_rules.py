@@ -18,20 +18,24 @@ if TYPE_CHECKING:
 
 def recompute_findings(config: AllConfig) -> Iterator[Finding]:
     """Modules that no layer has, and collectives that cannot be kept."""
-    recompute, layers = config.recompute_config, _parts_of_layers(config)
+    recompute = config.recompute_config
+    is_listed = any(getattr(recompute, name) is not None for name in LISTED)
+    of_linears = recompute.fine_grained_activation_offloading and "qkv_linear" in recompute.offload_modules
+    if not (recompute.recompute_modules or is_listed or of_linears or not recompute.mp_comm_recompute):
+        return  # before the layers are laid out, of which there may be any number
+    layers = _parts_of_layers(config)
     together = LayerParts.of_all(layers)
     for module in recompute.recompute_modules or ():
         if module not in together.flags:
             rule = f"is no module of this model, which has {', '.join(sorted(together.flags))}"
             yield Finding("--recompute-modules", module, rule, "leave it out")
-    if any(getattr(recompute, name) is not None for name in LISTED):
+    if is_listed:
         counts = chunk_counts(config.model_config.num_layers, config.parallel_config)
         yield from wrong_settings(recompute, counts, FLAGS, together)
     if not recompute.mp_comm_recompute and not all(map(_names_collectives, layers)):
         rule = "does not go with latent attention, whose collectives always run again"
         yield Finding("--no-mp-comm-recompute", None, rule, "leave one of them out")
-    asked = recompute.fine_grained_activation_offloading and "qkv_linear" in recompute.offload_modules
-    if asked and not any("self_attention.linear_qkv" in layer.collectives for layer in layers):
+    if of_linears and not any("self_attention.linear_qkv" in layer.collectives for layer in layers):
         rule = "is no module of this model, whose attention has other linears"
         yield Finding("--offload-modules", "qkv_linear", rule, "leave it out")
 

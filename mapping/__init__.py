@@ -4,12 +4,13 @@ from mapping.arguments import (
     exit_on_mistakes,
     get_args,
     init_configs_from_args,
+    init_configs_from_dict,
+    init_configs_from_yaml,
     initialize_megatron,
     parse_args,
     set_args,
     set_global_args,
 )
-from mapping.from_yaml import init_configs_from_dict, init_configs_from_yaml
 from parallel_core.config import ConfigError
 
 __all__ = [

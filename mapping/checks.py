@@ -1,4 +1,5 @@
-"""Rules about what was typed: refused flags and values, flags that are required, need others or exclude them.
+"""Rules about what was typed: refused flags and values, flags that are required, need others or exclude them;
+and whether the files that are named are there.
 
 Rules about the values themselves belong to the config objects (`parallel_core/config/rules/`), so that they hold
 however a config was made.
@@ -6,17 +7,20 @@ however a config was made.
 
 from __future__ import annotations
 
+from argparse import Namespace
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from operator import attrgetter
+from pathlib import Path
 from typing import Any
 
 from mapping.derive.fields import fully_sharded_stage
+from mapping.derive.values import field_values
 from mapping.derive.vocabulary import tokenizer_findings
 from mapping.flags import REFUSED, Flag
 from mapping.flags.combinations import EXCLUSIVE, NEEDS, REQUIRED
-from mapping.flags.notations import parts
-from mapping.flags.stages import pipeline_layout
+from mapping.flags.notations import parts, pipeline_layout
 from mapping.flags.with_option.training import STRATEGIES
 from mapping.given import Given
 from parallel_core.config import AllConfig
@@ -24,6 +28,8 @@ from parallel_core.config.base import Unknown, judge
 from parallel_core.config.optimizer import BY_ANY_NAME, SHARING_NAMES
 from parallel_core.config.tree import path_of
 from parallel_core.costs import StagePlan
+from parallel_core.data.indexed_dataset import Index, idx_path
+from parallel_core.data.instruction.samples import PARTS
 from parallel_core.findings import Finding, Setting, shown
 from parallel_core.no_effect.training import IN_FLOAT32
 
@@ -65,12 +71,8 @@ def training_has_a_length(args: Any, given: Sequence[Given]) -> Iterator[Finding
 
 def weight_decay_has_both_ends(args: Any, given: Sequence[Given]) -> Iterator[Finding]:
     if args.weight_decay_incr_style != "constant" and None in (args.start_weight_decay, args.end_weight_decay):
-        yield Finding(
-            "--weight-decay-incr-style",
-            args.weight_decay_incr_style,
-            "needs --start-weight-decay and --end-weight-decay",
-            "add them",
-        )
+        rule = "needs --start-weight-decay and --end-weight-decay"
+        yield Finding("--weight-decay-incr-style", args.weight_decay_incr_style, rule, "add them")
 
 
 def exclusions(args: Any, given: Sequence[Given]) -> Iterator[Finding]:
@@ -111,12 +113,8 @@ def position_flags_agree(args: Any, given: Sequence[Given]) -> Iterator[Finding]
     rotary = rotary or args.multi_latent_attention or args.multi_head_latent_attention
     names = {entry.row.name for entry in given}
     if not args.add_position_embedding and not rotary:
-        yield Finding(
-            "--no-position-embedding",
-            None,
-            "says no more than which positions there are not",
-            "use --position-embedding-type none",
-        )
+        rule = "says no more than which positions there are not"
+        yield Finding("--no-position-embedding", None, rule, "use --position-embedding-type none")
     for flag in ("--use-fused-rotary-pos-emb", "--rotary-seq-len-interpolation-factor"):
         if flag in names and not rotary:
             yield Finding(flag, None, "needs --position-embedding-type rope", f"add it or leave {flag} out")
@@ -124,12 +122,8 @@ def position_flags_agree(args: Any, given: Sequence[Given]) -> Iterator[Finding]
 
 def fused_norm_is_rms(args: Any, given: Sequence[Given]) -> Iterator[Finding]:
     if args.use_fused_rmsnorm and args.normalization != "RMSNorm":
-        yield Finding(
-            "--use-fused-rmsnorm",
-            None,
-            f"needs --normalization RMSNorm, not {args.normalization}",
-            "change one of them",
-        )
+        rule = f"needs --normalization RMSNorm, not {args.normalization}"
+        yield Finding("--use-fused-rmsnorm", None, rule, "change one of them")
 
 
 def tokenizer_has_its_files(args: Any, given: Sequence[Given]) -> Iterator[Finding]:
@@ -139,12 +133,9 @@ def tokenizer_has_its_files(args: Any, given: Sequence[Given]) -> Iterator[Findi
 def context_sizes_multiply(args: Any, given: Sequence[Given]) -> Iterator[Finding]:
     sizes = args.hierarchical_context_parallel_sizes
     if sizes is not None and (len(sizes) != 2 or sizes[0] * sizes[1] != args.context_parallel_size):
-        yield Finding(
-            "--hierarchical-context-parallel-sizes",
-            " ".join(map(str, sizes)),
-            f"must be two numbers whose product is --context-parallel-size {args.context_parallel_size}",
-            "change one of them",
-        )
+        given_sizes = Setting("--hierarchical-context-parallel-sizes", " ".join(map(str, sizes)))
+        product = f"--context-parallel-size {args.context_parallel_size}"
+        yield given_sizes.breaks(f"must be two numbers whose product is {product}", "change one of them")
 
 
 def an_optimizer_may_share_its_states(args: Any, given: Sequence[Given]) -> Iterator[Finding]:
@@ -172,10 +163,8 @@ def pipeline_layout_fits(args: Any, given: Sequence[Given]) -> Iterator[Finding]
     layout, size = Setting("--pipeline-model-parallel-layout", "|".join(stages)), args.pipeline_model_parallel_size
     predicted, heads = args.mtp_num_layers or args.num_nextn_predict_layers or 0, "".join(stages).count("m")
     if size >= 1 and len(stages) % size:
-        yield layout.breaks(
-            f"has {len(stages)} virtual stages, must have a multiple of --pipeline-model-parallel-size {size}",
-            "change one of them",
-        )
+        rule = f"has {len(stages)} virtual stages, must have a multiple of --pipeline-model-parallel-size {size}"
+        yield layout.breaks(rule, "change one of them")
     if heads != stages[-1].count("m"):
         yield layout.breaks("further tokens are predicted by the last stage, where the loss is", "put m before L")
     if heads != predicted:
@@ -250,3 +239,88 @@ def instead_of_refused(given: Sequence[Given]) -> dict[str, Any]:
     """Attribute -> what stands for a refused value: nothing is said of it twice, nor of what follows from it."""
     refused = [e.row for e in given if e.row.status == REFUSED or any(_refuses(e.row, v) for v in parts(e.value))]
     return {row.dest: Unknown() if row.target else row.default for row in refused}
+
+
+def contradictions(args: Any, given: Sequence[Given]) -> Iterator[Finding]:
+    """Those without which every field is the same, although alone they say something else.
+
+    Flags that say the same twice agree, and a flag may say what becomes of it beside others (`Flag.idle`).
+    """
+    for entries in _of_one_field(given):
+        for entry in entries:
+            others = [other for other in entries if other is not entry]
+            if _is_replaced(args, entry, others) and not entry.row.why_idle(args):
+                other = next((other for other in others if not _is_replaced(args, other, [entry])), others[0])
+                rule = f"contradicts {shown(other.name, other.words)}"
+                yield Finding(entry.name, entry.words, rule, "leave one of them out", entry.source)
+
+
+def _of_one_field(given: Sequence[Given]) -> Iterator[list[Given]]:
+    """The last value of each argument, where several that are not at their default say what a field is."""
+    by_target: dict[str, dict[str, Given]] = defaultdict(dict)
+    for entry in given:
+        if entry.row.target and not (entry.says_nothing or entry.row.refines):
+            by_target[entry.row.target][entry.row.dest] = entry
+    return (list(entries.values()) for entries in by_target.values() if len(entries) > 1)
+
+
+def _is_replaced(args: Any, entry: Given, others: Sequence[Given]) -> bool:
+    whole, alone = _fields(args), _fields(args, *others)
+    target = entry.row.target
+    return whole.get(target) != alone.get(target) and whole == _fields(args, entry)
+
+
+def _fields(args: Any, *without: Given) -> dict[str, Any]:
+    """Values of the fields with some arguments at their default."""
+    changed = Namespace()
+    vars(changed).update(vars(args) | {entry.row.dest: entry.row.default for entry in without})
+    fields = field_values(changed, look_at_files=False)
+    return {path: value for path, value in fields.items() if not isinstance(value, Unknown)}
+
+
+DATA_FLAGS = ("--data-path", "--train-data-path", "--valid-data-path", "--test-data-path")
+
+
+def missing_files(args: Any) -> Iterator[Finding]:
+    """One finding for each file or directory that is named and not there."""
+    for flag, path in (
+        ("--vocab-file", args.vocab_file),
+        ("--merge-file", args.merge_file),
+        ("--tokenizer-model", args.tokenizer_model),
+        ("--tokenizer-name-or-path", args.tokenizer_name_or_path),
+    ):
+        if path is not None and not Path(path).exists():
+            yield Finding(flag, path, "there is no such file", "give the path of an existing one")
+    for flag in DATA_FLAGS:
+        for prefix in data_prefixes(getattr(args, flag.removeprefix("--").replace("-", "_")) or ()):
+            yield from _missing_data(flag, prefix, args)
+
+
+def _missing_data(flag: str, prefix: str, args: Any) -> Iterator[Finding]:
+    if args.sft:
+        if not Path(prefix).exists():
+            yield Finding(flag, prefix, "there is no such file", "--sft reads messages: give a .jsonl file")
+        return
+    parts, fix = [prefix], "give a prefix that has both .bin and .idx"
+    if args.stage == "sft" or args.is_instruction_dataset:
+        parts = [f"{prefix}_packed_{part}_document" for part in PARTS]
+        fix = "give what preprocess with --handler-name had as --output-prefix"
+    for part in parts:
+        missing = [suffix for suffix in (".bin", ".idx") if not Path(part + suffix).is_file()]
+        for suffix in missing:
+            yield Finding(flag, prefix, f"there is no file {part}{suffix}", fix)
+        try:
+            if not missing:
+                Index.read(idx_path(part))
+        except ValueError as error:
+            rule, _, fix = str(error).partition("; ")
+            yield Finding(flag, prefix, rule, fix)
+
+
+def data_prefixes(entries: Sequence[str]) -> list[str]:
+    """The prefixes of a blend: all entries, or every second if they alternate with weights."""
+    try:
+        [float(weight) for weight in entries[::2]]
+    except ValueError:
+        return list(entries)
+    return list(entries[1::2])

@@ -13,7 +13,7 @@ from parallel_core.config import AllConfig, ParallelConfig
 from parallel_core.config.base import Unjudged
 from parallel_core.costs import MemoryBytes, StagePlan, memory
 from parallel_core.findings import Finding
-from parallel_core.system.devices import has_ascend
+from parallel_core.system.environment import has_ascend
 
 COLUMNS = [field.name for field in fields(MemoryBytes)]
 

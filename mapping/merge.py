@@ -9,34 +9,33 @@ from dataclasses import dataclass, field
 from functools import partial
 from math import lcm
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from mapping.checks import (
     check_given,
+    contradictions,
     demands_are_met,
     instead_of_refused,
+    missing_files,
     replicas_are_averaged,
     required,
     scales_have_a_type,
     spared_parameters_are_there,
 )
-from mapping.contradictions import contradictions
 from mapping.derive.values import COPIED, field_values
 from mapping.derive.vocabulary import unreadable
-from mapping.files import missing_files
 from mapping.flags import IGNORED, ROWS, Flag
 from mapping.given import OTHER_NAMES, ROW_OF, Given
 from mapping.naming import as_given
 from mapping.readers import checkpoint
 from mapping.readers.deepspeed import Auto, resolved
 from parallel_core.blocks import adapter_findings, recompute_findings
-from parallel_core.checkpoint.load_folder import load_findings
-from parallel_core.checkpoint.save_folder import save_findings
+from parallel_core.checkpoint.folders import load_findings, save_findings
 from parallel_core.config import AllConfig
 from parallel_core.config.base import Unjudged, Unknown, gather_findings, judge
 from parallel_core.config.serialise import build
 from parallel_core.config.tree import path_of
-from parallel_core.data.epochs import length_of_training
+from parallel_core.data.epochs import Length, length_of_training
 from parallel_core.findings import Finding
 from parallel_core.no_effect import beyond_the_stages, without_effect
 
@@ -114,56 +113,109 @@ class Reading:
         print(*(f"{line}\n" for line in (*of_files, *self.notes)), sep="", end="")
 
 
+class Ranked(NamedTuple):
+    """The values that count, source by source, the stronger one later."""
+
+    defaults: list[Given]
+    of_files: list[Given]
+    of_checkpoint: list[Given]
+    deepspeed: list[Given]
+    strong: list[Given]
+    """Flags, and attributes that were changed."""
+    said: checkpoint.Said
+    findings: list[Finding]
+
+    @property
+    def yaml(self) -> list[Given]:
+        """Values by path: of files and of the checkpoint."""
+        return [*self.of_files, *self.of_checkpoint]
+
+    @property
+    def given(self) -> list[Given]:
+        """All of them."""
+        return [*self.defaults, *self.yaml, *self.deepspeed, *self.strong]
+
+
 def resolve(sources: Sources) -> Reading:
-    """Merge, check and build, without raising: the config as far as it can be known, and every finding."""
+    """Merge, check and build, without raising: the config as far as it can be known, and every finding.
+
+    In phases: rank what was given, make arguments of it, judge the words, build the config, judge it, report.
+    """
+    ranked = _ranked(sources)
+    args = _arguments(sources, ranked.given)
+    replaced = list(_replaced(ranked.said.wins, [*sources.yaml, *ranked.strong], args))
+    vars(args).update((_argument(entry), entry.value) for entry in ranked.said.wins if _argument(entry))
+    words = _judge_words(sources, ranked, args)
+    config, length, of_config = _built(sources, ranked, args)
+    notes, open_ends = resolved(sources.autos, config)
+    of_config += judge([partial(replicas_are_averaged, ranked.yaml), partial(demands_are_met, ranked.yaml)], config)
+    if not (words or of_config):
+        of_config += judge([spared_parameters_are_there, adapter_findings, recompute_findings], config)
+    scales = judge([partial(scales_have_a_type, ranked.strong)], config)
+    found = [*words, *length.findings, *of_config, *open_ends, *_judge_files(sources, ranked, args, config), *scales]
+    found = as_given(found, ranked.given)
+    reported = _reported(sources, ranked, args, config, length.reasons, is_wrong=bool(found))
+    _fill_in(args, config, ranked.yaml)
+    replaced += (f"{entry.name} {entry.value}: {entry.replaced}" for entry in ranked.given if entry.replaced)
+    notes += [*length.notes, *(() if found else beyond_the_stages(config))]
+    return Reading(sources, reported, args, config, found, [*replaced, *notes])
+
+
+def _ranked(sources: Sources) -> Ranked:
+    """Flags replace what files say, files what a checkpoint says, and all of them DeepSpeed's defaults."""
     strong = [*_other_names(sources), *sources.typed, *sources.changed]
     said = checkpoint.read([*sources.yaml, *strong])
     yaml = list(_not_taken(sources.yaml, strong))
     deepspeed, disagreeing = _agreeing(sources.deepspeed, [*yaml, *sources.typed])
-    defaults = list(_not_taken(sources.defaults, [*yaml, *deepspeed, *strong]))
-    of_checkpoint = [*_not_taken(said.fills_in, [*yaml, *deepspeed, *strong]), *said.wins]
-    of_files, yaml = yaml, [*yaml, *of_checkpoint]
-    given = [*defaults, *yaml, *deepspeed, *strong]
-    args = _arguments(sources, given)
-    replaced = list(_replaced(said.wins, [*sources.yaml, *strong], args))
-    vars(args).update((_argument(entry), entry.value) for entry in said.wins if _argument(entry))
-    of_flags = [entry for entry in given if entry.row.name]
-    findings = [*sources.findings, *said.findings, *disagreeing, *check_given(args, of_flags)]
-    findings += () if sources.is_a_file else required(args)
-    findings += contradictions(args, of_flags)
+    stronger = [*yaml, *deepspeed, *strong]
+    defaults = list(_not_taken(sources.defaults, stronger))
+    of_checkpoint = [*_not_taken(said.fills_in, stronger), *said.wins]
+    return Ranked(defaults, yaml, of_checkpoint, deepspeed, strong, said, [*said.findings, *disagreeing])
+
+
+def _judge_words(sources: Sources, ranked: Ranked, args: Namespace) -> list[Finding]:
+    """What is wrong with what was written, whatever it comes to; the arguments forget what is refused."""
+    of_flags = [entry for entry in ranked.given if entry.row.name]
+    found = [*sources.findings, *ranked.findings, *check_given(args, of_flags)]
+    found += () if sources.is_a_file else required(args)
+    found += contradictions(args, of_flags)
     vars(args).update(instead_of_refused(of_flags))
-    values = field_values(args, sources.read_vocabulary, {_argument(entry) for entry in given})
-    values |= {entry.field: entry.value for entry in yaml if entry.field}
+    return found
+
+
+def _built(sources: Sources, ranked: Ranked, args: Namespace) -> tuple[AllConfig, Length, list[Finding]]:
+    """The config, how long the training is, and what its sections and rules find."""
+    values = field_values(args, sources.read_vocabulary, {_argument(entry) for entry in ranked.given})
+    values |= {entry.field: entry.value for entry in ranked.yaml if entry.field}
     args.world_size = sources.world_size or values.get(_WORLD) or _smallest_world(values)
     values[_WORLD] = args.world_size
     length = length_of_training(values)
-    with gather_findings() as of_config:
+    with gather_findings() as found:
         config = build(values | length.values)
-    config.named = {entry.target: entry.name for entry in given if entry.target}
-    notes, open_ends = resolved(sources.autos, config)
-    replaced += (f"{entry.name} {entry.value}: {entry.replaced}" for entry in given if entry.replaced)
-    files = [*missing_files(args), *_of_folders(sources, config, said.findings)] if sources.check_files else []
+    config.named = {entry.target: entry.name for entry in ranked.given if entry.target}
+    return config, length, found
+
+
+def _judge_files(sources: Sources, ranked: Ranked, args: Namespace, config: AllConfig) -> Iterator[Finding]:
+    """What is wrong with files that are named, as far as they are to be looked at: checkpoints that are loaded from,
+    unless that was told, and saved to."""
+    if sources.check_files:
+        of_saves = partial(save_findings, looks_for_others=sources.rank == 0)
+        yield from missing_files(args)
+        yield from judge([of_saves] if ranked.said.findings else [load_findings, of_saves], config)
     if sources.read_vocabulary:
-        files += judge([partial(unreadable, check_files=sources.check_files)], args)
-    of_config += judge([partial(replicas_are_averaged, yaml), partial(demands_are_met, yaml)], config)
-    if not (findings or of_config):
-        of_config += judge([spared_parameters_are_there, adapter_findings, recompute_findings], config)
-    scales = judge([partial(scales_have_a_type, strong)], config)
-    found = [*findings, *length.findings, *of_config, *open_ends, *files, *scales]
-    found = as_given(found, given)
-    reasons = ({} if found else without_effect(config, {entry.target for entry in given})) | length.reasons
-    acting = [entry for entry in of_checkpoint if entry.target not in reasons]
-    reported = [*sources.typed, *sources.changed, *sources.deepspeed, *defaults, *of_files, *acting]
-    reported = [entry._replace(reason=_reason(entry, reasons, args)) for entry in reported]
-    _fill_in(args, config, yaml)
-    notes += [*length.notes, *(() if found else beyond_the_stages(config))]
-    return Reading(sources, list(_whole(reported)), args, config, found, [*replaced, *notes])
+        yield from judge([partial(unreadable, check_files=sources.check_files)], args)
 
 
-def _of_folders(sources: Sources, config: AllConfig, told: Sequence[Finding]) -> Iterator[Finding]:
-    """What checkpoints are loaded from, unless that was `told`, and saved to."""
-    of_saves = partial(save_findings, looks_for_others=sources.rank == 0)
-    return judge([of_saves] if told else [load_findings, of_saves], config)
+def _reported(
+    sources: Sources, ranked: Ranked, args: Namespace, config: AllConfig, known: Mapping[str, str], *, is_wrong: bool
+) -> list[Given]:
+    """Everything that was given, with the reason where it does nothing; known: reasons by path."""
+    paths = {entry.target for entry in ranked.given}
+    reasons = {**({} if is_wrong else without_effect(config, paths)), **known}
+    acting = [entry for entry in ranked.of_checkpoint if entry.target not in reasons]
+    told = [*sources.typed, *sources.changed, *sources.deepspeed, *ranked.defaults, *ranked.of_files, *acting]
+    return list(_whole([entry._replace(reason=_reason(entry, reasons, args)) for entry in told]))
 
 
 def _other_names(sources: Sources) -> Iterator[Given]:

@@ -12,7 +12,7 @@ from mapping.naming import as_given
 from mapping.readers import deepspeed, yaml_file
 from mapping.readers.command_line import CommandLine, ExtraArgs, rank_of_environment, scan, world_size_of_environment
 from parallel_core.checkpoint.convert.huggingface.write import huggingface_findings
-from parallel_core.config.required import required_to_train
+from parallel_core.config.all import required_to_train
 from parallel_core.findings import Finding
 
 

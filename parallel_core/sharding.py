@@ -107,6 +107,16 @@ class Box:
     shape: tuple[int, ...]
     at: tuple[int, ...]
 
+    @classmethod
+    def alone(cls, start: tuple[int, ...], shape: tuple[int, ...]) -> Box:
+        """A box that is all of its shard."""
+        return cls(start, shape, (0,) * len(shape))
+
+    @classmethod
+    def whole(cls, shape: tuple[int, ...]) -> Box:
+        """The box of a whole array."""
+        return cls.alone((0,) * len(shape), shape)
+
     @property
     def size(self) -> int:
         """Elements."""

@@ -54,26 +54,21 @@ def expert_parallel_size(sizes: Sizes) -> int:
 def model_copies_are_whole(sizes: Sizes) -> Iterator[Finding]:
     ranks = model_parallel_size(sizes)
     if sizes.world_size % ranks:
-        yield Finding(
-            "--tensor-model-parallel-size",
-            sizes.tensor_model_parallel_size,
-            f"times --pipeline-model-parallel-size {sizes.pipeline_model_parallel_size} and --context-parallel-size "
-            f"{sizes.context_parallel_size} = {ranks}, which must divide the {sizes.world_size} processes",
-            f"start a multiple of {ranks} processes or lower one of these sizes",
-        )
+        others = f"--pipeline-model-parallel-size {sizes.pipeline_model_parallel_size} and --context-parallel-size"
+        product = f"{others} {sizes.context_parallel_size} = {ranks}"
+        rule = f"times {product}, which must divide the {sizes.world_size} processes"
+        fix = f"start a multiple of {ranks} processes or lower one of these sizes"
+        yield Finding("--tensor-model-parallel-size", sizes.tensor_model_parallel_size, rule, fix)
 
 
 def expert_copies_are_whole(sizes: Sizes) -> Iterator[Finding]:
     """Where stages come before data-parallel copies there are as many as of the other layers: a pipeline has both."""
     ranks, tensor = expert_parallel_size(sizes), sizes.expert_tensor_parallel_size or sizes.tensor_model_parallel_size
     if sizes.world_size % ranks:
-        yield Finding(
-            "--expert-model-parallel-size",
-            sizes.expert_model_parallel_size,
-            f"times --expert-tensor-parallel-size {tensor} and --pipeline-model-parallel-size "
-            f"{sizes.pipeline_model_parallel_size} = {ranks}, which must divide the {sizes.world_size} processes",
-            "lower one of them",
-        )
+        others = f"--expert-tensor-parallel-size {tensor} and --pipeline-model-parallel-size"
+        product = f"{others} {sizes.pipeline_model_parallel_size} = {ranks}"
+        rule = f"times {product}, which must divide the {sizes.world_size} processes"
+        yield Finding("--expert-model-parallel-size", sizes.expert_model_parallel_size, rule, "lower one of them")
         return
     of_experts, of_layers = sizes.world_size // ranks, sizes.world_size // model_parallel_size(sizes)
     same_pipelines = sizes.rank_order.endswith("pp") or sizes.pipeline_model_parallel_size == 1
@@ -110,9 +105,5 @@ def ulysses_degree_is_read(sizes: Sizes) -> Iterator[Finding]:
     """By the hybrid, or by Ulysses in scripts that ask for it by both: MindSpeed reads the algorithm alone there."""
     degree = sizes.ulysses_degree_in_cp
     if sizes.context_parallel_size > 1 and degree is not None and sizes.context_parallel_algo in (None, RING):
-        yield Finding(
-            "--ulysses-degree-in-cp",
-            degree,
-            f"{RING} has no such degree",
-            f"add --context-parallel-algo {HYBRID} or leave this out",
-        )
+        fix = f"add --context-parallel-algo {HYBRID} or leave this out"
+        yield Finding("--ulysses-degree-in-cp", degree, f"{RING} has no such degree", fix)

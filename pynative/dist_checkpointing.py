@@ -14,9 +14,8 @@ from parallel_core.config import AllConfig, ModelConfig
 from parallel_core.config.checkpoint import starts_a_name
 from parallel_core.numerics.lr_schedule import OptimizerParamScheduler
 from pynative import checkpointing, parallel_state
-from pynative.checkpointing.names import get_checkpoint_name, get_last_checkpoint
-from pynative.checkpointing.state import new_run_id
-from pynative.optimizer.optimizer import FlatOptimizer
+from pynative.checkpointing.state import get_checkpoint_name, get_last_checkpoint, new_run_id
+from pynative.optimizer.flat_optimizer import FlatOptimizer
 
 __all__ = ["get_checkpoint_name", "get_last_checkpoint", "load_checkpoint", "save_checkpoint"]
 

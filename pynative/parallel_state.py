@@ -62,13 +62,10 @@ def initialize_model_parallel(
 
     `pipeline_model_parallel_split_rank` and `communicator_config_path` are Megatron's and must be None.
     """
-    global _state
-    if _state is not None:
-        raise RuntimeError("model parallelism is already initialised; call destroy_model_parallel() first")
+    _check_begin(virtual_pipeline_model_parallel_size, pipeline_model_parallel_size)
     if (pipeline_model_parallel_split_rank, communicator_config_path) != (None, None):
         unused = f"{pipeline_model_parallel_split_rank=}, {communicator_config_path=}"
         raise ValueError(f"initialize_model_parallel: {unused}: only None is available; leave them out")
-    _check_virtual_stages(virtual_pipeline_model_parallel_size, pipeline_model_parallel_size)
     backend = connect() if backend is None else backend
     topology = Topology(
         world_size=backend.world_size,
@@ -82,12 +79,19 @@ def initialize_model_parallel(
         num_distributed_optimizer_instances=num_distributed_optimizer_instances,
         order=order,
     )
-    _state = _State(backend, topology, virtual_size=virtual_pipeline_model_parallel_size)
+    _begin(backend, topology, virtual_pipeline_model_parallel_size)
+
+
+def _begin(backend: Backend, topology: Topology, virtual_size: int | None) -> None:
+    global _state
+    _state = _State(backend, topology, virtual_size=virtual_size)
     backend.prepare({kind: _state.ranks_of(kind) for kind in _state.coordinates})
     set_step_position(StepPosition())
 
 
-def _check_virtual_stages(size: int | None, stages: int) -> None:
+def _check_begin(size: int | None, stages: int) -> None:
+    if _state is not None:
+        raise RuntimeError("model parallelism is already initialised; call destroy_model_parallel() first")
     flag = f"--virtual-pipeline-model-parallel-size {size}"
     if size is not None and size < 1:
         raise ValueError(f"{flag}: must be at least 1; change it")
@@ -97,19 +101,10 @@ def _check_virtual_stages(size: int | None, stages: int) -> None:
 
 def initialize_from_config(config: ParallelConfig, backend: Backend) -> None:
     """`initialize_model_parallel` with the sizes of a ParallelConfig."""
-    initialize_model_parallel(
-        config.tensor_model_parallel_size,
-        config.pipeline_model_parallel_size,
-        config.virtual_pipeline_model_parallel_size,
-        context_parallel_size=config.context_parallel_size,
-        expert_model_parallel_size=config.expert_model_parallel_size,
-        order=config.rank_order,
-        expert_tensor_parallel_size=config.expert_tensor_parallel_size,
-        context_parallel_algo=config.context_parallel_algo,
-        ulysses_degree_in_cp=config.ulysses_degree_in_cp,
-        num_distributed_optimizer_instances=config.num_distributed_optimizer_instances,
-        backend=backend,
-    )
+    virtual_size = config.virtual_pipeline_model_parallel_size
+    _check_begin(virtual_size, config.pipeline_model_parallel_size)
+    topology = Topology.of(config, world_size=backend.world_size, order=config.rank_order)
+    _begin(backend, topology, virtual_size)
     _current().config = config.all_config
 
 
@@ -310,11 +305,6 @@ def get_pipeline_model_parallel_prev_rank() -> int:
 def get_virtual_pipeline_model_parallel_world_size() -> int | None:
     """How many model chunks each stage holds; None without --virtual-pipeline-model-parallel-size."""
     return _current().virtual_size
-
-
-def set_virtual_pipeline_model_parallel_world_size(size: int | None) -> None:
-    """Say how many model chunks each stage holds."""
-    _current().virtual_size = size
 
 
 def get_virtual_pipeline_model_parallel_rank() -> int | None:

@@ -67,13 +67,13 @@ def test_the_private_tape_is_named_in_one_file():
 
 FLOORS = {
     "mapping": (
-        {"commands", "files", "flags", "inspect"},
+        {"commands", "flags", "inspect"},
         {"completion", "given"},
         {"derive"},
         {"checks", "naming", "readers"},
-        {"contradictions", "flag_reference", "memory"},
+        {"flag_reference", "memory"},
         {"merge"},
-        {"from_yaml", "reading"},
+        {"reading"},
         {"suggest"},
         {"arguments", "explain", "launch", "plan"},
         {"__main__"},

@@ -19,7 +19,7 @@ def moe_layer_freq(args: Any) -> int | list[int] | None:
     return [int(layer >= first and layer % every == 0) for layer in range(layers)]
 
 
-def shared_expert_size(args: Any) -> int | None:
+def shared_expert_size(args: Any) -> Any:
     width = args.moe_ffn_hidden_size or args.moe_intermediate_size or args.ffn_hidden_size
     if args.n_shared_experts and width:
         return args.n_shared_experts * width
@@ -47,12 +47,12 @@ def softmax_comes_first(args: Any) -> bool:
     return bool(args.moe_router_pre_softmax or named or _is_deepspeed(args))
 
 
-def _is_deepspeed(args: Any) -> bool:
+def _is_deepspeed(args: Any) -> Any:
     """DeepSpeed's experts (Rajbhandari et al., 2022): softmax before the choice, and always a capacity."""
     return args.moe_model_type == "deepspeed_moe"
 
 
-def capacity_factor(args: Any) -> float | None:
+def capacity_factor(args: Any) -> Any:
     return args.moe_train_capacity_factor if _is_deepspeed(args) else args.moe_expert_capacity_factor
 
 

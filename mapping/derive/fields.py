@@ -12,8 +12,7 @@ from typing import Any
 
 from mapping.derive.experts import OF_EXPERTS
 from mapping.derive.vocabulary import padded_vocabulary, tokenizer_model, tokenizer_type, vocabulary
-from mapping.flags.notations import dtype, layer_list
-from mapping.flags.stages import layers_of_stages, pipeline_layout
+from mapping.flags.notations import dtype, layer_list, layers_of_stages, pipeline_layout
 from mapping.flags.with_option.training import STRATEGIES
 from parallel_core.config.base import Unknown
 from parallel_core.config.optimizer import SHARING_NAMES
@@ -41,7 +40,7 @@ def position_embedding_type(args: Any) -> str | None:
     return "rope" if rotary else args.position_embedding_type
 
 
-def latent_attention(args: Any) -> bool:
+def latent_attention(args: Any) -> Any:
     return args.multi_latent_attention or args.multi_head_latent_attention
 
 
@@ -56,32 +55,32 @@ def rope_scaling_type(args: Any) -> str | None:
     return "yarn" if yarn else args.rope_scaling_type
 
 
-def latent_factor(args: Any) -> float | None:
+def latent_factor(args: Any) -> Any:
     """Of latent attention's positions, by the flag of the tool whose --rope-type or --rope-scaling-type is given."""
     if not latent_attention(args):
         return None
     return args.rotary_scaling_factor if args.rope_scaling_type is None else args.rope_scaling_factor
 
 
-def indexer_loss_coefficient(args: Any) -> float | None:
+def indexer_loss_coefficient(args: Any) -> Any:
     own = args.dsa_indexer_loss_coeff
     return args.indexer_loss_coeff if args.enable_dsa_indexer and own is None else own
 
 
-def embedding_scale(args: Any) -> float | None:
+def embedding_scale(args: Any) -> Any:
     if args.input_embeds_norm and args.hidden_size and args.hidden_size > 0:
         return sqrt(args.hidden_size)
     return args.scale_emb or args.embedding_multiplier_scale
 
 
-def sliding_window(args: Any) -> int | None:
+def sliding_window(args: Any) -> Any:
     """Tokens before a query's own: --interleave-sliding-window counts its own, too."""
     if args.interleave_sliding_window:
         return args.interleave_sliding_window - 1
     return args.window_size if args.sliding_window is None else args.sliding_window
 
 
-def residual_scale(args: Any) -> float | None:
+def residual_scale(args: Any) -> Any:
     layers = args.num_layers
     return args.scale_depth / sqrt(layers) if args.scale_depth and layers and layers > 0 else args.scale_depth
 
@@ -91,7 +90,7 @@ def attention_scale(args: Any) -> float | None:
     return 1 / sqrt(divisor) if divisor is not None and divisor > 0 else divisor
 
 
-def logit_scale(args: Any) -> float | None:
+def logit_scale(args: Any) -> Any:
     if args.dim_model_base and args.hidden_size:
         return args.dim_model_base / args.hidden_size
     return args.output_multiplier_scale
@@ -168,7 +167,7 @@ def pipeline_schedule(args: Any) -> str | None:
     return args.pipeline_schedule or ("zb-h1" if args.schedules_method == "dualpipev" else None)
 
 
-def expert_parallel_size(args: Any) -> int | None:
+def expert_parallel_size(args: Any) -> Any:
     size = args.expert_model_parallel_size
     return size * args.tensor_model_parallel_size if size and args.moe_tp_extend_ep else size
 
@@ -196,7 +195,7 @@ def unless(argument: str) -> Callable[[Any], bool]:
     return lambda args: not getattr(args, argument)
 
 
-def further_loss_factor(args: Any) -> float | None:
+def further_loss_factor(args: Any) -> Any:
     """MindSpeed-LLM's --num-nextn-predict-layers has another default beside it than Megatron's --mtp-num-layers. In
     another parser's namespace, which does not say what was given, a value that is no default was."""
     factor, scale = args.mtp_loss_scaling_factor, args.mtp_loss_scale

@@ -28,7 +28,7 @@ def tokenizer_type(args: Any) -> str | None:
     return args.tokenizer_type or ("GPT2BPETokenizer" if has_pairs else None)
 
 
-def tokenizer_model(args: Any) -> str | None:
+def tokenizer_model(args: Any) -> Any:
     """The file or folder of the tokenizer."""
     path = args.tokenizer_model or args.tokenizer_name_or_path
     return args.load if _is_patched(args) and not path else path

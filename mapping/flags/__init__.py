@@ -4,53 +4,20 @@
 ignored or refused.
 """
 
-from mapping.flags.files import FILES
-from mapping.flags.flag import IGNORED, MAPPED, REFUSED, Flag
+from mapping.flags import without_option
+from mapping.flags.flag import IGNORED, MAPPED, REFUSED, Flag, group, value
 from mapping.flags.with_option import TABLES
-from mapping.flags.without_option import (
-    architectures,
-    checkpoints,
-    communication,
-    data,
-    experts,
-    inference,
-    kernels,
-    logs,
-    low_precision,
-    memory,
-    operations,
-    optimizers,
-    others,
-    parallelism,
-    post_training,
-    vision,
-)
 
-GROUPS: tuple[tuple[Flag, ...], ...] = (
-    *TABLES,
-    FILES,
-    *(
-        module.FLAGS
-        for module in (
-            kernels,
-            memory,
-            communication,
-            logs,
-            parallelism,
-            experts,
-            architectures,
-            data,
-            checkpoints,
-            operations,
-            optimizers,
-            low_precision,
-            post_training,
-            inference,
-            vision,
-            others,
-        )
+FILES = group(
+    "Configuration files",
+    (
+        value("--yaml-cfg=str", help="A configuration file that holds what flags would say."),
+        value("--deepspeed-config=str", help="A DeepSpeed configuration file: batch sizes, precision, optimizer."),
     ),
 )
+"""Flags that name them."""
+
+GROUPS: tuple[tuple[Flag, ...], ...] = (*TABLES, FILES, *without_option.TABLES)
 """Rows under their headings: first what acts."""
 
 ROWS: tuple[Flag, ...] = tuple(row for rows in GROUPS for row in rows)

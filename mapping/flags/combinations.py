@@ -25,7 +25,7 @@ EXCLUSIVE = (
     ("--wrap-with-ddp", "--no-wrap-with-ddp"),
 )
 """Flags of which at most one may be given, each with a value that says something; of those that fill one field,
-`mapping.contradictions` finds out whether they agree."""
+`mapping.checks` finds out whether they agree."""
 
 NEEDS = {
     "--save": ("--save-interval",),

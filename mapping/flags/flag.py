@@ -75,12 +75,6 @@ def switched_off(name: str) -> str:
     return attribute(re.sub(r"^--(no|disable)-", "--", name))
 
 
-def value(name: str, type: Callable[[str], Any], field: str = "", help: str = "", **more: Any) -> Flag:
-    """A flag with a value; of one that acts with the end of the field's path that is derived from it."""
-    target = path_of(field) if field else ""
-    return Flag(name, type, more.pop("default", None), target, help, **{"dest": attribute(name), **more})
-
-
 _KINDS: dict[str, Callable[[str], Any]] = {"int": int, "float": float, "str": str}
 
 _VALUE = re.compile(r"(?P<type>int|float|str)(?P<nargs>[+*]|x\d+)?(\{(?P<choices>.*?)\})?(:(?P<default>.*))?")
@@ -111,6 +105,12 @@ def usage(text: str) -> Iterator[Flag]:
             more["choices"] = tuple(map(type, found["choices"].split(","))) if found["choices"] else ()
             default, *others = (None,) if found["default"] is None else map(_literal, found["default"].split(";"))
             yield Flag(name, type, default, dest=dest or attribute(name), other_defaults=tuple(others), **more)
+
+
+def value(line: str, field: str = "", help: str = "", **more: Any) -> Flag:
+    """The row of one usage line; of a flag that acts with the end of the field's path that is derived from it."""
+    (flag,) = usage(line)
+    return flag._replace(target=path_of(field) if field else "", help=help, **more)
 
 
 def _literal(text: str) -> Any:

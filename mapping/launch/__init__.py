@@ -5,6 +5,5 @@ script      runs a script with stand-ins for its launchers on the PATH
 stand_in    what the script then starts as torchrun, python, srun ...
 launchers   a launcher's command line in msrun's terms
 begin       checks flags, then prints or starts msrun
-start       msrun as a child: what is shown of it, and how it ends
-progress    a training's steps as one line of a terminal
+start       msrun as a child: what is shown of it, a training's steps as one line of a terminal, and how it ends
 """

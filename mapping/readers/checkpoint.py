@@ -14,7 +14,7 @@ from typing import Any
 from mapping.given import ROW_OF, Given
 from mapping.readers.yaml_sections import coerced
 from parallel_core.checkpoint.convert.reader import holds_checkpoint, open_checkpoint
-from parallel_core.checkpoint.load_folder import unreadable
+from parallel_core.checkpoint.folders import unreadable
 from parallel_core.checkpoint.reader import CheckpointReader
 from parallel_core.config.serialise import get
 from parallel_core.config.tree import FLAG_OF, OF_MODEL, OPTIONS, PUBLIC, path_of

@@ -13,7 +13,7 @@ from typing import Any
 
 from mapping.flags import BY_NAME, Flag
 from mapping.given import Given
-from mapping.readers.keys import unknown
+from mapping.readers.meaning import unknown
 from parallel_core.config.base import has_type
 from parallel_core.config.tree import OPTIONS
 from parallel_core.findings import Finding

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator, Sequence
 from operator import attrgetter
 from pathlib import Path
@@ -9,13 +11,21 @@ from typing import Any, NamedTuple
 
 from mapping.flags import Flag
 from mapping.given import ROW_OF, Given
-from mapping.readers import json_text
-from mapping.readers.keys import unknown
-from mapping.readers.meaning import Entries, Meaning, Values, nothing, to, words
+from mapping.readers.meaning import Entries, Meaning, Values, each, nothing, to, unknown, words
 from parallel_core.config import AllConfig
 from parallel_core.config.base import Unknown
 from parallel_core.config.serialise import leaves
 from parallel_core.findings import Finding
+
+_COMMENT_OR_AUTO = re.compile(r'("(?:\\.|[^"\\\n])*")|//[^\n]*|\b(auto)\b')
+_LAST_COMMA = re.compile(r'("(?:\\.|[^"\\\n])*")|,(?=\s*(?:[}\]]|\Z))')
+
+
+def _loads(text: str) -> Any:
+    """The value of a text; raises ValueError where it is no JSON even so."""
+    plain = _COMMENT_OR_AUTO.sub(lambda found: found[1] or ('"auto"' if found[2] else ""), text)
+    plain = _LAST_COMMA.sub(lambda found: found[1] or "", plain).strip()
+    return json.loads(f"{{{plain}}}" if plain.startswith('"') else plain)
 
 
 def stage(value: Any, entries: Entries) -> Values:
@@ -57,6 +67,7 @@ OPTIMIZERS: dict[Any, Values] = {
     },
 }
 
+_OF_SPEED = "buffer_count buffer_size max_in_cpu pin_memory pipeline_read pipeline_write fast_init"
 _ASKS_FOR_NOTHING = {False: "it asks for nothing, as without it"}
 _STAYS = {"none": "nothing is offloaded, as without it"}
 
@@ -98,8 +109,8 @@ KEYS: dict[str, Meaning] = {
     "optimizer.params.nesterov": if_read(words(_ASKS_FOR_NOTHING), "optimizer.type", "SGD"),
     "scheduler.type": words(
         {
-            name: {"lr_decay_style": style, "lr_schedule_delay": 1}
-            for name, style in (("WarmupLR", "constant"), ("WarmupDecayLR", "linear"))
+            "WarmupLR": {"lr_decay_style": "constant", "lr_schedule_delay": 1},
+            "WarmupDecayLR": {"lr_decay_style": "linear", "lr_schedule_delay": 1},
         }
     ),
     "scheduler.params.warmup_min_lr": to("lr_warmup_init", "min_lr", read=float),
@@ -113,11 +124,8 @@ KEYS: dict[str, Meaning] = {
     f"{_WEIGHTS}device": words({**_STAYS, "cpu": {"cpu_offload_params": True}}),
     f"{_WEIGHTS}nvme_path": nothing("weights are kept in host memory at most"),
     f"{_WEIGHTS}ratio": nothing("all of the shard's weights are kept in host memory, or none"),
-    **dict.fromkeys(
-        (
-            *("steps_per_print", "wall_clock_breakdown", "dump_state", "memory_breakdown"),
-            *("flops_profiler", "comms_logger"),
-        ),
+    **each(
+        "steps_per_print wall_clock_breakdown dump_state memory_breakdown flops_profiler comms_logger",
         nothing("it only logs"),
     ),
     "activation_checkpointing": nothing(
@@ -127,34 +135,21 @@ KEYS: dict[str, Meaning] = {
         "the mean is the same; prescale_gradients says whether it is divided before the sum"
     ),
     "zero_allow_untested_optimizer": nothing("every optimizer here may be sharded"),
-    **dict.fromkeys(("zero_force_ds_cpu_optimizer", "optimizer.params.torch_adam"), nothing("there is one Adam")),
+    **each("zero_force_ds_cpu_optimizer optimizer.params.torch_adam", nothing("there is one Adam")),
     "fp16.auto_cast": nothing("inputs are token ids"),
-    **dict.fromkeys(
-        (f"{_ZERO}stage3_gather_{kind}_weights_on_model_save" for kind in ("16bit", "fp16")),
+    **each(
+        "stage3_gather_16bit_weights_on_model_save stage3_gather_fp16_weights_on_model_save",
         nothing("checkpoints hold whole weights for any layout"),
+        _ZERO,
     ),
-    **dict.fromkeys(
-        (
-            f"{place}{name}"
-            for place in (_OPTIMIZER, _WEIGHTS)
-            for name in (
-                *("buffer_count", "buffer_size", "max_in_cpu", "pin_memory"),
-                *("pipeline_read", "pipeline_write", "fast_init"),
-            )
-        ),
-        nothing("only speed changes"),
-    ),
-    **dict.fromkeys(
-        (
-            f"{_ZERO}{name}"
-            for name in (
-                *("allgather_partitions", "allgather_bucket_size", "reduce_scatter", "contiguous_gradients"),
-                *("round_robin_gradients", "sub_group_size", "zero_hpz_partition_size"),
-                *("stage3_prefetch_bucket_size", "stage3_param_persistence_threshold"),
-                *("stage3_max_live_parameters", "stage3_max_reuse_distance"),
-            )
-        ),
+    **each(_OF_SPEED, nothing("only speed changes"), _OPTIMIZER),
+    **each(_OF_SPEED, nothing("only speed changes"), _WEIGHTS),
+    **each(
+        "allgather_partitions allgather_bucket_size reduce_scatter contiguous_gradients round_robin_gradients "
+        "sub_group_size zero_hpz_partition_size stage3_prefetch_bucket_size stage3_param_persistence_threshold "
+        "stage3_max_live_parameters stage3_max_reuse_distance",
         nothing("only memory and the order of communication change"),
+        _ZERO,
     ),
 }
 """What each key says, in arguments; or why it does nothing, with everything below it."""
@@ -216,7 +211,7 @@ class DeepSpeed(NamedTuple):
 def read(path: str) -> DeepSpeed:
     """The values of a file, what it leaves to the flags, and what is wrong with it."""
     try:
-        content = json_text.loads(Path(path).read_text(encoding="utf-8"))
+        content = _loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         return DeepSpeed.empty(Finding("--deepspeed-config", path, f"cannot be read: {error}", "mend the file"))
     if not isinstance(content, dict):

@@ -8,9 +8,8 @@ from typing import Any
 
 from mapping.given import Demand
 from mapping.readers import types
-from mapping.readers.callbacks import callbacks
-from mapping.readers.meaning import Entries, Meaning, Values, not_done, nothing, parts, to, words
-from mapping.readers.runner_keys import CLIPPING, RUNNER
+from mapping.readers.callbacks import CLIPPING, RUNNER, callbacks
+from mapping.readers.meaning import Entries, Meaning, Values, each, not_done, nothing, parts, to, words
 from parallel_core.config.recompute import LISTED
 
 _STATIC_GRAPH = "the dynamic graph is not compiled: there is nothing to switch"
@@ -89,16 +88,18 @@ def cold_hot_experts(value: Any, entries: Entries) -> Values:
     return {"": Demand(value, "hot_expert_num", bool, rule, "add it")} if value else {"hot_expert_num": 0}
 
 
-_LAZY_INLINE = ("lazy_inline", "use_lazy_inline", "enable_lazy_inline", "ENABLE_LAZY_INLINE")
+_LAZY_INLINE = (
+    "lazy_inline use_lazy_inline enable_lazy_inline ENABLE_LAZY_INLINE enable_lazy_inline_no_pipeline "
+    "ENABLE_LAZY_INLINE_NO_PIPELINE"
+)
 _MODEL: dict[str, Meaning] = {
-    **dict.fromkeys(("type", "arch", "model_type"), nothing(_BY_SCRIPT)),
+    **each("type arch model_type", nothing(_BY_SCRIPT)),
     "use_fused_rope": to("apply_rope_fusion"),
     "use_fused_swiglu": to("apply_swiglu_fusion"),
-    "softmax_compute_dtype": types.softmax,
-    "softmax_compute_type": types.softmax,
+    **each("softmax_compute_dtype softmax_compute_type", types.softmax),
     "residual_connection_dtype": types.residual,
-    **dict.fromkeys(
-        ("layernorm_compute_dtype", "layernorm_compute_type"),
+    **each(
+        "layernorm_compute_dtype layernorm_compute_type",
         types.either("norms compute in float32 always, and round once to their input's type"),
     ),
     "position_embedding_type": lambda value, entries: {
@@ -112,13 +113,12 @@ _MODEL: dict[str, Meaning] = {
     "mask_func_type": words(
         dict.fromkeys(("attn_mask_add", "attn_mask_fill"), "a masked score has no weight, in either way")
     ),
-    "init_method": words({"normal": "weights start from a normal distribution"}),
-    "output_layer_init_method": words({"normal": "weights start from a normal distribution"}),
+    **each("init_method output_layer_init_method", words({"normal": "weights start from a normal distribution"})),
     "bias_init": words({"zeros": "biases start at zero"}),
     "attention_type": words({"self_attn": "decoders attend to themselves"}),
     "head_skip_weight_param_allocation": nothing("untie_embeddings_and_output_weights says it"),
-    **dict.fromkeys(
-        ("flatten_labels_and_input_mask", "clone_scatter_output_in_embedding", "bias_dropout_fusion"),
+    **each(
+        "flatten_labels_and_input_mask clone_scatter_output_in_embedding bias_dropout_fusion",
         nothing("the result is the same"),
     ),
     "distribute_saved_activations": to("recompute_slice_activation"),
@@ -127,18 +127,18 @@ _MODEL: dict[str, Meaning] = {
     "enable_flash_sp": not_done("FlashSP as a form of context parallelism"),
     "parallel_position_embedding": not_done("position tables that are cut over ranks"),
     "fp8_format": words(dict.fromkeys(("e4m3", "hybrid"), "what it would compute in 8 bits is computed in 16")),
-    **dict.fromkeys(
-        ("use_query_layer", "use_visual_encoder", "use_retriever", "retro_add_retriever", "out_hidden_size"),
+    **each(
+        "use_query_layer use_visual_encoder use_retriever retro_add_retriever out_hidden_size encoder_num_layers "
+        "decoder_num_layers",
         not_done("other networks than a decoder"),
     ),
-    **dict.fromkeys(("encoder_num_layers", "decoder_num_layers"), not_done("other networks than a decoder")),
 }
 _TRAINING: dict[str, Meaning] = {
     "grad_clip_kwargs": clipping,
     "best_metric_comparison": not_done("keeping the best checkpoint"),
     "eval_metric": words({"perplexity": "evaluation logs the loss, whose exponential it is"}),
     "loss_reduction": words({"mean": "losses are averaged over tokens"}),
-    **dict.fromkeys(("enable_compile_cache", "compile_cache_path"), nothing(_STATIC_GRAPH)),
+    **each("enable_compile_cache compile_cache_path", nothing(_STATIC_GRAPH)),
 }
 _MOE: dict[str, Meaning] = {
     "expert_num": to("num_experts"),
@@ -173,9 +173,7 @@ _PARALLEL: dict[str, Meaning] = {
     "zero_level": zero,
     "gradient_accumulation_fusion": nothing("gradients are added where they are kept in any case"),
     "use_cpu_initialization": nothing("initial values are the same, wherever they are computed"),
-    **dict.fromkeys(
-        ("vocab_emb_dp", "gradient_aggregation_group", "micro_batch_interleave_num"), nothing(_STATIC_GRAPH)
-    ),
+    **each("vocab_emb_dp gradient_aggregation_group micro_batch_interleave_num", nothing(_STATIC_GRAPH)),
     **{
         f"recompute_config.{name}": to(f"recompute_config.{name}")
         for name in (*LISTED, "mp_comm_recompute", "recompute_slice_activation")
@@ -203,7 +201,7 @@ _OPTIMIZER: dict[str, Meaning] = {
             "total_steps": to("lr_decay_iters"),
             "learning_rate": to("learning_rate"),
             "warmup_lr_init": to("lr_warmup_init"),
-            **dict.fromkeys(("lr_end", "end_learning_rate", "min_lr"), to("min_lr")),
+            **each("lr_end end_learning_rate min_lr", to("min_lr")),
             "use_cosine": words({True: {"lr_decay_style": "cosine"}, False: {"lr_decay_style": "linear"}}),
             "power": words({1: "the decay without a cosine is linear"}),
         }
@@ -250,23 +248,20 @@ EARLIER: dict[str, Meaning] = {
             "epochs": to("epochs"),
             "batch_size": to("dataset_config.batch_size"),
             "gradient_accumulation_steps": _ACCUMULATION,
-            **dict.fromkeys(("sink_mode", "sink_size"), nothing(_STATIC_GRAPH)),
+            **each("sink_mode sink_size", nothing(_STATIC_GRAPH)),
         },
     ),
     **CLIPPING,
     "gradient_accumulation_steps": _ACCUMULATION,
     "type": RUNNER["type"],
     "arch": nothing(_BY_SCRIPT),
-    **dict.fromkeys(("callback", "callbacks"), callbacks),
-    **dict.fromkeys(("parallel", "context"), nothing(_STATIC_GRAPH)),
+    **each("callback callbacks", callbacks),
+    **each("parallel context", nothing(_STATIC_GRAPH)),
     "general_config": nothing("nothing here reads a script's own keys; a flag of its extra_args_provider does"),
-    **dict.fromkeys(
-        (
-            f"{section}{name}"
-            for section in ("", "model_config.", "parallel_config.", "training_config.", "runner_config.")
-            for name in (*_LAZY_INLINE, "ENABLE_LAZY_INLINE_NO_PIPELINE", "enable_lazy_inline_no_pipeline")
-        ),
-        nothing(_STATIC_GRAPH),
-    ),
+    **{
+        f"{section}{name}": nothing(_STATIC_GRAPH)
+        for section in ("", "model_config.", "parallel_config.", "training_config.", "runner_config.")
+        for name in _LAZY_INLINE.split()
+    },
 }
 """Key -> what it means. `model.model_config` and `model.arch` are read as if they stood outside."""

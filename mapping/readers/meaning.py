@@ -6,10 +6,12 @@ value breaks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+import difflib
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from mapping.given import Demand
+from parallel_core.findings import Finding
 
 
 class Placed(NamedTuple):
@@ -73,6 +75,11 @@ def nothing(reason: str) -> Meaning:
     return lambda value, entries: reason
 
 
+def each(names: str, meaning: Meaning, before: str = "") -> dict[str, Meaning]:
+    """The same meaning for several keys, with spaces between; before: how all begin."""
+    return {f"{before}{name}": meaning for name in names.split()}
+
+
 def repeats(field: str) -> Meaning:
     """The value must be the field's."""
 
@@ -127,3 +134,17 @@ def _placed(place: str, name: str, value: Any) -> tuple[str, Any]:
         return f"{place}{name}", value
     inner = value if isinstance(value, Placed) else Placed(value, "")
     return name, Placed(inner.value, f"{place}{inner.place}")
+
+
+def nearest(name: str, known: Sequence[str]) -> list[str]:
+    """Known names that begin with this one, then those that are written much alike."""
+    name = f"--{name.lstrip('-')}" if name.startswith("-") else name
+    longer = [full for full in known if full.startswith(name)]
+    return [*dict.fromkeys((*longer[:3], *difflib.get_close_matches(name, known, n=3, cutoff=0.75)))]
+
+
+def unknown(name: str, known: Sequence[str], source: str = "") -> Finding:
+    """The finding that there is no such name, with the nearest that there are."""
+    near = nearest(name, known)
+    rule = "there is no such flag" if name.startswith("-") else "there is no such key"
+    return Finding(name, None, rule, f"did you mean {', '.join(near)}?" if near else "remove it", source)

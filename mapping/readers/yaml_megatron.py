@@ -9,8 +9,7 @@ from mapping.flags import ROWS, Flag
 from mapping.flags.flag import attribute
 from mapping.given import ROW_OF, Given
 from mapping.readers.command_line import Unreadable, taken
-from mapping.readers.keys import unknown
-from mapping.readers.meaning import Entries, Meaning, nothing, words
+from mapping.readers.meaning import Entries, Meaning, each, nothing, unknown, words
 from parallel_core.findings import Finding
 
 HEADINGS = ("language_model", "model_parallel")
@@ -43,57 +42,45 @@ def _beside_groups(value: Any, entries: Entries) -> str:
     return "num_query_groups says it" if entries.get("num_query_groups") is not None else ""
 
 
+_NOTHING_ASKED = "it asks for nothing, as without it"
+
 KEYS: dict[str, Meaning] = {
     "activation_func": words({name: {"hidden_act": ours} for name, ours in ACTIVATIONS.items()}),
-    **dict.fromkeys(("swiglu", "squared_relu", "openai_gelu"), _beside_activation),
+    **each("swiglu squared_relu openai_gelu", _beside_activation),
     "gated_linear_unit": nothing("activation_func says it"),
     "num_query_groups": lambda value, entries: {"num_query_groups": value, "group_query_attention": True},
     "group_query_attention": _beside_groups,
-    **dict.fromkeys(
-        ("init_method", "output_layer_init_method", "embedding_init_method"),
+    **each(
+        "init_method output_layer_init_method embedding_init_method",
         words({"normal": "weights start from a normal distribution"}),
     ),
     "perform_initialization": nothing("weights that are not loaded are initialised"),
-    **dict.fromkeys(("enable_autocast", "autocast_dtype"), nothing("bf16 and fp16 say the compute type")),
+    **each("enable_autocast autocast_dtype", nothing("bf16 and fp16 say the compute type")),
     "pipeline_dtype": nothing("stages send each other what they compute, in its type"),
-    **dict.fromkeys(
-        (
-            *("memory_efficient_layer_norm", "deallocate_pipeline_outputs", "cpu_offloading_activations"),
-            *("cpu_offloading_weights", "cpu_offloading_double_buffering"),
-        ),
+    **each(
+        "memory_efficient_layer_norm deallocate_pipeline_outputs cpu_offloading_activations cpu_offloading_weights "
+        "cpu_offloading_double_buffering",
         nothing("only memory and speed change"),
     ),
-    **dict.fromkeys(
-        (
-            *("batch_p2p_comm", "batch_p2p_sync", "tp_comm_atomic_ag", "tp_comm_atomic_rs"),
-            *("tp_comm_overlap_disable_qkv", "tp_comm_overlap_disable_fc1"),
-        ),
+    **each(
+        "batch_p2p_comm batch_p2p_sync tp_comm_atomic_ag tp_comm_atomic_rs tp_comm_overlap_disable_qkv "
+        "tp_comm_overlap_disable_fc1",
         nothing("only the order of work and communication changes, not the result"),
     ),
-    **dict.fromkeys(
-        (
-            *("activation_func_fp8_input_store", "disable_parameter_transpose_cache", "tp_only_amax_red"),
-            *("fp8_dot_product_attention", "fp8_multi_head_attention"),
-        ),
+    **each(
+        "activation_func_fp8_input_store disable_parameter_transpose_cache tp_only_amax_red fp8_dot_product_attention "
+        "fp8_multi_head_attention",
         nothing("what it would compute in 8 bits is computed in 16"),
     ),
-    **dict.fromkeys(
-        ("cuda_graph_use_single_mempool", "cuda_graph_retain_backward_graph"), nothing("there are no CUDA graphs here")
-    ),
+    **each("cuda_graph_use_single_mempool cuda_graph_retain_backward_graph", nothing("there are no CUDA graphs here")),
     "fused_single_qkv_rope": nothing("the result is the same"),
     "hetereogenous_dist_checkpoint": nothing("checkpoints are whole, whatever the layout"),
-    **dict.fromkeys(
-        ("inference_sampling_seed", "use_inference_optimized_layers"), nothing("training does not read it")
-    ),
-    **dict.fromkeys(("use_kitchen", "heterogeneous_block_specs"), words({False: "it asks for nothing, as without it"})),
-    **dict.fromkeys(
-        ("gtp_weight_remat_size", "expert_gtp_weight_remat_size"), words({1: "it asks for nothing, as without it"})
-    ),
-    **dict.fromkeys(
-        (
-            *("finalize_model_grads_func", "timers", "grad_scale_func", "moe_grad_scale_func", "mtp_grad_scale_func"),
-            *("no_sync_func", "grad_sync_func", "param_sync_func", "experimental_attention_variant_loss_scale_func"),
-        ),
+    **each("inference_sampling_seed use_inference_optimized_layers", nothing("training does not read it")),
+    **each("use_kitchen heterogeneous_block_specs", words({False: _NOTHING_ASKED})),
+    **each("gtp_weight_remat_size expert_gtp_weight_remat_size", words({1: _NOTHING_ASKED})),
+    **each(
+        "finalize_model_grads_func timers grad_scale_func moe_grad_scale_func mtp_grad_scale_func no_sync_func "
+        "grad_sync_func param_sync_func experimental_attention_variant_loss_scale_func",
         nothing("the training loop sets it"),
     ),
 }

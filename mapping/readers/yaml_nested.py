@@ -11,8 +11,7 @@ from typing import Any
 from mapping.given import Given
 from mapping.readers import types
 from mapping.readers.earlier_keys import EARLIER
-from mapping.readers.keys import unknown
-from mapping.readers.meaning import Entries, Meaning, Values, equals, to, unless
+from mapping.readers.meaning import Entries, Meaning, Values, equals, to, unknown, unless
 from mapping.readers.yaml_sections import meant
 from mapping.readers.yaml_sections import read as read_sections
 from parallel_core.config.serialise import leaves

@@ -8,16 +8,15 @@ from typing import Any
 from mapping.derive.fields import DERIVED
 from mapping.flags import ROWS, Flag
 from mapping.given import ROW_OF, Demand, Given
+from mapping.readers.callbacks import BY_DEFAULT
 from mapping.readers.command_line import Unreadable, taken
 from mapping.readers.earlier_keys import EARLIER
-from mapping.readers.keys import nearest, unknown
-from mapping.readers.meaning import Meaning, Placed, Said, WrongPart, to
-from mapping.readers.runner_keys import BY_DEFAULT
+from mapping.readers.meaning import Meaning, Placed, Said, WrongPart, nearest, to, unknown
 from parallel_core.config.base import has_type, type_name
 from parallel_core.config.serialise import leaves
 from parallel_core.config.tree import FLAG_OF, OPTIONS, SECTIONS, SHOWN, path_of
 from parallel_core.findings import Finding
-from parallel_core.no_effect.always import ALWAYS
+from parallel_core.no_effect.row import ALWAYS
 
 
 def _is_copied(row: Flag) -> bool:

@@ -53,7 +53,7 @@ def llama3(frequencies: Array, scaling: RopeScalingConfig) -> Array:
 
 def _blended(frequencies: Array, kept: Array, factor: float) -> Array:
     """The share `kept` of each frequency as it is, the rest stretched by the factor."""
-    return (frequencies * (kept + (1.0 - kept) / factor)).astype(frequencies.dtype)
+    return np.asarray((frequencies * (kept + (1.0 - kept) / factor)).astype(frequencies.dtype))
 
 
 def yarn(frequencies: Array, scaling: RopeScalingConfig, base: float, factor: float) -> Array:
@@ -101,4 +101,4 @@ def dynamic(frequencies: Array, factor: float, lengths: float) -> Array:
         return frequencies
     growth = factor * lengths - (factor - 1)
     # base^(-i / pairs) with a base that is g^(pairs / (pairs - 1)) times as large
-    return (frequencies * growth ** (-np.arange(pairs) / (pairs - 1))).astype(frequencies.dtype)
+    return np.asarray((frequencies * growth ** (-np.arange(pairs) / (pairs - 1))).astype(frequencies.dtype))

@@ -23,13 +23,13 @@ def wrong_starts(starts: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:
     """[b, s] bool: the number is neither the position's own nor the one before's."""
     wrong = starts != np.arange(starts.shape[-1])
     wrong[:, 1:] &= starts[:, 1:] != starts[:, :-1]
-    return wrong
+    return np.asarray(wrong)
 
 
 def dense_mask(starts: Starts) -> NDArray[np.bool_]:
     """[b, s] -> [b, 1, s, s], True where the query is of another document or comes before the key."""
     causal = np.tri(starts.shape[-1], dtype=bool)
-    return ~(causal & (starts[:, :, None] == starts[:, None, :]))[:, None]
+    return np.asarray(~(causal & (starts[:, :, None] == starts[:, None, :]))[:, None])
 
 
 def ends_in_rows(starts: Starts) -> tuple[int, ...]:

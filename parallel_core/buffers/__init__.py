@@ -21,13 +21,12 @@ from parallel_core.buffers.layout import (
     Segment,
     Span,
     aligned,
+    offloaded,
     overlaps,
     plan_buffers,
 )
-from parallel_core.buffers.offload import offloaded
-from parallel_core.buffers.slots import Cell, Residence, SlotPlan, plan_residence
+from parallel_core.buffers.slots import Cell, Residence, SlotPlan, Visits, gathered, micro_batch_visits, plan_residence
 from parallel_core.buffers.stretch import Stretch
-from parallel_core.buffers.visits import Visits, gathered, micro_batch_visits
 
 __all__ = [
     "ALIGNMENT",

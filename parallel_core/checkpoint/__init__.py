@@ -7,7 +7,7 @@
             mp_rank_TT_PPP.safetensors         tensor_file.py: the shards of tensor rank TT on pipeline stage PPP
 
 Read layout.py first (a shard as boxes of the whole), then writer.py and commit.py, then reader.py. Beside them:
-settings.py (a model's configuration), networks.py (whether two are of one network), lazy.py (tensors that are read when
+networks.py (whether two are of one network), lazy.py (tensors that are read when
 they are wanted), snapshot.py (copies for a save in the background), direct_file.py (writing past the page cache),
 mindspore_file.py (`--ckpt-format ckpt`). convert/ has other tools' formats, torch_files/ the files that torch writes.
 """

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from parallel_core.checkpoint.convert import formats
-from parallel_core.checkpoint.convert.checksums import damages, unverified
+from parallel_core.checkpoint.convert.formats import damages, unverified
 from parallel_core.checkpoint.convert.model import Model
 from parallel_core.checkpoint.lazy import Assembled, LazyTensor
 from parallel_core.findings import exit_code
@@ -74,7 +74,7 @@ def write_npz(path: Path, tensors: Mapping[str, LazyTensor]) -> None:
     with replacing(path) as out, zipfile.ZipFile(out, "w") as archive:
         for name, tensor in tensors.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
-                np.lib.format.write_array(file, np.asanyarray(tensor.widened()), allow_pickle=False)
+                np.save(file, tensor.widened(), allow_pickle=False)
 
 
 def inspect(options: argparse.Namespace) -> Iterator[str]:

@@ -60,6 +60,14 @@ class LazyTensor:
         """What `change` makes of the values, of shape `shape`."""
         return LazyTensor(shape, self.dtype, lambda: change(self.read()))
 
+    def sliced(self, slices: Sequence[slice]) -> LazyTensor:
+        """The part at slices with both ends."""
+        return self.part(Box.alone(tuple(s.start for s in slices), tuple(s.stop - s.start for s in slices)))
+
+    def run(self, first: int, count: int) -> LazyTensor:
+        """So many entries of a vector."""
+        return self.part(Box.alone((first,), (count,)))
+
     def reshaped(self, shape: tuple[int, ...]) -> LazyTensor:
         """The same values in another shape."""
         assert prod(shape) == prod(self.shape), (self.shape, shape)
@@ -139,8 +147,8 @@ def same_bits(one: LazyTensor, other: LazyTensor) -> bool:
         return False
     length, *rest = one.shape or (1,)
     step = max(1, _COMPARED * length // max(1, one.nbytes))
-    zeros = (0,) * (1 + len(rest))
-    boxes = (Box((start, *zeros[1:]), (min(step, length - start), *rest), zeros) for start in range(0, length, step))
+    starts, zeros = range(0, length, step), (0,) * len(rest)
+    boxes = (Box.alone((start, *zeros), (min(step, length - start), *rest)) for start in starts)
     return all(equal_bits(one.part(box).read(), other.part(box).read()) for box in boxes)
 
 
@@ -178,22 +186,17 @@ def assembled(shape: tuple[int, ...], dtype: str, pieces: Iterable[tuple[Box, La
     problem = cover_problem(shape, [box for box, _ in found])
     if problem:
         raise ValueError(problem)
-    whole = Box((0,) * len(shape), shape, (0,) * len(shape))
-    return Assembled(shape, dtype, lambda: _assemble(found, whole, dtype), found)
+    return Assembled(shape, dtype, lambda: _assemble(found, Box.whole(shape), dtype), found)
 
 
 def _assemble(pieces: Iterable[tuple[Box, LazyTensor]], wanted: Box, dtype: str) -> Array:
-    target = Box(wanted.start, wanted.shape, (0,) * len(wanted.shape))
+    target = Box.alone(wanted.start, wanted.shape)
     whole = np.empty(wanted.shape, NUMPY[dtype])
     for box, tensor in pieces:
         copy = overlap(box, target)
         if copy is not None:
-            whole[copy.target] = tensor.part(_box(copy.source)).read()
+            whole[copy.target] = tensor.sliced(copy.source).read()
     return whole
-
-
-def _box(slices: Sequence[slice]) -> Box:
-    return Box(tuple(s.start for s in slices), tuple(s.stop - s.start for s in slices), (0,) * len(slices))
 
 
 def to_bfloat16(values: Array) -> Array:
@@ -205,3 +208,11 @@ def to_bfloat16(values: Array) -> Array:
 def from_bfloat16(bits: Array) -> Array:
     """float32 of the same values, of which bfloat16 is the upper half."""
     return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
+
+
+def rounds_to(main: LazyTensor, weight: LazyTensor) -> bool:
+    """Whether a weight is what its float32 value rounds to."""
+    values = main.read().reshape(weight.shape)
+    if weight.dtype == "bfloat16":
+        return np.array_equal(from_bfloat16(to_bfloat16(values)), weight.widened())
+    return np.array_equal(values.astype(weight.read().dtype), weight.read())

@@ -141,8 +141,7 @@ def _copies(tensor: StoredTensor, wanted: Sequence[Box]) -> list[tuple[Shard, li
     for shard in tensor.shards:
         copies = (overlap(source, target) for source in shard.pieces for target in wanted)
         planned.append((shard, [copy for copy in copies if copy is not None]))
-    origin = (0,) * len(tensor.shape)
-    within = (overlap(Box(origin, tensor.shape, origin), target) for target in wanted)
+    within = (overlap(Box.whole(tensor.shape), target) for target in wanted)
     expected = sum(copy.size for copy in within if copy is not None)
     assert sum(copy.size for _, copies in planned for copy in copies) == expected, "shards do not add up to the tensor"
     return [(shard, copies) for shard, copies in planned if copies]

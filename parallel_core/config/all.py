@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from typing import Any
@@ -10,6 +11,7 @@ from parallel_core.batch_sizes import BatchSizes
 from parallel_core.config.base import Unjudged, complain, judge
 from parallel_core.config.rules import RULES
 from parallel_core.config.sections import Sections
+from parallel_core.findings import Finding
 from parallel_core.partition import virtual_stages
 
 
@@ -116,3 +118,12 @@ class AllConfig(Sections):
     def to_dict(self) -> dict[str, dict[str, Any]]:
         """Sections by name, options by the names under which users know them; what is not known is none."""
         return {section.name: getattr(self, section.name).to_dict() for section in fields(self)}
+
+
+def required_to_train(config: AllConfig) -> Iterator[Finding]:
+    """One finding for each; how many iterations epochs come to may be left to the data."""
+    training = config.training_config
+    if config.optimizer_config.learning_rate is None:
+        yield Finding("--lr", None, "must be given", "add it")
+    if not (training.training_iters or training.epochs or training.skip_train):
+        yield Finding("--train-iters or --train-samples or --num_train_epochs", None, "must be given", "add it")

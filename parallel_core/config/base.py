@@ -8,6 +8,7 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import MISSING, Field, dataclass, field, fields
 from functools import cache
+from operator import attrgetter
 from sys import float_info
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
@@ -110,7 +111,7 @@ def sibling(shows: tuple[str, ...] = ()) -> Any:
     return field(default=None, repr=False, compare=False, metadata={"sibling": True, "shows": shows})
 
 
-_IN_RANGE = {
+_IN_RANGE: dict[str, Callable[[float, float], bool]] = {
     "at least": lambda value, limit: value >= limit,
     "above": lambda value, limit: value > limit,
     "at most": lambda value, limit: value <= limit,
@@ -193,6 +194,20 @@ class Config:
         """Findings about fields of this section that do not go together."""
         return ()
 
+    def breaks(self, name: str, rule: str, fix: str = "change one of them", value: Any = None) -> Finding:
+        """The finding that option `name`, by its flag, breaks a rule; value: its value in other words."""
+        held = getattr(self, name) if value is None else value
+        flag = type(self).__dataclass_fields__[name].metadata["flag"]
+        return Finding(flag, None if isinstance(held, bool) else held, rule, fix)
+
+    def needs(self, name: str, what: str, fix: str = "add it") -> Finding:
+        """The finding that option `name` needs another flag."""
+        return self.breaks(name, f"needs {what}", fix)
+
+    def clashes(self, name: str, other: str, fix: str = "leave one of them out") -> Finding:
+        """The finding that option `name` does not go with another flag."""
+        return self.breaks(name, f"does not go with {other}", fix)
+
     def to_dict(self) -> dict[str, Any]:
         """Options by the names under which users know them, sections inside as dictionaries; none: not known."""
         plain: dict[str, Any] = {}
@@ -232,36 +247,23 @@ def section(cls: type[Config]) -> Any:
     The engine names the concern, which is what type checkers see; users' scripts and files may leave it out.
     """
     made: Any = dataclass(kw_only=True)(cls)
-    owners: dict[str, str] = {}
-    shown: dict[str, str] = {}
-    for entry in fields(made):
-        if "concern" in entry.metadata:
-            owners |= {option.name: entry.name for option in fields(entry.metadata["concern"])}
-        shown |= dict.fromkeys(entry.metadata.get("shows", ()), entry.name)
-    for name, owner in {**owners, **shown}.items():
-        setattr(made, name, _forwarded(name, owner))
+    kinds = {entry.name: entry.metadata["concern"] for entry in fields(made) if "concern" in entry.metadata}
+    owner = {option.name: name for name, kind in kinds.items() for option in fields(kind)}
+    shown = {name: entry.name for entry in fields(made) for name in entry.metadata.get("shows", ())}
+    for name, place in {**owner, **shown}.items():
+        setattr(made, name, _forwarded(name, place))
     plain = made.__init__
 
     def __init__(self: Config, **given: Any) -> None:
-        flat: dict[str, dict[str, Any]] = {}
-        for name in owners.keys() & given.keys():
-            flat.setdefault(owners[name], {})[name] = given.pop(name)
-        for entry in fields(made):
-            if entry.name in flat:
-                given[entry.name] = entry.metadata["concern"](**flat[entry.name])
+        flat = {name: given.pop(name) for name in owner.keys() & given.keys()}
+        for place in {owner[name] for name in flat}:
+            given[place] = kinds[place](**{name: value for name, value in flat.items() if owner[name] == place})
         plain(self, **given)
 
     made.__init__ = __init__
     return made
 
 
-def _forwarded(name: str, owner: str) -> property:
-    """An attribute that is the field `name` of the config in the field `owner`."""
-
-    def read(self: Config) -> Any:
-        return getattr(getattr(self, owner), name)
-
-    def write(self: Config, value: Any) -> None:
-        setattr(getattr(self, owner), name, value)
-
-    return property(read, write)
+def _forwarded(name: str, place: str) -> property:
+    """An attribute that is the field `name` of the config in the field `place`."""
+    return property(attrgetter(f"{place}.{name}"), lambda config, value: setattr(getattr(config, place), name, value))

@@ -1,4 +1,4 @@
-"""What the network reads: files, tokenizer, batch sizes."""
+"""What the network reads: files, tokenizer, batch sizes, conversations."""
 
 from __future__ import annotations
 
@@ -6,9 +6,81 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from parallel_core.config.base import Config, option
-from parallel_core.config.instruction import InstructionConfig
-from parallel_core.config.tokenizer import TokenizerConfig
 from parallel_core.findings import Finding
+
+
+@dataclass(kw_only=True)
+class InstructionConfig(Config):
+    """How prompts and answers become samples."""
+
+    enabled: bool = option("--is-instruction-dataset", False)
+    """Samples are prompts with answers; only answers carry loss."""
+    labels_in_data: bool = option("--train-mode", False)
+    """Data files hold, after each sequence's tokens, as many labels."""
+    sft: bool = option("--sft", False)
+    """Read files of messages, tokenised while training, as Megatron does."""
+    prompt_type: str | None = option("--prompt-type", None)
+    """Name of the chat template that the data were made with."""
+    prompt_type_path: str | None = option("--prompt-type-path", None)
+    """JSON file of chat templates."""
+    pack: bool = option("--pack", False)
+    """Fill each sample with several conversations."""
+    neat_pack: bool = option("--neat-pack", False)
+    """The data's attention mask counts packed conversations, by which they are kept from attending to each other."""
+    pad_to_seq_length: bool = option("--no-pad-to-seq-lengths", True)
+    """Pad every sample to the full length."""
+    pad_to_multiple_of: int = option("--pad-to-multiple-of", 8, at_least=1)
+    """Otherwise to the next multiple of this."""
+    padding_side: str = option("--tokenizer-padding-side", "right", choices=("left", "right"))
+    """Where the padding goes."""
+    padded_samples: bool = option("--padded-samples", False)
+    """Repeat samples until the data set is a whole number of batches."""
+    cut_max_seqlen: bool = option("--cut-max-seqlen", False)
+    """Cut conversations that are too long instead of leaving them out."""
+    shuffle: bool = option("--no-shuffle", True)
+    """Read conversations in random order."""
+    full_shuffle: bool = option("--full-shuffle-instruction-dataset", False)
+    """Shuffle all passes over the data together."""
+    fix_sub_seq_length: int = option("--fix-sub-seq-length", -1, at_least=-1)
+    """Cut packed samples into pieces of this length; -1: at the conversations' ends."""
+    enable_thinking: bool | None = option("--enable-thinking", None)
+    """Fill the template's place for reasoning; none: by the data."""
+
+
+@dataclass(kw_only=True)
+class TokenizerConfig(Config):
+    """How the tokenizer is read, and the tokens that are added to it."""
+
+    legacy_tokenizer: bool = option("--legacy-tokenizer", False)
+    """Megatron's older tokenizers: HuggingFace's and Llama2's begin texts with BOS, and special tokens show in text."""
+    vocab_extra_ids: int = option("--vocab-extra-ids", 0, at_least=0)
+    """Number of tokens <extra_id_N> behind the vocabulary."""
+    tokenizer_special_tokens: list[str] | None = option("--tokenizer-special-tokens", None)
+    """Tokens that are added to the vocabulary, or that have its first ids."""
+    tokenizer_hf_include_special_tokens: bool | None = option("--tokenizer-hf-include-special-tokens", None)
+    """Put BOS and EOS around each text as the HuggingFace folder says; none: as the kind of tokenizer does."""
+    trust_remote_code: bool = option("--trust-remote-code", False)
+    """Run the code of a HuggingFace folder that nothing else reads."""
+    tiktoken_pattern: str | None = option("--tiktoken-pattern", None, choices=("v1", "v2"))
+    """How text is cut into words; v2 also where the case of letters changes."""
+    tiktoken_num_special_tokens: int = option("--tiktoken-num-special-tokens", 1000, at_least=3)
+    """Ids in front of the vocabulary, for special tokens and placeholders."""
+    tokenizer_sentencepiece_legacy: bool = option("--tokenizer-sentencepiece-legacy", False)
+    """Look for the added special tokens in text."""
+    tokenizer_sentencepiece_ignore_extra_whitespaces: bool = option(
+        "--no-tokenizer-sentencepiece-ignore-extra-whitespaces", True
+    )
+    """Drop the blanks that the SentencePiece model drops."""
+    null_tokenizer_eod_id: int | None = option("--null-tokenizer-eod-id", None, at_least=0)
+    """Id that ends a document; none: one more than the data's ids."""
+    null_tokenizer_pad_id: int = option("--null-tokenizer-pad-id", -1, at_least=-1)
+    """Id that fills up samples; -1: none."""
+    sft_tokenizer_prompt_format: str = option(
+        "--sft-tokenizer-prompt-format",
+        "nemotron-h-aligned",
+        choices=("nemotron-h-aligned", "nemotron-nano-v2", "identity", "default"),
+    )
+    """How conversations are written and which token fills up samples."""
 
 
 @dataclass(kw_only=True)

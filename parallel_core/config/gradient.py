@@ -98,17 +98,13 @@ class GradientConfig(Config):
     def rules(self) -> Iterator[Finding]:
         if self.use_distributed_optimizer and self.zero_stage == 0:
             rule = "--use-distributed-optimizer is stage 1 and part of the higher ones"
-            yield Finding("--zero-stage", 0, rule, "leave one of them out")
+            yield self.breaks("zero_stage", rule, "leave one of them out")
         if self.cpu_offload_params and self.zero_stage != 3:
             rule = "only weights that are gathered when they are needed can lie elsewhere: needs --zero-stage 3"
-            yield Finding("--cpu-offload-params", None, rule, "add it, or leave --cpu-offload-params out")
+            yield self.breaks("cpu_offload_params", rule, "add it, or leave --cpu-offload-params out")
         if self.num_distributed_optimizer_instances > 1 and not self.use_distributed_optimizer:
-            yield Finding(
-                "--num-distributed-optimizer-instances",
-                self.num_distributed_optimizer_instances,
-                "says how often the state of --use-distributed-optimizer is there",
-                "add that or leave this out",
-            )
+            fix = "add that or leave this out"
+            yield self.needs("num_distributed_optimizer_instances", "--use-distributed-optimizer", fix)
 
 
 def _is_on_later_stage(coordinates: Coordinates) -> bool:

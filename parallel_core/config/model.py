@@ -12,13 +12,13 @@ from parallel_core.config.families import (
     RopeScalingConfig,
     ScalesConfig,
     SlidingWindowConfig,
+    SparseAttentionConfig,
 )
 from parallel_core.config.fused import FusedOperators
 from parallel_core.config.lora import LoraConfig
 from parallel_core.config.moe import MoEConfig
 from parallel_core.config.parallel import ParallelConfig
 from parallel_core.config.recompute import MEGATRON_NAMES, RecomputeConfig
-from parallel_core.config.sparse_attention import SparseAttentionConfig
 from parallel_core.config.training import TrainingConfig
 from parallel_core.numerics.activations import ACTIVATIONS
 from parallel_core.numerics.dtypes import FLOATS
@@ -178,18 +178,13 @@ class ModelConfig(Config):
     apply_swiglu_fusion: bool = option("--use-fused-swiglu", False, of="run")
     """Swiglu by the device's fused operator."""
 
+    # The sibling sections, set by `AllConfig`.
     parallel_config: ParallelConfig = sibling()
-    """The sibling section, set by `AllConfig`."""
     dataset_config: DatasetConfig = sibling()
-    """The sibling section, set by `AllConfig`."""
     training_config: TrainingConfig = sibling()
-    """The sibling section, set by `AllConfig`."""
     moe_config: MoEConfig = sibling()
-    """The sibling section, set by `AllConfig`."""
     lora_config: LoraConfig = sibling()
-    """The sibling section, set by `AllConfig`."""
     recompute_config: RecomputeConfig = sibling(shows=MEGATRON_NAMES)
-    """The sibling section, set by `AllConfig`."""
 
     def derive(self) -> None:
         self.fill("unpadded_vocab_size", lambda: self.vocab_size)

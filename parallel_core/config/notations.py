@@ -1,9 +1,10 @@
-"""How people write the shares of --split and the blends of --data-path: read here for rules and data sets."""
+"""How people write shares of --split, blends of --data-path and patterns of layers, for rules and data sets."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from parallel_core.findings import ConfigError, Finding
 
@@ -42,3 +43,13 @@ def _is_number(word: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def wrong_pattern(pattern: Any, layers: int, zero: str, one: str) -> Iterator[str]:
+    """The rules that a pattern of layers breaks: every so many-th, or a list of 0 (`zero`) and 1 (`one`) by layer."""
+    if isinstance(pattern, list) and len(pattern) != layers:
+        yield f"has {len(pattern)} entries, must have --num-layers {layers}"
+    if isinstance(pattern, list) and any(entry not in (0, 1) for entry in pattern):
+        yield f"entries must be 0 ({zero}) or 1 ({one})"
+    if isinstance(pattern, int) and pattern < 1:
+        yield "must be at least 1"

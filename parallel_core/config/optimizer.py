@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from parallel_core.config.base import Config, concern, option, section
@@ -123,3 +124,28 @@ class OptimizerConfig(Config):
         if self.apply_wd_to_qk_layernorm and self.no_weight_decay_params is not None:
             rule = "--no-weight-decay-params alone says which parameters are not decayed"
             yield Finding("--apply-wd-to-qk-layernorm", None, rule, "leave one of them out")
+
+
+@dataclass(kw_only=True)
+class OffloadConfig(Config):
+    """Optimizer states in host memory, or in a file ("ZeRO-Offload", 2021; "ZeRO-Infinity", 2021)."""
+
+    cpu_offload_optimizer: bool = option("--cpu-offload-optimizer", False)
+    """Keep optimizer states in host memory, and update there."""
+    optimizer_offload_fraction: float = option("--optimizer-offload-fraction", 1.0, at_least=0, at_most=1)
+    """Share of the optimizer states that is kept in host memory, or in the file."""
+    nvme_path: str | None = option("--nvme-path", None)
+    """Directory of files in which optimizer states are kept, and mapped into host memory where they are updated."""
+
+    @property
+    def offloads_optimizer(self) -> bool:
+        """Whether optimizer states lie elsewhere than on the device."""
+        return (self.cpu_offload_optimizer or self.nvme_path is not None) and self.optimizer_offload_fraction > 0
+
+    def rules(self) -> Iterator[Finding]:
+        if self.cpu_offload_optimizer and self.nvme_path is not None:
+            rule = "--cpu-offload-optimizer keeps the same states in host memory"
+            yield Finding("--nvme-path", self.nvme_path, rule, "leave one of them out")
+        if self.optimizer_offload_fraction < 1 and not (self.cpu_offload_optimizer or self.nvme_path is not None):
+            rule = "needs --cpu-offload-optimizer (--optimizer-cpu-offload) or --nvme-path"
+            yield Finding("--optimizer-offload-fraction", self.optimizer_offload_fraction, rule, "add one of them")

@@ -17,7 +17,7 @@ from parallel_core.sizes import (
     model_copies_are_whole,
     model_parallel_size,
 )
-from parallel_core.system.devices import is_on_cpu
+from parallel_core.system.environment import is_on_cpu
 
 
 @section
@@ -105,6 +105,11 @@ class ParallelConfig(Config):
     """The configuration that this is a section of, set by `AllConfig`: a job is initialised with this section."""
 
     @property
+    def chunks(self) -> int:
+        """Model chunks on each stage: 1 without interleaving."""
+        return self.virtual_pipeline_model_parallel_size or 1
+
+    @property
     def model_parallel_size(self) -> int:
         """Ranks that hold one copy of the model and of a sequence."""
         return model_parallel_size(self)
@@ -141,7 +146,7 @@ class ParallelConfig(Config):
         """The pipeline schedule; if none is given, interleaved with virtual stages and 1F1B without."""
         if self.pipeline_schedule is not None:
             return self.pipeline_schedule
-        return "interleaved" if (self.virtual_pipeline_model_parallel_size or 1) > 1 else "1f1b"
+        return "interleaved" if self.chunks > 1 else "1f1b"
 
     @property
     def num_distributed_optimizer_instances(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from parallel_core.config.base import Config, Unknown, judge, option
 from parallel_core.findings import Finding
@@ -66,89 +67,63 @@ class PrecisionConfig(Config):
 
     def rules(self) -> Iterator[Finding]:
         """Each is judged on its own, so that a wrong value hides no other mistake."""
-        kind = type(self)
-        return judge(
-            (
-                kind._one_type,
-                kind._scales_are_normal,
-                kind._begins_above_the_smallest,
-                kind._window_is_whole,
-                kind._windows_are_in_order,
-                kind._hysteresis_is_deepspeeds,
-            ),
-            self,
-        )
+        return judge(type(self)._RULES, self)
 
     def _one_type(self) -> Iterator[Finding]:
         if self.bf16 and self.fp16:
-            rule = "does not go with --bf16: only one of the two can be the compute type"
-            yield Finding("--fp16", None, rule, "remove one")
+            yield self.clashes("fp16", "--bf16: only one of the two can be the compute type", "remove one")
 
     def _scales_are_normal(self) -> Iterator[Finding]:
         """Losses and gradients are multiplied and divided by them in float32."""
-        scales = {
-            "--loss-scale": self.loss_scale,
-            "--initial-loss-scale": self.loss_scale_value,
-            "--min-loss-scale": self.min_loss_scale,
-        }
-        for flag, scale in scales.items():
+        for name in ("loss_scale", "loss_scale_value", "min_loss_scale"):
+            scale = getattr(self, name)
             if not (scale is None or isinstance(scale, Unknown) or _SMALLEST <= scale <= _LARGEST):
-                yield Finding(
-                    flag, float(scale), "must be between 2^-126 and 2^127, as float32's numbers are", "change it"
-                )
+                rule = "must be between 2^-126 and 2^127, as float32's numbers are"
+                yield self.breaks(name, rule, "change it", value=float(scale))
 
     def _begins_above_the_smallest(self) -> Iterator[Finding]:
         if self.loss_scale_value < self.min_loss_scale:
             rule = f"must not be less than --min-loss-scale {self.min_loss_scale:g}"
-            yield Finding("--initial-loss-scale", self.loss_scale_value, rule, "raise it")
+            yield self.breaks("loss_scale_value", rule, "raise it")
 
     def _window_is_whole(self) -> Iterator[Finding]:
         if self.loss_scale_window % 1 != 0:
-            rule = "must be a whole number: it counts steps"
-            yield Finding("--loss-scale-window", self.loss_scale_window, rule, "round it")
+            yield self.breaks("loss_scale_window", "must be a whole number: it counts steps", "round it")
 
     def _windows_are_in_order(self) -> Iterator[Finding]:
         if self.loss_scaler == "adaptive" and self.max_loss_scale_window <= self.min_loss_scale_window:
             rule = f"must be above --min-scale-window {self.min_loss_scale_window}"
-            yield Finding("--max-scale-window", self.max_loss_scale_window, rule, "raise it")
+            yield self.breaks("max_loss_scale_window", rule, "raise it")
 
     def _hysteresis_is_deepspeeds(self) -> Iterator[Finding]:
         if self.consecutive_hysteresis and self.loss_scaler != "deepspeed":
-            yield Finding("--consecutive-hysteresis", None, f"--loss-scaler {self.loss_scaler} has none", "remove it")
+            yield self.breaks("consecutive_hysteresis", f"--loss-scaler {self.loss_scaler} has none", "remove it")
 
-
-def _dynamic(config: PrecisionConfig) -> LossScaler:
-    return DynamicLossScaler(
-        scale=config.loss_scale_value,
-        min_scale=config.min_loss_scale,
-        factor=config.loss_scale_factor,
-        window=int(config.loss_scale_window),
-        hysteresis=config.loss_scale_hysteresis,
+    _RULES = (
+        *(_one_type, _scales_are_normal, _begins_above_the_smallest),
+        *(_window_is_whole, _windows_are_in_order, _hysteresis_is_deepspeeds),
     )
 
 
-def _deepspeed(config: PrecisionConfig) -> LossScaler:
-    return DeepSpeedLossScaler(
-        scale=config.loss_scale_value,
-        min_scale=config.min_loss_scale,
-        window=int(config.loss_scale_window),
-        hysteresis=config.loss_scale_hysteresis,
-        consecutive_hysteresis=config.consecutive_hysteresis,
-    )
+def _common(config: PrecisionConfig) -> dict[str, Any]:
+    return {
+        "scale": config.loss_scale_value,
+        "min_scale": config.min_loss_scale,
+        "window": int(config.loss_scale_window),
+        "hysteresis": config.loss_scale_hysteresis,
+    }
 
 
-def _adaptive(config: PrecisionConfig) -> LossScaler:
-    return AdaptiveLossScaler(
+_MAKERS: dict[str, Callable[[PrecisionConfig], LossScaler]] = {
+    "dynamic": lambda config: DynamicLossScaler(factor=config.loss_scale_factor, **_common(config)),
+    "deepspeed": lambda config: DeepSpeedLossScaler(
+        consecutive_hysteresis=config.consecutive_hysteresis, **_common(config)
+    ),
+    "adaptive": lambda config: AdaptiveLossScaler(
         config.loss_scale_value,
         config.loss_scale_factor,
         int(config.loss_scale_window),
         config.max_loss_scale_window,
         config.min_loss_scale_window,
-    )
-
-
-_MAKERS: dict[str, Callable[[PrecisionConfig], LossScaler]] = {
-    "dynamic": _dynamic,
-    "deepspeed": _deepspeed,
-    "adaptive": _adaptive,
+    ),
 }

@@ -69,9 +69,5 @@ class ProfilerConfig(Config):
 
     def rules(self) -> Iterator[Finding]:
         if self.profile and self.profile_step_end < self.profile_step_start:
-            yield Finding(
-                "--profile-step-end",
-                self.profile_step_end,
-                f"must not come before --profile-step-start {self.profile_step_start}",
-                "raise it",
-            )
+            rule = f"must not come before --profile-step-start {self.profile_step_start}"
+            yield self.breaks("profile_step_end", rule, "raise it")

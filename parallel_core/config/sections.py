@@ -26,3 +26,16 @@ class Sections:
     moe_config: MoEConfig = field(default_factory=MoEConfig)
     lora_config: LoraConfig = field(default_factory=LoraConfig)
     recompute_config: RecomputeConfig = field(default_factory=RecomputeConfig)
+
+    @property
+    def has_too_many_stages(self) -> bool:
+        """Whether rules refuse so many pipeline stages: then nothing is laid out for each of them."""
+        return self._exceeds_layers(self.parallel_config.pipeline_model_parallel_size)
+
+    @property
+    def has_too_many_chunks(self) -> bool:
+        """The same of virtual stages."""
+        return self._exceeds_layers(self.parallel_config.chunks * self.parallel_config.pipeline_model_parallel_size)
+
+    def _exceeds_layers(self, parts: int) -> bool:
+        return parts > self.model_config.num_layers + 2  # embedding and output layer may count as layers

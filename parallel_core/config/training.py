@@ -6,7 +6,7 @@ from parallel_core.config.base import Config, concern, option, section
 from parallel_core.config.checkpoint import CheckpointConfig
 from parallel_core.config.gradient import GradientConfig
 from parallel_core.config.log import LogConfig
-from parallel_core.config.offload import OffloadConfig
+from parallel_core.config.optimizer import OffloadConfig
 from parallel_core.config.precision import PrecisionConfig
 from parallel_core.config.profiler import ProfilerConfig
 

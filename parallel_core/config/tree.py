@@ -23,12 +23,12 @@ class Option(NamedTuple):
 
     @property
     def flag(self) -> str:
-        return self.field.metadata["flag"]
+        return str(self.field.metadata["flag"])
 
     @property
     def of(self) -> str:
         """What an option of the model or its experts is of: "network", "shapes" or "run" (see `option`)."""
-        return self.field.metadata["of"]
+        return str(self.field.metadata["of"])
 
     @property
     def default(self) -> Any:

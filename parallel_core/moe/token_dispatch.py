@@ -71,7 +71,7 @@ def sorted_by_expert(experts: Array, num_experts: int, rows: Array | None = None
     return SortedChoices(_padded(choices, counts, rows), rows)
 
 
-def _padded(values: Array, counts: Array, rows: Array) -> np.ndarray:
+def _padded(values: Array, counts: Array, rows: Array) -> Array:
     """Values of so many rows of each expert, counts [E]: -1 behind them where it has more, rows [E]."""
     padded = np.full(rows.sum(), NONE, values.dtype)
     padded[np.arange(len(values)) + np.repeat(_starts(rows) - _starts(counts), counts)] = values
@@ -121,7 +121,7 @@ def by_expert(received: Array) -> Array:
     """
     lengths = received.T.reshape(-1)
     starts = (np.cumsum(received).reshape(received.shape) - received).T.reshape(-1)
-    return (np.arange(lengths.sum()) + np.repeat(starts - _starts(lengths), lengths)).astype(np.int32)
+    return np.asarray((np.arange(lengths.sum()) + np.repeat(starts - _starts(lengths), lengths)).astype(np.int32))
 
 
 def inverse(order: Array) -> Array:

@@ -1,7 +1,7 @@
 """Options that act only beside something else: one row a condition under which options do nothing, and what they need.
 
 Megatron lets such flags pass, so they are no findings; who reads a user's words says the reason. Options that never
-have an effect: `always`.
+have an effect: `row.ALWAYS`.
 """
 
 from __future__ import annotations

@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 from parallel_core.config.all import AllConfig
-from parallel_core.config.moe import BALANCING_LOSSES, SPARSE_MIXER, MoEConfig
-from parallel_core.config.moe_monitors import MoEMonitorConfig
-from parallel_core.no_effect.row import Idle, below, needs
+from parallel_core.config.moe import BALANCING_LOSSES, SPARSE_MIXER, MoEConfig, MoEMonitorConfig
+from parallel_core.no_effect.row import Idle, all_of, below, needs, unless, where
 
 
 def _routes_in_its_own_way(config: AllConfig) -> bool:
     return not {"sinkhorn", SPARSE_MIXER}.isdisjoint(config.moe_config.balancing)
-
-
-def _limits_no_groups(config: AllConfig) -> bool:
-    moe = config.moe_config
-    balances_groups = moe.moe_device_level_aux_loss_coeff or moe.moe_comm_aux_loss_coeff
-    return moe.moe_router_group_topk is None and not balances_groups
 
 
 def _scores_sum_to_one(config: AllConfig) -> bool:
@@ -24,26 +17,25 @@ def _scores_sum_to_one(config: AllConfig) -> bool:
     return moe.moe_router_score_function == "sigmoid" or not moe.moe_router_pre_softmax or moe.moe_router_topk == 1
 
 
-def _keeps_its_tokens(config: AllConfig) -> bool:
-    parallel = config.parallel_config
-    return parallel.expert_model_parallel_size * parallel.expert_tensor_parallel_size == 1
+def _has_no_balancing_loss(config: AllConfig) -> bool:
+    return set(BALANCING_LOSSES).isdisjoint(config.moe_config.balancing)
 
 
-def _copies_none(config: AllConfig) -> bool:
-    """Whether a hot expert is on every rank anyway, and takes as many tokens as a cold one."""
-    return config.parallel_config.expert_model_parallel_size == 1 and config.moe_config.cold_token_percent == 1
-
-
-def _routes_in_that_type(config: AllConfig) -> bool:
-    return config.moe_config.moe_router_dtype == "fp32" and config.model_config.compute_dtype == "float32"
-
+_OF_EXPERTS = f"{below(MoEConfig, 'num_experts', 'monitors')} {below(MoEMonitorConfig)} expert_tensor_parallel_size"
+_HOT_NEED = "needs --expert-model-parallel-size 2 or more, or --cold-token-percent below 1"
+_OWN_WAY = "--moe-router-load-balancing-type sinkhorn and sparsemixer_topk choose and weigh experts in their own way"
+_TO_ALL = "needs --moe-token-dispatcher-type alltoall: an all-gather sends every token to every rank"
+_SUM_TO_ONE = "scores of the chosen experts sum to one already, unless several come out of --moe-router-pre-softmax"
+_ALONE = "--moe-router-score-function sigmoid scores each expert alone"
+_KEEPS_TOKENS = all_of(where("expert_model_parallel_size", 1), where("expert_tensor_parallel_size", 1))
+_COPIES_NONE = all_of(where("expert_model_parallel_size", 1), where("cold_token_percent", 1))
+"""A hot expert is on every rank anyway, and takes as many tokens as a cold one."""
+_LIMITLESS = map(unless, ("moe_router_group_topk", "moe_device_level_aux_loss_coeff", "moe_comm_aux_loss_coeff"))
+_IN_FLOAT32 = all_of(where("moe_router_dtype", "fp32"), where("compute_dtype", "float32"))
+_STAY = "beside adapters the biases of experts stay as they are"
 
 ROWS = (
-    Idle(
-        f"{below(MoEConfig, 'num_experts', 'monitors')} {below(MoEMonitorConfig)} expert_tensor_parallel_size",
-        lambda config: config.moe_config.num_experts is None,
-        "there are no experts without --num-experts",
-    ),
+    Idle(_OF_EXPERTS, where("num_experts", None), "there are no experts without --num-experts"),
     needs("moe_log_drop_rate", "moe_drop_rate_capacity_factor"),
     needs("save_token_distribution", "summary_dir summary_collect_freq"),
     needs("moe_router_enable_expert_bias", "moe_router_bias_update_rate"),
@@ -52,48 +44,24 @@ ROWS = (
     needs("moe_shared_expert_intermediate_size", "moe_shared_expert_gate moe_shared_expert_overlap"),
     needs("moe_grouped_gemm", "enable_gmm_safe_tokens"),
     needs("hot_expert_num", "cold_token_percent hot_expert_update_step"),
-    Idle(
-        "hot_expert_num hot_expert_update_step",
-        _copies_none,
-        "needs --expert-model-parallel-size 2 or more, or --cold-token-percent below 1",
-    ),
+    Idle("hot_expert_num hot_expert_update_step", _COPIES_NONE, _HOT_NEED),
     Idle(
         "moe_router_score_function moe_router_pre_softmax moe_router_norm_topk_prob moe_router_topk_scaling_factor "
         "moe_router_num_groups moe_router_group_topk moe_router_group_score_topk moe_router_enable_expert_bias "
         "moe_router_bias_update_rate",
         _routes_in_its_own_way,
-        "--moe-router-load-balancing-type sinkhorn and sparsemixer_topk choose and weigh experts in their own way",
+        _OWN_WAY,
     ),
-    Idle(
-        "moe_aux_loss_coeff",
-        lambda config: set(BALANCING_LOSSES).isdisjoint(config.moe_config.balancing),
-        "this --moe-router-load-balancing-type is no loss",
-    ),
-    Idle(
-        "moe_pad_expert_input_to_capacity",
-        lambda config: config.moe_config.moe_token_dispatcher_type == "allgather",
-        "needs --moe-token-dispatcher-type alltoall: an all-gather sends every token to every rank",
-    ),
-    Idle("moe_router_num_groups", _limits_no_groups, "limits nothing without --moe-router-group-topk"),
-    Idle(
-        "moe_router_pre_softmax",
-        lambda config: config.moe_config.moe_router_score_function == "sigmoid",
-        "--moe-router-score-function sigmoid scores each expert alone",
-    ),
-    Idle(
-        "moe_router_norm_topk_prob",
-        _scores_sum_to_one,
-        "scores of the chosen experts sum to one already, unless several come out of --moe-router-pre-softmax",
-    ),
-    Idle("moe_router_dtype", _routes_in_that_type, "the router computes in float32 already"),
+    Idle("moe_aux_loss_coeff", _has_no_balancing_loss, "this --moe-router-load-balancing-type is no loss"),
+    Idle("moe_pad_expert_input_to_capacity", where("moe_token_dispatcher_type", "allgather"), _TO_ALL),
+    Idle("moe_router_num_groups", all_of(*_LIMITLESS), "limits nothing without --moe-router-group-topk"),
+    Idle("moe_router_pre_softmax", where("moe_router_score_function", "sigmoid"), _ALONE),
+    Idle("moe_router_norm_topk_prob", _scores_sum_to_one, _SUM_TO_ONE),
+    Idle("moe_router_dtype", _IN_FLOAT32, "the router computes in float32 already"),
     Idle(
         "moe_token_dispatcher_type moe_shared_expert_overlap",
-        _keeps_its_tokens,
+        _KEEPS_TOKENS,
         "no token leaves its rank without --expert-model-parallel-size",
     ),
-    Idle(
-        "moe_router_bias_update_rate",
-        lambda config: config.lora_config.use_lora,
-        "beside adapters the biases of experts stay as they are",
-    ),
+    Idle("moe_router_bias_update_rate", lambda config: config.lora_config.use_lora, _STAY),
 )

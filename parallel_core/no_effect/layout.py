@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 from parallel_core.config.all import AllConfig
-from parallel_core.no_effect.row import Idle, needs
-
-
-def _has_one_stage(config: AllConfig) -> bool:
-    return config.parallel_config.pipeline_model_parallel_size == 1
+from parallel_core.no_effect.row import Idle, all_of, needs, unless, where
 
 
 def _has_one_replica(config: AllConfig) -> bool:
@@ -21,7 +17,8 @@ def _divides_exactly(config: AllConfig) -> bool:
 
 
 def _fits_one_order(config: AllConfig) -> bool:
-    return _has_one_stage(config) or config.parallel_config.data_parallel_size == 1
+    parallel = config.parallel_config
+    return parallel.pipeline_model_parallel_size == 1 or parallel.data_parallel_size == 1
 
 
 def _is_on_cpu(config: AllConfig) -> bool:
@@ -32,22 +29,21 @@ def _attends_in_one_way(config: AllConfig) -> bool:
     return _is_on_cpu(config) and config.parallel_config.kernels != "ops"
 
 
+_REDUCED_IN_BF16 = all_of(where("grad_reduce_in_bf16", True), where("compute_dtype", "bfloat16"))
+_ACCUMULATED = "gradients of float32 and bfloat16 weights are added up in float32 in any case"
+
 ROWS = (
-    Idle(
-        "sequence_parallel",
-        lambda config: config.parallel_config.tensor_model_parallel_size == 1,
-        "needs --tensor-model-parallel-size 2 or more",
-    ),
+    Idle("sequence_parallel", where("tensor_model_parallel_size", 1), "needs --tensor-model-parallel-size 2 or more"),
     Idle(
         "context_parallel_algo ulysses_degree_in_cp",
-        lambda config: config.parallel_config.context_parallel_size == 1,
+        where("context_parallel_size", 1),
         "needs --context-parallel-size 2 or more",
     ),
     Idle(
         "virtual_pipeline_model_parallel_size num_layers_per_virtual_pipeline_stage num_layer_list offset "
         "decoder_first_pipeline_num_layers decoder_last_pipeline_num_layers overlap_p2p_comm variable_seq_lengths "
         "account_for_embedding_in_pipeline_split account_for_loss_in_pipeline_split",
-        _has_one_stage,
+        where("pipeline_model_parallel_size", 1),
         "needs --pipeline-model-parallel-size 2 or more",
     ),
     Idle("rank_order", _fits_one_order, "needs pipeline and data parallelism, whose order it is"),
@@ -59,34 +55,20 @@ ROWS = (
     ),
     Idle("average_in_collective", _divides_exactly, "float32 and bfloat16 are divided by this number exactly"),
     needs("overlap_grad_reduce", "delay_grad_reduce"),
-    Idle(
-        "bucket_size",
-        lambda config: not config.training_config.gradient.wrap_with_ddp,
-        "there is one bucket with --no-wrap-with-ddp",
-    ),
+    Idle("bucket_size", unless("wrap_with_ddp"), "there is one bucket with --no-wrap-with-ddp"),
     Idle(
         "bucket_size wrap_with_ddp",
-        lambda config: config.training_config.gradient.zero_stage >= 2,
+        where("zero_stage", 2, 3),
         "with ZeRO stages 2 and 3 (--zero-stage) a bucket is a layer",
     ),
     Idle(
         "parallel_optimizer_comm_recompute",
-        lambda config: config.training_config.gradient.zero_stage != 3,
+        unless("zero_stage", 3),
         "needs --zero-stage 3: weights are whole all the time",
     ),
-    Idle(
-        "accumulate_allreduce_grads_in_fp32",
-        lambda config: (
-            config.training_config.gradient.grad_reduce_in_bf16 and config.model_config.compute_dtype == "bfloat16"
-        ),
-        "--grad-reduce-in-bf16 counts, as in Megatron",
-    ),
-    Idle(
-        "accumulate_allreduce_grads_in_fp32",
-        lambda config: config.model_config.params_dtype != "float16",
-        "gradients of float32 and bfloat16 weights are added up in float32 in any case",
-    ),
-    Idle("grad_reduce_in_bf16", lambda config: config.model_config.compute_dtype != "bfloat16", "needs --bf16"),
+    Idle("accumulate_allreduce_grads_in_fp32", _REDUCED_IN_BF16, "--grad-reduce-in-bf16 counts, as in Megatron"),
+    Idle("accumulate_allreduce_grads_in_fp32", unless("params_dtype", "float16"), _ACCUMULATED),
+    Idle("grad_reduce_in_bf16", unless("compute_dtype", "bfloat16"), "needs --bf16"),
     Idle("use_flash_attention", _attends_in_one_way, "on a CPU attention keeps no scores in any case (--kernels host)"),
     Idle("deterministic_mode", _is_on_cpu, "a CPU gives the same bits in any case"),
     Idle("apply_rope_fusion apply_swiglu_fusion input_layout", _is_on_cpu, "a CPU has one form of these operators"),

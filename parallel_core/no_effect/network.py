@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from parallel_core.config.all import AllConfig
-from parallel_core.config.families import RopeScalingConfig
-from parallel_core.no_effect.row import Idle, below, needs
+from parallel_core.config.families import RopeScalingConfig, SparseAttentionConfig
+from parallel_core.no_effect.row import Idle, all_of, below, needs, unless, where
 
 
 def _has_no_tanh_gelu(config: AllConfig) -> bool:
@@ -28,10 +26,6 @@ _READ_BY = {
 """Kind of rotary scaling -> what it alone reads."""
 
 
-def _is_not_scaled_by(kind: str) -> Callable[[AllConfig], bool]:
-    return lambda config: config.model_config.rope_scaling.type != kind
-
-
 def _is_long(config: AllConfig) -> bool:
     """Whether sequences are longer than those that a model was first trained on."""
     model = config.model_config
@@ -51,6 +45,28 @@ def _sharpens_nothing(config: AllConfig) -> bool:
     return not is_read or model.rotary_factor == 1
 
 
+def _turns_all_of_its_part(config: AllConfig) -> bool:
+    return config.model_config.rotating_share != config.model_config.rotary_percent
+
+
+def _sees_all(config: AllConfig) -> bool:
+    return config.model_config.fa_config.pre_tokens >= config.model_config.seq_length
+
+
+_ROTARY = (
+    "rotary_base rotary_percent rotary_interleaved rotary_seq_len_interpolation_factor apply_rope_fusion",
+    *(f"rope_scaling.{name}" for name in below(RopeScalingConfig, "longrope_freqs_type").split()),
+)
+_NO_LONGER = "sequences are no longer than --original-max-position-embeddings"
+_LONGER = "sequences are longer than --original-max-position-embeddings"
+_TURNS_A_PART = all_of(where("multi_latent_attention.enabled", True), where("position_embedding_type", "none"))
+_OWN_SIZES = "latent attention's heads have sizes of their own, and its projections no bias of this name"
+_NOT_ROTATING = "there are no rotary positions without --position-embedding-type rope"
+_TURNED = "where latent attention's positions are stretched all of its rotary part rotates"
+_BY_FACTORS = "--rope-scaling-type longrope stretches by --long-factor and --short-factor"
+_NO_INDEXER = "there is no indexer without --experimental-attention-variant dsa or --enable-dsa-indexer"
+_NO_DROPOUT = "sparse attention has no dropout on its probabilities, as in Megatron"
+
 ROWS = (
     needs("group_query_attention", "num_query_groups"),
     needs("use_sandwich_norm", "attn_post_norm_scale ffn_post_norm_scale"),
@@ -60,62 +76,25 @@ ROWS = (
         "q_lora_rank kv_lora_rank qk_head_dim qk_pos_emb_head_dim v_head_dim latent_norm_epsilon rotary_scaling_factor",
     ),
     needs("qk_layernorm", "apply_wd_to_qk_layernorm latent_norm_epsilon"),
-    Idle(
-        "kv_channels qkv_has_bias",
-        lambda config: config.model_config.multi_latent_attention.enabled,
-        "latent attention's heads have sizes of their own, and its projections no bias of this name",
-    ),
-    Idle(
-        "position_embedding_type",
-        lambda config: (
-            config.model_config.multi_latent_attention.enabled and config.model_config.position_embedding_type == "none"
-        ),
-        "latent attention turns a part of each head in any case",
-    ),
-    Idle(
-        "ffn_hidden_size",
-        _has_experts_alone,
-        "every layer has experts, whose width is --moe-ffn-hidden-size",
-    ),
+    Idle("kv_channels qkv_has_bias", where("multi_latent_attention.enabled", True), _OWN_SIZES),
+    Idle("position_embedding_type", _TURNS_A_PART, "latent attention turns a part of each head in any case"),
+    Idle("ffn_hidden_size", _has_experts_alone, "every layer has experts, whose width is --moe-ffn-hidden-size"),
     Idle("bias_gelu_fusion", _has_no_tanh_gelu, "needs --hidden-act gelu and linears with biases"),
-    Idle(
-        f"rotary_base rotary_percent rotary_interleaved rotary_seq_len_interpolation_factor apply_rope_fusion "
-        f"{' '.join(f'rope_scaling.{name}' for name in below(RopeScalingConfig, 'longrope_freqs_type').split())}",
-        lambda config: not config.model_config.rotates,
-        "there are no rotary positions without --position-embedding-type rope",
-    ),
-    Idle(
-        "rotary_percent",
-        lambda config: config.model_config.rotating_share != config.model_config.rotary_percent,
-        "where latent attention's positions are stretched all of its rotary part rotates",
-    ),
+    Idle(" ".join(_ROTARY), lambda config: not config.model_config.rotates, _NOT_ROTATING),
+    Idle("rotary_percent", _turns_all_of_its_part, _TURNED),
     Idle(
         "rope_scaling.factor original_max_position_embeddings",
-        lambda config: config.model_config.rope_scaling.type is None,
+        where("rope_scaling.type", None),
         "needs --rope-scaling-type or --use-rope-scaling",
     ),
-    *(Idle(names, _is_not_scaled_by(kind), f"needs --rope-scaling-type {kind}") for kind, names in _READ_BY.items()),
-    Idle(
-        "rope_scaling.factor",
-        lambda config: config.model_config.rope_scaling.type == "longrope",
-        "--rope-scaling-type longrope stretches by --long-factor and --short-factor",
-    ),
-    Idle(
-        "long_factor long_mscale",
-        lambda config: not _is_long(config),
-        "sequences are no longer than --original-max-position-embeddings",
-        of_lengths=True,
-    ),
-    Idle(
-        "short_factor short_mscale",
-        _is_long,
-        "sequences are longer than --original-max-position-embeddings",
-        of_lengths=True,
-    ),
+    *(needs("rope_scaling.type", names, kind) for kind, names in _READ_BY.items()),
+    Idle("rope_scaling.factor", where("rope_scaling.type", "longrope"), _BY_FACTORS),
+    Idle("long_factor long_mscale", lambda config: not _is_long(config), _NO_LONGER, of_lengths=True),
+    Idle("short_factor short_mscale", _is_long, _LONGER, of_lengths=True),
     Idle(
         "rope_scaling.type rope_scaling.factor",
         lambda config: config.model_config.rope_scaling.type == "dynamic" and not _is_long(config),
-        "sequences are no longer than --original-max-position-embeddings",
+        _NO_LONGER,
         of_lengths=True,
     ),
     Idle(
@@ -125,30 +104,13 @@ ROWS = (
         "a factor of 1 stretches nothing",
     ),
     Idle("mscale_all_dim", _sharpens_nothing, "needs --rope-scaling-type yarn and a factor above 1"),
-    Idle(
-        "dsa_indexer_n_heads dsa_indexer_head_dim dsa_indexer_topk dsa_indexer_loss_coeff dsa_indexer_use_sparse_loss",
-        lambda config: not config.model_config.sparse_attention.enabled,
-        "there is no indexer without --experimental-attention-variant dsa or --enable-dsa-indexer",
-    ),
-    Idle(
-        "attention_dropout_rate",
-        lambda config: config.model_config.sparse_attention.enabled,
-        "sparse attention has no dropout on its probabilities, as in Megatron",
-    ),
+    Idle(below(SparseAttentionConfig, "variant"), where("sparse_attention.variant", None), _NO_INDEXER),
+    Idle("attention_dropout_rate", unless("sparse_attention.variant", None), _NO_DROPOUT),
     Idle(
         "loss_scaling_factor share_embedding_and_output_weight",
-        lambda config: not config.model_config.multi_token_prediction.depths,
+        unless("multi_token_prediction.num_layers"),
         "no further token is predicted without --mtp-num-layers or --num-nextn-predict-layers",
     ),
-    Idle(
-        "pre_tokens",
-        lambda config: not config.model_config.fa_config.has_band,
-        "this --sparse-mode is causal over the whole sequence",
-    ),
-    Idle(
-        "pre_tokens sparse_mode",
-        lambda config: config.model_config.fa_config.pre_tokens >= config.model_config.seq_length,
-        "--pre-tockens leaves out no token of a sequence",
-        of_lengths=True,
-    ),
+    Idle("pre_tokens", unless("sparse_mode", 0, 4), "this --sparse-mode is causal over the whole sequence"),
+    Idle("pre_tokens sparse_mode", _sees_all, "--pre-tockens leaves out no token of a sequence", of_lengths=True),
 )

@@ -10,7 +10,7 @@ from parallel_core.blocks import layer_of
 from parallel_core.config.all import AllConfig
 from parallel_core.config.recompute import LISTED, RecomputeConfig
 from parallel_core.config.tree import FLAG_OF, OPTIONS, path_of
-from parallel_core.no_effect.row import Idle, below, needs
+from parallel_core.no_effect.row import Idle, below, needs, where
 from parallel_core.partition import chunk_counts, chunk_layers
 from parallel_core.recompute import RecomputePlan, beyond
 
@@ -62,6 +62,8 @@ def beyond_the_stages(config: AllConfig) -> Iterator[str]:
             yield f"{config.named.get(path, FLAG_OF[path])}: {clause}: the rest asks for nothing"
 
 
+_ASKING = ("recompute_granularity", "recompute_method", "recompute_num_layers", "recompute")
+
 ROWS = (
     needs("swap_attention", "swap_modules"),
     needs("fine_grained_activation_offloading", "offload_modules min_offloaded_tensor_size"),
@@ -69,25 +71,15 @@ ROWS = (
     needs("recompute_activation_function", "recompute_activation_function_num_layers"),
     needs("multi_latent_attention.enabled", "recompute_mla_up_proj"),
     Idle("recompute_method recompute_num_layers", _groups_no_layers, "needs --recompute-granularity full"),
-    Idle(
-        "recompute_modules",
-        lambda config: config.recompute_config.recompute_granularity != "selective",
-        "needs --recompute-granularity selective",
-    ),
+    needs("recompute_granularity", "recompute_modules", "selective"),
     needs("virtual_pipeline_model_parallel_size", "enable_recompute_layers_per_pp_rank"),
     Idle(
         "select_comm_recompute select_comm_recompute_exclude",
-        lambda config: config.recompute_config.mp_comm_recompute,
+        where("mp_comm_recompute", True),
         "needs --no-mp-comm-recompute: all collectives are run again",
     ),
     *(
         Idle(name, _is_same_without(name), "the same is computed again, and kept on the device, without it")
-        for name in below(
-            RecomputeConfig,
-            "recompute_granularity",
-            "recompute_method",
-            "recompute_num_layers",
-            "recompute",
-        ).split()
+        for name in below(RecomputeConfig, *_ASKING).split()
     ),
 )

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from parallel_core.config.all import AllConfig
-from parallel_core.config.instruction import InstructionConfig
+from parallel_core.config.dataset import InstructionConfig
 from parallel_core.config.optimizer import RULES
 from parallel_core.config.precision import PrecisionConfig
 from parallel_core.config.profiler import ProfilerConfig
 from parallel_core.config.update_rules.rule import UpdateRule
-from parallel_core.no_effect.row import Idle, below, needs
-
-
-def _has_no_warm_up(config: AllConfig) -> bool:
-    schedule = config.optimizer_config
-    return not (schedule.lr_warmup_iters or schedule.lr_warmup_samples or schedule.lr_warmup_fraction)
-
+from parallel_core.no_effect.row import Idle, all_of, below, needs, unless, where
 
 _OF_TRACES = "profile_step_start profile_step_end profile_ranks"
 _OF_PROFILES = below(ProfilerConfig, "profile", "trace", *_OF_TRACES.split())
+_DYNAMIC = "profile_dynamic_profiler_config_path"
 _OF_MINDSPORE = below(ProfilerConfig, "profile", "trace", "profile_save_path", *_OF_TRACES.split())
 """What MindSpore's profiler alone has."""
 
@@ -39,6 +32,15 @@ def _ends_before_its_profile(config: AllConfig) -> bool:
     )
 
 
+def _counts_through_samples(config: AllConfig) -> bool:
+    positions = config.model_config.position_embedding_type
+    return positions != "learned_absolute" and not config.dataset_config.instruction.labels_in_data
+
+
+def _records_nothing(config: AllConfig) -> bool:
+    return config.parallel_config.is_on_cpu and config.parallel_config.kernels != "ops"
+
+
 def _writes_no_times(config: AllConfig) -> bool:
     log = config.training_config.log
     return not (log.writers("") and log.log_timers_to_tensorboard)
@@ -46,11 +48,6 @@ def _writes_no_times(config: AllConfig) -> bool:
 
 def _never_evaluates(config: AllConfig) -> bool:
     return not (config.training_config.eval_iters and config.training_config.eval_interval)
-
-
-def _ends_no_documents(config: AllConfig) -> bool:
-    data = config.dataset_config
-    return not (data.instruction.enabled or data.reset_position_ids or data.reset_attention_mask or data.eod_mask_loss)
 
 
 _OF_HUGGINGFACE = ("HuggingFaceTokenizer", "PretrainedFromHF", "SFTTokenizer")
@@ -68,14 +65,6 @@ _OF_TOKENIZERS = (
 """Settings -> the kinds of tokenizers that have them."""
 
 
-def _is_not(*kinds: str) -> Callable[[AllConfig], bool]:
-    return lambda config: config.dataset_config.tokenizer_type not in kinds
-
-
-def _has_float32_moments(config: AllConfig) -> bool:
-    return config.optimizer_config.adam.exp_avg_dtype == config.optimizer_config.adam.exp_avg_sq_dtype == "fp32"
-
-
 def _of_update_rule(rule: UpdateRule) -> Idle:
     return Idle(
         below(rule.options),
@@ -85,58 +74,41 @@ def _of_update_rule(rule: UpdateRule) -> Idle:
 
 
 _ADAPTING_SCALE = below(PrecisionConfig, "bf16", "fp16", "loss_scale")
-
-
-def _scales(config: AllConfig, *scalers: str) -> bool:
-    """Whether one of these scales the losses."""
-    return config.training_config.precision.loss_scaler in scalers
-
+_IN_16_BITS = "bfloat16 has float32's range; only a fixed --loss-scale acts with it"
+_ADAPTIVE = "--adaptive-loss-scale shrinks the scale at every overflow, down to 1"
 
 IN_FLOAT32 = Idle(
     f"loss_scale {_ADAPTING_SCALE}",
-    lambda config: not (config.training_config.precision.fp16 or config.training_config.precision.bf16),
+    all_of(unless("precision.fp16"), unless("precision.bf16")),
     "float32 gradients are not scaled",
 )
 
 LOSS_SCALES = (
     IN_FLOAT32,
+    Idle(_ADAPTING_SCALE, unless("precision.loss_scale", None), "--loss-scale is fixed"),
+    Idle(_ADAPTING_SCALE, where("precision.bf16", True), _IN_16_BITS),
     Idle(
-        _ADAPTING_SCALE,
-        lambda config: config.training_config.precision.loss_scale is not None,
-        "--loss-scale is fixed",
+        "max_loss_scale_window min_loss_scale_window", unless("loss_scaler", "adaptive"), "needs --adaptive-loss-scale"
     ),
-    Idle(
-        _ADAPTING_SCALE,
-        lambda config: config.training_config.precision.bf16,
-        "bfloat16 has float32's range; only a fixed --loss-scale acts with it",
-    ),
-    Idle(
-        "max_loss_scale_window min_loss_scale_window",
-        lambda config: not _scales(config, "adaptive"),
-        "needs --adaptive-loss-scale",
-    ),
-    Idle("loss_scale_factor", lambda config: _scales(config, "deepspeed"), "DeepSpeed's scale doubles and halves"),
-    Idle(
-        "loss_scale_hysteresis min_loss_scale",
-        lambda config: _scales(config, "adaptive"),
-        "--adaptive-loss-scale shrinks the scale at every overflow, down to 1",
-    ),
+    Idle("loss_scale_factor", where("loss_scaler", "deepspeed"), "DeepSpeed's scale doubles and halves"),
+    Idle("loss_scale_hysteresis min_loss_scale", where("loss_scaler", "adaptive"), _ADAPTIVE),
 )
+
+_OF_SAVES = "save_interval async_save keep_checkpoint_max prefix ckpt_format no_save_optim no_save_rng"
+_OF_LOADS = "no_load_optim no_load_rng crc_check ckpt_step dist_ckpt_strictness exit_on_missing_checkpoint finetune"
+_OF_RESUMING = "resume_training new_dataset override_opt_param_scheduler use_checkpoint_opt_param_scheduler"
+_READ_ENDS = ("instruction.enabled", "reset_position_ids", "reset_attention_mask", "eod_mask_loss")
+_WARM_UPS = ("lr_warmup_iters", "lr_warmup_samples", "lr_warmup_fraction")
+_MOMENTS_IN_FLOAT32 = all_of(where("exp_avg_dtype", "fp32"), where("exp_avg_sq_dtype", "fp32"))
+_ON_CPU = "on a CPU MindSpore's profiler records operators of --kernels ops alone; --profile writes a trace"
+_NO_ENDS = "no end of a document is looked for without --reset-position-ids, --reset-attention-mask or --eod-mask-loss"
+_COUNTED = "needs --position-embedding-type learned_absolute: other positions are counted through a whole sample"
 
 ROWS = (
     *LOSS_SCALES,
     Idle("max_train_samples", _reads_no_sample_again, "the training takes no more samples than that"),
-    needs(
-        "output_dir",
-        "save_interval async_save keep_checkpoint_max prefix ckpt_format no_save_optim no_save_rng "
-        "convert_to_huggingface",
-    ),
-    needs(
-        "load_checkpoint",
-        "no_load_optim no_load_rng crc_check ckpt_step dist_ckpt_strictness exit_on_missing_checkpoint finetune "
-        "resume_training new_dataset convert_from_huggingface override_opt_param_scheduler "
-        "use_checkpoint_opt_param_scheduler",
-    ),
+    needs("output_dir", f"{_OF_SAVES} convert_to_huggingface"),
+    needs("load_checkpoint", f"{_OF_LOADS} {_OF_RESUMING} convert_from_huggingface"),
     needs("use_checkpoint_args", "use_mp_args_from_checkpoint_args use_tokenizer_model_from_checkpoint_args"),
     needs("convert_to_huggingface", "huggingface_model_type"),
     needs("eval_iters", "eval_interval"),
@@ -153,85 +125,47 @@ ROWS = (
     needs("output_dir", "log_progress"),
     needs("timing_log_level", "timing_log_option barrier_with_L1_time"),
     needs("profile", _OF_PROFILES),
-    Idle(
-        _OF_TRACES,
-        lambda config: not (config.training_config.profiler.profile or config.training_config.profiler.trace),
-        "needs --profile or --trace",
-    ),
-    Idle(
-        _OF_MINDSPORE,
-        lambda config: config.parallel_config.is_on_cpu and config.parallel_config.kernels != "ops",
-        "on a CPU MindSpore's profiler records operators of --kernels ops alone; --profile writes a trace",
-    ),
+    Idle(_OF_TRACES, all_of(unless("profiler.profile"), unless("profiler.trace")), "needs --profile or --trace"),
+    Idle(_OF_MINDSPORE, _records_nothing, _ON_CPU),
     Idle(
         f"profile trace {_OF_TRACES} {_OF_PROFILES}",
         _ends_before_its_profile,
         "training ends before --profile-step-start",
     ),
     Idle(
-        below(
-            ProfilerConfig,
-            "profile",
-            "trace",
-            "profile_save_path",
-            "profile_ranks",
-            "profile_dynamic_profiler_config_path",
-        ),
-        lambda config: config.training_config.profiler.is_dynamic and not config.training_config.profiler.trace,
+        below(ProfilerConfig, *["profile", "trace", "profile_save_path", "profile_ranks"], _DYNAMIC),
+        all_of(unless(_DYNAMIC, None), unless("profiler.trace")),
         "the file of --profile-dynamic-profiler-config-path says it",
     ),
     needs("instruction.enabled", below(InstructionConfig, "enabled", "labels_in_data", "sft")),
     needs("reset_attention_mask", "create_attention_mask_in_dataloader"),
-    Idle(
-        "eos_token_id",
-        _ends_no_documents,
-        "no end of a document is looked for without --reset-position-ids, --reset-attention-mask or --eod-mask-loss",
-    ),
-    Idle(
-        "reset_position_ids",
-        lambda config: (
-            config.model_config.position_embedding_type != "learned_absolute"
-            and not config.dataset_config.instruction.labels_in_data
-        ),
-        "needs --position-embedding-type learned_absolute: other positions are counted through a whole sample",
-    ),
+    Idle("eos_token_id", all_of(*map(unless, _READ_ENDS)), _NO_ENDS),
+    Idle("reset_position_ids", _counts_through_samples, _COUNTED),
     Idle(
         "vocab_file merge_file tokenizer_model tokenizer_kwargs",
-        lambda config: config.dataset_config.tokenizer_type == "NullTokenizer",
+        where("dataset_config.tokenizer_type", "NullTokenizer"),
         "--tokenizer-type NullTokenizer has no files",
     ),
-    *(Idle(names, _is_not(*kinds), f"needs --tokenizer-type {' or '.join(kinds)}") for names, kinds in _OF_TOKENIZERS),
-    Idle(
-        "data_sharding",
-        lambda config: config.dataset_config.dataloader_type != "cyclic",
-        "needs --dataloader-type cyclic",
-    ),
+    *(needs("dataset_config.tokenizer_type", options, *kinds) for options, kinds in _OF_TOKENIZERS),
+    needs("dataloader_type", "data_sharding", "cyclic"),
     *map(_of_update_rule, RULES.values()),
     needs("pma_fused_algo", "pma_fused_num pma_interleave_step"),
-    Idle(
-        "pma_ema_alpha",
-        lambda config: config.optimizer_config.adam.pma_fused_algo != "ema",
-        "needs --pma-fused-algo ema",
-    ),
-    Idle("use_precision_aware_optimizer", _has_float32_moments, "needs --exp-avg-dtype or --exp-avg-sq-dtype bf16"),
-    Idle(
-        "lr_wsd_decay_style lr_wsd_decay_iters lr_wsd_decay_samples",
-        lambda config: config.optimizer_config.lr_decay_style != "WSD",
-        "needs --lr-decay-style WSD",
-    ),
+    needs("pma_fused_algo", "pma_ema_alpha", "ema"),
+    Idle("use_precision_aware_optimizer", _MOMENTS_IN_FLOAT32, "needs --exp-avg-dtype or --exp-avg-sq-dtype bf16"),
+    needs("lr_decay_style", "lr_wsd_decay_style lr_wsd_decay_iters lr_wsd_decay_samples", "WSD"),
     Idle(
         "lr_warmup_init lr_warmup_style",
-        _has_no_warm_up,
+        all_of(*map(unless, _WARM_UPS)),
         "needs --lr-warmup-iters, --lr-warmup-samples or --lr-warmup-fraction",
     ),
     Idle(
         "cpu_offload_optimizer nvme_path",
-        lambda config: config.training_config.offload.optimizer_offload_fraction == 0,
+        where("optimizer_offload_fraction", 0),
         "--optimizer-offload-fraction 0 keeps all states on the device",
     ),
     Idle(
         "lora_rank lora_alpha lora_dropout lora_config.cells lora_load",
-        lambda config: not config.lora_config.use_lora,
+        unless("lora_rank"),
         "there are no adapters without --lora-target-modules",
     ),
 )

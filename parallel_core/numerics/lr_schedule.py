@@ -5,6 +5,7 @@ i x global batch samples, and with a warm-up from 0 the first update has learnin
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -104,12 +105,13 @@ class OptimizerParamScheduler:
         if into <= 0:
             return 1.0
         ratio = into / self.wsd_decay_steps
-        return {
+        falls: dict[str, Callable[[], float]] = {
             "linear": lambda: 1.0 - ratio,
             "cosine": lambda: 0.5 * (math.cos(math.pi * ratio) + 1.0),
             "exponential": lambda: 2.0 * 0.5**ratio - 1.0,
             "minus_sqrt": lambda: 1.0 - math.sqrt(ratio),
-        }[self.lr_wsd_decay_style]()
+        }
+        return falls[self.lr_wsd_decay_style]()
 
     def get_wd(self) -> float:
         """The weight decay now."""

@@ -5,13 +5,14 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 from parallel_core.findings import Finding, Setting
 from parallel_core.schedules import draw
 from parallel_core.schedules.check import check
 from parallel_core.schedules.communicate import communicate
 from parallel_core.schedules.generators import GENERATORS
-from parallel_core.schedules.limits import Given, refusals
+from parallel_core.schedules.limits import Asked, refusals
 from parallel_core.schedules.simulate import Timeline, Times, simulate
 from parallel_core.system.command_line import command_line
 
@@ -27,32 +28,21 @@ def duration(text: str) -> Fraction:
         raise ValueError(text) from error
 
 
+_SIZES: dict[str, dict[str, Any]] = {
+    "--stages --pipeline-model-parallel-size": {"required": True, "metavar": "P", "help": "stages of the pipeline"},
+    "--micro-batches --micro-batch-num": {"required": True, "metavar": "M", "help": "micro-batches of a step"},
+    "--chunks --virtual-pipeline-model-parallel-size": {"default": 1, "metavar": "V", "help": "virtual stages"},
+    "--group-size --microbatch-group-size-per-virtual-pipeline-stage": {"metavar": "N", "help": "of interleaving"},
+}
+"""The names of a size -> how it is read."""
+
+
 def parser() -> ArgumentParser:
     """The command line, sizes by Megatron's names too; times are whole numbers, decimals or fractions such as 4/3."""
     command = command_line(__doc__, "python -m parallel_core.schedules")
     command.add_argument("--schedule", "--pipeline-schedule", required=True, choices=GENERATORS, help="its order")
-    stages, micro_batches = "stages of the pipeline", "micro-batches of a step"
-    command.add_argument(
-        "--stages", "--pipeline-model-parallel-size", type=int, required=True, metavar="P", help=stages
-    )
-    command.add_argument(
-        "--micro-batches", "--micro-batch-num", type=int, required=True, metavar="M", help=micro_batches
-    )
-    command.add_argument(
-        "--chunks",
-        "--virtual-pipeline-model-parallel-size",
-        type=int,
-        default=1,
-        metavar="V",
-        help="virtual stages of a stage",
-    )
-    command.add_argument(
-        "--group-size",
-        "--microbatch-group-size-per-virtual-pipeline-stage",
-        type=int,
-        metavar="N",
-        help="micro-batches of a group of interleaving",
-    )
+    for flags, more in _SIZES.items():
+        command.add_argument(*flags.split(), type=int, **more)
     command.add_argument("--forward", type=duration, default=Fraction(1), help="time of a stage's forward")
     command.add_argument("--backward", type=duration, default=Fraction(2), help="gradients of input and weights")
     command.add_argument("--weight", type=duration, default=Fraction(1), help="the weights' part of the backward")
@@ -74,21 +64,20 @@ def faults(args: Namespace) -> Iterator[Finding]:
     if args.transfer < 0:
         yield Finding("--transfer", args.transfer, "must be at least 0", "raise it")
     if args.schedule == "zb-h1" and args.weight >= args.backward:
-        yield Finding(
-            "--weight", args.weight, f"is a part of --backward {args.backward}, so must be below it", "lower it"
-        )
+        rule = f"is a part of --backward {args.backward}, so must be below it"
+        yield Finding("--weight", args.weight, rule, "lower it")
 
 
 def misfits(args: Namespace) -> Iterator[Finding]:
     """Sizes that the schedule does not take."""
-    given = Given(
+    asked = Asked(
         schedule=Setting("--schedule", args.schedule),
         stages=Setting("--stages", args.stages),
         micro_batches=Setting("--micro-batches", args.micro_batches),
         chunks=Setting("--chunks", args.chunks),
         group_size=Setting("--group-size", args.group_size),
     )
-    return refusals(args.schedule, args.stages, args.micro_batches, args.chunks, args.group_size, given)
+    return refusals(args.schedule, args.stages, args.micro_batches, args.chunks, args.group_size, asked)
 
 
 def report(args: Namespace, timeline: Timeline, kept: Sequence[int]) -> str:

@@ -1,4 +1,7 @@
-"""What a stage does: compute actions, and the exchanges between them.
+"""What a stage does: compute actions, the exchanges between them, and who needs whose result.
+
+Chunk c of stage s is virtual stage c * p + s of a pipeline of p stages, as in Megatron: the last stage hands chunk c
+over to chunk c + 1 of the first.
 
 A large pipeline has a million transfers, so those are tuples, the cheapest of values.
 """
@@ -56,3 +59,31 @@ class Exchange(NamedTuple):
 
 
 Action = Forward | Backward | WeightGrad | Exchange
+
+
+def consumer(action: Compute, stage: int, stages: int, chunks: int) -> tuple[Compute, int] | None:
+    """What needs the result of `action` of `stage`, and the stage that runs it; none where the way ends."""
+    return _moved(action, stage, stages, chunks, 1)
+
+
+def producer(action: Compute, stage: int, stages: int, chunks: int) -> tuple[Compute, int] | None:
+    """What makes the input of `action` of `stage`, and the stage that runs it; none where the way starts."""
+    return _moved(action, stage, stages, chunks, -1)
+
+
+def _moved(action: Compute, stage: int, stages: int, chunks: int, along: int) -> tuple[Compute, int] | None:
+    if isinstance(action, WeightGrad):
+        return None
+    peer = stage + (along if isinstance(action, Forward) else -along)
+    if 0 <= peer < stages:
+        return action, peer
+    chunk = action.chunk + (1 if peer == stages else -1)
+    if not 0 <= chunk < chunks:
+        return None
+    return type(action)(action.micro_batch, chunk), peer % stages
+
+
+def input_of(action: Backward | WeightGrad) -> Compute:
+    """What the same stage must have run before."""
+    before = Backward if isinstance(action, WeightGrad) else Forward
+    return before(action.micro_batch, action.chunk)

@@ -4,8 +4,7 @@ import gc
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from parallel_core.schedules.actions import Action, Compute, Exchange, Transfer
-from parallel_core.schedules.dataflow import consumer, producer
+from parallel_core.schedules.actions import Action, Compute, Exchange, Transfer, consumer, producer
 
 
 def communicate(computes: Sequence[Sequence[Compute]], chunks: int = 1) -> list[list[Action]]:

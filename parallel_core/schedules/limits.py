@@ -6,7 +6,7 @@ from typing import NamedTuple
 from parallel_core.findings import Finding, Setting
 
 
-class Given(NamedTuple):
+class Asked(NamedTuple):
     """How the user gave each size, for the findings that refuse it."""
 
     schedule: Setting
@@ -17,36 +17,36 @@ class Given(NamedTuple):
 
 
 def refusals(
-    name: str, stages: int, micro_batches: int, chunks: int, group_size: int | None, given: Given
+    name: str, stages: int, micro_batches: int, chunks: int, group_size: int | None, asked: Asked
 ) -> Iterator[Finding]:
     """What does not go together."""
     if name == "interleaved":
-        yield from _of_interleaved(stages, micro_batches, chunks, group_size, given)
+        yield from _of_interleaved(stages, micro_batches, chunks, group_size, asked)
     elif chunks > 1:
-        yield given.chunks.breaks(f"needs the interleaved schedule, not {given.schedule}", "change one of them")
+        yield asked.chunks.breaks(f"needs the interleaved schedule, not {asked.schedule}", "change one of them")
     elif group_size is not None:
-        yield given.group_size.breaks("needs virtual stages, of which there are none", "leave it out")
+        yield asked.group_size.breaks("needs virtual stages, of which there are none", "leave it out")
 
 
 def _of_interleaved(
-    stages: int, micro_batches: int, chunks: int, group_size: int | None, given: Given
+    stages: int, micro_batches: int, chunks: int, group_size: int | None, asked: Asked
 ) -> Iterator[Finding]:
     """Megatron's rules: a group fills the pipeline, and so does what is left over of the last group."""
     rest = micro_batches % (group_size or stages)
     if chunks < 2:
-        yield given.schedule.breaks(f"needs 2 or more virtual stages, not {given.chunks}", "ask for some or use 1f1b")
+        yield asked.schedule.breaks(f"needs 2 or more virtual stages, not {asked.chunks}", "ask for some or use 1f1b")
     elif stages < 2:
-        yield given.chunks.breaks(f"needs 2 or more stages, not {given.stages}", "raise that or leave this out")
+        yield asked.chunks.breaks(f"needs 2 or more stages, not {asked.stages}", "raise that or leave this out")
     elif group_size is None and rest:
-        yield given.micro_batches.breaks(f"must be a multiple of {given.stages} for interleaving", "change one of them")
+        yield asked.micro_batches.breaks(f"must be a multiple of {asked.stages} for interleaving", "change one of them")
     elif group_size is not None and not stages <= group_size <= micro_batches:
-        yield given.group_size.breaks(
-            f"must be at least {given.stages} and at most the {micro_batches} micro-batches of {given.micro_batches}",
+        yield asked.group_size.breaks(
+            f"must be at least {asked.stages} and at most the {micro_batches} micro-batches of {asked.micro_batches}",
             "change it",
         )
     elif 0 < rest < stages:
-        yield given.group_size.breaks(
-            f"leaves a last group of {rest} of the {micro_batches} micro-batches of {given.micro_batches}, which must "
-            f"be none or at least {given.stages}",
+        yield asked.group_size.breaks(
+            f"leaves a last group of {rest} of the {micro_batches} micro-batches of {asked.micro_batches}, which must "
+            f"be none or at least {asked.stages}",
             "change one of them",
         )

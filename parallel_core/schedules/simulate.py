@@ -6,9 +6,8 @@ from fractions import Fraction
 from functools import cached_property
 from typing import NamedTuple, Protocol
 
-from parallel_core.schedules.actions import Backward, Compute, Forward, WeightGrad
+from parallel_core.schedules.actions import Backward, Compute, Forward, WeightGrad, producer
 from parallel_core.schedules.check import kept
-from parallel_core.schedules.dataflow import producer
 
 Time = int | Fraction | float
 """In any unit; sums and comparisons are exact, but of floats."""

@@ -1,4 +1,4 @@
-"""Whether this process can run MindSpore as it was started, before MindSpore is imported."""
+"""The devices of this host, and whether this process can run MindSpore as it was started; MindSpore is not imported."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
 from parallel_core.findings import Finding
 
@@ -37,3 +38,13 @@ def other_launchers(environment: Mapping[str, str] = os.environ) -> Iterator[Fin
     if "MS_ROLE" not in environment and ("TORCHELASTIC_RUN_ID" in environment or size not in ("", "1")):
         rule = "processes of torchrun, deepspeed or the like do not find each other in MindSpore"
         yield Finding("WORLD_SIZE", size, rule, "put `python -m mapping launch` before that command: msrun starts them")
+
+
+def has_ascend() -> bool:
+    """Whether this host has one: its driver makes /dev/davinci*; a dry run (MS_SIMULATION_LEVEL) needs none."""
+    return any(Path("/dev").glob("davinci*")) or "MS_SIMULATION_LEVEL" in os.environ
+
+
+def is_on_cpu(asked: str | None) -> bool:
+    """Whether a process computes on a CPU: as --device-target asks, else as this host lets one expect."""
+    return (asked or ("Ascend" if has_ascend() else "CPU")) == "CPU"

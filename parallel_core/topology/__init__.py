@@ -3,7 +3,6 @@
 python -m parallel_core.topology --world-size 10240 --tensor-model-parallel-size 8 --rank 4711
 """
 
-from parallel_core.topology.grid import AXES, RankGrid
-from parallel_core.topology.topology import KINDS, Topology
+from parallel_core.topology.topology import AXES, KINDS, RankGrid, Topology
 
 __all__ = ["AXES", "KINDS", "RankGrid", "Topology"]

@@ -37,18 +37,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _topology(options: argparse.Namespace) -> Topology:
-    return Topology(
-        world_size=options.world_size,
-        tensor_model_parallel_size=options.tensor_model_parallel_size,
-        context_parallel_size=options.context_parallel_size,
-        expert_model_parallel_size=options.expert_model_parallel_size,
-        pipeline_model_parallel_size=options.pipeline_model_parallel_size,
-        expert_tensor_parallel_size=options.expert_tensor_parallel_size,
-        context_parallel_algo=options.context_parallel_algo,
-        ulysses_degree_in_cp=options.ulysses_degree_in_cp,
-        num_distributed_optimizer_instances=options.num_distributed_optimizer_instances,
-        order=RANK_ORDERS[options.use_tp_pp_dp_mapping],
-    )
+    return Topology.of(options, order=RANK_ORDERS[options.use_tp_pp_dp_mapping])
 
 
 def groups_of(topology: Topology, rank: int) -> dict[str, list[int]]:

@@ -1,4 +1,8 @@
-"""Every process group of a job, as Megatron lays them out."""
+"""Every process group of a job, as Megatron lays them out: a slice of the rank grid.
+
+The leftmost axis of an order such as "tp-cp-ep-dp-pp" varies fastest: with tensor-parallel size 2, ranks 0 and 1 share
+a tensor-parallel group. A group is named by the axes along which its members differ: "tp", "dp-cp", "tp-pp".
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,9 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 from itertools import chain
 from numbers import Integral
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from parallel_core.context import ContextLayout
 from parallel_core.findings import ConfigError, Finding
@@ -22,7 +28,56 @@ from parallel_core.sizes import (
     ulysses_degree_divides,
     ulysses_degree_is_read,
 )
-from parallel_core.topology.grid import RankGrid
+
+AXES = ("tp", "cp", "ep", "dp", "pp")
+
+
+class RankGrid:
+    """Ranks 0..world-1 as an array with one named axis per kind of parallelism.
+
+    Args:
+        order: axis names joined by "-", fastest varying first.
+        sizes: size of each axis; axes of `order` that are absent have size 1.
+    """
+
+    def __init__(self, order: str, sizes: dict[str, int]) -> None:
+        self.axes = tuple(order.split("-"))
+        if sorted(set(self.axes)) != sorted(self.axes) or not set(self.axes) <= set(AXES):
+            raise ValueError(f"order {order!r}: must name each of {', '.join(AXES)} at most once, joined by '-'")
+        missing = [axis for axis, size in sizes.items() if size > 1 and axis not in self.axes]
+        if missing:
+            raise ValueError(f"order {order!r}: has no place for {', '.join(missing)}, whose size is above 1; add it")
+        self.sizes = {axis: sizes.get(axis, 1) for axis in self.axes}
+        shape = [self.sizes[axis] for axis in reversed(self.axes)]
+        self._ranks = np.arange(int(np.prod(shape))).reshape(shape)
+
+    def groups(self, name: str) -> Array:
+        """All groups of a kind: `[number of groups, ranks of a group]`, members in grid order, fastest axis first."""
+        inner = self._positions(name)
+        outer = [position for position in range(self._ranks.ndim) if position not in inner]
+        size = int(np.prod([self._ranks.shape[position] for position in inner]))
+        return self._ranks.transpose(outer + inner).reshape(-1, size)
+
+    def group_of(self, name: str, rank: int) -> tuple[int, ...]:
+        """The ranks of the one group of this kind that holds `rank`."""
+        index: list[Any] = list(np.unravel_index(rank, self._ranks.shape))
+        for position in self._positions(name):
+            index[position] = slice(None)
+        return tuple(self._ranks[tuple(index)].reshape(-1).tolist())
+
+    def coordinate(self, axis: str, rank: int) -> int:
+        """Where `rank` stands along an axis, 0-based."""
+        (position,) = self._positions(axis)
+        return int(np.unravel_index(rank, self._ranks.shape)[position])
+
+    def _positions(self, name: str) -> list[int]:
+        """Dimensions of the array along which a group's members differ; the last one varies fastest."""
+        inside = set(name.split("-"))
+        unknown = inside - set(self.axes)
+        if unknown:
+            raise ValueError(f"group {name!r}: {', '.join(sorted(unknown))} is not an axis of {'-'.join(self.axes)}")
+        return sorted(len(self.axes) - 1 - self.axes.index(axis) for axis in inside)
+
 
 RULES = (
     model_copies_are_whole,
@@ -37,7 +92,7 @@ class Kind(NamedTuple):
     """A kind of process group."""
 
     grid: str
-    """"dense" or "expert", and then `name` names axes of that grid; "special", and then it is the kind's own."""
+    """"dense" or "expert", and then `name` names axes of that grid; empty where its groups are no slices of a grid."""
     name: str
     meaning: str
     """What its members have in common, or share."""
@@ -53,19 +108,19 @@ KINDS = {
     "tp-dp": Kind("dense", "tp-dp", "a stage and a piece of the sequence"),
     "tp-cp": Kind("dense", "tp-cp", "the same samples in the same stage"),
     "tp-dp-cp": Kind("dense", "tp-dp-cp", "a stage"),
-    "cp-ulysses": Kind("special", "ulysses", "context-parallel neighbours that exchange heads"),
-    "cp-ring": Kind("special", "ring", "context-parallel ranks around which keys and values travel"),
+    "cp-ulysses": Kind("", "cp-ulysses", "context-parallel neighbours that exchange heads"),
+    "cp-ring": Kind("", "cp-ring", "context-parallel ranks around which keys and values travel"),
     "ep": Kind("expert", "ep", "other experts of the same layers"),
     "expert-tp": Kind("expert", "tp", "shards of the same experts"),
     "expert-dp": Kind("expert", "dp", "the same shards of the same experts, other samples"),
-    "intra-dp-cp": Kind("special", "intra_dp_cp", "one instance of the distributed optimizer's state"),
-    "inter-dp-cp": Kind("special", "inter_dp_cp", "the same part of that state in each instance"),
-    "intra-expert-dp": Kind("special", "intra_expert_dp", "one instance of that state for the same experts"),
-    "inter-expert-dp": Kind("special", "inter_expert_dp", "the same part of it in each instance"),
+    "intra-dp-cp": Kind("", "intra-dp-cp", "one instance of the distributed optimizer's state"),
+    "inter-dp-cp": Kind("", "inter-dp-cp", "the same part of that state in each instance"),
+    "intra-expert-dp": Kind("", "intra-expert-dp", "one instance of that state for the same experts"),
+    "inter-expert-dp": Kind("", "inter-expert-dp", "the same part of it in each instance"),
     "tp-ep": Kind("expert", "tp-ep", "all experts of the same layers"),
     "tp-ep-pp": Kind("expert", "tp-ep-pp", "all experts of the model"),
-    "embedding": Kind("special", "embedding", "holders of a tied embedding: first and last stage"),
-    "position-embedding": Kind("special", "position_embedding", "holders of position embeddings: the first stage"),
+    "embedding": Kind("", "embedding", "holders of a tied embedding: first and last stage"),
+    "position-embedding": Kind("", "position-embedding", "holders of position embeddings: the first stage"),
 }
 
 
@@ -106,6 +161,12 @@ class Topology:
             if "int" in str(field.type) and not is_a_size and size is not field.default:
                 flag = f"--{field.name.replace('_', '-')}"
                 yield Finding(flag, repr(size), "must be at least 1, a whole number", "change it")
+
+    @classmethod
+    def of(cls, sizes: Any, **others: Any) -> Topology:
+        """Of the sizes that another object has under the same names, but for `others`."""
+        same = (field.name for field in fields(cls) if field.name not in others)
+        return cls(**{name: getattr(sizes, name) for name in same}, **others)
 
     @property
     def rank_order(self) -> str:
@@ -152,16 +213,17 @@ class Topology:
     def groups(self, kind: str) -> Array:
         """All groups of one of `KINDS`: [number of groups, ranks of a group]."""
         where = KINDS[kind]
-        if where.grid == "special":
-            return getattr(self, f"_{where.name}_groups")
+        if not where.grid:
+            return self._further_groups[kind]
         grid: RankGrid = getattr(self, where.grid)
         return grid.groups(where.name)
 
     def group(self, kind: str, rank: int) -> tuple[int, ...]:
         """The ranks of the group of one of `KINDS` that `rank` belongs to; ValueError where it belongs to none."""
         where = KINDS[kind]
-        if where.grid != "special":
-            return getattr(self, where.grid).group_of(where.name, rank)
+        if where.grid:
+            grid: RankGrid = getattr(self, where.grid)
+            return grid.group_of(where.name, rank)
         groups = self.groups(kind)
         mine = groups[(groups == rank).any(axis=1)]
         if not len(mine):
@@ -170,7 +232,7 @@ class Topology:
 
     def is_member(self, kind: str, rank: int) -> bool:
         """Whether `rank` is in a group of this kind: of embedding groups only first and last stages are members."""
-        return KINDS[kind].grid != "special" or bool((self.groups(kind) == rank).any())
+        return KINDS[kind].grid != "" or bool((self.groups(kind) == rank).any())
 
     def coordinates(self, rank: int) -> dict[str, tuple[int, int]]:
         """Kind -> (place in the group, ranks of the group), for every kind of group that `rank` is in."""
@@ -178,50 +240,18 @@ class Topology:
         return {kind: (ranks.index(rank), len(ranks)) for kind, ranks in groups.items()}
 
     @cached_property
-    def _blocks(self) -> Array:
-        """[context-parallel groups, places in the ring, neighbours that exchange heads]."""
+    def _further_groups(self) -> dict[str, Array]:
+        """Kind -> all groups, of the kinds that are no slices of a grid."""
         layout = ContextLayout.of(self.context_parallel_size, self.context_parallel_algo, self.ulysses_degree_in_cp)
-        return self.dense.groups("cp").reshape(-1, layout.ring, layout.ulysses)
-
-    @cached_property
-    def _ulysses_groups(self) -> Array:
-        return _rows(self._blocks)
-
-    @cached_property
-    def _ring_groups(self) -> Array:
-        return _rows(self._blocks.swapaxes(1, 2))
-
-    def _instances(self, kind: str) -> Array:
-        """[groups of replicas, instances of the distributed optimizer's state, replicas of an instance]."""
-        replicas = self.groups(kind)
-        return replicas.reshape(len(replicas), self.num_distributed_optimizer_instances, -1)
-
-    @cached_property
-    def _intra_dp_cp_groups(self) -> Array:
-        return _rows(self._instances("dp-cp"))
-
-    @cached_property
-    def _inter_dp_cp_groups(self) -> Array:
-        return _rows(self._instances("dp-cp").swapaxes(1, 2))
-
-    @cached_property
-    def _intra_expert_dp_groups(self) -> Array:
-        return _rows(self._instances("expert-dp"))
-
-    @cached_property
-    def _inter_expert_dp_groups(self) -> Array:
-        return _rows(self._instances("expert-dp").swapaxes(1, 2))
-
-    @cached_property
-    def _embedding_groups(self) -> Array:
-        pipelines = self.dense.groups("pp")
-        return pipelines[:, [0, -1]] if pipelines.shape[1] > 1 else pipelines
-
-    @cached_property
-    def _position_embedding_groups(self) -> Array:
-        return self.dense.groups("pp")[:, :1]
-
-
-def _rows(groups: Array) -> Array:
-    """[..., ranks of a group] as [number of groups, ranks of a group]."""
-    return groups.reshape(-1, groups.shape[-1])
+        pipelines, blocks = self.dense.groups("pp"), self.dense.groups("cp").reshape(-1, layout.ring, layout.ulysses)
+        found = {
+            "cp-ulysses": blocks,
+            "cp-ring": blocks.swapaxes(1, 2),
+            "embedding": pipelines[:, [0, -1]] if pipelines.shape[1] > 1 else pipelines,
+            "position-embedding": pipelines[:, :1],
+        }
+        for kind in ("dp-cp", "expert-dp"):
+            replicas = self.groups(kind)
+            instances = replicas.reshape(len(replicas), self.num_distributed_optimizer_instances, -1)
+            found |= {f"intra-{kind}": instances, f"inter-{kind}": instances.swapaxes(1, 2)}
+        return {kind: groups.reshape(-1, groups.shape[-1]) for kind, groups in found.items()}

@@ -2,8 +2,8 @@
 
 from pynative.checkpointing.agreement import SaveFailed
 from pynative.checkpointing.load import load_adapters, load_checkpoint, load_model
-from pynative.checkpointing.names import get_checkpoint_name, get_last_checkpoint
 from pynative.checkpointing.save import save_checkpoint
+from pynative.checkpointing.state import get_checkpoint_name, get_last_checkpoint
 from pynative.checkpointing.weights import gather_gradients, gather_weights, load_weights
 
 __all__ = [

@@ -69,4 +69,5 @@ def all_succeeded(path: Path, error: OSError | None) -> None:
 
 def highest(*own: int) -> list[int]:
     """The largest of each number over all ranks."""
-    return parallel_state.get_world_group().all_reduce(Tensor(np.array(own, np.int32)), op="max").asnumpy().tolist()
+    world = parallel_state.get_world_group()
+    return list(world.all_reduce(Tensor(np.array(own, np.int32)), op="max").asnumpy().tolist())

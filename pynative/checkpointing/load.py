@@ -13,7 +13,7 @@ from mindspore import Parameter, nn
 from parallel_core.checkpoint import commit
 from parallel_core.checkpoint.convert.native import OF_ADAPTERS
 from parallel_core.checkpoint.convert.reader import open_checkpoint
-from parallel_core.checkpoint.load_folder import is_first_start
+from parallel_core.checkpoint.folders import is_first_start
 from parallel_core.checkpoint.manifest import Manifest, Run
 from parallel_core.checkpoint.reader import CheckpointReader, Vocabulary
 from parallel_core.checkpoint.schedule import schedule_problems
@@ -62,7 +62,7 @@ def load_checkpoint(directory: Path, state: RunState) -> None:
     problems += _problems_of_settings(reader, state.config, strictness)
     if strictness.refuses_unused and not state.config.lora_config.use_lora:
         problems += _adapters_too_many(reader)
-    wanted = _is_no_adapter if adapters_begin else _any
+    wanted: Wanted = (lambda spec: not _is_adapter(spec)) if adapters_begin else _any
     exactly, verifies = optimizer is not None, training.checkpoint.crc_check
     _check(reader, state.model, problems, strictness, exactly=exactly, wanted=wanted, verifies=verifies)
     _read_weights(reader, state.model, exactly=exactly, wanted=wanted)
@@ -178,10 +178,6 @@ def _any(spec: ShardSpec) -> bool:
 
 def _is_adapter(spec: ShardSpec) -> bool:
     return spec.role == "adapter"
-
-
-def _is_no_adapter(spec: ShardSpec) -> bool:
-    return spec.role != "adapter"
 
 
 def load_model(directory: Path, model: nn.Cell, vocabulary: Vocabulary | None = None) -> Manifest:

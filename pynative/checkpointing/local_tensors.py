@@ -87,6 +87,6 @@ def _values_of_now(memory: Tensor) -> Callable[[], Array]:
 def _reading(memory: Tensor) -> Callable[[], Array]:
     """What gives a tensor's values: on a CPU its own memory, which numpy can read in any thread; elsewhere a copy."""
     if mindspore.get_context("device_target") != "CPU":
-        return memory.asnumpy
+        return lambda: np.asarray(memory.asnumpy())
     array = memory.asnumpy()
     return lambda: array

@@ -22,7 +22,7 @@ from pynative import parallel_state
 from pynative.checkpointing.agreement import SaveFailed, on_all_ranks
 from pynative.checkpointing.local_tensors import is_divided, local_tensors, saved_optimizer
 from pynative.checkpointing.state import RunState, named
-from pynative.optimizer.optimizer import FlatOptimizer
+from pynative.optimizer.flat_optimizer import FlatOptimizer
 from pynative.startup.log import log, warn
 from pynative.tensor_parallel.random import get_rng_tracer
 

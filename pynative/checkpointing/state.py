@@ -7,6 +7,7 @@ from uuid import uuid4
 
 from mindspore import nn
 
+from parallel_core.checkpoint import commit
 from parallel_core.config import AllConfig
 from parallel_core.numerics.lr_schedule import OptimizerParamScheduler
 from pynative.optimizer.flat_optimizer import FlatOptimizer
@@ -64,3 +65,13 @@ def named(callbacks: Sequence[Any]) -> dict[str, Any]:
         same = sum(name.partition("/")[0] == kind for name in found)
         found[f"{kind}/{same + 1}" if same else kind] = callback
     return found
+
+
+def get_checkpoint_name(ckpt_path: str | Path, iteration: int) -> Path:
+    """The directory of an iteration's checkpoint."""
+    return Path(ckpt_path) / commit.checkpoint_name(iteration)
+
+
+def get_last_checkpoint(ckpt_path: str | Path) -> Path:
+    """The latest checkpoint's directory; ValueError if there is none."""
+    return commit.find(Path(ckpt_path))

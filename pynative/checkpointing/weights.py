@@ -51,7 +51,7 @@ def _value(parameter: Parameter) -> Tensor:
 
 def _array(tensor: Tensor) -> Array:
     """Its values; those of a 16-bit type as float32, because numpy lacks one of the two."""
-    return (tensor.astype(ms.float32) if type_name(tensor.dtype) in FLOATS else tensor).asnumpy()
+    return np.asarray((tensor.astype(ms.float32) if type_name(tensor.dtype) in FLOATS else tensor).asnumpy())
 
 
 def gather_weights(model: nn.Cell, of: Callable[[Parameter], Tensor] = _value) -> dict[str, Array] | None:
@@ -131,4 +131,4 @@ def _send_text(text: str, group: Group) -> None:
 
 def _receive_text(group: Group, source: int) -> str:
     length = int(group.recv((1,), ms.int32, source).asnumpy()[0])
-    return group.recv((length,), ms.int32, source).asnumpy().astype(np.uint8).tobytes().decode()
+    return str(group.recv((length,), ms.int32, source).asnumpy().astype(np.uint8).tobytes(), "utf-8")

@@ -11,7 +11,7 @@ from typing import Any
 
 from parallel_core.checkpoint.convert.huggingface.tokenizer import end_ids
 from parallel_core.config import AllConfig
-from parallel_core.config.tokenizer import TokenizerConfig
+from parallel_core.config.dataset import TokenizerConfig
 from parallel_core.data.instruction.chat import Chat
 from parallel_core.data.instruction.templates import OWN_TEMPLATE, TABLE, load_template
 from parallel_core.data.prompts import Prompt, read_prompts
@@ -20,7 +20,7 @@ from parallel_core.data.tokenizers.command_line import add_tokenizer_flags
 from parallel_core.findings import ConfigError, Finding
 from parallel_core.sampling import Sampling
 from parallel_core.system.command_line import command_line, program
-from parallel_core.system.devices import is_on_cpu
+from parallel_core.system.environment import is_on_cpu
 from pynative.generation.load import config_of
 from pynative.generation.texts import Asked
 

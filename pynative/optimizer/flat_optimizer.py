@@ -7,7 +7,7 @@ from mindspore import Parameter, Tensor
 
 from parallel_core.buffers import Segment, Span, Stretch, offloaded, overlaps
 from parallel_core.config import OptimizerConfig
-from parallel_core.config.offload import OffloadConfig
+from parallel_core.config.optimizer import OffloadConfig
 from parallel_core.numerics.loss_scale import LossScaler
 from parallel_core.numerics.lr_schedule import Rates
 from parallel_core.optimizer import MAIN_PARAM, Treatment, moment_names, plan_states, treatment

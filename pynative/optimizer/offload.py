@@ -17,7 +17,7 @@ import numpy as np
 from mindspore import Tensor
 
 from parallel_core.config.gradient import GradientConfig
-from parallel_core.config.offload import OffloadConfig
+from parallel_core.config.optimizer import OffloadConfig
 from parallel_core.numerics.dtypes import Array
 from pynative import kernels
 from pynative.distributed.flat_memory import Allocate, in_host_memory

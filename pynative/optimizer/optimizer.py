@@ -7,8 +7,8 @@ import numpy as np
 from mindspore import Parameter, Tensor, nn
 
 from parallel_core.config import AllConfig, OptimizerConfig, TrainingConfig
+from parallel_core.config.all import required_to_train
 from parallel_core.config.base import complain
-from parallel_core.config.required import required_to_train
 from parallel_core.numerics.lr_schedule import OptimizerParamScheduler
 from pynative import parallel_state
 from pynative.distributed.param_and_grad_buffer import ParamAndGradBuffers

@@ -7,7 +7,7 @@ import mindspore as ms
 from mindspore.device_context.cpu.op_tuning import RuntimeConf
 
 from parallel_core.config.fused import NOTHING_FUSED, FusedOperators
-from parallel_core.system.devices import has_ascend
+from parallel_core.system.environment import has_ascend
 from pynative import collectives, kernels
 from pynative.kernels.host import blas
 from pynative.kernels.host.engine import ENGINE

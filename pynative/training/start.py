@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 from mindspore import Tensor, nn
 
-from parallel_core.checkpoint.load_folder import is_first_start
+from parallel_core.checkpoint.folders import is_first_start
 from parallel_core.costs import StagePlan
 from parallel_core.sharding import is_counted
 from parallel_core.start_lines import ParameterCount, start_lines

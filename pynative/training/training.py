@@ -14,10 +14,10 @@ from mindspore import nn
 
 from parallel_core.blocks import adapter_findings, recompute_findings, recompute_lines
 from parallel_core.checkpoint.convert.huggingface.write import huggingface_findings
-from parallel_core.checkpoint.save_folder import save_findings
+from parallel_core.checkpoint.folders import save_findings
 from parallel_core.config import AllConfig, ConfigError, Finding, LoraConfig, TrainingConfig
+from parallel_core.config.all import required_to_train
 from parallel_core.config.base import complain
-from parallel_core.config.required import required_to_train
 from pynative import parallel_state
 from pynative.checkpointing import load_adapters, load_checkpoint
 from pynative.checkpointing.state import named

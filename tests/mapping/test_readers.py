@@ -3,7 +3,7 @@
 import pytest
 
 from mapping.flags import MAPPED, ROWS
-from parallel_core.no_effect.always import ALWAYS
+from parallel_core.no_effect.row import ALWAYS
 from tests.support.mapping.readers import ANY, is_read, reads
 from tests.support.mapping.variations import COMPANY, effect
 

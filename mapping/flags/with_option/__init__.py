@@ -1,6 +1,6 @@
 """The flags that act: the options of the config, and the other flags that fill them."""
 
-from mapping.flags.with_option import dataset, lora, model, moe, optimizer, parallel, training
+from mapping.flags.with_option import dataset, model, moe, optimizer, parallel, training
 from mapping.flags.with_option.build import tables
 
 WITHOUT_FLAG = ("--world-size", "--data-parallel-size", "--lora-target-cells")
@@ -8,7 +8,7 @@ WITHOUT_FLAG = ("--world-size", "--data-parallel-size", "--lora-target-cells")
 
 TABLES = tuple(
     tables(
-        (model.ACTING, training.ACTING, optimizer.ACTING, parallel.ACTING, dataset.ACTING, moe.ACTING, lora.ACTING),
+        (model.ACTING, training.ACTING, optimizer.ACTING, parallel.ACTING, dataset.ACTING, moe.ACTING),
         WITHOUT_FLAG,
     )
 )

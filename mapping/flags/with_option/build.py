@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import UnionType
 from typing import Any, NamedTuple, Union, get_args, get_origin
 
-from mapping.flags.flag import IGNORED, Flag, attribute, switched_off, value
+from mapping.flags.flag import IGNORED, Flag, attribute, switched_off
 from parallel_core.config.tree import OPTIONS, SECTIONS, Option, path_of
-from parallel_core.no_effect.always import ALWAYS
+from parallel_core.no_effect.row import ALWAYS
 
 Change = Mapping[str, Any]
 """What differs in a row from what its option says."""
@@ -58,15 +58,9 @@ def same(name: str, field: str, help: str = "", **change: Any) -> Flag:
     return changed(row(OPTIONS[path_of(field)], name), {"help": help, **change})
 
 
-def switch(name: str, field: str, help: str, **more: Any) -> Flag:
-    """A switch from which `field` is derived."""
-    defaults = {"default": False, "dest": attribute(name)}
-    return Flag(name, None, target=path_of(field), help=help, **{**defaults, **more})
-
-
-def values(name: str, type: Callable[[str], Any], field: str, help: str = "", **more: Any) -> Flag:
-    """A flag with one or more values from which `field` is derived."""
-    return value(name, type, field, help, **{"nargs": "+", **more})
+def as_switch(name: str, help: str, **change: Any) -> dict[str, Change]:
+    """The change for a flag that names its option's opposite: a switch from which the option is derived."""
+    return {name: {"dest": attribute(name), "default": False, "stores": True, "help": help, **change}}
 
 
 def read_by(type: Callable[[str], Any], **change: Any) -> Change:

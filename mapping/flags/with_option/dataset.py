@@ -2,10 +2,10 @@
 
 from mapping.flags.flag import value
 from mapping.flags.notations import batch_sizes, boolean
-from mapping.flags.with_option.build import Acting, read_by, refusing, same
+from mapping.flags.with_option.build import Acting, as_switch, read_by, refusing, same
 from parallel_core.data.tokenizers import TOKENIZERS
 
-_ANY_NUMBER = {"nargs": "*"}
+_REWARDED = ("dpo", "orm", "prm", "simpo", "ray_ppo", "ray_online_dpo", "ray_grpo", "trl_ppo")
 
 ACTING = Acting(
     {
@@ -13,10 +13,7 @@ ACTING = Acting(
         "--micro-batch-num": {"aliases": ("--gradient_accumulation_steps", "--gradient-accumulation-steps")},
         "--rampup-batch-size": {"nargs": 3},
         "--step-batch-size-schedule": read_by(batch_sizes),
-        "--data-path": _ANY_NUMBER,
-        "--train-data-path": _ANY_NUMBER,
-        "--valid-data-path": _ANY_NUMBER,
-        "--test-data-path": _ANY_NUMBER,
+        **{f"--{part}data-path": {"nargs": "*"} for part in ("", "train-", "valid-", "test-")},
         "--dataloader-type": refusing("give pretrain() your own train_data_loader instead", "external"),
         "--tokenizer-type": refusing(
             "give the model's HuggingFace tokenizer by HuggingFaceTokenizer instead",
@@ -36,18 +33,8 @@ ACTING = Acting(
             "choices": ("pretrain", "finetune"),
             "help": "finetune: data files hold the labels after each sequence's tokens.",
         },
-        "--no-pad-to-seq-lengths": {
-            "dest": "no_pad_to_seq_lengths",
-            "default": False,
-            "stores": True,
-            "help": "Pad a sample only as far as its batch needs.",
-        },
-        "--no-shuffle": {
-            "dest": "no_shuffle",
-            "default": False,
-            "stores": True,
-            "help": "Read conversations in their order.",
-        },
+        **as_switch("--no-pad-to-seq-lengths", "Pad a sample only as far as its batch needs."),
+        **as_switch("--no-shuffle", "Read conversations in their order."),
         "--enable-thinking": read_by(boolean, default=None),
     },
     (
@@ -73,15 +60,10 @@ ACTING = Acting(
             ),
         ),
         value(
-            "--stage",
-            str,
+            f"--stage=str{{sft,{','.join(_REWARDED)}}}",
             "instruction.enabled",
             "sft: fine-tune on conversations.",
-            choices=("sft", "dpo", "orm", "prm", "simpo", "ray_ppo", "ray_online_dpo", "ray_grpo", "trl_ppo"),
-            refuses=dict.fromkeys(
-                ("dpo", "orm", "prm", "simpo", "ray_ppo", "ray_online_dpo", "ray_grpo", "trl_ppo"),
-                "learning from preferences or rewards is out of scope; only sft is done",
-            ),
+            refuses=dict.fromkeys(_REWARDED, "learning from preferences or rewards is out of scope; only sft is done"),
         ),
     ),
 )

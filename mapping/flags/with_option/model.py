@@ -4,35 +4,32 @@ from typing import Any
 
 from mapping.flags.flag import value
 from mapping.flags.notations import attention_window, boolean, dtype, layer_frequency, numbers, whole
-from mapping.flags.with_option.build import Acting, read_by, refusing, same, switch
-from parallel_core.system.devices import is_on_cpu
+from mapping.flags.with_option.build import Acting, as_switch, read_by, refusing, same
+from parallel_core.system.environment import is_on_cpu
 
 
 def _stretches_by_rope_type(args: Any) -> bool:
     return (args.multi_latent_attention or args.multi_head_latent_attention) and not args.rope_scaling_type
 
 
+_LEFT_OPEN = (
+    *("hidden-act", "low-freq-factor", "high-freq-factor", "output-multiplier-scale"),
+    *("dsa-indexer-n-heads", "dsa-indexer-head-dim", "dsa-indexer-topk"),
+)
+"""Options whose flags have no default of their own."""
+
 ACTING = Acting(
     {
         "--num-query-groups": {"default": 1},
-        "--hidden-act": {"default": None},
+        **{f"--{name}": {"default": None} for name in _LEFT_OPEN},
         "--normalization": {"choices": ("LayerNorm", "RMSNorm")},
-        "--no-post-layer-norm": {
-            "dest": "no_post_layer_norm",
-            "default": False,
-            "stores": True,
-            "help": "Leave the last layer's output as it is.",
-        },
+        **as_switch("--no-post-layer-norm", "Leave the last layer's output as it is."),
         "--position-embedding-type": refusing(
             "use learned_absolute, rope, alibi or none", "mrope", "relative", "deepseek4", also=("yarn",)
         ),
         "--rope-scaling-type": refusing("use llama3, yarn, longrope or dynamic", "plm"),
-        "--low-freq-factor": {"default": None},
-        "--high-freq-factor": {"default": None},
-        "--beta-fast": {"type": int},
-        "--beta-slow": {"type": int},
-        "--long-factor": read_by(numbers),
-        "--short-factor": read_by(numbers),
+        **{f"--beta-{end}": {"type": int} for end in ("fast", "slow")},
+        **dict.fromkeys(("--long-factor", "--short-factor"), read_by(numbers)),
         "--window-attn-skip-freq": read_by(layer_frequency),
         "--rotary-scaling-factor": {
             "default": 1.0,
@@ -53,17 +50,15 @@ ACTING = Acting(
                 "the rows of the table are --padded-vocab-size",
             )
         },
-        "--share-mtp-embedding-and-output-weight": {
-            "dest": "share_mtp_embedding_and_output_weight",
-            "default": False,
-            "stores": True,
-            "help": "Layers of --num-nextn-predict-layers use the model's embedding and output layer instead of having "
-            "their own; those of --mtp-num-layers always do.",
-            "idle": (
+        **as_switch(
+            "--share-mtp-embedding-and-output-weight",
+            "Layers of --num-nextn-predict-layers use the model's embedding and output layer instead of having their "
+            "own; those of --mtp-num-layers always do.",
+            idle=(
                 lambda args: not args.num_nextn_predict_layers,
                 "the layers of --mtp-num-layers share them in any case",
             ),
-        },
+        ),
         "--multi-latent-attention": {"help": "Attention over low-rank keys and values (DeepSeek-V2, 2024)."},
         "--experimental-attention-variant": refusing(
             "linear and gated attention are out of scope; use dsa, or leave it out for full attention",
@@ -71,14 +66,10 @@ ACTING = Acting(
             "gdn2",
             "gated_delta_net",
         ),
-        "--dsa-indexer-n-heads": {"default": None},
-        "--dsa-indexer-head-dim": {"default": None},
-        "--dsa-indexer-topk": {"default": None},
         "--scale-depth": {
             "default": None,
             "help": "What a block adds to the residual is multiplied by this over sqrt(number of layers).",
         },
-        "--output-multiplier-scale": {"default": None},
         "--query-pre-attn-scalar": {
             "type": int,
             "help": "Attention scores are divided by the root of this instead of the head size's.",
@@ -97,9 +88,9 @@ ACTING = Acting(
         },
     },
     (
-        switch("--swiglu", "hidden_act", "Gate the feed-forward block with silu."),
-        switch("--squared-relu", "hidden_act", "Square the feed-forward block's relu."),
-        switch(
+        value("--swiglu", "hidden_act", "Gate the feed-forward block with silu."),
+        value("--squared-relu", "hidden_act", "Square the feed-forward block's relu."),
+        value(
             "--use-fused-rmsnorm",
             "normalization",
             "RMSNorm by the device's fused operator.",
@@ -107,8 +98,8 @@ ACTING = Acting(
             completes=("--normalization",),
             refines=True,
         ),
-        switch("--geglu", "hidden_act", "Gate the feed-forward block with gelu."),
-        switch("--gelu-tanh", "hidden_act", "Gate the feed-forward block with the tanh form of gelu."),
+        value("--geglu", "hidden_act", "Gate the feed-forward block with gelu."),
+        value("--gelu-tanh", "hidden_act", "Gate the feed-forward block with the tanh form of gelu."),
         same("--add-bias-linear", "add_bias_linear", stores=True),
         same("--post-norm", "use_sandwich_norm"),
         same("--add-rmsnorm-offset", "apply_layernorm_1p"),
@@ -117,8 +108,8 @@ ACTING = Acting(
             "sliding_window.size",
             "A sliding window of so many tokens, a query's own included, in every other layer, the first among them.",
         ),
-        value("--window-size", attention_window, "sliding_window.size"),
-        switch("--input-embeds-norm", "scales.embedding", "Multiply embeddings by sqrt(hidden size)."),
+        value("--window-size=str", "sliding_window.size", type=attention_window),
+        value("--input-embeds-norm", "scales.embedding", "Multiply embeddings by sqrt(hidden size)."),
         same("--scale-emb", "scales.embedding", default=None),
         same("--dim-model-base", "scales.logits", "Logits are multiplied by this over the hidden size.", default=None),
         same("--encoder-num-layers", "model_config.num_layers"),
@@ -132,31 +123,29 @@ ACTING = Acting(
             completes=("--padded-vocab-size", "--pad-vocab-size-to"),
             refines=True,
         ),
-        switch("--recompute-activations", "recompute_granularity", "Short for a selective recompute."),
+        value("--recompute-activations", "recompute_granularity", "Short for a selective recompute."),
         value(
-            "--gradient_checkpointing",
-            boolean,
+            "--gradient_checkpointing=str:False",
             "recompute_granularity",
             "Compute each layer again in the backward: short for full, uniform, 1 layer.",
-            default=False,
+            type=boolean,
         ),
-        switch(
-            "--use-fused-rotary-pos-emb",
+        value(
+            "--use-fused-rotary-pos-emb|--apply-rope-fusion",
             "apply_rope_fusion",
             "Rotary positions by the device's fused operator.",
-            aliases=("--apply-rope-fusion",),
         ),
         same("--use-glm-rope", "rotary_interleaved", "Rotate neighbouring pairs of half of each head."),
         same("--partial-rotary-factor", "rotary_percent", default=0.0),
         same("--rope-theta", "rotary_base", default=None),
-        switch(
+        value(
             "--use-rope-scaling",
             "rope_scaling.type",
             "Stretch long wavelengths as Llama 3.1 does.",
             idle=(_stretches_by_rope_type, "latent attention's positions are stretched as --rope-type says"),
         ),
         same("--rope-type", "rope_scaling.type", choices=("rope", "yarn")),
-        value("--original-max-position-embeddings", whole, "original_max_position_embeddings"),
+        value("--original-max-position-embeddings=str", "original_max_position_embeddings", type=whole),
         same("--rope-scaling-beta-fast", "beta_fast", type=int),
         same("--rope-scaling-beta-slow", "beta_slow", type=int),
         same("--mscale", "rope_scaling.mscale"),
@@ -168,7 +157,7 @@ ACTING = Acting(
         ),
         same("--qk-nope-head-dim", "qk_head_dim", default=None),
         same("--qk-rope-head-dim", "qk_pos_emb_head_dim", default=None),
-        switch(
+        value(
             "--enable-dsa-indexer",
             "sparse_attention.variant",
             "Sparse attention, its indexer trained by the chosen keys alone.",
@@ -179,6 +168,6 @@ ACTING = Acting(
         same("--indexer-loss-coeff", "dsa_indexer_loss_coeff", default=1.0),
         same("--num-nextn-predict-layers", "multi_token_prediction.num_layers", default=0),
         same("--mtp-loss-scale", "multi_token_prediction.loss_scaling_factor", default=0.3),
-        switch("--use-llama2-rotary-position-embeddings", "position_embedding_type", "Rotary positions."),
+        value("--use-llama2-rotary-position-embeddings", "position_embedding_type", "Rotary positions."),
     ),
 )

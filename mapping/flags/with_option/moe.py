@@ -2,7 +2,7 @@
 
 from mapping.flags.flag import value
 from mapping.flags.notations import layer_frequency, parts
-from mapping.flags.with_option.build import Acting, refusing, same, switch
+from mapping.flags.with_option.build import Acting, refusing, same
 from parallel_core.config.moe import BALANCING
 
 SOFTMAX_FIRST = ("softmax_topk", "group_limited_greedy", "pai_megatron_aux_loss")
@@ -32,29 +32,23 @@ ACTING = Acting(
     (
         same("--moe-intermediate-size", "moe_ffn_hidden_size"),
         value(
-            "--moe-model-type",
-            str,
+            "--moe-model-type=str{megatron_moe,deepspeed_moe}:megatron_moe",
             "moe_expert_capacity_factor",
             "Experts of Megatron's kind, or a router of DeepSpeed's: softmax over all experts, then the best.",
-            default="megatron_moe",
-            choices=("megatron_moe", "deepspeed_moe"),
             stands_for={
                 "deepspeed_moe": "Megatron's experts, routed as DeepSpeed does; over its capacity an expert drops its "
                 "last tokens"
             },
         ),
         value(
-            "--moe-train-capacity-factor",
-            float,
+            "--moe-train-capacity-factor=float:1.0",
             "moe_expert_capacity_factor",
             "With deepspeed_moe: tokens an expert takes, as a multiple of an even share.",
-            default=1.0,
             idle=(lambda args: args.moe_model_type != "deepspeed_moe", "needs --moe-model-type deepspeed_moe"),
             completes=("--moe-model-type",),
         ),
         value(
-            "--first-k-dense-replace",
-            int,
+            "--first-k-dense-replace=int",
             "moe_layer_freq",
             "This many first layers stay dense.",
             idle=(
@@ -70,7 +64,7 @@ ACTING = Acting(
             "Shared experts, each as wide as a routed one.",
         ),
         same("--shared-expert-gate", "moe_shared_expert_gate"),
-        switch(
+        value(
             "--seq-aux",
             "moe_router_load_balancing_type",
             "Balance each sequence on its own.",
@@ -84,14 +78,12 @@ ACTING = Acting(
         same("--routed-scaling-factor", "moe_router_topk_scaling_factor"),
         same("--topk-group", "moe_router_group_topk"),
         same("--n-group", "moe_router_num_groups"),
-        switch("--router-gating-in-fp32", "moe_router_dtype", "Compute the router in float32."),
-        switch("--topk-softmax-in-fp32", "moe_router_dtype", "Compute the router's softmax in float32."),
-        switch(
-            "--input-jitter",
+        value("--router-gating-in-fp32", "moe_router_dtype", "Compute the router in float32."),
+        value("--topk-softmax-in-fp32", "moe_router_dtype", "Compute the router's softmax in float32."),
+        value(
+            "--input-jitter=off",
             "moe_input_jitter_eps",
             "No noise on the router's input.",
-            default=True,
-            stores=False,
             idle=(lambda args: not args.moe_input_jitter_eps, "there is none without --moe-input-jitter-eps"),
             completes=("--moe-input-jitter-eps",),
         ),

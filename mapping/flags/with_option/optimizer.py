@@ -1,7 +1,7 @@
-"""Flags of optimizer and schedule."""
+"""Flags of optimizer, schedule and low-rank adapters."""
 
 from mapping.flags.flag import value
-from mapping.flags.with_option.build import Acting, refusing, switch
+from mapping.flags.with_option.build import Acting, refusing
 from parallel_core.config.optimizer import RULES
 
 _FP8 = "8-bit optimizer states are out of scope; use bf16"
@@ -16,6 +16,7 @@ ACTING = Acting(
         "--optimizer": refusing(
             f"it is not done; use {', '.join(RULES)}", *(name for name in _NAMES if name not in RULES)
         ),
+        "--lora-r": {"default": 16},
         "--adam-beta1": {"type": float, "default": 0.9},
         "--exp-avg-dtype": {"refuses": _STATES},
         "--exp-avg-sq-dtype": {"refuses": _STATES},
@@ -26,29 +27,17 @@ ACTING = Acting(
         "--use-checkpoint-opt_param-scheduler": {"aliases": ("--use-checkpoint-opt-param-scheduler",)},
     },
     (
-        switch("--o2-optimizer", "exp_avg_dtype", "Keep both of Adam's moments in bfloat16.", dest="o2_optimizer"),
+        value("--o2-optimizer", "exp_avg_dtype", "Keep both of Adam's moments in bfloat16."),
+        value("--adam-beta2=float:0.999", "betas", "Decay rate of Adam's second moment.", completes=("--adam-beta1",)),
         value(
-            "--adam-beta2",
-            float,
-            "betas",
-            "Decay rate of Adam's second moment.",
-            default=0.999,
-            completes=("--adam-beta1",),
-        ),
-        value(
-            "--main-grads-dtype",
-            str,
+            "--main-grads-dtype=str{fp32,bf16}:fp32",
             "grad_reduce_in_bf16",
             "Type in which the gradients of bfloat16 weights are added up and reduced.",
-            default="fp32",
-            choices=("fp32", "bf16"),
         ),
         value(
-            "--no-weight-decay-cond-type",
-            str,
+            "--no-weight-decay-cond-type=str{apply_wd_to_qk_layernorm}",
             "apply_wd_to_qk_layernorm",
             "The older form of --apply-wd-to-qk-layernorm.",
-            choices=("apply_wd_to_qk_layernorm",),
         ),
     ),
 )

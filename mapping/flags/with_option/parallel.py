@@ -1,9 +1,9 @@
 """Flags of parallelism and of the process."""
 
 from mapping.flags.flag import value
-from mapping.flags.notations import integers, layer_list, literal
-from mapping.flags.stages import pipeline_layout
-from mapping.flags.with_option.build import Acting, read_by, refusing, same, switch, values
+from mapping.flags.notations import integers, layer_list, literal, pipeline_layout
+from mapping.flags.with_option.build import Acting, read_by, refusing, same
+from parallel_core.config.recompute import LISTED
 from parallel_core.sizes import CONTEXT_PARALLEL_ALGORITHMS
 
 ACTING = Acting(
@@ -26,11 +26,7 @@ ACTING = Acting(
             "choices": (),
             "help": "Number stages before data-parallel copies.",
         },
-        "--recompute": {"type": literal},
-        "--select-recompute": {"type": literal},
-        "--select-recompute-exclude": {"type": literal},
-        "--select-comm-recompute": {"type": literal},
-        "--select-comm-recompute-exclude": {"type": literal},
+        **{f"--{name.replace('_', '-')}": {"type": literal} for name in LISTED},
         "--recompute-slice-activation": {
             "aliases": ("--distribute-saved-activations", "--distribute-checkpointed-activations")
         },
@@ -40,7 +36,7 @@ ACTING = Acting(
         },
     },
     (
-        switch(
+        value(
             "--moe-tp-extend-ep",
             "expert_model_parallel_size",
             "Distribute experts over tensor-parallel ranks too, each whole.",
@@ -48,33 +44,27 @@ ACTING = Acting(
             completes=("--expert-model-parallel-size",),
         ),
         value(
-            "--pipeline-model-parallel-layout",
-            pipeline_layout,
+            "--pipeline-model-parallel-layout=str",
             "num_layer_list",
             "Virtual stages, split by |: E(mbedding), t for each layer, m(ulti-token prediction), L(oss); "
             "Et*3|(tt|)*5mL.",
+            type=pipeline_layout,
         ),
         value(
-            "--schedules-method",
-            str,
+            "--schedules-method=str{dualpipev}",
             "pipeline_schedule",
             "Another schedule of MindSpeed: the nearest one is run, with the same result.",
-            choices=("dualpipev",),
             stands_for={"dualpipev": "zb-h1 is run, which delays weight gradients too and has the same result"},
         ),
         same("--num-virtual-stages-per-pipeline-rank", "virtual_pipeline_model_parallel_size"),
-        value("--pipeline-num-transformer-layers", layer_list, "num_layer_list"),
-        values(
-            "--cp-comm-type",
-            str,
+        value("--pipeline-num-transformer-layers=str", "num_layer_list", type=layer_list),
+        value(
+            "--cp-comm-type=str+{p2p,a2a,allgather,a2a+p2p}:['p2p']",
             "context_parallel_algo",
             "How keys and values reach other ranks; allgather gives the same as p2p, the ring.",
-            default=["p2p"],
-            choices=("p2p", "a2a", "allgather", "a2a+p2p"),
         ),
-        values(
-            "--hierarchical-context-parallel-sizes",
-            int,
+        value(
+            "--hierarchical-context-parallel-sizes=int+",
             "ulysses_degree_in_cp",
             "Ranks of the inner and the outer exchange of a hybrid context parallelism.",
         ),

@@ -1,7 +1,7 @@
 """Flags of the training loop, checkpoints, precision, gradients and profiles."""
 
 from mapping.flags.flag import value
-from mapping.flags.with_option.build import Acting, refusing, same, switch
+from mapping.flags.with_option.build import Acting, refusing, same
 
 STRATEGIES = ("no_shard", "optim", "optim_grads", "optim_grads_params")
 """What Megatron's FSDP shards, by ZeRO stage."""
@@ -50,33 +50,27 @@ ACTING = Acting(
             stores=True,
         ),
         same("--check-for-nan-in-loss-and-grad", "check_for_nan_in_grad", stores=True),
-        switch("--adaptive-loss-scale", "loss_scaler", "--loss-scaler adaptive."),
+        value("--adaptive-loss-scale", "loss_scaler", "--loss-scaler adaptive."),
         same("--o2-gradient", "grad_reduce_in_bf16", "Accumulate and reduce gradients in bfloat16."),
         same("--npu-deterministic", "deterministic_mode"),
         same("--use-deter-comp", "deterministic_mode"),
-        switch(
+        value(
             "--use-megatron-fsdp", "zero_stage", "Shard what --data-parallel-sharding-strategy says, by default all."
         ),
-        switch("--use-custom-fsdp", "zero_stage", "The older name of --use-megatron-fsdp."),
+        value("--use-custom-fsdp", "zero_stage", "The older name of --use-megatron-fsdp."),
         value(
-            "--data-parallel-sharding-strategy",
-            str,
+            f"--data-parallel-sharding-strategy=str{{{','.join(STRATEGIES)}}}:{STRATEGIES[-1]}",
             "zero_stage",
             "What --use-megatron-fsdp shards: stages 0, 1, 2, 3.",
-            default="optim_grads_params",
-            choices=STRATEGIES,
             completes=("--use-megatron-fsdp", "--use-custom-fsdp"),
         ),
         value(
-            "--megatron-fsdp-grad-comm-dtype",
-            str,
+            "--megatron-fsdp-grad-comm-dtype=str{fp32,bf16,fp16,auto}:auto",
             "communication_data_type",
             "Type in which Megatron's FSDP sends gradients; auto: the one that they are added up in.",
-            default="auto",
-            choices=("fp32", "bf16", "fp16", "auto"),
         ),
-        switch("--use-torch-fsdp2", "zero_stage", "Stage 3."),
-        switch("--enable-zero3", "zero_stage", "Stage 3."),
+        value("--use-torch-fsdp2", "zero_stage", "Stage 3."),
+        value("--enable-zero3", "zero_stage", "Stage 3."),
         same("--optimizer-cpu-offload", "cpu_offload_optimizer"),
     ),
 )

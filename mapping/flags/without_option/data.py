@@ -64,13 +64,8 @@ FLAGS = group(
     ignored(
         "indexed files are read by --data-path",
         value(
-            "--dataset",
-            str,
-            choices=("MMAP", "LLama-Pretrain-Idxmap", "LLama-Pretrain-Raw", "LLama-SFT-Raw"),
-            refuses={
-                "LLama-Pretrain-Raw": "prepare the text as indexed files",
-                "LLama-SFT-Raw": "prepare the text as indexed files",
-            },
+            "--dataset=str{MMAP,LLama-Pretrain-Idxmap,LLama-Pretrain-Raw,LLama-SFT-Raw}",
+            refuses=dict.fromkeys(("LLama-Pretrain-Raw", "LLama-SFT-Raw"), "prepare the text as indexed files"),
         ),
     ),
 )

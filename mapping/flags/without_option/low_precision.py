@@ -12,13 +12,7 @@ FLAGS = group(
     ),
     ignored(
         "what it would compute in 8 bits is computed in the type of --bf16 or --fp16",
-        value(
-            "--fp8-format",
-            str,
-            dest="fp8",
-            choices=("e4m3", "hybrid"),
-            stands_for={"e4m3": _FINER, "hybrid": _FINER},
-        ),
+        value("--fp8-format>fp8=str{e4m3,hybrid}", stands_for={"e4m3": _FINER, "hybrid": _FINER}),
         """
         --fp8-recipe=str{tensorwise,delayed,mxfp8,blockwise,custom}:delayed --fp8-quantizer-factory=str
         --fp8-margin=int:0 --fp8-interval=int:1 --fp8-amax-history-len=int:1

@@ -16,20 +16,14 @@ FLAGS = group(
     ignored(
         "the weights that the optimizer updates are float32",
         value(
-            "--main-params-dtype",
-            str,
-            default="fp32",
-            choices=("fp32", "fp16"),
+            "--main-params-dtype=str{fp32,fp16}:fp32",
             refuses={"fp16": "the weights that the optimizer updates are float32; use fp32"},
         ),
     ),
     ignored(
         "Adam updates what is not a matrix",
         value(
-            "--muon-scalar-optimizer",
-            str,
-            default="adam",
-            choices=("adam", "lion"),
+            "--muon-scalar-optimizer=str{adam,lion}:adam",
             refuses={"lion": "the parameters that Muon is not for are updated by Adam; use adam"},
         ),
     ),

@@ -28,15 +28,7 @@ FLAGS = group(
         --cp-attention-mask-type>deprecated_cp_attention_mask_type=str{causal,general}
         """,
     ),
-    ignored(
-        "the framework is MindSpore",
-        value(
-            "--ai-framework",
-            str,
-            default="pytorch",
-            choices=("pytorch", "mindspore"),
-        ),
-    ),
+    ignored("the framework is MindSpore", "--ai-framework=str{pytorch,mindspore}:pytorch"),
     ignored(
         "a step is not run twice to find faulty hardware",
         "--rerun-mode=str{disabled,validate_results,report_stats}:validate_results",
@@ -44,10 +36,7 @@ FLAGS = group(
     ignored(
         "there is one Adam",
         value(
-            "--optimizer-selection",
-            str,
-            default="fused_adamw",
-            choices=("fused_adamw", "fused_torch_adamw", "fused_ema_adamw"),
+            "--optimizer-selection=str{fused_adamw,fused_torch_adamw,fused_ema_adamw}:fused_adamw",
             refuses={"fused_ema_adamw": "averaging of weights is out of scope; use fused_adamw"},
         ),
     ),
@@ -61,7 +50,7 @@ FLAGS = group(
     ignored("there is one implementation of the model", "--use-mcore-models"),
     ignored(
         "the model is what its flags say; this names layers that they describe too",
-        value("--spec", spec, nargs="*"),
+        value("--spec=str*", type=spec),
     ),
     ignored("it is read for raw text only, and --dataset must name indexed files", "--max-padding-length=int"),
     refused(

@@ -18,25 +18,15 @@ FLAGS = group(
     ignored(
         "weights are kept, and gradients added up, in float32",
         value(
-            "--megatron-fsdp-main-params-dtype",
-            str,
-            default="fp32",
-            choices=("fp32", "bf16", "fp16", "auto"),
+            "--megatron-fsdp-main-params-dtype=str{fp32,bf16,fp16,auto}:fp32",
             refuses={
-                "bf16": "weights and gradients are added up in float32; use fp32",
-                "fp16": "weights and gradients are added up in float32; use fp32",
+                **dict.fromkeys(("bf16", "fp16"), "weights and gradients are added up in float32; use fp32"),
                 "auto": "weights are kept in float32; use fp32",
             },
         ),
         value(
-            "--megatron-fsdp-main-grads-dtype",
-            str,
-            default="auto",
-            choices=("fp32", "bf16", "fp16", "auto"),
-            refuses={
-                "bf16": "gradients are added up in float32; use fp32",
-                "fp16": "gradients are added up in float32; use fp32",
-            },
+            "--megatron-fsdp-main-grads-dtype=str{fp32,bf16,fp16,auto}:auto",
+            refuses=dict.fromkeys(("bf16", "fp16"), "gradients are added up in float32; use fp32"),
         ),
     ),
     refused(

@@ -5,13 +5,13 @@ configuration needs; every writer takes one. In between nothing knows where it c
 version of a tool calls its parameters is a table of rows; experts and latent attention are rows like any other.
 
     model.py                         a model between two formats
-    formats.py                       which format a folder is of, and its reader
+    formats.py                       which format a folder is of, its reader, and the checksums of its files
     native.py                        ours: low-rank adapters are merged into their weights here
     huggingface/, megatron/          theirs, both ways
     reader.py                        `--load` of any of them: a converted model as a checkpoint of ours
-    parameters.py                    whether weights are those of the network that settings describe
-    checksums.py, verify.py,         what proves a conversion: the source's checksums, every bit that was written, and
-    logits.py                        the logits that the engine computes of both
+    parameters.py                    whether weights are those of the network that settings describe, and whether what
+                                     was written is what was read, bit by bit
+    logits.py                        whether the engine computes the same logits of both
     __main__.py, command_line.py     the command
 
 Read model.py first, then huggingface/tables.py or megatron/names.py and cuts.py, then the readers.

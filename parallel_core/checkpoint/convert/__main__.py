@@ -10,24 +10,27 @@ from __future__ import annotations
 import argparse
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from parallel_core.checkpoint.commit import checkpoint_name
-from parallel_core.checkpoint.convert import command_line, formats, logits
-from parallel_core.checkpoint.convert.checksums import damages
+from parallel_core.checkpoint.convert import formats, logits
+from parallel_core.checkpoint.convert.formats import damages
+from parallel_core.checkpoint.convert.huggingface.tables import FAMILIES
 from parallel_core.checkpoint.convert.huggingface.tokenizer import files_in
 from parallel_core.checkpoint.convert.huggingface.write import write_huggingface
 from parallel_core.checkpoint.convert.megatron.write import Layout, write_legacy
 from parallel_core.checkpoint.convert.model import Model, padded
 from parallel_core.checkpoint.convert.native import write_native
-from parallel_core.checkpoint.convert.verify import differences
-from parallel_core.findings import ConfigError, exit_code
+from parallel_core.checkpoint.convert.parameters import differences
+from parallel_core.findings import ConfigError, Finding, exit_code
+from parallel_core.system.command_line import command_line, program
 
 
 def convert(options: argparse.Namespace) -> list[str]:
     """Convert; lines that say what was done. Raises ValueError, and leaves no target, if something does not fit."""
-    wrong = list(command_line.findings(options))
+    wrong = list(findings(options))
     if wrong:
         raise ConfigError(wrong)
     source, folder = formats.recognise(options.input, options.source, options.ckpt_step)
@@ -134,9 +137,93 @@ def _layout(options: argparse.Namespace) -> Layout:
     )
 
 
+def _size(text: str) -> int:
+    """A number from one on."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 on")
+    return int(text)
+
+
+def parser(description: str | None = None) -> argparse.ArgumentParser:
+    """What can be said."""
+    made = command_line(description, program("convert"))
+    made.add_argument("--input", type=Path, required=True, help="a checkpoint's folder, or what --save was")
+    made.add_argument("--output", type=Path, required=True, help="a new folder; of our format also one that --save was")
+    made.add_argument("--from", dest="source", choices=("auto", *formats.KINDS), default="auto", help="of which tool")
+    made.add_argument("--to", choices=formats.KINDS, default="native", help="for which tool")
+    made.add_argument("--ckpt-step", type=int, help="this iteration instead of the latest")
+    made.add_argument("--no-load-optim", action="store_true", help="leave the optimizer's state out")
+    made.add_argument("--no-verify", action="store_true", help="do not read again what was written")
+    made.add_argument(
+        "--logits",
+        choices=("auto", "yes", "no"),
+        default="auto",
+        help="compare logits of a small prompt as well; auto: of models that fit into "
+        f"{logits.MOST_BYTES >> 30} GiB, if the engine is installed",
+    )
+    made.add_argument("--vocab-size", type=_size, help="ids of the tokenizer; Megatron's checkpoints do not say it")
+    for group, names in _TARGETS.items():
+        flags = made.add_argument_group(f"--to {' and '.join(group)}")
+        for flag, arguments in names.items():
+            flags.add_argument(flag, **arguments)
+    return made
+
+
+_TARGETS: dict[tuple[str, ...], dict[str, dict[str, Any]]] = {
+    ("native", "megatron"): {
+        "--make-vocab-size-divisible-by": {
+            "type": _size,
+            "help": "pad the vocabulary to a multiple of this and of --tensor-model-parallel-size",
+        },
+        "--tensor-model-parallel-size": {"type": _size, "help": "ranks that share each layer"},
+    },
+    ("megatron",): {
+        "--pipeline-model-parallel-size": {"type": _size, "help": "stages of the pipeline"},
+        "--num-layers-per-virtual-pipeline-stage": {"type": _size, "help": "layers of one of a stage's parts"},
+        "--expert-model-parallel-size": {"type": _size, "help": "ranks that share the experts of a layer"},
+        "--expert-tensor-parallel-size": {"type": _size, "help": "ranks that share each expert"},
+    },
+    ("hf",): {
+        "--huggingface-model-type": {
+            "choices": [family.model_type for family in FAMILIES],
+            "help": "the family; by default the one that the settings say",
+        },
+        "--tokenizer-model": {
+            "type": Path,
+            "help": "a folder of HuggingFace's whose tokenizer and generation settings are copied as well; of a "
+            "HuggingFace --input they are in any case",
+        },
+    },
+}
+"""Flags that say something of some targets alone, and how they are read."""
+
+
+def findings(options: argparse.Namespace) -> Iterator[Finding]:
+    """What does not go together."""
+    for targets, flags in _TARGETS.items():
+        for flag in flags if options.to not in targets else ():
+            value = getattr(options, flag.removeprefix("--").replace("-", "_"))
+            if value is not None:
+                rule = f"says nothing of a checkpoint --to {options.to}"
+                yield Finding(flag, value, rule, f"remove it, or convert --to {' or '.join(targets)}")
+    if options.no_verify and options.logits == "yes":
+        rule = "compares what was written, which --no-verify does not read"
+        yield Finding("--logits", "yes", rule, "leave one of them out")
+    tokenizer = options.tokenizer_model
+    if tokenizer is not None and not tokenizer.is_dir():
+        yield Finding("--tokenizer-model", tokenizer, "is no folder", "name a model's folder")
+    output = options.output.resolve()
+    if output == options.input.resolve():
+        yield Finding("--output", options.output, "is --input, too", "name a new folder")
+    elif output.exists() and not output.is_dir():
+        yield Finding("--output", options.output, "is no folder", "name a new one")
+    elif options.to != "native" and output.exists() and any(output.iterdir()):
+        yield Finding("--output", options.output, "is not empty", "name a new folder")
+
+
 def main(argv: list[str] | None = None) -> int:
     """Run the command; 1 if it failed."""
-    options = command_line.parser(__doc__).parse_args(argv)
+    options = parser(__doc__).parse_args(argv)
     return exit_code(lambda: print("\n".join(convert(options))))
 
 

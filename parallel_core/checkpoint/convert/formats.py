@@ -1,4 +1,5 @@
-"""The formats, by what their folders hold."""
+"""The formats, by what their folders hold, and the checksums that their files come with: ours has one for each tensor,
+torch.save writes zip archives."""
 
 from __future__ import annotations
 
@@ -10,11 +11,15 @@ from typing import NamedTuple, Protocol
 
 from parallel_core.checkpoint.commit import TRACKER, checkpoint_name
 from parallel_core.checkpoint.convert.huggingface.read import is_huggingface, read_huggingface
+from parallel_core.checkpoint.convert.megatron import torch_dist
 from parallel_core.checkpoint.convert.megatron.legacy import is_legacy, read_legacy
 from parallel_core.checkpoint.convert.megatron.torch_dist import is_torch_dist, read_torch_dist
 from parallel_core.checkpoint.convert.model import VOCABULARY, Model
 from parallel_core.checkpoint.convert.native import is_native, read_native
 from parallel_core.checkpoint.convert.parameters import check_counts, check_parameters
+from parallel_core.checkpoint.reader import CheckpointReader
+from parallel_core.checkpoint.torch_files import distributed
+from parallel_core.checkpoint.torch_files.archive import damaged_entry
 from parallel_core.system.files import read_plain
 
 
@@ -79,7 +84,7 @@ def read(directory: Path, kind: str = "auto", *, step: int | None = None, optimi
     one, folder = recognise(directory, kind, step)
     with told_of(folder, one.name):
         model = one.read(folder, optimizer=optimizer)
-        check_counts(model, folder)
+        check_counts(model.settings, len(model.weights))
         if one.kind != "native":
             model.network.update(vocab_size=model.vocab_size, params_dtype=model.weights[VOCABULARY[0]].dtype)
             check_parameters(model, folder)
@@ -107,3 +112,31 @@ def told_of(folder: Path, name: str) -> Iterator[None]:
         if str(folder) in str(error):
             raise
         raise ValueError(f"{folder}: in {name} format, but {error}") from error
+
+
+def damages(folder: Path, share: int = 0, shares: int = 1) -> Iterator[str]:
+    """What is not as it was written, of the files that are read of a checkpoint; safetensors of other tools have no
+    checksums. Ranks can divide the files: this is share number `share` of `shares`."""
+    if is_native(folder):
+        yield from CheckpointReader(folder).damaged_files(share, shares)
+    for path, offset, length in [*_archives(folder)][share::shares]:
+        entry = damaged_entry(path, offset, length)
+        if entry is not None:
+            yield f"{path}: {entry} (at byte {offset}) is not what was written; restore it or take another checkpoint"
+
+
+def unverified(folder: Path) -> list[str]:
+    """Names of the files that have no checksums: of a checkpoint of ours made by hand, and of HuggingFace's."""
+    if is_native(folder):
+        return CheckpointReader(folder).unverified_files
+    return sorted(path.name for path in folder.glob("*.safetensors"))
+
+
+def _archives(folder: Path) -> Iterator[tuple[Path, int, int]]:
+    """File, offset and length of what torch.save wrote; HuggingFace's are not read where there are safetensors, too."""
+    if torch_dist.is_torch_dist(folder):
+        yield from distributed.archives(folder)
+    whole = [*folder.glob(torch_dist.COMMON), *folder.glob("mp_rank_*/*.pt")]
+    if not any(folder.glob("*.safetensors")):
+        whole += folder.glob("pytorch_model*.bin")
+    yield from ((path, 0, path.stat().st_size) for path in sorted(whole))

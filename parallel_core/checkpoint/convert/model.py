@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from parallel_core.checkpoint.lazy import LazyTensor
-from parallel_core.config.optimizer import ADAM, RULES
+from parallel_core.config.optimizer import RULES
+from parallel_core.config.update_rules.adam import ADAM
 from parallel_core.optimizer import MAIN_PARAM
 
 HYPERPARAMETERS = ("betas", "eps", "weight_decay")
@@ -86,6 +87,19 @@ class Model:
 def resize(tensors: Mapping[str, LazyTensor], rows: int) -> dict[str, LazyTensor]:
     """Tables with a row for each id, of `rows` rows; others as they are."""
     return {name: tensor.with_length(rows) if is_table(name) else tensor for name, tensor in tensors.items()}
+
+
+def in_files(tensors: Iterable[tuple[str, LazyTensor]], most: int) -> Iterator[dict[str, LazyTensor]]:
+    """Tensors in groups of no more than so many bytes, unless a single one has more: each is a file's."""
+    part: dict[str, LazyTensor] = {}
+    size = 0
+    for name, tensor in tensors:
+        if part and size + tensor.nbytes > most:
+            yield part
+            part, size = {}, 0
+        part[name] = tensor
+        size += tensor.nbytes
+    yield part
 
 
 def is_table(name: str) -> bool:

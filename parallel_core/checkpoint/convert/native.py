@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from parallel_core.checkpoint import commit
-from parallel_core.checkpoint.convert.model import HYPERPARAMETERS, Model, Position
+from parallel_core.checkpoint.convert.model import HYPERPARAMETERS, Model, Position, in_files
 from parallel_core.checkpoint.lazy import NUMPY, LazyTensor, assembled, to_bfloat16
 from parallel_core.checkpoint.lock import FolderLock
 from parallel_core.checkpoint.manifest import MANIFEST, Manifest, OptimizerRecord, Run, StoredTensor
@@ -20,9 +20,9 @@ from parallel_core.checkpoint.mindspore_file import open_tensors
 from parallel_core.checkpoint.tensor_file import TensorFile
 from parallel_core.checkpoint.writer import LocalTensor, file_name, write_manifest, write_part
 from parallel_core.config import LoraConfig
-from parallel_core.config.optimizer import ADAM
 from parallel_core.config.serialise import config_of, model_of, put, values_of
 from parallel_core.config.tree import OF_MODEL, OPTIONS, PUBLIC
+from parallel_core.config.update_rules.adam import ADAM
 from parallel_core.numerics.dtypes import Array
 from parallel_core.sharding import ShardSpec, place
 from parallel_core.system.files import plain_file
@@ -116,7 +116,7 @@ def write_native(model: Model, directory: Path, check: Callable[[Path], None] | 
         whole = commit.begin(directory, run.iteration)
         try:
             names: list[str] = []
-            for number, part in enumerate(_parts(model)):
+            for number, part in enumerate(in_files(model.all_tensors(), _MOST)):
                 names.append(file_name(0, number))
                 write_part(whole, names[-1], {name: _local(name, tensor) for name, tensor in part.items()})
             write_manifest(whole, run, names)
@@ -159,14 +159,3 @@ def _record(model: Model) -> OptimizerRecord | None:
 
 def _local(name: str, tensor: LazyTensor) -> LocalTensor:
     return LocalTensor(place(ShardSpec(shape=tensor.shape, name=name), {}), tensor)
-
-
-def _parts(model: Model) -> Iterator[dict[str, LazyTensor]]:
-    """Tensors in groups that a file takes."""
-    part: dict[str, LazyTensor] = {}
-    for name, tensor in model.all_tensors():
-        if part and sum(one.nbytes for one in part.values()) + tensor.nbytes > _MOST:
-            yield part
-            part = {}
-        part[name] = tensor
-    yield part

@@ -1,11 +1,15 @@
-"""Whether a model that was read has the parameters of the network that its settings describe."""
+"""Whether a model that was read has the parameters of the network that its settings describe, and whether what was
+written is what was read: its settings, and every bit of it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from parallel_core.blocks import model_chunks
-from parallel_core.checkpoint.convert.model import Model
+from parallel_core.checkpoint import networks
+from parallel_core.checkpoint.convert.model import Model, is_table
+from parallel_core.checkpoint.lazy import equal_bits
 from parallel_core.config.serialise import config_of, get
 
 MOST = 8
@@ -23,12 +27,12 @@ def check_parameters(model: Model, source: object) -> None:
         raise ValueError("\n".join(f"{source}: {line}" for line in (*problems[:MOST], *more)))
 
 
-def check_counts(model: Model, source: object) -> None:
+def check_counts(settings: Mapping[str, Any], parameters: int) -> None:
     """Raises ValueError for more layers or experts than parameters: such a network is not even described."""
     for path in _COUNTS:
-        count = get(model.settings, path)
-        if isinstance(count, int) and count > len(model.weights):
-            raise ValueError(f"{source}: its settings have {path} {count}, its files {len(model.weights)} parameters")
+        count = get(settings, path)
+        if isinstance(count, int) and count > parameters:
+            raise ValueError(f"its settings have {path} {count}, its files {parameters} parameters")
 
 
 def _problems(model: Model) -> Iterator[str]:
@@ -50,3 +54,27 @@ def _needed(model: Model) -> dict[str, tuple[int, ...]]:
     if get(model.settings, "moe_config.moe_router_enable_expert_bias"):
         shapes |= {name.removesuffix(_ROUTER) + _EXPERT_BIAS: shapes[name][:1] for name in routers}
     return shapes
+
+
+def differences(written: Model, found: Model, *, states: bool) -> list[str]:
+    """What differs: settings of the network, and tensors (of the rows of the vocabulary, those of ids)."""
+    return list(_differences(written, found, states))
+
+
+def _differences(written: Model, found: Model, states: bool) -> Iterator[str]:
+    configs = [config_of(model.settings) for model in (written, found)]
+    for path, _, then, now in networks.differences(*configs):
+        yield f"{path}: {then} became {now}"
+    before = dict(written.all_tensors() if states else written.weights.items())
+    after = dict(found.all_tensors() if states else found.weights.items())
+    for name in before.keys() ^ after.keys():
+        yield f"{name}: only in the {'source' if name in before else 'target'}"
+    ids = written.unpadded_vocab_size
+    for name in before.keys() & after.keys():
+        one, other = before[name], after[name]
+        if is_table(name):
+            one, other = (tensor.with_length(min(ids, tensor.shape[0])) for tensor in (one, other))
+        if (one.shape, one.dtype) != (other.shape, other.dtype):
+            yield f"{name}: {list(one.shape)} {one.dtype} became {list(other.shape)} {other.dtype}"
+        elif not equal_bits(one.read(), other.read()):
+            yield f"{name}: its values changed"

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from parallel_core.checkpoint import commit
 from parallel_core.checkpoint.convert import formats
-from parallel_core.checkpoint.convert.checksums import damages
-from parallel_core.checkpoint.convert.huggingface.left_out import UNKNOWN
+from parallel_core.checkpoint.convert.formats import damages
+from parallel_core.checkpoint.convert.huggingface.config import UNKNOWN
 from parallel_core.checkpoint.convert.model import Model
 from parallel_core.checkpoint.convert.native import run_of
 from parallel_core.checkpoint.layout import overlap
@@ -53,12 +53,10 @@ class ConvertedReader(CheckpointReader):
     def read(self, name: str, place: Place, out: Array) -> Array:
         """A rank's shard of a tensor, written into `out`. Padding that the checkpoint lacks stays as it is there."""
         tensor = self._tensors[name]
-        origin = (0,) * len(tensor.shape)
         for box in place.boxes:
-            copy = overlap(Box(origin, tensor.shape, origin), box)
+            copy = overlap(Box.whole(tensor.shape), box)
             if copy is not None:
-                starts, lengths = zip(*((s.start, s.stop - s.start) for s in copy.source), strict=True)
-                out[copy.target] = tensor.part(Box(starts, lengths, origin)).widened()
+                out[copy.target] = tensor.sliced(copy.source).widened()
         return out
 
 

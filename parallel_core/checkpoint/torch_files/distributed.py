@@ -89,7 +89,7 @@ def _pieces(key: str, described: Any, places: Mapping[Any, _Stored], dtype: str)
             raise ValueError(f"no file has its chunk at {list(start)}")
         if prod(size) * np.dtype(NUMPY[dtype]).itemsize > stored.length:
             raise ValueError(f"its chunk of {list(size)} at {list(start)} has {stored.length} bytes, which is too few")
-        yield Box(start, size, (0,) * len(size)), _chunk(stored, size, dtype)
+        yield Box.alone(start, size), _chunk(stored, size, dtype)
 
 
 def _chunk(stored: _Stored, shape: tuple[int, ...], dtype: str) -> LazyTensor:

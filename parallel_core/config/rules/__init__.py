@@ -1,6 +1,16 @@
-"""Rules between sections: functions of the `Sections` that yield findings."""
+"""Rules between sections: every public function of these files that yields findings about the `Sections`."""
+
+from collections.abc import Callable, Iterator
+from inspect import isfunction
 
 from parallel_core.config.rules import layout, model, moe, optimizer, pipeline, recompute, training
+from parallel_core.config.sections import Sections
+from parallel_core.findings import Finding
 
-RULES = (*model.RULES, *pipeline.RULES, *layout.RULES, *moe.RULES, *recompute.RULES, *training.RULES, *optimizer.RULES)
+RULES: tuple[Callable[[Sections], Iterator[Finding]], ...] = tuple(
+    rule
+    for subject in (model, pipeline, layout, moe, recompute, training, optimizer)
+    for name, rule in vars(subject).items()
+    if isfunction(rule) and rule.__module__ == subject.__name__ and not name.startswith("_")
+)
 """All of them. A rule that reads a value already known to be wrong is passed over."""

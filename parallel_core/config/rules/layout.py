@@ -10,26 +10,17 @@ from parallel_core.sizes import HYBRID, RING, ULYSSES, ulysses_degree_divides, u
 
 
 def sequence_divides(config: Sections) -> Iterator[Finding]:
-    parallel, length = config.parallel_config, config.model_config.seq_length
+    parallel, model = config.parallel_config, config.model_config
     tensor, context = parallel.tensor_model_parallel_size, parallel.context_parallel_size
     purpose = _what_tensor_ranks_share(config)
-    ring = context > 1 and parallel.context_parallel_algo != ULYSSES
-    pieces = context * (2 if ring else 1)
-    if length % pieces:
-        yield Finding(
-            "--seq-length",
-            length,
-            f"must be a multiple of {('twice ' if ring else '')}--context-parallel-size {context}",
-            "change one of them",
-        )
-    elif purpose and length // context % tensor:
-        yield Finding(
-            "--seq-length",
-            length,
-            f"what a context-parallel rank holds, {length // context}, must be a multiple of "
-            f"--tensor-model-parallel-size {tensor}{purpose}",
-            "change one of them",
-        )
+    twice = context > 1 and parallel.context_parallel_algo != ULYSSES
+    held = model.seq_length // context
+    if model.seq_length % (context * (2 if twice else 1)):
+        rule = f"must be a multiple of {'twice ' if twice else ''}--context-parallel-size {context}"
+        yield model.breaks("seq_length", rule)
+    elif purpose and held % tensor:
+        rule = f"must be a multiple of --tensor-model-parallel-size {tensor}{purpose}"
+        yield model.breaks("seq_length", f"what a context-parallel rank holds, {held}, {rule}")
 
 
 def _what_tensor_ranks_share(config: Sections) -> str:
@@ -42,41 +33,27 @@ def _what_tensor_ranks_share(config: Sections) -> str:
 def transport_is_there(config: Sections) -> Iterator[Finding]:
     parallel = config.parallel_config
     if parallel.collectives == "native" and parallel.device_target == "CPU":
-        yield Finding("--collectives", "native", "HCCL connects Ascends alone", "leave it out")
+        yield parallel.breaks("collectives", "HCCL connects Ascends alone", "leave it out")
 
 
 def ulysses_divides(config: Sections) -> Iterator[Finding]:
-    parallel, heads = config.parallel_config, config.model_config.num_attention_heads
+    parallel, model = config.parallel_config, config.model_config
     size, tensor = parallel.context_parallel_size, parallel.tensor_model_parallel_size
     if size == 1 or parallel.context_parallel_algo == RING:
         return
     degree = parallel.ulysses_degree_in_cp if parallel.context_parallel_algo == HYBRID else size
-    if degree is not None and size % degree == 0 and heads % (tensor * degree):
-        yield Finding(
-            "--num-attention-heads",
-            heads,
-            f"must be a multiple of --tensor-model-parallel-size {tensor} x ulysses degree {degree}",
-            "change one of them",
-        )
+    if degree is not None and size % degree == 0 and model.num_attention_heads % (tensor * degree):
+        rule = f"must be a multiple of --tensor-model-parallel-size {tensor} x ulysses degree {degree}"
+        yield model.breaks("num_attention_heads", rule)
 
 
 def hybrid_is_both(config: Sections) -> Iterator[Finding]:
-    parallel = config.parallel_config
-    size, degree = parallel.context_parallel_size, parallel.ulysses_degree_in_cp
-    if size > 1 and parallel.context_parallel_algo == HYBRID and degree in (1, size):
+    parallel, size = config.parallel_config, config.parallel_config.context_parallel_size
+    if size > 1 and parallel.context_parallel_algo == HYBRID and parallel.ulysses_degree_in_cp in (1, size):
         rule = f"must be between 1 and --context-parallel-size {size}: that is a ring or Ulysses alone"
-        yield Finding("--ulysses-degree-in-cp", degree, rule, f"change it or use {ULYSSES} or {RING}")
+        yield parallel.breaks("ulysses_degree_in_cp", rule, f"change it or use {ULYSSES} or {RING}")
 
 
 def sizes_of_context_parallelism(config: Sections) -> Iterator[Finding]:
     yield from ulysses_degree_divides(config.parallel_config)
     yield from ulysses_degree_is_read(config.parallel_config)
-
-
-RULES = (
-    sequence_divides,
-    transport_is_there,
-    ulysses_divides,
-    hybrid_is_both,
-    sizes_of_context_parallelism,
-)

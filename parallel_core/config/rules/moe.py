@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from parallel_core.config.moe import BALANCING, BALANCING_LOSSES, SPARSE_MIXER
+from parallel_core.config.notations import wrong_pattern
 from parallel_core.config.sections import Sections
 from parallel_core.findings import Finding
 from parallel_core.sizes import expert_copies_are_whole
 
 
 def experts_divide(config: Sections) -> Iterator[Finding]:
-    experts, size = config.moe_config.num_experts, config.parallel_config.expert_model_parallel_size
-    if experts is None:
+    moe, size = config.moe_config, config.parallel_config.expert_model_parallel_size
+    if moe.num_experts is None:
         if size > 1:
-            yield Finding("--expert-model-parallel-size", size, "needs --num-experts", "add it or leave this out")
-    elif experts % size:
-        yield Finding(
-            "--num-experts", experts, f"must be a multiple of --expert-model-parallel-size {size}", "change one of them"
-        )
+            fix = "add it or leave this out"
+            yield config.parallel_config.needs("expert_model_parallel_size", "--num-experts", fix)
+    elif moe.num_experts % size:
+        yield moe.breaks("num_experts", f"must be a multiple of --expert-model-parallel-size {size}")
 
 
 def expert_ranks_divide(config: Sections) -> Iterator[Finding]:
@@ -28,29 +28,24 @@ def expert_ranks_divide(config: Sections) -> Iterator[Finding]:
 
 def dense_widths_divide(config: Sections) -> Iterator[Finding]:
     """Of the blocks that all tokens pass through: of dense layers, and shared experts."""
-    size, kinds = config.parallel_config.tensor_model_parallel_size, _kinds_of_layers(config)
-    shared = config.moe_config.moe_shared_expert_intermediate_size
-    for flag, width, is_there in (
-        ("--ffn-hidden-size", config.model_config.ffn_hidden_size, False in kinds),
-        ("--moe-shared-expert-intermediate-size", shared or 0, True in kinds),
-    ):
-        if is_there and width % size:
-            rule = f"must be a multiple of --tensor-model-parallel-size {size}"
-            yield Finding(flag, width, rule, "change one of them")
+    model, moe, size = config.model_config, config.moe_config, config.parallel_config.tensor_model_parallel_size
+    kinds, rule = _kinds_of_layers(config), f"must be a multiple of --tensor-model-parallel-size {size}"
+    if False in kinds and model.ffn_hidden_size % size:
+        yield model.breaks("ffn_hidden_size", rule)
+    if True in kinds and (moe.moe_shared_expert_intermediate_size or 0) % size:
+        yield moe.breaks("moe_shared_expert_intermediate_size", rule)
 
 
 def expert_width_divides(config: Sections) -> Iterator[Finding]:
-    width, size = config.moe_config.moe_ffn_hidden_size, config.parallel_config.expert_tensor_parallel_size
-    if True in _kinds_of_layers(config) and width % size:
-        rule = f"must be a multiple of --expert-tensor-parallel-size {size}"
-        yield Finding("--moe-ffn-hidden-size", width, rule, "change one of them")
+    moe, size = config.moe_config, config.parallel_config.expert_tensor_parallel_size
+    if True in _kinds_of_layers(config) and moe.moe_ffn_hidden_size % size:
+        yield moe.breaks("moe_ffn_hidden_size", f"must be a multiple of --expert-tensor-parallel-size {size}")
 
 
 def _kinds_of_layers(config: Sections) -> set[bool]:
     """Whether layers have experts; nothing is known where the pattern does not fit."""
-    if any(layer_pattern_fits(config)):
-        return set()
-    return config.moe_config.kinds_of_layers(config.model_config.num_layers)
+    fits = not any(layer_pattern_fits(config))
+    return config.moe_config.kinds_of_layers(config.model_config.num_layers) if fits else set()
 
 
 def router_chooses_among_experts(config: Sections) -> Iterator[Finding]:
@@ -59,92 +54,72 @@ def router_chooses_among_experts(config: Sections) -> Iterator[Finding]:
     if experts is None:
         return
     if moe.moe_router_topk > experts:
-        yield Finding("--moe-router-topk", moe.moe_router_topk, f"must not exceed --num-experts {experts}", "lower it")
+        yield moe.breaks("moe_router_topk", f"must not exceed --num-experts {experts}", "lower it")
     if groups is not None and experts % groups:
-        yield Finding("--moe-router-num-groups", groups, f"must divide --num-experts {experts}", "change it")
+        yield moe.breaks("moe_router_num_groups", f"must divide --num-experts {experts}", "change it")
     if groups is not None and chosen is not None and chosen > groups:
-        yield Finding(
-            "--moe-router-group-topk", chosen, f"must not exceed --moe-router-num-groups {groups}", "lower it"
-        )
+        yield moe.breaks("moe_router_group_topk", f"must not exceed --moe-router-num-groups {groups}", "lower it")
     in_chosen = experts // groups * chosen if groups and chosen and not experts % groups else experts
     if in_chosen < moe.moe_router_topk <= experts and (chosen or 0) <= (groups or 0):
         rule = f"must not exceed the experts of --moe-router-group-topk {chosen} groups, {in_chosen}"
-        yield Finding("--moe-router-topk", moe.moe_router_topk, rule, "lower it")
+        yield moe.breaks("moe_router_topk", rule, "lower it")
     judges, of_group = moe.moe_router_group_score_topk, experts // groups if groups else experts
     if judges is not None and judges > of_group:
-        yield Finding(
-            "--moe-router-group-score-topk", judges, f"must not exceed a group's {of_group} experts", "lower it"
-        )
+        yield moe.breaks("moe_router_group_score_topk", f"must not exceed a group's {of_group} experts", "lower it")
     if judges is None and chosen is not None and chosen > moe.moe_router_topk:
         rule = f"must be at least --moe-router-group-topk {chosen}: a group is as good as its best k / {chosen} experts"
-        yield Finding("--moe-router-topk", moe.moe_router_topk, rule, "raise it")
+        yield moe.breaks("moe_router_topk", rule, "raise it")
     if chosen is not None and groups is None:
-        yield Finding("--moe-router-group-topk", chosen, "needs --moe-router-num-groups", "add it")
+        yield moe.needs("moe_router_group_topk", "--moe-router-num-groups")
 
 
 def balancing_is_known(config: Sections) -> Iterator[Finding]:
-    moe = config.moe_config
+    moe, name = config.moe_config, "moe_router_load_balancing_type"
     kinds, weights = moe.balancing, moe.balancing_weights
-    flag, given = "--moe-router-load-balancing-type", " ".join(map(str, kinds))
+    given, given_weights = " ".join(map(str, kinds)), " ".join(f"{weight:g}" for weight in weights)
     if any(kind not in BALANCING for kind in kinds):
-        yield Finding(flag, given, f"must be of {', '.join(BALANCING)}", "change it")
+        yield moe.breaks(name, f"must be of {', '.join(BALANCING)}", "change it", given)
     elif len(kinds) > 1 and not set(kinds) <= set(BALANCING_LOSSES):
-        yield Finding(flag, given, f"only {', '.join(BALANCING_LOSSES)} may be combined", "leave one out")
+        yield moe.breaks(name, f"only {', '.join(BALANCING_LOSSES)} may be combined", "leave one out", given)
     elif len(kinds) != len(set(kinds)):
-        yield Finding(flag, given, "names a loss twice", "leave one out")
+        yield moe.breaks(name, "names a loss twice", "leave one out", given)
     elif len(weights) != len(kinds):
         rule = f"must have one weight for each --moe-router-load-balancing-type, {len(kinds)} in all"
-        yield Finding("--moe-aux-loss-coeff", " ".join(f"{weight:g}" for weight in weights), rule, "add or remove some")
+        yield moe.breaks("moe_aux_loss_coeff", rule, "add or remove some", given_weights)
     if any(weight < 0 for weight in weights):
-        yield Finding(
-            "--moe-aux-loss-coeff", " ".join(f"{weight:g}" for weight in weights), "must be at least 0", "change it"
-        )
+        yield moe.breaks("moe_aux_loss_coeff", "must be at least 0", "change it", given_weights)
 
 
 def balanced_otherwise(config: Sections) -> Iterator[Finding]:
     moe = config.moe_config
     if moe.num_experts is not None and "sinkhorn" in moe.balancing and any(moe.balancing_weights):
-        rule = "does not go with --moe-router-load-balancing-type sinkhorn, which balances without a loss"
-        yield Finding("--moe-aux-loss-coeff", moe.moe_aux_loss_coeff, rule, "leave it out")
+        other = "--moe-router-load-balancing-type sinkhorn, which balances without a loss"
+        yield moe.clashes("moe_aux_loss_coeff", other, "leave it out")
 
 
 def router_has_a_device_for_its_type(config: Sections) -> Iterator[Finding]:
-    moe = config.moe_config
-    on_ascend = config.parallel_config.device_target == "Ascend"
+    moe, on_ascend = config.moe_config, config.parallel_config.device_target == "Ascend"
     if moe.num_experts is not None and moe.moe_router_dtype == "fp64" and on_ascend:
-        yield Finding("--moe-router-dtype", "fp64", "an Ascend has no products of float64", "use fp32")
+        yield moe.breaks("moe_router_dtype", "an Ascend has no products of float64", "use fp32")
 
 
 def balanced_groups_exist(config: Sections) -> Iterator[Finding]:
     moe = config.moe_config
-    if moe.num_experts is None:
-        return
-    for flag, weight in (
-        ("--moe-device-level-aux-loss-coeff", moe.moe_device_level_aux_loss_coeff),
-        ("--moe-comm-aux-loss-coeff", moe.moe_comm_aux_loss_coeff),
-    ):
-        if weight and moe.moe_router_num_groups is None:
-            yield Finding(flag, weight, "balances groups of experts, so it needs --moe-router-num-groups", "add it")
-        if weight and not set(moe.balancing) & {"aux_loss", "seq_aux_loss"}:
-            yield Finding(
-                flag,
-                weight,
-                f"does not go with --moe-router-load-balancing-type {' '.join(moe.balancing)}",
-                "use aux_loss or seq_aux_loss",
-            )
+    for name in ("moe_device_level_aux_loss_coeff", "moe_comm_aux_loss_coeff"):
+        if moe.num_experts is None or not getattr(moe, name):
+            continue
+        if moe.moe_router_num_groups is None:
+            yield moe.breaks(name, "balances groups of experts, so it needs --moe-router-num-groups", "add it")
+        if not set(moe.balancing) & {"aux_loss", "seq_aux_loss"}:
+            other = f"--moe-router-load-balancing-type {' '.join(moe.balancing)}"
+            yield moe.clashes(name, other, "use aux_loss or seq_aux_loss")
 
 
 def sampling_takes_two(config: Sections) -> Iterator[Finding]:
     moe = config.moe_config
-    if moe.num_experts is None or SPARSE_MIXER not in moe.balancing:
-        return
-    if moe.moe_router_topk != 2:
-        yield Finding(
-            "--moe-router-load-balancing-type",
-            SPARSE_MIXER,
-            f"needs --moe-router-topk 2, not {moe.moe_router_topk}",
-            "change one of them",
-        )
+    if moe.num_experts is not None and SPARSE_MIXER in moe.balancing and moe.moe_router_topk != 2:
+        rule = f"needs --moe-router-topk 2, not {moe.moe_router_topk}"
+        yield moe.breaks("moe_router_load_balancing_type", rule, value=SPARSE_MIXER)
 
 
 def one_expert_learns(config: Sections) -> Iterator[Finding]:
@@ -153,22 +128,15 @@ def one_expert_learns(config: Sections) -> Iterator[Finding]:
     if moe.num_experts is None or "sinkhorn" in moe.balancing:
         return
     if softmax_of_one and not moe.moe_router_pre_softmax:
-        yield Finding(
-            "--moe-router-topk",
-            1,
-            "the softmax of one score is 1 and teaches the router nothing",
-            "add --moe-router-pre-softmax",
-        )
+        rule = "the softmax of one score is 1 and teaches the router nothing"
+        yield moe.breaks("moe_router_topk", rule, "add --moe-router-pre-softmax")
 
 
 def expert_bias_has_sigmoid(config: Sections) -> Iterator[Finding]:
     moe = config.moe_config
-    if (
-        moe.num_experts is not None
-        and moe.moe_router_enable_expert_bias
-        and (moe.moe_router_score_function != "sigmoid")
-    ):
-        yield Finding("--moe-router-enable-expert-bias", None, "needs --moe-router-score-function sigmoid", "add it")
+    has_bias = moe.num_experts is not None and moe.moe_router_enable_expert_bias
+    if has_bias and moe.moe_router_score_function != "sigmoid":
+        yield moe.needs("moe_router_enable_expert_bias", "--moe-router-score-function sigmoid")
 
 
 def capacity_is_given(config: Sections) -> Iterator[Finding]:
@@ -176,83 +144,49 @@ def capacity_is_given(config: Sections) -> Iterator[Finding]:
     if moe.num_experts is None:
         return
     if moe.moe_pad_expert_input_to_capacity and moe.moe_expert_capacity_factor is None:
-        yield Finding("--moe-pad-expert-input-to-capacity", None, "needs --moe-expert-capacity-factor", "add it")
+        yield moe.needs("moe_pad_expert_input_to_capacity", "--moe-expert-capacity-factor")
     if moe.moe_expert_capacity_factor is not None and "sinkhorn" in moe.balancing:
-        yield Finding(
-            "--moe-expert-capacity-factor",
-            moe.moe_expert_capacity_factor,
-            "does not go with --moe-router-load-balancing-type sinkhorn",
-            "use aux_loss or none",
-        )
+        other = "--moe-router-load-balancing-type sinkhorn"
+        yield moe.clashes("moe_expert_capacity_factor", other, "use aux_loss or none")
 
 
 def drop_rates_have_a_capacity(config: Sections) -> Iterator[Finding]:
-    moe = config.moe_config
-    monitors = moe.monitors
+    moe, monitors = config.moe_config, config.moe_config.monitors
     if moe.num_experts is None or not monitors.moe_log_drop_rate:
         return
     if moe.moe_expert_capacity_factor is None and monitors.moe_drop_rate_capacity_factor is None:
-        rule = "needs --moe-expert-capacity-factor, or --moe-drop-rate-capacity-factor to count for another"
-        yield Finding("--moe-log-drop-rate", None, rule, "add one of them")
+        other = "--moe-expert-capacity-factor, or --moe-drop-rate-capacity-factor to count for another"
+        yield monitors.needs("moe_log_drop_rate", other, "add one of them")
 
 
 def layer_pattern_fits(config: Sections) -> Iterator[Finding]:
-    pattern, layers = config.moe_config.moe_layer_freq, config.model_config.num_layers
-    if config.moe_config.num_experts is None:
+    moe, pattern = config.moe_config, config.moe_config.moe_layer_freq
+    if moe.num_experts is None:
         return
-    if isinstance(pattern, list) and len(pattern) != layers:
-        yield Finding(
-            "--moe-layer-freq", pattern, f"has {len(pattern)} entries, must have --num-layers {layers}", "change it"
-        )
-    if isinstance(pattern, list) and any(entry not in (0, 1) for entry in pattern):
-        yield Finding("--moe-layer-freq", pattern, "entries must be 0 (dense) or 1 (experts)", "change it")
+    for rule in wrong_pattern(pattern, config.model_config.num_layers, "dense", "experts"):
+        yield moe.breaks("moe_layer_freq", rule, "change it")
     if isinstance(pattern, list) and not any(pattern):
-        rule = "leaves no layer with experts, of which --num-experts asks for some"
-        yield Finding("--moe-layer-freq", pattern, rule, "change one of them")
-    if isinstance(pattern, int) and pattern < 1:
-        yield Finding("--moe-layer-freq", pattern, "must be at least 1", "change it")
+        yield moe.breaks("moe_layer_freq", "leaves no layer with experts, of which --num-experts asks for some")
 
 
 def hot_experts_are_experts(config: Sections) -> Iterator[Finding]:
-    moe, hot = config.moe_config, config.moe_config.hot_expert_num
-    if hot and moe.num_experts is None:
-        yield Finding("--hot-expert-num", hot, "needs --num-experts", "add it")
-    elif hot > (moe.num_experts or 0):
-        yield Finding("--hot-expert-num", hot, f"must not exceed --num-experts {moe.num_experts}", "lower it")
+    moe = config.moe_config
+    if moe.hot_expert_num and moe.num_experts is None:
+        yield moe.needs("hot_expert_num", "--num-experts")
+    elif moe.hot_expert_num > (moe.num_experts or 0):
+        yield moe.breaks("hot_expert_num", f"must not exceed --num-experts {moe.num_experts}", "lower it")
 
 
 def copies_give_their_gradients_at_the_end(config: Sections) -> Iterator[Finding]:
     """Copies' gradients join the owner's after the last backward, when sums that overlap it have gone already."""
-    hot, gradient = config.moe_config.hot_expert_num, config.training_config.gradient
-    if hot and (gradient.overlap_grad_reduce or gradient.zero_stage >= 2):
-        with_this = "--overlap-grad-reduce" if gradient.overlap_grad_reduce else f"--zero-stage {gradient.zero_stage}"
-        yield Finding("--hot-expert-num", hot, f"does not go with {with_this}", "leave one of them out")
+    gradient = config.training_config.gradient
+    if config.moe_config.hot_expert_num and (gradient.overlap_grad_reduce or gradient.zero_stage >= 2):
+        other = "--overlap-grad-reduce" if gradient.overlap_grad_reduce else f"--zero-stage {gradient.zero_stage}"
+        yield config.moe_config.clashes("hot_expert_num", other)
 
 
 def cold_capacity_is_given(config: Sections) -> Iterator[Finding]:
     moe = config.moe_config
     if moe.hot_expert_num and moe.cold_token_percent < 1 and moe.moe_expert_capacity_factor is None:
         rule = "is a share of the capacity, so it needs --moe-expert-capacity-factor"
-        yield Finding("--cold-token-percent", moe.cold_token_percent, rule, "add it")
-
-
-RULES = (
-    experts_divide,
-    expert_ranks_divide,
-    dense_widths_divide,
-    expert_width_divides,
-    router_chooses_among_experts,
-    balancing_is_known,
-    balanced_otherwise,
-    router_has_a_device_for_its_type,
-    balanced_groups_exist,
-    sampling_takes_two,
-    one_expert_learns,
-    expert_bias_has_sigmoid,
-    capacity_is_given,
-    drop_rates_have_a_capacity,
-    layer_pattern_fits,
-    hot_experts_are_experts,
-    copies_give_their_gradients_at_the_end,
-    cold_capacity_is_given,
-)
+        yield moe.breaks("cold_token_percent", rule, "add it")

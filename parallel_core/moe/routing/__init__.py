@@ -1,7 +1,17 @@
 """Routing of tokens to experts as plain functions of arrays: which experts, with which weights, at which loss."""
 
-from parallel_core.moe.routing.capacity import beyond_capacity, get_capacity, kept_within
-from parallel_core.moe.routing.choice import best, choose, sinkhorn
+from parallel_core.moe.routing.choice import (
+    best,
+    beyond_capacity,
+    choose,
+    get_capacity,
+    kept_within,
+    normalized_scores,
+    probabilities,
+    probabilities_gradient,
+    scores,
+    sinkhorn,
+)
 from parallel_core.moe.routing.losses import (
     Tokens,
     balance_weights,
@@ -13,7 +23,6 @@ from parallel_core.moe.routing.losses import (
 )
 from parallel_core.moe.routing.rule import RoutingRule
 from parallel_core.moe.routing.sampling import Noise, sample, sampled_gradient
-from parallel_core.moe.routing.weights import normalized_scores, probabilities, probabilities_gradient, scores
 
 __all__ = [
     "Noise",

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from parallel_core.moe.routing.choice import normalized_scores, sigmoid, softmax, softmax_gradient
 from parallel_core.moe.routing.rule import RoutingRule
-from parallel_core.moe.routing.weights import normalized_scores, sigmoid, softmax, softmax_gradient
 from parallel_core.numerics.dtypes import Array
 
 
@@ -26,7 +26,7 @@ def load_of_sequences(experts: Array, batch: int, number: int, groups: int | Non
         return np.bincount(places.ravel(), minlength=batch * number + 1)[:-1].reshape(batch, number).astype(np.float32)
     reached = np.zeros((len(experts), groups + 1), bool)
     np.put_along_axis(reached, np.where(experts < 0, groups, experts // (number // groups)), True, axis=1)
-    return reached[:, :groups].reshape(-1, batch, groups).sum(axis=0).astype(np.float32)
+    return np.asarray(reached[:, :groups].reshape(-1, batch, groups).sum(axis=0).astype(np.float32))
 
 
 class Tokens(NamedTuple):
@@ -60,7 +60,7 @@ def z_weight(coefficient: float, tokens: int) -> float:
 def log_sum_exp(logits: Array) -> Array:
     """[T]: log(sum_e(exp(logits_te)))."""
     highest = logits.max(axis=-1)
-    return highest + np.log(np.exp(logits - highest[:, None]).sum(axis=-1))
+    return np.asarray(highest + np.log(np.exp(logits - highest[:, None]).sum(axis=-1)))
 
 
 def loss_gradient(logits: Array, weights: Array | None, z_weight: float, rule: RoutingRule) -> Array:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from parallel_core.moe.routing.weights import softmax
+from parallel_core.moe.routing.choice import softmax
 from parallel_core.numerics.dtypes import Array
 
 
@@ -67,4 +67,4 @@ def sampled_gradient(draw: Draw, gradient: Array) -> Array:
     upstream = gradient * draw.multiplier
     result = -draw.gates * upstream[:, None]
     result[np.arange(len(upstream)), draw.experts] += upstream
-    return result
+    return np.asarray(result)

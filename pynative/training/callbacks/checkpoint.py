@@ -5,8 +5,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from parallel_core.checkpoint import commit
+from parallel_core.checkpoint.folders import earlier_run, in_use, is_inside
 from parallel_core.checkpoint.lock import FolderLock, InUse
-from parallel_core.checkpoint.save_folder import earlier_run, in_use, is_inside
 from parallel_core.checkpoint.snapshot import HostMemory
 from parallel_core.config import ConfigError, Finding
 from pynative import parallel_state

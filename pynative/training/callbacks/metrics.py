@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from parallel_core.checkpoint import commit
-from parallel_core.checkpoint.save_folder import is_inside
+from parallel_core.checkpoint.folders import is_inside
 from parallel_core.system.files import replacing
 from pynative.startup.log import log, warn
 from pynative.training.callbacks.base import Callback, TrainingState

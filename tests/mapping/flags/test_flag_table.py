@@ -10,7 +10,7 @@ from mapping.derive.fields import DERIVED
 from mapping.flags import BY_NAME, IGNORED, MAPPED, REFUSED, ROWS
 from mapping.flags.with_option import WITHOUT_FLAG
 from parallel_core.config.tree import OPTIONS
-from parallel_core.no_effect.always import ALWAYS
+from parallel_core.no_effect.row import ALWAYS
 from tests.support.assets import recorded
 
 NO_FIELD = {"--yaml-cfg", "--deepspeed-config"}

@@ -2,8 +2,8 @@
 
 import pytest
 
-from mapping.flags.stages import layers_of_stages, pipeline_layout
-from mapping.from_yaml import init_configs_from_dict
+from mapping.arguments import init_configs_from_dict
+from mapping.flags.notations import layers_of_stages, pipeline_layout
 from parallel_core.config import ConfigError
 from tests.support.mapping.lines import reading
 from tests.support.mapping.yaml_files import MEGATRON

@@ -8,7 +8,7 @@ from functools import cache
 
 import pytest
 
-from parallel_core.checkpoint.convert.command_line import parser as convert_parser
+from parallel_core.checkpoint.convert.__main__ import parser as convert_parser
 from parallel_core.system.command_line import command_line
 from tests.support.assets import ROOT
 

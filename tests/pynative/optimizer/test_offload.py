@@ -14,7 +14,7 @@ from mindspore import Tensor
 
 from parallel_core.buffers import BucketRule, Span, offloaded, plan_buffers
 from parallel_core.config import OptimizerConfig
-from parallel_core.config.offload import OffloadConfig
+from parallel_core.config.optimizer import OffloadConfig
 from parallel_core.config.update_rules.adam import EXP_AVG, EXP_AVG_SQ
 from parallel_core.numerics.lr_schedule import Rates
 from parallel_core.optimizer import Treatment

@@ -11,7 +11,7 @@ from parallel_core.config import AllConfig, ConfigError
 from parallel_core.costs import StagePlan, training_flops
 from parallel_core.costs.traffic import step_traffic
 from parallel_core.numerics.lr_schedule import Rates
-from parallel_core.optimizer.treatment import Treatment, treatment
+from parallel_core.optimizer import Treatment, treatment
 from parallel_core.schedules import GENERATORS, communicate
 
 OVERFLOWS = [True] * 40 + [

@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from parallel_core.checkpoint.convert.huggingface.config import family_of, settings_of
-from parallel_core.checkpoint.convert.huggingface.left_out import left_out
+from parallel_core.checkpoint.convert.huggingface.config import family_of, left_out, settings_of
 from parallel_core.checkpoint.convert.huggingface.quantised import block_of, dequantised
 from parallel_core.checkpoint.convert.huggingface.rules import SAME, Rows
 from parallel_core.checkpoint.convert.huggingface.tables import COPIES, FURTHER_LAYERS, IGNORED, Family

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from parallel_core.checkpoint.convert.huggingface import fields as f
+from parallel_core.checkpoint.convert.huggingface.kinds import AnyField
 from parallel_core.checkpoint.convert.huggingface.rules import (
     FUSED_QKV,
     FUSED_QKV_TRANSPOSED,
@@ -36,7 +37,7 @@ class Family:
 
     model_type: str
     architecture: str
-    fields: tuple[f.AnyField, ...]
+    fields: tuple[AnyField, ...]
     parameters: tuple[Parameter, ...]
     fixed: Mapping[str, Any]
     """Settings that all of its models have."""

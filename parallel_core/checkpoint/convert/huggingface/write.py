@@ -9,7 +9,7 @@ from pathlib import Path
 from parallel_core.checkpoint.convert.huggingface.config import config_of, matching_family
 from parallel_core.checkpoint.convert.huggingface.read import CONFIG, split
 from parallel_core.checkpoint.convert.huggingface.tokenizer import copy_files, files_in, ids_in
-from parallel_core.checkpoint.convert.model import Model
+from parallel_core.checkpoint.convert.model import Model, in_files
 from parallel_core.checkpoint.convert.native import read_native
 from parallel_core.checkpoint.lazy import LazyTensor
 from parallel_core.checkpoint.tensor_file import write_tensors
@@ -37,7 +37,7 @@ def write_huggingface(
         config["num_nextn_predict_layers"] = full.model_config.multi_token_prediction.depths
     dtype = model.weights["embedding.word_embeddings.weight"].dtype
     config |= {"dtype": dtype, "torch_dtype": dtype, **ids_in(tokenizer)}
-    shards = list(_shards(tensors))
+    shards = list(in_files(tensors.items(), MOST_BYTES))
     if len(shards) == 1:
         write_tensors(directory / "model.safetensors", tensors, {"format": "pt"})
     else:
@@ -62,18 +62,6 @@ def huggingface_findings(config: AllConfig) -> Iterator[Finding]:
             matching_family(config, asked.huggingface_model_type)
         except ValueError as error:
             yield Finding("--enable-mg2hf-convert", None, str(error), "remove it")
-
-
-def _shards(tensors: dict[str, LazyTensor]) -> Iterator[dict[str, LazyTensor]]:
-    part: dict[str, LazyTensor] = {}
-    size = 0
-    for name, tensor in tensors.items():
-        if part and size + tensor.nbytes > MOST_BYTES:
-            yield part
-            part, size = {}, 0
-        part[name] = tensor
-        size += tensor.nbytes
-    yield part
 
 
 def _write_shards(directory: Path, shards: list[dict[str, LazyTensor]]) -> None:

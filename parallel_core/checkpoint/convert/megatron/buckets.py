@@ -14,17 +14,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-from parallel_core.checkpoint.convert.megatron import cuts
-from parallel_core.checkpoint.convert.megatron.chunks import Chunk, chunks_of
-from parallel_core.checkpoint.convert.megatron.experts import in_memory
-from parallel_core.checkpoint.convert.megatron.names import ORDERS, Order, expert_of
+from parallel_core.checkpoint.convert.megatron.names import ORDERS, Chunk, Order, chunks_of, expert_of, in_memory
 from parallel_core.checkpoint.convert.megatron.optimizer import ALIGNMENT, OURS, REMEDY
-from parallel_core.checkpoint.convert.megatron.rounding import rounds_to
-from parallel_core.checkpoint.convert.megatron.shards import Shards, group_sizes
+from parallel_core.checkpoint.convert.megatron.shards import BUFFERS, Cuts, Shards, group_sizes
 from parallel_core.checkpoint.convert.model import Model
-from parallel_core.checkpoint.lazy import LazyTensor
+from parallel_core.checkpoint.lazy import LazyTensor, rounds_to
 from parallel_core.partition import chunk_layers
-from parallel_core.sharding import Box, Coordinates, place
+from parallel_core.sharding import Coordinates, place
 
 _BUCKET = re.compile(
     r"(?:chained_(\d+)\.)?optimizer\.distributed\.dp_group_idx_(\d+)\.gbuf_idx_(\d+)\.dtype_\(.*\)\.bucket_idx_(\d+)\."
@@ -66,12 +62,13 @@ def of_buckets(tensors: Mapping[str, LazyTensor], model: Model, args: Mapping[st
     sizes, ranks = group_sizes(args, folder), _by_rank(tensors)
     chunks = chunks_of(_layers(args, sizes, folder))
     local = args.get("transformer_impl") == "local"
+    cuts = Cuts(model.settings, model.weights)
     for order in ORDERS:
-        shards = Shards(folder, sizes, model.network)
+        shards = Shards(folder, sizes)
         buffers = _buffers(ranks, chunks, sizes, model, order)
-        if buffers is not None and all(_add(shards, one, model, order, local, folder) for one in buffers):
+        if buffers is not None and all(_add(shards, one, model, cuts, order, local, folder) for one in buffers):
             try:
-                states = shards.merged()
+                states = shards.merged(cuts)
             except ValueError:
                 continue
             if _is_of(states, model):
@@ -132,7 +129,7 @@ def _buffers(
             [
                 name
                 for name, _ in chunk[stage].parameters(model.weights, model.network, order)
-                if not cuts.BUFFERS.fullmatch(name) and _is_in(name, rank, own, sizes)
+                if not BUFFERS.fullmatch(name) and _is_in(name, rank, own, sizes)
             ]
             for chunk in chunks
         ]
@@ -160,12 +157,10 @@ def _is_in(name: str, rank: _Rank, own: range, sizes: Mapping[str, int]) -> bool
     return (expert in own) if rank.of_experts else expert is None
 
 
-def _add(shards: Shards, buffer: _Buffer, model: Model, order: Order, local: bool, folder: Path) -> bool:
+def _add(shards: Shards, buffer: _Buffer, model: Model, cuts: Cuts, order: Order, local: bool, folder: Path) -> bool:
     """Cut a buffer into its parameters' states; whether they fill it."""
-    gated = cuts.is_gated(model.network)
     shapes = {
-        name: place(cuts.spec_of(name, model.weights[name].shape, gated, local), buffer.coordinates).shape
-        for name in buffer.names
+        name: place(cuts.of(name, model.weights[name].shape, local), buffer.coordinates).shape for name in buffer.names
     }
     runs = in_memory(buffer.names, order)
     for state, flat in buffer.buckets.items():
@@ -177,7 +172,7 @@ def _add(shards: Shards, buffer: _Buffer, model: Model, order: Order, local: boo
         for run, (bucket, first) in zip(reversed(runs), spots, strict=True):
             for name in run:
                 count, shape = prod(shapes[name]), shapes[name]
-                values = flat[bucket].part(Box((first,), (count,), (0,)))
+                values = flat[bucket].run(first, count)
                 fused = order.fused and len(run) > 1
                 found[name] = values.reshaped(shape[::-1]).transposed() if fused else values.reshaped(shape)
                 first += count
@@ -202,7 +197,7 @@ def _spots(sizes: Sequence[int], lengths: Sequence[int]) -> Iterator[tuple[int, 
 
 def _is_of(states: States, model: Model) -> bool:
     """Whether there are states of all parameters, and the float32 values are those of the weights."""
-    needed = {name for name in model.weights if not cuts.BUFFERS.fullmatch(name)}
+    needed = {name for name in model.weights if not BUFFERS.fullmatch(name)}
     main = states.get("main_param", {})
     complete = all(tensors.keys() == needed for tensors in states.values())
     return complete and all(rounds_to(tensor, model.weights[name]) for name, tensor in main.items())

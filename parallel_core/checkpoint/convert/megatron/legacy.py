@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from parallel_core.checkpoint.convert.megatron.args import args_in, position_of, settings_of
-from parallel_core.checkpoint.convert.megatron.experts import apart
-from parallel_core.checkpoint.convert.megatron.names import layer_of, shifted, spellings
+from parallel_core.checkpoint.convert.megatron.names import apart, layer_of, shifted, spellings
 from parallel_core.checkpoint.convert.megatron.optimizer import hyperparameters_of, loss_scaler_of, rank_states
-from parallel_core.checkpoint.convert.megatron.shards import SIZES, Shards, group_sizes
+from parallel_core.checkpoint.convert.megatron.shards import SIZES, Cuts, Shards, group_sizes
 from parallel_core.checkpoint.convert.model import Model
 from parallel_core.checkpoint.lazy import LazyTensor
 from parallel_core.checkpoint.torch_files.archive import read_archive
@@ -68,11 +67,10 @@ def read_legacy(folder: Path, *, optimizer: bool = True) -> Model:
     if missing:
         raise ValueError(f"{folder}: files of pipeline stage(s) {sorted(missing)} are missing")
     found = settings_of(args)
-    network = found["model_config"]
     model = Model({}, found, position=position_of(contents[paths[0]], args))
     model.position.hyperparameters = hyperparameters_of(contents[paths[0]])
     model.position.loss_scaler = loss_scaler_of(contents[paths[0]]) if optimizer else None
-    shards, held = Shards(folder, sizes, network), (args.get("num_experts") or 0) // sizes["ep"]
+    shards, held = Shards(folder, sizes), (args.get("num_experts") or 0) // sizes["ep"]
     for file, layers in _with_first_layers(files):
         first = file.expert * held
         names = [[shifted(n, o, first) for n in c] for o, c in zip(layers, file.chunks, strict=True)]
@@ -81,7 +79,7 @@ def read_legacy(folder: Path, *, optimizer: bool = True) -> Model:
         model.position.optimizer_steps = max(steps, model.position.optimizer_steps)
         for state, tensors in {"": own, **states}.items():
             shards.add(state, file.path, _coordinates(file, sizes), apart(tensors, first, held))
-    whole = shards.merged()
+    whole = shards.merged(Cuts(found, shards.names))
     model.weights = whole.pop("")
     model.states = whole
     return model

@@ -1,13 +1,21 @@
 """One spelling for what versions of Megatron-LM, Transformer Engine's layers and the earlier system call a parameter.
 
-Rows are (pattern, replacement), applied in order, each to what the ones before left.
+Rows are (pattern, replacement), applied in order, each to what the ones before left. Of experts whose weights are one
+parameter, Megatron's older grouped product, `weight1` is [h, e 2f] and `weight2` is [e f, h] of a rank's e experts, but
+their memory means [e, h, 2f] and [e, f, h]: transposed against linears of their own.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any, NamedTuple
+
+from parallel_core.checkpoint.convert.model import VOCABULARY
+from parallel_core.checkpoint.lazy import LazyTensor
+from parallel_core.config import serialise
 
 BEFORE_CORE = (
     (r"^(module\.)+", ""),
@@ -141,3 +149,86 @@ def _place_in_model(name: str, order: Order) -> tuple[int, ...]:
         start = 1, layer
     of_expert = expert or 0, int("linear_fc2" in name)
     return *start, module, *(of_expert[::-1] if order.grouped else of_expert), int("gate_weight" in name), is_bias
+
+
+EMBEDDING = VOCABULARY[0]
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """A chunk of layers of a pipeline stage, and what is beside them there."""
+
+    layers: range
+    is_first: bool
+    is_last: bool
+
+    def parameters(
+        self, names: Iterable[str], network: Mapping[str, Any], order: Order = LOCAL_ORDER
+    ) -> list[tuple[str, str]]:
+        """(name in the whole model, the chunk's own name for it) of what it has, in the order of the model. A tied
+        model's last chunk has a copy of the word embedding for its output layer."""
+        found = [(name, name) for name in in_order((name for name in names if self._has(name, network)), order)]
+        tied = not network.get("untie_embeddings_and_output_weights", False)
+        if tied and self.is_last and not self.is_first:
+            found.append((EMBEDDING, "output_layer.weight"))
+        return found
+
+    def _has(self, name: str, network: Mapping[str, Any]) -> bool:
+        """The first chunk embeds, and the last one to predict further tokens."""
+        layer = layer_of(name)
+        if layer is not None:
+            return layer in self.layers
+        if not name.startswith("embedding."):
+            return self.is_last
+        depths = serialise.get(network, "multi_token_prediction.num_layers") or 0
+        return self.is_first or (self.is_last and depths > 0)
+
+
+def chunks_of(layers: list[list[range]]) -> list[list[Chunk]]:
+    """The chunks of a model, indexed [chunk][stage] as their layers are."""
+    last = (len(layers) - 1, len(layers[-1]) - 1)
+    return [
+        [Chunk(own, number == stage == 0, (number, stage) == last) for stage, own in enumerate(stages)]
+        for number, stages in enumerate(layers)
+    ]
+
+
+_NUMBER = re.compile(r"\.local_experts\.\d+\.")
+_FUSED = re.compile(r"(.*\.experts)\.weight([12])")
+
+
+def apart(tensors: Mapping[str, LazyTensor], first: int, count: int) -> dict[str, LazyTensor]:
+    """A rank's tensors with each of its `count` experts' on its own, numbered from `first`. Raises ValueError if they
+    cannot be told apart."""
+    found: dict[str, LazyTensor] = {}
+    for name, tensor in tensors.items():
+        match = _FUSED.fullmatch(name)
+        if match is None:
+            found[name] = tensor
+            continue
+        if not count or prod(tensor.shape) % count:
+            raise ValueError(f"{name}: {list(tensor.shape)} is not that of {count} experts, which its args say")
+        for number in range(count):
+            one = f"{match[1]}.local_experts.{first + number}.linear_fc{match[2]}.weight"
+            found[one] = _expert(tensor, match[2] == "1", number, count)
+    return found
+
+
+def in_memory(names: Sequence[str], order: Order) -> list[list[str]]:
+    """Runs of names that are one parameter: of fused experts each group, else each name."""
+    runs: list[list[str]] = []
+    before = None
+    for name in names:
+        group = _NUMBER.sub(".local_experts.", name) if order.fused and expert_of(name) is not None else None
+        if group is None or group != before:
+            runs.append([])
+        runs[-1].append(name)
+        before = group
+    return runs
+
+
+def _expert(tensor: LazyTensor, is_first: bool, number: int, count: int) -> LazyTensor:
+    hidden, size = tensor.shape[0 if is_first else 1], prod(tensor.shape) // count
+    memory = tensor.flat().run(number * size, size)
+    shape = (hidden, size // hidden) if is_first else (size // hidden, hidden)
+    return memory.reshaped(shape).transposed()

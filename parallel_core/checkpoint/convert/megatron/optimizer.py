@@ -8,14 +8,12 @@ from math import prod
 from pathlib import Path
 from typing import Any, Protocol
 
-from parallel_core.checkpoint.convert.megatron.cuts import BUFFERS
-from parallel_core.checkpoint.convert.megatron.rounding import rounds_to
+from parallel_core.checkpoint.convert.megatron.shards import BUFFERS
 from parallel_core.checkpoint.convert.model import HYPERPARAMETERS
-from parallel_core.checkpoint.lazy import LazyTensor, concatenated
+from parallel_core.checkpoint.lazy import LazyTensor, concatenated, rounds_to
 from parallel_core.checkpoint.torch_files.archive import StoredTensor, read_archive
 from parallel_core.config.optimizer import RULES
 from parallel_core.optimizer import MAIN_PARAM
-from parallel_core.sharding import Box
 
 DISTRIBUTED = "distrib_optim.pt"
 SCALER_TRACKERS = ("growth_tracker", "hysteresis_tracker")
@@ -227,4 +225,4 @@ def _cut_out(flat: LazyTensor, first: int, shape: tuple[int, ...], path: Path) -
     count = prod(shape)
     if len(flat.shape) != 1 or first + count > flat.shape[0]:
         raise ValueError(f"{path}: {DISTRIBUTED} beside it is shorter than the weights")
-    return flat.part(Box((first,), (count,), (0,))).reshaped(shape)
+    return flat.run(first, count).reshaped(shape)

@@ -1,16 +1,71 @@
-"""Ranks' parts of tensors, put together by how each is cut."""
+"""How Megatron cuts each parameter over its ranks, as its block says, and parts of tensors put together by that."""
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from parallel_core.checkpoint.convert.megatron import cuts
+from parallel_core.blocks import model_chunks
 from parallel_core.checkpoint.convert.model import VOCABULARY
+from parallel_core.checkpoint.convert.parameters import check_counts
 from parallel_core.checkpoint.lazy import LazyTensor, assembled, same_bits
-from parallel_core.sharding import Coordinates, place
+from parallel_core.config.serialise import config_of
+from parallel_core.sharding import Coordinates, Cut, ShardSpec, place
+
+BUFFERS = re.compile(r".*\.router\.expert_bias$")
+"""Tensors of a model that its optimizer does not have."""
+
+COPY = "output_layer.weight"
+"""Of the word embedding, in a tied model's last stage."""
+
+
+class Cuts:
+    """Those of the network that settings describe.
+
+    names: of the parameters that there are, of which there must be as many as layers and experts at least.
+    Raises ValueError for settings that describe no network.
+    """
+
+    def __init__(self, settings: Mapping[str, Any], names: Collection[str]) -> None:
+        check_counts(settings, len(names))
+        length = {"vocab_size": 1, "unpadded_vocab_size": 1}  # tables are as long as they are found
+        network = {**settings["model_config"], **length, "params_dtype": "float32"}
+        model = config_of({**settings, "model_config": network}).model_config
+        chunks = model_chunks(model)
+        self._specs = {name: spec.shard for chunk in chunks for name, spec in chunk.parameters().items()}
+        self.is_tied = not model.untie_embeddings_and_output_weights
+        latent = model.multi_latent_attention
+        down = {"linear_q_down_proj": latent.q_lora_rank or 0}
+        down["linear_kv_down_proj"] = latent.kv_lora_rank + latent.qk_pos_emb_head_dim
+        self._down_rows = down if latent.enabled else {}
+
+    def is_local(self, name: str, held: tuple[int, ...]) -> bool:
+        """Whether a rank holds a part of a down projection's rows, as in Megatron's local implementation."""
+        return held[0] < self._down_rows.get(name.split(".")[-2], 0)
+
+    def of(self, name: str, shape: tuple[int, ...], local: bool = False) -> ShardSpec:
+        """The cut of a parameter of this whole shape; `local`: by Megatron's local implementation, which cuts down
+        projections, too. Raises ValueError for a name that the network does not have."""
+        if BUFFERS.fullmatch(name):
+            return ShardSpec(shape=shape, name=name)
+        spec = self._specs.get(VOCABULARY[0] if self.is_tied and name == COPY else name)
+        if spec is None:
+            raise ValueError(f"{name}: not a parameter of its network, so how it is cut is not known")
+        is_cut_too = local and name.split(".")[-2] in self._down_rows
+        return ShardSpec(shape=shape, name=name, cuts=(Cut(0),) if is_cut_too else spec.cuts, replicas=spec.replicas)
+
+    def whole_shape(
+        self, name: str, held: tuple[int, ...], sizes: Mapping[str, int], local: bool = False
+    ) -> tuple[int, ...]:
+        """The shape of a parameter of which a rank holds `held`; sizes: kind of a group -> number of its ranks."""
+        shape = list(held)
+        for cut in self.of(name, held, local).cuts:
+            shape[cut.axis] *= sizes.get(cut.over, 1)
+        return tuple(shape)
+
 
 SIZES = {
     "tp": "tensor_model_parallel_size",
@@ -32,10 +87,6 @@ def group_sizes(args: Mapping[str, Any], path: Path) -> dict[str, int]:
     return sizes
 
 
-_COPY = "output_layer.weight"
-"""Of the word embedding, in a tied model's last stage."""
-
-
 class Part(NamedTuple):
     """What one rank holds of a tensor."""
 
@@ -47,44 +98,45 @@ class Part(NamedTuple):
 class Shards:
     """Parts of the tensors of a folder's files, collected rank by rank."""
 
-    def __init__(self, folder: Path, sizes: Mapping[str, int], network: Mapping[str, Any]) -> None:
-        self._folder, self._sizes, self._gated = folder, sizes, cuts.is_gated(network)
-        self._tied = not network.get("untie_embeddings_and_output_weights", False)
-        self._down_rows = cuts.rows_of_down_projections(network)
-        self._found: dict[str, dict[str, dict[tuple[int, ...], Part]]] = defaultdict(dict)
+    def __init__(self, folder: Path, sizes: Mapping[str, int]) -> None:
+        self._folder, self._sizes = folder, sizes
+        self._found: dict[str, dict[str, list[Part]]] = defaultdict(lambda: defaultdict(list))
 
     def add(self, state: str, path: Path, coordinates: Coordinates, tensors: Mapping[str, LazyTensor]) -> None:
         """One rank's tensors of one kind: "" the weights."""
         for name, tensor in tensors.items():
-            if self._tied and name == _COPY and state:
-                continue  # its weight is compared
-            spec = cuts.spec_of(name, tensor.shape, self._gated, self._is_local(name, tensor.shape))
-            key = tuple(coordinates[cut.over][0] for cut in spec.cuts)
-            self._found[state].setdefault(name, {}).setdefault(key, Part(path, coordinates, tensor))
+            self._found[state][name].append(Part(path, coordinates, tensor))
 
-    def _is_local(self, name: str, held: tuple[int, ...]) -> bool:
-        """Whether a rank holds a part of a down projection's rows."""
-        linear = name.split(".")[-2]
-        return held[0] < self._down_rows.get(linear, 0)
+    @property
+    def names(self) -> list[str]:
+        """Of the weights."""
+        return list(self._found[""])
 
-    def merged(self) -> dict[str, dict[str, LazyTensor]]:
+    def merged(self, cuts: Cuts) -> dict[str, dict[str, LazyTensor]]:
         """Whole tensors. Raises ValueError naming one of which a part is missing."""
         whole = {
-            state: {name: self._whole(name, list(parts.values())) for name, parts in tensors.items()}
+            state: {
+                name: self._whole(name, parts, cuts)
+                for name, parts in tensors.items()
+                if not (cuts.is_tied and name == COPY and state)  # its weight is compared
+            }
             for state, tensors in self._found.items()
         }
-        copy = whole.get("", {}).pop(_COPY, None) if self._tied else None
+        copy = whole.get("", {}).pop(COPY, None) if cuts.is_tied else None
         if copy is not None and not same_bits(copy, whole[""][VOCABULARY[0]]):
-            raise ValueError(f"{self._folder}: untie_embeddings_and_output_weights is false, but {_COPY} is no copy")
+            raise ValueError(f"{self._folder}: untie_embeddings_and_output_weights is false, but {COPY} is no copy")
         return whole
 
-    def _whole(self, name: str, parts: list[Part]) -> LazyTensor:
-        first = parts[0].tensor
-        local = self._is_local(name, first.shape)
-        shape = cuts.whole_shape(name, first.shape, self._sizes, self._gated, local)
-        spec = cuts.spec_of(name, shape, self._gated, local)
+    def _whole(self, name: str, found: list[Part], cuts: Cuts) -> LazyTensor:
+        first = found[0].tensor
+        local = cuts.is_local(name, first.shape)
+        shape = cuts.whole_shape(name, first.shape, self._sizes, local)
+        spec = cuts.of(name, shape, local)
+        parts: dict[tuple[int, ...], Part] = {}
+        for part in found:
+            parts.setdefault(tuple(part.coordinates[cut.over][0] for cut in spec.cuts), part)
         pieces = []
-        for path, coordinates, tensor in parts:
+        for path, coordinates, tensor in parts.values():
             held = place(spec, coordinates)
             if held.shape != tensor.shape or tensor.dtype != first.dtype:
                 raise ValueError(f"{path}: {name} is {list(tensor.shape)} {tensor.dtype}, {list(held.shape)} fits")

@@ -10,11 +10,11 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from itertools import product
+from math import prod
 from pathlib import Path
 from typing import Any
 
 from parallel_core.checkpoint.convert.megatron.args import args_in, position_of, settings_of
-from parallel_core.checkpoint.convert.megatron.blocks_of_states import unblocked
 from parallel_core.checkpoint.convert.megatron.buckets import of_buckets
 from parallel_core.checkpoint.convert.megatron.names import IS_NO_PARAMETER, spellings
 from parallel_core.checkpoint.convert.megatron.optimizer import (
@@ -25,14 +25,33 @@ from parallel_core.checkpoint.convert.megatron.optimizer import (
     loss_scaler_of,
     steps_of,
 )
-from parallel_core.checkpoint.convert.megatron.rounding import rounds_to
 from parallel_core.checkpoint.convert.model import VOCABULARY, Model
-from parallel_core.checkpoint.lazy import Assembled, LazyTensor, concatenated
+from parallel_core.checkpoint.lazy import Assembled, LazyTensor, assembled, concatenated, rounds_to
 from parallel_core.checkpoint.torch_files import distributed
 from parallel_core.checkpoint.torch_files.archive import read_archive
 from parallel_core.checkpoint.torch_files.distributed import METADATA
 from parallel_core.sharding import Box
 from parallel_core.system.files import plain_file, read_json
+
+
+def unblocked(tensor: Assembled, shape: tuple[int, ...]) -> Assembled:
+    """A state of shape `shape` from [blocks along each axis, entries of a block], a block being one rank's piece; as it
+    is where it has the weight's shape."""
+    if tensor.shape == shape:
+        return tensor
+    *counts, entries = tensor.shape
+    block = tuple(n // c for n, c in zip(shape, counts, strict=True))
+    if prod(block) != entries or prod(tensor.shape) != prod(shape):
+        raise ValueError(f"a state of shape {list(tensor.shape)} does not fit its weight of {list(shape)}")
+    pieces = [
+        (
+            Box.alone(tuple(i * n for i, n in zip(index, block, strict=True)), block),
+            tensor.part(Box.alone((*index, 0), (*(1 for _ in index), entries))).reshaped(block),
+        )
+        for index in product(*map(range, counts))
+    ]
+    return assembled(shape, tensor.dtype, pieces)
+
 
 COMMON, CONFIG = "common.pt", "metadata.json"
 _OF_OPTIMIZER = re.compile(r"(chained_\d+\.)?optimizer\.")
@@ -106,7 +125,7 @@ def _unstacked(key: str, tensor: Assembled) -> Iterator[tuple[str, LazyTensor]]:
             name = re.sub(pattern, replacement.format(number), name)
         rest = tensor.shape[len(patterns) :]
         start = (*numbers, *(0 for _ in rest))
-        box = Box(start, (*(1 for _ in numbers), *rest), (0,) * len(start))
+        box = Box.alone(start, (*(1 for _ in numbers), *rest))
         yield name, tensor.part(box).reshaped(rest) if patterns else tensor
 
 

@@ -2,24 +2,98 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from parallel_core.checkpoint.commit import TRACKER, checkpoint_name
-from parallel_core.checkpoint.convert.megatron import cuts
 from parallel_core.checkpoint.convert.megatron.args import arguments_of
-from parallel_core.checkpoint.convert.megatron.chunks import chunks_of
 from parallel_core.checkpoint.convert.megatron.legacy import FILE
-from parallel_core.checkpoint.convert.megatron.names import expert_of, shifted
-from parallel_core.checkpoint.convert.megatron.optimizer_out import Entry, optimizer_of
-from parallel_core.checkpoint.convert.model import Model, padded
-from parallel_core.checkpoint.lazy import LazyTensor, concatenated
+from parallel_core.checkpoint.convert.megatron.names import Chunk, chunks_of, expert_of, shifted
+from parallel_core.checkpoint.convert.megatron.optimizer import SCALER_TRACKERS, is_decayed, is_of_expert
+from parallel_core.checkpoint.convert.megatron.shards import BUFFERS, Cuts
+from parallel_core.checkpoint.convert.model import Model, Position, padded
+from parallel_core.checkpoint.lazy import LazyTensor, concatenated, of_array
 from parallel_core.checkpoint.torch_files.pickles import TypeName
 from parallel_core.checkpoint.torch_files.write import Namespace, write_archive
 from parallel_core.config import serialise
+from parallel_core.optimizer import MAIN_PARAM
 from parallel_core.sharding import Coordinates, place
+
+_USUAL: dict[str, Any] = {"betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01}
+
+
+class Entry(NamedTuple):
+    """A parameter of a rank."""
+
+    name: str
+    """With local numbers."""
+    weight: LazyTensor
+    states: Mapping[str, LazyTensor]
+
+
+def optimizer_of(entries: Sequence[Entry], position: Position) -> Any:
+    """What a file keeps under "optimizer", of a rank's parameters in the model's order; experts have their own."""
+    parts = []
+    for expert in (False, True):
+        own = [e for e in entries if is_of_expert(e.name) == expert and not BUFFERS.fullmatch(e.name)]
+        if own:
+            parts.append(_one(own, expert, position))
+    return parts[0] if len(parts) == 1 else parts
+
+
+def _one(entries: Sequence[Entry], expert: bool, position: Position) -> dict[str, Any]:
+    groups = [[e for e in entries if is_decayed(e.name, e.weight) == decayed] for decayed in (True, False)]
+    members = [(decays, group) for decays, group in zip((1.0, 0.0), groups, strict=True) if group]
+    numbered = [entry for _, group in members for entry in group]
+    step = of_array(np.array(position.optimizer_steps, np.float32))
+    state = {
+        number: {"step": step, **{name: tensor for name, tensor in entry.states.items() if name != MAIN_PARAM}}
+        for number, entry in enumerate(numbered)
+    }
+    param_groups, first = [], 0
+    for decays, group in members:
+        param_groups.append(_group(decays, expert, range(first, first + len(group)), position))
+        first += len(group)
+    inner = {"state": state, "param_groups": param_groups}
+    if not any(MAIN_PARAM in entry.states for entry in numbered):
+        return inner
+    main = [[e.states[MAIN_PARAM] for e in group] for _, group in members]
+    return {"optimizer": inner, "fp32_from_fp16_params": main, **_scaler(position)}
+
+
+def _scaler(position: Position) -> dict[str, Any]:
+    """A dynamic loss scaler's state; other kinds have none that Megatron knows."""
+    state = position.loss_scaler
+    if state is None or state["kind"] != "dynamic":
+        return {}
+    scale = of_array(np.array([state["scale"]], np.float32))
+    return {"grad_scaler": {"scale": scale, **{name: state[name] for name in SCALER_TRACKERS}}}
+
+
+def _group(decays: float, expert: bool, params: range, position: Position) -> dict[str, Any]:
+    """A parameter group; the rates of the next step are the scheduler's."""
+    given = _USUAL | position.hyperparameters
+    rate = position.scheduler.get("max_lr", 0.0)
+    return {
+        "wd_mult": decays,
+        "lr_mult": 1.0,
+        "is_expert_parallel": expert,
+        "is_decoupled_lr": False,
+        "default_config": True,
+        "max_lr": rate,
+        "min_lr": position.scheduler.get("min_lr", 0.0),
+        "lr": rate,
+        "betas": tuple(given["betas"]),
+        "eps": given["eps"],
+        "weight_decay": given["weight_decay"] * decays,
+        "step": position.optimizer_steps,
+        "params": list(params),
+    }
+
 
 CHECKPOINT_VERSION = 3.0
 
@@ -80,12 +154,13 @@ def write_legacy(model: Model, directory: Path, layout: Layout, divisible_by: in
     args = arguments_of(config) | _sizes(layout) | {"make_vocab_size_divisible_by": step}
     args |= {"consumed_train_samples": model.position.consumed_samples, "transformer_impl": "local"}
     args["params_dtype"] = TypeName(model.weights["embedding.word_embeddings.weight"].dtype)
-    chunks = layout.chunks(config.model_config.num_layers)
+    chunks = chunks_of(layout.chunks(config.model_config.num_layers))
     layout.check_experts(_experts(model.weights))
+    cuts = Cuts(model.settings, model.weights)
     iteration = model.position.iteration
     folder = directory / (checkpoint_name(iteration) if iteration else "release")
     for tensor, stage, expert in layout.ranks():
-        models = [_chunk(model, layout, chunks, number, tensor, stage, expert) for number in range(len(chunks))]
+        models = [_chunk(model, cuts, layout, one[stage], tensor, expert) for one in chunks]
         keys = ["model"] if len(models) == 1 else [f"model{number}" for number in range(len(models))]
         content: dict[str, Any] = {
             "args": Namespace(args),
@@ -118,11 +193,8 @@ def _sizes(layout: Layout) -> dict[str, Any]:
     }
 
 
-def _chunk(
-    model: Model, layout: Layout, chunks: list[list[range]], number: int, tensor: int, stage: int, expert: int
-) -> list[Entry]:
+def _chunk(model: Model, cuts: Cuts, layout: Layout, chunk: Chunk, tensor: int, expert: int) -> list[Entry]:
     """What one rank has of one model chunk, under local numbers, in the order of Megatron's models."""
-    chunk, gated = chunks_of(chunks)[number][stage], cuts.is_gated(model.network)
     coordinates: Coordinates = {
         "tp": (tensor, layout.tensor),
         "expert-tp": (tensor % layout.expert_tensor_size, layout.expert_tensor_size),
@@ -132,8 +204,8 @@ def _chunk(
 
     def entry(name: str, local: str) -> Entry:
         states = {state: tensors[name] for state, tensors in model.states.items() if name in tensors}
-        cut = {state: _cut(name, whole, coordinates, gated) for state, whole in states.items()}
-        return Entry(local, _cut(name, model.weights[name], coordinates, gated), cut)
+        cut = {state: _cut(name, whole, coordinates, cuts) for state, whole in states.items()}
+        return Entry(local, _cut(name, model.weights[name], coordinates, cuts), cut)
 
     found = []
     for name, own_name in chunk.parameters(model.weights, model.network):
@@ -147,9 +219,9 @@ def _experts(weights: Mapping[str, LazyTensor]) -> int:
     return 1 + max((number for name in weights if (number := expert_of(name)) is not None), default=-1)
 
 
-def _cut(name: str, whole: LazyTensor, coordinates: Coordinates, gated: bool) -> LazyTensor:
+def _cut(name: str, whole: LazyTensor, coordinates: Coordinates, cuts: Cuts) -> LazyTensor:
     """A rank's part."""
-    spec = cuts.spec_of(name, whole.shape, gated)
+    spec = cuts.of(name, whole.shape)
     held = place(spec, coordinates)
     if len(held.boxes) == 1:
         return whole if held.shape == whole.shape else whole.part(held.boxes[0])

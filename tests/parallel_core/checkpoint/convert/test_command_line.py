@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from parallel_core.checkpoint.convert import command_line
-from parallel_core.checkpoint.convert.__main__ import main
+from parallel_core.checkpoint.convert.__main__ import main, parser
 from tests.support.checkpoint_cases import unpack
 
 QUIET = ("--logits", "no", "--no-verify")
@@ -30,7 +29,7 @@ def test_a_flag_of_another_target_is_refused(target, flag, others, tmp_path, cap
     assert main(["--input", str(source), "--output", str(tmp_path / "o"), "--to", target, *flag.split(), *QUIET]) == 1
     said = capsys.readouterr().err
     assert said == f"{flag}: says nothing of a checkpoint --to {target}; remove it, or convert --to {others}\n"
-    assert name in command_line.parser().format_help() and not (tmp_path / "o").exists()
+    assert name in parser().format_help() and not (tmp_path / "o").exists()
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "two", "1.5"])

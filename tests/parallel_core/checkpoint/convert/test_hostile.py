@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from parallel_core.checkpoint.convert import formats
-from parallel_core.checkpoint.convert.checksums import damages
+from parallel_core.checkpoint.convert.formats import damages
 from parallel_core.checkpoint.convert.native import write_native
 from parallel_core.checkpoint.lazy import of_array
 from parallel_core.checkpoint.tensor_file import TensorFile, write_tensors

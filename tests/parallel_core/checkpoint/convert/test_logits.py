@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from parallel_core.checkpoint.convert import command_line, formats, logits
-from parallel_core.checkpoint.convert.__main__ import convert
+from parallel_core.checkpoint.convert import formats, logits
+from parallel_core.checkpoint.convert.__main__ import convert, parser
 from parallel_core.checkpoint.convert.native import write_native
 from tests.support.checkpoint_cases import unpack
 
@@ -69,7 +69,7 @@ def test_an_engine_that_takes_too_long_is_stopped(asked, monkeypatch, tmp_path):
     monkeypatch.setattr(logits, "SECONDS", 0)
     monkeypatch.setattr(logits, "SECONDS_OF_GIB", 0)
     arguments = ["--input", unpack(LLAMA, tmp_path), "--output", tmp_path / "ours", "--logits", asked]
-    options = command_line.parser().parse_args(list(map(str, arguments)))
+    options = parser().parse_args(list(map(str, arguments)))
     if asked == "yes":
         with pytest.raises(ValueError, match="not done after 0 s; --logits no leaves them out"):
             convert(options)

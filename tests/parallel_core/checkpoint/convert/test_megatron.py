@@ -5,10 +5,10 @@ import pytest
 
 from parallel_core.blocks import model_chunks
 from parallel_core.checkpoint.convert import formats
-from parallel_core.checkpoint.convert.megatron import cuts
 from parallel_core.checkpoint.convert.megatron.args import arguments_of, settings_of
 from parallel_core.checkpoint.convert.megatron.legacy import RankFile
 from parallel_core.checkpoint.convert.megatron.names import in_order, spellings
+from parallel_core.checkpoint.convert.megatron.shards import Cuts
 from parallel_core.checkpoint.convert.megatron.write import Layout, write_legacy
 from parallel_core.checkpoint.convert.model import Model
 from parallel_core.checkpoint.lazy import of_array
@@ -73,15 +73,14 @@ def test_what_no_network_of_megatrons_has_is_refused(family, path, value, tmp_pa
 
 
 @pytest.mark.parametrize("family", FLAGS)
-def test_cuts_are_those_of_the_models_that_the_engine_builds(family):
-    """The table of files and the blocks' specs say the same; else a converted checkpoint would be cut wrongly."""
-    config = config_of(f"{TINY} {FLAGS[family]}", 1)
-    (chunk,) = model_chunks(config.model_config)
-    gated = cuts.is_gated(config.to_dict()["model_config"])
-    specs = {name: spec.shard for name, spec in chunk.parameters().items()}
+def test_every_parameter_of_a_model_has_its_blocks_cut(family):
+    """Of a whole shape that only the files know, such as a padded vocabulary's."""
+    model = drawn(family)
+    cuts = Cuts(model.settings, model.weights)
+    specs = {name: cuts.of(name, tensor.shape) for name, tensor in model.weights.items()}
     assert len(specs) > 20
-    found = {name: cuts.spec_of(name, spec.shape, gated).cuts for name, spec in specs.items()}
-    assert found == {name: spec.cuts for name, spec in specs.items()}
+    assert {name: spec.shape for name, spec in specs.items()} == {n: t.shape for n, t in model.weights.items()}
+    assert {axis for spec in specs.values() for axis in ([cut.axis for cut in spec.cuts] or [None])} == {None, 0, 1}
 
 
 OTHERWISE = {"before", "gemm"}
@@ -99,14 +98,16 @@ def test_the_order_of_parameters_is_megatrons(case, tmp_path):
 def test_the_local_implementation_cuts_down_projections():
     """Of its files of two ranks each has half of the rows; Transformer Engine's have them all."""
     name = "decoder.layers.0.self_attention.linear_kv_down_proj.weight"
-    shapes = [cuts.whole_shape(name, (20, 64), {"tp": 2}, True, local) for local in (True, False)]
+    model = drawn("latent attention")
+    cuts = Cuts(model.settings, model.weights)
+    shapes = [cuts.whole_shape(name, (20, 64), {"tp": 2}, local) for local in (True, False)]
     assert shapes == [(40, 64), (20, 64)]
 
 
 def test_a_name_that_nobody_knows_is_refused():
     """Its cut is not known, so merging or cutting it would be a guess."""
     with pytest.raises(ValueError, match=r"decoder\.layers\.0\.mamba\.in_proj"):
-        cuts.spec_of("decoder.layers.0.mamba.in_proj", (4, 4), False)
+        Cuts(drawn("gpt").settings, drawn("gpt").weights).of("decoder.layers.0.mamba.in_proj", (4, 4))
 
 
 @pytest.mark.parametrize(("given", "factor"), [("yarn", 40.0), (None, 40.0), (None, 1.0), ("rope", 40.0)])

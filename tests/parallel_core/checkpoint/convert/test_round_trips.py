@@ -8,7 +8,7 @@ import pytest
 
 from parallel_core.checkpoint import commit
 from parallel_core.checkpoint.convert import __main__ as command
-from parallel_core.checkpoint.convert import command_line, formats
+from parallel_core.checkpoint.convert import formats
 from parallel_core.checkpoint.convert.huggingface.read import read_tensors
 from parallel_core.checkpoint.convert.megatron.args import settings_of
 from parallel_core.checkpoint.convert.model import Model, is_table
@@ -34,7 +34,7 @@ TABLES = ("embedding.word_embeddings.weight", "output_layer.weight")
 def convert(*arguments: object) -> str:
     """Run the command; what it says of a failure, empty if it did not fail."""
     try:
-        command.convert(command_line.parser().parse_args(["--logits", "no", *map(str, arguments)]))
+        command.convert(command.parser().parse_args(["--logits", "no", *map(str, arguments)]))
     except ValueError as error:
         return str(error)
     return ""

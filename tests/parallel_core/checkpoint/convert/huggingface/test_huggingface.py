@@ -7,13 +7,14 @@ import pytest
 
 from parallel_core.attention.fused_rows import QueryKeyValueRows
 from parallel_core.checkpoint.convert.huggingface.config import (
+    UNKNOWN,
     config_of,
     family_of,
+    left_out,
     matching_family,
     settings_of,
     with_vocabulary,
 )
-from parallel_core.checkpoint.convert.huggingface.left_out import UNKNOWN, left_out
 from parallel_core.checkpoint.convert.huggingface.rules import INDEXER, IndexerRows, Rows
 from parallel_core.checkpoint.convert.megatron.args import arguments_of
 from parallel_core.checkpoint.lazy import of_array

@@ -1,14 +1,50 @@
-"""The states that an optimizer keeps of a parameter, and their types."""
+"""What an optimizer does to each parameter, and which states it keeps of it: computed before anything is allocated."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
 from parallel_core.buffers import BufferPlan, Span, overlaps
 from parallel_core.config import OptimizerConfig
 from parallel_core.config.optimizer import RULES
+from parallel_core.config.update_rules.rule import UpdateRule
 from parallel_core.numerics.dtypes import DTYPES
-from parallel_core.optimizer.treatment import treatment
+from parallel_core.sharding import ShardSpec
+
+
+@dataclass(frozen=True)
+class Treatment:
+    """What an update asks about parameters; those that are treated alike are swept together."""
+
+    rule: str
+    """The name of its `UpdateRule`."""
+    is_decayed: bool
+    """Whether weight decay acts."""
+    has_decoupled_lr: bool
+    """The learning rate is --decoupled-lr's."""
+
+
+def treatment(spec: ShardSpec, config: OptimizerConfig) -> Treatment:
+    """How the optimizer of a configuration treats a parameter."""
+    is_outer = spec.role == "embedding or output"
+    return Treatment(
+        update_rule(spec, config).name, is_decayed(spec, config), is_outer and config.decoupled_lr is not None
+    )
+
+
+def update_rule(spec: ShardSpec, config: OptimizerConfig) -> UpdateRule:
+    """The rule that a parameter is updated by."""
+    named, *rest = config.update_rules
+    return named if not rest or named.treats(spec) else rest[0]
+
+
+def is_decayed(spec: ShardSpec, config: OptimizerConfig) -> bool:
+    """Whether weight decay acts on a parameter: on what a user's list leaves, or by Megatron's rule."""
+    if config.no_weight_decay_params is not None:
+        return not spec.name.endswith(tuple(config.no_weight_decay_params))
+    return spec.is_decayed or (config.apply_wd_to_qk_layernorm and spec.role == "head norm")
+
 
 MAIN_PARAM = "main_param"
 """The state of a 16-bit parameter that is its value in float32 (Micikevicius et al., "Mixed Precision Training")."""

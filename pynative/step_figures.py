@@ -25,7 +25,7 @@ class _Added(NamedTuple):
     layer: int | None
     share: float
 
-    def read(self, figure: Figure) -> np.ndarray:
+    def read(self, figure: Figure) -> Array:
         if isinstance(self.value, Tensor):
             value = np.squeeze(self.value.asnumpy())
         else:

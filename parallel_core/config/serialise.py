@@ -84,7 +84,7 @@ def build(values: Mapping[str, Any]) -> AllConfig:
 @cache
 def _fields(path: str) -> dict[str, Field[Any]]:
     """Those of a section, by their paths."""
-    return {f"{path}.{entry.name}": entry for entry in fields(SECTIONS[path])}  # type: ignore[arg-type]
+    return {f"{path}.{entry.name}": entry for entry in fields(SECTIONS[path])}
 
 
 def _section(path: str, values: Mapping[str, Any]) -> Config:

@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from parallel_core.config.notations import Blend
 from parallel_core.data.blending import blending_index, exhaustive_blending_index
-from parallel_core.data.dataset_config import Blend, GPTDatasetConfig, Interval, Split, normalize
+from parallel_core.data.dataset_config import GPTDatasetConfig, Interval, Split, normalize
 from parallel_core.data.gpt_dataset import GPTDataset, MockGPTDataset, Sample, Sequences
 from parallel_core.data.index_cache import Arrays, cached, fingerprint
 

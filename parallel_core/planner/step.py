@@ -167,7 +167,7 @@ def step_time(plans: Sequence[StagePlan], owned: Sequence[MemoryBytes], speed: S
     without = length - _messages_on_the_way(timeline, transfer)
     parts: Counter[str] = Counter()
     for one in passes[slowest]:
-        parts.update({name: micro_batches * seconds for name, seconds in one.parts.items()})  # type: ignore[arg-type]
+        parts.update({name: micro_batches * seconds for name, seconds in one.parts.items()})
     after, hidden = _after(plans, owned, passes, speed)
     hidden[TENSOR] = micro_batches * sum(one.hidden[TENSOR] for one in passes[slowest])
     rounding = without - work[slowest]

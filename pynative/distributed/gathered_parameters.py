@@ -11,6 +11,7 @@ import numpy as np
 from mindspore import Parameter, Tensor
 
 from parallel_core.buffers import Entry, Stretch, overlaps
+from parallel_core.numerics.dtypes import Array
 from pynative import kernels
 from pynative.collectives import Group, Handle
 from pynative.distributed.flat_memory import SomeMemory
@@ -48,7 +49,7 @@ class WeightSlot:
 
     def _is_empty(self) -> bool:
         """Whether nobody wrote there since it was freed."""
-        on_host: np.ndarray | None = getattr(self.memory, "host_memory", None)
+        on_host: Array | None = getattr(self.memory, "host_memory", None)
         if on_host is None:
             return bool((self.memory.astype(mindspore.float32) == NOT_HERE).all())
         return bool((bits(on_host) == bits(np.array(NOT_HERE, on_host.dtype))).all())

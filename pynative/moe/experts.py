@@ -8,6 +8,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 from mindspore import Tensor, nn
@@ -32,14 +33,14 @@ class _GroupedLinear(Function):
     """Each row times its group's weight^T; the weights are cast to the rows' type, each time anew."""
 
     @staticmethod
-    def forward(ctx, x, counts, *weights):
+    def forward(ctx: Any, x: Any, counts: Any, *weights: Any) -> Any:
         ctx.counts, ctx.weights, ctx.made_again = counts, weights, made_again(x)
         is_kept = any(ctx.inputs_need_gradients[2:]) and not ctx.made_again
         ctx.save_for_backward(*((x,) if is_kept else ()))
         return kernels.grouped_linear_forward(x, _as(x, weights), counts)
 
     @staticmethod
-    def backward(ctx, dy):
+    def backward(ctx: Any, dy: Any) -> Any:
         weights, counts = ctx.weights, ctx.counts
         needs_dx, _, *needs_dw = ctx.inputs_need_gradients
         dx = kernels.grouped_linear_input_gradient(dy, _as(dy, weights), counts) if needs_dx else None

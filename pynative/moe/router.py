@@ -21,7 +21,7 @@ from pynative.moe.aux_loss import RouterLosses
 from pynative.moe.routing import Routing
 from pynative.parameter import make_parameter, type_of
 from pynative.step_figures import current
-from pynative.tensor_parallel.layers import linear_with_grad_accumulation_and_async_allreduce
+from pynative.tensor_parallel.linear import linear_with_grad_accumulation_and_async_allreduce
 from pynative.tensor_parallel.mappings import Boundary
 
 ROUTER_DTYPES = {"fp32": "float32", "fp64": "float64"}

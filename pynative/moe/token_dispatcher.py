@@ -166,7 +166,7 @@ class MoETokenDispatcher(ABC):
             arriving = plan.tokens.start(hidden)
         return partial(_dispatched, hidden, probs, plan, arriving)
 
-    def _own_part(self, hidden: Tensor, routing: Routing) -> tuple[Tensor, Tensor, np.ndarray]:
+    def _own_part(self, hidden: Tensor, routing: Routing) -> tuple[Tensor, Tensor, Array]:
         """The tokens, probabilities and choices that this rank sends, of those that all of `cut_over` have."""
         probs, experts, over = routing.probs, routing.experts.asnumpy(), self.cut_over
         if over is None or over.size == 1:
@@ -174,7 +174,7 @@ class MoETokenDispatcher(ABC):
         hidden, probs = (scatter_to_sequence_parallel_region(x, over) for x in (hidden, probs))
         return hidden, probs, np.split(experts, over.size)[over.rank]
 
-    def _padded_rows(self, tokens: int, capacity: int | np.ndarray | None) -> np.ndarray | None:
+    def _padded_rows(self, tokens: int, capacity: int | Array | None) -> Array | None:
         """The rows of each slot, where every expert gets as many whatever was chosen."""
         if capacity is None or not self.pads_to_capacity:
             return None

@@ -18,7 +18,7 @@ Parallelism", 2023).
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any
 
@@ -41,7 +41,7 @@ class Function(_Function):
         """MindSpore makes a tuple `ctx.needs_input_grad` for each call and never lets it go, unless it is deleted."""
         forward = cls.forward
 
-        def without_leak(ctx, *inputs):
+        def without_leak(ctx: Any, *inputs: Any) -> Any:
             ctx.inputs_need_gradients = ctx.needs_input_grad
             del ctx.needs_input_grad
             return forward(ctx, *inputs)
@@ -53,23 +53,23 @@ class Moved(Function):
     """A linear move forward, its transpose (of messages: the conjugate) backward."""
 
     @staticmethod
-    def forward(ctx, x, move, transpose):
+    def forward(ctx: Any, x: Any, move: Any, transpose: Any) -> Any:
         ctx.transpose = transpose
         return move(x)
 
     @staticmethod
-    def backward(ctx, dy):
+    def backward(ctx: Any, dy: Any) -> Any:
         return ctx.transpose(dy), None, None
 
 
 class _Identity(Function):
     @staticmethod
-    def forward(ctx, on_backward, number, *tensors):
+    def forward(ctx: Any, on_backward: Any, number: Any, *tensors: Any) -> Any:
         ctx.on_backward = on_backward
         return tensors[0] if number == 1 else tensors[:number]
 
     @staticmethod
-    def backward(ctx, *gradients):
+    def backward(ctx: Any, *gradients: Any) -> Any:
         return None, None, *gradients, *(ctx.on_backward(*gradients) or ())
 
 
@@ -93,7 +93,7 @@ def recording(enabled: bool = True) -> Iterator[None]:
         _pynative_executor.set_grad_flag(before)
 
 
-def no_grad():
+def no_grad() -> AbstractContextManager[None]:
     """Within the block nothing is recorded."""
     return recording(False)
 
@@ -146,12 +146,12 @@ def backward(outputs: Sequence[Tensor], gradients: Sequence[Tensor], keep_graph:
 
 class _End(_Function):
     @staticmethod
-    def forward(ctx, result, gradients):
+    def forward(ctx: Any, result: Any, gradients: Any) -> Any:
         ctx.gradients = gradients
         return Tensor.from_numpy(np.zeros(1, np.float32))
 
     @staticmethod
-    def backward(ctx, _):
+    def backward(ctx: Any, _: Any) -> Any:
         return ctx.gradients.pop(), None
 
 

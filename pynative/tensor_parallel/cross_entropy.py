@@ -1,5 +1,7 @@
 """Cross entropy over a vocabulary cut over the tensor-parallel group: only per-token numbers travel."""
 
+from typing import Any
+
 from mindspore import Tensor, nn
 
 from pynative import kernels, parallel_state
@@ -16,7 +18,7 @@ class _VocabParallelCrossEntropy(Function):
     """
 
     @staticmethod
-    def forward(ctx, logits, target, first_id, group, overwrite):
+    def forward(ctx: Any, logits: Any, target: Any, first_id: Any, group: Any, overwrite: Any) -> Any:
         own_max, own_sum, target_logit = kernels.softmax_statistics(logits, target, first_id)
         highest = group.all_reduce(own_max, op="max")
         added = group.all_reduce(kernels.cross_entropy_addends(own_max, highest, own_sum, target_logit))
@@ -25,7 +27,7 @@ class _VocabParallelCrossEntropy(Function):
         return kernels.cross_entropy_loss(added, highest)
 
     @staticmethod
-    def backward(ctx, dloss):
+    def backward(ctx: Any, dloss: Any) -> Any:
         logits, highest, added, target = ctx.saved_tensors
         assert ctx.logits_are_there, "the first backward has written the gradient over the logits"
         ctx.logits_are_there = not ctx.overwrite

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Any
 from zlib import crc32
 
 from mindspore import Parameter, Tensor, nn
@@ -33,7 +34,7 @@ class LinearWithGradAccumulationAndAsyncCommunication(Function):
     """
 
     @staticmethod
-    def forward(ctx, x, weight, bias, boundary):
+    def forward(ctx: Any, x: Any, weight: Any, bias: Any, boundary: Any) -> Any:
         is_needed = ctx.inputs_need_gradients[1]
         ctx.boundary, ctx.bias, ctx.made_again = boundary, bias, made_again(x) if is_needed else None
         ctx.save_for_backward(weight, *((x,) if is_needed and not ctx.made_again else ()))
@@ -41,7 +42,7 @@ class LinearWithGradAccumulationAndAsyncCommunication(Function):
         return kernels.linear_forward(boundary.enter(x, boundary.group), weight, bias)
 
     @staticmethod
-    def backward(ctx, dy):
+    def backward(ctx: Any, dy: Any) -> Any:
         weight, *kept = ctx.saved_tensors
         boundary, (needs_dx, needs_dw, needs_db, _) = ctx.boundary, ctx.inputs_need_gradients
         x = (kept[0] if kept else ctx.made_again()) if needs_dw else None
@@ -70,7 +71,7 @@ class _AdaptedLinear(Function):
     """
 
     @staticmethod
-    def forward(ctx, x, weight, bias, a, b, boundary, scale, drop):
+    def forward(ctx: Any, x: Any, weight: Any, bias: Any, a: Any, b: Any, boundary: Any, scale: Any, drop: Any) -> Any:
         ctx.boundary, ctx.scale, ctx.drop, ctx.bias, ctx.made_again = boundary, scale, drop, bias, made_again(x)
         whole = boundary.enter(x, boundary.group)
         narrow = kernels.scale(kernels.linear_forward(drop(whole), kernels.cast(a, x.dtype)), scale)
@@ -81,7 +82,7 @@ class _AdaptedLinear(Function):
         return _sum(y, kernels.linear_forward(narrow, kernels.cast(b, x.dtype)))
 
     @staticmethod
-    def backward(ctx, dy):
+    def backward(ctx: Any, dy: Any) -> Any:
         weight, a, b, narrow, *kept = ctx.saved_tensors
         boundary, (needs_dx, needs_dw, needs_db, *_) = ctx.boundary, ctx.inputs_need_gradients
         entering = boundary.enter(kept[0] if kept else ctx.made_again(), boundary.group, async_op=True)

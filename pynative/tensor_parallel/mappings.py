@@ -27,11 +27,11 @@ Move = Callable[..., Any]
 """(x, group, async_op=False) -> the tensor, or with async_op a Work whose wait() gives it. Not recorded."""
 
 
-def _keep(x: Tensor, group: Group, async_op: bool = False):
+def _keep(x: Tensor, group: Group, async_op: bool = False) -> Any:
     return Completed(x) if async_op else x
 
 
-def _sum(x: Tensor, group: Group, async_op: bool = False):
+def _sum(x: Tensor, group: Group, async_op: bool = False) -> Any:
     return group.all_reduce(x, async_op=async_op)
 
 
@@ -44,7 +44,7 @@ def _sum_and_cut(axis: int) -> Move:
 
 
 def _cut(axis: int) -> Move:
-    def cut(x: Tensor, group: Group, async_op: bool = False):
+    def cut(x: Tensor, group: Group, async_op: bool = False) -> Any:
         if x.shape[axis] % group.size:
             raise ValueError(
                 f"shape {tuple(x.shape)}: dimension {axis % x.ndim} cannot be cut evenly over {group.size} ranks"
@@ -57,7 +57,7 @@ def _cut(axis: int) -> Move:
 def _kept(move: Move) -> Move:
     """The same move, whose result is kept for the second run of a recomputed part."""
 
-    def moved(x: Tensor, group: Group, async_op: bool = False):
+    def moved(x: Tensor, group: Group, async_op: bool = False) -> Any:
         return move(x, group, async_op=True) if async_op else kept_collective(lambda: move(x, group))
 
     return moved

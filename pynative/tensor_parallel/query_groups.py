@@ -6,6 +6,8 @@ the ranks' results are put together, and each takes what it needs (as Megatron-C
 s sequence, b batch, n heads, g key/value groups, d head size, t tensor-parallel size, a multiple of g.
 """
 
+from typing import Any
+
 from mindspore import Tensor
 
 from parallel_core.attention.fused_rows import QueryKeyValueRows
@@ -16,12 +18,12 @@ from pynative.tape.autograd import Function
 
 class _TakeSharedGroup(Function):
     @staticmethod
-    def forward(ctx, qkv, group, ranges):
+    def forward(ctx: Any, qkv: Any, group: Any, ranges: Any) -> Any:
         ctx.group, ctx.ranges, ctx.width = group, ranges, qkv.shape[-1] * group.size
         return kernels.take_columns(group.all_gather(qkv, axis=-1), ranges)
 
     @staticmethod
-    def backward(ctx, dy):
+    def backward(ctx: Any, dy: Any) -> Any:
         return ctx.group.reduce_scatter(kernels.place_columns(dy, ctx.ranges, ctx.width), axis=-1), None, None
 
 

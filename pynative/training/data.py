@@ -98,7 +98,7 @@ def _opened(loader: Iterable[Any] | None, skip: int, is_sent: bool) -> Iterator[
     return _sent_by_the_first(items) if is_sent else items
 
 
-def _sent_by_the_first(items: Iterator[Any] | None) -> Iterator:
+def _sent_by_the_first(items: Iterator[Any] | None) -> Iterator[Any]:
     """The items that the first rank of the tensor-parallel group draws, on each of its ranks."""
     while True:
         yield broadcast_item(None if items is None else next(items))
@@ -180,7 +180,7 @@ class DataSources:
 
     def _loaders(
         self, config: AllConfig, draws: int, consumed_samples: int
-    ) -> tuple[Iterable[Any] | None, Iterable | None, int | None]:
+    ) -> tuple[Iterable[Any] | None, Iterable[Any] | None, int | None]:
         """For training and validation, where this rank has any, and the samples of an epoch, where they are known."""
         train, valid = (_in_draws(given, draws) for given in (self.train_data_loader, self.valid_data_loader))
         most = config.dataset_config.max_train_samples
@@ -201,7 +201,7 @@ class DataSources:
         return train, valid, epoch
 
 
-def _in_draws(loader: Iterable[Any] | None, draws: int) -> Iterable | None:
+def _in_draws(loader: Iterable[Any] | None, draws: int) -> Iterable[Any] | None:
     """Our own loader of steps gives its micro-batches one by one to a function that draws so."""
     return loader.in_micro_batches() if draws > 1 and isinstance(loader, StepLoader) else loader
 

@@ -92,7 +92,7 @@ class MegatronForwardStep:
 
     def begin(
         self,
-        data_iterator: Iterator[Any] | list[Iterator | None] | None,
+        data_iterator: Iterator[Any] | list[Iterator[Any] | None] | None,
         model: Sequence[nn.Cell],
         micro_batches: int,
         rules: BatchRules,

@@ -175,7 +175,10 @@ def _refuse(
 
 
 def _step_cell(
-    model: nn.CellList, config: AllConfig, forward_step_func: Callable[..., Any] | None, get_batch_func: Callable | None
+    model: nn.CellList,
+    config: AllConfig,
+    forward_step_func: Callable[..., Any] | None,
+    get_batch_func: Callable[..., Any] | None,
 ) -> TrainOneStepCell:
     """Gradients, optimizer, schedule and forward step around a model."""
     for line in offload_lines(config.training_config.offload, config.training_config.gradient):

@@ -13,6 +13,7 @@ from __future__ import annotations
 import numpy as np
 from mindspore import Tensor
 
+from parallel_core.numerics.dtypes import Array
 from pynative import kernels
 
 
@@ -57,6 +58,6 @@ class AbsorbedProjections:
         return kernels.gather_rows(x, _transposed(self.heads, batch), (width,)).reshape(1, batch, self.heads, width)
 
 
-def _transposed(rows: int, columns: int) -> np.ndarray:
+def _transposed(rows: int, columns: int) -> Array:
     """Numbers of the places of a matrix, column by column."""
     return np.arange(rows * columns, dtype=np.int32).reshape(rows, columns).T.reshape(-1)

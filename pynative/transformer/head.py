@@ -12,7 +12,8 @@ from parallel_core.config import ModelConfig
 from pynative import kernels
 from pynative.parameter import Dtype, make_parameter
 from pynative.tape.layer_events import Observable
-from pynative.tensor_parallel.layers import ParallelLinear, linear_with_grad_accumulation_and_async_allreduce
+from pynative.tensor_parallel.layers import ParallelLinear
+from pynative.tensor_parallel.linear import linear_with_grad_accumulation_and_async_allreduce
 from pynative.tensor_parallel.mappings import gather_from_tensor_model_parallel_region
 
 WORD_EMBEDDINGS = "embedding.word_embeddings.weight"

@@ -13,10 +13,11 @@ from parallel_core.data.tokenizers import chat_template
 from parallel_core.data.tokenizers.added_token import AddedToken
 from parallel_core.data.tokenizers.as_transformers import as_transformers_reads, without_blanks
 from parallel_core.data.tokenizers.base import Facts, MegatronTokenizer
-from parallel_core.data.tokenizers.huggingface_folder import FLAG, ROLES, HuggingFaceFolder, add
+from parallel_core.data.tokenizers.huggingface_folder import ROLES, HuggingFaceFolder, add
 from parallel_core.data.tokenizers.library import TokenizersTokenizer, library
 from parallel_core.data.tokenizers.options import TokenizerOptions
 from parallel_core.data.tokenizers.own_code import OwnCodeTokenizer, is_trusted_code
+from parallel_core.data.tokenizers.sentence_piece_model import FLAG
 
 _LARGEST = 2**32 - 1
 """Of the ids that the package takes."""

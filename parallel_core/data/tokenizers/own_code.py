@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from parallel_core.data.tokenizers.base import Facts, MegatronTokenizer
-from parallel_core.data.tokenizers.huggingface_folder import FLAG, ROLES, has_tokenizer, pairs
+from parallel_core.data.tokenizers.huggingface_folder import ROLES, has_tokenizer, pairs
 from parallel_core.data.tokenizers.library import library
 from parallel_core.data.tokenizers.options import TokenizerOptions
+from parallel_core.data.tokenizers.sentence_piece_model import FLAG
 
 
 def is_trusted_code(options: TokenizerOptions) -> bool:

@@ -41,7 +41,7 @@ def _with_added(options: TokenizerOptions, model: SentencePieceModel) -> tuple[F
         for role, name in _NAMES.items():
             roles[role] = add(model.pieces[model.roles[role]] if role in model.roles else name)
         others = tuple(add(f"<extra_id_{number}>") for number in range(options.vocab_extra_ids))
-        found = replace(found, additional_special_tokens_ids=others, **roles)  # type: ignore[arg-type]
+        found = replace(found, additional_special_tokens_ids=others, **roles)
     elif not options.legacy and options.tokenizer_special_tokens:
         if not options.tokenizer_sentencepiece_legacy:
             raise ValueError(

@@ -55,7 +55,7 @@ def facts(options: TokenizerOptions) -> Facts:
     plain = ("<unk>", "<s>", "</s>")
     named = options.tokenizer_special_tokens or list(_ROLES)
     others = () if options.legacy else tuple(special.index(token) for token in named if token not in plain)
-    return Facts(size, eod=ids["eos"], additional_special_tokens_ids=others, **ids)  # type: ignore[arg-type]
+    return Facts(size, eod=ids["eos"], additional_special_tokens_ids=others, **ids)
 
 
 class TikTokenizer(MegatronTokenizer):

@@ -44,7 +44,7 @@ def _with_added(options: TokenizerOptions) -> tuple[Facts, dict[str, int], dict[
     extra = [f"<extra_id_{number}>" for number in range(options.vocab_extra_ids)]
     others = tuple(vocab.setdefault(token, len(vocab)) for token in extra)
     ids = {role: vocab[token] for role, token in _ROLES.items()}
-    found = Facts(len(vocab), eod=eos, bos=bos, eos=eos, additional_special_tokens_ids=others, **ids)  # type: ignore[arg-type]
+    found = Facts(len(vocab), eod=eos, bos=bos, eos=eos, additional_special_tokens_ids=others, **ids)
     return found, of_file, vocab
 
 

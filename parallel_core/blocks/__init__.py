@@ -15,8 +15,8 @@ from parallel_core.blocks.head import CrossEntropy, output_layer
 from parallel_core.blocks.kinds import FEED_FORWARDS, MIXERS, Kind
 from parallel_core.blocks.language_model import (
     Chunk,
+    Decoder,
     chunk_of,
-    further_layers,
     model_chunks,
     recompute_lines,
     stage_chunks,
@@ -48,6 +48,7 @@ __all__ = [
     "Chunk",
     "CoreAttention",
     "CrossEntropy",
+    "Decoder",
     "Dispatch",
     "Embedding",
     "EmbeddingTable",
@@ -73,7 +74,6 @@ __all__ = [
     "adapter_findings",
     "blocks_within",
     "chunk_of",
-    "further_layers",
     "layer_of",
     "model_chunks",
     "output_layer",

@@ -50,11 +50,23 @@ class Chunk(Block):
     shared_embedding: SharedEmbedding | None
     """Of a last chunk without an embedding of its own, when the output layer's weight is tied to it."""
 
+    @property
+    def _own_heads(self) -> dict[str, Block]:
+        """Of depths of multi-token prediction, which count the rest of them."""
+        own = self.mtp.own_output_layers if self.mtp else {}
+        return {path: head.parameters_alone for path, head in own.items()}
+
     def cells(self) -> list[Block]:
         """The parts that work one after the other, in their order; their parameters in turn are the chunk's."""
         layers, further = (layer for _, layer in self.decoder.layers.layers), self.mtp.cells() if self.mtp else ()
-        heads = self.mtp.own_output_layers.values() if self.mtp else ()
-        found = (self.embedding, *layers, self.decoder.final_layernorm, *further, self.output_layer, *heads)
+        found = (
+            self.embedding,
+            *layers,
+            self.decoder.final_layernorm,
+            *further,
+            self.output_layer,
+            *self._own_heads.values(),
+        )
         return [block for block in found if block is not None]
 
     def recomputed_cells(self) -> list[range]:
@@ -68,7 +80,7 @@ class Chunk(Block):
 
     def submodules(self) -> dict[str, Block]:
         """The copy of the embedding goes by the first stage's name: it is the same parameter, which the head has."""
-        blocks = super().submodules() | (self.mtp.own_output_layers if self.mtp else {})
+        blocks = super().submodules() | self._own_heads
         copy = blocks.pop("shared_embedding", None)
         if copy is None:
             return blocks
@@ -89,12 +101,12 @@ class Chunk(Block):
         return self.decoder.layers.offloaded_bytes(micro_batch) + further
 
 
-def chunk_of(config: ModelConfig, stage: int, chunk: int = 0) -> Chunk:
-    """The blocks of one of a pipeline stage's chunks."""
+def chunk_of(config: ModelConfig, stage: int, chunk: int = 0, ends: tuple[bool, bool] | None = None) -> Chunk:
+    """The blocks of one of a pipeline stage's chunks. ends: whether it begins and whether it ends the model, if that is
+    not to follow from its place."""
     layout = chunk_layers(config, config.parallel_config)
-    first = stage == chunk == 0
-    last = (chunk, stage) == (len(layout) - 1, len(layout[-1]) - 1)
-    embedding, mtp = Embedding.of(config), further_layers(config) if last else None
+    first, last = ends or (stage == chunk == 0, (chunk, stage) == (len(layout) - 1, len(layout[-1]) - 1))
+    embedding, mtp = Embedding.of(config), _further_layers(config) if last else None
     copy, tied = SharedEmbedding(embedding.word_embeddings), not config.untie_embeddings_and_output_weights
     final_norm = Norm.of(config) if last and config.use_final_norm else None
     needs_copy = last and not first and config.multi_token_prediction.uses_embedding
@@ -108,7 +120,7 @@ def chunk_of(config: ModelConfig, stage: int, chunk: int = 0) -> Chunk:
     )
 
 
-def further_layers(config: ModelConfig) -> MultiTokenPrediction | None:
+def _further_layers(config: ModelConfig) -> MultiTokenPrediction | None:
     """What the last chunk has for multi-token prediction. How much of it is computed again is said as of layers behind
     the stage's own."""
     found = MultiTokenPrediction.of(config, _dropping_outputs(_recompute_of_depths(config), _depths(config), config))

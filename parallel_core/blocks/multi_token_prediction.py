@@ -138,7 +138,7 @@ class MultiTokenPrediction(Block):
     embedding: Embedding
     output_layer: Linear
     loss: CrossEntropy
-    own_output_layers: dict[str, ParametersOf]
+    own_output_layers: dict[str, Linear]
     """Path in the model -> a depth's own; none where they use the model's."""
 
     @classmethod
@@ -149,7 +149,7 @@ class MultiTokenPrediction(Block):
         ]
         head = output_layer(config)
         own = {
-            f"mtp.layers.{depth}.output_layer": replace(head, allocates_weight=True).parameters_alone
+            f"mtp.layers.{depth}.output_layer": replace(head, allocates_weight=True)
             for depth in range(config.multi_token_prediction.own_ends)
         }
         parts = Embedding.of(config), head, CrossEntropy(config.vocab_size)

@@ -6,12 +6,15 @@ t tensor-parallel size, v vocabulary.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from mindspore import Tensor, nn
 
-from parallel_core.blocks import Adapter, EmbeddingTable, Linear
+from parallel_core.blocks import EmbeddingTable, Linear, ParameterSpec
 from parallel_core.blocks.linear import COLUMNS, ROWS
+from parallel_core.blocks.micro_batch import between_regions
 from parallel_core.config import ModelConfig
 from parallel_core.initial_values import Constant, Normal, by_name
 from parallel_core.sharding import Cut
@@ -45,8 +48,6 @@ class LinearArguments(TypedDict, total=False):
     bias_init: Initial
     param_init_dtype: Dtype | None
     compute_dtype: Dtype | None
-    interleaved_rows: tuple[int, ...]
-    adapter: Adapter | None
     is_expert: bool
     transpose_b: bool
     keep_master_weight_for_test: bool
@@ -66,12 +67,42 @@ FIXED = {
 """Arguments that Megatron's linears have, with the only value that they can have here."""
 
 
-def _check_fixed(layer: str, arguments: dict[str, Any]) -> None:
+def _check_fixed(layer: str, arguments: Mapping[str, Any]) -> None:
     for name, value in arguments.items():
-        if name not in FIXED:
+        if name not in LinearArguments.__annotations__:
             raise TypeError(f"{layer} has no argument {name!r}")
-        if value is not FIXED[name]:
+        if name in FIXED and value is not FIXED[name]:
             raise ValueError(f"{layer}: {name}={value!r} is not available; leave it out")
+
+
+def linear_block(
+    cut_axis: int | None,
+    input_size: int,
+    output_size: int,
+    *,
+    config: ModelConfig,
+    init_method: Initial = None,
+    bias: bool = True,
+    stride: int = 1,
+    skip_weight_param_allocation: bool = False,
+    bias_init: Initial = "zeros",
+    param_init_dtype: Dtype | None = None,
+    **others: Any,
+) -> Linear:
+    """The block that a linear's arguments describe, as `ParallelLinear` explains them."""
+    std = config.init_method_std
+    return Linear(
+        input_size,
+        output_size,
+        cut_axis,
+        by_name(init_method or "normal", std),
+        type_name(param_init_dtype or config.params_dtype),
+        bias=bias,
+        bias_initial=by_name(bias_init or "zeros", std),
+        parts=stride,
+        allocates_weight=not skip_weight_param_allocation,
+        partial_over=between_regions(config),
+    )
 
 
 class ParallelLinear(nn.Cell):
@@ -79,18 +110,18 @@ class ParallelLinear(nn.Cell):
 
     Args:
         input_size, output_size: i and o of the whole layer; t must divide the one that is cut.
+        block: what the linear is; by default what the arguments from `init_method` to `param_init_dtype` say.
+        copied: another module's weight, of which a block without one has a copy.
         config: the ModelConfig.
         init_method: initial values of the weight; None: normal with `config.init_method_std`.
         bias: whether there is one.
         stride: number of fused equal parts along the cut axis, each cut on its own.
-        skip_bias_add: return the bias instead of adding it, for a caller that fuses the addition.
         skip_weight_param_allocation: have no weight; the caller passes one (tied embeddings).
         bias_init: initial values of the bias.
         param_init_dtype, compute_dtype: types of the parameters, and of the result and everything that is computed for
             it; they default to the config's.
-        interleaved_rows: of matrices that the weight holds (see `ShardSpec`).
-        adapter: what is added to its product, None: nothing.
-        fixed: see `FIXED`.
+        skip_bias_add: return the bias instead of adding it, for a caller that fuses the addition.
+        Others: see `FIXED`.
     """
 
     cut_axis: int | None
@@ -100,40 +131,18 @@ class ParallelLinear(nn.Cell):
         input_size: int,
         output_size: int,
         *,
-        config: ModelConfig,
-        init_method: Initial = None,
-        bias: bool = True,
-        stride: int = 1,
-        skip_bias_add: bool = False,
-        skip_weight_param_allocation: bool = False,
-        bias_init: Initial = "zeros",
-        param_init_dtype: Dtype | None = None,
-        compute_dtype: Dtype | None = None,
-        interleaved_rows: tuple[int, ...] = (),
-        adapter: Adapter | None = None,
-        **fixed: Any,
+        block: Linear | None = None,
+        copied: ParameterSpec | None = None,
+        **common: Unpack[LinearArguments],
     ) -> None:
         super().__init__()
-        layer, std = type(self).__name__, config.init_method_std
-        _check_fixed(layer, fixed)
-        dtype = param_init_dtype or config.params_dtype
-        self.compute_dtype = type_of(compute_dtype or config.compute_dtype)
-        self.boundary, self.skip_bias_add = Boundary.of(config), skip_bias_add
-        block = Linear(
-            input_size,
-            output_size,
-            self.cut_axis,
-            by_name(init_method or "normal", std),
-            type_name(dtype),
-            bias=bias,
-            bias_initial=by_name(bias_init or "zeros", std),
-            parts=stride,
-            allocates_weight=not skip_weight_param_allocation,
-            partial_over="tp" if self.boundary.cuts_sequence else None,
-            interleaved_rows=interleaved_rows,
-            adapter=adapter,
-        )
-        parameters = {name: make_parameter(*spec) for name, spec in block.parameters().items()}
+        _check_fixed(type(self).__name__, common)
+        config = common["config"]
+        self.compute_dtype = type_of(common.get("compute_dtype") or config.compute_dtype)
+        self.boundary, self.skip_bias_add = Boundary.of(config), common.get("skip_bias_add", False)
+        block = linear_block(self.cut_axis, input_size, output_size, **common) if block is None else block
+        specs = block.parameters() if copied is None else {"weight": copied, **block.parameters()}
+        parameters = {name: make_parameter(*spec) for name, spec in specs.items()}
         self.weight, self.bias = parameters.get("weight"), parameters.get("bias")
         self.adapter = AdapterOfLinear.of(block, parameters)
 
@@ -141,20 +150,7 @@ class ParallelLinear(nn.Cell):
     def of(cls, block: Linear, config: ModelConfig, **arguments: Any) -> Self:
         """The cell of a block's linear; `arguments`: those that are no part of the block."""
         assert block.cut_axis == cls.cut_axis, f"{cls.__name__} of {block}"
-        return cls(
-            block.input_size,
-            block.output_size,
-            config=config,
-            init_method=block.initial,
-            bias=block.bias,
-            stride=block.parts,
-            skip_weight_param_allocation=not block.allocates_weight,
-            bias_init=block.bias_initial,
-            param_init_dtype=block.dtype,
-            interleaved_rows=block.interleaved_rows,
-            adapter=block.adapter,
-            **arguments,
-        )
+        return cls(block.input_size, block.output_size, config=config, block=block, **arguments)
 
     def product(self, x: Tensor, weight: Tensor, bias: Tensor | None, boundary: Boundary, within: Boundary) -> Tensor:
         """x W^T + b of an x outside of `boundary`, with what the adapter adds; `within` knows the positions inside."""
@@ -180,9 +176,10 @@ class ColumnParallelLinear(ParallelLinear):
         *,
         gather_output: bool = False,
         disable_grad_reduce: bool = False,
+        block: Linear | None = None,
         **common: Unpack[LinearArguments],
     ) -> None:
-        super().__init__(input_size, output_size, **common)
+        super().__init__(input_size, output_size, block=block, **common)
         self.gather_output = gather_output
         if disable_grad_reduce:
             if self.boundary.cuts_sequence:
@@ -225,10 +222,11 @@ class RowParallelLinear(ParallelLinear):
         output_size: int,
         *,
         input_is_parallel: bool = True,
+        block: Linear | None = None,
         **common: Unpack[LinearArguments],
     ) -> None:
         common.setdefault("skip_bias_add", True)
-        super().__init__(input_size, output_size, **common)
+        super().__init__(input_size, output_size, block=block, **common)
         self.input_is_parallel = input_is_parallel
         if self.boundary.cuts_sequence and not input_is_parallel:
             raise ValueError(
@@ -272,6 +270,7 @@ class VocabParallelEmbedding(nn.Cell):
         init_method: initial values; None: normal with `config.init_method_std`.
         reduce_scatter_embeddings: ids are [s, ...]; give each rank its shard of the sum's sequence, [s/t, ..., h].
         config: the ModelConfig.
+        table: all this as a block, by default what the arguments say.
     """
 
     def __init__(
@@ -283,6 +282,7 @@ class VocabParallelEmbedding(nn.Cell):
         reduce_scatter_embeddings: bool = False,
         config: ModelConfig,
         param_init_dtype: Dtype | None = None,
+        table: EmbeddingTable | None = None,
     ) -> None:
         super().__init__()
         self.combine = (
@@ -291,24 +291,24 @@ class VocabParallelEmbedding(nn.Cell):
             else reduce_from_tensor_model_parallel_region
         )
         self.group = parallel_state.get_tensor_model_parallel_group()
-        dtype = param_init_dtype or config.embedding_init_dtype
-        initial = by_name(init_method or "normal", config.embedding_init_method_std)
-        table = EmbeddingTable(
-            num_embeddings, embedding_dim, initial, type_name(dtype), cuts=(Cut(0),), role="embedding or output"
-        )
+        if table is None:
+            initial = by_name(init_method or "normal", config.embedding_init_method_std)
+            dtype = type_name(param_init_dtype or config.embedding_init_dtype)
+            table = EmbeddingTable(
+                num_embeddings, embedding_dim, initial, dtype, cuts=(Cut(0),), role="embedding or output"
+            )
         self.weight = make_parameter(*table.parameters()["weight"])
         self.first_id = self.group.rank * self.weight.shape[0]
 
     @classmethod
     def of(cls, table: EmbeddingTable, config: ModelConfig, reduce_scatter_embeddings: bool = False) -> Self:
-        """The cell of a block's table."""
+        """The cell of a block's table. That it is shared is said by who shares it."""
         return cls(
             table.rows,
             table.hidden_size,
-            init_method=table.initial,
             reduce_scatter_embeddings=reduce_scatter_embeddings,
             config=config,
-            param_init_dtype=table.dtype,
+            table=replace(table, shared_over=None),
         )
 
     def construct(self, ids: Tensor) -> Tensor:

@@ -5,21 +5,22 @@ A model of the configuration gets its adapters by --lora-target-modules, in its 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from parallel_core.blocks import Adapter
 from parallel_core.initial_values import by_name
-from pynative.parameter import type_name
 from pynative.tensor_parallel.layers import (
     ColumnParallelLinear,
     Initial,
     LinearArguments,
     ParallelLinear,
     RowParallelLinear,
+    linear_block,
 )
 
 if TYPE_CHECKING:
-    from typing import Any, Unpack
+    from typing import Unpack
 
 
 class _WithAdapter(ParallelLinear):
@@ -37,22 +38,21 @@ class _WithAdapter(ParallelLinear):
         lora_b_init: Initial = "zeros",
         **common: Unpack[LinearArguments],
     ) -> None:
-        config = common["config"]
+        std, block = common["config"].init_method_std, linear_block(self.cut_axis, input_size, output_size, **common)
         adapter = Adapter(
             input_size,
             output_size,
             self.cut_axis,
-            common.get("stride", 1),
+            block.parts,
             lora_rank,
             lora_alpha,
             lora_dropout,
-            by_name(lora_a_init or "normal", config.init_method_std),
-            type_name(common.get("param_init_dtype") or config.params_dtype),
+            by_name(lora_a_init or "normal", std),
+            block.dtype,
             "tp",
-            by_name(lora_b_init or "zeros", config.init_method_std),
+            by_name(lora_b_init or "zeros", std),
         )
-        more: dict[str, Any] = {**common, "adapter": adapter}
-        super().__init__(input_size, output_size, **more)
+        super().__init__(input_size, output_size, block=replace(block, adapter=adapter), **common)
         for parameter in (self.weight, self.bias):
             if parameter is not None:
                 parameter.requires_grad = False

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 from mindspore import Tensor
 
-from parallel_core.blocks import EmbeddingTable, ParameterSpec, output_layer
+from parallel_core.blocks import Chunk, Linear, ParameterSpec, output_layer
 from parallel_core.blocks.linear import COLUMNS
 from parallel_core.config import ModelConfig
 from pynative import kernels
-from pynative.parameter import Dtype, make_parameter
+from pynative.parameter import Dtype
 from pynative.tape.layer_events import Observable
 from pynative.tensor_parallel.layers import ParallelLinear
 from pynative.tensor_parallel.linear import linear_with_grad_accumulation_and_async_allreduce
@@ -25,8 +25,9 @@ class ParallelLMLogits(Observable, ParallelLinear):
     Megatron's `output_layer`. May be called on several hidden states of a step, each with its own weight gradient.
 
     Args:
-        bias: whether there is one.
-        weight: what to make its own weight of; None: every call passes one (tied embeddings).
+        bias: whether there is one, of a linear without a weight, to which every call passes one.
+        block: the linear, by default that.
+        copied: the word embedding's weight, of which it has a copy.
     """
 
     cut_axis = COLUMNS
@@ -37,21 +38,13 @@ class ParallelLMLogits(Observable, ParallelLinear):
         bias: bool = False,
         compute_dtype: Dtype | None = None,
         *,
-        weight: ParameterSpec | None = None,
+        block: Linear | None = None,
+        copied: ParameterSpec | None = None,
     ) -> None:
-        super().__init__(
-            config.hidden_size,
-            config.vocab_size,
-            config=config,
-            bias=False,
-            skip_weight_param_allocation=True,
-            compute_dtype=compute_dtype,
-        )
+        block = replace(output_layer(config), bias=bias, allocates_weight=False) if block is None else block
+        sizes = block.input_size, block.output_size
+        super().__init__(*sizes, config=config, block=block, copied=copied, compute_dtype=compute_dtype)
         self.scale, self.cap = config.scales.logits, config.scales.logit_cap
-        if weight is not None:
-            self.weight = make_parameter(*weight)
-        if bias:
-            self.bias = make_parameter(*replace(output_layer(config), bias=True).parameters()["bias"])
 
     def construct(self, hidden_states: Tensor, weight: Tensor | None = None, parallel_output: bool = True) -> Tensor:
         """[s, b, h] (with sequence parallelism [s/t, b, h]) -> [s, b, v/t]; with parallel_output False the ranks'
@@ -68,28 +61,28 @@ class ParallelLMLogits(Observable, ParallelLinear):
         return logits if parallel_output else gather_from_tensor_model_parallel_region(logits, self.boundary.group)
 
 
-def own_head(config: ModelConfig, depth: int) -> ParallelLMLogits:
-    """The head of a depth of multi-token prediction, from 0, that does not use the model's. It works behind that, and
-    so lies behind it; its parameters have the depth's names."""
-    block = replace(output_layer(config), allocates_weight=True)
-    head = ParallelLMLogits(config, bias=block.bias, weight=block.parameters()["weight"])
-    for name in block.parameters():
-        meta = getattr(head, name).meta
-        meta.spec = meta.spec.named(f"mtp.layers.{depth}.output_layer.{name}")
-    return head
-
-
-def head_of(config: ModelConfig, has_embedding: bool) -> ParallelLMLogits:
-    """The configuration's head on the last stage; has_embedding: the stage has the word embedding too.
+def heads_of(chunk: Chunk, config: ModelConfig) -> tuple[ParallelLMLogits | None, list[ParallelLMLogits]]:
+    """The head of a chunk, if it is a last one, and those of depths of multi-token prediction that do not use it.
 
     With tied embeddings its weight is the word embedding's, of which a last stage without it has a copy: made by the
     same recipe under the same name, so that both are equal from the beginning; their gradients are summed over the
-    embedding group, so that they stay equal. The copy counts once in the gradient norm: at the first stage.
+    embedding group, so that they stay equal. The copy counts once in the gradient norm: at the first stage. The other
+    heads work behind it, and so lie behind it; their parameters have the depths' names.
     """
-    block, weight = output_layer(config), None
-    if block.allocates_weight:
-        weight = block.parameters()["weight"]
-    elif not has_embedding:
-        table = EmbeddingTable.of_words(config).parameters()["weight"]
-        weight = table._replace(shard=table.shard.named(WORD_EMBEDDINGS))
-    return ParallelLMLogits(config, bias=block.bias, weight=weight)
+    if chunk.output_layer is None:
+        return None, []
+    copy = None
+    if chunk.shared_embedding is not None:
+        table = replace(chunk.shared_embedding.word_embeddings, shared_over=None).parameters()["weight"]
+        copy = table._replace(shard=table.shard.named(WORD_EMBEDDINGS))
+    head = ParallelLMLogits(config, block=chunk.output_layer, copied=copy)
+    own = chunk.mtp.own_output_layers if chunk.mtp else {}
+    return head, [_head_at(path, block, config) for path, block in own.items()]
+
+
+def _head_at(path: str, block: Linear, config: ModelConfig) -> ParallelLMLogits:
+    head = ParallelLMLogits(config, block=block)
+    for name in block.parameters():
+        meta = getattr(head, name).meta
+        meta.spec = meta.spec.named(f"{path}.{name}")
+    return head

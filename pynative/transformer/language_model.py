@@ -7,16 +7,15 @@ from typing import Any
 
 from mindspore import Tensor, nn
 
-from parallel_core import blocks
 from parallel_core.config import ModelConfig
 from parallel_core.numerics.dtypes import Array
 from pynative import kernels
 from pynative.tape import autograd
 from pynative.transformer.embedding import Embedding
 from pynative.transformer.enums import AttnMaskType
-from pynative.transformer.head import ParallelLMLogits, head_of, own_head
+from pynative.transformer.head import ParallelLMLogits, heads_of
 from pynative.transformer.multi_token_prediction import MultiTokenPrediction
-from pynative.transformer.transformer import ParallelTransformer
+from pynative.transformer.transformer import ParallelTransformer, chunk_here
 
 __all__ = ["ParallelLMLogits", "TransformerLanguageModel", "check_unused", "get_language_model"]
 
@@ -50,15 +49,14 @@ class TransformerLanguageModel(nn.Cell):
         post_process: bool = True,
     ) -> None:
         super().__init__()
-        depths = blocks.further_layers(config) if post_process else None
-        settings = config.multi_token_prediction
-        self.embedding = Embedding(config) if pre_process or (post_process and settings.uses_embedding) else None
-        self.decoder = ParallelTransformer(config, encoder_attn_mask_type, pre_process, post_process)
-        self.mtp = None if depths is None else MultiTokenPrediction(config, depths, encoder_attn_mask_type)
-        has_embedding = self.embedding is not None
-        self.output_layer = head_of(config, has_embedding=has_embedding) if post_process else None
-        own = settings.own_ends if post_process else 0
-        self.further_output_layers = nn.CellList([own_head(config, depth) for depth in range(own)])
+        chunk = chunk_here(config, pre_process, post_process)
+        self.embedding = None if chunk.embedding is None else Embedding(config)
+        self.decoder = ParallelTransformer(
+            config, encoder_attn_mask_type, pre_process, post_process, block=chunk.decoder
+        )
+        self.mtp = None if chunk.mtp is None else MultiTokenPrediction(config, chunk.mtp, encoder_attn_mask_type)
+        self.output_layer, own_heads = heads_of(chunk, config)
+        self.further_output_layers = nn.CellList(own_heads)
 
     def set_input_tensor(self, input_tensor: Tensor | None) -> None:
         """What the stage before sent, [s, b, h]."""

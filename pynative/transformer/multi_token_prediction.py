@@ -28,8 +28,8 @@ from pynative.tensor_parallel.recompute import checkpoint
 from pynative.tensor_parallel.run_part import LayerSettings
 from pynative.transformer.embedding import Embedding
 from pynative.transformer.enums import AttnMaskType
+from pynative.transformer.kinds import cell_of
 from pynative.transformer.layer import LAYERS
-from pynative.transformer.norm import get_norm
 
 
 class OwnEmbedding(Embedding):
@@ -61,16 +61,15 @@ class MultiTokenPredictionLayer(nn.Cell):
         self_attn_mask_type: enum.Enum = AttnMaskType.causal,
     ) -> None:
         super().__init__()
-        self.compute_dtype, self.residual_dtype = type_of(config.compute_dtype), type_of(config.residual_dtype)
-        own = blocks.Embedding.of(config).own
-        self.embedding = None if block.embedding is None else OwnEmbedding(config, own)
-        self.enorm, self.hnorm = get_norm(config), get_norm(config)
-        self.eh_proj = _Projection.of(block.eh_proj, config, gather_output=True)
         layer, plan = block.transformer_layer, block.recompute
         recomputed = CellRecompute.of(plan.layers[0], plan.smallest_offloaded)
         settings = LayerSettings(config, layer_number, self_attn_mask_type, recomputed)
+        self.compute_dtype, self.residual_dtype = type_of(config.compute_dtype), type_of(config.residual_dtype)
+        self.embedding = None if block.embedding is None else OwnEmbedding(config, blocks.Embedding.of(config).own)
+        self.enorm, self.hnorm = cell_of(block.enorm, settings), cell_of(block.hnorm, settings)
+        self.eh_proj = _Projection.of(block.eh_proj, config, gather_output=True)
         self.transformer_layer = LAYERS[type(layer)](layer, settings)
-        self.final_layernorm = get_norm(config)
+        self.final_layernorm = cell_of(block.final_layernorm, settings)
         self._run = partial(checkpoint, self._through, plan.slices_inputs) if block.is_computed_again else self._through
 
     def construct(self, embeddings: Tensor, hidden_states: Tensor, *masking: Tensor | Array | None) -> Tensor:

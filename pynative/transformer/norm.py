@@ -7,30 +7,22 @@ from mindspore import Tensor, nn
 
 from parallel_core import blocks
 from parallel_core.config import ModelConfig
-from parallel_core.sharding import Role
 from pynative import kernels
 from pynative.parameter import make_parameter
 from pynative.tape.layer_events import Observable
 
 
 class _Norm(Observable):
-    """The parameters of a norm over the last axis, of `size`: a weight that begins at `gain`, and what its kind has."""
+    """The parameters of a norm over the last axis, of `size`, or of a block."""
 
     kind: ClassVar[str]
 
-    def __init__(
-        self,
-        size: int,
-        *,
-        config: ModelConfig,
-        gain: float = 1.0,
-        partial_over: str | None = None,
-        role: Role | None = None,
-        epsilon: float | None = None,
-    ) -> None:
+    def __init__(self, size: int | blocks.Norm, *, config: ModelConfig) -> None:
         super().__init__()
-        self.epsilon, self.zero_centered = epsilon or config.norm_epsilon, config.apply_layernorm_1p
-        block = blocks.Norm(self.kind, size, config.params_dtype, gain, self.zero_centered, partial_over, role=role)
+        block = size
+        if not isinstance(block, blocks.Norm):
+            block = blocks.Norm(self.kind, block, config.params_dtype, zero_centered=config.apply_layernorm_1p)
+        self.epsilon, self.zero_centered = block.epsilon or config.norm_epsilon, block.zero_centered
         for name, parameter in block.parameters().items():
             setattr(self, name, make_parameter(*parameter))
 
@@ -77,11 +69,4 @@ def norm_cell(block: blocks.Norm, config: ModelConfig) -> nn.Cell:
     """The cell of a norm."""
     if block.kind not in _NORMS:
         raise ValueError(f"--normalization {block.kind}: one of {', '.join(_NORMS)}")
-    return _NORMS[block.kind](
-        block.size,
-        config=config,
-        gain=block.gain,
-        partial_over=block.partial_over,
-        role=block.role,
-        epsilon=block.epsilon,
-    )
+    return _NORMS[block.kind](block, config=config)

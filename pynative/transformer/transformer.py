@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 from mindspore import Tensor, nn
@@ -18,7 +19,14 @@ from pynative.tensor_parallel.recompute import checkpoint
 from pynative.tensor_parallel.run_part import LayerSettings
 from pynative.transformer.enums import AttnMaskType
 from pynative.transformer.layer import LAYERS
-from pynative.transformer.norm import get_norm
+from pynative.transformer.norm import norm_of
+
+
+def chunk_here(config: ModelConfig, pre_process: bool, post_process: bool) -> blocks.Chunk:
+    """The blocks of this stage's chunk at hand, which begins and ends the model as a caller says."""
+    stage = parallel_state.get_pipeline_model_parallel_rank()
+    chunk = parallel_state.get_virtual_pipeline_model_parallel_rank() or 0
+    return chunk_of(config, stage, chunk, (pre_process, post_process))
 
 
 class LayerStack(nn.Cell):
@@ -64,16 +72,18 @@ class ParallelTransformer(nn.Cell):
         pre_process: bool = True,
         post_process: bool = True,
         post_norm: bool | None = None,
+        *,
+        block: blocks.Decoder | None = None,
     ) -> None:
         super().__init__()
         self.pre_process = pre_process
         self.input_tensor: Tensor | None = None
-        stage = parallel_state.get_pipeline_model_parallel_rank()
-        chunk = parallel_state.get_virtual_pipeline_model_parallel_rank() or 0
-        stack = chunk_of(config, stage, chunk).decoder.layers
-        self.layers = LayerStack(stack, config, self_attn_mask_type)
-        wanted = config.use_final_norm if post_norm is None else post_norm
-        self.final_layernorm = get_norm(config) if post_process and wanted else None
+        if block is None:
+            block = chunk_here(config, pre_process, post_process).decoder
+        if post_norm is not None:
+            block = replace(block, final_layernorm=blocks.Norm.of(config) if post_norm and post_process else None)
+        self.layers = LayerStack(block.layers, config, self_attn_mask_type)
+        self.final_layernorm = norm_of(block.final_layernorm, config)
 
     def set_input_tensor(self, input_tensor: Tensor | None) -> None:
         """What the chunk before sent, [s, b, h]; used instead of the argument by every chunk but the first."""

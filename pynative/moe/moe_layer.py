@@ -17,7 +17,7 @@ from pynative.moe.router import TopKRouter
 from pynative.moe.shared_experts import SharedExperts
 from pynative.moe.token_dispatcher import Dispatched, MoETokenDispatcher
 from pynative.parameter import type_of
-from pynative.tensor_parallel.run_part import NOTHING, LayerSettings, run_part
+from pynative.tensor_parallel.run_part import NOTHING, run_part
 
 
 class MoELayer(nn.Cell):
@@ -51,11 +51,6 @@ class MoELayer(nn.Cell):
         inner = recomputed.within("shared_experts")
         self.shared_experts = None if shared is None else SharedExperts(config, shared, inner)
         self.overlaps_shared = config.moe_config.moe_shared_expert_overlap
-
-    @classmethod
-    def of(cls, block: blocks.MoELayer, settings: LayerSettings) -> MoELayer:
-        """The cell of a layer's block."""
-        return cls(settings.config, block, settings.layer_number, settings.recomputed)
 
     def construct(self, hidden_states: Tensor) -> tuple[Tensor, Tensor | None]:
         """[s, b, h] -> ([s, b, h], the bias still to be added: none)."""

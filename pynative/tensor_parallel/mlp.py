@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from mindspore import Tensor, nn
 
 from parallel_core import blocks
@@ -11,10 +9,7 @@ from parallel_core.config import ModelConfig
 from parallel_core.recompute import CellRecompute
 from pynative import kernels
 from pynative.tensor_parallel.layers import ColumnParallelLinear, RowParallelLinear
-from pynative.tensor_parallel.run_part import NOTHING, LayerSettings, keep_collectives, run_part
-
-if TYPE_CHECKING:
-    from typing import Self
+from pynative.tensor_parallel.run_part import NOTHING, keep_collectives, run_part
 
 
 class ParallelMLP(nn.Cell):
@@ -30,11 +25,6 @@ class ParallelMLP(nn.Cell):
         self.linear_fc1 = ColumnParallelLinear.of(block.linear_fc1, config=config, skip_bias_add=True)
         self.linear_fc2 = RowParallelLinear.of(block.linear_fc2, config=config)
         keep_collectives(self)
-
-    @classmethod
-    def of(cls, block: blocks.MLP, settings: LayerSettings) -> Self:
-        """The cell of a layer's block."""
-        return cls(settings.config, block, settings.recomputed)
 
     def construct(self, hidden_states: Tensor) -> tuple[Tensor, Tensor | None]:
         """[s, b, h] -> ([s, b, h], the bias still to be added)."""

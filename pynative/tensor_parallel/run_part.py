@@ -32,11 +32,15 @@ class LayerSettings:
     """What a cell of a layer is built with, beside its block."""
 
     config: ModelConfig
-    layer_number: int = 1
+    layer_number: int
     """Global, from 1."""
-    attn_mask_type: Enum | None = None
-    """None: causal."""
+    attn_mask_type: Enum
     recomputed: CellRecompute = NOTHING
+
+    @property
+    def of_layer(self) -> tuple[ModelConfig, int, Enum]:
+        """Megatron's arguments of what a layer consists of."""
+        return self.config, self.layer_number, self.attn_mask_type
 
     def within(self, module: str) -> LayerSettings:
         """Of a cell inside."""

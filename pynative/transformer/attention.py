@@ -22,7 +22,7 @@ from pynative.tensor_parallel.mappings import Boundary
 from pynative.tensor_parallel.query_groups import take_shared_group
 from pynative.tensor_parallel.random import get_rng_tracer
 from pynative.tensor_parallel.recompute import left_out
-from pynative.tensor_parallel.run_part import NOTHING, LayerSettings, keep_collectives, run_part
+from pynative.tensor_parallel.run_part import NOTHING, keep_collectives, run_part
 from pynative.transformer.enums import AttnMaskType, is_causal
 from pynative.transformer.norm import norm_of
 from pynative.transformer.rope import angles
@@ -112,12 +112,6 @@ class ParallelAttention(nn.Cell):
         self.core_attention = CoreAttention(config, layer_number, attn_mask_type, core)
         self.linear_proj = RowParallelLinear.of(block.linear_proj, config=config)
         keep_collectives(self)
-
-    @classmethod
-    def of(cls, block: blocks.Attention, settings: LayerSettings) -> ParallelAttention:
-        """The cell of a layer's block."""
-        mask_type = settings.attn_mask_type or AttnMaskType.causal
-        return cls(settings.config, settings.layer_number, mask_type, block, settings.recomputed)
 
     def construct(
         self,

@@ -20,11 +20,11 @@ from pynative.transformer.multi_latent_attention import MLASelfAttention
 from pynative.transformer.norm import norm_cell
 
 CELLS: dict[type[blocks.Block], Callable[[Any, LayerSettings], nn.Cell]] = {
-    blocks.Attention: ParallelAttention.of,
-    blocks.LatentAttention: MLASelfAttention.of,
-    blocks.MLP: ParallelMLP.of,
-    blocks.MoELayer: MoELayer.of,
-    blocks.Norm: lambda block, settings: norm_cell(block, settings.config),
+    blocks.Attention: lambda block, given: ParallelAttention(*given.of_layer, block, given.recomputed),
+    blocks.LatentAttention: lambda block, given: MLASelfAttention(*given.of_layer, block, given.recomputed),
+    blocks.MLP: lambda block, given: ParallelMLP(given.config, block, given.recomputed),
+    blocks.MoELayer: lambda block, given: MoELayer(given.config, block, given.layer_number, given.recomputed),
+    blocks.Norm: lambda block, given: norm_cell(block, given.config),
 }
 
 

@@ -48,12 +48,6 @@ class ParallelTransformerLayer(Observable):
         for name, part in block.submodules().items():
             setattr(self, name, cell_of(part, settings.within(name)))
 
-    @classmethod
-    def of(cls, block: blocks.Layer, settings: LayerSettings) -> ParallelTransformerLayer:
-        """The cell of a stack's block."""
-        mask_type = settings.attn_mask_type or AttnMaskType.causal
-        return cls(settings.config, settings.layer_number, mask_type, block, settings.recomputed)
-
     def _part(self, hidden_states: Tensor, norm: str) -> tuple[Tensor, Tensor]:
         """What goes into the branch, and what by it."""
         if self.residual_after_norm:
@@ -97,6 +91,6 @@ class ParallelTransformerLayer(Observable):
 
 
 LAYERS: dict[type[blocks.Block], Callable[[Any, LayerSettings], nn.Cell]] = {
-    blocks.Layer: ParallelTransformerLayer.of,
+    blocks.Layer: lambda block, given: ParallelTransformerLayer(*given.of_layer, block, given.recomputed),
 }
 """Block of a kind of layer -> its cell, whose construct takes (hidden states, attention mask, document starts)."""

@@ -18,7 +18,7 @@ from pynative import kernels, key_value_cache, parallel_state
 from pynative.tensor_parallel.layers import ColumnParallelLinear, DuplicatedLinear, RowParallelLinear
 from pynative.tensor_parallel.mappings import Boundary
 from pynative.tensor_parallel.recompute import fork_made_again
-from pynative.tensor_parallel.run_part import NOTHING, LayerSettings, run_part
+from pynative.tensor_parallel.run_part import NOTHING, run_part
 from pynative.transformer.absorbed_projections import AbsorbedProjections
 from pynative.transformer.attention import CoreAttention
 from pynative.transformer.enums import AttnMaskType
@@ -64,12 +64,6 @@ class MLASelfAttention(nn.Cell):
             else CoreAttention(config, layer_number, attn_mask_type, core)
         )
         self.linear_proj = RowParallelLinear.of(block.linear_proj, config=config)
-
-    @classmethod
-    def of(cls, block: blocks.LatentAttention, settings: LayerSettings) -> MLASelfAttention:
-        """The cell of a layer's block."""
-        mask_type = settings.attn_mask_type or AttnMaskType.causal
-        return cls(settings.config, settings.layer_number, mask_type, block, settings.recomputed)
 
     @property
     def linear_q(self) -> nn.Cell:

@@ -5,10 +5,16 @@ again, and `plan` puts both notations, Megatron's flags and the lists by stage, 
 in host memory.
 """
 
-from parallel_core.recompute.cell import CellRecompute
 from parallel_core.recompute.offload import WHOLE_LAYER, OffloadSettings, wrong_offload
 from parallel_core.recompute.parts import Again, LayerParts, Part, Sizes, is_within
-from parallel_core.recompute.plan import BY_STAGE, ChunkRecompute, LayerRecompute, RecomputePlan, wrong_settings
+from parallel_core.recompute.plan import (
+    BY_STAGE,
+    CellRecompute,
+    ChunkRecompute,
+    LayerRecompute,
+    RecomputePlan,
+    wrong_settings,
+)
 from parallel_core.recompute.tables import beyond
 
 __all__ = [

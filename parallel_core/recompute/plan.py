@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
@@ -77,6 +77,35 @@ class LayerRecompute(NamedTuple):
             part.path: Again.WITHOUT_OUTPUT if not part.again and made_again.intersection(part.feeds) else part.again
             for part in self.parts
         }
+
+
+@dataclass(frozen=True)
+class CellRecompute:
+    """How the parts of one cell run, as it is told when it is built. Paths are within the cell; its own is empty."""
+
+    ways: Mapping[str, Again] = field(default_factory=dict)
+    """Of the parts that run again."""
+    kept_collectives: frozenset[str] = frozenset()
+    """Linears whose tensor-parallel collectives are not run again: what they gave is kept."""
+    offloaded: frozenset[str] = frozenset()
+    """Modules that keep in host memory what they save."""
+    smallest_offloaded: int = 1
+    """Elements of the smallest tensor that goes there."""
+
+    @classmethod
+    def of(cls, asked: LayerRecompute, smallest_offloaded: int) -> CellRecompute:
+        """Of a layer's."""
+        return cls(asked.ways, asked.kept_collectives, frozenset(asked.offloaded), smallest_offloaded)
+
+    def within(self, module: str) -> CellRecompute:
+        """The same of a cell inside, whose own path the outer cell looks after."""
+        start = f"{module}."
+        kept, offloaded = (
+            frozenset(path.removeprefix(start) for path in paths if path.startswith(start))
+            for paths in (self.kept_collectives, self.offloaded)
+        )
+        ways = {path.removeprefix(start): way for path, way in self.ways.items() if path.startswith(start)}
+        return replace(self, ways=ways, kept_collectives=kept, offloaded=offloaded)
 
 
 @dataclass(frozen=True)

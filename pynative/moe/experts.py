@@ -22,8 +22,8 @@ from pynative.moe.rows import copied_rows
 from pynative.parameter import make_parameter
 from pynative.tape.autograd import Function, add_weight_gradients
 from pynative.tensor_parallel.linear import AdapterOfLinear
-from pynative.tensor_parallel.recompute import fork_made_again, made_again
-from pynative.tensor_parallel.run_part import NOTHING, run_part
+from pynative.tensor_parallel.made_again import fork_made_again, made_again
+from pynative.tensor_parallel.recompute import NOTHING, run_part
 
 Counts = Sequence[int]
 """Rows of each expert, in the order of the rows."""

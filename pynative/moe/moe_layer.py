@@ -17,7 +17,7 @@ from pynative.moe.router import TopKRouter
 from pynative.moe.shared_experts import SharedExperts
 from pynative.moe.token_dispatcher import Dispatched, MoETokenDispatcher
 from pynative.parameter import type_of
-from pynative.tensor_parallel.run_part import NOTHING, run_part
+from pynative.tensor_parallel.recompute import NOTHING, run_part
 
 
 class MoELayer(nn.Cell):

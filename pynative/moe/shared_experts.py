@@ -10,7 +10,7 @@ from parallel_core.recompute import CellRecompute
 from pynative import kernels
 from pynative.parameter import make_parameter
 from pynative.tensor_parallel.mlp import ParallelMLP
-from pynative.tensor_parallel.run_part import NOTHING
+from pynative.tensor_parallel.recompute import NOTHING
 
 
 class SharedExperts(ParallelMLP):

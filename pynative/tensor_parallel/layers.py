@@ -21,6 +21,7 @@ from parallel_core.sharding import Cut
 from pynative import kernels, parallel_state
 from pynative.parameter import Dtype, make_parameter, type_name, type_of
 from pynative.tensor_parallel.linear import AdapterOfLinear, linear_with_grad_accumulation_and_async_allreduce
+from pynative.tensor_parallel.made_again import cast_made_again
 from pynative.tensor_parallel.mappings import (
     Boundary,
     gather_from_tensor_model_parallel_region,
@@ -28,7 +29,6 @@ from pynative.tensor_parallel.mappings import (
     reduce_scatter_to_sequence_parallel_region,
     scatter_to_tensor_model_parallel_region,
 )
-from pynative.tensor_parallel.recompute import cast_made_again
 
 if TYPE_CHECKING:
     from typing import Required, Self, Unpack

@@ -16,9 +16,9 @@ from parallel_core.blocks import Adapter, Linear
 from pynative import kernels
 from pynative.parameter import place_of
 from pynative.tape.autograd import Function, add_weight_gradient
+from pynative.tensor_parallel.made_again import made_again
 from pynative.tensor_parallel.mappings import Boundary
 from pynative.tensor_parallel.random import get_rng_tracer
-from pynative.tensor_parallel.recompute import made_again
 
 Drop = Callable[[Tensor], Tensor]
 """Times one mask of dropout: an input of the adapter, or its gradient."""

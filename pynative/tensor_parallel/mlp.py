@@ -9,7 +9,7 @@ from parallel_core.config import ModelConfig
 from parallel_core.recompute import CellRecompute
 from pynative import kernels
 from pynative.tensor_parallel.layers import ColumnParallelLinear, RowParallelLinear
-from pynative.tensor_parallel.run_part import NOTHING, keep_collectives, run_part
+from pynative.tensor_parallel.recompute import NOTHING, keep_collectives, run_part
 
 
 class ParallelMLP(nn.Cell):

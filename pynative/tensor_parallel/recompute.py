@@ -4,6 +4,8 @@
 of place, and the named random streams are set back. A part inside another belongs to that one. Gradients of parameters
 go where they go without it, once: the first run records nothing.
 
+A cell says where a part of it runs that may run again (`run_part`); which do, it is told when it is built.
+
 What a part gives may be dropped, too (Megatron's CheckpointWithoutOutput): the linear after it asks for it again when
 it needs its input for the weight's gradient, and the part's backward uses the same second run. Of a norm or an
 activation the result is all there is to drop.
@@ -15,20 +17,20 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
-import mindspore
 import numpy as np
-from mindspore import Parameter, Tensor, saved_tensors_hooks
+from mindspore import Parameter, Tensor
 
+from parallel_core.recompute import Again, CellRecompute
 from pynative import kernels, parallel_state
 from pynative.tape import autograd
+from pynative.tensor_parallel.made_again import Kept, made_again
+from pynative.tensor_parallel.offload import device_has_own_memory, offloading
 from pynative.tensor_parallel.random import get_rng_tracer
 
 Part = Callable[..., Any]
 """Inputs -> a tensor, or a tuple of them; parameters and None are handed through on both sides."""
-Kept = Callable[[], Any]
-"""Gives an input for the second run."""
 
 
 class _Run:
@@ -171,42 +173,6 @@ def _is_needed() -> bool:
     return _running is None and autograd.is_recording()
 
 
-def made_again(tensor: Any) -> Kept | None:
-    """How to make a tensor again that is not to be kept; none: it has to be."""
-    return getattr(tensor, "made_again", None)
-
-
-def fork_made_again(tensor: Tensor) -> tuple[Tensor, Tensor]:
-    """`kernels.fork`, of a tensor that may be one that is made again: for each way by itself, since nobody knows
-    whether both will ask (a linear whose weight is frozen does not), and what waited for the second would stay."""
-    ways, again = kernels.fork(tensor), made_again(tensor)
-    if again is not None:
-        for way in ways:
-            way.made_again = again
-    return ways
-
-
-def cast_made_again(tensor: Tensor, dtype: mindspore.Type) -> Tensor:
-    """`kernels.cast`, of a tensor that may be one that is made again: so is the result then."""
-    result, again = kernels.cast(tensor, dtype), made_again(tensor)
-    if again is not None and result is not tensor:
-        result.made_again = partial(_cast_anew, again, dtype)
-    return result
-
-
-def _cast_anew(again: Kept, dtype: mindspore.Type) -> Tensor:
-    with autograd.no_grad():
-        return kernels.cast(again(), dtype)
-
-
-def detached_made_again(tensor: Tensor) -> Tensor:
-    """The tensor without its past, which may be one that is made again."""
-    without_past, again = autograd.detached(tensor), made_again(tensor)
-    if again is not None:
-        without_past.made_again = again
-    return without_past
-
-
 def checkpoint(function: Part, distribute_saved_activations: bool, *args: Any) -> Any:
     """`function(*args)`, of which only the arguments are kept; `function` is run again for its backward.
 
@@ -240,24 +206,6 @@ def checkpoint_without_outputs(function: Part, *args: Any) -> tuple[Tensor, ...]
     return outputs
 
 
-@contextmanager
-def left_out(*tensors: Tensor) -> Iterator[None]:
-    """Operators within keep those of the tensors that are made again as the way to make them."""
-    ways = {(tensor.data_ptr(), tensor.size): again for tensor in tensors if (again := made_again(tensor)) is not None}
-
-    def pack(saved: Tensor) -> Tensor | Kept:
-        """An operator may save what it is given in another shape; what it has turned stays."""
-        again = ways.get((saved.data_ptr(), saved.size)) if saved.is_contiguous() else None
-        shape = saved.shape
-        return saved if again is None else lambda: again().reshape(shape)
-
-    if not ways:
-        yield
-        return
-    with saved_tensors_hooks(pack, lambda kept: kept if isinstance(kept, Tensor) else kept()):
-        yield
-
-
 def drop_output(function: Part, *args: Any) -> Tensor:
     """`function(*args)`, recorded as ever, whose one result goes into a linear alone; that makes it again."""
     output = function(*args)
@@ -269,3 +217,41 @@ def drop_output(function: Part, *args: Any) -> Tensor:
     if _is_needed():
         output.made_again = again
     return output
+
+
+NOTHING = CellRecompute()
+"""All parts run once."""
+
+
+class HasParts(Protocol):
+    """A cell of which parts may run again."""
+
+    recomputed: CellRecompute
+
+    def get_parameters(self) -> Any: ...
+
+
+_WAYS: dict[Again, Callable[..., Any]] = {
+    Again.WHOLE: lambda function, *args: checkpoint(function, False, *args),
+    Again.WITHOUT_OUTPUT: checkpoint_without_output,
+    Again.OUTPUTS: checkpoint_without_outputs,
+    Again.OUTPUT: drop_output,
+}
+
+
+def run_part(cell: HasParts, path: str, function: Callable[..., Any], *args: Any) -> Any:
+    """`function(*args)`: the part of the cell at `path`, or the cell itself, as it was asked to run."""
+    asked = cell.recomputed
+    way = asked.ways.get(path)
+    run = function if way is None else partial(_WAYS[way], function)
+    if path not in asked.offloaded or not device_has_own_memory():
+        return run(*args)
+    with offloading(cell.get_parameters(), asked.smallest_offloaded):
+        return run(*args)
+
+
+def keep_collectives(cell: Any) -> None:
+    """Have those of a cell's linears keep what their collectives gave that are not to run them again."""
+    for name in cell.recomputed.kept_collectives:
+        linear = getattr(cell, name)
+        linear.boundary = linear.boundary.keeping()

@@ -18,11 +18,11 @@ from pynative import kernels, key_value_cache, parallel_state
 from pynative.context_parallel.attention import context_parallel_attention
 from pynative.kernels.block import AttentionRule
 from pynative.tensor_parallel.layers import ColumnParallelLinear, RowParallelLinear
+from pynative.tensor_parallel.made_again import left_out
 from pynative.tensor_parallel.mappings import Boundary
 from pynative.tensor_parallel.query_groups import take_shared_group
 from pynative.tensor_parallel.random import get_rng_tracer
-from pynative.tensor_parallel.recompute import left_out
-from pynative.tensor_parallel.run_part import NOTHING, keep_collectives, run_part
+from pynative.tensor_parallel.recompute import NOTHING, keep_collectives, run_part
 from pynative.transformer.enums import AttnMaskType, is_causal
 from pynative.transformer.norm import norm_of
 from pynative.transformer.rope import angles

@@ -7,17 +7,41 @@ feed-forward block's hidden states; both give (output, bias still to be added).
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
+from enum import Enum
 from typing import Any
 
 from mindspore import nn
 
 from parallel_core import blocks
+from parallel_core.config import ModelConfig
+from parallel_core.recompute import CellRecompute
 from pynative.moe.moe_layer import MoELayer
 from pynative.tensor_parallel.mlp import ParallelMLP
-from pynative.tensor_parallel.run_part import LayerSettings
 from pynative.transformer.attention import ParallelAttention
 from pynative.transformer.multi_latent_attention import MLASelfAttention
 from pynative.transformer.norm import norm_cell
+
+
+@dataclass(frozen=True)
+class LayerSettings:
+    """What a cell of a layer is built with, beside its block."""
+
+    config: ModelConfig
+    layer_number: int
+    """Global, from 1."""
+    attn_mask_type: Enum
+    recomputed: CellRecompute
+
+    @property
+    def of_layer(self) -> tuple[ModelConfig, int, Enum]:
+        """Megatron's arguments of what a layer consists of."""
+        return self.config, self.layer_number, self.attn_mask_type
+
+    def within(self, module: str) -> LayerSettings:
+        """Of a cell inside."""
+        return replace(self, recomputed=self.recomputed.within(module))
+
 
 CELLS: dict[type[blocks.Block], Callable[[Any, LayerSettings], nn.Cell]] = {
     blocks.Attention: lambda block, given: ParallelAttention(*given.of_layer, block, given.recomputed),

@@ -16,9 +16,9 @@ from pynative import kernels
 from pynative.tape.layer_events import Observable
 from pynative.tensor_parallel.mappings import Boundary
 from pynative.tensor_parallel.random import get_rng_tracer
-from pynative.tensor_parallel.run_part import NOTHING, LayerSettings, run_part
+from pynative.tensor_parallel.recompute import NOTHING, run_part
 from pynative.transformer.enums import AttnMaskType
-from pynative.transformer.kinds import cell_of
+from pynative.transformer.kinds import LayerSettings, cell_of
 
 
 class ParallelTransformerLayer(Observable):

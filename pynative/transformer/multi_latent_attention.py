@@ -16,9 +16,9 @@ from parallel_core.numerics.dtypes import Array
 from parallel_core.recompute import CellRecompute
 from pynative import kernels, key_value_cache, parallel_state
 from pynative.tensor_parallel.layers import ColumnParallelLinear, DuplicatedLinear, RowParallelLinear
+from pynative.tensor_parallel.made_again import fork_made_again
 from pynative.tensor_parallel.mappings import Boundary
-from pynative.tensor_parallel.recompute import fork_made_again
-from pynative.tensor_parallel.run_part import NOTHING, run_part
+from pynative.tensor_parallel.recompute import NOTHING, run_part
 from pynative.transformer.absorbed_projections import AbsorbedProjections
 from pynative.transformer.attention import CoreAttention
 from pynative.transformer.enums import AttnMaskType

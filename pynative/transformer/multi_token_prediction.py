@@ -25,10 +25,9 @@ from pynative.tape import autograd
 from pynative.tape.layer_events import Observable
 from pynative.tensor_parallel.layers import ColumnParallelLinear
 from pynative.tensor_parallel.recompute import checkpoint
-from pynative.tensor_parallel.run_part import LayerSettings
 from pynative.transformer.embedding import Embedding
 from pynative.transformer.enums import AttnMaskType
-from pynative.transformer.kinds import cell_of
+from pynative.transformer.kinds import LayerSettings, cell_of
 from pynative.transformer.layer import LAYERS
 
 

@@ -25,8 +25,8 @@ from pynative.kernels.block import AttentionRule
 from pynative.step_figures import current, seed
 from pynative.tape import autograd
 from pynative.tensor_parallel.layers import DuplicatedLinear
+from pynative.tensor_parallel.made_again import detached_made_again, left_out
 from pynative.tensor_parallel.mappings import Boundary, gather_from_sequence_parallel_region
-from pynative.tensor_parallel.recompute import detached_made_again, left_out
 from pynative.transformer.norm import norm_cell
 from pynative.transformer.rope import angle_tables
 

@@ -16,8 +16,8 @@ from parallel_core.numerics.dtypes import Array
 from parallel_core.recompute import CellRecompute
 from pynative import parallel_state
 from pynative.tensor_parallel.recompute import checkpoint
-from pynative.tensor_parallel.run_part import LayerSettings
 from pynative.transformer.enums import AttnMaskType
+from pynative.transformer.kinds import LayerSettings
 from pynative.transformer.layer import LAYERS
 from pynative.transformer.norm import norm_of
 

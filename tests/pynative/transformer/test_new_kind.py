@@ -28,7 +28,7 @@ from tests.support.layouts import STEPS, Trained, check_layout, train
 
 if TYPE_CHECKING:
     from parallel_core.config import ModelConfig
-    from pynative.tensor_parallel.run_part import LayerSettings
+    from pynative.transformer.kinds import LayerSettings
 
 FLAGS = f"{TINY} --num-layers 4 --global-batch-size 8 {FAMILIES['llama']} --hidden-dropout 0.1"
 RECOMPUTED = "--recompute-granularity selective --recompute-modules recurrence core_attn"
@@ -64,7 +64,7 @@ def cell_of(block: GatedLinear, settings: LayerSettings) -> nn.Cell:
     from pynative import kernels
     from pynative.parameter import make_parameter
     from pynative.tensor_parallel import ColumnParallelLinear, RowParallelLinear
-    from pynative.tensor_parallel.run_part import keep_collectives, run_part
+    from pynative.tensor_parallel.recompute import keep_collectives, run_part
 
     class GatedLinearMixer(nn.Cell):
         def __init__(self) -> None:

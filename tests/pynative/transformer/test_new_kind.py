@@ -17,7 +17,7 @@ from mindspore import Tensor, nn, ops
 
 from parallel_core import blocks
 from parallel_core.blocks.block import ParameterSpec
-from parallel_core.costs import kept_bytes
+from parallel_core.costs import StagePlan, kept_bytes
 from parallel_core.initial_values import Constant
 from parallel_core.recompute import Again, Part
 from parallel_core.sharding import Cut, ShardSpec
@@ -126,7 +126,7 @@ def test_recomputation_changes_no_bit_and_keeps_less():
     plain, again = (run(1, trained, f"{FLAGS} {STEPS} {more}")[0] for more in ("", RECOMPUTED))
     assert plain.losses == again.losses and plain.digests == again.digests
     with registered():
-        sizes = [sum(kept_bytes(config_of(f"{FLAGS} {more}", 1).model_config, 0)) for more in ("", RECOMPUTED)]
+        sizes = [sum(kept_bytes(StagePlan(config_of(f"{FLAGS} {more}", 1), 0))) for more in ("", RECOMPUTED)]
     assert sizes[1] < sizes[0]
 
 

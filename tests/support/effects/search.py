@@ -55,6 +55,7 @@ VALUES = {
 }
 """Folders, and values that a run of a few steps shows, in the place of what the lists of words have."""
 
+_EVALUATED = "--eval-iters 1 --eval-interval 1"
 _OF_WRITERS = (
     "--tensorboard-log-interval",
     "--tensorboard-queue-size",
@@ -89,7 +90,7 @@ BESIDE = {
     ),
     "--make-vocab-size-divisible-by": "~padded-vocab-size",
     **dict.fromkeys(("--context-parallel-algo", "--ulysses-degree-in-cp"), "--context-parallel-size 2"),
-    **dict.fromkeys(_OF_WRITERS, "--tensorboard-dir SAVE/curves --log-timers-to-tensorboard --eval-iters 1"),
+    **dict.fromkeys(_OF_WRITERS, "--tensorboard-dir SAVE/curves --log-timers-to-tensorboard " + _EVALUATED),
     "--wandb-project": "--wandb-exp-name x",
     **dict.fromkeys(("--wandb-exp-name", "--wandb-save-dir", "--wandb-entity"), "--wandb-project x --wandb-exp-name y"),
     **dict.fromkeys(("--timing-log-option", "--no-barrier-with-level-1-timing"), "--timing-log-level 2"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -114,16 +114,22 @@ def _common(config: PrecisionConfig) -> dict[str, Any]:
     }
 
 
-_MAKERS: dict[str, Callable[[PrecisionConfig], LossScaler]] = {
-    "dynamic": lambda config: DynamicLossScaler(factor=config.loss_scale_factor, **_common(config)),
-    "deepspeed": lambda config: DeepSpeedLossScaler(
-        consecutive_hysteresis=config.consecutive_hysteresis, **_common(config)
-    ),
-    "adaptive": lambda config: AdaptiveLossScaler(
+def _dynamic(config: PrecisionConfig) -> LossScaler:
+    return DynamicLossScaler(factor=config.loss_scale_factor, **_common(config))
+
+
+def _deepspeed(config: PrecisionConfig) -> LossScaler:
+    return DeepSpeedLossScaler(consecutive_hysteresis=config.consecutive_hysteresis, **_common(config))
+
+
+def _adaptive(config: PrecisionConfig) -> LossScaler:
+    return AdaptiveLossScaler(
         config.loss_scale_value,
         config.loss_scale_factor,
         int(config.loss_scale_window),
         config.max_loss_scale_window,
         config.min_loss_scale_window,
-    ),
-}
+    )
+
+
+_MAKERS = {"dynamic": _dynamic, "deepspeed": _deepspeed, "adaptive": _adaptive}

@@ -10,9 +10,11 @@ from __future__ import annotations
 import ast
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 
 from parallel_core.config.tree import SECTIONS
+from parallel_core.data.tokenizers.options import TokenizerOptions
 from parallel_core.recompute.plan import BY_STAGE, PATTERNS
 from tests.support.assets import ROOT
 
@@ -26,7 +28,10 @@ _CLASSES |= {"OffloadSettings": "recompute_config", "RecomputeSettings": "recomp
 _CLASSES |= {"BatchSettings": "dataset_config"}
 _CLASSES |= {"ModelSizes": "model_config", "PipelineSizes": "parallel_config", "SequenceSizes": "parallel_config"}
 
-BY_NAME = {"recompute_config": {*BY_STAGE, *(f"{name}_exclude" for name in PATTERNS)}}
+BY_NAME = {
+    "recompute_config": {*BY_STAGE, *(f"{name}_exclude" for name in PATTERNS)},
+    "dataset_config.tokenizer": {field.name for field in fields(TokenizerOptions)},
+}
 """Section -> fields that are read by `getattr`, as the lists say that are imported."""
 
 FILLS = {"fused_operators": "fused"}

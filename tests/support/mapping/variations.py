@@ -52,6 +52,7 @@ LOSS_SCALE = (
 COMPANY = {
     **dict.fromkeys(LOSS_SCALE, "--fp16"),
     "--embedding-dtype": "--fp16 --params-dtype float32",
+    "--wandb-project": "--wandb-exp-name x",
     "--use-checkpoint-args": FIRST_START,
     "--use-mp-args-from-checkpoint-args": f"{FIRST_START} --use-checkpoint-args",
     **dict.fromkeys(

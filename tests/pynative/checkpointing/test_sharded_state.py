@@ -68,12 +68,12 @@ def test_every_rank_writes_its_own_part_and_no_more(tmp_path):
 def train_without_gathers(backend, flags: str) -> None:
     """No parameter is gathered while a checkpoint is written."""
     from pynative.checkpointing.save import Saving
-    from pynative.distributed.gathered_parameters import GatheredParameters
+    from pynative.distributed.gathered_parameters import GatheredBucket
 
     began = Saving.begin.__func__
 
     def begin(*arguments, **named):
-        with patch.object(GatheredParameters, "need", None):
+        with patch.object(GatheredBucket, "arrive", None):
             return began(*arguments, **named)
 
     with patch.object(Saving, "begin", classmethod(begin)):

@@ -173,7 +173,8 @@ def merged(parts: list, i: int, axis: int | str | None) -> np.ndarray:
 def order_of_work(backend, flags: str) -> list[str]:
     """What the backward of a column-parallel linear does, in order."""
     from pynative import kernels, tensor_parallel
-    from pynative.collectives import Group, Work
+    from pynative.collectives import Group
+    from pynative.collectives.engine import Work
     from pynative.tape import autograd
 
     events = []

@@ -172,8 +172,9 @@ def test_every_position_is_on_one_rank(world, flags):
 
 def layer_mask(backend, flags: str) -> np.ndarray:
     """What the dropout after a layer's attention multiplies with, on this rank."""
+    from parallel_core.blocks.layer import Layer
     from pynative.transformer.enums import AttnMaskType
-    from pynative.transformer.layer import AFTER_ATTENTION, ParallelTransformerLayer
+    from pynative.transformer.layer import ParallelTransformerLayer
 
     config = config_of(f"{TINY} --hidden-dropout 0.5 {flags}", backend.world_size)
     with job(backend, config):
@@ -181,7 +182,8 @@ def layer_mask(backend, flags: str) -> np.ndarray:
         layer.set_train(True)
         pieces = backend.world_size if config.parallel_config.sequence_parallel else 1
         ones = np.ones((16 // pieces, 2, 32), np.float32)
-        masks = [layer._join((ms.Tensor(ones), None), ms.Tensor(0 * ones), None, AFTER_ATTENTION) for _ in range(2)]
+        place = Layer.BRANCHES[0].place
+        masks = [layer._join((ms.Tensor(ones), None), ms.Tensor(0 * ones), None, place) for _ in range(2)]
         np.testing.assert_array_equal(masks[0].asnumpy(), masks[1].asnumpy())
         return masks[0].asnumpy()
 

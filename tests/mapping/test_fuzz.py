@@ -63,6 +63,7 @@ def test_no_size_is_laid_out_before_it_is_judged(size):
     assert peak < 20e6 and len(flags) > 20
 
 
+@pytest.mark.slow
 def test_no_single_flag_breaks_the_reading():
     for name in NAMES:
         assert as_json(reading(f"{name} -1")), name

@@ -34,6 +34,7 @@ def quick():
         yield
 
 
+@pytest.mark.slow
 def test_a_second_job_is_told_of_the_first(tmp_path):
     """By process, host and job, at once, and again and again; a job that was killed is no hindrance."""
     root, said = tmp_path / "new" / "save", []

@@ -113,6 +113,7 @@ def test_a_checkpoint_is_no_folder_of_checkpoints(used):
     assert "is a checkpoint itself" in line and (used / "iter_0000008" / MANIFEST).exists()
 
 
+@pytest.mark.slow
 def test_a_job_that_writes_there_is_named(used, monkeypatch):
     """By rank 0 of the job that is not let in; it is told instead of how to go on there."""
     other = hold(used, SLURM_JOB_ID="12")

@@ -77,6 +77,7 @@ def preprocessed(tmp_path, tokenizer, lines, **more):
     return None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("handler_name", HANDLERS)
 @pytest.mark.parametrize("on_bad_record", ["skip", "stop", "reference"])
 def test_damaged_records(handler_name, on_bad_record, tmp_path, tokenizer):
@@ -93,6 +94,7 @@ def test_damaged_records(handler_name, on_bad_record, tmp_path, tokenizer):
     assert ends == {True} if on_bad_record == "skip" else False in ends
 
 
+@pytest.mark.slow
 def test_damaged_templates(tmp_path, tokenizer):
     """100 tables: an error names the table and says what is wrong, or the damage was harmless."""
     table = list(load_table(TABLE).values())

@@ -52,6 +52,7 @@ def damaged(drawn: random.Random) -> bytes:
     return bytes(content[: drawn.randrange(1, len(content) + 1)])
 
 
+@pytest.mark.slow
 def test_two_hundred_damaged_inputs(tmp_path, tokenizer, monkeypatch):
     built = build_tokenizer(tokenizer)
     monkeypatch.setattr(text, "build_tokenizer", lambda _: built)

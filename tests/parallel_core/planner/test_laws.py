@@ -13,6 +13,8 @@ from mapping.plan import plan_of
 from parallel_core.planner import Plan, find_device
 from parallel_core.planner.layouts import RECOMPUTE
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = int(os.environ.get("PLANNER_EXAMPLES", "12"))
 A_LITTLE = 1 + 1e-9
 

@@ -12,6 +12,8 @@ from parallel_core.schedules import GENERATORS
 from parallel_core.schedules.simulate import Times, simulate
 from tests.support.assets import asset
 
+pytestmark = pytest.mark.slow
+
 GIBIBYTE = 2**30
 
 

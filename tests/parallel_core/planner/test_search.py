@@ -17,6 +17,8 @@ from parallel_core.planner.failures import best_interval, goodput
 from parallel_core.planner.layouts import all_layouts, without_layout
 from parallel_core.planner.search import Bound
 
+pytestmark = pytest.mark.slow
+
 SMALL = shlex.split(
     "--num-layers 4 --hidden-size 1024 --num-attention-heads 8 --seq-length 1024 --max-position-embeddings 1024 "
     "--tokenizer-type NullTokenizer --vocab-size 31999 --mock-data --micro-batch-size 1 --global-batch-size 16 "

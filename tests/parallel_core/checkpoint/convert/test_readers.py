@@ -11,6 +11,8 @@ from parallel_core.checkpoint.tensor_file import TensorFile, write_tensors
 from parallel_core.config.serialise import config_of
 from tests.support.checkpoint_cases import CASES, digests, facts, state_digests, unpack
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):

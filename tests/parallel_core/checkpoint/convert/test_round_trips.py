@@ -21,6 +21,8 @@ from tests.support.checkpoint_cases import CASES, digests, facts, state_digests,
 from tests.support.damage import flip
 from tests.support.goldens import golden
 
+pytestmark = pytest.mark.slow
+
 WITHOUT_A_FAMILY = {
     "torch_dist/moe_mixed_ep2",
     "torch_dist/moe_ep2_pp2_vpp2_bf16_distopt_default",

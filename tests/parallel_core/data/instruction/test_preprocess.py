@@ -12,6 +12,8 @@ from parallel_core.data.preprocess.command_line import main
 from parallel_core.data.preprocess.unfinished import Unfinished
 from tests.support.instruction import CASES, flags, hashed_files, inputs
 
+pytestmark = pytest.mark.slow
+
 RECORDED = CASES["preprocess"]
 READ_BY_TRANSFORMERS_5 = {"alpaca_bad.llama2", "pretrain.llama"}
 """Texts with leading blanks or with special names in them, which transformers 5 reads with Llama's newer rule although

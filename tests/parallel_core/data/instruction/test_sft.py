@@ -15,6 +15,8 @@ from parallel_core.data.tokenizers import TokenizerOptions, build_tokenizer
 from tests.support.engine import config_of
 from tests.support.instruction import CASES, flags, hashed_array, inputs
 
+pytestmark = pytest.mark.slow
+
 RECORDED = {f"{name}.{tree}": case for name, trees in CASES["sft"].items() for tree, case in trees.items()}
 NO_PADDING = "aligned_without_special_tokens"
 SPLITS = ("train", "valid", "test")

@@ -9,6 +9,8 @@ from parallel_core.data.tokenizers import build_tokenizer, facts, padded_vocab_s
 from parallel_core.data.tokenizers.as_transformers import without_blanks
 from tests.support.tokenizer_records import options_of, records, unpack
 
+pytestmark = pytest.mark.slow
+
 CASES = records()["cases"]
 RECORDED = sorted(case for case, record in CASES.items() if "encode" in record)
 CHATS = sorted(case for case, record in CASES.items() if "chat" in record)

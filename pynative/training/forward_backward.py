@@ -37,7 +37,8 @@ class ForwardBackward:
             )
         self.model, self.config = model, config
         self.buffers = ParamAndGradBuffers.of(trainable(model), config.training_config.gradient)
-        self.parts = (ExpertBiases(model), HotExpertLayers(model, config.model_config.moe_config))
+        self.hot_experts = HotExpertLayers(model, config.model_config.moe_config)
+        self.parts = (ExpertBiases(model), self.hot_experts)
         self.pipeline = PipelineStep(model, config, parts=self.parts)
         self._forward_step, self._calls = BatchedForwardStep(), count()
 

@@ -35,7 +35,7 @@ class _Run:
     iteration: int = 0
     callbacks: tuple[Any, ...] = ()
     callback_states: dict[str, dict[str, Any]] = field(default_factory=dict)
-    run_id: str = _THIS_PROCESS
+    run_id: str = field(default_factory=lambda: _THIS_PROCESS)
     resumed_from: Path | None = None
 
     @property

@@ -1,6 +1,6 @@
-"""Whether a run fits, how long a step takes, which layout is best, before anything is started.
+"""Predict whether a run fits and how long a step takes, and search the best layout, before anything is started.
 
-    python -m mapping plan [OPTIONS] -- THE SCRIPT'S ARGUMENTS
+    python -m mapping plan --world-size 64 --device A100 -- --num-layers 32 --hidden-size 4096 ...
     python -m mapping plan --calibrate FILE.yaml        measure this machine, and write it as a device
 
 Needs no device and no MindSpore. Exit code: 0 if the run fits, 1 if it does not, 2 if something stops it.

@@ -307,6 +307,11 @@ def get_virtual_pipeline_model_parallel_world_size() -> int | None:
     return _current().virtual_size
 
 
+def set_virtual_pipeline_model_parallel_world_size(size: int | None) -> None:
+    """Say how many model chunks each stage holds."""
+    _current().virtual_size = size
+
+
 def get_virtual_pipeline_model_parallel_rank() -> int | None:
     """The chunk that is being built or run; None without virtual stages."""
     return None if _current().virtual_size is None else get_step_position().chunk

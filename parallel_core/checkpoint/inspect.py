@@ -1,6 +1,7 @@
-"""`python -m mapping inspect DIR [--check] [--npz FILE] [--optimizer-npz FILE]`.
+"""Show a checkpoint, ours, HuggingFace's or Megatron-LM's: parameters, shapes, types, shards, sizes.
 
-What is in a checkpoint, ours, HuggingFace's or Megatron-LM's: parameters, shapes, types, shards, sizes.
+python -m mapping inspect output                  a checkpoint's folder, or the one of --save
+python -m mapping inspect data/text_document      a data set, by its prefix: `preprocess inspect --help`
 """
 
 from __future__ import annotations

@@ -8,37 +8,19 @@ from parallel_core.costs import MemoryBytes, StagePlan
 from parallel_core.costs.activations import Moment, hidden_state_bytes, moments
 from parallel_core.planner.device import Device
 from parallel_core.planner.engine import Engine, engine_of
+from parallel_core.planner.prediction import Prediction
 from parallel_core.schedules import Backward
 from parallel_core.schedules.draw import LOOKS
 
 
 @dataclass(frozen=True)
-class StageMemory:
-    """Of one rank of a stage, when it needs most."""
+class StageMemory(Prediction):
+    """Bytes that the program allocates on a rank of a stage, at its peak."""
 
-    parts: dict[str, float]
-    """Name -> bytes; together they are what the program allocates."""
-    error: float
-    """Largest relative error of such predictions beside measured runs."""
     reserved: float
     """Beside them: memory that the runtime keeps, and what its allocator cannot use."""
     when: str
     """The moment of the peak."""
-
-    @property
-    def total(self) -> float:
-        """Allocated bytes."""
-        return sum(self.parts.values())
-
-    @property
-    def low(self) -> float:
-        """The least that is to be expected."""
-        return self.total * (1 - self.error)
-
-    @property
-    def high(self) -> float:
-        """The most that is to be expected."""
-        return self.total * (1 + self.error)
 
     @property
     def needed(self) -> float:

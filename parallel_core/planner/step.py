@@ -13,6 +13,7 @@ from parallel_core.costs.activations import enough_micro_batches
 from parallel_core.costs.traffic import gradients, hot_copies, pipeline, reports
 from parallel_core.messages import Message
 from parallel_core.operations import ATTENTION, ELEMENTWISE, PRODUCTS, Operation, Work
+from parallel_core.planner.prediction import Prediction
 from parallel_core.planner.speed import LAUNCHES, Speed, message_part
 from parallel_core.schedules import GENERATORS, Backward, Forward
 from parallel_core.schedules.actions import Compute
@@ -113,14 +114,11 @@ class StageTimes:
 
 
 @dataclass(frozen=True)
-class StepTime:
-    """Seconds of one training step."""
+class StepTime(Prediction):
+    """Seconds of one training step; each part counts those in which none of the others goes on."""
 
-    parts: dict[str, float]
-    """Name -> seconds in which nothing else of these goes on; together they are the step."""
     hidden: dict[str, float]
-    """Messages that run beside computation."""
-    error: float
+    """Messages that are overlapped with computation."""
     flops_per_device: float
     """That a device computes in a step, on average."""
     slowest: int
@@ -130,21 +128,6 @@ class StepTime:
     timeline: Timeline = field(repr=False)
     """Of a step of few micro-batches."""
     times: StageTimes = field(repr=False)
-
-    @property
-    def total(self) -> float:
-        """The whole step."""
-        return sum(self.parts.values())
-
-    @property
-    def low(self) -> float:
-        """The least that is to be expected."""
-        return self.total * (1 - self.error)
-
-    @property
-    def high(self) -> float:
-        """The most that is to be expected."""
-        return self.total * (1 + self.error)
 
     @property
     def bubble_fraction(self) -> float:
@@ -174,7 +157,7 @@ def step_time(plans: Sequence[StagePlan], owned: Sequence[MemoryBytes], speed: S
     found = {**parts, "bubble": max(0.0, rounding), PIPELINE: max(0.0, length - without), **after}
     flops = micro_batches * sum(one.flops for row in passes for one in row) / len(plans)
     error = speed.device.calibration.ranges.time
-    return StepTime(found, hidden, error, flops, slowest, tuple(work), timeline, times)
+    return StepTime(found, error, hidden, flops, slowest, tuple(work), timeline, times)
 
 
 def _messages_on_the_way(timeline: Timeline, transfer: float) -> float:

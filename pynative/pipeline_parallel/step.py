@@ -1,7 +1,6 @@
 """A step's forwards and backwards on this rank, and the loss of the whole job."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -21,7 +20,6 @@ from pynative.pipeline_parallel.channel import pipeline_channel
 from pynative.pipeline_parallel.runner import Plan, run
 from pynative.pipeline_parallel.stage import ForwardStep, Stage
 from pynative.step_figures import StepFigures, collected
-from pynative.step_part import StepPart
 from pynative.step_position import StepPosition, get_step_position, set_step_position
 from pynative.timers import RECORDED, Timers
 
@@ -56,11 +54,9 @@ class PipelineStep:
         config: AllConfig,
         loss_scaler: LossScaler | None = None,
         timers: Timers | None = None,
-        parts: Sequence[StepPart] = (),
     ) -> None:
-        """parts: those that act around a step; `after_update` is for the caller."""
         self._timers = timers or Timers()
-        self.chunks, self._parts = len(model), parts
+        self.chunks = len(model)
         self.averaging = Averaging(
             per_token=config.training_config.calculate_per_token_loss,
             micro_batches=config.dataset_config.micro_batch_num,
@@ -111,9 +107,7 @@ class PipelineStep:
             forward_step.begin(data_iterator, self.stage.model, number, self._rules)
         self.stage.begin(forward_step, train, plan.defers_weight_gradients, plan.completing)
         figures = StepFigures(self._figures if train else (), self.averaging)
-        with collected(figures if train else None), ExitStack() as around:
-            for part in self._parts:
-                around.enter_context(part.around(train))
+        with collected(figures if train else None):
             run(plan, self.stage.compute, self.channel, self._timers)
         with self._timers(LOSS_TIMER, RECORDED):
             return self._global_loss(figures)

@@ -14,6 +14,7 @@ from pynative.moe.expert_bias import ExpertBiases
 from pynative.moe.hot_experts import HotExpertLayers
 from pynative.parameter import trainable
 from pynative.pipeline_parallel.step import GlobalLoss, PipelineStep
+from pynative.step_part import around
 from pynative.step_position import StepPosition, set_step_position
 from pynative.training.forward_step import BatchedForwardStep
 from pynative.training.train_step import config_of
@@ -39,7 +40,7 @@ class ForwardBackward:
         self.buffers = ParamAndGradBuffers.of(trainable(model), config.training_config.gradient)
         self.hot_experts = HotExpertLayers(model, config.model_config.moe_config)
         self.parts = (ExpertBiases(model), self.hot_experts)
-        self.pipeline = PipelineStep(model, config, parts=self.parts)
+        self.pipeline = PipelineStep(model, config)
         self._forward_step, self._calls = BatchedForwardStep(), count()
 
     @classmethod
@@ -55,7 +56,8 @@ class ForwardBackward:
         set_training(self.model, train)
         set_step_position(StepPosition(next(self._calls)))
         self.buffers.empty_gradients()
-        loss = self.pipeline.run(self._forward_step, iter([data]), train)
+        with around(self.parts, train):
+            loss = self.pipeline.run(self._forward_step, iter([data]), train)
         if train:
             self.buffers.reduce_gradients()
             self.buffers.gather_gradients()

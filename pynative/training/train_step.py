@@ -18,7 +18,7 @@ from pynative.optimizer.flat_optimizer import FlatOptimizer
 from pynative.optimizer.grad_norm import GradientNorm, clip_coefficient
 from pynative.pipeline_parallel.stage import ForwardStep
 from pynative.pipeline_parallel.step import PipelineStep
-from pynative.step_part import StepPart
+from pynative.step_part import StepPart, around
 from pynative.step_position import StepPosition, set_step_position
 from pynative.timers import RECORDED, Timers
 from pynative.training.forward_step import BatchedForwardStep
@@ -94,7 +94,7 @@ class TrainOneStepCell:
         self.expert_biases = ExpertBiases(self.model)
         self.hot_experts = HotExpertLayers(self.model, model_config.moe_config)
         self.parts: tuple[StepPart, ...] = (self.expert_biases, self.hot_experts)
-        self.pipeline = PipelineStep(self.model, self.config, self.loss_scaler, self.timers, self.parts)
+        self.pipeline = PipelineStep(self.model, self.config, self.loss_scaler, self.timers)
         if training_config.check_for_nan_in_grad and self.loss_scaler is None:
             for bucket in self.buffers.buckets:
                 bucket.is_checked = True
@@ -126,7 +126,7 @@ class TrainOneStepCell:
         with self.timers("zero-grad-buffer", RECORDED):
             set_training(self.model, True)
             self.buffers.empty_gradients(self.pipeline.averaging.factor_before_sum)
-        with self.timers("forward-backward", 1):
+        with self.timers("forward-backward", 1), around(self.parts, train=True):
             loss = self.pipeline.run(self.forward_step, data_iterator, train=True, micro_batches=micro_batches)
         averaging = self.pipeline.averaging
         with self.timers("all-grads-sync", 1):
@@ -157,5 +157,6 @@ class TrainOneStepCell:
     def evaluate(self, data_iterator: Iterator[Any] | None, batches: int) -> float:
         """Mean loss over `batches` global batches, without dropout and without gradients."""
         set_training(self.model, False)
-        losses = [self.pipeline.run(self.forward_step, data_iterator, train=False) for _ in range(batches)]
+        with around(self.parts, train=False):
+            losses = [self.pipeline.run(self.forward_step, data_iterator, train=False) for _ in range(batches)]
         return sum(loss.total for loss in losses) / max(sum(loss.weight for loss in losses), 1.0)

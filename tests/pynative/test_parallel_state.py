@@ -84,6 +84,8 @@ def test_virtual_stages():
         state.set_virtual_pipeline_model_parallel_rank(1)
         assert state.get_virtual_pipeline_model_parallel_rank() == 1 and state.is_pipeline_last_stage()
         assert not state.is_pipeline_first_stage(ignore_virtual=True)
+        state.set_virtual_pipeline_model_parallel_world_size(None)
+        assert state.get_virtual_pipeline_model_parallel_world_size() is None
 
 
 @pytest.mark.parametrize(("size", "message"), [(2, "needs 2 or more stages"), (0, "must be at least 1")])

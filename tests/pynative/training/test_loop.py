@@ -182,7 +182,7 @@ def mistake(backend, name: str) -> str:
 
 @pytest.mark.parametrize("name", MISTAKES)
 def test_mistakes_are_named(name):
-    """What a script gets wrong is said in its own terms."""
+    """A script's mistake is reported in the script's own terms."""
     assert MISTAKES[name][2] in run(1, mistake, name)[0]
 
 

@@ -35,7 +35,7 @@ def spoil(backend, rank: int, name: str, value: float):
 
 
 def steps_with_an_overflow(backend, flags: str, rank: int, name: str, value: float) -> list[dict]:
-    """Of each step its result, and what the run consists of after it."""
+    """Results of the steps, and the state of the run after each."""
     from pynative.training.callbacks import Callback
 
     found = []
@@ -136,7 +136,7 @@ def after_overflows_everywhere(backend, flags: str, picked: Sequence[float]) -> 
 
 @pytest.mark.parametrize("layout", [*(flags for world, flags in LAYOUTS.values() if world == 2), EXPERTS])
 def test_an_overflow_in_any_parameter_of_any_rank_is_seen_by_all(layout):
-    """Of both ranks in turn the first parameter, one of the middle, the last. Nothing changes but the scaler, which is
+    """The first parameter, one of the middle and the last overflow on each rank in turn. Only the scaler changes; it is
     the same on both."""
     ranks = run(2, after_overflows_everywhere, layout, [0, 0.5, 1])
     expected = DynamicLossScaler(scale=256.0, hysteresis=3)
@@ -149,7 +149,7 @@ def test_an_overflow_in_any_parameter_of_any_rank_is_seen_by_all(layout):
 
 
 def trained(backend, flags: str) -> list[tuple]:
-    """Of each step loss and norm, and what weights and moments are after it."""
+    """Losses and norms of the steps, and digests of weights and moments after each."""
     from pynative.training.callbacks import Callback
 
     figures = []

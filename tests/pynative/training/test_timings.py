@@ -10,7 +10,7 @@ from tests.support.pretraining import BATCHES, listening, pretrain_tiny
 
 
 def said(backend, flags: str, **arguments) -> tuple[list[str], dict[str, float]]:
-    """What a rank logs, and the figures of its last step."""
+    """Lines that a rank logs, and the figures of its last step."""
     with listening() as lines:
         state = pretrain_tiny(backend, f"{BATCHES} {flags}", **arguments)
     return lines, state.metrics | state.timings

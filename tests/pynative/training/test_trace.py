@@ -14,7 +14,7 @@ PP2 = "--pipeline-model-parallel-size 2"
 
 
 def traced(backend, flags: str) -> list[str]:
-    """What a rank says of its trace."""
+    """Messages that a rank logs about its trace."""
     with listening() as said:
         pretrain_tiny(backend, f"{MODEL} {flags} --profile-step-start 2 --profile-step-end 4")
     return [line for line in said if "race" in line]
@@ -50,7 +50,7 @@ def test_the_sums_are_the_step(ranks, flags, tmp_path):
 
 
 def test_profile_on_a_cpu_is_a_trace(tmp_path):
-    """Of the ranks that are asked for; where --profile-save-path says."""
+    """Ranks that are asked for write it, to the folder of --profile-save-path."""
     run(2, traced, f"--profile --profile-save-path {tmp_path} --profile-ranks 1")
     assert {one.rank for one in steps_of(tmp_path)} == {1}
 

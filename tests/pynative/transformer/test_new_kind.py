@@ -99,7 +99,7 @@ def registered() -> Iterator[None]:
 
 
 def trained(backend, flags: str) -> Trained:
-    """What a rank reports of a model with the kind."""
+    """Train a model with the kind on a rank, and return its losses and gradients."""
     from pynative.transformer.kinds import CELLS
 
     CELLS[GatedLinear] = cell_of

@@ -130,7 +130,7 @@ def flash_attention_score(
 
 
 def block(kernel: FlashAttentionScore, q: Tensor, k: Tensor, mask: Tensor | None) -> Scores:
-    """What a primitive was made with, as the composed operators' description of a block."""
+    """Describe a block of the composed operators by the arguments of a primitive."""
     check_mask(mask, kernel.sparse_mode, (q.shape[1], q.shape[2], len(q), len(k)))
     assert mask is None or kernel.sparse_mode == LEFT_UP_CAUSAL, "the double knows no dense mask here"
     return Scores(

@@ -56,7 +56,7 @@ def _schedule(config: AllConfig) -> list:
 
 
 def _rates(config: AllConfig) -> Iterator[Rates]:
-    """Of 20 updates, longer than the run, so that a schedule is seen to its end."""
+    """Learning rates of 20 updates: more than the run has, so that a schedule is seen to its end."""
     from pynative.optimizer import get_optimizer_param_scheduler
 
     try:

@@ -42,7 +42,7 @@ def profiled(tmp_path_factory) -> list[dict[str, int]]:
 
 
 def messages(backend, flags: str) -> list[str]:
-    """What a run says of its profile."""
+    """Messages that a run logs about its profile."""
     said = []
     with pytest.MonkeyPatch.context() as patch:
         for name in ("log", "warn"):
@@ -95,7 +95,7 @@ def test_a_loop_of_ones_own_records_its_steps(flags, products, tmp_path):
 
 
 def given(monkeypatch, **options) -> dict:
-    """What MindSpore's profiler is given on an Ascend."""
+    """Arguments that MindSpore's profiler gets on an Ascend."""
     seen = {}
     profiler = profile.ms.profiler
     monkeypatch.setattr(profile.ms, "get_context", lambda name: "Ascend")

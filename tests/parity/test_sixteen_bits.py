@@ -23,7 +23,11 @@ OTHER_ROUNDING = {
     "cp2 ring": (2, "--context-parallel-size 2"),
 }
 SAME, TIMES_ROUNDING = 1e-5, 2.0
-"""Tolerances. Measured: 4e-7 at most; and 0.3 - 0.5 in the loss, 0.6 - 1.05 in the norm, 0.3 - 0.9 in the gradient."""
+"""Tolerances. Measured: 4e-7 at most; and 0.6 - 1.05 in the norm, 0.3 - 0.98 in the gradient."""
+FROM_FLOAT32 = 1.5
+"""The loss of a layout may be so much further from float32's than one process's. Measured: 0.6 - 1.02. A single loss is
+one number: two roundings that fall on either side of float32's differ by the sum of both distances, which is twice the
+type's rounding (on an AVX2 processor -1.27e-4 and +1.24e-4), without either being less exact."""
 
 
 def differences(found: Trained, expected: Trained) -> dict[str, float]:
@@ -47,6 +51,10 @@ def test_the_same_roundings_in_another_order(layout):
 
 @pytest.mark.parametrize("layout", OTHER_ROUNDING)
 def test_other_roundings_are_as_far_as_rounding_itself(layout):
-    found, rounding = of_layout(*OTHER_ROUNDING[layout]), differences(reference(f"{FLAGS} --bf16"), reference(FLAGS))
+    world, flags = OTHER_ROUNDING[layout]
+    one, exact = reference(f"{FLAGS} --bf16"), reference(FLAGS)
+    found = run(world, train, f"{FLAGS} --bf16 {flags} {STEPS}")[0]
+    from_one, from_exact, rounding = differences(found, one), differences(found, exact), differences(one, exact)
     assert min(rounding.values()) > 1e-5, "the type rounds, or nothing was compared"
-    assert all(found[name] < TIMES_ROUNDING * rounding[name] for name in rounding), (found, rounding)
+    assert from_exact["loss"] < FROM_FLOAT32 * rounding["loss"], (from_exact, rounding)
+    assert all(from_one[name] < TIMES_ROUNDING * rounding[name] for name in ("norm", "gradient")), (from_one, rounding)

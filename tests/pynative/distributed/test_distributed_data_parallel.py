@@ -151,7 +151,8 @@ def buffers_of_run(backend, flags: str, wraps: bool) -> tuple:
     provider = {"model_provider_func": wrapped(config, enable_mem_align=False)} if wraps else {}
     state = pretrain_tiny(backend, f"{BATCHES} {flags}", **provider)
     buffers = state.step_cell.buffers
-    types = [buffer.plan.gradient_type for buffer in buffers], [bucket._sent_as for bucket in buffers.buckets]
+    sent_as = [[reduction.sent_as for reduction in bucket._reductions] for bucket in buffers.buckets]
+    types = [buffer.plan.gradient_type for buffer in buffers], sent_as
     memory = [memory.bytes for buffer in buffers for memory in buffer.memories]
     return buffers.is_sharded, types, memory, state.result.loss
 

@@ -29,12 +29,13 @@ class Padded:
         return from_numpy(buffer)
 
     def outcome(self, call) -> list[bytes]:
-        """Of the parameters alone; of a sum what float32 shows, in which it is exchanged between ranks."""
+        """Bytes of the parameters alone, or of one flag; of a sum those in float32, in which it is exchanged between ranks."""
         result = call(self)
         if isinstance(result, float):
             return [np.float32(result).tobytes()]
         flat = [tensor for part in result for tensor in (part if isinstance(part, list) else [part])]
-        return [array_of(tensor)[self.places].tobytes() for tensor in flat]
+        arrays = map(array_of, flat)
+        return [(array[self.places] if array.ndim else array).tobytes() for array in arrays]
 
 
 @pytest.mark.parametrize("alignment", [16, 64, 256])

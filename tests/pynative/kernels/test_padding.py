@@ -29,7 +29,7 @@ class Padded:
         return from_numpy(buffer)
 
     def outcome(self, call) -> list[bytes]:
-        """Bytes of the parameters alone, or of one flag; of a sum those in float32, in which it is exchanged between ranks."""
+        """Bytes of the parameters alone, or of a flag; of a sum in float32, the type in which ranks exchange it."""
         result = call(self)
         if isinstance(result, float):
             return [np.float32(result).tobytes()]

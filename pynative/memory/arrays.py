@@ -43,5 +43,7 @@ def writable(tensor: Tensor) -> Array:
     """The tensor's own memory, to be written. Raises ValueError for a view whose memory is out of reach."""
     array = array_of(tensor)
     if address_of(array) != tensor.data_ptr() and tensor.size:
-        raise ValueError(f"a tensor of shape {tensor.shape} to be written is a view of another; pass one of its own")
+        raise ValueError(
+            f"a tensor of shape {tensor.shape} to be written is a view of another tensor; pass one of its own"
+        )
     return array

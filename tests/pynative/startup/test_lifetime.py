@@ -20,7 +20,8 @@ from tests.support.assets import ROOT
 SECONDS = 5.0
 """Within which ranks end; they wait half a second for each other's last lines."""
 LAUNCHER = """
-import os, subprocess, sys, time
+import os, signal, subprocess, sys, time
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # tests that were started by nohup would hand on that it is ignored
 for rank, command in enumerate(sys.argv[2:]):
     os.environ.update(MS_ROLE="MS_WORKER", RANK_ID=str(rank))
     with open(f"log.{rank}", "w") as log:

@@ -1,7 +1,5 @@
 """The one entry point: `megatron-pynative COMMAND ...`, from a clone `python -m mapping COMMAND ...`."""
 
-from __future__ import annotations
-
 import runpy
 import sys
 

@@ -1,7 +1,5 @@
 """The ways in that people know from Megatron: `initialize_megatron`, `parse_args`, `get_args`."""
 
-from __future__ import annotations
-
 import sys
 import time
 from argparse import Namespace

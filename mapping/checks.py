@@ -5,8 +5,6 @@ Rules about the values themselves belong to the config objects (`parallel_core/c
 however a config was made.
 """
 
-from __future__ import annotations
-
 from argparse import Namespace
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence

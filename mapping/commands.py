@@ -1,7 +1,5 @@
 """The commands of the one entry point, as data."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 

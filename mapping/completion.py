@@ -5,8 +5,6 @@
 It completes commands, their options, Megatron's flags behind `--` and behind `launch SCRIPT.sh`, and files elsewhere.
 """
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -7,8 +7,6 @@ Exit code 0 if the run starts, 1 if something stops it.
     python -m mapping explain --world-size 16 -- --tensor-model-parallel-size 8 --num-layers 32
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterator, Sequence

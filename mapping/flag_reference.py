@@ -1,7 +1,5 @@
 """The reference page of all flags, `docs/flags.md`: written from the table, with the sentences under config fields."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import textwrap

@@ -1,7 +1,5 @@
 """`python -m mapping inspect PATH`: of a checkpoint's folder, or of a data set by its prefix, whichever is there."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from pathlib import Path

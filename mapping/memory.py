@@ -1,7 +1,5 @@
 """Whether a job fits: the memory of a rank of each pipeline stage, as `parallel_core.costs` predicts it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import asdict, fields
 from itertools import groupby

@@ -1,7 +1,5 @@
 """From everything that was given, by whatever reader, to one config: merged once, built once."""
 
-from __future__ import annotations
-
 from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Findings in the user's own words: a rule names a field by its flag, the user may have filled it by another name."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence

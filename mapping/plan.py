@@ -6,8 +6,6 @@
 Needs no device and no MindSpore. Exit code: 0 if the run fits, 1 if it does not, 2 if something stops it.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

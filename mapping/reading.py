@@ -1,7 +1,5 @@
 """A command line, with the files that it names, from its words to a config."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Layouts for a script's arguments: the fastest that fit, and the gain of a single change of its own layout."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial

@@ -1,7 +1,5 @@
 """What is wrong with what a user asked for, as values; sentences are made where people read them."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple

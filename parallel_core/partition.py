@@ -3,8 +3,6 @@
 Layers are numbered chunk after chunk, and within a chunk stage after stage, as a micro-batch goes through them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from typing import Any, Protocol

@@ -1,7 +1,5 @@
 """Which sizes of a job go together: written once for the config, the topology and its command line."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Protocol
 

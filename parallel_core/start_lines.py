@@ -1,7 +1,5 @@
 """A run described before its first step: a line each for layout, parameters, data, precision and memory."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

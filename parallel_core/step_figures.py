@@ -4,8 +4,6 @@ Each rank adds up its shares, by layer; one sum over all ranks at the end of the
 several ranks have alike is reported divided by their number.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial

@@ -6,8 +6,6 @@ One process on one thread: products, attention, elementwise sweeps, and the star
 several runs, so that others on the machine disturb little. Messages between processes are not measured.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Callable, Sequence

@@ -6,8 +6,6 @@ sees, and whose place its next tokens take. So texts of different lengths need n
 s sequence, b batch; S slots of a layer's cache, of which position p of a text has slot p modulo S.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ An auxiliary loss is attached to an activation by an identity whose backward sta
 the rule that gives the main loss's, and is known before the forward.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """How long the parts of a step take, by Megatron's names; the same places are what a trace is made of."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext

@@ -1,8 +1,6 @@
 """Config fields of mixtures of experts that follow from several arguments: Megatron's, MindSpeed-LLM's, DeepSpeed's and
 Pai-Megatron-Patch's names for the same routers. How such functions read arguments: `mapping.derive.fields`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

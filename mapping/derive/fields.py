@@ -4,8 +4,6 @@ A function reads the arguments by Megatron's names (one that is not there reads 
 given, as far as that is known) and returns the field's value, or none to leave the field at its default.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from math import sqrt
 from typing import Any

@@ -1,7 +1,5 @@
 """From arguments to config fields: those with a flag of their own are copied, the others derived."""
 
-from __future__ import annotations
-
 from argparse import Namespace
 from collections.abc import Callable, Collection
 from typing import Any

@@ -1,7 +1,5 @@
 """How many ids the tokenizer has, and how many rows the embedding table gets."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

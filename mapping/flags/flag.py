@@ -1,7 +1,5 @@
 """One row of the flag table, and the short ways to write rows."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Callable, Iterable, Iterator

@@ -1,7 +1,5 @@
 """Readers of values that are more than a number or a word. Each raises `ValueError` for what it cannot read."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Sequence

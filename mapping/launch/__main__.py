@@ -14,8 +14,6 @@ A program that needs PyTorch is replaced by examples/gpt/pretrain_gpt.py, whose 
 started. Exit code: the script's; 1 if a word of a launch stayed open, 2 if training refuses a flag.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

@@ -1,7 +1,5 @@
 """A launcher's command line in msrun's terms: torchrun, deepspeed, srun and msrun itself."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Run a script with stand-ins for its launchers first on the PATH."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

@@ -1,7 +1,5 @@
 """msrun as a child of this process: what is shown of it, and how it ends."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import re

@@ -1,7 +1,5 @@
 """Callbacks and the training step (`runner_wrapper`) of the earlier systems' files, as data: what each means here."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -4,8 +4,6 @@ Which options that are, and whether a flag that is given wins, is as in Megatron
 takes no option that is newer than itself; here those that shape a network fill in what no flag says.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path

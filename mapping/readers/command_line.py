@@ -3,8 +3,6 @@
 Unlike argparse it never takes an abbreviation, and it knows every flag's arity without a parser having to be built.
 """
 
-from __future__ import annotations
-
 import os
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence

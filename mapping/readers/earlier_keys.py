@@ -1,7 +1,5 @@
 """Keys of the earlier systems' files that are not names of fields, as data: what each means here."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import Any

@@ -4,8 +4,6 @@ A meaning is a function of the key's value and of all entries of the file. It ra
 value breaks.
 """
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """Types of parts of the network in files, as meanings: each is float32 or the type that the rest computes in."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from mapping.flags.notations import dtype

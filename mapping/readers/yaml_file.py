@@ -1,7 +1,5 @@
 """Configuration files: our sections by name, the nested schema of the 38B example, Megatron's --yaml-cfg layout."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Megatron's --yaml-cfg layout: arguments by attribute name, two groups of them under headings of their own."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 

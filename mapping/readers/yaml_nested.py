@@ -3,8 +3,6 @@
 Fields are named by the ends of their paths.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The layout of configuration files that names our sections and their fields."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Checks of the folders that --load, --lora-load and --save name, before anything is started."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from pathlib import Path

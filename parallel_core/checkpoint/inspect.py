@@ -4,8 +4,6 @@ python -m mapping inspect output                  a checkpoint's folder, or the 
 python -m mapping inspect data/text_document      a data set, by its prefix: `preprocess inspect --help`
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 import zipfile

@@ -5,8 +5,6 @@ It is a protocol buffer message. Each tensor is an entry of field 1, with its na
 appends a checksum, which is passed over here: the manifest has its own.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping
 from functools import cached_property

@@ -4,8 +4,6 @@ An option says whether it is of the network (`option(of=...)`), and `parallel_co
 nothing. Here stands how settings that are written differently mean the same.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from operator import attrgetter
 from typing import Any, NamedTuple

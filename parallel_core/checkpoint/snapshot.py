@@ -5,8 +5,6 @@ forward and backward, and only the update waits for what is left ("CheckFreq: Fr
 Mohan et al., FAST 2021).
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator, Mapping
 

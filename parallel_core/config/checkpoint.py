@@ -1,7 +1,5 @@
 """Where checkpoints are written and read, and what of them."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 

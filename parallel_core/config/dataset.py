@@ -1,7 +1,5 @@
 """What the network reads: files, tokenizer, batch sizes, conversations."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """What only some model families have: stretched rotary positions, latent attention, constant scales, extra heads."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from parallel_core.config.base import Config, option

@@ -1,7 +1,5 @@
 """Which operators a run wants in their fused form, as a value (`ModelConfig.fused_operators`)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 NAMES = {

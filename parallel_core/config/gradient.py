@@ -1,7 +1,5 @@
 """Gradients between data-parallel ranks: types, buckets, sharding."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import lcm

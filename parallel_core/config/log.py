@@ -1,7 +1,5 @@
 """What is said of a run, and where."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """Low-rank adapters (Hu et al., 2021)."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass

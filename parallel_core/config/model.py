@@ -1,7 +1,5 @@
 """What the network is."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from parallel_core.config.base import Config, option, section, sibling

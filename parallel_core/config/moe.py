@@ -1,7 +1,5 @@
 """What a mixture of experts is made of, and what is told of a run's."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

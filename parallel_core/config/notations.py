@@ -1,7 +1,5 @@
 """How people write shares of --split, blends of --data-path and patterns of layers, for rules and data sets."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """How weights change: the optimizer, its learning rate and its weight decay over time."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """How the work is split over processes, and how one process runs its part."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import field
 from typing import Any

@@ -1,7 +1,5 @@
 """16-bit training: which type, and the loss scale."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """When and what is profiled."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """What is computed again in the backward pass instead of being kept, in both notations."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The sections of a configuration, side by side."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from parallel_core.config.dataset import DatasetConfig

@@ -1,8 +1,6 @@
 """A configuration as plain data: nested sections, as in files and manifests, and values by path, such as
 "model_config.rope_scaling.factor". `Config.to_dict` is the way there, `build` the way back."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, Field, fields
 from functools import cache

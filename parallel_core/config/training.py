@@ -1,7 +1,5 @@
 """How long training runs, and what surrounds the loop; what is a concern of its own has a file of its own."""
 
-from __future__ import annotations
-
 from parallel_core.config.base import Config, concern, option, section
 from parallel_core.config.checkpoint import CheckpointConfig
 from parallel_core.config.gradient import GradientConfig

@@ -3,8 +3,6 @@
 Whoever walks this tree, or names an option by the end of its path, need not know in which section a field lives.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import MISSING, Field, fields
 from functools import cache

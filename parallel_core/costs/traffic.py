@@ -18,8 +18,6 @@ their number; with the distributed optimizer half of that for gradients, in the 
 parameters in theirs.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What ranks tell each other to update parameters that are computed with as wholes (--optimizer muon)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from parallel_core.costs.stage import StagePlan

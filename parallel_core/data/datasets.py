@@ -1,7 +1,5 @@
 """The data sets of a run, of the kind that its flags ask for."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from typing import Any, cast

@@ -1,7 +1,5 @@
 """How many iterations passes over the data come to (--num_train_epochs), which a schedule has to know beforehand."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """Prompts: texts, ids or conversations, from a command line or from a file with a JSON object in each line."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import dataclass

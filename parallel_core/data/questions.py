@@ -1,7 +1,5 @@
 """Questions with the answers that a model is to give, from a file with a JSON object in each line."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path

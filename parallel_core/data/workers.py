@@ -1,7 +1,5 @@
 """Work on items in processes, in order."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections import deque

@@ -4,8 +4,6 @@ Megatron lets such flags pass, so they are no findings; who reads a user's words
 have an effect: `row.ALWAYS`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from contextlib import suppress
 

@@ -1,7 +1,5 @@
 """Of mixtures of experts."""
 
-from __future__ import annotations
-
 from parallel_core.config.all import AllConfig
 from parallel_core.config.moe import BALANCING_LOSSES, SPARSE_MIXER, MoEConfig, MoEMonitorConfig
 from parallel_core.no_effect.row import Idle, all_of, below, needs, unless, where

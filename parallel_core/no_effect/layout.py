@@ -1,7 +1,5 @@
 """Of the layout of ranks, of gradients between replicas, and of the device."""
 
-from __future__ import annotations
-
 from parallel_core.config.all import AllConfig
 from parallel_core.no_effect.row import Idle, all_of, needs, unless, where
 

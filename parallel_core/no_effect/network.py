@@ -1,7 +1,5 @@
 """Of the model."""
 
-from __future__ import annotations
-
 from parallel_core.config.all import AllConfig
 from parallel_core.config.families import RopeScalingConfig, SparseAttentionConfig
 from parallel_core.no_effect.row import Idle, all_of, below, needs, unless, where

@@ -1,7 +1,5 @@
 """Of recomputation, swapping and offloading of activations."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any

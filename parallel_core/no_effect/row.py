@@ -1,7 +1,5 @@
 """One row: a condition under which options do nothing."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache
 from operator import attrgetter

@@ -1,7 +1,5 @@
 """Of the loop, data, checkpoints, precision, the optimizer and adapters."""
 
-from __future__ import annotations
-
 from parallel_core.config.all import AllConfig
 from parallel_core.config.dataset import InstructionConfig
 from parallel_core.config.optimizer import RULES

@@ -1,7 +1,5 @@
 """Number types by name: how many bytes one takes, and what it is called in files."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple, TypeAlias
 
 from numpy.typing import NDArray

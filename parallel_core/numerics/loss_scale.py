@@ -5,8 +5,6 @@ gradient of any rank is not finite has overflowed: it is skipped, and `update` i
 which a checkpoint saves.
 """
 
-from __future__ import annotations
-
 import math
 import warnings
 from abc import ABC, abstractmethod

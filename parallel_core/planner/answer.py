@@ -1,7 +1,5 @@
 """A plan for programs: the one object that `plan --json` prints. These classes are its schema."""
 
-from __future__ import annotations
-
 from typing import TypedDict
 
 from parallel_core.planner.failures import Reliability

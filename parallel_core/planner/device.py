@@ -3,8 +3,6 @@
 A device is a YAML file; those of `devices/` go by name. `like` names another one, of which a file changes some keys.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from functools import cache

@@ -1,7 +1,5 @@
 """The predicted step as a picture: all stages over time, as SVG or as the trace that Chrome and Perfetto open."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -4,8 +4,6 @@ Young, "A First Order Approximation to the Optimum Checkpoint Interval" (1974); 
 Optimum Checkpoint Interval for Restart Dumps" (2006), equations 20 and 37.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from math import exp, sqrt
 

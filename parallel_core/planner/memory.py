@@ -1,7 +1,5 @@
 """Memory of a stage by named parts: the plan's buffers and activations, and what the assumed engine has beside them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from parallel_core.costs import MemoryBytes, StagePlan

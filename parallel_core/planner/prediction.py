@@ -1,7 +1,5 @@
 """A predicted quantity: parts that add up, and the range in which a measured one is expected."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

@@ -1,7 +1,5 @@
 """A plan in lines for people: the verdict first."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import groupby
 

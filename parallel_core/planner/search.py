@@ -1,7 +1,5 @@
 """The fastest layouts that fit: candidates in the order of a lower bound, until none can be better than those found."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from heapq import heappush, heappushpop

@@ -1,7 +1,5 @@
 """Seconds that a device takes for operations, and its links for messages."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property

@@ -1,7 +1,5 @@
 """Seconds of a training step by named parts: computation, exposed and hidden messages, the bubble, the update."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Which modules of a layer keep in host memory what their backward needs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Protocol
 

@@ -1,7 +1,5 @@
 """Tables [chunk][stage] of how many layers, a chunk's first ones, something applies to; and how people write them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any
 

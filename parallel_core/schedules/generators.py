@@ -1,7 +1,5 @@
 """The schedules: functions that give of each stage what it computes, in order."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import chain
 from typing import Protocol

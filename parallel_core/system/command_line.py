@@ -1,7 +1,5 @@
 """The command lines of our own commands: each option says its default and its choices."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

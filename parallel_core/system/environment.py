@@ -1,7 +1,5 @@
 """The devices of this host, and whether this process can run MindSpore as it was started; MindSpore is not imported."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """Processes of this machine: whether two share it, and whether one still runs."""
 
-from __future__ import annotations
-
 import os
 import socket
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Protocol buffer messages, walked without their schema (https://protobuf.dev/programming-guides/encoding)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

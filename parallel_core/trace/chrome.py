@@ -1,8 +1,6 @@
 """The Trace Event Format, which chrome://tracing and ui.perfetto.dev open: a process for each rank, a thread for each
 lane, times in microseconds ("Trace Event Format", Chromium)."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path

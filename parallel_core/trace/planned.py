@@ -1,7 +1,5 @@
 """What the schedule of a traced run says of its bubble, with the times that its actions took."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from parallel_core.config import AllConfig

@@ -1,7 +1,5 @@
 """One stretch of time on one rank."""
 
-from __future__ import annotations
-
 from enum import Enum
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """How a rank spends a step: computing, messages that nothing hides, the pipeline's bubble, data."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """An optimizer's state as named parts of global arrays, "<state>.<weight>": what this rank owns, and its reading."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from copy import deepcopy
 

@@ -11,8 +11,6 @@ whole in a slot while it is at work (`parallel_core.buffers.slots` plans which o
 | leaving | never: the rank has kept its part | after it: `TransientBucket.send` to `collect`, one bucket at a time |
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import partial
 

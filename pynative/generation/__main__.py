@@ -1,7 +1,5 @@
 """`python -m mapping generate`, which is `python -m pynative.generation`: texts from a checkpoint."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

@@ -1,7 +1,5 @@
 """Whether texts can be generated as they are asked for."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from hashlib import sha256
 from typing import Any

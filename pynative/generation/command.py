@@ -1,7 +1,5 @@
 """The command line of `generate`, and what it asks for."""
 
-from __future__ import annotations
-
 import argparse
 import os
 from collections.abc import Iterable

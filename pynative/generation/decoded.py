@@ -1,7 +1,5 @@
 """Texts as people read them while they grow: words that end them, and what can be printed already."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 from parallel_core.data.tokenizers import MegatronTokenizer

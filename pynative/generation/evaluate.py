@@ -1,7 +1,5 @@
 """`python -m mapping evaluate`: the loss of answers in a held file, and how many a model gives word by word."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

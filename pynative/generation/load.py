@@ -1,7 +1,5 @@
 """A model to generate with, from any checkpoint that --load takes, on as many ranks as were started."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -3,8 +3,6 @@
 s sequence, b batch, h hidden, v vocabulary.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import mindspore

@@ -1,7 +1,5 @@
 """Texts from a trained model, a token of each at a time."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field

@@ -6,8 +6,6 @@ sequences, over the ranks that share them; each rank's part of the gradient is t
 s sequence, b batch, E experts.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple

@@ -1,8 +1,6 @@
 """Balance without a loss: a bias on each expert's score moves towards those that get few tokens (Wang et al.,
 "Auxiliary-Loss-Free Load Balancing", 2024)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 
 import numpy as np

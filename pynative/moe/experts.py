@@ -3,8 +3,6 @@
 R rows of tokens, sorted by expert; h hidden size, f width of an expert, t' expert-tensor-parallel size.
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Sequence
 from functools import partial

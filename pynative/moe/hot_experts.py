@@ -5,8 +5,6 @@ step's first forward; their gradients are summed over the ranks and added to the
 whoever reads the model, a checkpoint say, finds the trained values, whichever experts are hot.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """A mixture of experts in the place of a layer's feed-forward block (Shazeer et al., 2017)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -3,8 +3,6 @@
 T tokens, E experts, k chosen ones. Probabilities and maps are dense [T, E] here, as there.
 """
 
-from __future__ import annotations
-
 import mindspore
 import numpy as np
 from mindspore import Tensor, ops

@@ -1,7 +1,5 @@
 """The router of a mixture of experts (Shazeer et al., 2017): which experts each token goes to, with which weights."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Rows copied or left out, as steps of the tape."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import TypeAlias

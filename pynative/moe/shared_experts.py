@@ -1,7 +1,5 @@
 """The experts that every token passes through (DeepSeekMoE, Dai et al., 2024), together one feed-forward block."""
 
-from __future__ import annotations
-
 from mindspore import Tensor
 
 from parallel_core import blocks

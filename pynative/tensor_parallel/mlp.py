@@ -1,7 +1,5 @@
 """The feed-forward half of a layer: h -> f -> h with an activation between, or a gated one."""
 
-from __future__ import annotations
-
 from mindspore import Tensor, nn
 
 from parallel_core import blocks

@@ -5,8 +5,6 @@ for it. Copies are blocking, so that nothing depends on the order of streams (no
 are in host memory already: there nothing is done, which the log says.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from functools import partial

@@ -1,7 +1,5 @@
 """Rows of flags that act, made of the config's own options: name, type, default and choices stand there alone."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import UnionType

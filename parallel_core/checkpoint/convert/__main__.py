@@ -5,8 +5,6 @@ against its checksums first. What was written is read again before it gets its n
 bit, and the engine must compute the same logits of a small prompt.
 """
 
-from __future__ import annotations
-
 import argparse
 import shutil
 import sys

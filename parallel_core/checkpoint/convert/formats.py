@@ -1,8 +1,6 @@
 """The formats, by what their folders hold, and the checksums that their files come with: ours has one for each tensor,
 torch.save writes zip archives."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

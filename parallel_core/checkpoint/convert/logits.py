@@ -7,8 +7,6 @@ does not find a mistake that reading makes of both alike: for that the logits of
 The engine is another package with a device of its own, so it runs in a process of its own, started by its name.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Our own checkpoints, read and written as a `Model`."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable, Mapping
 from functools import partial

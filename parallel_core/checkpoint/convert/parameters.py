@@ -1,8 +1,6 @@
 """Whether a model that was read has the parameters of the network that its settings describe, and whether what was
 written is what was read: its settings, and every bit of it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Another tool's checkpoint read as if it were ours: `--load` of its folder converts while it reads."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from parallel_core.checkpoint import commit

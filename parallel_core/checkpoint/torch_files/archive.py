@@ -1,7 +1,5 @@
 """The zip archive of `torch.save`: `NAME/data.pkl`, and `NAME/data/0`, `1`, ... with the bytes of the storages."""
 
-from __future__ import annotations
-
 import os
 import struct
 import zipfile

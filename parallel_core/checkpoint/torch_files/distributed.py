@@ -3,8 +3,6 @@
 A chunk is an archive of torch.save of its own, in a file that holds many, one after another.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache

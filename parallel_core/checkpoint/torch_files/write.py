@@ -4,8 +4,6 @@ The pickle is written by hand: the standard library's pickler wants to import wh
 here.
 """
 
-from __future__ import annotations
-
 import pickle
 import struct
 import zipfile

@@ -1,7 +1,5 @@
 """Rules of how a sequence is split: context and sequence parallelism."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from parallel_core.config.sections import Sections

@@ -1,7 +1,5 @@
 """Rules of the network's shape and numerics."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from math import ceil
 

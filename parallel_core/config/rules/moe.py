@@ -1,7 +1,5 @@
 """Rules of mixtures of experts."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from parallel_core.config.moe import BALANCING, BALANCING_LOSSES, SPARSE_MIXER

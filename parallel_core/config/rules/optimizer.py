@@ -1,7 +1,5 @@
 """Rules of the optimizer and its schedules."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from parallel_core.config.optimizer import RULES as UPDATE_RULES

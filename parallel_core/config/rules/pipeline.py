@@ -1,7 +1,5 @@
 """Rules of the pipeline: its schedule, and the layers of its stages."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Rules of what is computed again in the backward pass."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from parallel_core.config.recompute import LISTED

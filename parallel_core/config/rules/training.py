@@ -1,7 +1,5 @@
 """Rules of batches, gradients, data and checkpoints."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from parallel_core.batch_sizes import BatchSizes

@@ -1,7 +1,5 @@
 """Adam, and averages of the weights that it computes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Lion: the sign of an average of gradients."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from parallel_core.config.base import Config, option

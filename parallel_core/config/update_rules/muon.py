@@ -1,7 +1,5 @@
 """Muon: momentum whose matrices are orthogonalised."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """An optimizer as a plan knows it: its options, its states, the parameters that it is for."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any

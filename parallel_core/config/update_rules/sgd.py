@@ -1,7 +1,5 @@
 """Gradient descent with momentum."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from parallel_core.config.base import Config, option

@@ -1,7 +1,5 @@
 """Messages of a chat, written as fine-tuning has them: a template's prompt for the next answer, and how that ends."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Which columns of a row hold what, and how roles are called in them: handlers' defaults and `--map-keys`."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any

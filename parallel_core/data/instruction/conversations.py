@@ -3,8 +3,6 @@
 A record that MindSpeed-LLM leaves out raises `BadRecord`; one that it writes in doubt says so in `doubt`.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field

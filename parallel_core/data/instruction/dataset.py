@@ -1,7 +1,5 @@
 """The training data of `--is-instruction-dataset`: samples of different lengths, and batches that training reads."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """How DeepSeek V4 writes a conversation: thoughts, tool calls and tool results with its own marks."""
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Any

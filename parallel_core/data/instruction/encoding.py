@@ -1,7 +1,5 @@
 """From a conversation to ids and labels: pairs of source and target, of which only targets carry loss."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass

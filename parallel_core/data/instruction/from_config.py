@@ -1,7 +1,5 @@
 """From the configuration to the data of fine-tuning on conversations."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple

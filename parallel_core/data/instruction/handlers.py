@@ -4,8 +4,6 @@ A handler's converter makes of a row a conversation; its `encode` makes the sequ
 another process.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Data files that hold, behind each sequence's tokens, as many labels (`--train-mode finetune`)."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

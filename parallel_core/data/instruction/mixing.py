@@ -1,7 +1,5 @@
 """Several data sets in one: `--mix-strategy` of LlamaFactoryInstructionHandler, which `dataset_info.json` lists."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace

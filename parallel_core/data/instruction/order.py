@@ -1,7 +1,5 @@
 """Which conversation a sample of training is: whole passes over the data, as MindSpeed-LLM draws them."""
 
-from __future__ import annotations
-
 import random
 
 import numpy as np

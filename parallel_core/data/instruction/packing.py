@@ -1,7 +1,5 @@
 """Conversations that share a sample (`--pack`, `--neat-pack`)."""
 
-from __future__ import annotations
-
 from bisect import bisect
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Handlers without a template: running text, and instructions under Alpaca's fixed headings."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from parallel_core.data.instruction.encoding import IGNORED

@@ -1,7 +1,5 @@
 """Conversations of the three data sets as samples: cut to the length of a sequence, and where their documents begin."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

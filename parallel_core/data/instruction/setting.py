@@ -1,7 +1,5 @@
 """Settings of handlers, and their results."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from parallel_core.data.instruction.encoding import ConversationEncoder

@@ -1,7 +1,5 @@
 """Megatron's `--sft`: rows of messages, tokenised while training, several conversations of a row in one sample."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -5,8 +5,6 @@ A template is a row of JSON: `format_user`, `format_assistant`, `format_system`,
 the tokenizer by its role, `["bos_token"]`.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A tokenizer as a template wants it: the end of text that a stop word replaces, and further special tokens."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

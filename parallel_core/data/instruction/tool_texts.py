@@ -1,7 +1,5 @@
 """How templates describe tools and write function calls; texts are data in `texts.json`."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Sequence

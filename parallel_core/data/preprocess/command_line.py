@@ -10,8 +10,6 @@ writes `PREFIX_text_document.bin` and `.idx`: train with `--data-path PREFIX_tex
     python -m mapping preprocess inspect --help      what is in a data set
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Blocks of text to token ids: what a worker process does."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """Packages that only some files need."""
 
-from __future__ import annotations
-
 from importlib import import_module
 from types import ModuleType
 

@@ -1,7 +1,5 @@
 """Text to be tokenised, in blocks of lines: no file is in memory as a whole, but for a text, which is one document."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from glob import glob

@@ -1,7 +1,5 @@
 """Show a data set: how much is in it, and samples as training gets them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from itertools import groupby, pairwise
 from pathlib import Path

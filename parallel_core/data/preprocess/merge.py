@@ -1,7 +1,5 @@
 """Several data sets in one, as Megatron's `tools/merge_datasets.py`."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Sequence
 from pathlib import Path

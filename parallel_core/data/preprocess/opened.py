@@ -1,7 +1,5 @@
 """Files opened for reading from the start, unpacked on the way."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import zlib

@@ -1,7 +1,5 @@
 """How far a run is: a line that is written over on a terminal, else a line now and then."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from typing import TextIO

@@ -4,8 +4,6 @@ They lie in a hidden folder beside the data set. `manifest.json` says how much o
 came from; what is behind that is cut off.
 """
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

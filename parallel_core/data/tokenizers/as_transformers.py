@@ -1,7 +1,5 @@
 """Changes that transformers 4 makes to a `tokenizer.json` because of the class that `tokenizer_config.json` names."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The protocol of every tokenizer, under Megatron's names."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """HuggingFace's chat templates: jinja2, in the surroundings that transformers gives them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from datetime import datetime

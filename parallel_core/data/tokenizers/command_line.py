@@ -1,7 +1,5 @@
 """The tokenizer flags of tools, by the names that Megatron, MindSpeed-LLM and Pai-Megatron-Patch have for them."""
 
-from __future__ import annotations
-
 import argparse
 from typing import Any
 

@@ -1,7 +1,5 @@
 """GPT-2's byte-level BPE, from a vocabulary file and a merge file, by the package `tokenizers`."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

@@ -1,8 +1,6 @@
 """HuggingFace's tokenizers: a folder with a `tokenizer.json`, or with what transformers makes one of, by the package
 `tokenizers`."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -5,8 +5,6 @@ adds the tokens that `tokenizer_config.json` (or, if it names no ids, `special_t
 gives them their roles.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path

@@ -1,7 +1,5 @@
 """JSON files of tokenizers, with mistakes named."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

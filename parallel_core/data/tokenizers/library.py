@@ -1,7 +1,5 @@
 """Libraries that encode and decode: imported where they are first needed, and missed in words."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from importlib import import_module
 from importlib.util import find_spec

@@ -1,7 +1,5 @@
 """The tokenizer of data that is already token ids."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from parallel_core.data.tokenizers.base import Facts, MegatronTokenizer

@@ -1,7 +1,5 @@
 """A HuggingFace folder with nothing but code of its own, by the package `transformers`, and only if it is trusted."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path

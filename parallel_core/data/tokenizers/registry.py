@@ -1,7 +1,5 @@
 """Every `--tokenizer-type`, and what is made of it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from math import ceil

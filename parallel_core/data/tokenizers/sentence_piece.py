@@ -1,7 +1,5 @@
 """SentencePiece's models, by the package `sentencepiece`, as Megatron's three tokenizers use them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace

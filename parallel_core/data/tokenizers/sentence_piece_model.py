@@ -1,7 +1,5 @@
 """A SentencePiece model file: its pieces and their roles, without the package."""
 
-from __future__ import annotations
-
 from functools import lru_cache
 from pathlib import Path
 from struct import error as struct_error

@@ -1,7 +1,5 @@
 """Megatron's tokenizer of conversations (`--sft`): a HuggingFace folder whose padding the prompt format names."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from parallel_core.data.tokenizers import huggingface

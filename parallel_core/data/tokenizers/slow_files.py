@@ -3,8 +3,6 @@
 A fast class makes a `tokenizer.json`'s content of them when it loads the folder; so does this, without any library.
 """
 
-from __future__ import annotations
-
 import base64
 from collections.abc import Callable, Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Tiktoken's vocabularies in Megatron's JSON form, by the package `tiktoken`."""
 
-from __future__ import annotations
-
 import base64
 import binascii
 from collections.abc import Sequence

@@ -4,8 +4,6 @@ FILE has {"text": ...} in each line; for each a line {"ids": [...], "text": ...}
 about the vocabulary instead: its size, as it is and as training pads it, and its special ids. That needs no package.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """BERT's word pieces from a vocabulary file, by the package `tokenizers`."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a checkpoint keeps of the experts that every rank has copies of."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from parallel_core.config.moe import MoEConfig

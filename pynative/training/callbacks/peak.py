@@ -1,8 +1,6 @@
 """The most that a device computes in a second, of which the MFU (model FLOPs utilisation, Chowdhery et al., 2022,
 appendix B) is a part."""
 
-from __future__ import annotations
-
 import time
 
 import numpy as np

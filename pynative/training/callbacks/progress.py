@@ -1,7 +1,5 @@
 """A file that tells how far the jobs of a run have come."""
 
-from __future__ import annotations
-
 import os
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Timers in the log, and the times that writers get."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """--trace: what each rank does in a few steps, on one clock, in one file."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Iterator

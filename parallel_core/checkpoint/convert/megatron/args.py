@@ -4,8 +4,6 @@ Most of our fields are filled by a flag of Megatron's, whose destination is the 
 rows are what it does not say.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from operator import attrgetter
 from typing import Any, NamedTuple

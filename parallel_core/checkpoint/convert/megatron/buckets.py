@@ -4,8 +4,6 @@ A key has the rank (`dp_group_idx`), the model chunk (`gbuf_idx`) and the bucket
 buffers of their own, of the optimizer `chained_1`.
 """
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence

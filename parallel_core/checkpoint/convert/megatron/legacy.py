@@ -1,7 +1,5 @@
 """Megatron's `--ckpt-format torch`: a file for each rank of a replica, `mp_rank_TT[_PPP][_EEE]/model_optim_rng.pt`."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ parameter, Megatron's older grouped product, `weight1` is [h, e 2f] and `weight2
 their memory means [e, h, 2f] and [e, f, h]: transposed against linears of their own.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The optimizer's state in a rank's files: by number through the parameter groups, or flat in the order of memory."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from math import prod

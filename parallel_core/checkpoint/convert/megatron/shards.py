@@ -1,7 +1,5 @@
 """How Megatron cuts each parameter over its ranks, as its block says, and parts of tensors put together by that."""
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from collections.abc import Collection, Mapping

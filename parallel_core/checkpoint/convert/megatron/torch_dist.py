@@ -4,8 +4,6 @@ Keys have Transformer Engine's spelling. Layers that are alike are one tensor wh
 one whose next axis is the expert.
 """
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping

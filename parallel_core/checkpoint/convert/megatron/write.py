@@ -1,7 +1,5 @@
 """A legacy checkpoint of Megatron-LM for any layout: a file for each rank of a replica."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A thread in which writers write: no step waits for a disk or a server, and no error of theirs ends a run."""
 
-from __future__ import annotations
-
 import queue
 import threading
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Hand the curves of a run to the writers that are asked for."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from functools import partial

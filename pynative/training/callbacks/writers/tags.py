@@ -1,7 +1,5 @@
 """The curves of a step by Megatron's tags (megatron/training/training.py, `training_log`, of Megatron-LM 0.16.1)."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import Any

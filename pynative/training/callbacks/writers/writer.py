@@ -1,7 +1,5 @@
 """What a writer is: one class for each back end, registered by the package that it needs."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping
 from importlib import import_module

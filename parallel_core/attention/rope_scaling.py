@@ -3,18 +3,13 @@
 r channels that rotate, in r/2 pairs; frequencies are radians a position, float32 [r/2], the fastest first.
 """
 
-from __future__ import annotations
-
 import math
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from parallel_core.config import ModelConfig
+from parallel_core.config.families import RopeScalingConfig
 from parallel_core.numerics.dtypes import Array
-
-if TYPE_CHECKING:
-    from parallel_core.config import ModelConfig
-    from parallel_core.config.families import RopeScalingConfig
 
 LLAMA3_ORIGINAL_LENGTH = 8192
 YARN_ORIGINAL_LENGTH = 4096

@@ -6,16 +6,13 @@ d head size, r the part of it that rotates, s positions.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from parallel_core.attention.rope_scaling import stretched
+from parallel_core.config import ModelConfig
 from parallel_core.context import Ranges
 from parallel_core.numerics.dtypes import Array
-
-if TYPE_CHECKING:
-    from parallel_core.config import ModelConfig
 
 
 def inverse_frequencies(head_size: int, percent: float = 1.0, base: float = 10000.0) -> Array:

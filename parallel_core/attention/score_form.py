@@ -5,14 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from parallel_core.config import ModelConfig
 from parallel_core.numerics.dtypes import Array
-
-if TYPE_CHECKING:
-    from parallel_core.config import ModelConfig
 
 
 def alibi_slopes(heads: int) -> tuple[float, ...]:

@@ -1,17 +1,13 @@
 """Bytes of activations that a rank keeps between a micro-batch's forward and its backward."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from parallel_core.config import AllConfig
 from parallel_core.costs.stage import StagePlan
 from parallel_core.schedules import GENERATORS, Backward, Exchange, Forward, WeightGrad, communicate
 from parallel_core.schedules.actions import Action, Compute
-
-if TYPE_CHECKING:
-    from parallel_core.config import AllConfig
 
 
 def kept_bytes(plan: StagePlan) -> list[int]:

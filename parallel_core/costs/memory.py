@@ -1,19 +1,14 @@
 """Bytes of memory that one rank of a stage needs to train."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from parallel_core.buffers import BufferPlan, Residence, SlotPlan, Span, offloaded, overlaps
+from parallel_core.config import AllConfig
 from parallel_core.costs.activations import peak_kept_bytes
 from parallel_core.costs.stage import StagePlan
 from parallel_core.numerics.dtypes import DTYPES
 from parallel_core.optimizer import PlannedState, plan_states
-
-if TYPE_CHECKING:
-    from parallel_core.config import AllConfig
 
 
 @dataclass(frozen=True)

@@ -1,19 +1,15 @@
 """One rank of a pipeline stage as the plan has it: chunks, named parameters, flat buffers. Every figure reads this."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from parallel_core.blocks import Chunk, MicroBatch, ParameterSpec, stage_chunks
 from parallel_core.buffers import BufferPlan, Cell, Residence, plan_buffers, plan_residence
+from parallel_core.config import AllConfig
 from parallel_core.numerics.dtypes import DTYPES
 from parallel_core.sharding import INSTANCES_OF_STATES, SHARDS_OF_STATES, Coordinates, ShardSpec, place
-
-if TYPE_CHECKING:
-    from parallel_core.config import AllConfig
 
 
 class StageParameter(NamedTuple):

@@ -4,11 +4,8 @@
 states on one rank, T its tokens, k the experts of a token, f an expert's width.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from parallel_core.blocks import Chunk, MicroBatch, blocks_within
 from parallel_core.blocks.attention import CoreAttention
@@ -20,11 +17,9 @@ from parallel_core.blocks.micro_batch import FLOAT32
 from parallel_core.blocks.mlp import MLP
 from parallel_core.blocks.recomputed import runs_again
 from parallel_core.blocks.sublayer import Sublayer
+from parallel_core.config import AllConfig
 from parallel_core.planner.device import Device
 from parallel_core.recompute import LayerRecompute
-
-if TYPE_CHECKING:
-    from parallel_core.config import AllConfig
 
 MEBIBYTE = 2**20
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import product as combinations
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from parallel_core.config import AllConfig
+from parallel_core.config import AllConfig
 
 RECOMPUTE = {
     "none": (),

@@ -1,16 +1,11 @@
 """Groups of ranks on nodes: how many members a group has, and how many of them share a node."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
+from parallel_core.config import ParallelConfig
 from parallel_core.topology import KINDS, Topology
-
-if TYPE_CHECKING:
-    from parallel_core.config import ParallelConfig
 
 
 def topology_of(parallel: ParallelConfig) -> Topology:

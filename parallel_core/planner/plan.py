@@ -1,13 +1,11 @@
 """A plan: will a run fit, how long does a step take and of what, on a device and without one."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
 
+from parallel_core.config import AllConfig
 from parallel_core.costs import MemoryBytes, StagePlan, memory
 from parallel_core.costs.flops import flops_of
 from parallel_core.costs.traffic import step_traffic
@@ -18,9 +16,6 @@ from parallel_core.planner.memory import StageMemory, stage_memory
 from parallel_core.planner.placement import Placement, topology_of
 from parallel_core.planner.speed import Speed, message_part
 from parallel_core.planner.step import StepTime, step_time
-
-if TYPE_CHECKING:
-    from parallel_core.config import AllConfig
 
 SECONDS_OF_DAY = 86400.0
 

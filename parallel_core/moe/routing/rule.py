@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from parallel_core.config import MoEConfig
+from parallel_core.config import MoEConfig
 
 EPSILON = 1e-20
 """Added to sums that scores are divided by."""

@@ -21,9 +21,8 @@ from parallel_core.config.base import Unknown
 from parallel_core.findings import ConfigError, Finding
 from parallel_core.planner import Plan, find_device
 from parallel_core.planner.answer import Answer, answer, layout_answer, reliability_answer
-from parallel_core.planner.drawing import draw
 from parallel_core.planner.failures import Reliability, reliability
-from parallel_core.planner.report import lines
+from parallel_core.planner.report import draw, lines
 from parallel_core.system.command_line import command_line, ends_quietly, program
 
 ASSUMED_VOCABULARY = "131072"

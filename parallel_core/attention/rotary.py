@@ -1,16 +1,19 @@
-"""Rotary position embedding (Su et al., "RoFormer", 2021): frequencies, and the angles of positions.
+"""Rotary position embedding (Su et al., "RoFormer", 2021): frequencies, other ones beyond the length that a model
+was first trained on, and the angles of positions.
 
-d head size, r the part of it that rotates, s positions.
+d head size, r channels of it that rotate, in r/2 pairs, s positions; frequencies are radians a position, float32 [r/2],
+the fastest first.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 
-from parallel_core.attention.rope_scaling import stretched
 from parallel_core.config import ModelConfig
+from parallel_core.config.families import RopeScalingConfig
 from parallel_core.context import Ranges
 from parallel_core.numerics.dtypes import Array
 
@@ -61,3 +64,91 @@ class Rotary:
         angles = np.outer(numbers * np.float32(self.position_scale), frequencies).astype(np.float32)
         both = np.repeat(angles, 2, axis=1) if self.interleaved else np.concatenate([angles, angles], axis=1)
         return np.cos(both) * np.float32(self.magnitude), np.sin(both) * np.float32(self.magnitude)
+
+
+LLAMA3_ORIGINAL_LENGTH = 8192
+YARN_ORIGINAL_LENGTH = 4096
+ORIGINAL_LENGTHS = {"llama3": LLAMA3_ORIGINAL_LENGTH, "yarn": YARN_ORIGINAL_LENGTH}
+"""Megatron's, where none is given."""
+
+
+def stretched(frequencies: Array, config: ModelConfig) -> tuple[Array, float]:
+    """The frequencies as the configuration stretches them, and what cosines and sines are multiplied with."""
+    scaling = config.rope_scaling
+    match scaling.type:
+        case "llama3":
+            return llama3(frequencies, scaling), 1.0
+        case "yarn":
+            factor = config.rotary_factor
+            sharpened = yarn_magnitude(factor, scaling.mscale) / yarn_magnitude(factor, scaling.mscale_all_dim)
+            return yarn(frequencies, scaling, config.rotary_base, factor), sharpened
+        case "longrope":
+            return longrope(frequencies, scaling, config.seq_length, config.max_position_embeddings)
+        case "dynamic":
+            original = scaling.original_max_position_embeddings or config.max_position_embeddings
+            return dynamic(frequencies, config.rotary_factor, config.seq_length / original), 1.0
+    return frequencies, 1.0
+
+
+def llama3(frequencies: Array, scaling: RopeScalingConfig) -> Array:
+    """Llama 3.1's: long wavelengths are stretched by the factor, short ones left, those between blended.
+
+    "The Llama 3 Herd of Models" (2024), by Megatron's constants.
+    """
+    length = scaling.original_max_position_embeddings or LLAMA3_ORIGINAL_LENGTH
+    turns = length * frequencies / (2 * math.pi)  # over the original length: length / wavelength
+    share_kept = (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
+    return _blended(frequencies, np.clip(share_kept, 0.0, 1.0), scaling.factor)
+
+
+def _blended(frequencies: Array, kept: Array, factor: float) -> Array:
+    """The share `kept` of each frequency as it is, the rest stretched by the factor."""
+    return np.asarray((frequencies * (kept + (1.0 - kept) / factor)).astype(frequencies.dtype))
+
+
+def yarn(frequencies: Array, scaling: RopeScalingConfig, base: float, factor: float) -> Array:
+    """YaRN's (Peng et al., 2023): pairs that turn more than beta_fast times over the original length are left, those
+    that turn less than beta_slow times are stretched, those between blended by their number."""
+    length = scaling.original_max_position_embeddings or YARN_ORIGINAL_LENGTH
+    pairs = len(frequencies)
+
+    def pair_with(turns: float) -> float:
+        """The number of the pair that turns so often."""
+        return pairs * math.log(length / (turns * 2 * math.pi)) / math.log(base)
+
+    first = max(math.floor(pair_with(scaling.beta_fast)), 0)
+    last = min(math.ceil(pair_with(scaling.beta_slow)), 2 * pairs - 1)
+    share_stretched = (np.arange(pairs, dtype=np.float32) - first) / (last - first or 0.001)
+    return _blended(frequencies, 1.0 - np.clip(share_stretched, 0.0, 1.0), factor)
+
+
+def yarn_magnitude(factor: float, mscale: float) -> float:
+    """YaRN's: by how much attention sharpens where positions are stretched by the factor."""
+    return 0.1 * mscale * math.log(factor) + 1.0 if factor > 1 else 1.0
+
+
+def longrope(frequencies: Array, scaling: RopeScalingConfig, length: int, longest: int) -> tuple[Array, float]:
+    """LongRoPE's (Ding et al., 2024): a divisor of each pair's frequency, of two lists by the length of the sequences.
+
+    Where no magnitude is given, sqrt(1 + ln(longest / original) / ln(original)).
+    """
+    original = scaling.original_max_position_embeddings or longest
+    divisors, magnitude = (
+        (scaling.long_factor, scaling.long_mscale)
+        if length > original
+        else (scaling.short_factor, scaling.short_mscale)
+    )
+    if magnitude is None:
+        magnitude = math.sqrt(1.0 + math.log(longest / original) / math.log(original)) if longest > original else 1.0
+    return frequencies / np.array(divisors, frequencies.dtype), magnitude
+
+
+def dynamic(frequencies: Array, factor: float, lengths: float) -> Array:
+    """Dynamic NTK scaling: sequences of `lengths` times the original length have a base that is larger by
+    (factor x lengths - (factor - 1))^(r / (r - 2)); those within it have the model's own."""
+    pairs = len(frequencies)
+    if lengths <= 1 or pairs == 1:
+        return frequencies
+    growth = factor * lengths - (factor - 1)
+    # base^(-i / pairs) with a base that is g^(pairs / (pairs - 1)) times as large
+    return np.asarray((frequencies * growth ** (-np.arange(pairs) / (pairs - 1))).astype(frequencies.dtype))

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from math import sqrt
 from typing import TYPE_CHECKING
 
-from parallel_core.attention.rope_scaling import yarn_magnitude
-from parallel_core.attention.rotary import Rotary
+from parallel_core.attention.rotary import Rotary, yarn_magnitude
 from parallel_core.attention.score_form import ScoreForm
 from parallel_core.blocks.attention import CoreAttention
 from parallel_core.blocks.block import join

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from parallel_core.attention.rope_scaling import ORIGINAL_LENGTHS
+from parallel_core.attention.rotary import ORIGINAL_LENGTHS
 from parallel_core.config import AllConfig, SlidingWindowConfig
 from parallel_core.config.moe import SPARSE_MIXER
 from parallel_core.config.tree import FLAG_OF, OF_NETWORK

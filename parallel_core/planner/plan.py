@@ -13,8 +13,7 @@ from parallel_core.numerics.dtypes import DTYPES
 from parallel_core.planner.device import Device
 from parallel_core.planner.engine import engine_of
 from parallel_core.planner.memory import StageMemory, stage_memory
-from parallel_core.planner.placement import Placement, topology_of
-from parallel_core.planner.speed import Speed, message_part
+from parallel_core.planner.speed import Placement, Speed, message_part, topology_of
 from parallel_core.planner.step import StepTime, step_time
 
 SECONDS_OF_DAY = 86400.0

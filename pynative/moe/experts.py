@@ -4,24 +4,33 @@ R rows of tokens, sorted by expert; h hidden size, f width of an expert, t' expe
 """
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from mindspore import Tensor, nn
 
 from parallel_core import blocks
 from parallel_core.config import ModelConfig
-from parallel_core.moe.token_dispatch import one_row_at_least
+from parallel_core.moe.token_dispatch import Copies, one_row_at_least
 from parallel_core.recompute import CellRecompute
 from pynative import kernels, parallel_state
-from pynative.moe.rows import copied_rows
 from pynative.parameter import make_parameter
-from pynative.tape.autograd import Function, add_weight_gradients
+from pynative.tape.autograd import Function, Moved, add_weight_gradients
 from pynative.tensor_parallel.linear import AdapterOfLinear
 from pynative.tensor_parallel.made_again import fork_made_again, made_again
 from pynative.tensor_parallel.recompute import NOTHING, run_part
+
+Move: TypeAlias = Callable[[Tensor], Tensor]
+
+
+def copied_rows(x: Tensor, copies: Copies) -> Tensor:
+    """x [n, ...] -> [r, ...]: the rows that the copies are of, zeros for none."""
+    shape = tuple(x.shape)
+    copy = partial(kernels.gather_rows, sources=copies.sources, row=shape[1:])
+    return Moved.apply(x, copy, partial(kernels.sum_rows, places=copies.places, shape=shape))
+
 
 Counts = Sequence[int]
 """Rows of each expert, in the order of the rows."""

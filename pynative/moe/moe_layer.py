@@ -1,4 +1,4 @@
-"""A mixture of experts in the place of a layer's feed-forward block (Shazeer et al., 2017)."""
+"""A mixture of experts in the place of a layer's feed-forward block (Shazeer et al., 2017), shared ones among them."""
 
 from collections.abc import Callable
 
@@ -12,10 +12,35 @@ from pynative import kernels
 from pynative.moe.experts import experts_of
 from pynative.moe.hot_experts import HotExperts
 from pynative.moe.router import TopKRouter
-from pynative.moe.shared_experts import SharedExperts
 from pynative.moe.token_dispatcher import Dispatched, MoETokenDispatcher
-from pynative.parameter import type_of
+from pynative.parameter import make_parameter, type_of
+from pynative.tensor_parallel.mlp import ParallelMLP
 from pynative.tensor_parallel.recompute import NOTHING, run_part
+
+
+class SharedExperts(ParallelMLP):
+    """mlp(x), with --moe-shared-expert-gate times sigmoid(x gate_weight^T)."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        block: blocks.SharedExperts | None = None,
+        recomputed: CellRecompute = NOTHING,
+    ) -> None:
+        block = blocks.SharedExperts.of(config) if block is None else block
+        super().__init__(config, block, recomputed)
+        self.gate_weight = None if block.gate is None else make_parameter(*block.gate)
+
+    def construct(self, hidden_states: Tensor) -> tuple[Tensor, Tensor | None]:
+        """[s, b, h] -> ([s, b, h], the bias still to be added: none)."""
+        if self.gate_weight is None:
+            return self._biased(hidden_states), None
+        hidden_states, weighing = kernels.fork(hidden_states)
+        return kernels.sigmoid_gate(self._biased(hidden_states), weighing, self.gate_weight), None
+
+    def _biased(self, hidden_states: Tensor) -> Tensor:
+        output, bias = super().construct(hidden_states)
+        return output if bias is None else kernels.bias_dropout_add(output, bias)
 
 
 class MoELayer(nn.Cell):

@@ -1,26 +1,98 @@
 """The router of a mixture of experts (Shazeer et al., 2017): which experts each token goes to, with which weights."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from mindspore import Tensor, nn
+from mindspore import Tensor, nn, ops
 
 from parallel_core import blocks
 from parallel_core.config import ModelConfig
 from parallel_core.config.moe import SPARSE_MIXER
-from parallel_core.moe.routing import RoutingRule, get_capacity
+from parallel_core.context import Ranges
+from parallel_core.moe.routing import Noise, RoutingRule, get_capacity
+from parallel_core.moe.token_dispatch import NONE
 from parallel_core.numerics.dtypes import Array
 from parallel_core.step_figures import TOKENS_BEYOND, TOKENS_CHOSEN, TOKENS_ROUTED
 from pynative import kernels, parallel_state
+from pynative.kernels.dropout import Key
 from pynative.key_value_cache import is_generating
-from pynative.moe import noise
 from pynative.moe.aux_loss import RouterLosses
-from pynative.moe.routing import Routing
 from pynative.parameter import make_parameter, type_of
 from pynative.step_figures import current
+from pynative.tape.autograd import Moved
 from pynative.tensor_parallel.linear import linear_with_grad_accumulation_and_async_allreduce
 from pynative.tensor_parallel.mappings import Boundary
+from pynative.tensor_parallel.random import get_rng_tracer
+
+JITTER, FORCED_LOGITS, FIRST_DRAW, SECOND_DRAW = 3, 4, 5, 6
+"""Places of a router's random numbers among those of a layer."""
+
+
+def uniform(key: Key, shape: tuple[int, int, int], positions: Ranges) -> Array:
+    """[s, b, n] float64 in (0, 1]: those of the given positions of the sequence."""
+    _, batch, width = shape
+    words = batch * width
+    seed = np.random.SeedSequence((len(key), *key))
+    parts = [np.random.PCG64DXSM(seed).advance(run.start * words).random_raw(len(run) * words) for run in positions]
+    return (((np.concatenate(parts) >> np.uint64(11)) + np.uint64(1)) * 2.0**-53).reshape(shape)
+
+
+def jitter(hidden: Tensor, epsilon: float, layer: int, positions: Ranges) -> Tensor:
+    """hidden [s, b, h] times uniform numbers within epsilon of one (Fedus et al., "Switch Transformers", 2021)."""
+    numbers = uniform(get_rng_tracer().key(layer, JITTER), hidden.shape, positions)
+    factors = (1.0 - epsilon + 2.0 * epsilon * numbers).astype(np.float32)
+    return hidden * Tensor.from_numpy(factors).astype(hidden.dtype)
+
+
+def random_logits(logits: Tensor, layer: int, positions: Ranges) -> Tensor:
+    """Random numbers in place of logits [s, b, E], whose gradient is that of the numbers: it spreads tokens evenly."""
+    numbers = uniform(get_rng_tracer().key(layer, FORCED_LOGITS), logits.shape, positions)
+    replaced = Tensor.from_numpy(numbers.astype(np.float32)).astype(logits.dtype)
+    return Moved.apply(logits, lambda _: replaced, lambda gradient: gradient)
+
+
+def draws(shape: tuple[int, int, int], layer: int, positions: Ranges) -> Noise:
+    """What two experts of each of the [s, b] tokens are drawn by, of E."""
+    sequence, batch, number = shape
+    both = [
+        uniform(get_rng_tracer().key(layer, place), (sequence, batch, number + 1), positions).reshape(-1, number + 1)
+        for place in (FIRST_DRAW, SECOND_DRAW)
+    ]
+    numbers = np.stack(both).astype(np.float32)
+    return Noise(np.clip(numbers[..., :number], 1e-20, 1 - 2.0**-24), numbers[..., number])
+
+
+class Routing(NamedTuple):
+    """Which experts the T tokens of a rank go to, k each, and with which weights."""
+
+    probs: Tensor
+    """[T, k] float32, recorded: the weight of each choice's result; 0 where it was dropped."""
+    experts: Tensor
+    """[T, k] int32, global numbers of experts; -1 where a choice was dropped."""
+    capacity: int | Array | None = None
+    """The most rows that an expert, or int64 [E] each, keeps of this rank's tokens; none: all."""
+
+    @classmethod
+    def of_dense(cls, probs: Tensor, routing_map: Tensor) -> Routing:
+        """Megatron's form: probabilities [T, E] and the bool map [T, E] of choices; tokens may have several numbers of
+        them."""
+        chosen = routing_map.asnumpy()
+        most = int(chosen.sum(axis=1).max(initial=1))
+        experts = np.argsort(~chosen, axis=1, kind="stable")[:, :most].astype(np.int32)
+        is_chosen = np.take_along_axis(chosen, experts, axis=1)
+        weights = ops.gather_d(probs, 1, Tensor.from_numpy(experts))
+        weights = weights * Tensor.from_numpy(is_chosen.astype(np.float32))
+        return cls(weights, Tensor.from_numpy(np.where(is_chosen, experts, NONE).astype(np.int32)))
+
+    def dense(self, experts: int) -> tuple[Tensor, Tensor]:
+        """Megatron's form, of so many experts E: probabilities [T, E], recorded, and the bool map [T, E] of choices."""
+        chosen = self.experts.asnumpy()[..., None] == np.arange(experts)
+        probs = self.probs.expand_dims(-1) * Tensor.from_numpy(chosen.astype(np.float32))
+        return probs.sum(1), Tensor.from_numpy(chosen.any(1))
+
 
 ROUTER_DTYPES = {"fp32": "float32", "fp64": "float64"}
 
@@ -77,13 +149,13 @@ class TopKRouter(nn.Cell):
         """[s, b, h] -> logits [s, b, E]."""
         epsilon, positions = self.moe.moe_input_jitter_eps, self.outside.positions(hidden_states.shape[0])
         if epsilon and self.training and SPARSE_MIXER not in self.moe.balancing:
-            hidden_states = noise.jitter(hidden_states, epsilon, self.layer_number, positions)
+            hidden_states = jitter(hidden_states, epsilon, self.layer_number, positions)
         if self.dtype is not None:
             hidden_states = kernels.cast(hidden_states, self.dtype)
         inside = self.outside.inside()
         logits = linear_with_grad_accumulation_and_async_allreduce(hidden_states, self.weight, self.bias, inside)
         if self.moe.moe_router_force_load_balancing:
-            return noise.random_logits(logits, self.layer_number, positions)
+            return random_logits(logits, self.layer_number, positions)
         return logits
 
     def _best(self, logits: Tensor) -> tuple[Tensor, Tensor]:
@@ -96,7 +168,7 @@ class TopKRouter(nn.Cell):
 
     def _sampled(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         positions = self.outside.positions(logits.shape[0])
-        numbers = noise.draws(logits.shape, self.layer_number, positions) if self.training else None
+        numbers = draws(logits.shape, self.layer_number, positions) if self.training else None
         if self.training:
             logits = self.losses(logits)
         return kernels.sample_experts(logits, self.moe.sampled_within, numbers)

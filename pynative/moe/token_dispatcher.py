@@ -27,7 +27,7 @@ from parallel_core.moe.token_dispatch import Copies
 from parallel_core.numerics.dtypes import Array
 from pynative import kernels, parallel_state
 from pynative.collectives import Group, Handle
-from pynative.moe.routing import Routing
+from pynative.moe.router import Routing
 from pynative.tape.autograd import Moved, no_grad
 from pynative.tensor_parallel.mappings import (
     Boundary,

@@ -1,20 +1,110 @@
-"""Muon: momentum of whole matrices, orthogonalised (Jordan et al., "Muon", 2024)."""
+"""Muon: momentum of whole matrices, orthogonalised (Jordan et al., "Muon", 2024), whole or cut over ranks."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
+from math import prod, sqrt
+from typing import NamedTuple
 
+import numpy as np
 from mindspore import Tensor
 
 from parallel_core.buffers import BufferPlan, Entry, Span
 from parallel_core.config import OptimizerConfig
+from parallel_core.config.update_rules.muon import MuonConfig
 from parallel_core.config.update_rules.rule import MOMENTUM
-from parallel_core.sharding import SHARDS_OF_STATES
+from parallel_core.numerics.newton_schulz import PRECISIONS, SCALES, Polynomial, coefficients
+from parallel_core.sharding import SHARDS_OF_STATES, ShardSpec
 from pynative import kernels, parallel_state
 from pynative.collectives import Group
 from pynative.distributed.flat_memory import FlatMemory
 from pynative.optimizer.offload import where_states_are
-from pynative.optimizer.orthogonal import scaled_update
 from pynative.optimizer.sweep import Step, Sweep
+
+EPSILON = 1e-7
+"""The least that a matrix is divided by."""
+
+
+class CutMatrix(NamedTuple):
+    """Each rank of a group has its part of a matrix."""
+
+    group: Group
+    axis: int
+
+    @classmethod
+    def of(cls, spec: ShardSpec) -> "CutMatrix | None":
+        """How a parameter is cut; none if a rank has all of it."""
+        groups = [(parallel_state.get_group(cut.over), cut.axis) for cut in spec.cuts]
+        several = [cls(group, axis) for group, axis in groups if group.size > 1]
+        assert len(several) <= 1, f"{spec.name} is cut over several groups"
+        return several[0] if several else None
+
+
+def zeros(shape: Sequence[int], dtype: str = "float32") -> Tensor:
+    """Contiguous memory that can be written to."""
+    return FlatMemory([Span(0, prod(shape))], dtype).view(0, tuple(shape))
+
+
+def orthogonalized(
+    x: Tensor, iterations: Sequence[Polynomial], dtype: str = "float32", cut: CutMatrix | None = None
+) -> Tensor:
+    """U V^T, roughly, of x = U S V^T [r, c], which is float32; of the given type, in which the iterations keep it.
+
+    The Gram matrix is the shorter side's; of a cut matrix that of the side that is not cut, summed over the ranks.
+    """
+    is_wide = x.shape[0] <= x.shape[1] if cut is None else cut.axis == 1
+    square = kernels.squared_norm(x)
+    if cut is not None:
+        square = float(cut.group.all_reduce(Tensor(np.array([square], np.float32))).asnumpy()[0])
+    result = zeros(x.shape, dtype)
+    kernels.combine_(result, x, 0.0, 1.0 / max(sqrt(square), EPSILON))
+    for a, b, c in iterations:
+        gram = kernels.linear_forward(result, result) if is_wide else kernels.linear_weight_gradient(result, result)
+        if cut is not None:
+            gram = cut.group.all_reduce(gram)
+        factor = kernels.linear_weight_gradient(gram, gram)  # It is symmetric: gram^T gram is its square.
+        kernels.combine_(factor, gram, c, b)
+        step = kernels.linear_input_gradient(factor, result) if is_wide else kernels.linear_forward(result, factor)
+        kernels.combine_(result, step, a, 1.0)
+    return result
+
+
+def scaled_update(direction: Tensor, spec: ShardSpec, config: MuonConfig) -> Tensor:
+    """What a matrix moves along for a learning rate of 1: this rank's part of it, from its part of the direction."""
+    cut = CutMatrix.of(spec)
+    if cut is None or config.muon_tp_mode != "duplicated":
+        return _of_each_matrix(direction, spec, config, cut if config.muon_tp_mode == "distributed" else None)
+    whole = cut.group.all_gather(direction, cut.axis)
+    # Fused parts come in another order than in the whole parameter: permuted rows stay what they are.
+    return kernels.chunk(_of_each_matrix(whole, spec, config, None), cut.axis, cut.group.rank, cut.group.size)
+
+
+def _of_each_matrix(x: Tensor, spec: ShardSpec, config: MuonConfig, cut: CutMatrix | None) -> Tensor:
+    """Of x [r, c], or of each of the matrices whose rows are interleaved in it."""
+    rows = spec.interleaved_rows if config.muon_split_qkv else ()
+    if not rows:
+        return _scaled(x, config, cut)
+    group_rows, columns = sum(rows), x.shape[1]
+    groups = x.reshape(x.shape[0] // group_rows, group_rows * columns)
+    merged = zeros(groups.shape)
+    for stop, own in zip(accumulate(rows), rows, strict=True):
+        place = [range((stop - own) * columns, stop * columns)]
+        matrix = kernels.take_columns(groups, place).reshape(-1, columns)
+        update = _scaled(matrix, config, cut).reshape(len(groups), own * columns)
+        kernels.add_(merged, kernels.place_columns(update, place, group_rows * columns))
+    return merged.reshape(x.shape)
+
+
+def _scaled(x: Tensor, config: MuonConfig, cut: CutMatrix | None) -> Tensor:
+    iterations = coefficients(config.muon_coefficient_type, config.muon_num_ns_steps)
+    result = orthogonalized(x, iterations, PRECISIONS[config.muon_fp32_matmul_prec], cut)
+    outputs, inputs = (
+        length * (cut.group.size if cut is not None and cut.axis == axis else 1) for axis, length in enumerate(x.shape)
+    )
+    update = zeros(x.shape)
+    scale = SCALES[config.muon_scale_mode](outputs, inputs) * config.muon_extra_scale_factor
+    kernels.combine_(update, result, 0.0, scale)
+    return update
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,7 @@ from typing import NamedTuple
 from parallel_core.config import AllConfig
 from parallel_core.config.notations import parse_blend
 from parallel_core.data.from_config import DEFAULT_SPLIT, tokenizer_facts, tokenizer_options
-from parallel_core.data.instruction.dataset import Collator, InstructionDataset
-from parallel_core.data.instruction.order import order_of_samples, split_bounds
+from parallel_core.data.instruction.dataset import Collator, InstructionDataset, order_of_samples, split_bounds
 from parallel_core.data.instruction.samples import Conversations, SampleRules
 from parallel_core.data.instruction.templates import OWN_TEMPLATE, TABLE, Template, load_template
 from parallel_core.data.tokenizers import Facts, build_tokenizer

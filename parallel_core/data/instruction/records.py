@@ -8,8 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from parallel_core.data.preprocess.extra import package
-from parallel_core.data.preprocess.opened import kind, opened
+from parallel_core.data.preprocess.opened import kind, opened, package
 
 Row = dict[str, Any]
 

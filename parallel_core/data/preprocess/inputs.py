@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from parallel_core.data.instruction.records import BadRecord, Row, UnreadableRecord, parse_row
-from parallel_core.data.preprocess.extra import package
-from parallel_core.data.preprocess.opened import kind, opened
+from parallel_core.data.preprocess.opened import kind, opened, package
 
 BLOCK = 1 << 18
 """Bytes of lines that a worker gets at once: enough for the tokenizer to be busy, few enough to be read ahead."""

@@ -5,10 +5,18 @@ import io
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import BinaryIO, cast
 
-from parallel_core.data.preprocess.extra import package
+
+def package(name: str, extra: str, ending: str) -> ModuleType:
+    """The package `name`. Raises ValueError with the command that installs it."""
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise ValueError(f"--input: {ending} files need {name}: pip install -e '.[{extra}]'") from error
 
 
 def _unzstandard(raw: BinaryIO) -> BinaryIO:

@@ -4,9 +4,8 @@
 `build_tokenizer` makes what encodes and decodes, by a library made for it.
 """
 
-from parallel_core.data.tokenizers.base import Facts, MegatronTokenizer
+from parallel_core.data.tokenizers.base import Facts, MegatronTokenizer, TokenizerOptions
 from parallel_core.data.tokenizers.huggingface_folder import has_tokenizer
-from parallel_core.data.tokenizers.options import TokenizerOptions
 from parallel_core.data.tokenizers.registry import (
     TOKENIZERS,
     TokenizerType,

@@ -3,7 +3,7 @@
 import argparse
 from typing import Any
 
-from parallel_core.data.tokenizers.options import TokenizerOptions
+from parallel_core.data.tokenizers.base import TokenizerOptions
 from parallel_core.data.tokenizers.registry import TOKENIZERS
 
 _SWITCH = {"action": "store_true", "default": None}

@@ -4,10 +4,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from parallel_core.data.tokenizers.base import Facts
+from parallel_core.data.tokenizers.base import Facts, TokenizerOptions
 from parallel_core.data.tokenizers.json_files import read_json, token_ids
 from parallel_core.data.tokenizers.library import TokenizersTokenizer, library
-from parallel_core.data.tokenizers.options import TokenizerOptions
 
 END_OF_TEXT = "<|endoftext|>"
 

@@ -4,18 +4,43 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 from functools import cached_property
 from typing import Any
 
-from parallel_core.data.tokenizers import chat_template
-from parallel_core.data.tokenizers.added_token import AddedToken
 from parallel_core.data.tokenizers.as_transformers import as_transformers_reads, without_blanks
-from parallel_core.data.tokenizers.base import Facts, MegatronTokenizer
-from parallel_core.data.tokenizers.huggingface_folder import ROLES, HuggingFaceFolder, add
+from parallel_core.data.tokenizers.base import Facts, MegatronTokenizer, TokenizerOptions
+from parallel_core.data.tokenizers.huggingface_folder import ROLES, AddedToken, HuggingFaceFolder, add
 from parallel_core.data.tokenizers.library import TokenizersTokenizer, library
-from parallel_core.data.tokenizers.options import TokenizerOptions
 from parallel_core.data.tokenizers.own_code import OwnCodeTokenizer, is_trusted_code
 from parallel_core.data.tokenizers.sentence_piece_model import FLAG
+
+
+def render(template: str, variables: Mapping[str, Any]) -> str:
+    """The text of a conversation. Raises ValueError for a template that is damaged or refuses the conversation,
+    ConfigError without jinja2."""
+    jinja2 = library("HuggingFaceTokenizer", "jinja2")
+    sandbox = library("HuggingFaceTokenizer", "jinja2.sandbox")
+    environment = sandbox.ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+    )
+    environment.filters["tojson"] = _to_json
+    environment.globals.update(raise_exception=_refuse, strftime_now=lambda form: datetime.now().strftime(form))
+    # What transformers gives every template: a template asks whether they are there by their truth.
+    usual = {"tools": None, "documents": None}
+    try:
+        return environment.from_string(template).render(**usual, **variables)
+    except (jinja2.TemplateError, TypeError, ValueError, KeyError, ArithmeticError) as error:
+        raise ValueError(f"the chat template does not take this conversation ({error})") from error
+
+
+def _refuse(message: str) -> None:
+    raise ValueError(message)
+
+
+def _to_json(value: Any, indent: int | None = None, **more: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, indent=indent, **more)
+
 
 _LARGEST = 2**32 - 1
 """Of the ids that the package takes."""
@@ -105,7 +130,7 @@ class HuggingFaceTokenizer(TokenizersTokenizer):
         names: dict[str, Any] = {f"{role}_token": token.content for role, token in self._folder.named.items()}
         names["additional_special_tokens"] = [token.content for token in self._folder.additional]
         given = {"messages": messages, "add_generation_prompt": add_generation_prompt, **names, **variables}
-        return self.encode(chat_template.render(template, given))
+        return self.encode(render(template, given))
 
     def add_special_tokens(self, tokens: Sequence[str]) -> int:
         new = sum([add(self._vocab, len(self._folder.model_vocab), token) for token in tokens])

@@ -5,17 +5,44 @@ adds the tokens that `tokenizer_config.json` (or, if it names no ids, `special_t
 gives them their roles.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from parallel_core.data.tokenizers import slow_files
-from parallel_core.data.tokenizers.added_token import AddedToken
 from parallel_core.data.tokenizers.base import Facts
 from parallel_core.data.tokenizers.json_files import is_id, read_json, token_ids
 from parallel_core.data.tokenizers.sentence_piece_model import FLAG
 from parallel_core.data.tokenizers.slow_files import SLOW_CLASSES
+
+
+@dataclass(frozen=True)
+class AddedToken:
+    """A token that is found in text before anything else."""
+
+    content: str
+    special: bool = False
+    normalized: bool = True
+    """Whether it is looked for in the normalised text."""
+    lstrip: bool = False
+    rstrip: bool = False
+    single_word: bool = False
+
+    @staticmethod
+    def of(entry: Any, **default: bool) -> AddedToken:
+        """A token as a file describes it: its text, or an object with its properties. Raises ValueError if neither."""
+        given = {"content": entry} if isinstance(entry, str) else entry
+        if not isinstance(given, dict) or not isinstance(given.get("content"), str):
+            raise ValueError(f"expected a token, not {str(entry)[:40]!r}")
+        switches = ("special", "normalized", "lstrip", "rstrip", "single_word")
+        return AddedToken(
+            given["content"], **{**default, **{name: bool(given[name]) for name in switches if name in given}}
+        )
+
 
 ROLES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 """In the order in which transformers adds them."""

@@ -2,8 +2,7 @@
 
 from collections.abc import Sequence
 
-from parallel_core.data.tokenizers.base import Facts, MegatronTokenizer
-from parallel_core.data.tokenizers.options import TokenizerOptions
+from parallel_core.data.tokenizers.base import Facts, MegatronTokenizer, TokenizerOptions
 
 
 def facts(options: TokenizerOptions) -> Facts:

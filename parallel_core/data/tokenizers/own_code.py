@@ -5,10 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from parallel_core.data.tokenizers.base import Facts, MegatronTokenizer
+from parallel_core.data.tokenizers.base import Facts, MegatronTokenizer, TokenizerOptions
 from parallel_core.data.tokenizers.huggingface_folder import ROLES, has_tokenizer, pairs
 from parallel_core.data.tokenizers.library import library
-from parallel_core.data.tokenizers.options import TokenizerOptions
 from parallel_core.data.tokenizers.sentence_piece_model import FLAG
 
 

@@ -5,9 +5,8 @@ from dataclasses import dataclass, replace
 from math import ceil
 
 from parallel_core.data.tokenizers import gpt2_bpe, huggingface, null, sentence_piece, sft, tiktoken, word_piece
-from parallel_core.data.tokenizers.base import Facts, MegatronTokenizer
+from parallel_core.data.tokenizers.base import Facts, MegatronTokenizer, TokenizerOptions
 from parallel_core.data.tokenizers.library import missing_library
-from parallel_core.data.tokenizers.options import TokenizerOptions
 from parallel_core.findings import ConfigError, Finding
 
 

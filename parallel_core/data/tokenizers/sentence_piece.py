@@ -7,9 +7,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from parallel_core.data.tokenizers.base import Facts, MegatronTokenizer
+from parallel_core.data.tokenizers.base import Facts, MegatronTokenizer, TokenizerOptions
 from parallel_core.data.tokenizers.library import library
-from parallel_core.data.tokenizers.options import TokenizerOptions
 from parallel_core.data.tokenizers.sentence_piece_model import FLAG, SentencePieceModel, read_model
 
 _ROLES = {"<CLS>": "cls", "<SEP>": "sep", "<EOD>": "eod", "<MASK>": "mask"}

@@ -3,9 +3,8 @@
 from dataclasses import replace
 
 from parallel_core.data.tokenizers import huggingface
-from parallel_core.data.tokenizers.base import Facts
+from parallel_core.data.tokenizers.base import Facts, TokenizerOptions
 from parallel_core.data.tokenizers.huggingface_folder import HuggingFaceFolder
-from parallel_core.data.tokenizers.options import TokenizerOptions
 
 FORMATS: dict[str, str | None] = {
     "nemotron-h-aligned": "<SPECIAL_233>",

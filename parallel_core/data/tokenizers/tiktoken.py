@@ -7,10 +7,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from parallel_core.data.tokenizers.base import Facts, MegatronTokenizer
+from parallel_core.data.tokenizers.base import Facts, MegatronTokenizer, TokenizerOptions
 from parallel_core.data.tokenizers.json_files import read_json
 from parallel_core.data.tokenizers.library import library
-from parallel_core.data.tokenizers.options import TokenizerOptions
 
 FLAG = "--tokenizer-model"
 DEFAULT_VOCAB_SIZE = 131072

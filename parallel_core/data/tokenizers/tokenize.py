@@ -11,8 +11,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from parallel_core.data.tokenizers.base import TokenizerOptions
 from parallel_core.data.tokenizers.command_line import add_tokenizer_flags, tokenizer_options
-from parallel_core.data.tokenizers.options import TokenizerOptions
 from parallel_core.data.tokenizers.registry import build_tokenizer, facts, padded_vocab_size, training_vocab_size
 from parallel_core.system.command_line import command_line, ends_quietly, program
 

@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from parallel_core.data.tokenizers.as_transformers import without_blanks
-from parallel_core.data.tokenizers.base import Facts, MegatronTokenizer
+from parallel_core.data.tokenizers.base import Facts, MegatronTokenizer, TokenizerOptions
 from parallel_core.data.tokenizers.library import library
-from parallel_core.data.tokenizers.options import TokenizerOptions
 
 _ROLES = {"unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "pad": "[PAD]", "mask": "[MASK]"}
 _NO_CHARACTER = "\uf8ff"

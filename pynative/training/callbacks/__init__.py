@@ -4,10 +4,14 @@ from pynative.training.callbacks.base import Callback, TrainingState
 from pynative.training.callbacks.checkpoint import CheckpointCallback
 from pynative.training.callbacks.evaluation import EvaluationCallback
 from pynative.training.callbacks.exit import ExitCallback, SignalCallback
-from pynative.training.callbacks.experts import MoEDropRateCallback, SummaryMonitor, expert_callbacks
+from pynative.training.callbacks.experts import (
+    ColdHotExpertMonitor,
+    MoEDropRateCallback,
+    SummaryMonitor,
+    expert_callbacks,
+)
 from pynative.training.callbacks.finite import FiniteCallback, SkippedStepsCallback
 from pynative.training.callbacks.gradient_norms import GradientNormsCallback
-from pynative.training.callbacks.hot_experts import ColdHotExpertMonitor
 from pynative.training.callbacks.log import LogCallback
 from pynative.training.callbacks.memory import MemoryCallback
 from pynative.training.callbacks.metrics import MetricsCallback

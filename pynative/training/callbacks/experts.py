@@ -1,4 +1,4 @@
-"""What the log and files say of experts: how many tokens they drop, and how many each receives."""
+"""Experts in the log, in files and in checkpoints: how many tokens they drop, how many each receives, which are hot."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 
 from parallel_core.config import ModelConfig
+from parallel_core.config.moe import MoEConfig
 from parallel_core.step_figures import TOKENS_BEYOND, TOKENS_CHOSEN, TOKENS_ROUTED
 from pynative import parallel_state
+from pynative.moe.hot_experts import HotExpertLayers
 from pynative.startup.log import log
 from pynative.training.callbacks.base import Callback, TrainingState
-from pynative.training.callbacks.hot_experts import ColdHotExpertMonitor
 
 
 class MoEDropRateCallback(Callback):
@@ -122,3 +123,49 @@ def expert_callbacks(config: ModelConfig, output: Path, given: Sequence[Callback
 
 def _has(callbacks: Sequence[Callback], kind: type[Callback]) -> bool:
     return any(isinstance(callback, kind) for callback in callbacks)
+
+
+class ColdHotExpertMonitor(Callback):
+    """Has each layer's hot experts chosen anew before a checkpoint, which keeps the choice.
+
+    At powers of two and multiples of its step the training step itself chooses. Copies hold no state of their own, so
+    that it does not matter whether this stands before or after the callback that saves.
+
+    Args:
+        save_checkpoint_steps: they are chosen at its multiples; none or below 1: when the run's own checkpoints begin.
+        moe_config, hidden_size, ffn_hidden_size, expert_parallel, model_parallel: those of the model, which knows them
+            itself.
+    """
+
+    reads_parameters = False
+
+    def __init__(
+        self,
+        moe_config: MoEConfig | None = None,
+        hidden_size: int | None = None,
+        ffn_hidden_size: int | None = None,
+        expert_parallel: int | None = None,
+        model_parallel: int | None = None,
+        save_checkpoint_steps: int | None = None,
+    ) -> None:
+        self._save_interval = save_checkpoint_steps or 0
+        self._layers: HotExpertLayers | None = None
+        self._kept: dict[str, list[int]] = {}
+
+    def on_train_begin(self, state: TrainingState) -> None:
+        self._layers = state.step_cell.hot_experts
+        self._layers.take({int(number): tuple(hot) for number, hot in self._kept.items()})
+
+    def on_step_end(self, state: TrainingState) -> None:
+        if self._save_interval > 0 and state.iteration % self._save_interval == 0:
+            state.step_cell.hot_experts.choose()
+
+    def before_save(self, state: TrainingState) -> None:
+        state.step_cell.hot_experts.choose()
+
+    def state_dict(self) -> dict[str, Any]:
+        chosen = {} if self._layers is None else self._layers.chosen
+        return {"hot": {str(number): list(hot) for number, hot in chosen.items()}}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._kept = state["hot"]

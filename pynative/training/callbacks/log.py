@@ -5,14 +5,39 @@ import time
 from collections import deque
 from typing import Any
 
+import numpy as np
+
+from parallel_core.config import AllConfig
 from parallel_core.costs import training_flops
 from parallel_core.step_figures import logged, logged_by_layer
 from pynative import parallel_state
 from pynative.optimizer.statistics import ModelStatistics
 from pynative.startup.log import log
 from pynative.training.callbacks.base import Callback, TrainingState
-from pynative.training.callbacks.memory import peak_memory_mb
-from pynative.training.callbacks.peak import peak_tflops
+from pynative.training.callbacks.memory import is_on_cpu, peak_memory_mb
+
+_SIZE, _TRIES = 768, 3
+
+
+def peak_tflops(config: AllConfig) -> float | None:
+    """As --peak-tflops says; of a CPU what a product of float32 matrices by numpy reaches now, beside the other ranks;
+    none where nothing is known."""
+    given = config.training_config.log.peak_tflops
+    found = given or (_measured() if is_on_cpu() else None)
+    if found and parallel_state.get_global_rank() == 0:
+        log(f"MFU is a part of {found:.4g} TFLOP/s, {'as --peak-tflops says' if given else 'measured'}")
+    return found
+
+
+def _measured() -> float:
+    a = np.ones((_SIZE, _SIZE), np.float32)
+    seconds = []
+    for _ in range(_TRIES):
+        start = time.perf_counter()
+        a @ a
+        seconds.append(time.perf_counter() - start)
+    return 2e-12 * _SIZE**3 / min(seconds)
+
 
 _RECENT = 20  # iterations whose mean time the estimate of the time left is made from
 

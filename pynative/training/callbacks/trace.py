@@ -12,8 +12,7 @@ from parallel_core.numerics.dtypes import Array
 from parallel_core.schedules.actions import Backward, Forward, WeightGrad
 from parallel_core.system.files import replacing
 from parallel_core.trace import Kind, Span, chrome_json, summary
-from parallel_core.trace.planned import planned_bubble_share
-from parallel_core.trace.summary import PIPELINE
+from parallel_core.trace.summary import PIPELINE, planned_bubble_share
 from pynative import parallel_state
 from pynative.collectives import Group
 from pynative.collectives.trace import Count

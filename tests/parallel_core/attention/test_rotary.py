@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from parallel_core.attention.rope_scaling import llama3, yarn
-from parallel_core.attention.rotary import Rotary, inverse_frequencies
+from parallel_core.attention.rotary import Rotary, inverse_frequencies, llama3, yarn
 from parallel_core.blocks import LatentAttention
 from parallel_core.config.families import RopeScalingConfig
 from tests.support.engine import TINY, config_of

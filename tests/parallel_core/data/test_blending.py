@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parallel_core.data.blending import blending_index, exhaustive_blending_index
+from parallel_core.data.blended import blending_index, exhaustive_blending_index
 from parallel_core.data.dataset_config import normalize
 
 weights_of_parts = st.lists(st.floats(0.01, 1), min_size=1, max_size=5).map(normalize)

@@ -12,9 +12,9 @@ import pytest
 from mapping.plan import main, plan_of
 from mapping.suggest import suggest
 from parallel_core.planner import Plan
-from parallel_core.planner.drawing import draw
 from parallel_core.planner.failures import best_interval, goodput
 from parallel_core.planner.layouts import all_layouts, without_layout
+from parallel_core.planner.report import draw
 from parallel_core.planner.search import Bound
 
 pytestmark = pytest.mark.slow

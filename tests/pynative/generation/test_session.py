@@ -7,8 +7,7 @@ import pytest
 
 from parallel_core.data.from_config import tokenizer_options
 from parallel_core.data.tokenizers import MegatronTokenizer
-from parallel_core.data.tokenizers.base import Facts
-from parallel_core.data.tokenizers.options import TokenizerOptions
+from parallel_core.data.tokenizers.base import Facts, TokenizerOptions
 from tests.support.checkpoint_cases import unpack
 from tests.support.distributed import run
 from tests.support.engine import TINY, config_of, job

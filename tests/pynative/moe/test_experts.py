@@ -132,7 +132,7 @@ def test_any_layout_computes_what_one_rank_does(layout, form):
 
 def traced(backend, flags: str) -> tuple[dict[str, np.ndarray], list[str]]:
     """`through`, and what was done in which order."""
-    from pynative.moe.shared_experts import SharedExperts
+    from pynative.moe.moe_layer import SharedExperts
     from pynative.moe.token_dispatcher import AllToAllRoute
 
     order: list[str] = []
@@ -246,7 +246,7 @@ def test_shared_experts_are_one_feed_forward_block_that_all_tokens_pass():
 
 def shared_alone(backend, flags: str) -> dict[str, np.ndarray]:
     """Weights, biases far from zero among them, and the result of TOKENS."""
-    from pynative.moe.shared_experts import SharedExperts
+    from pynative.moe.moe_layer import SharedExperts
     from pynative.parameter import initialize_parameters, name_parameters, write_parameter
 
     config = config_of(flags, backend.world_size)

@@ -239,7 +239,7 @@ def dense_and_back(backend) -> tuple[list[np.ndarray], np.ndarray]:
     """Megatron's form of a routing with a dropped choice, made ours again; the gradient of the choices' weights."""
     from mindspore import Tensor
 
-    from pynative.moe.routing import Routing
+    from pynative.moe.router import Routing
     from pynative.tape import autograd
 
     weights, experts = np.array([[0.7, 0.2], [0.0, 0.9]], np.float32), np.array([[2, 0], [-1, 1]], np.int32)

@@ -87,7 +87,7 @@ def exchange_one(kind: str, layout: Layout, dispatcher: str, rank: int, bf16: bo
     from mindspore import from_numpy
 
     from pynative import parallel_state
-    from pynative.moe.routing import Routing
+    from pynative.moe.router import Routing
     from pynative.moe.token_dispatcher import MoETokenDispatcher
     from pynative.tape.autograd import backward, leaf, recording, take_gradient
     from tests.support.engine import config_of

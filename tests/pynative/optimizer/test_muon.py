@@ -37,7 +37,7 @@ def test_a_layout_trains_as_one_process(world, layout):
 
 def updates_of_modes(backend, axis: int, rows: tuple[int, ...]) -> list[np.ndarray]:
     """This rank's part of a matrix's update in each mode; the matrix alone and this rank's block alone."""
-    from pynative.optimizer.orthogonal import scaled_update
+    from pynative.optimizer.muon import scaled_update
 
     whole = normal(12, 20, seed=3)
     spec = ShardSpec(name="w", shape=whole.shape, cuts=(Cut(axis),), interleaved_rows=rows)
@@ -67,7 +67,7 @@ def test_modes_of_tensor_parallelism(axis, rows):
 
 def parts_of_fused(backend) -> tuple[np.ndarray, list[np.ndarray]]:
     """The update of a matrix that holds three, and those of the three."""
-    from pynative.optimizer.orthogonal import scaled_update
+    from pynative.optimizer.muon import scaled_update
 
     x, config = normal(12, 5, seed=4), MuonConfig(muon_fp32_matmul_prec="high")
     with job(backend, config_of(TINY, 1)):

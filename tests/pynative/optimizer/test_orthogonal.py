@@ -11,7 +11,7 @@ from parallel_core.config.gradient import GradientConfig
 from parallel_core.numerics.newton_schulz import COEFFICIENTS, coefficients
 from pynative.distributed.param_and_grad_buffer import ParamAndGradBuffers
 from pynative.optimizer import get_optimizer
-from pynative.optimizer.orthogonal import orthogonalized
+from pynative.optimizer.muon import orthogonalized
 from pynative.parameter import name_parameters
 from tests.support.assets import asset
 from tests.support.distributed import run

@@ -14,7 +14,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from parallel_core.config.tree import SECTIONS
-from parallel_core.data.tokenizers.options import TokenizerOptions
+from parallel_core.data.tokenizers.base import TokenizerOptions
 from parallel_core.recompute.plan import BY_STAGE, PATTERNS
 from tests.support.assets import ROOT
 

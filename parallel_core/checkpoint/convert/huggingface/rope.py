@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from parallel_core.attention.rope_scaling import ORIGINAL_LENGTHS
+from parallel_core.attention.rotary import ORIGINAL_LENGTHS
 from parallel_core.checkpoint.convert.huggingface.kinds import Group, Settings
 
 

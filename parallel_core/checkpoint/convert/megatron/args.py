@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from parallel_core.attention.rope_scaling import YARN_ORIGINAL_LENGTH
+from parallel_core.attention.rotary import YARN_ORIGINAL_LENGTH
 from parallel_core.checkpoint import networks
 from parallel_core.checkpoint.convert.model import Position
 from parallel_core.checkpoint.torch_files.pickles import StandIn, TypeName

@@ -8,8 +8,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import pytest
 
-from parallel_core.data.instruction.dataset import Collator, InstructionDataset
-from parallel_core.data.instruction.order import order_of_samples, split_bounds
+from parallel_core.data.instruction.dataset import Collator, InstructionDataset, order_of_samples, split_bounds
 from parallel_core.data.instruction.samples import Conversations, SampleRules, sampled
 from parallel_core.data.loader import build_step_loader
 from parallel_core.data.preprocess.command_line import main

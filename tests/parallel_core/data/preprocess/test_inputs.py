@@ -124,7 +124,7 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(tmp_path, 
     def missing(name):
         raise ImportError(name)
 
-    monkeypatch.setattr("parallel_core.data.preprocess.extra.import_module", missing)
+    monkeypatch.setattr("parallel_core.data.preprocess.opened.import_module", missing)
     for name, extra in {"a.jsonl.zst": "zstd", "a.parquet": "parquet"}.items():
         (tmp_path / name).write_bytes(b"x")
         with pytest.raises(ValueError, match=rf"pip install -e '\.\[{extra}\]'"):

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from mapping.flags import IGNORED, MAPPED, ROWS, Flag
 from mapping.flags.notations import parts
+from parallel_core.config.tree import path_of
 
 NO_FLAG = Flag("", None)
 """The row of a key that no flag says."""
@@ -87,6 +88,9 @@ ROW_OF: dict[str, Flag] = {}
 for _row in ROWS:
     if _row.dest not in ROW_OF or (_row.status == MAPPED != ROW_OF[_row.dest].status):
         ROW_OF[_row.dest] = _row
+
+PARTS_OF = {path_of("betas"): ("adam_beta1", "adam_beta2")}
+"""Path of a field -> the arguments that make it together, of which a flag may say one."""
 
 OTHER_NAMES = {
     "layernorm_epsilon": "norm_epsilon",

@@ -37,15 +37,16 @@ from parallel_core.data.epochs import Length, length_of_training
 from parallel_core.findings import Finding
 from parallel_core.no_effect import beyond_the_stages, without_effect
 
-_DEST = {row.target: row.dest for row in reversed(COPIED)}
-"""Path of a field that is copied -> the argument of its own flag."""
+_ROW = {row.target: row for row in reversed(COPIED)}
+"""Path of a field that is copied -> the row of its own flag."""
+_DEST = {path: row.dest for path, row in _ROW.items()} | {path_of("model_config.vocab_size"): "padded_vocab_size"}
+"""Path of a field that an argument says as it is -> the argument."""
 
 _DEFAULTS = {row.dest: row.default for row in reversed(ROWS)}
 """Argument -> its default; of several rows the first one's."""
 
 _SHOWN = {
     **_DEST,
-    path_of("model_config.vocab_size"): "padded_vocab_size",
     path_of("params_dtype"): "params_dtype",
     path_of("resume_training"): "resume_training",
 }
@@ -257,7 +258,8 @@ def _replaced(wins: Sequence[Given], given: Sequence[Given], args: Namespace) ->
 def _reason(entry: Given, of_fields: Mapping[str, str], args: Namespace) -> str:
     """Why a value does nothing: its key in a file, its field, or its argument beside others; empty if it acts."""
     with suppress(Unjudged):
-        return entry.reason or of_fields.get(entry.target) or entry.row.why_idle(args)
+        row = _ROW.get(entry.field, entry.row)
+        return entry.reason or of_fields.get(entry.target) or row.why_idle(args)
     return ""
 
 

@@ -33,7 +33,8 @@ def read(
     said = deepspeed.DeepSpeed.empty()
     yaml: list[Given] = []
     yaml_findings: list[Finding] = []
-    path_of_json, path_of_yaml = (_path(line, name) for name in ("deepspeed_config", "yaml_cfg"))
+    path_of_json, of_json = _deepspeed_file(line)
+    path_of_yaml = _path(line, "yaml_cfg")
     if path_of_json is not None:
         said = deepspeed.read(path_of_json)
     if path_of_yaml is not None:
@@ -47,7 +48,7 @@ def read(
             unread=line.unread,
             extra=line.extra,
             autos=said.autos,
-            findings=[*line.findings, *said.findings, *yaml_findings],
+            findings=[*line.findings, *of_json, *said.findings, *yaml_findings],
             world_size=world_size or world_size_of_environment() or (1 if path_of_yaml is None else None),
             rank=rank,
             read_vocabulary=check_files if read_vocabulary is None else read_vocabulary,
@@ -57,7 +58,17 @@ def read(
     )
 
 
-def _path(line: CommandLine, argument: str) -> str | None:
+def _deepspeed_file(line: CommandLine) -> tuple[str | None, list[Finding]]:
+    """The path by either of its flags, and what is wrong with them."""
+    path, listed = _path(line, "deepspeed_config"), _path(line, "deepspeed")
+    named = {path, *(listed or ())} - {None}
+    if listed is None or len(named) == 1:
+        return next(iter(named), None), []
+    rule = "needs the path of one configuration file, here or at --deepspeed-config"
+    return None, [Finding("--deepspeed", " ".join(listed) or None, rule, "say it once")]
+
+
+def _path(line: CommandLine, argument: str) -> Any:
     """The configuration file that a command line names."""
     typed = (entry.value for entry in reversed(line.given) if entry.row.dest == argument)
     return next(typed, line.extra.get(argument))

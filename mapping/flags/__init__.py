@@ -12,7 +12,13 @@ FILES = group(
     "Configuration files",
     (
         value("--yaml-cfg=str", help="A configuration file that holds what flags would say."),
-        value("--deepspeed-config=str", help="A DeepSpeed configuration file: batch sizes, precision, optimizer."),
+        value(
+            "--deepspeed-config|--deepspeed_config=str",
+            help="A DeepSpeed configuration file: batch sizes, precision, optimizer.",
+        ),
+        value(
+            "--deepspeed=str*", help="The same as HuggingFace's Trainer says it; a switch beside --deepspeed-config."
+        ),
     ),
 )
 """Flags that name them."""

@@ -37,6 +37,22 @@ def summary(value: Any, entries: Entries) -> Values | str:
     return parts({**_SUMMARY, "collect_freq": _other_frequency} if of_tensors else _SUMMARY)(value, entries)
 
 
+_HOT_EXPERTS = parts(
+    {
+        "hidden_size": repeats("model_config.hidden_size"),
+        "ffn_hidden_size": repeats("model_config.ffn_hidden_size"),
+        "expert_parallel": repeats("expert_model_parallel_size"),
+        "model_parallel": repeats("tensor_model_parallel_size"),
+        "save_checkpoint_steps": nothing("hot experts are chosen anew before each checkpoint"),
+    }
+)
+
+
+def hot_experts(value: Any, entries: Entries) -> Values | str:
+    """Sizes of the model, which it knows itself."""
+    return _HOT_EXPERTS(value, entries) if value else "moe_config.hot_expert_num says it"
+
+
 CALLBACKS: dict[str, Meaning] = {
     "MoEDropRateCallback": beside_fields(
         {"moe_log_drop_rate": True},
@@ -48,7 +64,7 @@ CALLBACKS: dict[str, Meaning] = {
         },
     ),
     "SummaryMonitor": summary,
-    "ColdHotExpertMonitor": nothing("moe_config.hot_expert_num says it"),
+    "ColdHotExpertMonitor": hot_experts,
     "MFLossMonitor": parts({"per_print_times": to("log_interval")}),
     "ObsMonitor": nothing("checkpoints are written where output_dir says"),
     "CheckpointMonitor": parts(

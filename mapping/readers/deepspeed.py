@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mapping.flags import Flag
-from mapping.given import ROW_OF, Given
+from mapping.given import PARTS_OF, ROW_OF, Given
 from mapping.readers.meaning import Entries, Meaning, Values, each, nothing, to, unknown, words
 from parallel_core.config import AllConfig
 from parallel_core.config.base import Unknown
@@ -212,6 +212,9 @@ def read(path: str) -> DeepSpeed:
     """The values of a file, what it leaves to the flags, and what is wrong with it."""
     try:
         content = _loads(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        fix = "give the path of an existing one"
+        return DeepSpeed.empty(Finding("--deepspeed-config", path, "there is no such file", fix))
     except (OSError, ValueError) as error:
         return DeepSpeed.empty(Finding("--deepspeed-config", path, f"cannot be read: {error}", "mend the file"))
     if not isinstance(content, dict):
@@ -277,6 +280,8 @@ def resolved(autos: Sequence[Auto], config: AllConfig) -> tuple[list[str], list[
     notes, findings = [], []
     for key, row in autos:
         value = attrgetter(row.target)(config)
+        if row.target in PARTS_OF:
+            value = value[PARTS_OF[row.target].index(row.dest)]
         may_be_none = row.dest == "loss_scale"
         if isinstance(value, Unknown) or (value is None and not may_be_none):
             findings.append(Finding(key, "auto", "nothing says it", f"give {row.name}"))

@@ -86,6 +86,33 @@ def cold_hot_experts(value: Any, entries: Entries) -> Values:
     return {"": Demand(value, "hot_expert_num", bool, rule, "add it")} if value else {"hot_expert_num": 0}
 
 
+_STEPS = ("runner_config.gradient_accumulation_steps", "gradient_accumulation_steps")
+_MICRO_BATCHES = ("parallel_config.micro_batch_num", "dataset_config.micro_batch_num")
+_STAGES = ("parallel_config.pipeline_stage", "parallel_config.pipeline_model_parallel_size")
+
+
+def _of(entries: Entries, keys: tuple[str, ...]) -> Any:
+    """The value of the first of these keys that is there."""
+    return next((entries[key] for key in keys if entries.get(key) is not None), None)
+
+
+def _counts_micro_batches(others: tuple[str, ...], in_pipelines: bool) -> Meaning:
+    """One of two keys for the micro-batches of a step: a 1 beside the `others` is what holds without it, and in a
+    pipeline `micro_batch_num` alone counts."""
+
+    def read(value: Any, entries: Entries) -> Values | str:
+        other, is_pipelined = _of(entries, others), _of(entries, _STAGES) not in (None, 1)
+        counts = other is None or (is_pipelined and in_pipelines)
+        if counts or not (is_pipelined or value == 1 != other):
+            return {"micro_batch_num": value}
+        return f"{others[0].rpartition('.')[2]} {other} says it"
+
+    return read
+
+
+_accumulation, _micro_batch_num = _counts_micro_batches(_MICRO_BATCHES, False), _counts_micro_batches(_STEPS, True)
+
+
 _LAZY_INLINE = (
     "lazy_inline use_lazy_inline enable_lazy_inline ENABLE_LAZY_INLINE enable_lazy_inline_no_pipeline "
     "ENABLE_LAZY_INLINE_NO_PIPELINE"
@@ -164,7 +191,7 @@ _PARALLEL: dict[str, Meaning] = {
     "expert_parallel": to("expert_model_parallel_size"),
     "context_parallel": to("context_parallel_size"),
     "use_seq_parallel": to("sequence_parallel"),
-    "micro_batch_num": to("micro_batch_num"),
+    "micro_batch_num": _micro_batch_num,
     "pp_interleave_num": to("virtual_pipeline_model_parallel_size"),
     "deterministic_mode": to("deterministic_mode"),
     "recv_dtype": types.either("stages send each other what they compute, in its type"),
@@ -180,6 +207,7 @@ _PARALLEL: dict[str, Meaning] = {
     f"recompute_config.{_GATHERED_AGAIN}": to(_GATHERED_AGAIN),
 }
 _DATASET: dict[str, Meaning] = {
+    "micro_batch_num": _micro_batch_num,
     "dataset_dir": nothing("data is given by data_path, or by the script's own loader"),
     "data_layout": words(dict.fromkeys(("BSH", "SBH"), "the order of dimensions inside does not change the result")),
     "shuffle": lambda value, entries: {"dataloader_type": "cyclic"} if value else "data is read in its order",
@@ -229,7 +257,6 @@ def _under(section: str, table: Mapping[str, Meaning]) -> dict[str, Meaning]:
     return {f"{section}.{key}": meaning for key, meaning in table.items()}
 
 
-_ACCUMULATION = to("micro_batch_num")
 EARLIER: dict[str, Meaning] = {
     **_under("model_config", _MODEL),
     **_under("training_config", _TRAINING),
@@ -245,12 +272,12 @@ EARLIER: dict[str, Meaning] = {
         {
             "epochs": to("epochs"),
             "batch_size": to("dataset_config.batch_size"),
-            "gradient_accumulation_steps": _ACCUMULATION,
+            "gradient_accumulation_steps": _accumulation,
             **each("sink_mode sink_size", nothing(_STATIC_GRAPH)),
         },
     ),
     **CLIPPING,
-    "gradient_accumulation_steps": _ACCUMULATION,
+    "gradient_accumulation_steps": _accumulation,
     "type": RUNNER["type"],
     "arch": nothing(_BY_SCRIPT),
     **each("callback callbacks", callbacks),

@@ -5,7 +5,7 @@ from typing import Any
 
 from mapping.derive.fields import DERIVED
 from mapping.flags import ROWS, Flag
-from mapping.given import ROW_OF, Demand, Given
+from mapping.given import PARTS_OF, ROW_OF, Demand, Given
 from mapping.readers.callbacks import BY_DEFAULT
 from mapping.readers.command_line import Unreadable, taken
 from mapping.readers.earlier_keys import EARLIER
@@ -110,19 +110,15 @@ def meant(
         try:
             made = Given(f"{key}{place}", coerced(path, part), field=path, source=source, reason=ALWAYS.get(path, ""))
             made = made._replace(is_default=part is value and made.value == OPTIONS[path].default)
-            given += [made] if path not in _IN_PARTS else _in_parts(made)
+            given += [made] if path not in PARTS_OF else _in_parts(made)
         except ValueError as error:
             findings.append(_wrong(f"{key}{place}", part, path, source, error))
     return given, findings
 
 
-_IN_PARTS = {path_of("betas"): ("adam_beta1", "adam_beta2")}
-"""Path of a field -> the arguments that make it together, of which a flag may say one."""
-
-
 def _in_parts(whole: Given) -> list[Given]:
     """A field's value as its arguments'. Raises ValueError if it has another number of parts."""
-    rows = [ROW_OF[name] for name in _IN_PARTS[whole.field]]
+    rows = [ROW_OF[name] for name in PARTS_OF[whole.field]]
     if len(whole.value) != len(rows):
         raise Unreadable(str(whole.value), f"must be {len(rows)} numbers")
     parts = zip(whole.value, rows, strict=True)
@@ -136,7 +132,11 @@ def shown_value(value: Any) -> Any:
 
 def wrong_type(key: str, value: Any, path: str, source: str) -> Finding:
     wanted = OPTIONS[path].type
-    rule = "must be true, false, a number or a list" if wanted is Any else f"must be of type {type_name(wanted)}"
+    rule = (
+        "must be true, false, a list, or patterns with lists"
+        if wanted is Any
+        else f"must be of type {type_name(wanted)}"
+    )
     return Finding(key, repr(value), rule, "change it", source)
 
 

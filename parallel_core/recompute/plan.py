@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -310,10 +311,13 @@ def wrong_settings(
 
 
 def _unknown_pattern(flag: str, pattern: str, there: LayerParts) -> Iterator[Finding]:
+    fix, escaped = "change the pattern", re.sub(r"(?<!\\)\.(?![*+?])", r"\.", pattern)
     try:
         names = ", ".join(part.name for part in there.parts)
         rule = None if there.matching(pattern) else f"matches no module; those of a layer are {names}"
+        if rule and there.matching(escaped):
+            rule, fix = "matches no module: names are separated by an escaped full stop", f"write {escaped}"
     except ValueError as error:
         rule = str(error)
     if rule:
-        yield Finding(flag, pattern, rule, "change the pattern")
+        yield Finding(flag, pattern, rule, fix)

@@ -398,6 +398,7 @@ IDLE = [
     ("--use-precision-aware-optimizer", "", "--o2-optimizer", "--exp-avg-dtype"),
     ("--share-mtp-embedding-and-output-weight", f"{ROTARY} --mtp-num-layers 1", None, "--mtp-num-layers"),
     ("--model_name_or_path x", "--resume_from_checkpoint y", None, "--resume_from_checkpoint"),
+    ("--position-embedding-type learned_absolute", "--use-rotary-position-embeddings", "", "--use-rotary-position-emb"),
     ("--make-vocab-size-divisible-by 8", "--padded-vocab-size 512", "", "--padded-vocab-size"),
     ("--patch-tokenizer-type Qwen2Tokenizer", "--tokenizer-type NullTokenizer", "--load x", "--tokenizer-type"),
     ("--use-rope-scaling", f"{LATENT} --rotary-scaling-factor 4", ROTARY, "--rope-type"),

@@ -24,9 +24,13 @@ ACTING = Acting(
         **{f"--{name}": {"default": None} for name in _LEFT_OPEN},
         "--normalization": {"choices": ("LayerNorm", "RMSNorm")},
         **as_switch("--no-post-layer-norm", "Leave the last layer's output as it is."),
-        "--position-embedding-type": refusing(
-            "use learned_absolute, rope, alibi or none", "mrope", "relative", "deepseek4", also=("yarn",)
-        ),
+        "--position-embedding-type": {
+            **refusing("use learned_absolute, rope, alibi or none", "mrope", "relative", "deepseek4", also=("yarn",)),
+            "idle": (
+                lambda args: args.use_rotary_position_embeddings and args.position_embedding_type != "rope",
+                "as in Megatron, --use-rotary-position-embeddings goes before it",
+            ),
+        },
         "--rope-scaling-type": refusing("use llama3, yarn, longrope or dynamic", "plm"),
         **{f"--beta-{end}": {"type": int} for end in ("fast", "slow")},
         **dict.fromkeys(("--long-factor", "--short-factor"), read_by(numbers)),

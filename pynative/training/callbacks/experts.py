@@ -75,7 +75,7 @@ class SummaryMonitor(Callback):
 
     Args:
         keep_default_action: MindSpore's other records; there are none.
-        collect_freq: every how many steps, unless collect_tensor_freq says it.
+        collect_freq: every how many steps, at least 1, unless collect_tensor_freq says it.
         export_options: {"tensor_format": "npy"}.
     """
 
@@ -91,7 +91,10 @@ class SummaryMonitor(Callback):
     ) -> None:
         if (export_options or {}).get("tensor_format", "npy") != "npy":
             raise ValueError(f"SummaryMonitor: export_options {export_options}: the format is npy")
-        self.directory, self.interval = Path(summary_dir), collect_tensor_freq or collect_freq
+        self.directory = Path(summary_dir)
+        self.interval = collect_freq if collect_tensor_freq is None else collect_tensor_freq
+        if self.interval < 1:
+            raise ValueError(f"SummaryMonitor: every {self.interval} steps: must be at least 1; change it")
 
     def on_train_begin(self, state: TrainingState) -> None:
         if parallel_state.get_global_rank() == 0:
@@ -113,7 +116,7 @@ def expert_callbacks(config: ModelConfig, output: Path, given: Sequence[Callback
         return found
     if monitors.moe_log_drop_rate and not _has(given, MoEDropRateCallback):
         found.append(MoEDropRateCallback.of(config))
-    if monitors.save_token_distribution:
+    if monitors.save_token_distribution and not _has(given, SummaryMonitor):
         directory = monitors.summary_dir or output / "token_distribution"
         found.append(SummaryMonitor(directory, collect_freq=monitors.summary_collect_freq))
     if config.moe_config.hot_expert_num and not _has(given, ColdHotExpertMonitor):
@@ -133,8 +136,7 @@ class ColdHotExpertMonitor(Callback):
 
     Args:
         save_checkpoint_steps: they are chosen at its multiples; none or below 1: when the run's own checkpoints begin.
-        moe_config, hidden_size, ffn_hidden_size, expert_parallel, model_parallel: those of the model, which knows them
-            itself.
+        moe_config, hidden_size, ffn_hidden_size, expert_parallel, model_parallel: the model's, or none.
     """
 
     reads_parameters = False
@@ -148,11 +150,30 @@ class ColdHotExpertMonitor(Callback):
         model_parallel: int | None = None,
         save_checkpoint_steps: int | None = None,
     ) -> None:
+        self._given = {
+            "hot_expert_num": None if moe_config is None else moe_config.hot_expert_num,
+            "hidden_size": hidden_size,
+            "ffn_hidden_size": ffn_hidden_size,
+            "expert_parallel": expert_parallel,
+            "model_parallel": model_parallel,
+        }
         self._save_interval = save_checkpoint_steps or 0
         self._layers: HotExpertLayers | None = None
         self._kept: dict[str, list[int]] = {}
 
     def on_train_begin(self, state: TrainingState) -> None:
+        model, parallel = state.config.model_config, state.config.parallel_config
+        described = {
+            "hot_expert_num": model.moe_config.hot_expert_num,
+            "hidden_size": model.hidden_size,
+            "ffn_hidden_size": model.ffn_hidden_size,
+            "expert_parallel": parallel.expert_model_parallel_size,
+            "model_parallel": parallel.tensor_model_parallel_size,
+        }
+        wrong = {name: value for name, value in described.items() if self._given[name] not in (None, value)}
+        if wrong:
+            given = ", ".join(f"{name}={self._given[name]}" for name in wrong)
+            raise ValueError(f"ColdHotExpertMonitor({given}): the model has {wrong}; give these, or leave them out")
         self._layers = state.step_cell.hot_experts
         self._layers.take({int(number): tuple(hot) for number, hot in self._kept.items()})
 

@@ -99,6 +99,36 @@ def test_auto_is_what_the_flags_say_and_is_logged(reading_with):
     ]
 
 
+def test_autos_of_one_field_are_its_parts(reading_with):
+    """The betas are one option and two flags."""
+    found = reading_with({"optimizer": {"type": "AdamW", "params": {"betas": "auto"}}}, "--adam-beta1 0.8")
+    assert found.notes == [f"optimizer.params.betas auto: --adam-{name}" for name in ("beta1 0.8", "beta2 0.999")]
+
+
+@pytest.mark.parametrize(
+    ("flags", "clips"),
+    [
+        ("--deepspeed {path}", 0.3),
+        ("--deepspeed --deepspeed_config {path}", 0.3),
+        ("--deepspeed {path} --deepspeed-config {path}", 0.3),
+        ("--deepspeed", None),
+        ("--deepspeed {path} other.json", None),
+        ("--deepspeed other.json --deepspeed-config {path}", None),
+        ("--deepspeed {path}x", None),
+    ],
+)
+def test_a_file_is_named_as_a_trainer_does(tmp_path, flags, clips):
+    """A path, or a switch beside the other flag; several files, none, and one that is not there are named."""
+    path = tmp_path / "deepspeed.json"
+    path.write_text(json.dumps({"gradient_clipping": 0.3}))
+    found = read([*line(), *flags.format(path=path).split()])
+    if clips is None:
+        (error,) = found.errors
+        assert error.startswith("--deepspeed") and ("one configuration file" in error or "no such file" in error)
+    else:
+        assert found.errors == [] and found.config.optimizer_config.clip_grad == clips
+
+
 @pytest.mark.parametrize(
     ("keys", "flags", "others", "field"),
     [

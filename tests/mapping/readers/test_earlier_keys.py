@@ -181,7 +181,7 @@ def test_a_key_of_the_earlier_system_fills_its_field(section, content, field, va
         ("model_config", {"softmax_compute_dtype": "nonsense"}, "must be one of float32"),
         ("model_config", {"layernorm_compute_type": "nonsense"}, "must be one of float32"),
         ("runner_wrapper", {"use_clip_grad": "False"}, "must be true or false"),
-        ("recompute_config", {"recompute": "x"}, "must be true, false, a number or a list"),
+        ("recompute_config", {"recompute": "x"}, "must be true, false, a list, or patterns with"),
         ("runner_wrapper", {"scale_sense": 1024}, "must hold keys with values"),
         ("runner_wrapper", {"scale_sense": {"type": "FixedLossScaleUpdateCell"}}, "needs a loss_scale_value above 0"),
         (
@@ -206,6 +206,9 @@ def test_a_key_of_the_earlier_system_fills_its_field(section, content, field, va
         ("callbacks", [{"type": "MoEDropRateCallback", "expert_num": 99}], "[0].expert_num 99: the model has 0"),
         ("callback", {"type": "MoEDropRateCallback", "num_layers": 77}, ".num_layers 77: the model has "),
         ("callback", [{"type": "MoEDropRateCallback", "mtp_depth": 1}], "[0].mtp_depth 1: the model has 0"),
+        ("callbacks", [{"type": "ColdHotExpertMonitor", "hidden_size": 77}], "[0].hidden_size 77: the model has "),
+        ("callbacks", [{"type": "ColdHotExpertMonitor", "expert_parallel": 8}], "[0].expert_parallel 8: the model has"),
+        ("callbacks", [{"type": "ColdHotExpertMonitor", "save_steps": 8}], "knows hidden_size, "),
         ("callbacks", [{"type": "SummaryMonitor", "collect_freq": 0}], "[0].collect_freq 0: must be at least 1"),
         ("callbacks", [{"type": "SummaryMonitor", "collect_tensor_freq": 0}], "[0].collect_tensor_freq 0: must be at"),
         (
@@ -230,6 +233,29 @@ def test_what_a_key_cannot_say_is_refused_by_its_name(section, content, rule):
         init_configs_from_dict(sections(**{section: content}))
     (error,) = caught.value.errors
     assert error.startswith(section) and rule in error
+
+
+@pytest.mark.parametrize("section", ["parallel_config", "dataset_config"])
+@pytest.mark.parametrize(
+    ("steps", "micro_batches", "stages", "counts"),
+    [(4, 2, 2, 2), (4, 1, 2, 1), (1, 2, 1, 2), (4, 1, 1, 4), (4, None, 2, 4), (1, 1, 1, 1), (4, 4, 1, 4)],
+)
+def test_accumulation_steps_are_micro_batches_unless_a_pipeline_has_its_own(
+    section, steps, micro_batches, stages, counts
+):
+    """In a pipeline `micro_batch_num` counts, as documented; else a 1, which is the default, contradicts nothing."""
+    content = sections(**{section: {"micro_batch_num": micro_batches}})
+    content.setdefault("parallel_config", {})["pipeline_stage"] = stages
+    config = init_configs_from_dict({**content, "runner_config": {"gradient_accumulation_steps": steps}})
+    assert config.dataset_config.micro_batch_num == counts
+
+
+def test_a_key_does_nothing_where_its_flag_does_not(capsys):
+    """`divided_by` beside `padded_size`, as the documents' own file has both."""
+    content = nested()
+    content["model_config"]["llm"]["tokenizer"] |= {"padded_size": 160, "divided_by": 32}
+    assert init_configs_from_dict(content).model_config.vocab_size == 160
+    assert "ignored: model_config.llm.tokenizer.divided_by: no effect: the rows of" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("key", sorted(EARLIER))

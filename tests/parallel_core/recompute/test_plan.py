@@ -209,6 +209,7 @@ def test_patterns_match_whole_names(pattern, modules):
     [
         ({"recompute": [1, 2]}, "must be true, false, a list of 5 stages' layers, or for 2 chunks"),
         ({"select_recompute": ["feed_forwrad"]}, "matches no module; those of a layer are input_layernorm, self_att"),
+        ({"select_recompute": ["feed_forward.mul"]}, "names are separated by an escaped full stop"),
         ({"select_recompute": {"(": True}}, "is no regular expression"),
         (
             {"select_comm_recompute": ["mlp"]},

@@ -103,6 +103,8 @@ def test_runs_are_merged_and_models_are_not(tmp_path):
 
 
 def test_another_format_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="every 0 steps"):
+        SummaryMonitor(tmp_path, collect_freq=0)
     with pytest.raises(ValueError, match="npy"):
         SummaryMonitor(tmp_path, export_options={"tensor_format": "txt"})
 
@@ -185,8 +187,18 @@ def test_a_callback_that_a_script_gives_takes_the_place_of_the_flags(tmp_path):
     config = config_of(flags, 1).model_config
     kinds = [type(callback) for callback in expert_callbacks(config, tmp_path, [])]
     assert kinds == [MoEDropRateCallback, SummaryMonitor, ColdHotExpertMonitor]
-    given = [MoEDropRateCallback(4, 2.0, 2, 0), ColdHotExpertMonitor()]
-    assert [type(callback) for callback in expert_callbacks(config, tmp_path, given)] == [SummaryMonitor]
+    given = [MoEDropRateCallback(4, 2.0, 2, 0), ColdHotExpertMonitor(), SummaryMonitor(tmp_path)]
+    assert expert_callbacks(config, tmp_path, given) == []
+
+
+@pytest.mark.parametrize("wrong", [{"hidden_size": 77}, {"ffn_hidden_size": 77}, {"expert_parallel": 8}, None])
+def test_hot_experts_of_another_model_are_refused(wrong):
+    """Sizes that a script says are the model's; a configuration with other hot experts is another model's, too."""
+    config = config_of(f"{MOE} --moe-expert-capacity-factor 2 --hot-expert-num 1", 1)
+    others = config_of(f"{MOE} --moe-expert-capacity-factor 2 --hot-expert-num 2", 1).moe_config
+    monitor = ColdHotExpertMonitor(**wrong or {"moe_config": others})
+    with pytest.raises(ValueError, match=next(iter(wrong or {"hot_expert_num": 2}))):
+        monitor.on_train_begin(SimpleNamespace(config=config))
 
 
 @pytest.mark.parametrize(

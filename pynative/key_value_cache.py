@@ -97,7 +97,8 @@ class Cache:
     def angles(self, rotary: Rotary) -> tuple[Tensor, Tensor]:
         """Cosine and sine [1, b, r] of the one new token's position in each text."""
         if rotary not in self._angles:
-            cos, sin = rotary.tables(tuple(range(p, p + 1) for p in self.positions[0].tolist()))
+            places = tuple(range(p, p + 1) for p in self.positions[0].tolist())
+            cos, sin = rotary.of_text(int(self.lengths.max())).tables(places)
             self._angles[rotary] = from_numpy(cos[None]), from_numpy(sin[None])
         return self._angles[rotary]
 

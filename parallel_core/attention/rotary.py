@@ -36,6 +36,8 @@ class Rotary:
     """Neighbours (2i, 2i+1) form a pair, instead of (i, i + r/2)."""
     magnitude: float = 1.0
     """Cosines and sines are multiplied by it."""
+    within: tuple[int, Rotary] | None = None
+    """A length, and the rotary embedding of texts that are not longer: LongRoPE's, where sequences may be longer."""
 
     @classmethod
     def of(cls, config: ModelConfig) -> Rotary | None:
@@ -43,6 +45,11 @@ class Rotary:
         if not config.use_rotary_embedding:
             return None
         return cls.of_width(config, config.kv_channels, config.rotary_interleaved)
+
+    @classmethod
+    def of_model(cls, config: ModelConfig) -> Rotary | None:
+        """That of whichever attention the configuration has."""
+        return cls.of_latent_attention(config) if config.multi_latent_attention.enabled else cls.of(config)
 
     @classmethod
     def of_latent_attention(cls, config: ModelConfig) -> Rotary:
@@ -53,9 +60,20 @@ class Rotary:
     def of_width(cls, config: ModelConfig, width: int, interleaved: bool) -> Rotary:
         """That of heads of which `width` channels may rotate."""
         plain = inverse_frequencies(width, config.rotating_share, config.rotary_base)
-        frequencies, magnitude = stretched(plain, config)
         scale = 1.0 / (config.rotary_seq_len_interpolation_factor or 1.0)
-        return cls(tuple(frequencies.tolist()), scale, interleaved, magnitude)
+
+        def of_length(length: int, within: tuple[int, Rotary] | None = None) -> Rotary:
+            frequencies, magnitude = stretched(plain, config, length)
+            return cls(tuple(frequencies.tolist()), scale, interleaved, magnitude, within)
+
+        original = config.rope_scaling.original_max_position_embeddings or config.max_position_embeddings
+        if config.rope_scaling.type != "longrope" or config.seq_length <= original:
+            return of_length(config.seq_length)
+        return of_length(config.seq_length, (original, of_length(original)))
+
+    def of_text(self, length: int) -> Rotary:
+        """That of a text of so many tokens, by itself; a run trains all sequences alike."""
+        return self if self.within is None or length > self.within[0] else self.within[1]
 
     def tables(self, positions: Ranges) -> tuple[Array, Array]:
         """Cosine and sine of the angles of these positions, float32 [s, r] each."""
@@ -72,8 +90,9 @@ ORIGINAL_LENGTHS = {"llama3": LLAMA3_ORIGINAL_LENGTH, "yarn": YARN_ORIGINAL_LENG
 """Megatron's, where none is given."""
 
 
-def stretched(frequencies: Array, config: ModelConfig) -> tuple[Array, float]:
-    """The frequencies as the configuration stretches them, and what cosines and sines are multiplied with."""
+def stretched(frequencies: Array, config: ModelConfig, length: int) -> tuple[Array, float]:
+    """The frequencies as the configuration stretches them for sequences of a length, and what cosines and sines are
+    multiplied with."""
     scaling = config.rope_scaling
     match scaling.type:
         case "llama3":
@@ -83,10 +102,10 @@ def stretched(frequencies: Array, config: ModelConfig) -> tuple[Array, float]:
             sharpened = yarn_magnitude(factor, scaling.mscale) / yarn_magnitude(factor, scaling.mscale_all_dim)
             return yarn(frequencies, scaling, config.rotary_base, factor), sharpened
         case "longrope":
-            return longrope(frequencies, scaling, config.seq_length, config.max_position_embeddings)
+            return longrope(frequencies, scaling, length, config.max_position_embeddings)
         case "dynamic":
             original = scaling.original_max_position_embeddings or config.max_position_embeddings
-            return dynamic(frequencies, config.rotary_factor, config.seq_length / original), 1.0
+            return dynamic(frequencies, config.rotary_factor, length / original), 1.0
     return frequencies, 1.0
 
 

@@ -1,7 +1,6 @@
 """What a mixture of experts is made of, and what is told of a run's."""
 
 from dataclasses import dataclass
-from typing import Any
 
 from parallel_core.config.base import Config, concern, option, section
 
@@ -41,7 +40,7 @@ class MoEConfig(Config):
 
     num_experts: int | None = option("--num-experts", None, at_least=1)
     """Experts of a layer; none: feed-forward blocks are dense."""
-    moe_layer_freq: Any = option("--moe-layer-freq", 1)
+    moe_layer_freq: int | list[int] = option("--moe-layer-freq", 1)
     """Every how many layers one has experts, or a list with 1 for such layers and 0 for dense ones."""
     moe_ffn_hidden_size: int = option("--moe-ffn-hidden-size", None, at_least=1)
     """Width of one expert; `ffn_hidden_size` if not given."""

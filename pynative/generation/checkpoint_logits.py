@@ -20,6 +20,7 @@ from parallel_core.findings import exit_code
 from parallel_core.numerics.dtypes import Array
 from parallel_core.system.command_line import command_line
 from pynative.checkpointing import load_model
+from pynative.key_value_cache import generating
 from pynative.tape.autograd import no_grad
 from pynative.training.utils import set_parallel_context
 from pynative.transformer.gpt_model import GPTModel
@@ -36,7 +37,7 @@ def logits_of(directory: Path, ids: Array) -> Array:
     load_model(directory, model)
     model.set_train(False)
     positions = np.broadcast_to(np.arange(ids.shape[1], dtype=np.int32), ids.shape)
-    with no_grad():
+    with no_grad(), generating(None):
         return model(Tensor(ids), Tensor(positions), None).asnumpy()
 
 

@@ -10,6 +10,7 @@ import mindspore
 import numpy as np
 from mindspore import Tensor, nn
 
+from parallel_core.attention.rotary import Rotary
 from parallel_core.context import SequenceLayout
 from parallel_core.numerics.dtypes import Array
 from pynative import kernels, parallel_state
@@ -41,17 +42,26 @@ class Forward:
         caches = use_cache and self.shards == 1 and not self.config.sparse_attention.enabled
         self.cache = Cache(min(longest, self.window)) if caches else None
         self._decoder: Decoder | None = None
+        self._rotary = Rotary.of_model(self.config)
 
     def __call__(self, texts: Texts) -> Array | None:
         """float32 [b, ids of the tokenizer], the same on all ranks of the last stage; None on the others."""
         lengths = np.array([len(text) for text in texts], np.int32)
         if self.cache is not None and lengths.max() > self.cache.capacity:
             self.cache = None
+        elif self.cache is not None and self._turns_otherwise(self.cache.lengths, lengths):
+            self.cache, self._decoder = Cache(self.cache.capacity), None
         with generating(self.cache):
             if self.cache is None:
                 return self._through([text[-self.window :] for text in texts])
             self.cache.begin(lengths)
             return self._through([text[-1:] for text in texts] if self.cache.continues else texts)
+
+    def _turns_otherwise(self, before: Array, lengths: Array) -> bool:
+        """Whether keys of texts that have become so long would have turned otherwise from the first one on."""
+        if self._rotary is None or not before.size:
+            return False
+        return self._rotary.of_text(int(before.max())) != self._rotary.of_text(int(lengths.max()))
 
     def _through(self, texts: Texts) -> Array | None:
         """Hidden states of these tokens go through the stages."""

@@ -48,6 +48,11 @@ def angle_tables(rotary: Rotary, positions: Ranges) -> tuple[Tensor, Tensor]:
 
 def angles(rotary: Rotary, positions: Ranges) -> tuple[Tensor, Tensor]:
     """Cosine and sine of a forward's tokens: [s, r] of these positions; [1, b, r] where tokens are behind others that a
-    cache holds, which knows where."""
+    cache holds, which knows where. What is generated turns as a text of the longest one's length does."""
     cache = key_value_cache.current()
-    return angle_tables(rotary, positions) if cache is None or not cache.continues else cache.angles(rotary)
+    if cache is not None and cache.continues:
+        return cache.angles(rotary)
+    if key_value_cache.is_generating():
+        longest = positions[-1].stop if cache is None else int(cache.lengths.max())
+        rotary = rotary.of_text(longest)
+    return angle_tables(rotary, positions)

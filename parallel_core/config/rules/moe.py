@@ -130,11 +130,12 @@ def one_expert_learns(config: Sections) -> Iterator[Finding]:
         yield moe.breaks("moe_router_topk", rule, "add --moe-router-pre-softmax")
 
 
-def expert_bias_has_sigmoid(config: Sections) -> Iterator[Finding]:
+def expert_bias_has_scores(config: Sections) -> Iterator[Finding]:
     moe = config.moe_config
     has_bias = moe.num_experts is not None and moe.moe_router_enable_expert_bias
-    if has_bias and moe.moe_router_score_function != "sigmoid":
-        yield moe.needs("moe_router_enable_expert_bias", "--moe-router-score-function sigmoid")
+    if has_bias and moe.moe_router_score_function == "softmax" and not moe.moe_router_pre_softmax:
+        rule = "is added to scores of all experts: it needs --moe-router-score-function sigmoid, or "
+        yield moe.breaks("moe_router_enable_expert_bias", f"{rule}--moe-router-pre-softmax", "add one of them")
 
 
 def capacity_is_given(config: Sections) -> Iterator[Finding]:

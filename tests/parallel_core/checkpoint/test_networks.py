@@ -86,7 +86,6 @@ def test_what_follows_from_another_setting_is_not_told():
 @pytest.mark.parametrize(
     "flags",
     [
-        LONG,
         f"{LLAMA} --pre-tockens 5",
         f"{LLAMA} {EXPERTS} --moe-router-load-balancing-type sinkhorn",
         f"{LLAMA} {EXPERTS} --moe-router-load-balancing-type sparsemixer_topk",

@@ -1,12 +1,13 @@
 """HuggingFace's checkpoints: `config.json` and safetensors files (older ones: files of torch.save), read and written.
 
-A family is a value of tables.py: its settings by path and key, and its parameters by name.
+A family is a value: its settings by path and key, and its parameters by name.
 
-    tables.py, rules.py              the families: their parameters, and how one of ours is made of theirs
+    family.py, rules.py              what a family is, and how one of our parameters is made of theirs
+    tables.py, families/             the families
     fields.py, kinds.py              which key of config.json is which setting: experts.py, rope.py and windows.py have
                                      those that take more than a name
     config.py                        a family's config.json read, and written; keys that no setting is made of
     read.py, write.py                folders; quantised.py multiplies weights of 8 bits, tokenizer.py copies the rest
 
-Read tables.py first, then fields.py and read.py.
+Read family.py first, then tables.py, fields.py and read.py.
 """

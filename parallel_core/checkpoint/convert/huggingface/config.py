@@ -1,15 +1,14 @@
 """config.json <-> our settings."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import asdict
 from operator import attrgetter
 from typing import Any
 
 from parallel_core.checkpoint import networks
+from parallel_core.checkpoint.convert.huggingface.family import Family
 from parallel_core.checkpoint.convert.huggingface.kinds import REQUIRED, Field, Group, keys_of
-from parallel_core.checkpoint.convert.huggingface.tables import FAMILIES, OTHER_NAMES, Family
+from parallel_core.checkpoint.convert.huggingface.tables import FAMILIES, OTHER_NAMES
 from parallel_core.config import AllConfig, serialise
 from parallel_core.config.tree import OF_MODEL
 
@@ -40,7 +39,7 @@ _REASONS: dict[str, tuple[str, ...]] = {
         "output_router_logits", "return_dict", "chunk_size_feed_forward",
     ),
     "training, which flags say (--moe-aux-loss-coeff, --moe-input-jitter-eps, --hidden-dropout)": (
-        "router_aux_loss_coef", "aux_loss_alpha", "seq_aux", "router_jitter_noise", "embd_pdrop",
+        "router_aux_loss_coef", "aux_loss_alpha", "seq_aux", "router_jitter_noise", "embd_pdrop", "resid_pdrop",
         "gradient_checkpointing",
     ),
     "nothing that another key, or a tensor's shape, does not say": (

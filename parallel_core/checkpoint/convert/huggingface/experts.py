@@ -1,7 +1,5 @@
 """Experts in config.json: which layers have them, and how a router chooses."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -9,7 +7,7 @@ from parallel_core.checkpoint.convert.huggingface.kinds import AnyField, Field, 
 from parallel_core.checkpoint.networks import layers_with_experts
 
 
-def _experts_in(dense: Callable[[Mapping[str, Any], int], bool]) -> Callable[[Mapping[str, Any]], Settings]:
+def experts_in(dense: Callable[[Mapping[str, Any], int], bool]) -> Callable[[Mapping[str, Any]], Settings]:
     """Which layers have experts, where `dense` says whether one has none."""
 
     def read(config: Mapping[str, Any]) -> Settings:
@@ -19,7 +17,7 @@ def _experts_in(dense: Callable[[Mapping[str, Any], int], bool]) -> Callable[[Ma
     return read
 
 
-def _layers_out(ours: Settings) -> list[int]:
+def layers_out(ours: Settings) -> list[int]:
     return layers_with_experts(ours["moe_config.moe_layer_freq"], ours["model_config.num_layers"])
 
 
@@ -29,7 +27,7 @@ def _qwen_dense(config: Mapping[str, Any], layer: int) -> bool:
 
 
 def _qwen_dense_out(ours: Settings) -> Mapping[str, Any]:
-    layers = _layers_out(ours)
+    layers = layers_out(ours)
     return {"decoder_sparse_step": 1, "mlp_only_layers": [i for i, has in enumerate(layers) if not has]}
 
 
@@ -41,7 +39,7 @@ def _deepseek_dense(config: Mapping[str, Any], layer: int) -> bool:
 
 
 def _deepseek_dense_out(ours: Settings) -> Mapping[str, Any]:
-    layers = _layers_out(ours)
+    layers = layers_out(ours)
     first = layers.index(1)
     if not all(layers[first:]):
         raise ValueError(
@@ -50,18 +48,23 @@ def _deepseek_dense_out(ours: Settings) -> Mapping[str, Any]:
     return {"first_k_dense_replace": first, "moe_layer_freq": 1}
 
 
-def _shared(config: Mapping[str, Any]) -> Settings:
-    count = config.get("n_shared_experts")
-    return {"moe_config.moe_shared_expert_intermediate_size": count * config["moe_intermediate_size"]} if count else {}
+def shared(key: str) -> Group:
+    """How many shared experts there are, each as wide as a routed one."""
 
+    def read(config: Mapping[str, Any]) -> Settings:
+        count = config.get(key)
+        size = "moe_config.moe_shared_expert_intermediate_size"
+        return {size: count * config["moe_intermediate_size"]} if count else {}
 
-def _shared_out(ours: Settings) -> Mapping[str, Any]:
-    size, one = ours.get("moe_config.moe_shared_expert_intermediate_size"), ours["moe_config.moe_ffn_hidden_size"]
-    if size is not None and size % one:
-        raise ValueError(
-            f"--moe-shared-expert-intermediate-size {size}: must be a multiple of --moe-ffn-hidden-size {one}"
-        )
-    return {"n_shared_experts": None if size is None else size // one}
+    def write(ours: Settings) -> Mapping[str, Any]:
+        size, one = ours.get("moe_config.moe_shared_expert_intermediate_size"), ours["moe_config.moe_ffn_hidden_size"]
+        if size is not None and size % one:
+            raise ValueError(
+                f"--moe-shared-expert-intermediate-size {size}: must be a multiple of --moe-ffn-hidden-size {one}"
+            )
+        return {key: None if size is None else size // one}
+
+    return Group((key, "moe_intermediate_size"), read, write)
 
 
 def _groups(of_group: int, method: str | None = None) -> Group:
@@ -111,7 +114,7 @@ QWEN: tuple[AnyField, ...] = (
     WIDTH,
     Field("moe_config.num_experts", "num_experts", also=("num_local_experts",)),
     Group(("norm_topk_prob",), _normalized, _normalized_out),
-    Group(("num_hidden_layers", "decoder_sparse_step", "mlp_only_layers"), _experts_in(_qwen_dense), _qwen_dense_out),
+    Group(("num_hidden_layers", "decoder_sparse_step", "mlp_only_layers"), experts_in(_qwen_dense), _qwen_dense_out),
 )
 DEEPSEEK: tuple[AnyField, ...] = (
     CHOSEN,
@@ -120,10 +123,10 @@ DEEPSEEK: tuple[AnyField, ...] = (
     Field("moe_config.moe_router_topk_scaling_factor", "routed_scaling_factor", to_theirs=lambda scale: scale or 1.0),
     Group(
         ("num_hidden_layers", "mlp_layer_types", "first_k_dense_replace", "moe_layer_freq"),
-        _experts_in(_deepseek_dense),
+        experts_in(_deepseek_dense),
         _deepseek_dense_out,
     ),
-    Group(("n_shared_experts", "moe_intermediate_size"), _shared, _shared_out),
+    shared("n_shared_experts"),
 )
 DEEPSEEK_V3: tuple[AnyField, ...] = (
     *DEEPSEEK,

@@ -1,7 +1,5 @@
 """Settings of the families, in the order of config.json."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,8 +8,15 @@ from parallel_core.checkpoint.convert.huggingface.kinds import AnyField, Field, 
 from parallel_core.checkpoint.convert.huggingface.rope import ROPE
 
 
-def _not(value: Any) -> bool:
+def negated(value: Any) -> bool:
+    """The opposite of a switch."""
     return not value
+
+
+def tied(default: bool) -> Field:
+    """Whether embedding and output layer are one. default: where the key is missing."""
+    path = "model_config.untie_embeddings_and_output_weights"
+    return Field(path, "tie_word_embeddings", default, negated, negated)
 
 
 def _heads(config: Mapping[str, Any]) -> Settings:
@@ -48,27 +53,26 @@ def _attention_bias_out(ours: Settings) -> Mapping[str, Any]:
     return {"attention_bias": qkv}
 
 
-_COMMON: tuple[AnyField, ...] = (
+COMMON: tuple[AnyField, ...] = (
     Field("model_config.unpadded_vocab_size", "vocab_size"),
     Field("model_config.init_method_std", "initializer_range", 0.02),
 )
-_BASE: tuple[AnyField, ...] = (
-    *_COMMON,
+SIZES: tuple[AnyField, ...] = (
+    *COMMON,
     Field("model_config.num_layers", "num_hidden_layers"),
     Field("model_config.hidden_size", "hidden_size"),
     Field("model_config.ffn_hidden_size", "intermediate_size"),
     Field("model_config.max_position_embeddings", "max_position_embeddings"),
     Field("model_config.norm_epsilon", "rms_norm_eps"),
-    Field("model_config.untie_embeddings_and_output_weights", "tie_word_embeddings", False, _not, _not),
     Field("model_config.attention_dropout_rate", "attention_dropout", 0.0),
     always("model_config.hidden_dropout_rate", 0.0),
-    Must("hidden_act", ("silu", "swish")),
-    ROPE,
 )
-_HEADS = Group(("num_attention_heads", "num_key_value_heads", "head_dim", "hidden_size"), _heads, _heads_out)
-_ATTENTION_BIAS = Group(("attention_bias",), _attention_bias, _attention_bias_out)
-_BIASES: tuple[AnyField, ...] = (
-    _ATTENTION_BIAS,
+SILU = Must("hidden_act", ("silu", "swish"))
+BASE: tuple[AnyField, ...] = (*SIZES, tied(False), SILU, ROPE)
+HEADS = Group(("num_attention_heads", "num_key_value_heads", "head_dim", "hidden_size"), _heads, _heads_out)
+ATTENTION_BIAS = Group(("attention_bias",), _attention_bias, _attention_bias_out)
+BIASES: tuple[AnyField, ...] = (
+    ATTENTION_BIAS,
     Field("model_config.mlp_has_bias", "mlp_bias", False),
     Group(("attention_bias", "mlp_bias"), _all_biases, lambda _: {}),
 )
@@ -84,14 +88,14 @@ def _hidden_dropout_out(ours: Settings) -> Mapping[str, Any]:
 
 
 GPT2: tuple[AnyField, ...] = (
-    *_COMMON,
+    *COMMON,
     Field("model_config.num_layers", "n_layer"),
     Field("model_config.hidden_size", "n_embd"),
     Field("model_config.num_attention_heads", "n_head"),
     Field("model_config.max_position_embeddings", "n_positions"),
     Field("model_config.ffn_hidden_size", "n_inner", None),
     Field("model_config.norm_epsilon", "layer_norm_epsilon", 1e-5),
-    Field("model_config.untie_embeddings_and_output_weights", "tie_word_embeddings", True, _not, _not),
+    tied(True),
     Field(
         "model_config.bias_gelu_fusion",
         "activation_function",
@@ -105,20 +109,20 @@ GPT2: tuple[AnyField, ...] = (
     Must("scale_attn_by_inverse_layer_idx", (False, None)),
     Must("add_cross_attention", (False, None)),
 )
-LLAMA = (*_BASE, _HEADS, *_BIASES)
-MISTRAL = (*_BASE, _HEADS, windows.everywhere(default=4096))
-QWEN2 = (*_BASE, _HEADS, windows.by_switch(windows.from_a_layer_on), Must("use_mrope", (False, None)))
-QWEN3 = (*QWEN2, _ATTENTION_BIAS)
-MIXTRAL = (*_BASE, _HEADS, windows.everywhere(), *experts.MIXTRAL)
+LLAMA = (*BASE, HEADS, *BIASES)
+MISTRAL = (*BASE, HEADS, windows.everywhere(default=4096))
+QWEN2 = (*BASE, HEADS, windows.by_switch(windows.from_a_layer_on), Must("use_mrope", (False, None)))
+QWEN3 = (*QWEN2, ATTENTION_BIAS)
+MIXTRAL = (*BASE, HEADS, windows.everywhere(), *experts.MIXTRAL)
 QWEN2_MOE = (
-    *_BASE,
-    _HEADS,
+    *BASE,
+    HEADS,
     windows.by_switch(windows.every_other_before_a_layer),
     *experts.QWEN,
     Field("moe_config.moe_shared_expert_intermediate_size", "shared_expert_intermediate_size"),
     Field("model_config.qkv_has_bias", "qkv_bias", True),
 )
-QWEN3_MOE = (*_BASE, _HEADS, windows.by_switch(), *experts.QWEN, _ATTENTION_BIAS)
+QWEN3_MOE = (*BASE, HEADS, windows.by_switch(), *experts.QWEN, ATTENTION_BIAS)
 
 
 def _latent_heads(config: Mapping[str, Any]) -> Settings:
@@ -137,8 +141,8 @@ def _latent_norms(config: Mapping[str, Any]) -> Settings:
     return {} if same else {path: 1e-6}
 
 
-_DEEPSEEK: tuple[AnyField, ...] = (
-    *_BASE,
+DEEPSEEK: tuple[AnyField, ...] = (
+    *BASE,
     Group(("num_attention_heads",), _latent_heads, _latent_heads_out),
     Group(("rms_norm_eps",), _latent_norms, lambda _: {}),
     Field("model_config.multi_latent_attention.q_lora_rank", "q_lora_rank", None),
@@ -148,9 +152,9 @@ _DEEPSEEK: tuple[AnyField, ...] = (
     Field("model_config.multi_latent_attention.v_head_dim", "v_head_dim"),
     Must("attention_bias", (False, None)),
 )
-DEEPSEEK_V3 = (*_DEEPSEEK, *experts.DEEPSEEK_V3, Must("rope_interleave", (True, None)))
+DEEPSEEK_V3 = (*DEEPSEEK, *experts.DEEPSEEK_V3, Must("rope_interleave", (True, None)))
 DEEPSEEK_V32 = (
-    *_DEEPSEEK,
+    *DEEPSEEK,
     *experts.DEEPSEEK_V3,
     Field("model_config.sparse_attention.dsa_indexer_n_heads", "index_n_heads"),
     Field("model_config.sparse_attention.dsa_indexer_head_dim", "index_head_dim"),
@@ -158,4 +162,4 @@ DEEPSEEK_V32 = (
     always("model_config.sparse_attention.dsa_indexer_loss_coeff", 0.0),
 )
 """Its config.json does not say with which weight the indexer is trained."""
-DEEPSEEK_V2 = (*_DEEPSEEK, *experts.DEEPSEEK_V2, Must("mlp_bias", (False, None)))
+DEEPSEEK_V2 = (*DEEPSEEK, *experts.DEEPSEEK_V2, Must("mlp_bias", (False, None)))

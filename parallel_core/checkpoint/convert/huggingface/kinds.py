@@ -1,7 +1,5 @@
 """What a row of a family's settings is: our path, the key in config.json, and how a value changes between them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 

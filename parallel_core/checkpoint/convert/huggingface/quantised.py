@@ -4,8 +4,6 @@ A weight `X` of float8 (e4m3: sign, 4 bits of exponent, 3 of mantissa; Micikevic
 `X_scale_inv`, a factor for each block of it. What is read is bfloat16, in which such a model is trained.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

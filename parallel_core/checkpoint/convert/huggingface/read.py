@@ -1,7 +1,5 @@
 """A HuggingFace folder, whichever of its file formats it has."""
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -9,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from parallel_core.checkpoint.convert.huggingface.config import family_of, left_out, settings_of
+from parallel_core.checkpoint.convert.huggingface.family import COPIES, FURTHER_LAYERS, Family
 from parallel_core.checkpoint.convert.huggingface.quantised import block_of, dequantised
 from parallel_core.checkpoint.convert.huggingface.rules import SAME, Rows
-from parallel_core.checkpoint.convert.huggingface.tables import COPIES, FURTHER_LAYERS, IGNORED, Family
+from parallel_core.checkpoint.convert.huggingface.tables import IGNORED
 from parallel_core.checkpoint.convert.model import Model
 from parallel_core.checkpoint.lazy import LazyTensor, same_bits
 from parallel_core.checkpoint.tensor_file import TensorFile

@@ -1,7 +1,5 @@
 """Rotary positions in config.json, and how they are stretched."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,7 +7,7 @@ from parallel_core.attention.rotary import ORIGINAL_LENGTHS
 from parallel_core.checkpoint.convert.huggingface.kinds import Group, Settings
 
 
-def _rope(config: Mapping[str, Any]) -> Settings:
+def _rope(config: Mapping[str, Any], default_share: float, kinds: tuple[str, ...]) -> Settings:
     """Both spellings: transformers 5 has `rope_parameters`, 4 `rope_theta` and `rope_scaling`."""
     scaling = {**(config.get("rope_scaling") or {}), **(config.get("rope_parameters") or {})}
     theta = scaling.pop("rope_theta", config.get("rope_theta"))
@@ -18,22 +16,24 @@ def _rope(config: Mapping[str, Any]) -> Settings:
             'config.json has neither "rope_parameters" nor "rope_theta"; add the base that the model was trained with '
             '("rope_theta": 10000.0 for the first LLaMA models)'
         )
-    kinds = [scaling.pop(key, None) for key in ("rope_type", "type")]  # transformers 4 writes both
-    kind = next(filter(None, kinds), "default")
-    part = scaling.pop("partial_rotary_factor", None) or config.get("partial_rotary_factor") or 1.0
-    if part != 1.0:
-        raise ValueError(
-            f"config.json: partial_rotary_factor {part}: transformers' models of this type turn all channels"
-        )
-    found: Settings = {"model_config.rotary_base": theta, "model_config.rotary_percent": 1.0}
+    spelled = [scaling.pop(key, None) for key in ("rope_type", "type")]  # transformers 4 writes both
+    kind = next(filter(None, spelled), "default")
+    part = scaling.pop("partial_rotary_factor", None) or config.get("partial_rotary_factor") or default_share
+    found: Settings = {"model_config.rotary_base": theta, "model_config.rotary_percent": part}
     if kind == "default":
         return found
-    if kind not in _SCALINGS:
-        raise ValueError(f"config.json: rope_type {kind!r} is not known; known are {', '.join(_SCALINGS)}, default")
+    if kind not in kinds:
+        raise ValueError(f"config.json: rope_type {kind!r} is not known; known are {', '.join(kinds)}, default")
+    return found | _stretched(kind, scaling, config)
+
+
+def _stretched(kind: str, scaling: dict[str, Any], config: Mapping[str, Any]) -> Settings:
+    if kind == "longrope" and config.get("original_max_position_embeddings"):
+        scaling["original_max_position_embeddings"] = config["original_max_position_embeddings"]
     _check(kind, scaling)
     if kind == "linear":
-        return {**found, "model_config.rotary_seq_len_interpolation_factor": scaling["factor"]}
-    found["model_config.rope_scaling.type"] = kind
+        return {"model_config.rotary_seq_len_interpolation_factor": scaling["factor"]}
+    found: Settings = {"model_config.rope_scaling.type": kind}
     for name in _SCALINGS[kind]:
         if scaling.get(name) is not None:
             found[f"model_config.rope_scaling.{name}"] = scaling[name]
@@ -67,8 +67,10 @@ _SCALINGS = {
     "yarn": ("factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "original_max_position_embeddings"),
     "dynamic": ("factor", "original_max_position_embeddings"),
     "linear": ("factor",),
+    "longrope": ("short_factor", "long_factor", "original_max_position_embeddings"),
 }
 """Kind of scaling -> its numbers."""
+_MOST = tuple(kind for kind in _SCALINGS if kind != "longrope")
 
 
 def _rope_out(ours: Settings) -> Mapping[str, Any]:
@@ -95,9 +97,27 @@ def _rope_out(ours: Settings) -> Mapping[str, Any]:
     }
 
 
-ROPE = Group(
-    ("rope_parameters", "rope_scaling", "rope_theta", "partial_rotary_factor", "max_position_embeddings"),
-    _rope,
-    _rope_out,
-)
-"""Base and stretching."""
+def rope(partial: bool = False, default_share: float = 1.0, kinds: tuple[str, ...] = _MOST) -> Group:
+    """Base and stretching, of these kinds. partial: a part of each head may turn; by default this share of it."""
+
+    def read(config: Mapping[str, Any]) -> Settings:
+        found = _rope(config, default_share, kinds)
+        part = found["model_config.rotary_percent"]
+        if part != 1.0 and not partial:
+            raise ValueError(
+                f"config.json: partial_rotary_factor {part}: transformers' models of this type turn all channels"
+            )
+        return found
+
+    def write(ours: Settings) -> Mapping[str, Any]:
+        written, kind = _rope_out(ours), ours.get("model_config.rope_scaling.type")
+        if kind is not None and kind not in kinds:
+            raise ValueError(f"--rope-scaling-type {kind}: its config.json can only say {', '.join(kinds)}")
+        share = {"partial_rotary_factor": ours["model_config.rotary_percent"]} if partial else {}
+        return {**written, **share, "rope_parameters": {**written["rope_parameters"], **share}}
+
+    keys = "rope_parameters", "rope_scaling", "rope_theta", "partial_rotary_factor", "max_position_embeddings"
+    return Group((*keys, "original_max_position_embeddings"), read, write)
+
+
+ROPE = rope()

@@ -95,6 +95,8 @@ INDEXER = Rule(
     lambda whole, rows: [_of_indexer(whole, rows.indexer.theirs(), rows)],
 )
 """Queries, keys and the norm of keys of an indexer."""
+IN_A_ROW = Rule(lambda parts, _: parts[0].flat(), lambda whole, _: [whole.reshaped((1, *whole.shape))])
+"""A vector is a matrix of one row there."""
 GATED = Rule(
     lambda parts, _: concatenated(parts),
     lambda whole, _: [whole.rows([half]) for half in gated_halves(whole.shape[0])],

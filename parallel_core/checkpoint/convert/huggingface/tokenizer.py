@@ -1,7 +1,5 @@
 """What lies beside the weights in a model's folder: its tokenizer, and how it generates. Files that are only copied."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path

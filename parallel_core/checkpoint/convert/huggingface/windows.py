@@ -4,8 +4,6 @@ A window of W there is W tokens, the query's own among them; ours, as Megatron's
 its own.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -61,14 +59,29 @@ def by_switch(rule: Rule | None = None) -> Group:
         found = {"use_sliding_window": True, "sliding_window": ours[_SIZE] + 1}
         if rule is None and not all(layers):
             raise ValueError(f"layers with a sliding window {layers}: its config.json can only say all of them")
-        types = {number: kind for kind, number in _KINDS.items()}
-        first = layers.index(1)
-        return (
-            found if rule is None else found | {"layer_types": [types[n] for n in layers], "max_window_layers": first}
-        )
+        named = {"layer_types": _types_of(layers), "max_window_layers": layers.index(1)}
+        return found if rule is None else found | named
 
     keys = ("use_sliding_window", "sliding_window", "layer_types", "max_window_layers", "num_hidden_layers")
     return Group(keys, read, write)
+
+
+def by_layer_types(rule: Rule, key: str = "layer_types") -> Group:
+    """Layers that `layer_types` names; without that list those of `rule`, which may read `key`."""
+
+    def read(config: Mapping[str, Any]) -> Settings:
+        return _read(config, config.get("sliding_window"), _layers_in(config, rule))
+
+    def write(ours: Settings) -> Mapping[str, Any]:
+        layers = _layers_out(ours)
+        return {"sliding_window": ours[_SIZE] + 1 if any(layers) else None, "layer_types": _types_of(layers)}
+
+    return Group(("sliding_window", "layer_types", "num_hidden_layers", key), read, write)
+
+
+def _types_of(layers: list[int]) -> list[str]:
+    kinds = {number: kind for kind, number in _KINDS.items()}
+    return [kinds[number] for number in layers]
 
 
 def _layers_in(config: Mapping[str, Any], rule: Rule | None) -> list[int]:
@@ -93,3 +106,13 @@ def from_a_layer_on(config: Mapping[str, Any], layer: int) -> bool:
 def every_other_before_a_layer(config: Mapping[str, Any], layer: int) -> bool:
     """Qwen2-MoE's rule."""
     return layer % 2 == 0 and bool(layer < config.get("max_window_layers", 28))
+
+
+def every_other(config: Mapping[str, Any], layer: int) -> bool:
+    """Gemma 2's and gpt-oss's rule."""
+    return layer % 2 == 0
+
+
+def but_every_sixth(config: Mapping[str, Any], layer: int) -> bool:
+    """Gemma 3's rule."""
+    return (layer + 1) % (config.get("sliding_window_pattern") or 6) != 0

@@ -1,7 +1,5 @@
 """A HuggingFace folder of a model."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,0 +1,166 @@
+"""What a family of HuggingFace's models is, and what many have in common: names of parameters, and settings.
+
+{layer} and {expert} stand for numbers.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from parallel_core.checkpoint.convert.huggingface.kinds import AnyField
+from parallel_core.checkpoint.convert.huggingface.rules import GATED, INDEXER, QKV, SAME, Rule
+
+OURS, THEIRS = "decoder.layers.{layer}.", "model.layers.{layer}."
+
+FURTHER_LAYERS = "mtp.layers.", "model.mtp."
+"""How names of layers that predict further tokens begin: ours, and theirs with the layers before not counted."""
+
+Parameter = tuple[str, tuple[str, ...], Rule]
+"""Our name, theirs, and how one is made of the other."""
+
+
+@dataclass(frozen=True)
+class Family:
+    """Models that share one class of transformers."""
+
+    model_type: str
+    architecture: str
+    fields: tuple[AnyField, ...]
+    parameters: tuple[Parameter, ...]
+    fixed: Mapping[str, Any]
+    """Settings that all of its models have."""
+    optional_prefix: str
+    """What names lack in files that hold the model without its head."""
+
+    @property
+    def predicts_further(self) -> bool:
+        """Whether its models may have layers that predict further tokens."""
+        return any(ours.startswith(FURTHER_LAYERS[0]) for ours, _, _ in self.parameters)
+
+
+def layer(ours: str, *theirs: str, rule: Rule = SAME) -> Parameter:
+    return OURS + ours, tuple(THEIRS + name for name in theirs), rule
+
+
+EMBEDDINGS: tuple[Parameter, ...] = (
+    ("embedding.word_embeddings.weight", ("model.embed_tokens.weight",), SAME),
+    ("decoder.final_layernorm.weight", ("model.norm.weight",), SAME),
+    ("output_layer.weight", ("lm_head.weight",), SAME),
+)
+NORMS = (
+    layer("input_layernorm.weight", "input_layernorm.weight"),
+    layer("pre_mlp_layernorm.weight", "post_attention_layernorm.weight"),
+)
+QKV_ROWS = tuple(
+    layer(f"self_attention.linear_qkv.{kind}", *(f"self_attn.{part}_proj.{kind}" for part in "qkv"), rule=QKV)
+    for kind in ("weight", "bias")
+)
+ATTENTION = (
+    *QKV_ROWS,
+    layer("self_attention.linear_proj.weight", "self_attn.o_proj.weight"),
+    layer("self_attention.linear_proj.bias", "self_attn.o_proj.bias"),
+    layer("self_attention.q_layernorm.weight", "self_attn.q_norm.weight"),
+    layer("self_attention.k_layernorm.weight", "self_attn.k_norm.weight"),
+)
+LATENT_ATTENTION = (
+    layer("self_attention.linear_q_proj.weight", "self_attn.q_proj.weight"),
+    layer("self_attention.linear_q_down_proj.weight", "self_attn.q_a_proj.weight"),
+    layer("self_attention.q_layernorm.weight", "self_attn.q_a_layernorm.weight"),
+    layer("self_attention.linear_q_up_proj.weight", "self_attn.q_b_proj.weight"),
+    layer("self_attention.linear_kv_down_proj.weight", "self_attn.kv_a_proj_with_mqa.weight"),
+    layer("self_attention.kv_layernorm.weight", "self_attn.kv_a_layernorm.weight"),
+    layer("self_attention.linear_kv_up_proj.weight", "self_attn.kv_b_proj.weight"),
+    layer("self_attention.linear_proj.weight", "self_attn.o_proj.weight"),
+)
+
+
+def gated(
+    ours: str, theirs: str, gate: str = "gate_proj", up: str = "up_proj", down: str = "down_proj"
+) -> tuple[Parameter, ...]:
+    return tuple(
+        row
+        for kind in ("weight", "bias")
+        for row in (
+            layer(f"{ours}.linear_fc1.{kind}", f"{theirs}.{gate}.{kind}", f"{theirs}.{up}.{kind}", rule=GATED),
+            layer(f"{ours}.linear_fc2.{kind}", f"{theirs}.{down}.{kind}"),
+        )
+    )
+
+
+MLP = gated("mlp", "mlp")
+EXPERTS = (
+    layer("mlp.router.weight", "mlp.gate.weight"),
+    *gated("mlp.experts.local_experts.{expert}", "mlp.experts.{expert}"),
+)
+LLAMA = (*EMBEDDINGS, *NORMS, *ATTENTION, *MLP)
+INDEXER_ROWS = (
+    *(
+        layer(f"self_attention.core_attention.indexer.{ours}", f"self_attn.indexer.{theirs}", rule=INDEXER)
+        for ours, theirs in (
+            ("linear_wq_b.weight", "wq_b.weight"),
+            ("linear_wk.weight", "wk.weight"),
+            ("k_norm.weight", "k_norm.weight"),
+            ("k_norm.bias", "k_norm.bias"),
+        )
+    ),
+    layer("self_attention.core_attention.indexer.linear_weights_proj.weight", "self_attn.indexer.weights_proj.weight"),
+)
+DEEPSEEK = (
+    *EMBEDDINGS,
+    *NORMS,
+    *LATENT_ATTENTION,
+    *MLP,
+    *EXPERTS,
+    *gated("mlp.shared_experts", "mlp.shared_experts"),
+    layer("mlp.router.expert_bias", "mlp.gate.e_score_correction_bias"),
+)
+
+
+COPIES = r"model\.mtp\.\d+\.(embed_tokens|shared_head\.head)\.weight"
+"""Tensors of such a layer that are mostly copies of the model's."""
+
+
+def further(rows: Iterable[Parameter]) -> tuple[Parameter, ...]:
+    """Parameters of layers that predict further tokens: those of the model's layers, and the depths' own."""
+    return (
+        *(_further(row) for row in rows if row[0].startswith(OURS)),
+        *(
+            (f"{FURTHER_LAYERS[0]}{{layer}}.{ours}.weight", (f"{FURTHER_LAYERS[1]}{{layer}}.{theirs}.weight",), SAME)
+            for ours, theirs in (
+                ("enorm", "enorm"),
+                ("hnorm", "hnorm"),
+                ("eh_proj", "eh_proj"),
+                ("final_layernorm", "shared_head.norm"),
+                ("embedding.word_embeddings", "embed_tokens"),
+                ("output_layer", "shared_head.head"),
+            )
+        ),
+    )
+
+
+def _further(row: Parameter) -> Parameter:
+    ours, theirs, rule = row
+    start = f"{FURTHER_LAYERS[0]}{{layer}}.transformer_layer."
+    return ours.replace(OURS, start), tuple(n.replace(THEIRS, f"{FURTHER_LAYERS[1]}{{layer}}.") for n in theirs), rule
+
+
+DENSE = {"moe_config.num_experts": None, "model_config.multi_latent_attention.enabled": False}
+WITH_ANY_BIAS: dict[str, Any] = {
+    "model_config.normalization": "RMSNorm",
+    "model_config.hidden_act": "swiglu",
+    "model_config.position_embedding_type": "rope",
+    "model_config.rotary_interleaved": False,
+    "model_config.apply_layernorm_1p": False,
+    "model_config.multi_latent_attention.enabled": False,
+    "model_config.qk_layernorm": False,
+}
+OF_LLAMA = {**WITH_ANY_BIAS, "model_config.add_bias_linear": False}
+HEAD_NORMS = {"model_config.qk_layernorm": True}
+NO_OTHER_BIAS = {"model_config.out_proj_has_bias": False, "model_config.mlp_has_bias": False}
+NO_BIAS = {"model_config.qkv_has_bias": False, **NO_OTHER_BIAS}
+QKV_BIAS = {"model_config.qkv_has_bias": True, **NO_OTHER_BIAS}
+NO_SHARED = {"moe_config.moe_shared_expert_intermediate_size": None}
+OF_DEEPSEEK = {**OF_LLAMA, **HEAD_NORMS, "model_config.multi_latent_attention.enabled": True}
+SIGMOID = {"moe_config.moe_router_score_function": "sigmoid", "moe_config.moe_router_enable_expert_bias": True}
+SOFTMAX = {"moe_config.moe_router_score_function": "softmax"}
+SPARSE = {"model_config.sparse_attention.variant": "dsa"}

@@ -1,0 +1,73 @@
+"""Families of models against what `transformers` recorded of them: by one rank, and a step under each layout.
+
+A layout is one launch, which goes through all cases that can have it: a row costs a step of each.
+"""
+
+import json
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from tests.support import family_cases
+from tests.support.distributed import run
+from tests.support.family_cases import CASES, arrays, folder_of, recorded
+
+
+def layers_of(case: str) -> int:
+    """Of its decoder."""
+    config = json.loads((folder_of(case) / "config.json").read_text(encoding="utf-8"))
+    return config["num_hidden_layers"] if "num_hidden_layers" in config else config["num_layers"]
+
+
+def stages(case: str) -> str:
+    """Two, of which the first has the middle layer."""
+    second = layers_of(case) // 2
+    return f"--pipeline-model-parallel-size 2 --num-layer-list {layers_of(case) - second},{second}"
+
+
+EVERY_LAYER = "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"
+LAYOUTS = {
+    "tp2": "--tensor-model-parallel-size 2",
+    "tp2 sp": "--tensor-model-parallel-size 2 --sequence-parallel --recompute-granularity selective",
+    "ep2": "--expert-model-parallel-size 2 --moe-token-dispatcher-type alltoall",
+    "cp2 ring": "--context-parallel-size 2",
+    "cp2 ulysses": "--context-parallel-size 2 --context-parallel-algo ulysses_cp_algo",
+    "pp2, recomputed": f"{EVERY_LAYER} {{stages}}",
+}
+CANNOT = {
+    "ep2": {"gemma2", "phi3_longrope"},
+}
+"""Cases without experts, or without what divides."""
+
+
+def steps(backend, cases: Sequence[str], layout: str) -> list[family_cases.Trained]:
+    """Of each case, the recorded batch's."""
+    return [family_cases.trained(backend, case, layout.format(stages=stages(case))) for case in cases]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_one_rank(case):
+    """Logits, the recorded batch's loss and gradients, 20 steps, continuations with a cache and without."""
+    np.testing.assert_allclose(
+        run(1, family_cases.logits, case)[0], arrays(case)["logits"], rtol=0, atol=family_cases.LOGITS
+    )
+    assert not family_cases.problems(case, run(1, family_cases.trained, case, "")[0])
+    assert not family_cases.curve_problems(case, run(1, family_cases.curve, case)[0])
+    assert run(1, family_cases.texts, case)[0] == [recorded(case)["new_tokens"]] * 2
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_two_ranks(layout):
+    """Loss and every gradient."""
+    cases = [case for case in CASES if case not in CANNOT.get(layout, ())]
+    ranks = run(2, steps, cases, LAYOUTS[layout])
+    found = {case: [family_cases.problems(case, rank[i]) for rank in ranks] for i, case in enumerate(cases)}
+    assert not {case: wrong for case, wrong in found.items() if any(wrong)}
+
+
+def test_longrope_turns_longer_texts_otherwise():
+    """Phi-3's factors beyond the original length: with the others the logits are off by 0.8."""
+    said = arrays("phi3_longrope")
+    (found,) = run(1, family_cases.logits_of, "phi3_longrope", said["long_input_ids"])
+    np.testing.assert_allclose(found[:, -16:], said["long_logits_last16"], rtol=0, atol=family_cases.LOGITS)

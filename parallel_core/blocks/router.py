@@ -10,7 +10,7 @@ from parallel_core.blocks.block import Block, ParameterSpec
 from parallel_core.blocks.micro_batch import FLOAT32, MicroBatch, between_regions
 from parallel_core.initial_values import Constant, Normal
 from parallel_core.messages import Message, message
-from parallel_core.moe.routing.rule import RoutingRule
+from parallel_core.moe.routing import RoutingRule
 from parallel_core.sharding import ShardSpec
 
 if TYPE_CHECKING:

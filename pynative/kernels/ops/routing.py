@@ -6,8 +6,7 @@ import mindspore
 import numpy as np
 from mindspore import Tensor, ops
 
-from parallel_core.moe.routing import Noise, RoutingRule
-from parallel_core.moe.routing.rule import EPSILON
+from parallel_core.moe.routing import EPSILON, Noise, RoutingRule
 from parallel_core.numerics.dtypes import Array
 from pynative.tape.autograd import Function, detached
 

@@ -1,0 +1,329 @@
+"""Routing of tokens to experts as plain functions of arrays: which experts, with which weights, at which loss.
+
+T tokens, or s tokens of each of b sequences in rows [s, b], E experts, k chosen ones, G groups of experts.
+
+A balancing loss (Fedus et al., "Switch Transformers", 2021) is a sum over tokens of sum_e(p_te w_e) with p the
+normalized scores of all experts and weights w of what experts got, which have no gradient. So all of them together need
+one weight for each expert. The size of logits is held by the z loss (Zoph et al., "ST-MoE", 2022).
+
+Two experts are sampled as by SparseMixer (Liu et al., "Sparse Backpropagation for Mixture-of-Experts Training", 2023).
+Of each expert in turn: those whose logit is further than `jitter` from the best are left out, one is drawn of the
+others by their softmax, and its weight is its probability. The gradient is Heun's third-order estimate: a drawn expert
+that is not the best has a third of its weight three times out of four.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+from typing import NamedTuple
+
+import numpy as np
+
+from parallel_core.config import MoEConfig
+from parallel_core.numerics.dtypes import Array
+
+
+EPSILON = 1e-20
+"""Added to sums that scores are divided by."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoutingRule:
+    """The settings of one router."""
+
+    topk: int
+    """Experts of a token, k."""
+    sigmoid: bool = False
+    """Scores are sigmoids of the logits; else their softmax."""
+    pre_softmax: bool = False
+    """The softmax is over all experts; else over the chosen ones."""
+    normalize: bool = False
+    """The chosen experts' scores are divided by their sum."""
+    scale: float = 1.0
+    """They are multiplied by this."""
+    groups: int = 1
+    """Groups of neighbouring experts."""
+    group_topk: int | None = None
+    """Groups that a token's experts may come from; None: all."""
+    group_score_topk: int | None = None
+    """Best experts of a group by the sum of whose scores it is chosen; None: k // group_topk."""
+    sinkhorn: bool = False
+    """Experts are chosen of balanced scores; the weights are those of unbalanced ones, over all experts."""
+
+    @classmethod
+    def of(cls, config: MoEConfig) -> RoutingRule:
+        """The configuration's. With sigmoid scores several chosen ones are divided by their sum, always."""
+        sinkhorn = "sinkhorn" in config.balancing
+        topk, sigmoid = config.moe_router_topk, config.moe_router_score_function == "sigmoid"
+        if sinkhorn:
+            return cls(topk=topk, sigmoid=topk == 1, pre_softmax=True, sinkhorn=True)
+        return cls(
+            topk=topk,
+            sigmoid=sigmoid,
+            pre_softmax=config.moe_router_pre_softmax,
+            normalize=topk > 1 and (sigmoid or (config.moe_router_norm_topk_prob and config.moe_router_pre_softmax)),
+            scale=config.moe_router_topk_scaling_factor or 1.0,
+            groups=config.moe_router_num_groups or 1,
+            group_topk=config.moe_router_group_topk,
+            group_score_topk=config.moe_router_group_score_topk,
+        )
+
+    @property
+    def counted_of_group(self) -> int:
+        """Experts of a group by which it is chosen, where groups are limited."""
+        assert self.group_topk is not None
+        return self.group_score_topk or self.topk // self.group_topk
+
+    @property
+    def scores_all(self) -> bool:
+        """Whether the chosen experts' scores are those among all experts."""
+        return self.sigmoid or self.pre_softmax
+
+
+def softmax(logits: Array) -> Array:
+    """Over the last axis."""
+    result = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    result /= result.sum(axis=-1, keepdims=True)
+    return np.asarray(result)
+
+
+def softmax_gradient(probabilities: Array, gradient: Array) -> Array:
+    """The logits' gradient, of that of their softmax."""
+    return np.asarray(probabilities * (gradient - np.sum(gradient * probabilities, axis=-1, keepdims=True)))
+
+
+def sigmoid(logits: Array) -> Array:
+    """1 / (1 + exp(-x))."""
+    return np.asarray(1.0 / (1.0 + np.exp(-logits)))
+
+
+def scores(logits: Array, rule: RoutingRule) -> Array:
+    """[T, E]: what experts are chosen by, and weighed with: scores, or the logits where only the chosen are scored."""
+    if rule.sigmoid:
+        return sigmoid(logits)
+    return softmax(logits) if rule.pre_softmax else logits
+
+
+def normalized_scores(logits: Array, rule: RoutingRule) -> Array:
+    """[T, E]: what balancing losses take for probabilities: scores of all experts that sum to one."""
+    if not rule.sigmoid:
+        return softmax(logits)
+    values = sigmoid(logits)
+    return np.asarray(values / (values.sum(axis=-1, keepdims=True) + EPSILON))
+
+
+def probabilities(logits: Array, experts: Array, rule: RoutingRule) -> Array:
+    """[T, k]: the weights of the chosen experts [T, k]."""
+    chosen = np.take_along_axis(scores(logits, rule), experts, axis=-1)
+    if not rule.scores_all:
+        chosen = softmax(chosen)
+    if rule.normalize:
+        chosen = chosen / (chosen.sum(axis=-1, keepdims=True) + EPSILON)
+    return chosen if rule.scale == 1.0 else chosen * np.asarray(rule.scale, chosen.dtype)
+
+
+def probabilities_gradient(logits: Array, experts: Array, rule: RoutingRule, gradient: Array) -> Array:
+    """[T, E]: the logits' gradient, of that of the weights [T, k]."""
+    gradient = gradient if rule.scale == 1.0 else gradient * np.asarray(rule.scale, gradient.dtype)
+    result, values = np.zeros(logits.shape, logits.dtype), scores(logits, rule)
+    chosen = np.take_along_axis(values, experts, axis=-1)
+    if rule.normalize:
+        total = chosen.sum(axis=-1, keepdims=True) + EPSILON
+        gradient = (gradient - np.sum(gradient * chosen, axis=-1, keepdims=True) / total) / total
+    if rule.sigmoid:
+        gradient = gradient * chosen * (1 - chosen)
+    elif not rule.pre_softmax:
+        gradient = softmax_gradient(softmax(chosen), gradient)
+    np.put_along_axis(result, experts, gradient, axis=-1)
+    return softmax_gradient(values, result) if rule.pre_softmax and not rule.sigmoid else result
+
+
+def best(values: Array, count: int) -> Array:
+    """[T, count] int32: columns of the largest values of each row, largest first; of equal ones the first.
+
+    For few columns this is several times as fast as a partition.
+    """
+    chosen = np.empty((len(values), count), np.int32)
+    left, rows = values.copy() if count > 1 else values, np.arange(len(values))
+    for place in range(count):
+        chosen[:, place] = column = left.argmax(axis=1)
+        if place + 1 < count:
+            left[rows, column] = -np.inf
+    return chosen
+
+
+def within_best_groups(values: Array, rule: RoutingRule) -> Array:
+    """[T, E]: -inf outside of the best groups; a group is as good as the sum of its best few experts."""
+    if not rule.group_topk:
+        return values
+    grouped = values.reshape(len(values), rule.groups, -1)
+    counted = rule.counted_of_group
+    best_of_group = np.partition(grouped, grouped.shape[-1] - counted, axis=-1)[..., -counted:].sum(axis=-1)
+    allowed = np.zeros((len(values), rule.groups, 1), bool)
+    np.put_along_axis(allowed[..., 0], best(best_of_group, rule.group_topk), True, axis=1)
+    return np.where(allowed, grouped, -np.inf).reshape(values.shape)
+
+
+def choose(logits: Array, rule: RoutingRule, bias: Array | None = None) -> Array:
+    """[T, k] int32: the experts with the highest scores, to which `bias` [E] is added for the choice alone."""
+    values = scores(logits, rule)
+    return best(within_best_groups(values if bias is None else values + bias, rule), rule.topk)
+
+
+def sinkhorn(cost: Array, tolerance: float = 1e-4) -> Array:
+    """[T, E]: exp(cost) with rows and columns scaled in turns until each row has the same sum, and each column
+    (Sinkhorn and Knopp, 1967; BASE layers, Lewis et al., 2021)."""
+    cost, epsilon = np.exp(cost), np.asarray(1e-8, cost.dtype)
+    tokens, experts = cost.shape
+    columns, error = np.ones(experts, cost.dtype), np.inf
+    rows = np.ones(tokens, cost.dtype)
+    while error > tolerance:
+        rows = 1 / (tokens * (cost @ columns + epsilon))
+        before, columns = columns, 1 / (experts * (rows @ cost + epsilon))
+        error = np.abs(before - columns).mean()
+    return np.asarray(columns * cost * rows[:, None])
+
+
+def get_capacity(num_tokens: int, num_experts: int, capacity_factor: float, min_capacity: int | None = None) -> int:
+    """Choices that an expert takes of `num_tokens`: an even share times the factor, rounded up."""
+    return max(ceil(num_tokens / num_experts * capacity_factor), min_capacity or 0)
+
+
+def beyond_capacity(counts: Array, capacity_factor: float) -> Array:
+    """[]: how many of all choices, counts [E] on the experts, are beyond the capacity that the factor gives each."""
+    return np.asarray(np.maximum(counts - get_capacity(int(counts.sum()), counts.size, capacity_factor), 0).sum())
+
+
+def kept_within(capacity: int | Array, probabilities: Array, experts: Array, by_position: bool) -> Array:
+    """[T, k] bool: the choices that experts keep: those of the largest probability or, by_position, the first tokens.
+
+    capacity: of every expert, or of each [E]. experts [T, k] int32; among equal ones the first tokens are kept.
+    """
+    chosen, weights = experts.ravel(), probabilities.ravel()
+    kept, counts = np.ones(chosen.shape, bool), np.bincount(chosen)
+    capacities = np.broadcast_to(capacity, counts.shape) if np.ndim(capacity) == 0 else np.asarray(capacity)
+    for expert in np.flatnonzero(counts > capacities[: len(counts)]):
+        places = np.flatnonzero(chosen == expert)
+        if not by_position:
+            places = places[np.argsort(-weights[places], kind="stable")]
+        kept[places[capacities[expert] :]] = False
+    return kept.reshape(experts.shape)
+
+
+def load_of_sequences(experts: Array, batch: int, number: int, groups: int | None = None) -> Array:
+    """[b, E] float32: how many of each sequence's choices [s b, k] fell on an expert; -1 is none.
+
+    groups: [b, G] instead: how many of its tokens go to an expert of the group.
+    """
+    if groups is None:
+        sequence = np.arange(len(experts), dtype=np.int64)[:, None] % batch
+        places = np.where(experts < 0, batch * number, sequence * number + experts)
+        return np.bincount(places.ravel(), minlength=batch * number + 1)[:-1].reshape(batch, number).astype(np.float32)
+    reached = np.zeros((len(experts), groups + 1), bool)
+    np.put_along_axis(reached, np.where(experts < 0, groups, experts // (number // groups)), True, axis=1)
+    return np.asarray(reached[:, :groups].reshape(-1, batch, groups).sum(axis=0).astype(np.float32))
+
+
+class Tokens(NamedTuple):
+    """Numbers of tokens that weights are made of."""
+
+    number: int
+    """That the load is of."""
+    sequences: int = 1
+    """Losses that are averaged."""
+
+
+def balance_weights(load: Array, tokens: Tokens, topk: int) -> Array:
+    """The weights of E / (k T^2) sum_e(load_e sum_t p_te) for load [..., E] of T tokens; averaged over sequences."""
+    number = load.shape[-1]
+    return load * (number / (topk * float(tokens.number) ** 2 * tokens.sequences))
+
+
+def group_weights(load: Array, tokens: Tokens, share: float, number: int) -> Array:
+    """[..., E]: the weights of sum_g(f_g P_g) for the load [..., G] of groups of experts: P_g is the mean over tokens
+    of the group's scores, f_g its part of the load, 1 where that is even: load / (share T) (DeepSeek-V2, 2024,
+    section 2.2.3)."""
+    weights = load / (share * float(tokens.number) ** 2 * tokens.sequences)
+    return np.repeat(weights, number // load.shape[-1], axis=-1)
+
+
+def z_weight(coefficient: float, tokens: int) -> float:
+    """Of each of so many tokens' log_sum_exp^2 in the z loss."""
+    return coefficient / tokens
+
+
+def log_sum_exp(logits: Array) -> Array:
+    """[T]: log(sum_e(exp(logits_te)))."""
+    highest = logits.max(axis=-1)
+    return np.asarray(highest + np.log(np.exp(logits - highest[:, None]).sum(axis=-1)))
+
+
+def loss_gradient(logits: Array, weights: Array | None, z_weight: float, rule: RoutingRule) -> Array:
+    """[T, E]: the logits' gradient of sum_te(p_te w_te) + z_weight sum_t(log_sum_exp_t^2), with weights w [T, E].
+
+    A normalized sigmoid's gradient is a softmax's times 1 - sigmoid.
+    """
+    result = np.zeros(logits.shape, logits.dtype)
+    if z_weight:
+        result += softmax(logits) * (2 * z_weight * log_sum_exp(logits))[:, None]
+    if weights is not None:
+        gradient = softmax_gradient(normalized_scores(logits, rule), weights)
+        result += gradient * (1 - sigmoid(logits)) if rule.sigmoid else gradient
+    return result
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Uniform numbers in (0, 1]."""
+
+    draws: Array
+    """[2, T, E], for each of the two experts."""
+    thirds: Array
+    """[2, T]."""
+
+
+@dataclass(frozen=True)
+class Draw:
+    """One expert of each token."""
+
+    experts: Array
+    """[T]."""
+    gates: Array
+    """[T, E]: what it was drawn by."""
+    multiplier: Array
+    """[T]: its probability."""
+    weights: Array
+    """[T]: what the expert's output is multiplied with."""
+
+
+def _draw(logits: Array, taken: Array, jitter: float, noise: Noise | None, turn: int) -> Draw:
+    """Draw among experts that are not `taken` [T, E]; without noise the best."""
+    rows, left = np.arange(len(logits)), np.where(taken, -np.inf, logits)
+    highest = left.max(axis=1, keepdims=True)
+    far = (highest - logits) / np.maximum(np.abs(logits), highest) > 2 * jitter
+    left = np.where(far, -np.inf, left)
+    gates = softmax(left)
+    gumbel = left if noise is None else left - np.log(-np.log(noise.draws[turn]))
+    experts = gumbel.argmax(axis=1)
+    multiplier = gates[rows, experts]
+    if noise is None:
+        return Draw(experts, gates, multiplier, multiplier)
+    whole = (experts == gates.argmax(axis=1)) | (noise.thirds[turn] > 0.75)
+    return Draw(experts, gates, multiplier, multiplier * np.where(whole, 1.0, 1.0 / 3.0).astype(gates.dtype))
+
+
+def sample(logits: Array, jitter: float, noise: Noise | None) -> tuple[Draw, Draw]:
+    """The first and second expert of each token; without noise, as in an evaluation, the two best."""
+    taken = np.zeros(logits.shape, bool)
+    first = _draw(logits, taken, jitter, noise, 0)
+    taken[np.arange(len(logits)), first.experts] = True
+    return first, _draw(logits, taken, jitter, noise, 1)
+
+
+def sampled_gradient(draw: Draw, gradient: Array) -> Array:
+    """[T, E]: the logits' gradient, of that of the weights [T]."""
+    upstream = gradient * draw.multiplier
+    result = -draw.gates * upstream[:, None]
+    result[np.arange(len(upstream)), draw.experts] += upstream
+    return np.asarray(result)

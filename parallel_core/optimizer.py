@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
-from parallel_core.buffers import BufferPlan, Span, overlaps
+from parallel_core.buffers.layout import BufferPlan, Span, overlaps
 from parallel_core.config import OptimizerConfig
 from parallel_core.config.optimizer import RULES
 from parallel_core.config.update_rules.rule import UpdateRule

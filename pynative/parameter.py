@@ -13,7 +13,7 @@ import mindspore as ms
 import numpy as np
 from mindspore import Parameter, Tensor, nn
 
-from parallel_core.buffers import Stretch
+from parallel_core.buffers.stretch import Stretch
 from parallel_core.initial_values import Constant, Normal
 from parallel_core.numerics.dtypes import Array
 from parallel_core.sharding import Place, ShardSpec, place

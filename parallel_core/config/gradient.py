@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import lcm
 
-from parallel_core.buffers import ALIGNMENT, BucketRule
+from parallel_core.buffers.layout import ALIGNMENT, BucketRule
 from parallel_core.config.base import Config, option
 from parallel_core.findings import Finding
 from parallel_core.sharding import SHARDS_OF_STATES, Coordinates

@@ -3,7 +3,8 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from parallel_core.buffers import BufferPlan, Residence, SlotPlan, Span, offloaded, overlaps
+from parallel_core.buffers.layout import BufferPlan, Span, offloaded, overlaps
+from parallel_core.buffers.slots import Residence, SlotPlan
 from parallel_core.config import AllConfig
 from parallel_core.costs.activations import peak_kept_bytes
 from parallel_core.costs.stage import StagePlan

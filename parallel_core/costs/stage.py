@@ -6,7 +6,8 @@ from functools import cached_property
 from typing import NamedTuple
 
 from parallel_core.blocks import Chunk, MicroBatch, ParameterSpec, stage_chunks
-from parallel_core.buffers import BufferPlan, Cell, Residence, plan_buffers, plan_residence
+from parallel_core.buffers.layout import BufferPlan, plan_buffers
+from parallel_core.buffers.slots import Cell, Residence, plan_residence
 from parallel_core.config import AllConfig
 from parallel_core.numerics.dtypes import DTYPES
 from parallel_core.sharding import INSTANCES_OF_STATES, SHARDS_OF_STATES, Coordinates, ShardSpec, place

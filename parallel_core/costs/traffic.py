@@ -25,7 +25,9 @@ from math import prod
 
 from parallel_core.blocks import Experts, blocks_within
 from parallel_core.blocks.micro_batch import FLOAT32, INT32
-from parallel_core.buffers import SlotPlan, Span, gathered, micro_batch_visits, plan_gathers, plan_reductions
+from parallel_core.buffers.collectives import plan_gathers, plan_reductions
+from parallel_core.buffers.layout import Span
+from parallel_core.buffers.slots import SlotPlan, gathered, micro_batch_visits
 from parallel_core.costs.stage import StagePlan
 from parallel_core.messages import BYTES_SENT, Message, message
 from parallel_core.moe.hot_experts import first_hot

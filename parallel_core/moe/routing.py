@@ -23,7 +23,6 @@ import numpy as np
 from parallel_core.config import MoEConfig
 from parallel_core.numerics.dtypes import Array
 
-
 EPSILON = 1e-20
 """Added to sums that scores are divided by."""
 

@@ -6,7 +6,7 @@ import mindspore
 import numpy as np
 from mindspore import Parameter, Tensor
 
-from parallel_core.buffers import Stretch
+from parallel_core.buffers.stretch import Stretch
 from parallel_core.checkpoint.lazy import LazyTensor
 from parallel_core.checkpoint.writer import LocalTensor, is_state_written, is_written
 from parallel_core.numerics.dtypes import Array

@@ -5,7 +5,7 @@ from copy import deepcopy
 
 from mindspore import Tensor
 
-from parallel_core.buffers import Stretch
+from parallel_core.buffers.stretch import Stretch
 from parallel_core.checkpoint.reader import CheckpointReader
 from parallel_core.optimizer import MAIN_PARAM
 from parallel_core.strictness import Strictness

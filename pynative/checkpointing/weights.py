@@ -9,7 +9,7 @@ import mindspore as ms
 import numpy as np
 from mindspore import Parameter, Tensor, nn
 
-from parallel_core.buffers import Stretch
+from parallel_core.buffers.stretch import Stretch
 from parallel_core.checkpoint.writer import is_state_written, is_written, writers
 from parallel_core.numerics.dtypes import FLOATS, Array
 from parallel_core.sharding import Box, Place, ShardSpec

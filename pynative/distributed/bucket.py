@@ -7,7 +7,8 @@ from functools import partial
 
 from mindspore import Parameter, Tensor
 
-from parallel_core.buffers import Collective, Span
+from parallel_core.buffers.collectives import Collective
+from parallel_core.buffers.layout import Span
 from pynative import kernels, parallel_state
 from pynative.collectives import Handle
 from pynative.distributed.flat_memory import Memory

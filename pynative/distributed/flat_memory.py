@@ -8,7 +8,7 @@ import mindspore as ms
 import numpy as np
 from mindspore import Tensor
 
-from parallel_core.buffers import Span
+from parallel_core.buffers.layout import Span
 from parallel_core.numerics.dtypes import Array
 
 Allocate = Callable[[int, np.dtype[Any]], Array]

@@ -10,7 +10,8 @@ import mindspore
 import numpy as np
 from mindspore import Parameter, Tensor
 
-from parallel_core.buffers import Entry, Stretch, overlaps
+from parallel_core.buffers.layout import Entry, overlaps
+from parallel_core.buffers.stretch import Stretch
 from parallel_core.numerics.dtypes import Array
 from pynative import kernels
 from pynative.collectives import Group, Handle

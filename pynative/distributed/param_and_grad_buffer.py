@@ -8,19 +8,9 @@ from weakref import ref
 import mindspore
 from mindspore import Parameter, nn
 
-from parallel_core.buffers import (
-    BufferPlan,
-    Collective,
-    Entry,
-    Residence,
-    Span,
-    bucket_reductions,
-    other_sums,
-    overlaps,
-    plan_buffers,
-    plan_gathers,
-    plan_residence,
-)
+from parallel_core.buffers.collectives import Collective, bucket_reductions, other_sums, plan_gathers
+from parallel_core.buffers.layout import BufferPlan, Entry, Span, overlaps, plan_buffers
+from parallel_core.buffers.slots import Residence, plan_residence
 from parallel_core.config.gradient import GradientConfig
 from parallel_core.sharding import SHARDS_OF_STATES
 from pynative import parallel_state

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 from mindspore import Tensor
 
-from parallel_core.buffers import Entry, SlotPlan, Span
+from parallel_core.buffers.layout import Entry, Span
+from parallel_core.buffers.slots import SlotPlan
 from pynative.distributed.flat_memory import FlatMemory
 
 

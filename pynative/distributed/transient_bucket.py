@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from mindspore import Parameter
 
-from parallel_core.buffers import Collective, Entry, overlaps
+from parallel_core.buffers.collectives import Collective
+from parallel_core.buffers.layout import Entry, overlaps
 from pynative import kernels
 from pynative.distributed.bucket import ParamAndGradBucket, Transfer
 from pynative.distributed.flat_memory import FlatMemory, SomeMemory

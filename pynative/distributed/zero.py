@@ -16,7 +16,7 @@ from functools import partial
 
 from mindspore import Parameter, nn
 
-from parallel_core.buffers import Visits
+from parallel_core.buffers.slots import Visits
 from pynative import parallel_state
 from pynative.distributed.gathered_parameters import GatheredBucket
 from pynative.distributed.transient_bucket import TransientBucket, Turn

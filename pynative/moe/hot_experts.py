@@ -13,7 +13,7 @@ from typing import cast
 import numpy as np
 from mindspore import Parameter, Tensor, nn
 
-from parallel_core.buffers import Span
+from parallel_core.buffers.layout import Span
 from parallel_core.config import ModelConfig, MoEConfig
 from parallel_core.moe import hot_experts
 from parallel_core.moe.hot_experts import Hot, Slots, hottest, is_revised

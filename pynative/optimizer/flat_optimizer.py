@@ -5,7 +5,8 @@ from functools import partial
 
 from mindspore import Parameter, Tensor
 
-from parallel_core.buffers import Segment, Span, Stretch, offloaded, overlaps
+from parallel_core.buffers.layout import Segment, Span, offloaded, overlaps
+from parallel_core.buffers.stretch import Stretch
 from parallel_core.config import OptimizerConfig
 from parallel_core.config.optimizer import OffloadConfig
 from parallel_core.numerics.loss_scale import LossScaler

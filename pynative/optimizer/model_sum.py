@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 from mindspore import Tensor
 
-from parallel_core.buffers import Entry, Span, overlaps
+from parallel_core.buffers.layout import Entry, Span, overlaps
 from parallel_core.sharding import MODEL_GROUPS, SHARDS_OF_STATES, is_counted
 from pynative import parallel_state
 from pynative.distributed.param_and_grad_buffer import ParamAndGradBuffer

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from mindspore import Tensor
 
-from parallel_core.buffers import BufferPlan, Entry, Span
+from parallel_core.buffers.layout import BufferPlan, Entry, Span
 from parallel_core.config import OptimizerConfig
 from parallel_core.config.update_rules.muon import MuonConfig
 from parallel_core.config.update_rules.rule import MOMENTUM

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from parallel_core.buffers import Entry
+from parallel_core.buffers.layout import Entry
 from parallel_core.config.base import Config, option
 from parallel_core.config.update_rules.rule import MOMENTUM, UpdateRule
 from parallel_core.findings import Finding

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from parallel_core.buffers import Entry
+from parallel_core.buffers.layout import Entry
 from parallel_core.config.base import Config
 from parallel_core.findings import Finding
 from parallel_core.messages import Message

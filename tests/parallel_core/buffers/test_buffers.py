@@ -8,16 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parallel_core.buffers import (
-    BucketRule,
-    Span,
-    Stretch,
-    aligned,
-    overlaps,
-    plan_buffers,
-    plan_gathers,
-    plan_reductions,
-)
+from parallel_core.buffers.collectives import plan_gathers, plan_reductions
+from parallel_core.buffers.layout import BucketRule, Span, aligned, overlaps, plan_buffers
+from parallel_core.buffers.stretch import Stretch
 from parallel_core.sharding import Cut, Place, ShardSpec, place
 
 specs = st.builds(

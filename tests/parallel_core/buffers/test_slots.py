@@ -4,15 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parallel_core.buffers import (
-    BucketRule,
-    Visits,
-    gathered,
-    micro_batch_visits,
-    plan_buffers,
-    plan_residence,
-)
-from parallel_core.buffers.slots import slot_of
+from parallel_core.buffers.layout import BucketRule, plan_buffers
+from parallel_core.buffers.slots import Visits, gathered, micro_batch_visits, plan_residence, slot_of
 from parallel_core.sharding import ShardSpec, place
 
 GROUP = "intra-dp-cp"

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from mindspore import from_numpy
 
-from parallel_core.buffers import Span
+from parallel_core.buffers.layout import Span
 from pynative import kernels
 from pynative.distributed.flat_memory import FlatMemory
 from pynative.kernels.contract.flat_buffers import AdamStep

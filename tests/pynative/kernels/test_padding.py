@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from mindspore import Tensor, from_numpy
 
-from parallel_core.buffers import aligned
+from parallel_core.buffers.layout import aligned
 from pynative.kernels.contract import CONTRACT, flat_buffers
 from pynative.memory.arrays import array_of, array_type
 from tests.support.operator_calls import CALLS, FLAT

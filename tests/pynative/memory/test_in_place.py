@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from mindspore import Tensor
 
-from parallel_core.buffers import Span
+from parallel_core.buffers.layout import Span
 from pynative import kernels
 from pynative.collectives import arrays
 from pynative.distributed.flat_memory import FlatMemory

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mindspore import Tensor
 
-from parallel_core.buffers import BucketRule, Span, offloaded, plan_buffers
+from parallel_core.buffers.layout import BucketRule, Span, offloaded, plan_buffers
 from parallel_core.config import OptimizerConfig
 from parallel_core.config.optimizer import OffloadConfig
 from parallel_core.config.update_rules.adam import EXP_AVG, EXP_AVG_SQ

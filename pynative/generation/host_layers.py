@@ -14,11 +14,11 @@ from mindspore import Parameter, from_numpy, nn
 
 from parallel_core.attention.rotary import Rotary
 from parallel_core.numerics.dtypes import Array
+from pynative.generation.host_products import Product
 from pynative.kernels.block import AttentionRule
 from pynative.kernels.host.cache import attend, bias_of
 from pynative.kernels.host.engine import ENGINE
-from pynative.kernels.host.process import blas_has_all_threads
-from pynative.kernels.host.threads import run, thread_count
+from pynative.kernels.host.threads import run
 from pynative.key_value_cache import Cache
 from pynative.memory.arrays import array_of
 from pynative.tensor_parallel.mlp import ParallelMLP
@@ -26,39 +26,6 @@ from pynative.transformer.attention import ParallelAttention
 from pynative.transformer.embedding import Embedding
 from pynative.transformer.layer import ParallelTransformerLayer
 from pynative.transformer.norm import LayerNorm
-
-BLOCK = 32
-"""Outputs of a block."""
-
-SMALL = 1_000_000
-"""Multiply-adds up to which OpenBLAS makes no copy (kernel/x86_64/sgemm_small_kernel_permit_skylakex.c)."""
-
-FEW = 8
-"""Rows times threads up to which blocks, which one thread computes, are as fast as all at once."""
-
-
-class Product:
-    """x [b, i] -> x W^T + bias [b, o], float32, for a weight [o, i] and a bias [o], whose memory it reads."""
-
-    def __init__(self, weight: Array, bias: Array | None = None) -> None:
-        self.weight, self.bias = weight, bias
-        self.cut = len(weight) // BLOCK * BLOCK
-        self.blocks = weight[: self.cut].reshape(-1, BLOCK, weight.shape[1]).transpose(0, 2, 1)
-
-    def __call__(self, x: Array) -> Array:
-        if 1 < len(x) <= min(FEW // thread_count(), SMALL // (BLOCK * x.shape[1])):
-            y = self._by_blocks(x)
-        else:
-            with blas_has_all_threads():
-                y = np.ascontiguousarray(np.matmul(self.weight, np.ascontiguousarray(x.T)).T)
-        return y if self.bias is None else y + self.bias
-
-    def _by_blocks(self, x: Array) -> Array:
-        y = np.empty((len(x), len(self.weight)), np.float32)
-        np.matmul(x, self.blocks, out=y[:, : self.cut].reshape(len(x), -1, BLOCK).swapaxes(0, 1))
-        np.matmul(x, self.weight[self.cut :].T, out=y[:, self.cut :])
-        return y
-
 
 Part = Callable[[Array], Array]
 """[b, h] -> [b, h]; a norm of any size."""
@@ -143,7 +110,7 @@ class Step:
     def turn(self, rotary: Rotary, x: Array) -> None:
         """See `Turned`."""
         if rotary not in self._turned:
-            self._turned[rotary] = Turned(rotary.of_text(int(self.cache.lengths.max())), self.cache.positions[0])
+            self._turned[rotary] = Turned(rotary, self.cache.positions[0])
         self._turned[rotary](x)
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pynative.generation.host_layers import BLOCK, Product
+from pynative.generation.host_products import BLOCK, Product
 from tests.support.distributed import run
 from tests.support.engine import TINY, config_of, job
 

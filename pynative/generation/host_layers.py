@@ -110,7 +110,7 @@ class Step:
     def turn(self, rotary: Rotary, x: Array) -> None:
         """See `Turned`."""
         if rotary not in self._turned:
-            self._turned[rotary] = Turned(rotary, self.cache.positions[0])
+            self._turned[rotary] = Turned(rotary.of_text(int(self.cache.lengths.max())), self.cache.positions[0])
         self._turned[rotary](x)
 
 

@@ -14,11 +14,10 @@ from mindspore import Parameter, from_numpy, nn
 
 from parallel_core.attention.rotary import Rotary
 from parallel_core.numerics.dtypes import Array
-from pynative.generation.host_products import Product
+from pynative.generation.host_products import Product, parts_of, summed
 from pynative.kernels.block import AttentionRule
 from pynative.kernels.host.cache import attend, bias_of
 from pynative.kernels.host.engine import ENGINE
-from pynative.kernels.host.threads import run
 from pynative.key_value_cache import Cache
 from pynative.memory.arrays import array_of
 from pynative.tensor_parallel.mlp import ParallelMLP
@@ -107,11 +106,11 @@ class Step:
             self._biases[key] = bias_of(self.cache.ages(layer), rule, heads)
         return self._biases[key]
 
-    def turn(self, rotary: Rotary, x: Array) -> None:
+    def turning(self, rotary: Rotary) -> Turned:
         """See `Turned`."""
         if rotary not in self._turned:
             self._turned[rotary] = Turned(rotary.of_text(int(self.cache.lengths.max())), self.cache.positions[0])
-        self._turned[rotary](x)
+        return self._turned[rotary]
 
 
 class Decoder:
@@ -190,46 +189,66 @@ class Decoder:
         core = cell.core_attention
         groups, heads, size, number = cell.groups, cell.heads, cell.head_size, core.layer_number
         norms = norm(cell.q_layernorm), norm(cell.k_layernorm)
-        rule, rotary = core.rule, cell.rotary
+        rule, rotary, shares = core.rule, cell.rotary, heads // groups
+        width = (shares + 2) * size
 
         def attention(x: Array) -> Array:
-            rows = into(x).reshape(len(x), groups, -1, size)
-            for part, normed in zip((rows[:, :, :-2], rows[:, :, -2]), norms, strict=True):
-                if normed is not None:
-                    part[:] = normed(part)
-            if rotary is not None:
-                self.step.turn(rotary, rows[:, :, :-1])
-            keys, values = self._kept(number, rows[:, :, -2], rows[:, :, -1])
             bias = self.step.bias(number, rule, heads)
-            queries = rows[:, :, :-2].reshape(len(x), heads, size)
-            return out(attend(queries, keys, values, bias, rule).reshape(len(x), -1))
+            turn = None if rotary is None else self.step.turning(rotary)
+
+            def of(chosen: slice) -> Array:
+                """That of some groups of heads."""
+                rows = into.outputs(x, _times(chosen, width)).reshape(len(x), -1, shares + 2, size)
+                for part, normed in zip((rows[:, :, :-2], rows[:, :, -2]), norms, strict=True):
+                    if normed is not None:
+                        part[:] = normed(part)
+                if turn is not None:
+                    turn(rows[:, :, :-1])
+                keys, values = self._kept(number, chosen, rows[:, :, -2], rows[:, :, -1])
+                queries, own = rows[:, :, :-2].reshape(len(x), -1, size), _times(chosen, shares)
+                terms = bias if bias is None or bias.shape[1] == 1 else bias[:, own]
+                seen = attend(queries, keys, values, terms, rule).reshape(len(x), -1)
+                return out.of_inputs(seen, _times(own, size))
+
+            return out.shifted(summed(groups, of, parts_of(x)))
 
         return attention
 
-    def _kept(self, number: int, *new: Array) -> list[Array]:
-        """Keys and values of all tokens in the cache, the new ones among them."""
+    def _kept(self, number: int, groups: slice, *new: Array) -> list[Array]:
+        """Keys and values of some groups, of all tokens in the cache, the new ones among them."""
         own, used = self.cache.layers[number], len(self.cache.ages(number))
         slots = self.cache.positions[0] % own.slots
         if number not in self.kept:
             self.kept[number] = [array_of(tensor) for tensor in own.kept]
         kept = self.kept[number]
         for memory, rows in zip(kept, new, strict=True):
-            memory[slots, self.step.texts] = rows
-        return [memory[:used] for memory in kept]
+            memory[slots, self.step.texts, groups] = rows
+        return [memory[:used, :, groups] for memory in kept]
 
     def _feed_forward(self, cell: nn.Cell) -> Part:
         if type(cell) is not ParallelMLP or _is_adapted(cell.linear_fc1, cell.linear_fc2):
             return _as_it_is(cell)
         into, out = product(cell.linear_fc1.weight), product(cell.linear_fc2.weight, cell.linear_fc2.bias)
-        bias, operator = array(cell.linear_fc1.bias), cell.operator
-        width = array_of(cell.linear_fc2.weight).shape[1]
+        bias, operator, width = array(cell.linear_fc1.bias), cell.operator, out.weight.shape[1]
+        firsts = range(0, len(into.weight), width)  # of a gated activation two
 
         def feed_forward(x: Array) -> Array:
-            activated = np.empty((len(x), width), np.float32)
-            run(ENGINE.activation, [(operator, into(x), bias, activated)])
-            return out(activated)
+            def of(chosen: slice) -> Array:
+                """That of some of the activations."""
+                rows = [slice(first + chosen.start, first + chosen.stop) for first in firsts]
+                activated = np.empty((len(x), chosen.stop - chosen.start), np.float32)
+                own = None if bias is None else np.concatenate([bias[part] for part in rows])
+                ENGINE.activation(operator, into.outputs(x, *rows), own, activated)
+                return out.of_inputs(activated, chosen)
+
+            return out.shifted(summed(width, of, parts_of(x)))
 
         return feed_forward
+
+
+def _times(chosen: slice, size: int) -> slice:
+    """A span of units as one of their parts."""
+    return slice(chosen.start * size, chosen.stop * size)
 
 
 def _is_adapted(*linears: nn.Cell) -> bool:

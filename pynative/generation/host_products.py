@@ -1,25 +1,31 @@
 """Products of a few rows with a weight on the host: to read the weight is most of what they cost.
 
-BLAS's own threads compute them, or one: to wake a thread of the host kernels and to hand it the GIL takes 0.1 ms, as
-long as a product. Of a single row and a weight OpenBLAS makes no copy. Of more rows it does, but not where a product
-is small: so the weight is taken by blocks of outputs. Milliseconds for a weight of 1376 inputs and 512 outputs on Intel
-model 207, of 1 row 0.10 with one thread and 0.05 with two; of 8 rows 0.24 and 0.14, by blocks 0.17 with one.
+Of a single row BLAS computes them with its own threads: to wake a thread of the host kernels and to hand it the GIL
+takes 0.1 ms, as long as a product. Of more rows OpenBLAS copies the weight first. The engine does not where the weight
+is the left operand; the host's threads share its rows. Milliseconds for a weight of 1376 outputs and 512 inputs on AMD
+family 25 model 1: of 1 row 0.22 with one thread and 0.20 with two; of 8 rows 0.34, and 0.68 by BLAS, with one.
 """
+
+from collections.abc import Callable
 
 import numpy as np
 
 from parallel_core.numerics.dtypes import Array
+from pynative.kernels.host.engine import ENGINE
 from pynative.kernels.host.process import blas_has_all_threads
-from pynative.kernels.host.threads import thread_count
+from pynative.kernels.host.threads import matmul_spans, run, spans, thread_count
 
-BLOCK = 32
-"""Outputs of a block."""
 
-SMALL = 1_000_000
-"""Multiply-adds up to which OpenBLAS makes no copy (kernel/x86_64/sgemm_small_kernel_permit_skylakex.c)."""
+def summed(size: int, work: Callable[[slice], Array], parts: int) -> Array:
+    """The sum of work(span) over `parts` spans of `size` units, each by a thread of its own."""
+    found: list[Array] = []
+    run(lambda start, stop: found.append(work(slice(start, stop))), spans(size, -(-size // parts)))
+    return found[0] if len(found) == 1 else np.sum(found, 0)
 
-FEW = 8
-"""Rows times threads up to which blocks, which one thread computes, are as fast as all at once."""
+
+def parts_of(x: Array) -> int:
+    """By how many threads a layer is computed for x [b, h]: of a single row BLAS has them all."""
+    return 1 if len(x) == 1 else thread_count()
 
 
 class Product:
@@ -27,19 +33,41 @@ class Product:
 
     def __init__(self, weight: Array, bias: Array | None = None) -> None:
         self.weight, self.bias = weight, bias
-        self.cut = len(weight) // BLOCK * BLOCK
-        self.blocks = weight[: self.cut].reshape(-1, BLOCK, weight.shape[1]).transpose(0, 2, 1)
 
     def __call__(self, x: Array) -> Array:
-        if 1 < len(x) <= min(FEW // thread_count(), SMALL // (BLOCK * x.shape[1])):
-            y = self._by_blocks(x)
-        else:
-            with blas_has_all_threads():
-                y = np.ascontiguousarray(np.matmul(self.weight, np.ascontiguousarray(x.T)).T)
-        return y if self.bias is None else y + self.bias
+        y = np.empty((len(self.weight), len(x)), np.float32)
+        parts = matmul_spans(len(y), x.size * len(y)) if len(x) > 1 else ((0, len(y)),)
+        run(lambda start, stop: _multiply(self.weight[start:stop], x, y[start:stop]), parts)
+        return self.shifted(np.ascontiguousarray(y.T))
 
-    def _by_blocks(self, x: Array) -> Array:
-        y = np.empty((len(x), len(self.weight)), np.float32)
-        np.matmul(x, self.blocks, out=y[:, : self.cut].reshape(len(x), -1, BLOCK).swapaxes(0, 1))
-        np.matmul(x, self.weight[self.cut :].T, out=y[:, self.cut :])
+    def shifted(self, y: Array) -> Array:
+        """y [b, o] + bias, in place."""
+        if self.bias is not None:
+            y += self.bias
         return y
+
+    def outputs(self, x: Array, *chosen: slice) -> Array:
+        """Some of the outputs [b, those], by the calling thread."""
+        sizes = [part.stop - part.start for part in chosen]
+        y, first = np.empty((sum(sizes), len(x)), np.float32), 0
+        for part, size in zip(chosen, sizes, strict=True):
+            _multiply(self.weight[part], x, y[first : first + size])
+            if self.bias is not None:
+                y[first : first + size] += self.bias[part, None]
+            first += size
+        return np.ascontiguousarray(y.T)
+
+    def of_inputs(self, x: Array, chosen: slice) -> Array:
+        """A share of the sum, without the bias: of some of the inputs, x [b, those]; by the calling thread."""
+        y = np.empty((len(self.weight), len(x)), np.float32)
+        _multiply(self.weight[:, chosen], x, y)
+        return y.T
+
+
+def _multiply(weight: Array, x: Array, y: Array) -> None:
+    """y [o, b] = W x^T. The weight is the left operand, whose rows the engine reads where they lie."""
+    if len(x) > 1:
+        ENGINE.matmul(weight, x.T, y)
+    else:
+        with blas_has_all_threads():
+            np.matmul(weight, x[0], out=y[:, 0])

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from pynative.generation.host_products import BLOCK, Product
+from pynative.generation.host_products import Product
+from pynative.kernels.host.threads import MATMUL_ROWS, MATMUL_WORK, set_threads, thread_count
 from tests.support.distributed import run
 from tests.support.engine import TINY, config_of, job
 
@@ -16,14 +17,23 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("outputs", [1, BLOCK, 3 * BLOCK + 5])
+@pytest.fixture
+def two_threads():
+    before = thread_count()
+    set_threads(2)
+    yield
+    set_threads(before)
+
+
+@pytest.mark.parametrize("outputs", [1, MATMUL_ROWS, 5 * MATMUL_ROWS + 5])
 @pytest.mark.parametrize("rows", [1, 3, 40])
-def test_products(outputs, rows):
-    """Also of outputs that fill no block."""
-    rng = np.random.default_rng(0)
-    weight, bias, x = (rng.standard_normal(shape).astype(np.float32) for shape in ((outputs, 20), outputs, (rows, 20)))
-    np.testing.assert_allclose(Product(weight, bias)(x), x @ weight.T + bias, atol=1e-5)
-    np.testing.assert_allclose(Product(weight)(x), x @ weight.T, atol=1e-5)
+def test_products(two_threads, outputs, rows):
+    """By one thread and shared out to two, also of outputs that fill no block."""
+    rng, inputs = np.random.default_rng(0), 40 if outputs * rows < 1000 else MATMUL_WORK // (outputs * rows) + 1
+    shapes = (outputs, inputs), outputs, (rows, inputs)
+    weight, bias, x = (rng.standard_normal(shape).astype(np.float32) for shape in shapes)
+    np.testing.assert_allclose(Product(weight, bias)(x), x @ weight.T + bias, rtol=1e-5, atol=1e-4)
+    np.testing.assert_allclose(Product(weight)(x), x @ weight.T, rtol=1e-5, atol=1e-4)
 
 
 def logits(backend, flags: str) -> list[np.ndarray]:
@@ -49,9 +59,10 @@ def logits(backend, flags: str) -> list[np.ndarray]:
     return found
 
 
+@pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("flags", KINDS.values(), ids=KINDS)
-def test_logits_equal_those_of_the_cells(flags):
-    """Of every step, for texts of different lengths."""
-    arrays, cells, whole = run(1, logits, flags)[0]
+def test_logits_equal_those_of_the_cells(flags, threads):
+    """Of every step, for texts of different lengths; two threads share heads and activations."""
+    arrays, cells, whole = run(1, logits, f"{flags} --threads {threads}")[0]
     np.testing.assert_allclose(arrays, whole, atol=1e-5)
     np.testing.assert_allclose(cells, whole, atol=1e-5)

@@ -4,9 +4,8 @@ Each is a sum over `parallel_core.blocks`.
 """
 
 from parallel_core.costs.activations import kept_bytes, peak_kept_bytes
-from parallel_core.costs.flops import forward_flops_per_token, training_flops
 from parallel_core.costs.memory import MemoryBytes, memory
-from parallel_core.costs.stage import StagePlan
+from parallel_core.costs.stage import StagePlan, forward_flops_per_token, training_flops
 from parallel_core.costs.traffic import step_traffic
 
 __all__ = [

@@ -1,14 +1,14 @@
 """One rank of a pipeline stage as the plan has it: chunks, named parameters, flat buffers. Every figure reads this."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
-from parallel_core.blocks import Chunk, MicroBatch, ParameterSpec, stage_chunks
+from parallel_core.blocks import Chunk, MicroBatch, ParameterSpec, model_chunks, stage_chunks
 from parallel_core.buffers.layout import BufferPlan, plan_buffers
 from parallel_core.buffers.slots import Cell, Residence, plan_residence
-from parallel_core.config import AllConfig
+from parallel_core.config import AllConfig, ModelConfig
 from parallel_core.numerics.dtypes import DTYPES
 from parallel_core.sharding import INSTANCES_OF_STATES, SHARDS_OF_STATES, Coordinates, ShardSpec, place
 
@@ -152,3 +152,19 @@ def _without_numbers(chunk: Chunk) -> Chunk:
     stack = chunk.decoder.layers
     bare = replace(stack, layers=tuple((0, layer) for _, layer in stack.layers))
     return replace(chunk, decoder=replace(chunk.decoder, layers=bare))
+
+
+def forward_flops_per_token(config: ModelConfig) -> float:
+    """Multiply-adds, counted as two, of the matrix products that one token passes through (`Block.forward_flops`)."""
+    return sum(chunk.forward_flops(1, config.seq_length) for chunk in model_chunks(config))
+
+
+def training_flops(config: ModelConfig, samples: int) -> float:
+    """Floating-point operations of forward and backward over `samples` sequences."""
+    return flops_of(model_chunks(config), config.seq_length) * samples
+
+
+def flops_of(chunks: Iterable[Chunk], seq_length: int) -> float:
+    """Of one sequence: forward, and backward twice that, but of products with frozen weights once."""
+    of_token = (3.0 * chunk.forward_flops(1, seq_length) - chunk.frozen_flops(1) for chunk in chunks)
+    return sum(of_token) * seq_length

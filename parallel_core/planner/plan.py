@@ -7,7 +7,7 @@ from functools import cached_property
 
 from parallel_core.config import AllConfig
 from parallel_core.costs import MemoryBytes, StagePlan, memory
-from parallel_core.costs.flops import flops_of
+from parallel_core.costs.stage import flops_of
 from parallel_core.costs.traffic import step_traffic
 from parallel_core.numerics.dtypes import DTYPES
 from parallel_core.planner.device import Device

@@ -1,16 +1,22 @@
-"""Ulysses (Jacobs et al., 2023): before attention the ranks exchange shards of the sequence for heads, after it back.
+"""Attention over a sequence that is cut over the context-parallel group: Ulysses (Jacobs et al., 2023) around the ring.
 
-s the length of a rank's shard of the sequence, b batch, n heads, g key/value groups, d size of a
-query's and a key's head, e of a value's, u ranks.
+Before attention the ranks exchange shards of the sequence for heads, after it back. Either may be in a group of one,
+where it does nothing: the three algorithms are two functions and two group sizes.
+
+s the length of a rank's shard of the sequence, b batch, n heads, g key/value groups, d size of a query's and a key's
+head, e of a value's, u ranks.
 """
 
 import math
+from dataclasses import replace
 from typing import Any
 
 from mindspore import Tensor
 
 from pynative import kernels
 from pynative.collectives import Group
+from pynative.context_parallel.ring import ring_attention
+from pynative.kernels.block import AttentionRule
 from pynative.tape.autograd import Function
 
 
@@ -62,3 +68,19 @@ def heads_to_sequence(x: Tensor, group: Group) -> Tensor:
     keeps 1/u.
     """
     return x if group.size == 1 else _HeadsToSequence.apply(x, group)
+
+
+def context_parallel_attention(
+    q: Tensor, k: Tensor, v: Tensor, ulysses_group: Group, ring_group: Group, rule: AttentionRule
+) -> Tensor:
+    """`kernels.attention` of the whole sequence: q [s, b, n, d], k [s, b, g, d], v [s, b, g, e] -> [s, b, n * e].
+
+    s is the length of this rank's shard of it (`parallel_core.context`). Of the rule the mask, bool [b or 1, 1, rows,
+    whole sequence], and the first keys, int32 [b, rows], have the rows that `ContextShard.queries` leaves; head_offset
+    is the number of the rank's first head among all tensor-parallel ranks'.
+    The messages are those of `sequence_to_heads`, `ring_attention` and `heads_to_sequence`.
+    """
+    first_head = rule.head_offset + ulysses_group.rank * (q.shape[2] // ulysses_group.size)
+    heads = sequence_to_heads(q, k, v, ulysses_group)
+    out = ring_attention(*heads, ring_group, replace(rule, head_offset=first_head))
+    return heads_to_sequence(out, ulysses_group)

@@ -12,7 +12,7 @@ import numpy as np
 from parallel_core.numerics.dtypes import Array
 from pynative.dtypes import BFLOAT16
 from pynative.onednn import primitives
-from pynative.onednn.arrays import layout_of
+from pynative.onednn.layouts import layout_of
 from pynative.onednn.library import Primitive
 
 FLOAT32 = np.dtype(np.float32)

@@ -1,17 +1,95 @@
-"""Figures of the whole model that people watch: the norm of its weights, and how many gradients are zero."""
+"""Figures of a whole model whose parameters are cut and replicated over ranks, each element counted once: the L2 norm
+of the gradient, by which it is clipped, the norm of the weights, and how many gradients are zero."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
 from mindspore import Parameter, Tensor
 
-from parallel_core.sharding import MODEL_KINDS, SHARDS_OF_STATES, is_counted
+from parallel_core.buffers.layout import Entry, Span, overlaps
+from parallel_core.sharding import MODEL_GROUPS, MODEL_KINDS, SHARDS_OF_STATES, is_counted
 from pynative import kernels, parallel_state
-from pynative.distributed.param_and_grad_buffer import ParamAndGradBuffers
-from pynative.optimizer.model_sum import ModelSum
+from pynative.distributed.param_and_grad_buffer import ParamAndGradBuffer, ParamAndGradBuffers
+
+
+class ModelSum:
+    """Which parameters this rank counts, and the sum of what all ranks counted.
+
+    of_owned: a rank counts what it owns of the buffers, where the replicas share their parameters out.
+    """
+
+    def __init__(self, of_owned: bool = False) -> None:
+        self._coordinates = parallel_state.get_coordinates()
+        topology = parallel_state.get_topology()
+        dense, expert = (topology.groups(kind) for kind in MODEL_GROUPS.values())
+        same = np.array_equal(dense, expert)
+        kinds = [tuple(MODEL_GROUPS)] if same else [(kind,) for kind in MODEL_GROUPS]
+        self._terms = [
+            (together, [*([SHARDS_OF_STATES[together[0]]] if of_owned else []), MODEL_GROUPS[together[0]]])
+            for together in kinds
+        ]
+
+    def counts(self, entry: Entry) -> bool:
+        """Whether this rank counts a parameter: the lowest rank in each group of copies does."""
+        return is_counted(entry.spec, self._coordinates)
+
+    def owned_runs(self, buffer: ParamAndGradBuffer, counted: bool = True) -> list[Span]:
+        """What this rank owns of the parameters that it counts, or does not count."""
+        return overlaps(buffer.plan.runs(lambda entry: self.counts(entry) is counted), buffer.owned)
+
+    def __call__(self, own: Mapping[str, float]) -> float:
+        """The sum over one replica of the model of what its ranks counted, by the kind of the parameters' replicas."""
+        return sum(_summed(sum(own.get(kind, 0.0) for kind in kinds), groups) for kinds, groups in self._terms)
+
+
+def _summed(value: float, kinds: list[str]) -> float:
+    for kind in kinds:
+        group = parallel_state.get_group(kind)
+        value = float(group.all_reduce(Tensor(np.array([value], np.float32))).asnumpy()[0])
+    return value
+
+
+class GradientNorm:
+    """Knows which gradients this rank counts.
+
+    checks_all: those that it does not count, because another rank has the same, are looked at too, and all ranks of the
+    job agree: if any rank has a gradient that is not finite, the norm is infinite on each.
+    """
+
+    def __init__(self, buffers: ParamAndGradBuffers, checks_all: bool = False) -> None:
+        self._sum = ModelSum(of_owned=buffers.is_sharded)
+        self._world = parallel_state.get_world_group() if checks_all else None
+        self._runs = [
+            (buffer.plan.replicas, buffer.gradients.span(*run))
+            for buffer in buffers
+            for run in self._sum.owned_runs(buffer)
+        ]
+        self._copies = [
+            buffer.gradients.span(*run)
+            for buffer in buffers
+            for run in self._sum.owned_runs(buffer, counted=False)
+            if checks_all
+        ]
+
+    def __call__(self, scale: float) -> float:
+        """The norm of the gradients in the buffers times `scale`."""
+        own: dict[str, float] = {}
+        for replicas, run in self._runs:
+            own[replicas] = own.get(replicas, 0.0) + kernels.squared_norm(run) * scale**2
+        norm = math.sqrt(self._sum(own))
+        if self._world is None:
+            return norm
+        squares = [*own.values(), *map(kernels.squared_norm, self._copies)]
+        is_finite = Tensor(np.array([all(map(math.isfinite, squares))], np.float32))
+        return norm if self._world.all_reduce(is_finite, op="min").asnumpy()[0] else math.inf
+
+
+def clip_coefficient(norm: float, limit: float) -> float:
+    """What gradients are multiplied with so that their norm is at most `limit`; 0 means no limit."""
+    return min(1.0, limit / (norm + 1e-6)) if limit > 0 else 1.0
 
 
 class ModelStatistics:

@@ -7,8 +7,7 @@ from mindspore import Parameter, Tensor, nn
 from parallel_core.sharding import is_counted
 from pynative import kernels, parallel_state
 from pynative.collectives import Group
-from pynative.optimizer.grad_norm import clip_coefficient
-from pynative.optimizer.model_sum import ModelSum
+from pynative.optimizer.statistics import ModelSum, clip_coefficient
 
 
 class ClipGlobalNorm(nn.Cell):

@@ -15,7 +15,7 @@ from pynative import parallel_state
 from pynative.moe.expert_bias import ExpertBiases
 from pynative.moe.hot_experts import HotExpertLayers
 from pynative.optimizer.flat_optimizer import FlatOptimizer
-from pynative.optimizer.grad_norm import GradientNorm, clip_coefficient
+from pynative.optimizer.statistics import GradientNorm, clip_coefficient
 from pynative.pipeline_parallel.stage import ForwardStep
 from pynative.pipeline_parallel.step import PipelineStep
 from pynative.step_part import StepPart, around

@@ -15,7 +15,7 @@ from parallel_core.config import ModelConfig
 from parallel_core.numerics.dtypes import Array
 from parallel_core.recompute import CellRecompute
 from pynative import kernels, key_value_cache, parallel_state
-from pynative.context_parallel.attention import context_parallel_attention
+from pynative.context_parallel.ulysses import context_parallel_attention
 from pynative.kernels.block import AttentionRule
 from pynative.tensor_parallel.layers import ColumnParallelLinear, RowParallelLinear
 from pynative.tensor_parallel.made_again import left_out

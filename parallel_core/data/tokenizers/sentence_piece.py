@@ -139,9 +139,5 @@ class SentencePieceTokenizer(MegatronTokenizer):
         return self._backend.decode(self._known(ids, range(len(self._model.pieces))))
 
     @cached_property
-    def _vocab(self) -> dict[str, int]:
-        return {**{piece: number for number, piece in enumerate(self._model.pieces)}, **self._special}
-
-    @property
     def vocab(self) -> dict[str, int]:
-        return self._vocab
+        return {**{piece: number for number, piece in enumerate(self._model.pieces)}, **self._special}

@@ -89,16 +89,12 @@ class TikTokenizer(MegatronTokenizer):
         return "".join(self._backend.decode([token_id]) for token_id in ids)
 
     @cached_property
-    def _vocab(self) -> dict[str, int]:
+    def vocab(self) -> dict[str, int]:
         # Several tokens that are parts of characters read the same: the first one keeps the text.
         vocab = {token: token_id for token_id, token in enumerate(self._special)}
         for token, token_id in self._ranks.items():
             vocab.setdefault(token.decode("utf-8", errors="replace"), token_id)
         return vocab
-
-    @property
-    def vocab(self) -> dict[str, int]:
-        return self._vocab
 
     @cached_property
     def inv_vocab(self) -> dict[int, str]:

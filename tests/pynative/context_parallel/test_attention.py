@@ -49,8 +49,8 @@ def cut_attention(backend, layout, arrays, options, implementation="host"):
     from mindspore import from_numpy
 
     from pynative import kernels, parallel_state
-    from pynative.context_parallel.attention import context_parallel_attention
     from pynative.context_parallel.batch import context_shard
+    from pynative.context_parallel.ulysses import context_parallel_attention
     from tests.support.kernels import upstream
 
     kernels.use(implementation, 2)

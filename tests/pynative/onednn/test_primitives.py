@@ -8,9 +8,9 @@ from inspect import unwrap
 import numpy as np
 import pytest
 
-from pynative.onednn import arrays, primitives
+from pynative.onednn import layouts, primitives
 from pynative.onednn import library as library_module
-from pynative.onednn.arrays import layout_of
+from pynative.onednn.layouts import layout_of
 from pynative.onednn.library import Algorithm, library
 
 pytestmark = pytest.mark.skipif(library() is None, reason="no oneDNN here")
@@ -32,9 +32,9 @@ def test_a_sequence_that_grows_keeps_no_more_primitives():
 def test_a_sequence_that_grows_keeps_no_more_layouts():
     """Those used last stay, and what a primitive was made for: none of another test's is for so many rows."""
     held = layout_of(np.empty((1, 7), np.float32))
-    made = [weakref.ref(layout_of(np.empty((1009, entries), np.float32))) for entries in range(1, 2 * arrays.KEPT)]
+    made = [weakref.ref(layout_of(np.empty((1009, entries), np.float32))) for entries in range(1, 2 * layouts.KEPT)]
     gc.collect()
-    assert sum(layout() is not None for layout in made) <= arrays.KEPT and made[-1]() is not None
+    assert sum(layout() is not None for layout in made) <= layouts.KEPT and made[-1]() is not None
     assert layout_of(np.empty((1, 7), np.float32)) is held
 
 

@@ -15,7 +15,7 @@ from pynative.kernels.host.engine.numpy_engine import NumpyEngine
 from pynative.kernels.host.engine.onednn import activations, scores, sweeps
 from pynative.memory.rounding import convert, put, widened
 from pynative.onednn import gemm, primitives
-from pynative.onednn.arrays import layout_of, row_layout
+from pynative.onednn.layouts import layout_of, row_layout
 from pynative.onednn.library import library
 from pynative.onednn.primitives import SUM
 

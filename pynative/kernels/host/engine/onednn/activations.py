@@ -8,7 +8,7 @@ from parallel_core.numerics.activations import GATES
 from parallel_core.numerics.dtypes import Array
 from pynative.memory.rounding import convert, fill, widened
 from pynative.onednn import primitives
-from pynative.onednn.arrays import layout_of, row_layout
+from pynative.onednn.layouts import layout_of, row_layout
 from pynative.onednn.library import Algorithm, Primitive
 from pynative.onednn.primitives import Eltwise
 

@@ -7,7 +7,7 @@ times slower). It has the same condition on what it writes: one tile after anoth
 
 from parallel_core.numerics.dtypes import Array
 from pynative.onednn import primitives
-from pynative.onednn.arrays import layout_of
+from pynative.onednn.layouts import layout_of
 from pynative.onednn.library import Algorithm, Primitive
 from pynative.onednn.primitives import Binary, Eltwise, PostOp
 

@@ -11,7 +11,7 @@ from pynative.kernels.host.engine.interface import AdamwStep
 from pynative.kernels.host.engine.numpy_engine import sweeps as by_numpy
 from pynative.memory.rounding import fill, float32_for, widened
 from pynative.onednn import primitives
-from pynative.onednn.arrays import layout_of, row_layout
+from pynative.onednn.layouts import layout_of, row_layout
 from pynative.onednn.library import Algorithm, Layout, Primitive
 from pynative.onednn.primitives import Binary, Eltwise, Sum
 

@@ -1,4 +1,4 @@
-"""Numpy's arrays as oneDNN sees them."""
+"""The layouts of numpy arrays as oneDNN sees them."""
 
 from functools import lru_cache
 from typing import Any

@@ -136,6 +136,13 @@ def context_sizes_multiply(args: Any, given: Sequence[Given]) -> Iterator[Findin
         yield given_sizes.breaks(f"must be two numbers whose product is {product}", "change one of them")
 
 
+def tensor_parallel_dimensions_multiply(args: Any, given: Sequence[Given]) -> Iterator[Finding]:
+    size = args.tensor_model_parallel_size
+    if args.tp_2d and args.tp_x * args.tp_y != size:
+        rule = f"times --tp-y {args.tp_y} must be --tensor-model-parallel-size {size}"
+        yield Finding("--tp-x", args.tp_x, rule, "change one of them")
+
+
 def an_optimizer_may_share_its_states(args: Any, given: Sequence[Given]) -> Iterator[Finding]:
     if args.optimizer not in SHARING_NAMES:
         return
@@ -182,6 +189,7 @@ RULES: tuple[Rule, ...] = (
     latent_attention_has_a_rank,
     tokenizer_has_its_files,
     context_sizes_multiply,
+    tensor_parallel_dimensions_multiply,
     an_optimizer_may_share_its_states,
     pipeline_layout_fits,
 )

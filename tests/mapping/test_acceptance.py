@@ -32,7 +32,7 @@ def starting(scripts):
         ("examples/mindspore", 1.0),
         ("dense pretraining", 0.97),
         ("fine-tuning", 0.88),
-        ("all", 0.88),
+        ("all", 0.91),
         ("mixture of experts", 0.85),
         ("latent attention", 0.75),
     ],

@@ -50,6 +50,7 @@ BAD = [
     # sizes that must divide
     ("--tensor-model-parallel-size 2", 3, "--tensor-model-parallel-size 2"),
     ("--tensor-model-parallel-size 8", 8, "--num-attention-heads 4"),
+    ("--tensor-model-parallel-size 4 --tp-2d --tp-x 4 --tp-y 2", 4, "--tp-x 4"),
     ("--num-attention-heads 5", 1, "--hidden-size 64"),
     ("--group-query-attention --num-query-groups 3", 1, "--num-query-groups 3"),
     (

@@ -16,7 +16,15 @@ FLAGS = group(
     refused(
         "the launcher starts a failed job again; leave it out",
         """
-        --gpu-sniff-test-interval=int --adlr-autoresume --adlr-autoresume-interval=int:1000 --inprocess-restart
+        --gpu-sniff-test-interval=int --adlr-autoresume --adlr-autoresume-interval=int:1000
+        --enable-elastic-training --enable-optimizer-state-local-copy
+        """,
+    ),
+    ignored(
+        "nothing is repaired while a job runs: when a rank is lost the job ends, says which, and goes on from its last "
+        "checkpoint when it is started again",
+        """
+        --inprocess-restart
         --inprocess-max-iterations=int --inprocess-monitor-thread-interval=float:1.0
         --inprocess-monitor-process-interval=float:1.0 --inprocess-progress-watchdog-interval=float:1.0
         --inprocess-heartbeat-interval=float:30 --inprocess-soft-timeout=float:60 --inprocess-hard-timeout=float:90
@@ -25,7 +33,6 @@ FLAGS = group(
         --inprocess-termination-grace-time=float:1 --inprocess-granularity=str{node,rank}:node
         --inprocess-active-world-size=int:1 --inprocess-empty-cuda-cache --enable-ft-package --calc-ft-timeouts
         --ft-num-warmup-iters=int:5 --enable-high-availability --enable-hbmfault-repair --enable-worker-reboot
-        --enable-elastic-training --enable-optimizer-state-local-copy
         """,
     ),
     refused(

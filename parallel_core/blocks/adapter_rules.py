@@ -1,19 +1,14 @@
 """What is wrong with the linears that --lora-target-modules names: it takes the whole model to tell."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from parallel_core.blocks.adapters import linears, unlike_experts
 from parallel_core.blocks.experts import ExpertLinear
 from parallel_core.blocks.language_model import stage_chunks
 from parallel_core.blocks.linear import Linear
+from parallel_core.config import AllConfig, ModelConfig
 from parallel_core.config.lora import names
 from parallel_core.findings import Finding
-
-if TYPE_CHECKING:
-    from parallel_core.config import AllConfig, ModelConfig
 
 
 def adapter_findings(config: AllConfig) -> Iterator[Finding]:

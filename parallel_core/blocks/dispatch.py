@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import ceil
-from typing import TYPE_CHECKING
 
 from parallel_core.blocks.block import Block
 from parallel_core.blocks.micro_batch import FLOAT32, INT32, MicroBatch
+from parallel_core.config import ModelConfig
 from parallel_core.messages import Message, message
 from parallel_core.operations import Operation, elementwise
-
-if TYPE_CHECKING:
-    from parallel_core.config import ModelConfig
 
 
 @dataclass(frozen=True)

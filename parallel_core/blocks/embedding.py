@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from parallel_core.blocks.block import Block, ParameterSpec
 from parallel_core.blocks.micro_batch import INT32, MicroBatch
 from parallel_core.blocks.norm import Norm
+from parallel_core.config import ModelConfig
 from parallel_core.initial_values import Constant, Normal
 from parallel_core.messages import Message
 from parallel_core.operations import Operation, elementwise
 from parallel_core.sharding import Cut, Role, ShardSpec
-
-if TYPE_CHECKING:
-    from parallel_core.config import ModelConfig
 
 
 @dataclass(frozen=True)

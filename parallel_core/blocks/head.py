@@ -1,19 +1,14 @@
 """Hidden states to logits over a cut vocabulary, and logits to the loss."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from parallel_core.blocks.block import Block
 from parallel_core.blocks.linear import Linear
 from parallel_core.blocks.micro_batch import FLOAT32, INT32, MicroBatch
+from parallel_core.config import ModelConfig
 from parallel_core.messages import Message, message
 from parallel_core.operations import Operation, elementwise
-
-if TYPE_CHECKING:
-    from parallel_core.config import ModelConfig
 
 
 def output_layer(config: ModelConfig) -> Linear:

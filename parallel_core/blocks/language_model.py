@@ -1,10 +1,7 @@
 """A language model as blocks: which of them a pipeline stage's chunk has, under Megatron's global names."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from parallel_core.blocks.adapters import adapted
 from parallel_core.blocks.block import Block
@@ -16,11 +13,9 @@ from parallel_core.blocks.linear import Linear
 from parallel_core.blocks.micro_batch import MicroBatch
 from parallel_core.blocks.multi_token_prediction import MultiTokenPrediction
 from parallel_core.blocks.norm import Norm
+from parallel_core.config import ModelConfig
 from parallel_core.partition import chunk_layers
 from parallel_core.recompute import ChunkRecompute, RecomputePlan
-
-if TYPE_CHECKING:
-    from parallel_core.config import ModelConfig
 
 
 @dataclass(frozen=True)

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 from parallel_core.blocks.block import Block, join
 from parallel_core.blocks.kinds import FEED_FORWARDS, MIXERS, Kind, made
 from parallel_core.blocks.micro_batch import MicroBatch
 from parallel_core.blocks.norm import Norm
 from parallel_core.blocks.sublayer import Sublayer
+from parallel_core.config import ModelConfig
 from parallel_core.operations import Operation, elementwise
 from parallel_core.recompute import Again, LayerParts, Part
-
-if TYPE_CHECKING:
-    from parallel_core.config import ModelConfig
 
 
 class Branch(NamedTuple):

@@ -1,7 +1,5 @@
 """Layers one after the other, some of which are computed again in the backward pass."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 

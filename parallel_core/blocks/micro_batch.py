@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from parallel_core.config import ModelConfig
 from parallel_core.context import ContextLayout, SequenceLayout
 from parallel_core.messages import Message, message
 from parallel_core.numerics.dtypes import DTYPES
-
-if TYPE_CHECKING:
-    from parallel_core.config import ModelConfig
 
 FLOAT32, INT32 = DTYPES["float32"].bytes, DTYPES["int32"].bytes
 

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from parallel_core.blocks.dispatch import Dispatch
 from parallel_core.blocks.experts import Experts, SharedExperts
 from parallel_core.blocks.micro_batch import MicroBatch
 from parallel_core.blocks.router import Router
 from parallel_core.blocks.sublayer import Sublayer
+from parallel_core.config import ModelConfig
 from parallel_core.recompute import Again, Part
-
-if TYPE_CHECKING:
-    from parallel_core.config import ModelConfig
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from parallel_core.blocks.block import Block, ParametersOf
 from parallel_core.blocks.embedding import Embedding
@@ -23,11 +22,9 @@ from parallel_core.blocks.linear import Linear
 from parallel_core.blocks.micro_batch import MicroBatch
 from parallel_core.blocks.norm import Norm
 from parallel_core.blocks.recomputed import input_messages, input_parts
+from parallel_core.config import ModelConfig
 from parallel_core.messages import Message
 from parallel_core.recompute import ChunkRecompute
-
-if TYPE_CHECKING:
-    from parallel_core.config import ModelConfig
 
 Sizes = dict[str, int]
 

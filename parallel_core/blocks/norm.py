@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from parallel_core.blocks.block import Block, ParameterSpec
 from parallel_core.blocks.micro_batch import FLOAT32, MicroBatch, between_regions
+from parallel_core.config import ModelConfig
 from parallel_core.initial_values import Constant
 from parallel_core.operations import Operation, elementwise
 from parallel_core.sharding import Role, ShardSpec
-
-if TYPE_CHECKING:
-    from parallel_core.config import ModelConfig
 
 
 @dataclass(frozen=True)

@@ -1,19 +1,14 @@
 """What is wrong with the modules that are to be recomputed: the model's layers say which there are."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from parallel_core.blocks.layer import layer_of
+from parallel_core.config import AllConfig
 from parallel_core.config.recompute import LISTED
 from parallel_core.config.rules.recompute import FLAGS
 from parallel_core.findings import Finding
 from parallel_core.partition import chunk_counts
 from parallel_core.recompute import LayerParts, is_within, wrong_settings
-
-if TYPE_CHECKING:
-    from parallel_core.config import AllConfig
 
 
 def recompute_findings(config: AllConfig) -> Iterator[Finding]:

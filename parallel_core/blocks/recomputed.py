@@ -1,7 +1,5 @@
 """Layers of which a part is computed again in the backward pass: bytes that they keep, messages that are sent again."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from parallel_core.blocks.block import Block, ParameterSpec
 from parallel_core.blocks.micro_batch import FLOAT32, MicroBatch, between_regions
+from parallel_core.config import ModelConfig
 from parallel_core.initial_values import Constant, Normal
 from parallel_core.messages import Message, message
 from parallel_core.moe.routing import RoutingRule
 from parallel_core.sharding import ShardSpec
-
-if TYPE_CHECKING:
-    from parallel_core.config import ModelConfig
 
 INT32 = 4
 

@@ -7,17 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 from parallel_core.blocks.attention import CoreAttention
 from parallel_core.blocks.block import Block, join
 from parallel_core.blocks.linear import Linear
 from parallel_core.blocks.micro_batch import FLOAT32, INT32, MicroBatch
 from parallel_core.blocks.norm import Norm
+from parallel_core.config import ModelConfig
 from parallel_core.messages import Message
-
-if TYPE_CHECKING:
-    from parallel_core.config import ModelConfig
 
 LOSS_BLOCK = 256
 """Queries whose probabilities exist at once where the indexer's loss is computed."""

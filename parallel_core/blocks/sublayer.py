@@ -1,7 +1,5 @@
 """A sublayer: what stands between a norm of the residual stream and the addition to it, such as attention."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from parallel_core.blocks.block import Block

@@ -8,8 +8,6 @@ b batch, n heads of this rank, S cached tokens; c width of the latent; of each h
 queries and keys, e of values.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from mindspore import Tensor
 

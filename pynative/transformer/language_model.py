@@ -1,7 +1,5 @@
 """The language model of one pipeline stage: embedding, layers, and the head that turns hidden states to logits."""
 
-from __future__ import annotations
-
 import enum
 from typing import Any
 

@@ -1,7 +1,5 @@
 """One transformer layer: attention and feed-forward, each normed before and added to the residual stream."""
 
-from __future__ import annotations
-
 import enum
 from collections.abc import Callable
 from typing import Any

@@ -4,8 +4,6 @@ s sequence, b batch, h hidden, n heads, t tensor-parallel size; of each head p p
 and keys, e of values.
 """
 
-from __future__ import annotations
-
 import enum
 
 from mindspore import Tensor, nn

@@ -4,8 +4,6 @@ Names here are Megatron's: `mtp.layers.K` is depth K, from 0, which predicts the
 output layer are the model's own, and so are called by who has them, or each depth has its own.
 """
 
-from __future__ import annotations
-
 import enum
 from collections.abc import Callable, Sequence
 from functools import partial

@@ -1,7 +1,5 @@
 """Rotary position embedding as tensors; frequencies and angles are `parallel_core.attention.rotary`'s."""
 
-from __future__ import annotations
-
 from functools import lru_cache
 
 from mindspore import Tensor

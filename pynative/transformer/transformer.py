@@ -1,7 +1,5 @@
 """The stack of layers of one chunk of a pipeline stage."""
 
-from __future__ import annotations
-
 import enum
 from collections.abc import Sequence
 from dataclasses import replace

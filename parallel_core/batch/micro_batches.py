@@ -30,7 +30,7 @@ QUERY_AXES = {ATTENTION_MASK: 2, DOCUMENT_STARTS: 1}
 
 
 @dataclass(frozen=True)
-class Entry:
+class BatchEntry:
     """One array [b, ...] of a batch."""
 
     array: Array
@@ -40,7 +40,7 @@ class Entry:
     """Of labels and loss mask: how many tokens of each row's whole sequence count, float64 [b]."""
 
     @classmethod
-    def of(cls, name: str, array: Array) -> Entry:
+    def of(cls, name: str, array: Array) -> BatchEntry:
         """A batch's entry with whole sequences."""
         if name == LOSS_MASK:
             return cls(array, row_tokens=array.sum(tuple(range(1, array.ndim)), dtype=np.float64))
@@ -53,16 +53,16 @@ class Entry:
         """Whole ones, where they are known."""
         return self.array if self.whole is None else self.whole
 
-    def rows(self, start: int, stop: int) -> Entry:
+    def rows(self, start: int, stop: int) -> BatchEntry:
         """Some of the rows."""
         whole, tokens = (None if part is None else part[start:stop] for part in (self.whole, self.row_tokens))
         return replace(self, array=self.array[start:stop], whole=whole, row_tokens=tokens)
 
-    def positions(self, stop: int) -> Entry:
+    def positions(self, stop: int) -> BatchEntry:
         """The first positions of whole sequences [b, s]; padding that is left out does not count."""
         return replace(self, array=self.array[:, :stop]) if self.array.ndim == 2 and self.whole is None else self
 
-    def with_rows(self, rows: int) -> Entry:
+    def with_rows(self, rows: int) -> BatchEntry:
         """Zeros behind its own rows, up to so many."""
 
         def filled(part: Array) -> Array:
@@ -79,9 +79,9 @@ class Entry:
 
 def filled_up(batch: Mapping[str, Any], rows: int) -> dict[str, Any]:
     """A batch with rows of zeros behind its own, up to so many. No token of theirs counts: a loss mask says so."""
-    short = {name: entry for name, entry in batch.items() if isinstance(entry, Entry) and len(entry.array) < rows}
+    short = {name: entry for name, entry in batch.items() if isinstance(entry, BatchEntry) and len(entry.array) < rows}
     if LABELS in short and LOSS_MASK not in batch:
-        short[LOSS_MASK] = Entry.of(LOSS_MASK, np.ones(short[LABELS].sequences.shape, np.float32))
+        short[LOSS_MASK] = BatchEntry.of(LOSS_MASK, np.ones(short[LABELS].sequences.shape, np.float32))
     return {**batch, **{name: entry.with_rows(rows) for name, entry in short.items()}}
 
 
@@ -121,8 +121,13 @@ class ContextShard:
         return _take(array, self.layout.ring_positions(array.shape[axis], self.rank // self.layout.ulysses), axis)
 
     def entry(self, name: str, entry: Any) -> Any:
-        """An `Entry` with its sequences sharded; one that is, rows without a sequence and anything else stay."""
-        if self.layout.size == 1 or not isinstance(entry, Entry) or entry.whole is not None or entry.array.ndim < 2:
+        """An `BatchEntry` with its sequences sharded; one that is, rows without a sequence and anything else stay."""
+        if (
+            self.layout.size == 1
+            or not isinstance(entry, BatchEntry)
+            or entry.whole is not None
+            or entry.array.ndim < 2
+        ):
             return entry
         cut_out = self.queries if name in QUERY_AXES else self.sequence
         return replace(entry, array=cut_out(entry.array, name), whole=entry.array)
@@ -138,7 +143,7 @@ class StepBatch:
     """All micro-batches of a step.
 
     Args:
-        entries: arrays as `Entry`; anything else goes to every micro-batch as it is.
+        entries: arrays as `BatchEntry`; anything else goes to every micro-batch as it is.
         micro_batches: how many; divides the rows of each array (`BatchRules`).
         context: whose shards of the sequences.
     """
@@ -155,18 +160,18 @@ class StepBatch:
     def tokens(self, number: int) -> float:
         """How many tokens of a micro-batch's whole sequences count: those of its loss mask, or all labels."""
         counted = self.entries.get(LOSS_MASK) or self.entries.get(LABELS)
-        tokens = self._rows(counted, number).tokens if isinstance(counted, Entry) else None
+        tokens = self._rows(counted, number).tokens if isinstance(counted, BatchEntry) else None
         return 1.0 if tokens is None else tokens
 
     def _without_padding(self, entry: Any, number: int) -> Any:
         """A micro-batch's entry, as long as its longest row; one of filled-up rows alone stays."""
-        if LENGTHS not in self.entries or not isinstance(entry, Entry):
+        if LENGTHS not in self.entries or not isinstance(entry, BatchEntry):
             return entry
         longest = int(self._rows(self.entries[LENGTHS], number).array.max())
         return entry.positions(longest) if longest else entry
 
     def _rows(self, entry: Any, number: int) -> Any:
-        if not isinstance(entry, Entry):
+        if not isinstance(entry, BatchEntry):
             return entry
         size = len(entry.array) // self.micro_batches
         return entry.rows(number * size, (number + 1) * size)

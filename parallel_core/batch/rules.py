@@ -22,7 +22,7 @@ from parallel_core.batch.micro_batches import (
     POSITION_IDS,
     QUERY_AXES,
     TOKENS,
-    Entry,
+    BatchEntry,
 )
 from parallel_core.config import AllConfig
 from parallel_core.numerics.dtypes import Array
@@ -76,7 +76,7 @@ class BatchRules:
 
     def wrong_ids(self, batch: Mapping[str, Any]) -> list[str]:
         """Ids outside of their table, in a batch that a script makes another one of: labels may be -100 there."""
-        entries = {name: batch[name] for name in IDS if isinstance(batch.get(name), Entry)}
+        entries = {name: batch[name] for name in IDS if isinstance(batch.get(name), BatchEntry)}
         whole = {name: entry.array for name, entry in entries.items() if entry.array.dtype.kind in "iu"}
         found = (self._outside(name, ids, batch, (IGNORED_LABEL,)) for name, ids in whole.items())
         return [mistake for mistakes in found for mistake in mistakes]
@@ -85,14 +85,14 @@ class BatchRules:
         """Of the whole sequences of this batch."""
         if not self.lengths_vary:
             return self.length
-        entries = [batch[name] for name in (*IDS, LOSS_MASK) if isinstance(batch.get(name), Entry)]
+        entries = [batch[name] for name in (*IDS, LOSS_MASK) if isinstance(batch.get(name), BatchEntry)]
         lengths = (e.sequences.shape[1] * _parts(e, shards) for e in entries if e.array.ndim > 1)
         return min(next(lengths, self.length), self.positions)
 
     def _of_entry(self, name: str, batch: Mapping[str, Any], rows: int, length: int, shards: int) -> Iterator[str]:
         """An entry's mistakes; only the first counts, for a rule takes those before it for granted."""
         entry = batch[name]
-        if not isinstance(entry, Entry):
+        if not isinstance(entry, BatchEntry):
             yield from _no_array(name, entry)
             return
         array, parts = entry.sequences, _parts(entry, shards)
@@ -138,7 +138,7 @@ class BatchRules:
         wrong = unsigned >= size
         if name == LABELS:
             mask = batch.get(LOSS_MASK)
-            if isinstance(mask, Entry) and mask.sequences.shape == ids.shape:
+            if isinstance(mask, BatchEntry) and mask.sequences.shape == ids.shape:
                 wrong &= mask.sequences != 0
             wrong &= ~np.isin(ids, spared)
         if wrong.any():
@@ -152,7 +152,7 @@ VOCABULARY = (
 MAX_POSITIONS = "for --max-position-embeddings"
 
 
-def _parts(entry: Entry, shards: int) -> int:
+def _parts(entry: BatchEntry, shards: int) -> int:
     """Of how many parts of its sequences an entry has one."""
     return shards if entry.whole is None else 1
 

@@ -6,7 +6,7 @@ from math import gcd, lcm
 from typing import NamedTuple
 
 from parallel_core.schedules.actions import Backward, Compute, Forward, WeightGrad
-from parallel_core.schedules.simulate import Span, Timeline
+from parallel_core.schedules.simulate import TimedAction, Timeline
 
 
 class Look(NamedTuple):
@@ -37,7 +37,7 @@ def _chunks(timeline: Timeline) -> int:
     return 1 + max((span.action.chunk for spans in timeline.spans for span in spans), default=0)
 
 
-def _all_spans(timeline: Timeline) -> Iterator[tuple[int, Span]]:
+def _all_spans(timeline: Timeline) -> Iterator[tuple[int, TimedAction]]:
     return ((stage, span) for stage, spans in enumerate(timeline.spans) for span in spans)
 
 
@@ -100,7 +100,7 @@ def svg(timeline: Timeline, title: str) -> str:
     return "\n".join([*lines, "</svg>", ""])
 
 
-def _box(stage: int, span: Span, chunks: int, scale: float) -> str:
+def _box(stage: int, span: TimedAction, chunks: int, scale: float) -> str:
     x, y = LEFT + scale * float(span.start), TOP + ROW * stage
     width = scale * float(span.stop - span.start)
     look = LOOKS[type(span.action)]

@@ -52,7 +52,7 @@ class Times:
         return whole if chunks == 1 else Fraction(whole) / chunks
 
 
-class Span(NamedTuple):
+class TimedAction(NamedTuple):
     """One computation on the time axis."""
 
     action: Compute
@@ -64,7 +64,7 @@ class Span(NamedTuple):
 class Timeline:
     """When each stage computes what."""
 
-    spans: list[list[Span]]
+    spans: list[list[TimedAction]]
     """Of each stage, in order."""
 
     @cached_property
@@ -116,7 +116,7 @@ class _Play:
         self._computes, self._times, self._chunks = computes, times, chunks
         self._split = any(isinstance(action, WeightGrad) for actions in computes for action in actions)
         self._made: list[dict[Compute, Time]] = [{} for _ in computes]
-        self.spans: list[list[Span]] = [[] for _ in computes]
+        self.spans: list[list[TimedAction]] = [[] for _ in computes]
 
     def advance(self, stage: int) -> bool:
         """Run what `stage` can run now; whether that was anything."""
@@ -129,7 +129,7 @@ class _Play:
                 break
             start = max(spans[-1].stop, arrival) if spans else arrival
             stop = start + self._times.of(action, stage, self._chunks, self._split)
-            spans.append(Span(action, start, stop))
+            spans.append(TimedAction(action, start, stop))
             self._made[stage][action] = stop
         return len(spans) > before
 

@@ -1,18 +1,11 @@
 """Where parts lie in flat arrays: cut into parts, into posts, along an axis, by rows."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 
+from parallel_core.buffers.layout import Span
 from parallel_core.numerics.dtypes import Array
-
-
-class Span(NamedTuple):
-    """Entries [start, stop) of a flat array."""
-
-    start: int
-    stop: int
 
 
 def spans(count: int, largest: int) -> list[Span]:

@@ -6,7 +6,7 @@ import numpy as np
 from mindspore import Tensor
 
 from parallel_core.batch import micro_batches as batch
-from parallel_core.batch.micro_batches import LABELS, LOSS_MASK, ContextShard, Entry
+from parallel_core.batch.micro_batches import LABELS, LOSS_MASK, BatchEntry, ContextShard
 from parallel_core.context import ContextLayout
 from parallel_core.numerics.dtypes import Array
 from pynative import parallel_state
@@ -25,15 +25,15 @@ def entry_of(name: str, value: Any) -> Any:
     """A tensor or array of rows as the batch's entry `name`; anything else stays as it is."""
     if not isinstance(value, Tensor | np.ndarray) or not value.ndim:
         return value
-    made_of: Entry | None = getattr(value, "batch_entry", None)
+    made_of: BatchEntry | None = getattr(value, "batch_entry", None)
     if made_of is not None:
         return made_of
-    return Entry.of(name, value.asnumpy() if isinstance(value, Tensor) else value)
+    return BatchEntry.of(name, value.asnumpy() if isinstance(value, Tensor) else value)
 
 
 def to_tensor(entry: Any) -> Any:
     """The tensor of a batch's entry, which remembers whether it is a shard and how many tokens count."""
-    if not isinstance(entry, Entry):
+    if not isinstance(entry, BatchEntry):
         return entry
     tensor = Tensor.from_numpy(np.ascontiguousarray(entry.array))
     tensor.batch_entry = entry
@@ -42,7 +42,7 @@ def to_tensor(entry: Any) -> Any:
 
 def host_array(tensor: Tensor) -> Array:
     """The values of a batch's tensor, without asking the device where `to_tensor` made it."""
-    made_of: Entry | None = getattr(tensor, "batch_entry", None)
+    made_of: BatchEntry | None = getattr(tensor, "batch_entry", None)
     return tensor.asnumpy() if made_of is None else made_of.array
 
 
@@ -61,17 +61,17 @@ def mask_ahead(loss_mask: Tensor | None, labels: Tensor, places: int) -> Tensor:
 
 def _whole(tensor: Tensor) -> Array:
     """[b, whole s]: what the shards were cut of, where that is known, or what the group's ranks have."""
-    made_of: Entry | None = getattr(tensor, "batch_entry", None)
+    made_of: BatchEntry | None = getattr(tensor, "batch_entry", None)
     return whole_sequence(tensor) if made_of is None or made_of.whole is None else made_of.whole
 
 
 def _shard_of(name: str, whole: Array) -> Tensor:
-    return to_tensor(context_shard().entry(name, Entry.of(name, whole)))
+    return to_tensor(context_shard().entry(name, BatchEntry.of(name, whole)))
 
 
 def counted_tokens(labels: Tensor, loss_mask: Tensor | None) -> float | None:
     """How many tokens of a micro-batch's whole sequences count, if `to_tensor` made what says so."""
-    made_of: Entry | None = getattr(labels if loss_mask is None else loss_mask, "batch_entry", None)
+    made_of: BatchEntry | None = getattr(labels if loss_mask is None else loss_mask, "batch_entry", None)
     return None if made_of is None else made_of.tokens
 
 

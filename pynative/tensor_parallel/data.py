@@ -10,7 +10,7 @@ import numpy as np
 from mindspore import Tensor
 
 from parallel_core.batch.documents import dense_mask
-from parallel_core.batch.micro_batches import ATTENTION_MASK, DOCUMENT_STARTS, ENTRIES, Entry
+from parallel_core.batch.micro_batches import ATTENTION_MASK, DOCUMENT_STARTS, ENTRIES, BatchEntry
 from parallel_core.numerics.dtypes import Array
 from pynative import parallel_state
 from pynative.context_parallel.batch import entry_of, to_tensor
@@ -26,7 +26,7 @@ def broadcast_item(item: Mapping[str, Any] | None) -> Arrays:
     """
     group = parallel_state.get_tensor_model_parallel_group()
     entries = {name: entry_of(name, value) for name, value in (item or {}).items()}
-    arrays = {name: entry.array for name, entry in entries.items() if isinstance(entry, Entry)}
+    arrays = {name: entry.array for name, entry in entries.items() if isinstance(entry, BatchEntry)}
     if group.size == 1:
         return arrays
     shapes = json.dumps([(name, array.dtype.name, array.shape) for name, array in arrays.items()]).encode()
@@ -52,7 +52,7 @@ def broadcast_data(keys: Sequence[str], data: Mapping[str, Any] | None, datatype
     item = broadcast_item(data)
     if missing := [key for key in keys if key not in item]:
         raise ValueError(f"broadcast_data: the data have no {', '.join(missing)}, but {', '.join(item) or 'nothing'}")
-    return {key: to_tensor(Entry.of(key, item[key].astype(array_type(datatype), copy=False))) for key in keys}
+    return {key: to_tensor(BatchEntry.of(key, item[key].astype(array_type(datatype), copy=False))) for key in keys}
 
 
 def get_batch_on_this_tp_rank(data_iterator: Iterator[Any] | None) -> dict[str, Tensor | None]:
@@ -69,4 +69,4 @@ def get_batch_on_this_tp_rank(data_iterator: Iterator[Any] | None) -> dict[str, 
     starts = item.get(DOCUMENT_STARTS)
     if starts is not None and ATTENTION_MASK not in item:
         item[ATTENTION_MASK] = dense_mask(starts)
-    return {name: to_tensor(Entry.of(name, item[name])) if name in item else None for name in ENTRIES}
+    return {name: to_tensor(BatchEntry.of(name, item[name])) if name in item else None for name in ENTRIES}

@@ -10,7 +10,7 @@ import mindspore as ms
 import numpy as np
 from mindspore import Tensor, nn
 
-from parallel_core.batch.micro_batches import LABELS, LOSS_MASK, TOKENS, Entry
+from parallel_core.batch.micro_batches import LABELS, LOSS_MASK, TOKENS, BatchEntry
 from parallel_core.batch.rules import BatchRules
 from pynative import parallel_state
 from pynative.context_parallel.batch import entry_of
@@ -111,4 +111,4 @@ def _on_host(name: str, value: Any) -> Any:
     type and shape are judged without waiting for the device."""
     if not isinstance(value, Tensor) or hasattr(value, "batch_entry") or ms.get_context("device_target") == "CPU":
         return entry_of(name, value)
-    return Entry(np.broadcast_to(np.zeros((), array_type(value.dtype)), value.shape))
+    return BatchEntry(np.broadcast_to(np.zeros((), array_type(value.dtype)), value.shape))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from mindspore import Tensor, nn
 
-from parallel_core.batch.micro_batches import LENGTHS, LOSS_MASK, Entry, StepBatch, filled_up
+from parallel_core.batch.micro_batches import LENGTHS, LOSS_MASK, BatchEntry, StepBatch, filled_up
 from parallel_core.batch.rules import BatchRules
 from parallel_core.numerics.averaging import MicroBatchWeight
 from pynative import parallel_state
@@ -129,7 +129,7 @@ class MegatronForwardStep:
             entries = filled_up(entries, self._rules.micro_batch_size)
         refuse(self._rules.wrong_ids(entries))
         mask = entries.get(LOSS_MASK)
-        self._calls.weighs_tokens |= isinstance(mask, Entry) and bool((mask.array != 1).any())
+        self._calls.weighs_tokens |= isinstance(mask, BatchEntry) and bool((mask.array != 1).any())
         return {name: to_tensor(entry) for name, entry in entries.items()}
 
 

@@ -33,7 +33,7 @@ class StoredBytes:
 
 
 @dataclass(frozen=True)
-class StoredTensor(LazyTensor):
+class ArchivedTensor(LazyTensor):
     """A tensor of an archive: a view of a storage, which other tensors may share."""
 
     storage: StoredBytes
@@ -143,7 +143,7 @@ class _Reader:
             self.storages[key, kind.dtype] = StoredBytes(self.path, offset, entry.file_size, kind.dtype)
         return self.storages[key, kind.dtype]
 
-    def tensor(self, storage: StoredBytes, first: int, shape: Any, strides: Any) -> StoredTensor:
+    def tensor(self, storage: StoredBytes, first: int, shape: Any, strides: Any) -> ArchivedTensor:
         """A view of a storage."""
         kind, shape, strides = np.dtype(NUMPY[storage.dtype]), tuple(shape), tuple(strides)
         whole_numbers = all(type(n) is int and n >= 0 for n in (first, *shape, *strides))
@@ -158,4 +158,4 @@ class _Reader:
             steps = tuple(step * kind.itemsize for step in strides)
             return np.lib.stride_tricks.as_strided(flat, shape, steps) if span else flat.reshape(shape)
 
-        return StoredTensor(shape, storage.dtype, load, storage, strides, first)
+        return ArchivedTensor(shape, storage.dtype, load, storage, strides, first)

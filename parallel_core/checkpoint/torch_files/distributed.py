@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from parallel_core.checkpoint.lazy import NUMPY, Assembled, LazyTensor, assembled
-from parallel_core.checkpoint.torch_files.archive import StoredTensor, read_archive
+from parallel_core.checkpoint.torch_files.archive import ArchivedTensor, read_archive
 from parallel_core.checkpoint.torch_files.pickles import StandIn, read_pickle
 from parallel_core.sharding import Box
 from parallel_core.system.files import plain_file, read_plain
@@ -30,10 +30,10 @@ class _Stored:
     length: int
 
     @cache  # noqa: B019 - a chunk's few bytes of description
-    def tensor(self) -> StoredTensor:
+    def tensor(self) -> ArchivedTensor:
         """The tensor that it holds."""
         found = read_archive(self.path, self.offset, self.length)
-        if not isinstance(found, StoredTensor):
+        if not isinstance(found, ArchivedTensor):
             raise ValueError(f"{self.path}: no tensor at byte {self.offset}")
         return found
 

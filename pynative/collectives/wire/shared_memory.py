@@ -13,11 +13,12 @@ from collections.abc import Sequence
 import numpy as np
 from mindspore import Tensor
 
+from parallel_core.buffers.layout import Span
 from parallel_core.numerics.dtypes import Array
 from pynative.collectives.arrays import Kind, reduce_into, to_numpy, to_tensor, writable
 from pynative.collectives.checked import CheckedGroup, Waits
 from pynative.collectives.engine import Engine, Steps
-from pynative.collectives.layout import Span, join_axis, row_parts, spans, split_axis, window
+from pynative.collectives.layout import join_axis, row_parts, spans, split_axis, window
 from pynative.collectives.ledger import Call, check, mismatch
 from pynative.collectives.trace import Trace
 from pynative.collectives.wire.mailbox import COLLECTIVE, POINT_TO_POINT, Inbox, Outbox

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from parallel_core.batch.micro_batches import ContextShard, Entry, StepBatch, tokens_ahead
+from parallel_core.batch.micro_batches import BatchEntry, ContextShard, StepBatch, tokens_ahead
 from parallel_core.context import HYBRID, RING, ULYSSES, ContextLayout, as_array
 
 ROWS, LENGTH = 6, 16
@@ -22,8 +22,8 @@ def arrays() -> dict[str, np.ndarray]:
     return entries | {"document_starts": starts}
 
 
-def entries(without: str = "") -> dict[str, Entry]:
-    return {name: Entry.of(name, array) for name, array in arrays().items() if name != without}
+def entries(without: str = "") -> dict[str, BatchEntry]:
+    return {name: BatchEntry.of(name, array) for name, array in arrays().items() if name != without}
 
 
 def test_micro_batches_are_rows():
@@ -52,7 +52,7 @@ def test_ranks_read_their_shards(layout):
 
 def test_micro_batches_are_as_long_as_their_longest_rows():
     """Before ranks take their shards; rows that only fill up a batch have no length, and no token counts less."""
-    given = entries("attention_mask") | {"lengths": Entry.of("lengths", np.array([4, 8, 12, 4, 0, 0], np.int32))}
+    given = entries("attention_mask") | {"lengths": BatchEntry.of("lengths", np.array([4, 8, 12, 4, 0, 0], np.int32))}
     for context in (WHOLE, ContextShard(ContextLayout.of(2, RING), 1)):
         batch = StepBatch(given, 3, context)
         for number, length in enumerate((8, 12, 16)):
@@ -94,6 +94,6 @@ def test_what_counts():
 @pytest.mark.parametrize(("layout", "divisor"), [(LAYOUTS[0], 4), (LAYOUTS[1], 4), (LAYOUTS[2], 8)])
 def test_lengths_that_do_not_divide_are_refused(layout, divisor):
     """A ring needs two chunks for each of its members."""
-    odd = StepBatch({"tokens": Entry.of("tokens", np.zeros((2, 18), int))}, 1, ContextShard(layout, 0))
+    odd = StepBatch({"tokens": BatchEntry.of("tokens", np.zeros((2, 18), int))}, 1, ContextShard(layout, 0))
     with pytest.raises(ValueError, match=f"'tokens' has sequences of 18: must be a multiple of {divisor} with"):
         odd.micro_batch(0)

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from parallel_core.batch.micro_batches import ContextShard, Entry, filled_up
+from parallel_core.batch.micro_batches import BatchEntry, ContextShard, filled_up
 from parallel_core.batch.rules import BatchRules
 from parallel_core.context import RING, ContextLayout
 from tests.support.engine import TINY, config_of
@@ -29,7 +29,7 @@ def batch(rows: int = 4, length: int = 8, **others) -> dict:
 
 
 def mistakes(rules: BatchRules, arrays: dict, *more: int) -> list[str]:
-    entries = {name: Entry.of(name, x) if isinstance(x, np.ndarray) else x for name, x in arrays.items()}
+    entries = {name: BatchEntry.of(name, x) if isinstance(x, np.ndarray) else x for name, x in arrays.items()}
     return rules.mistakes(entries, *more)
 
 
@@ -116,14 +116,14 @@ def test_shards_of_sequences():
     """Of those that `ContextShard` cut, the whole ones are judged; of others, their length. One that is whole yet is
     no shard."""
     cut, shard = replace(RULES, context_parallel_size=2), ContextShard(ContextLayout.of(2, RING), 1)
-    whole = {name: Entry.of(name, array) for name, array in batch(2).items()}
+    whole = {name: BatchEntry.of(name, array) for name, array in batch(2).items()}
     own = {name: shard.entry(name, entry) for name, entry in whole.items()}
-    unknown = {name: Entry(entry.array) for name, entry in own.items()}
+    unknown = {name: BatchEntry(entry.array) for name, entry in own.items()}
     assert cut.mistakes(own, 1, 2) == cut.mistakes(unknown, 1, 2) == cut.mistakes(whole, 1) == []
     assert len(cut.mistakes(whole, 1, 2)) == 4 and "get_batch_on_this_cp_rank" in cut.mistakes(whole, 1, 2)[0]
     hidden = whole["tokens"].array.copy()
     hidden[0, 0] = 64  # in the other rank's part
-    assert cut.mistakes({"tokens": shard.entry("tokens", Entry.of("tokens", hidden))}, 1, 2)[0].startswith(
+    assert cut.mistakes({"tokens": shard.entry("tokens", BatchEntry.of("tokens", hidden))}, 1, 2)[0].startswith(
         "tokens[0, 0]"
     )
 
@@ -136,9 +136,13 @@ def test_ids_of_a_batch_that_a_script_will_cut():
     """Whatever its shape; labels of -100 and of a loss mask of 0 are left to the script."""
     tokens = np.arange(9, dtype=np.int64)[None]
     ignored = np.array([[1, -100, 70]])
-    drawn = {"tokens": Entry(tokens), "labels": Entry(ignored), "loss_mask": Entry(np.array([[1, 1, 0]]))}
-    assert RULES.wrong_ids(drawn) == RULES.wrong_ids({"tokens": Entry(tokens * 1.5), "labels": None}) == []
-    (found,) = RULES.wrong_ids({"tokens": Entry(tokens * 10), "labels": Entry(ignored[:, :2])})
+    drawn = {
+        "tokens": BatchEntry(tokens),
+        "labels": BatchEntry(ignored),
+        "loss_mask": BatchEntry(np.array([[1, 1, 0]])),
+    }
+    assert RULES.wrong_ids(drawn) == RULES.wrong_ids({"tokens": BatchEntry(tokens * 1.5), "labels": None}) == []
+    (found,) = RULES.wrong_ids({"tokens": BatchEntry(tokens * 10), "labels": BatchEntry(ignored[:, :2])})
     assert found.startswith("tokens[0, 7] is 70")
 
 
@@ -146,8 +150,8 @@ def test_a_batch_is_filled_up():
     """Behind its rows, with rows that don't count, whatever says what counts; a batch of no rows, too."""
     for rows in (0, 3):
         arrays = batch(rows, labels=batch(rows)["labels"] + 1)
-        entries = {name: Entry.of(name, array) for name, array in arrays.items() if name != "loss_mask"}
-        for given in (entries, entries | {"loss_mask": Entry.of("loss_mask", arrays["loss_mask"])}):
+        entries = {name: BatchEntry.of(name, array) for name, array in arrays.items() if name != "loss_mask"}
+        for given in (entries, entries | {"loss_mask": BatchEntry.of("loss_mask", arrays["loss_mask"])}):
             full = filled_up(given, 4)
             assert RULES.mistakes(full, 2) == []
             counts = full["loss_mask"]

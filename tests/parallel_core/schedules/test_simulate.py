@@ -8,7 +8,7 @@ import pytest
 
 from parallel_core.schedules import GENERATORS, communicate, forward_only, gpipe, interleaved, one_f_one_b, zb_h1
 from parallel_core.schedules.actions import Backward, Forward
-from parallel_core.schedules.simulate import Span, Times, simulate
+from parallel_core.schedules.simulate import TimedAction, Times, simulate
 
 TIMES = (Times(1, 2), Times(3, 5), Times(Fraction(7, 3), 2))
 
@@ -68,7 +68,10 @@ def test_a_timeline_by_hand():
     """Two stages, one micro-batch, 10 between them: each computation, the work, the activations."""
     timeline = simulate(one_f_one_b(2, 1), Times(1, 2, transfer=10))
     f, b = Forward(0), Backward(0)
-    assert timeline.spans == [[Span(f, 0, 1), Span(b, 24, 26)], [Span(f, 11, 12), Span(b, 12, 14)]]
+    assert timeline.spans == [
+        [TimedAction(f, 0, 1), TimedAction(b, 24, 26)],
+        [TimedAction(f, 11, 12), TimedAction(b, 12, 14)],
+    ]
     assert (timeline.length, timeline.work, timeline.bubble) == (26, [3, 3], 23)
     assert timeline.activations(0) == [(0, 1), (24, 1)]
 

@@ -2,47 +2,19 @@
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from parallel_core.checkpoint.convert.megatron.args import args_in, position_of, settings_of
-from parallel_core.checkpoint.convert.megatron.names import apart, layer_of, shifted, spellings
+from parallel_core.checkpoint.convert.megatron.names import apart, layer_of, shifted
 from parallel_core.checkpoint.convert.megatron.optimizer import hyperparameters_of, loss_scaler_of, rank_states
-from parallel_core.checkpoint.convert.megatron.shards import SIZES, Cuts, Shards, group_sizes
+from parallel_core.checkpoint.convert.megatron.shards import SIZES, Cuts, RankFile, Shards, group_sizes
 from parallel_core.checkpoint.convert.model import Model
-from parallel_core.checkpoint.lazy import LazyTensor
 from parallel_core.checkpoint.torch_files.archive import read_archive
 from parallel_core.sharding import Coordinates
 
 FILE = "model_optim_rng.pt"
 _FOLDER = re.compile(r"mp_rank_(\d+)(?:_(\d+))?(?:_(\d+))?")
-_CHUNK = re.compile(r"model(\d*)")
-
-
-@dataclass(frozen=True)
-class RankFile:
-    """One rank's file, and where the rank is."""
-
-    path: Path
-    content: Mapping[str, Any]
-    tensor: int
-    stage: int
-    expert: int
-
-    @cached_property
-    def chunks(self) -> list[dict[str, LazyTensor]]:
-        """Parameters of each model chunk, in the model's order, under our spelling but with local numbers."""
-        keys = sorted((key for key in self.content if _CHUNK.fullmatch(str(key))), key=lambda key: int(key[5:] or 0))
-        if not keys:
-            raise ValueError(f"{self.path}: it holds no model")
-        chunks = []
-        for key in keys:
-            tensors = dict(_flat(self.content[key], set()))
-            names = spellings(tensors)
-            chunks.append({ours: tensors[name] for name, ours in names.items()})
-        return chunks
 
 
 def is_legacy(folder: Path) -> bool:
@@ -141,19 +113,6 @@ def _rank_file(path: Path, content: Mapping[str, Any], sizes: Mapping[str, int])
         )
     numbers = dict(zip(several, others, strict=True))
     return RankFile(path, content, tensor, numbers.get("pp", 0), numbers.get("ep", 0))
-
-
-def _flat(value: Any, seen: set[int], start: str = "") -> Iterator[tuple[str, LazyTensor]]:
-    """Tensors of nested dictionaries by their joined keys; of those that were `seen`, each could have itself within."""
-    for key, entry in value.items():
-        name = f"{start}.{key}" if start else str(key)
-        if isinstance(entry, LazyTensor):
-            yield name, entry
-        elif isinstance(entry, dict):
-            if id(entry) in seen:
-                raise ValueError(f"{name}: a dictionary that is there twice")
-            seen.add(id(entry))
-            yield from _flat(entry, seen, name)
 
 
 def _with_first_layers(files: list[RankFile]) -> Iterator[tuple[RankFile, list[int]]]:

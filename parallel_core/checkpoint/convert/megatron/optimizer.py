@@ -4,12 +4,12 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from parallel_core.checkpoint.convert.megatron.shards import BUFFERS
+from parallel_core.checkpoint.convert.megatron.shards import BUFFERS, RankFile
 from parallel_core.checkpoint.convert.model import HYPERPARAMETERS
 from parallel_core.checkpoint.lazy import LazyTensor, concatenated, rounds_to
-from parallel_core.checkpoint.torch_files.archive import StoredTensor, read_archive
+from parallel_core.checkpoint.torch_files.archive import ArchivedTensor, read_archive
 from parallel_core.config.optimizer import RULES
 from parallel_core.optimizer import MAIN_PARAM
 
@@ -26,17 +26,6 @@ ALIGNMENT = 64
 REMEDY = "leave the optimizer out by --no-load-optim"
 
 States = dict[str, dict[str, LazyTensor]]
-
-
-class RankFile(Protocol):
-    """What is read of a rank."""
-
-    @property
-    def path(self) -> Path: ...
-    @property
-    def content(self) -> Mapping[str, Any]: ...
-    @property
-    def chunks(self) -> list[dict[str, LazyTensor]]: ...
 
 
 def rank_states(file: RankFile, names: Sequence[Sequence[str]]) -> tuple[int, States]:
@@ -174,7 +163,7 @@ def _distributed(file: RankFile, names: Sequence[Sequence[str]]) -> States:
     return dict(found)
 
 
-def _starts(weights: Mapping[str, StoredTensor], main: LazyTensor, path: Path) -> dict[str, int]:
+def _starts(weights: Mapping[str, ArchivedTensor], main: LazyTensor, path: Path) -> dict[str, int]:
     """Where each parameter begins in a flat state, which has several buckets without what filled up their ends.
 
     In the weights' memory a parameter begins at a multiple of 64, one that begins a bucket at a multiple of 128. Where
@@ -201,12 +190,12 @@ def _gaps(end: int, first: int) -> list[int]:
     return sorted({0, first - end}) if first % (2 * ALIGNMENT) == 0 else [0]
 
 
-def _stored(file: RankFile, names: Sequence[Sequence[str]]) -> Iterator[tuple[str, StoredTensor]]:
+def _stored(file: RankFile, names: Sequence[Sequence[str]]) -> Iterator[tuple[str, ArchivedTensor]]:
     """Parameters by their global names, in the model's order."""
     for chunk, ours in zip(file.chunks, names, strict=True):
         for name, weight in zip(ours, chunk.values(), strict=True):
             if not BUFFERS.fullmatch(name):
-                assert isinstance(weight, StoredTensor)
+                assert isinstance(weight, ArchivedTensor)
                 yield name, weight
 
 

@@ -1,12 +1,15 @@
-"""How Megatron cuts each parameter over its ranks, as its block says, and parts of tensors put together by that."""
+"""How Megatron cuts each parameter over its ranks, as its block says, a rank's file, and parts put together."""
 
 import re
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from parallel_core.blocks import model_chunks
+from parallel_core.checkpoint.convert.megatron.names import spellings
 from parallel_core.checkpoint.convert.model import VOCABULARY
 from parallel_core.checkpoint.convert.parameters import check_counts
 from parallel_core.checkpoint.lazy import LazyTensor, assembled, same_bits
@@ -18,6 +21,46 @@ BUFFERS = re.compile(r".*\.router\.expert_bias$")
 
 COPY = "output_layer.weight"
 """Of the word embedding, in a tied model's last stage."""
+
+
+_CHUNK = re.compile(r"model(\d*)")
+
+
+@dataclass(frozen=True)
+class RankFile:
+    """One rank's file, and where the rank is."""
+
+    path: Path
+    content: Mapping[str, Any]
+    tensor: int
+    stage: int
+    expert: int
+
+    @cached_property
+    def chunks(self) -> list[dict[str, LazyTensor]]:
+        """Parameters of each model chunk, in the model's order, under our spelling but with local numbers."""
+        keys = sorted((key for key in self.content if _CHUNK.fullmatch(str(key))), key=lambda key: int(key[5:] or 0))
+        if not keys:
+            raise ValueError(f"{self.path}: it holds no model")
+        chunks = []
+        for key in keys:
+            tensors = dict(_flat(self.content[key], set()))
+            names = spellings(tensors)
+            chunks.append({ours: tensors[name] for name, ours in names.items()})
+        return chunks
+
+
+def _flat(value: Any, seen: set[int], start: str = "") -> Iterator[tuple[str, LazyTensor]]:
+    """Tensors of nested dictionaries by their joined keys; of those that were `seen`, each could have itself within."""
+    for key, entry in value.items():
+        name = f"{start}.{key}" if start else str(key)
+        if isinstance(entry, LazyTensor):
+            yield name, entry
+        elif isinstance(entry, dict):
+            if id(entry) in seen:
+                raise ValueError(f"{name}: a dictionary that is there twice")
+            seen.add(id(entry))
+            yield from _flat(entry, seen, name)
 
 
 class Cuts:

@@ -24,7 +24,7 @@ from parallel_core.sharding import Coordinates, place
 _USUAL: dict[str, Any] = {"betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01}
 
 
-class Entry(NamedTuple):
+class RankParameter(NamedTuple):
     """A parameter of a rank."""
 
     name: str
@@ -33,7 +33,7 @@ class Entry(NamedTuple):
     states: Mapping[str, LazyTensor]
 
 
-def optimizer_of(entries: Sequence[Entry], position: Position) -> Any:
+def optimizer_of(entries: Sequence[RankParameter], position: Position) -> Any:
     """What a file keeps under "optimizer", of a rank's parameters in the model's order; experts have their own."""
     parts = []
     for expert in (False, True):
@@ -43,7 +43,7 @@ def optimizer_of(entries: Sequence[Entry], position: Position) -> Any:
     return parts[0] if len(parts) == 1 else parts
 
 
-def _one(entries: Sequence[Entry], expert: bool, position: Position) -> dict[str, Any]:
+def _one(entries: Sequence[RankParameter], expert: bool, position: Position) -> dict[str, Any]:
     groups = [[e for e in entries if is_decayed(e.name, e.weight) == decayed] for decayed in (True, False)]
     members = [(decays, group) for decays, group in zip((1.0, 0.0), groups, strict=True) if group]
     numbered = [entry for _, group in members for entry in group]
@@ -191,7 +191,7 @@ def _sizes(layout: Layout) -> dict[str, Any]:
     }
 
 
-def _chunk(model: Model, cuts: Cuts, layout: Layout, chunk: Chunk, tensor: int, expert: int) -> list[Entry]:
+def _chunk(model: Model, cuts: Cuts, layout: Layout, chunk: Chunk, tensor: int, expert: int) -> list[RankParameter]:
     """What one rank has of one model chunk, under local numbers, in the order of Megatron's models."""
     coordinates: Coordinates = {
         "tp": (tensor, layout.tensor),
@@ -200,10 +200,10 @@ def _chunk(model: Model, cuts: Cuts, layout: Layout, chunk: Chunk, tensor: int, 
     count = _experts(model.weights)
     first_expert, own = expert * (count // layout.experts), count // layout.experts
 
-    def entry(name: str, local: str) -> Entry:
+    def entry(name: str, local: str) -> RankParameter:
         states = {state: tensors[name] for state, tensors in model.states.items() if name in tensors}
         cut = {state: _cut(name, whole, coordinates, cuts) for state, whole in states.items()}
-        return Entry(local, _cut(name, model.weights[name], coordinates, cuts), cut)
+        return RankParameter(local, _cut(name, model.weights[name], coordinates, cuts), cut)
 
     found = []
     for name, own_name in chunk.parameters(model.weights, model.network):

@@ -6,9 +6,8 @@ import pytest
 from parallel_core.blocks import model_chunks
 from parallel_core.checkpoint.convert import formats
 from parallel_core.checkpoint.convert.megatron.args import arguments_of, settings_of
-from parallel_core.checkpoint.convert.megatron.legacy import RankFile
 from parallel_core.checkpoint.convert.megatron.names import in_order, spellings
-from parallel_core.checkpoint.convert.megatron.shards import Cuts
+from parallel_core.checkpoint.convert.megatron.shards import Cuts, RankFile
 from parallel_core.checkpoint.convert.megatron.write import Layout, write_legacy
 from parallel_core.checkpoint.convert.model import Model
 from parallel_core.checkpoint.lazy import of_array

@@ -7,7 +7,7 @@ import pytest
 
 from parallel_core.checkpoint.convert import formats
 from parallel_core.checkpoint.convert.megatron import torch_dist
-from parallel_core.checkpoint.convert.megatron.legacy import RankFile
+from parallel_core.checkpoint.convert.megatron.shards import RankFile
 from parallel_core.checkpoint.convert.reader import open_checkpoint
 from parallel_core.checkpoint.torch_files.archive import read_archive
 from tests.support.checkpoint_cases import unpack

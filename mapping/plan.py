@@ -89,7 +89,8 @@ def _is_refused(finding: Finding) -> bool:
 def main(argv: Sequence[str]) -> int:
     """The command; its exit code."""
     if argv and argv[0] == "--calibrate":
-        return _calibrate(argv[1:])
+        # The engine measures this machine: a program of its own, because plans need no MindSpore.
+        return subprocess.run([sys.executable, "-m", "pynative.calibrate", *argv[1:]], check=False).returncode
     options, arguments = options_of(argv)
     try:
         plan = plan_of(arguments, options.world_size, options.device)
@@ -103,11 +104,6 @@ def main(argv: Sequence[str]) -> int:
     with ends_quietly():
         print(json.dumps(_answer(plan, found, failures), indent=1) if options.json else _text(plan, found, failures))
     return 0 if plan.fits else 1
-
-
-def _calibrate(words: Sequence[str]) -> int:
-    """The engine measures this machine: a program of its own, because plans need no MindSpore."""
-    return subprocess.run([sys.executable, "-m", "pynative.calibrate", *words], check=False).returncode
 
 
 def _failures(options: Namespace, plan: Plan) -> Reliability | None:

@@ -68,10 +68,6 @@ def group_score(args: Any) -> int | None:
     return 1 if given is None and "group_limited_greedy" in kinds else given
 
 
-def router_dtype(args: Any) -> str | None:
-    return "fp32" if args.router_gating_in_fp32 or args.topk_softmax_in_fp32 else args.moe_router_dtype
-
-
 OF_EXPERTS: dict[str, Callable[[Any], Any]] = {
     "moe_layer_freq": moe_layer_freq,
     "moe_shared_expert_intermediate_size": shared_expert_size,
@@ -83,7 +79,9 @@ OF_EXPERTS: dict[str, Callable[[Any], Any]] = {
     ),
     "moe_router_num_groups": router_groups,
     "moe_router_group_score_topk": group_score,
-    "moe_router_dtype": router_dtype,
+    "moe_router_dtype": lambda args: (
+        "fp32" if args.router_gating_in_fp32 or args.topk_softmax_in_fp32 else args.moe_router_dtype
+    ),
     "moe_expert_capacity_factor": capacity_factor,
     "moe_token_drop_policy": lambda args: "position" if _is_deepspeed(args) else args.moe_token_drop_policy,
     "moe_router_norm_topk_prob": lambda args: args.norm_topk_prob or (_is_deepspeed(args) and args.moe_router_topk > 1),

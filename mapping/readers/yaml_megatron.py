@@ -30,24 +30,19 @@ ACTIVATIONS = {"gelu": "gelu", "swiglu": "swiglu", "squaredrelu": "squared_relu"
 """`activation_func` -> `hidden_act`."""
 
 
-def _beside_activation(value: Any, entries: Entries) -> str:
-    """Of another key that names an activation; alone it is the argument of that name."""
-    return "activation_func says it" if entries.get("activation_func") is not None else ""
-
-
-def _beside_groups(value: Any, entries: Entries) -> str:
-    """Megatron's model config has the number of groups alone."""
-    return "num_query_groups says it" if entries.get("num_query_groups") is not None else ""
+def _beside(other: str) -> Meaning:
+    """Of a key that says what another one says; alone it is the argument of its name."""
+    return lambda value, entries: f"{other} says it" if entries.get(other) is not None else ""
 
 
 _NOTHING_ASKED = "it asks for nothing, as without it"
 
 KEYS: dict[str, Meaning] = {
     "activation_func": words({name: {"hidden_act": ours} for name, ours in ACTIVATIONS.items()}),
-    **each("swiglu squared_relu openai_gelu", _beside_activation),
+    **each("swiglu squared_relu openai_gelu", _beside("activation_func")),
     "gated_linear_unit": nothing("activation_func says it"),
     "num_query_groups": lambda value, entries: {"num_query_groups": value, "group_query_attention": True},
-    "group_query_attention": _beside_groups,
+    "group_query_attention": _beside("num_query_groups"),
     **each(
         "init_method output_layer_init_method embedding_init_method",
         words({"normal": "weights start from a normal distribution"}),

@@ -35,7 +35,7 @@ for _path, _name in (
 
 def read(content: Mapping[str, Any], source: str) -> tuple[list[Given], list[Finding]]:
     """The values of a dictionary, and what is wrong with it; a key without a value says nothing."""
-    return read_entries(dict(leaves(_outside(content), _is_entered)), source)
+    return read_entries(dict(leaves(_outside(content), lambda path: path in _GROUPS and path not in EARLIER)), source)
 
 
 def _outside(content: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -47,11 +47,6 @@ def _outside(content: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 _GROUPS = {*SECTIONS, *(key.rpartition(".")[0] for key in EARLIER)}
-
-
-def _is_entered(path: str) -> bool:
-    """Whether a dictionary holds keys, and is not a value itself."""
-    return path in _GROUPS and path not in EARLIER
 
 
 def read_entries(entries: Mapping[str, Any], source: str) -> tuple[list[Given], list[Finding]]:

@@ -212,7 +212,8 @@ class IndexedDatasetBuilder:
     def __init__(self, path_prefix: str | Path, dtype: DTypeLike = np.int32, multimodal: bool = False) -> None:
         self.dtype = np.dtype(dtype)
         if self.dtype not in TOKEN_TYPES.values():
-            raise ValueError(f"{self.dtype} can't be stored in a .bin file; use one of {_names_of_types()}")
+            names = ", ".join(kind.__name__ for kind in TOKEN_TYPES.values())
+            raise ValueError(f"{self.dtype} can't be stored in a .bin file; use one of {names}")
         self._prefix = path_prefix
         self._bin = ReplacingFile(bin_path(path_prefix))
         self._lengths: list[int] = []
@@ -258,10 +259,6 @@ class IndexedDatasetBuilder:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._bin.discard()
-
-
-def _names_of_types() -> str:
-    return ", ".join(kind.__name__ for kind in TOKEN_TYPES.values())
 
 
 def _damaged(path: Path, reason: str) -> ValueError:

@@ -15,10 +15,6 @@ def _scores_sum_to_one(config: AllConfig) -> bool:
     return moe.moe_router_score_function == "sigmoid" or not moe.moe_router_pre_softmax or moe.moe_router_topk == 1
 
 
-def _has_no_balancing_loss(config: AllConfig) -> bool:
-    return set(BALANCING_LOSSES).isdisjoint(config.moe_config.balancing)
-
-
 _OF_EXPERTS = f"{below(MoEConfig, 'num_experts', 'monitors')} {below(MoEMonitorConfig)} expert_tensor_parallel_size"
 _HOT_NEED = "needs --expert-model-parallel-size 2 or more, or --cold-token-percent below 1"
 _OWN_WAY = "--moe-router-load-balancing-type sinkhorn and sparsemixer_topk choose and weigh experts in their own way"
@@ -50,7 +46,11 @@ ROWS = (
         _routes_in_its_own_way,
         _OWN_WAY,
     ),
-    Idle("moe_aux_loss_coeff", _has_no_balancing_loss, "this --moe-router-load-balancing-type is no loss"),
+    Idle(
+        "moe_aux_loss_coeff",
+        lambda config: set(BALANCING_LOSSES).isdisjoint(config.moe_config.balancing),
+        "this --moe-router-load-balancing-type is no loss",
+    ),
     Idle("moe_pad_expert_input_to_capacity", where("moe_token_dispatcher_type", "allgather"), _TO_ALL),
     Idle("moe_router_num_groups", all_of(*_LIMITLESS), "limits nothing without --moe-router-group-topk"),
     Idle("moe_router_pre_softmax", where("moe_router_score_function", "sigmoid"), _ALONE),

@@ -115,7 +115,8 @@ class Engine:
         """The residual's gradient u and that of what goes into the activation; of experts 2 T k rows of hidden states
         and those inside them."""
         stream = micro_batch.tokens_between * layer.hidden_size * micro_batch.item_size
-        inside = [micro_batch.tokens * mlp.linear_fc1.output_size // micro_batch.tensor for mlp in _dense(layer)]
+        dense = (block for block in layer.submodules().values() if isinstance(block, MLP))
+        inside = [micro_batch.tokens * mlp.linear_fc1.output_size // micro_batch.tensor for mlp in dense]
         for experts in blocks_within(layer, Experts):
             first, second = experts.expert.linear_fc1, experts.expert.linear_fc2
             widths = (first.output_size + second.input_size) // experts.expert_tensor
@@ -127,10 +128,6 @@ def _layers(chunk: Chunk) -> Iterator[tuple[AnyLayer, LayerRecompute]]:
     stack = chunk.decoder.layers
     for (_, layer), asked in zip(stack.layers, stack.recompute.layers, strict=True):
         yield layer, asked
-
-
-def _dense(layer: AnyLayer) -> Iterator[MLP]:
-    return (block for block in layer.submodules().values() if isinstance(block, MLP))
 
 
 def _layer_shapes(chunk: Chunk, micro_batch: MicroBatch) -> Iterator[tuple[int, int]]:

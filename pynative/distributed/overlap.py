@@ -52,15 +52,12 @@ class _ChunkSums:
         if self.events.is_last_micro_batch and self.is_enabled:
             self._complete.add(id(cell))
             is_end = cell is self._chunk
-            while self._started < len(self._buckets) and (is_end or self._is_next_complete()):
+            while self._started < len(self._buckets) and (is_end or self._buckets[self._started][1] <= self._complete):
                 self._buckets[self._started][0].start_grad_sync()
                 self._started += 1
             if is_end:
                 self._complete, self._started = set(), 0
         self._progress()
-
-    def _is_next_complete(self) -> bool:
-        return self._buckets[self._started][1] <= self._complete
 
 
 class OverlappedGathers:

@@ -1,6 +1,6 @@
 """Two ways to say what a micro-batch's forward is: a batch function with the model's arguments, or Megatron's form."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from itertools import tee
 from typing import Any
@@ -24,11 +24,6 @@ def unread_entries(model: nn.Cell) -> frozenset[str]:
     return getattr(model, "unread_entries", frozenset())
 
 
-def unread_by_all(model: Iterable[nn.Cell]) -> frozenset[str]:
-    """Names of the entries that none of a stage's chunks reads."""
-    return frozenset.intersection(*map(unread_entries, model))
-
-
 class BatchedForwardStep:
     """`get_batch_func(data_iterator)` gives the model's keyword arguments for all of this rank's micro-batches.
 
@@ -47,7 +42,7 @@ class BatchedForwardStep:
         self, data_iterator: Iterator[Any] | None, model: Sequence[nn.Cell], micro_batches: int, rules: BatchRules
     ) -> None:
         """Fetch a step's batch, for all chunks of the stage. ValueError if it is not as `rules` has it."""
-        unread = unread_by_all(model)
+        unread = frozenset.intersection(*map(unread_entries, model))
         batch = self._next(data_iterator) if self.get_batch_func is None else self.get_batch_func(data_iterator)
         if not isinstance(batch, dict):
             whose = "the loader" if self.get_batch_func is None else "get_batch_func"

@@ -26,12 +26,8 @@ class ExitCallback(Callback):
     def on_step_end(self, state: TrainingState) -> None:
         if self.interval and state.iteration % self.interval == 0:
             _stop(state, f"--exit-interval {self.interval}")
-        if self.minutes and self._longest_run() > self.minutes:
+        if self.minutes and _highest((time.monotonic() - self._started) / 60.0) > self.minutes:
             _stop(state, f"--exit-duration-in-mins {self.minutes}")
-
-    def _longest_run(self) -> float:
-        """Minutes since the start, on the rank that started first."""
-        return _highest((time.monotonic() - self._started) / 60.0)
 
 
 class SignalCallback(Callback):

@@ -30,6 +30,7 @@ if TYPE_CHECKING:  # the names that `_select` gives a value
     from pynative.kernels.contract.flat_buffers import *
     from pynative.kernels.contract.layer import *
     from pynative.kernels.contract.linear import *
+    from pynative.kernels.contract.recurrent import *
     from pynative.kernels.contract.routing import *
     from pynative.kernels.contract.sparse import *
     from pynative.kernels.contract.vocabulary import *

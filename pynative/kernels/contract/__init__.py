@@ -21,6 +21,7 @@ from pynative.kernels.contract import (
     flat_buffers,
     layer,
     linear,
+    recurrent,
     routing,
     sparse,
     vocabulary,
@@ -28,7 +29,8 @@ from pynative.kernels.contract import (
 from pynative.kernels.contract.table import Table, written_in
 
 _MODULES = (
-    linear, elementwise, layer, attention, cache, sparse, exchange, experts, vocabulary, routing, flat_buffers
+    linear, elementwise, layer, attention, cache, sparse, recurrent, exchange, experts, vocabulary, routing,
+    flat_buffers,
 )  # fmt: skip
 
 CONTRACT: Table = {name: operator for module in _MODULES for name, operator in written_in(module).items()}

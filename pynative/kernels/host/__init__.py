@@ -5,15 +5,18 @@ from pynative.kernels.host import (
     activation,
     attention,
     cache,
+    convolution,
     cross_entropy,
     elementwise,
     embedding,
     exchange,
     experts,
+    gates,
     latent_heads,
     linear,
     norm,
     optimizer,
+    recurrent,
     residual,
     rotary,
     routing,
@@ -21,6 +24,6 @@ from pynative.kernels.host import (
 )
 
 OPERATORS = bodies_in(
-    activation, attention, cache, cross_entropy, elementwise, embedding, exchange, experts, latent_heads,
-    linear, norm, optimizer, residual, rotary, routing, sparse,
+    activation, attention, cache, convolution, cross_entropy, elementwise, embedding, exchange, experts, gates,
+    latent_heads, linear, norm, optimizer, recurrent, residual, rotary, routing, sparse,
 )  # fmt: skip

@@ -18,6 +18,7 @@ from pynative.kernels.ops import (
     linear,
     norm,
     optimizer,
+    recurrent,
     residual,
     rotary,
     routing,
@@ -26,5 +27,5 @@ from pynative.kernels.ops import (
 
 OPERATORS = bodies_in(
     activation, attention, cache, cross_entropy, elementwise, embedding, exchange, experts, latent_heads,
-    linear, norm, optimizer, residual, rotary, routing, sparse,
+    linear, norm, optimizer, recurrent, residual, rotary, routing, sparse,
 )  # fmt: skip

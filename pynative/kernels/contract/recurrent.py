@@ -1,0 +1,50 @@
+# mypy: disable-error-code=empty-body
+"""Contract of the operators of linear attention: a recurrence, the short convolution before it, and gates.
+
+m heads of queries and keys, d their size; n heads of values, a multiple of m, e their size; c channels, w width of a
+convolution. Value heads that share a key head are neighbours. See `parallel_core.attention.recurrence`.
+"""
+
+from mindspore import Tensor
+
+from parallel_core.attention.recurrence import RecurrenceForm
+from parallel_core.numerics.dtypes import Array
+
+
+def short_convolution(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """silu of the causal convolution of each channel of x [s, b, c] by itself, zeros before the first token: weight
+    [c, 1, w], whose last entry is the token's own, bias [c]."""
+
+
+def recurrent_gates(x: Tensor, rate: Tensor | None, a_log: Tensor, dt_bias: Tensor) -> tuple[Tensor, Tensor]:
+    """x, rate [s, b, n], a_log, dt_bias [n] -> (log of the decay, rate), float32: with step = softplus(x + dt_bias),
+    -exp(a_log) step, and sigmoid(rate), or the step itself where there is none."""
+
+
+def linear_recurrence(
+    q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, rate: Tensor | None, form: RecurrenceForm
+) -> Tensor:
+    """q, k [s, b, m, d], v [s, b, n, e], log_decay and rate float32 [s, b, n] (rate None: 1) -> [s, b, n, e]."""
+
+
+def gate(x: Tensor, z: Tensor, activation: str) -> Tensor:
+    """x times the activation ("silu", "sigmoid") of z, which has as many elements; the shape is x's."""
+
+
+def continued_convolution(
+    x: Tensor, weight: Tensor, bias: Tensor | None, before: Tensor, lengths: Array | None
+) -> tuple[Tensor, Tensor]:
+    """`short_convolution` behind earlier tokens [w - 1, b, c], and the last w - 1 of all tokens.
+
+    lengths: int32 [b], tokens of each text among x's, behind which is padding; None: all are. Not recorded.
+    """
+
+
+def continued_recurrence(
+    q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, rate: Tensor | None, form: RecurrenceForm, state: Tensor,
+    lengths: Array | None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """`linear_recurrence` from a state float32 [b, n, d, e] on, and the state behind the last token of each text.
+
+    lengths: see `continued_convolution`. Not recorded.
+    """

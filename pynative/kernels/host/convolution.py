@@ -1,0 +1,125 @@
+"""A short causal convolution of each channel by itself, with its silu, on the host, a block of tokens at a time.
+
+Saved for backward is the input only. With w taps a block reads w - 1 tokens before its own.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from mindspore import Tensor, from_numpy
+
+from parallel_core.numerics.dtypes import Array
+from pynative.kernels.host.arrays import add_summed_gradient, as_float32
+from pynative.kernels.host.engine import ENGINE
+from pynative.kernels.host.threads import row_blocks, run
+from pynative.memory.arrays import array_of
+from pynative.memory.rounding import convert, fill, widened
+from pynative.tape.autograd import Function
+
+
+class _Convolution:
+    """Of x [s, b, c] behind earlier tokens [w - 1, b, c], or none: taps float32 [w, c], bias [c]."""
+
+    def __init__(self, x: Array, before: Array | None, weight: Tensor, bias: Tensor | None) -> None:
+        self.x, self.before = x, before
+        self.taps = np.ascontiguousarray(as_float32(weight)[:, 0].T)
+        self.bias = None if bias is None else as_float32(bias)
+        self.blocks = row_blocks(len(x), x[0].size * 4)
+
+    def inputs(self, start: int, stop: int) -> Array:
+        """Float32 [w - 1 + tokens, b, c]: those of a block and what comes before it."""
+        reach = len(self.taps) - 1
+        rows = np.zeros((reach + stop - start, *self.x.shape[1:]), np.float32)
+        first = max(0, start - reach)
+        convert(self.x[first:stop], rows[reach - (start - first) :])
+        if self.before is not None and start < reach:
+            convert(self.before[start:], rows[: reach - start])
+        return rows
+
+    def sums(self, inputs: Array) -> Array:
+        """[tokens, b, c], before bias and silu."""
+        count = len(inputs) - len(self.taps) + 1
+        total = inputs[:count] * self.taps[0]
+        for tap in range(1, len(self.taps)):
+            total += inputs[tap : tap + count] * self.taps[tap]
+        return total
+
+    def forward(self) -> Array:
+        """[s, b, c]."""
+        out = np.empty(self.x.shape, self.x.dtype)
+
+        def block(start: int, stop: int) -> None:
+            sums = self.sums(self.inputs(start, stop))
+            sums = sums.reshape(-1, sums.shape[-1])
+            if self.bias is not None:
+                sums += self.bias
+            result = np.empty_like(sums)
+            ENGINE.activation("silu", sums, None, result)
+            fill(out[start:stop], result.reshape(out[start:stop].shape))
+
+        run(block, self.blocks)
+        return out
+
+    def gradients(self, dout: Array) -> tuple[Array, Array, Array]:
+        """Of x, of the taps [w, c], and of the bias [c]."""
+        count, dtaps = len(self.taps), np.zeros((len(self.blocks), *self.taps.shape), np.float32)
+        dbias = np.zeros((len(self.blocks), self.taps.shape[1]), np.float32)
+        dsums = np.zeros((len(self.x) + count - 1, *self.x.shape[1:]), np.float32)
+
+        def through_silu(number: int, start: int, stop: int) -> None:
+            inputs = self.inputs(start, stop)
+            sums = self.sums(inputs)
+            shape, sums = sums.shape, sums.reshape(-1, sums.shape[-1])
+            if self.bias is not None:
+                sums += self.bias
+            gradient = dsums[start:stop].reshape(sums.shape)
+            upstream = widened(dout[start:stop]).reshape(sums.shape)
+            ENGINE.activation_gradient("silu", sums, None, upstream, gradient, None)
+            dbias[number] = gradient.sum(0)
+            for tap in range(count):
+                dtaps[number, tap] = np.einsum("sbc,sbc->c", inputs[tap : tap + stop - start], gradient.reshape(shape))
+
+        dx = np.empty(self.x.shape, self.x.dtype)
+
+        def to_inputs(start: int, stop: int) -> None:
+            total = dsums[start:stop] * self.taps[-1]
+            for tap in range(count - 1):
+                behind = count - 1 - tap
+                total += dsums[start + behind : stop + behind] * self.taps[tap]
+            convert(total, dx[start:stop])
+
+        run(through_silu, [(number, *span) for number, span in enumerate(self.blocks)])
+        run(to_inputs, self.blocks)
+        return dx, dtaps.sum(0), dbias.sum(0)
+
+
+class _ShortConvolution(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.parameters = weight, bias
+        ctx.save_for_backward(x)
+        return from_numpy(_Convolution(array_of(x), None, weight, bias).forward())
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        (x,), (weight, bias) = ctx.saved_tensors, ctx.parameters
+        dx, dtaps, dbias = _Convolution(array_of(x), None, weight, bias).gradients(array_of(dy))
+        dweight = add_summed_gradient(weight, np.ascontiguousarray(dtaps.T)[:, None])
+        return from_numpy(dx), dweight, None if bias is None else add_summed_gradient(bias, dbias)
+
+
+def short_convolution(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    return _ShortConvolution.apply(x, weight, bias)
+
+
+def continued_convolution(
+    x: Tensor, weight: Tensor, bias: Tensor | None, before: Tensor, lengths: Array | None
+) -> tuple[Tensor, Tensor]:
+    array, earlier = array_of(x), array_of(before)
+    out = _Convolution(array, earlier, weight, bias).forward()
+    rows, reach = np.concatenate((earlier, array)), len(earlier)
+    ends = np.full(array.shape[1], len(array)) if lengths is None else lengths
+    last = rows[ends + np.arange(reach)[:, None], np.arange(array.shape[1])]
+    return from_numpy(out), from_numpy(last)

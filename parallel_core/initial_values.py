@@ -5,8 +5,10 @@ Element i of the parameter called `name` is a function of (seed, name, i): word 
 """
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
+from typing import TypeAlias
 
 import numpy as np
 
@@ -40,12 +42,19 @@ def standard_normal(seed: int, name: str, start: int, stop: int) -> Array:
     return values
 
 
-def _box_of_normals(seed: int, spec: ShardSpec, box: Box) -> Array:
-    """The part of a parameter's standard normal values in a box, computed from the rows that the box touches."""
+def standard_uniform(seed: int, name: str, start: int, stop: int) -> Array:
+    """Elements start..stop-1 of a parameter's stream of numbers between 0 and 1, float64."""
+    generator, skip = _stream(seed, name, start)
+    uniform: Array = (generator.random_raw(skip + stop - start)[skip:] + 0.5) * 2.0**-64
+    return uniform
+
+
+def _box_of(stream: Callable[[int, str, int, int], Array], seed: int, spec: ShardSpec, box: Box) -> Array:
+    """The part of a parameter's stream in a box, computed from the rows that the box touches."""
     if not spec.shape:
-        return standard_normal(seed, spec.name, 0, 1).reshape(())
+        return stream(seed, spec.name, 0, 1).reshape(())
     first, rows, row = box.start[0], box.shape[0], prod(spec.shape[1:])
-    values = standard_normal(seed, spec.name, first * row, (first + rows) * row).reshape(rows, *spec.shape[1:])
+    values = stream(seed, spec.name, first * row, (first + rows) * row).reshape(rows, *spec.shape[1:])
     return values[(slice(None), *box.in_whole[1:])]
 
 
@@ -59,7 +68,7 @@ class Normal:
         """The values of a rank's shard, float32; the same numbers however the parameter is cut."""
         values = np.empty(place.shape, np.float32)
         for box in place.boxes:
-            np.multiply(_box_of_normals(seed, place.spec, box), np.float32(self.std), out=values[box.in_shard])
+            np.multiply(_box_of(standard_normal, seed, place.spec, box), np.float32(self.std), out=values[box.in_shard])
         return values
 
 
@@ -72,6 +81,34 @@ class Constant:
     def shard(self, seed: int, place: Place) -> Array:
         """The values of a rank's shard, float32."""
         return np.full(place.shape, self.value, np.float32)
+
+
+FORMS: dict[str, Callable[[Array], Array]] = {
+    "": lambda values: values,
+    "log": np.log,
+    "softplus^-1 exp": lambda logs: np.exp(logs) + np.log(-np.expm1(-np.exp(logs))),
+}
+"""What may be done to values that were drawn."""
+
+
+@dataclass(frozen=True)
+class Uniform:
+    """Values drawn evenly between two bounds, or one of `FORMS` of such."""
+
+    low: float
+    high: float
+    form: str = ""
+
+    def shard(self, seed: int, place: Place) -> Array:
+        """The values of a rank's shard, float32; the same numbers however the parameter is cut."""
+        values = np.empty(place.shape, np.float32)
+        for box in place.boxes:
+            drawn = self.low + (self.high - self.low) * _box_of(standard_uniform, seed, place.spec, box)
+            values[box.in_shard] = FORMS[self.form](drawn)
+        return values
+
+
+AnyInitial: TypeAlias = Normal | Constant | Uniform
 
 
 def by_name(method: "Normal | Constant | str", std: float) -> "Normal | Constant":

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from itertools import product
-from math import prod
+from itertools import accumulate, product
+from math import gcd, prod
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -53,6 +53,12 @@ class Cut:
     """Kind of the group."""
     parts: int = 1
     """Fused equal parts along the axis, each cut on its own: 2 for the gate and up halves of a swiglu."""
+    widths: tuple[int, ...] = ()
+    """Fused parts of these widths instead, each cut on its own."""
+
+    def parts_of(self, length: int) -> tuple[int, ...]:
+        """The widths of the fused parts of so many entries."""
+        return self.widths or (length // self.parts,) * self.parts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,15 +207,16 @@ Ranges: TypeAlias = "list[tuple[int, int]]"
 def _narrowed(ranges: Ranges, cut: Cut, spec: ShardSpec, rank: int, size: int) -> Ranges:
     """What a further cut along the axis leaves to `rank` of `size`."""
     length = sum(stop - start for start, stop in ranges)
-    if length % (cut.parts * size):
+    parts = cut.parts_of(length)
+    if sum(parts) != length or any(part % size for part in parts):
         flag = _SIZE_FLAGS.get(cut.over, f"a {cut.over} group of size")
         raise ValueError(
-            f"parameter {spec.name or '?'}: {length} entries along axis {cut.axis} in {cut.parts} part(s) cannot be "
-            f"cut evenly over {flag} {size}: choose one that divides {length // cut.parts}"
+            f"parameter {spec.name or '?'}: {length} entries along axis {cut.axis} in {len(parts)} part(s) cannot be "
+            f"cut evenly over {flag} {size}: choose one that divides {gcd(*parts)}"
         )
-    part, own = length // cut.parts, length // (cut.parts * size)
-    firsts = (p * part + rank * own for p in range(cut.parts))
-    return _joined(own_range for first in firsts for own_range in _between(ranges, first, first + own))
+    starts = (end - part + rank * (part // size) for part, end in zip(parts, accumulate(parts), strict=True))
+    owns = zip(starts, parts, strict=True)
+    return _joined(own for first, part in owns for own in _between(ranges, first, first + part // size))
 
 
 def _between(ranges: Ranges, first: int, last: int) -> Iterable[tuple[int, int]]:

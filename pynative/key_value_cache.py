@@ -1,4 +1,5 @@
-"""Inputs of a forward for generation beside its tokens: earlier tokens' keys and values, and where the new ones stand.
+"""Inputs of a forward for generation beside its tokens: earlier tokens' keys and values, the states of layers that have
+those instead, and where the new ones stand.
 
 A text lies in its row of a batch from position 0 on; a shorter one has padding behind it, which no token of its own
 sees, and whose place its next tokens take. So texts of different lengths need no mask.
@@ -9,6 +10,7 @@ s sequence, b batch; S slots of a layer's cache, of which position p of a text h
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from mindspore import Tensor, from_numpy
@@ -61,6 +63,7 @@ class Cache:
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
         self.layers: dict[int, LayerCache] = {}
+        self._states: dict[tuple[int, str], Tensor] = {}
         self.positions = np.zeros((0, 0), np.int32)
         """int32 [s, b], of the tokens of the forward under way: of a first one the longest text's, then one of each."""
         self.lengths = np.zeros(0, np.int32)
@@ -86,6 +89,15 @@ class Cache:
             self.layers[layer] = LayerCache(slots)
         self.layers[layer].write(rows, self.positions, self.lengths)
         return [kept[: len(self.ages(layer))] for kept in self.layers[layer].kept] if self.continues else rows
+
+    def state(self, layer: int, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Tensor:
+        """What the layer of this number keeps of all earlier tokens under a name; zeros at first."""
+        kept = self._states.get((layer, name))
+        return from_numpy(np.zeros(shape, dtype)) if kept is None else kept
+
+    def keep_state(self, layer: int, name: str, state: Tensor) -> None:
+        """Keep it, with the new tokens."""
+        self._states[layer, name] = state
 
     def ages(self, layer: int) -> Array:
         """See `LayerCache.ages`: the same array for all layers that keep equally much."""

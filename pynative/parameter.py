@@ -14,7 +14,7 @@ import numpy as np
 from mindspore import Parameter, Tensor, nn
 
 from parallel_core.buffers.stretch import Stretch
-from parallel_core.initial_values import Constant, Normal
+from parallel_core.initial_values import AnyInitial
 from parallel_core.numerics.dtypes import Array
 from parallel_core.sharding import Place, ShardSpec, place
 from pynative import parallel_state
@@ -49,7 +49,7 @@ class ParameterMeta:
 
     spec: ShardSpec
     """How it is cut; its name is the parameter's global name."""
-    initial: Normal | Constant | None = None
+    initial: AnyInitial | None = None
     """Initial values; None: those that its cell gave it."""
     main_grad: Tensor | None = None
     """The view of a gradient buffer that its gradients are summed in; None: the parameter is in no buffer."""
@@ -82,7 +82,7 @@ class ParameterMeta:
         return self.fetch is not _nothing
 
 
-def make_parameter(spec: ShardSpec, initial: Normal | Constant, dtype: Dtype = "float32") -> Parameter:
+def make_parameter(spec: ShardSpec, initial: AnyInitial, dtype: Dtype = "float32") -> Parameter:
     """This rank's shard of a parameter, zero until `initialize_parameters`."""
     shape = place(spec, parallel_state.get_coordinates()).shape
     parameter = Parameter(as_type(np.zeros(shape, np.float32), type_of(dtype)), name="unnamed")

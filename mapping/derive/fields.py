@@ -65,6 +65,14 @@ def indexer_loss_coefficient(args: Any) -> Any:
     return args.indexer_loss_coeff if args.enable_dsa_indexer and own is None else own
 
 
+def attention_variant(args: Any) -> str | None:
+    """By its name, or by a flag of MindSpeed-LLM's that stands for it."""
+    if args.enable_dsa_indexer:
+        return "dsa"
+    named = args.experimental_attention_variant or ("gdn" if args.full_attention_interval else None)
+    return "gated_delta_net" if named == "gdn" else named
+
+
 def embedding_scale(args: Any) -> Any:
     if args.input_embeds_norm and args.hidden_size and args.hidden_size > 0:
         return sqrt(args.hidden_size)
@@ -244,7 +252,9 @@ _DERIVED: dict[str, Callable[[Any], Any]] = {
     "use_rotary_embedding": lambda args: position_embedding_type(args) == "rope",
     "type": rope_scaling_type,
     "rotary_scaling_factor": latent_factor,
-    "variant": lambda args: "dsa" if args.enable_dsa_indexer else args.experimental_attention_variant,
+    "variant": attention_variant,
+    "linear_attention_freq": lambda args: args.full_attention_interval or args.linear_attention_freq,
+    "attention_output_gate": lambda args: args.attention_output_gate or bool(args.full_attention_interval),
     "dsa_indexer_loss_coeff": indexer_loss_coefficient,
     "dsa_indexer_use_sparse_loss": lambda args: args.dsa_indexer_use_sparse_loss or args.enable_dsa_indexer,
     "embedding": embedding_scale,

@@ -116,6 +116,7 @@ SPECS = (
     "minicpm_spec",
     "phi35_moe_spec",
     "qwen2_moe_spec",
+    "qwen3_next_spec",
     "qwen3_spec",
 )
 

@@ -17,11 +17,13 @@ def heads_of_group(query_heads: int) -> tuple[int, int, int]:
 
 @dataclass(frozen=True)
 class QueryKeyValueRows:
-    """The (n + 2 g) d rows of linear_qkv, or columns of what it gives."""
+    """The (n + 2 g) d rows of linear_qkv, or columns of what it gives; (2 n + 2 g) d with gates of the output, which in
+    each group stand behind its queries."""
 
     heads: int
     groups: int
     head_size: int
+    gated: bool = False
 
     @property
     def count(self) -> int:
@@ -29,45 +31,54 @@ class QueryKeyValueRows:
         return self.groups * self._group_rows
 
     @property
-    def _group_rows(self) -> int:
-        return sum(heads_of_group(self.heads // self.groups)) * self.head_size
+    def _parts(self) -> tuple[int, ...]:
+        """Heads of each part of a group."""
+        queries, *others = heads_of_group(self.heads // self.groups)
+        return (queries,) * (1 + self.gated) + tuple(others)
 
-    def of_group(self, group: int) -> tuple[range, range, range]:
-        """A group's query rows [n/g d], key rows [d] and value rows [d]."""
+    @property
+    def _group_rows(self) -> int:
+        return sum(self._parts) * self.head_size
+
+    def of_group(self, group: int) -> tuple[range, ...]:
+        """A group's query rows [n/g d], as many gates if there are any, key rows [d] and value rows [d]."""
         ranges, start = [], group * self._group_rows
-        for heads in heads_of_group(self.heads // self.groups):
+        for heads in self._parts:
             ranges.append(range(start, start + heads * self.head_size))
             start += heads * self.head_size
-        query, key, value = ranges
-        return query, key, value
+        return tuple(ranges)
 
-    def of_sharing_rank(self, rank: int, size: int) -> tuple[range, range, range]:
-        """Where t ranks share g < t groups: a rank's own query rows [n/t d], and its group's key and value rows."""
+    def of_sharing_rank(self, rank: int, size: int) -> tuple[range, ...]:
+        """Where t ranks share g < t groups: a rank's own query rows [n/t d], its gates, and its group's key and value
+        rows."""
         group, place = divmod(rank, size // self.groups)
-        query, key, value = self.of_group(group)
+        *queries, key, value = self.of_group(group)
         own = self.heads // size * self.head_size
-        return query[place * own : (place + 1) * own], key, value
+        return *(rows[place * own : (place + 1) * own] for rows in queries), key, value
 
     def apart(self) -> tuple[list[range], list[range], list[range]]:
-        """Where all queries [n d], all keys [g d] and all values [g d] lie, group by group."""
-        groups = [self.of_group(group) for group in range(self.groups)]
-        queries, keys, values = map(list, zip(*groups, strict=True))
+        """Where all queries [n d], all keys [g d] and all values [g d] lie, group by group; gates stand behind their
+        queries head by head then, [2 n d]."""
+        queries: list[range] = []
+        keys, values = [], []
+        for group in range(self.groups):
+            *of_queries, key, value = self.of_group(group)
+            heads = len(of_queries[0]) if len(of_queries) == 1 else self.head_size
+            queries += [rows[at : at + heads] for at in range(0, len(of_queries[0]), heads) for rows in of_queries]
+            keys.append(key)
+            values.append(value)
         return queries, keys, values
 
     def from_apart(self) -> list[range]:
-        """Where the rows come from, in order, if queries, keys and values lie one after another: [n d; g d; g d]."""
+        """Where the rows come from, in order, if queries, keys and values lie one after another as `apart` has them."""
+        rows = [row for part in self.apart() for run in part for row in run]
+        places = dict(zip(rows, range(self.count), strict=True))
+        starts = [run.start for group in range(self.groups) for run in self._whole_heads(group)]
+        return [range(places[start], places[start] + self.head_size) for start in starts]
+
+    def _whole_heads(self, group: int) -> list[range]:
         size = self.head_size
-        queries, keys = self.heads // self.groups * size, self.heads * size
-        values = keys + self.groups * size
-        return [
-            part
-            for g in range(self.groups)
-            for part in (
-                range(g * queries, (g + 1) * queries),
-                range(keys + g * size, keys + (g + 1) * size),
-                range(values + g * size, values + (g + 1) * size),
-            )
-        ]
+        return [rows[at : at + size] for rows in self.of_group(group) for at in range(0, len(rows), size)]
 
 
 def gated_halves(rows: int) -> tuple[range, range]:

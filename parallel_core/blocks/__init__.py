@@ -11,6 +11,7 @@ from parallel_core.blocks.block import Block, ParameterSpec, blocks_within
 from parallel_core.blocks.dispatch import Dispatch
 from parallel_core.blocks.embedding import Embedding, EmbeddingTable
 from parallel_core.blocks.experts import Expert, ExpertLinear, Experts, SharedExperts
+from parallel_core.blocks.gated_delta_net import GatedDeltaNet
 from parallel_core.blocks.head import CrossEntropy, output_layer
 from parallel_core.blocks.kinds import FEED_FORWARDS, MIXERS, Kind
 from parallel_core.blocks.language_model import (
@@ -31,6 +32,7 @@ from parallel_core.blocks.moe_layer import MoELayer
 from parallel_core.blocks.multi_token_prediction import MultiTokenPrediction, MultiTokenPredictionLayer
 from parallel_core.blocks.norm import Norm
 from parallel_core.blocks.recompute_rules import recompute_findings
+from parallel_core.blocks.recurrence import Recurrence, ShortConvolution
 from parallel_core.blocks.router import Router
 from parallel_core.blocks.sparse_attention import Indexer, SparseAttention
 from parallel_core.blocks.sublayer import Sublayer
@@ -55,6 +57,7 @@ __all__ = [
     "Expert",
     "ExpertLinear",
     "Experts",
+    "GatedDeltaNet",
     "Indexer",
     "Kind",
     "LatentAttention",
@@ -67,8 +70,10 @@ __all__ = [
     "MultiTokenPredictionLayer",
     "Norm",
     "ParameterSpec",
+    "Recurrence",
     "Router",
     "SharedExperts",
+    "ShortConvolution",
     "SparseAttention",
     "Sublayer",
     "adapter_findings",

@@ -54,6 +54,7 @@ def _adapter_of(linear: Linear, config: ModelConfig, path: str) -> Adapter | Non
         Normal(config.init_method_std),
         linear.dtype,
         linear.partial_over if linear.cut_axis is None else "tp",
+        linear.widths,
     )
 
 

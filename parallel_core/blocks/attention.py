@@ -114,9 +114,9 @@ class CoreAttention(Block):
 
 @dataclass(frozen=True)
 class Attention(Sublayer):
-    """linear_qkv -> head norms -> rotation -> core attention -> linear_proj.
+    """linear_qkv -> head norms -> rotation -> core attention -> times the sigmoid of gates, if any -> linear_proj.
 
-    linear_qkv's rows are grouped by key/value group: its n/g query heads, its key head, its value head.
+    linear_qkv's rows are grouped by key/value group: its n/g query heads, as many gates, its key head, its value head.
     """
 
     linear_qkv: Linear
@@ -125,14 +125,21 @@ class Attention(Sublayer):
     core_attention: CoreAttention
     linear_proj: Linear
     rotary: Rotary | None
+    output_gate: bool = False
 
     collectives: ClassVar[tuple[str, ...]] = ("linear_qkv", "linear_proj")
+
+    @property
+    def rows(self) -> QueryKeyValueRows:
+        """Of linear_qkv."""
+        core = self.core_attention
+        return QueryKeyValueRows(core.heads, core.groups, core.query_key_size, self.output_gate)
 
     @classmethod
     def of(cls, config: ModelConfig, number: int) -> Attention:
         """The configuration's, of the layer of this global number, 0-based."""
         heads, groups, size = config.num_attention_heads, config.num_query_groups, config.kv_channels
-        rows = QueryKeyValueRows(heads, groups, size)
+        rows = QueryKeyValueRows(heads, groups, size, config.attention_output_gate)
         linear_qkv = Linear.column(config, config.hidden_size, rows.count, bias=config.qkv_has_bias)
         return cls(
             replace(linear_qkv, interleaved_rows=tuple(map(len, rows.of_group(0)))),
@@ -143,6 +150,7 @@ class Attention(Sublayer):
             ),
             Linear.row(config, heads * size, bias=config.out_proj_has_bias),
             Rotary.of(config),
+            config.attention_output_gate,
         )
 
     @property
@@ -158,10 +166,14 @@ class Attention(Sublayer):
         if self.rotary is not None:
             turned = 2 * self.core_attention.input_bytes(micro_batch)
             yield elementwise(turned, turned, 2).within("rotary")
+        if self.output_gate:
+            output = self.linear_proj.input_bytes(micro_batch)
+            yield elementwise(3 * output, 5 * output).within("gate")
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
-        """What core attention puts out it keeps itself, whether linear_proj needs it or not."""
-        return {**super().kept_bytes(micro_batch), "linear_proj": self.linear_proj.input_bytes(micro_batch)}
+        """What core attention puts out it keeps itself, whether linear_proj needs it or not; and gates."""
+        kept, output = super().kept_bytes(micro_batch), self.linear_proj.input_bytes(micro_batch)
+        return {**kept, "gate": 2 * output} if self.output_gate else {**kept, "linear_proj": output}
 
     def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:
         yield from super().messages(micro_batch)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from typing import NamedTuple, TypeVar
 
 from parallel_core.blocks.micro_batch import MicroBatch
-from parallel_core.initial_values import Constant, Normal
+from parallel_core.initial_values import AnyInitial
 from parallel_core.messages import Message
 from parallel_core.operations import PRODUCTS, Operation, Work
 from parallel_core.sharding import ShardSpec
@@ -20,7 +20,7 @@ class ParameterSpec(NamedTuple):
 
     shard: ShardSpec
     """Its global shape and how it is cut."""
-    initial: Normal | Constant
+    initial: AnyInitial
     """The recipe of its first values."""
     dtype: str
     """The type in which the model keeps it."""

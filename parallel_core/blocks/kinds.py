@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from parallel_core.blocks.attention import Attention
+from parallel_core.blocks.gated_delta_net import GatedDeltaNet
 from parallel_core.blocks.latent_attention import LatentAttention
 from parallel_core.blocks.mlp import MLP
 from parallel_core.blocks.moe_layer import MoELayer
@@ -34,6 +35,11 @@ class Kind(Generic[Made]):
 
 
 MIXERS: list[Kind[Sublayer | None]] = [
+    Kind(
+        "gated delta net",
+        GatedDeltaNet.of,
+        lambda config, number: config.has_delta_nets and config.linear_attention.is_linear(number),
+    ),
     Kind("latent attention", LatentAttention.of, lambda config, number: config.multi_latent_attention.enabled),
     Kind("attention", Attention.of),
 ]

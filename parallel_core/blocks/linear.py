@@ -38,6 +38,8 @@ class Linear(Block):
     bias_initial: Normal | Constant = ZEROS
     parts: int = 1
     """Fused equal parts along the cut axis, each cut on its own: 2 for gate and up of a gated activation."""
+    widths: tuple[int, ...] = ()
+    """Fused parts of these widths instead."""
     allocates_weight: bool = True
     """False: the weight is another module's (tied embeddings)."""
     partial_over: str | None = None
@@ -89,12 +91,12 @@ class Linear(Block):
         )
         if self.cut_axis is None:
             return replace(whole, partial_over=self.partial_over)
-        return replace(whole, cuts=(Cut(self.cut_axis, parts=self.parts),))
+        return replace(whole, cuts=(Cut(self.cut_axis, parts=self.parts, widths=self.widths),))
 
     def _bias_shard(self) -> ShardSpec:
         """Cut with the output features; where those are whole, so is the bias."""
         if self.cut_axis == COLUMNS:
-            return ShardSpec(shape=(self.output_size,), cuts=(Cut(0, parts=self.parts),))
+            return ShardSpec(shape=(self.output_size,), cuts=(Cut(0, parts=self.parts, widths=self.widths),))
         return ShardSpec(shape=(self.output_size,), partial_over=self.partial_over)
 
     def forward_flops(self, tokens: int, seq_length: int) -> float:

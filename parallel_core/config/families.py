@@ -130,8 +130,9 @@ class MultiTokenPredictionConfig(Config):
 class SparseAttentionConfig(Config):
     """DeepSeek sparse attention (DeepSeek-V3.2, 2025): an indexer chooses the keys that a query attends to."""
 
-    variant: str | None = option("--experimental-attention-variant", None, choices=("dsa",))
-    """dsa: queries of latent attention see the keys that an indexer chooses."""
+    variant: str | None = option("--experimental-attention-variant", None, choices=("dsa", "gated_delta_net"))
+    """dsa: queries of latent attention see the keys that an indexer chooses. gated_delta_net: most layers keep a state
+    instead of keys and values (--linear-attention-freq)."""
     dsa_indexer_n_heads: int = option("--dsa-indexer-n-heads", 64, at_least=1, of="shapes")
     """Heads of the indexer."""
     dsa_indexer_head_dim: int = option("--dsa-indexer-head-dim", 128, at_least=1, of="shapes")
@@ -146,4 +147,4 @@ class SparseAttentionConfig(Config):
     @property
     def enabled(self) -> bool:
         """Whether there is an indexer."""
-        return self.variant is not None
+        return self.variant == "dsa"

@@ -13,6 +13,7 @@ from parallel_core.config.families import (
     SparseAttentionConfig,
 )
 from parallel_core.config.fused import FusedOperators
+from parallel_core.config.linear_attention import LinearAttentionConfig
 from parallel_core.config.lora import LoraConfig
 from parallel_core.config.moe import MoEConfig
 from parallel_core.config.parallel import ParallelConfig
@@ -117,6 +118,10 @@ class ModelConfig(Config):
     """Attention over low-rank keys and values."""
     sparse_attention: SparseAttentionConfig = field(default_factory=SparseAttentionConfig)
     """Attention to chosen keys alone."""
+    linear_attention: LinearAttentionConfig = field(default_factory=LinearAttentionConfig)
+    """Mixers that keep a state."""
+    attention_output_gate: bool = option("--attention-output-gate", False)
+    """Multiply what attention puts out by the sigmoid of gates, which its first linear gives with the queries."""
     multi_token_prediction: MultiTokenPredictionConfig = field(default_factory=MultiTokenPredictionConfig)
     """Extra layers that predict further tokens."""
     scales: ScalesConfig = field(default_factory=ScalesConfig)
@@ -227,6 +232,11 @@ class ModelConfig(Config):
         }
         chosen = tuple(operator for operator, is_on in switches.items() if is_on)
         return FusedOperators(chosen, self.fa_config.input_layout)
+
+    @property
+    def has_delta_nets(self) -> bool:
+        """Whether layers have a gated delta net."""
+        return self.sparse_attention.variant == "gated_delta_net"
 
     @property
     def rotates(self) -> bool:

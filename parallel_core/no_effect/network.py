@@ -2,6 +2,7 @@
 
 from parallel_core.config.all import AllConfig
 from parallel_core.config.families import RopeScalingConfig, SparseAttentionConfig
+from parallel_core.config.linear_attention import LinearAttentionConfig
 from parallel_core.no_effect.row import Idle, all_of, below, needs, unless, where
 
 
@@ -102,8 +103,9 @@ ROWS = (
         "a factor of 1 stretches nothing",
     ),
     Idle("mscale_all_dim", _sharpens_nothing, "needs --rope-scaling-type yarn and a factor above 1"),
-    Idle(below(SparseAttentionConfig, "variant"), where("sparse_attention.variant", None), _NO_INDEXER),
-    Idle("attention_dropout_rate", unless("sparse_attention.variant", None), _NO_DROPOUT),
+    Idle(below(SparseAttentionConfig, "variant"), unless("sparse_attention.variant", "dsa"), _NO_INDEXER),
+    needs("sparse_attention.variant", below(LinearAttentionConfig), "gated_delta_net"),
+    Idle("attention_dropout_rate", where("sparse_attention.variant", "dsa"), _NO_DROPOUT),
     Idle(
         "loss_scaling_factor share_embedding_and_output_weight",
         unless("multi_token_prediction.num_layers"),

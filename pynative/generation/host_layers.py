@@ -183,7 +183,7 @@ class Decoder:
         return layer
 
     def _attention(self, cell: nn.Cell) -> Part:
-        if type(cell) is not ParallelAttention or _is_adapted(cell.linear_qkv, cell.linear_proj):
+        if type(cell) is not ParallelAttention or cell.output_gate or _is_adapted(cell.linear_qkv, cell.linear_proj):
             return _as_it_is(cell)
         into, out = (product(linear.weight, linear.bias) for linear in (cell.linear_qkv, cell.linear_proj))
         core = cell.core_attention

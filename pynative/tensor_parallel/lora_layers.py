@@ -50,7 +50,7 @@ class _WithAdapter(ParallelLinear):
             by_name(lora_a_init or "normal", std),
             block.dtype,
             "tp",
-            by_name(lora_b_init or "zeros", std),
+            initial_b=by_name(lora_b_init or "zeros", std),
         )
         super().__init__(input_size, output_size, block=replace(block, adapter=adapter), **common)
         for parameter in (self.weight, self.bias):

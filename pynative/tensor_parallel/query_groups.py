@@ -27,12 +27,13 @@ class _TakeSharedGroup(Function):
         return ctx.group.reduce_scatter(kernels.place_columns(dy, ctx.ranges, ctx.width), axis=-1), None, None
 
 
-def take_shared_group(qkv: Tensor, group: Group, heads: int, groups: int, head_size: int) -> Tensor:
-    """qkv [s, b, (n + 2 g) d / t] -> [s, b, (n/t + 2) d]: the rank's query heads, then the key and the value they use.
+def take_shared_group(qkv: Tensor, group: Group, rows: QueryKeyValueRows) -> Tensor:
+    """qkv [s, b, (n + 2 g) d / t] -> [s, b, (n/t + 2) d]: the rank's query heads, then the key and the value they use;
+    gates behind the queries.
 
     Where there are as many groups as ranks, or more, every rank has whole groups, and this is qkv itself.
     """
-    if groups >= group.size:
+    if rows.groups >= group.size:
         return qkv
-    query, key, value = QueryKeyValueRows(heads, groups, head_size).of_sharing_rank(group.rank, group.size)
-    return _TakeSharedGroup.apply(qkv, group, (query, range(key.start, value.stop)))
+    *queries, key, value = rows.of_sharing_rank(group.rank, group.size)
+    return _TakeSharedGroup.apply(qkv, group, (*queries, range(key.start, value.stop)))

@@ -83,10 +83,10 @@ class CoreAttention(nn.Cell):
 
 
 class ParallelAttention(nn.Cell):
-    """linear_qkv -> optional head norms -> optional rotation -> core attention -> linear_proj.
+    """linear_qkv -> optional head norms -> optional rotation -> core attention -> optional gates -> linear_proj.
 
-    linear_qkv's rows are grouped by key/value group: its n/g query heads, its key head, its value head. Ranks that
-    share a group (g < t) have one each, of n/t query heads.
+    linear_qkv's rows are grouped by key/value group: its n/g query heads, as many gates if there are any, its key head,
+    its value head. Ranks that share a group (g < t) have one each, of n/t query heads.
     """
 
     def __init__(
@@ -103,6 +103,7 @@ class ParallelAttention(nn.Cell):
         block = blocks.Attention.of(config, layer_number - 1) if block is None else block
         core = block.core_attention
         self.heads, self.groups, self.head_size = core.heads, core.groups, core.query_key_size
+        self.rows, self.output_gate = block.rows, block.output_gate
         self.local_groups = core.local_groups(self.group.size)
         self.heads_per_group = core.heads // self.group.size // self.local_groups
         self.linear_qkv = ColumnParallelLinear.of(block.linear_qkv, config=config)
@@ -121,8 +122,7 @@ class ParallelAttention(nn.Cell):
     ) -> tuple[Tensor, Tensor | None]:
         """[s, b, h] -> ([s, b, h], the bias still to be added)."""
         rows, _ = run_part(self, "linear_qkv", self.linear_qkv, hidden_states)
-        qkv = take_shared_group(rows, self.group, self.heads, self.groups, self.head_size)
-        query, key, value = kernels.split_qkv(qkv, self.local_groups, self.heads_per_group, self.head_size)
+        query, gate, key, value = self._split(take_shared_group(rows, self.group, self.rows))
         if self.q_layernorm is not None and self.k_layernorm is not None:
             query, key = self.q_layernorm(query), self.k_layernorm(key)
         if self.rotary is not None:
@@ -133,4 +133,17 @@ class ParallelAttention(nn.Cell):
         if cache is not None:
             key, value = cache.keep(self.core_attention.layer_number, self.core_attention.rule.form, key, value)
         out = run_part(self, "core_attention", self.core_attention, query, key, value, attention_mask, document_starts)
+        if gate is not None:
+            out = kernels.gate(out, gate, "sigmoid")
         return run_part(self, "linear_proj", self.linear_proj, out)
+
+    def _split(self, qkv: Tensor) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
+        """Queries [s, b, n/t, d], gates or none, keys and values [s, b, g/t, d]."""
+        groups, heads, size = self.local_groups, self.heads_per_group, self.head_size
+        if not self.output_gate:
+            query, key, value = kernels.split_qkv(qkv, groups, heads, size)
+            return query, None, key, value
+        both, key, value = kernels.split_qkv(qkv, groups, 2 * heads, size)
+        leading = tuple(both.shape[:2])
+        query, gate = kernels.split_features(both.reshape(*leading, groups, 2 * heads * size), (heads * size,) * 2)
+        return query.reshape(*leading, groups * heads, size), gate, key, value

@@ -19,6 +19,7 @@ from parallel_core.recompute import CellRecompute
 from pynative.moe.moe_layer import MoELayer
 from pynative.tensor_parallel.mlp import ParallelMLP
 from pynative.transformer.attention import ParallelAttention
+from pynative.transformer.gated_delta_net import GatedDeltaNet
 from pynative.transformer.multi_latent_attention import MLASelfAttention
 from pynative.transformer.norm import norm_cell
 
@@ -45,6 +46,7 @@ class LayerSettings:
 
 CELLS: dict[type[blocks.Block], Callable[[Any, LayerSettings], nn.Cell]] = {
     blocks.Attention: lambda block, given: ParallelAttention(*given.of_layer, block, given.recomputed),
+    blocks.GatedDeltaNet: lambda block, given: GatedDeltaNet(given.config, given.layer_number, block, given.recomputed),
     blocks.LatentAttention: lambda block, given: MLASelfAttention(*given.of_layer, block, given.recomputed),
     blocks.MLP: lambda block, given: ParallelMLP(given.config, block, given.recomputed),
     blocks.MoELayer: lambda block, given: MoELayer(given.config, block, given.layer_number, given.recomputed),

@@ -33,6 +33,11 @@ FAMILIES = {
     "--qk-pos-emb-head-dim 4 --v-head-dim 8 --qk-layernorm --rope-type rope --normalization RMSNorm "
     "--experimental-attention-variant dsa --dsa-indexer-n-heads 4 --dsa-indexer-head-dim 8 --dsa-indexer-topk 5 "
     "--dsa-indexer-loss-coeff 0.5",
+    "gated delta net": "--experimental-attention-variant gated_delta_net --linear-attention-freq 2 "
+    "--linear-key-head-dim 6 --linear-value-head-dim 4 --linear-num-key-heads 4 --linear-num-value-heads 8 "
+    "--norm-epsilon 1e-2 --attention-output-gate --apply-layernorm-1p --qk-layernorm --rotary-percent 0.5 "
+    "--position-embedding-type rope --normalization RMSNorm --swiglu --disable-bias-linear "
+    "--group-query-attention --num-query-groups 2",
     "experts": "--position-embedding-type rope --normalization RMSNorm --swiglu --disable-bias-linear --num-experts 4 "
     "--moe-layer-freq 2 --moe-ffn-hidden-size 48 --moe-token-dispatcher-type alltoall "
     "--moe-shared-expert-intermediate-size 32 --moe-shared-expert-gate --untie-embeddings-and-output-weights",

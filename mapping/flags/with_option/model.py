@@ -65,11 +65,11 @@ ACTING = Acting(
         ),
         "--multi-latent-attention": {"help": "Attention over low-rank keys and values (DeepSeek-V2, 2024)."},
         "--experimental-attention-variant": refusing(
-            "linear and gated attention are out of scope; use dsa, or leave it out for full attention",
-            "gdn",
+            "this variant is out of scope; use dsa or gated_delta_net, or leave it out for full attention",
             "gdn2",
-            "gated_delta_net",
+            also=("gdn",),
         ),
+        "--linear-attention-freq": read_by(layer_frequency),
         "--scale-depth": {
             "default": None,
             "help": "What a block adds to the residual is multiplied by this over sqrt(number of layers).",
@@ -161,6 +161,11 @@ ACTING = Acting(
         ),
         same("--qk-nope-head-dim", "qk_head_dim", default=None),
         same("--qk-rope-head-dim", "qk_pos_emb_head_dim", default=None),
+        value(
+            "--full-attention-interval=int:0",
+            "linear_attention.linear_attention_freq",
+            "Every so many-th layer has attention with gates of its output, the others gated delta nets (Qwen3-Next).",
+        ),
         value(
             "--enable-dsa-indexer",
             "sparse_attention.variant",

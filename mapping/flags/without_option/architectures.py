@@ -51,14 +51,12 @@ FLAGS = group(
         """,
     ),
     refused(
-        "linear and gated attention are out of scope; leave it out for full attention",
-        """
-        --attention-output-gate
-        --linear-conv-kernel-dim=int:4 --linear-key-head-dim=int:128;0 --linear-value-head-dim=int:128;0
-        --linear-num-key-heads=int:16;0 --linear-num-value-heads=int:32;0 --gdp-num-householder=int:3
-        --gdp-cutedsl-kernel
-        --linear-attention-freq=str --full-attention-interval=int:0 --use-triton-gdn --no-enable-linear-qkv
-        """,
+        "products of several Householder matrices are out of scope; use gated_delta_net",
+        "--gdp-num-householder=int:3 --gdp-cutedsl-kernel",
+    ),
+    ignored(
+        "gated delta nets are computed by the operators in use, with the same result",
+        "--use-triton-gdn --no-enable-linear-qkv",
     ),
     refused(
         "this variant of sparse attention is out of scope; leave it out",

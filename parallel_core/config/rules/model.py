@@ -144,6 +144,36 @@ def sparse_attention_fits(config: Sections) -> Iterator[Finding]:
             yield Finding(other, None if value is True else value, rule, "leave one of them out")
 
 
+def delta_nets_fit(config: Sections) -> Iterator[Finding]:
+    model, sizes = config.model_config, config.model_config.linear_attention
+    if not model.has_delta_nets:
+        return
+    if sizes.linear_attention_freq is None:
+        missing = "--linear-attention-freq, which says which layers have attention"
+        yield model.sparse_attention.needs("variant", missing)
+    for rule in wrong_pattern(sizes.linear_attention_freq, model.num_layers, "attention", "a gated delta net"):
+        yield sizes.breaks("linear_attention_freq", rule, "change it")
+    if sizes.linear_num_value_heads % sizes.linear_num_key_heads:
+        rule = f"must be a multiple of --linear-num-key-heads {sizes.linear_num_key_heads}"
+        yield sizes.breaks("linear_num_value_heads", rule)
+    tensor, context = (
+        config.parallel_config.tensor_model_parallel_size,
+        config.parallel_config.context_parallel_size,
+    )
+    if sizes.linear_num_key_heads % (tensor * context):
+        rule = f"must be a multiple of --tensor-model-parallel-size {tensor} x --context-parallel-size {context}"
+        yield sizes.breaks("linear_num_key_heads", rule)
+    if config.dataset_config.reset_attention_mask:
+        rule = "does not go with gated delta nets: their states go on over a document's end"
+        yield Finding("--reset-attention-mask", None, rule, "leave one of them out")
+
+
+def output_gate_fits(config: Sections) -> Iterator[Finding]:
+    model = config.model_config
+    if model.attention_output_gate and model.multi_latent_attention.enabled:
+        yield model.clashes("attention_output_gate", "--multi-latent-attention: its linears have no gates")
+
+
 def longrope_has_its_factors(config: Sections) -> Iterator[Finding]:
     scaling = config.model_config.rope_scaling
     if scaling.type != "longrope":

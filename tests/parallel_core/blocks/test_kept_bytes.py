@@ -133,6 +133,8 @@ ROWS += [
     ("one rank", "sparse attention", ""),
     ("tp2 sp", "sparse attention", "--bf16 --dsa-indexer-use-sparse-loss"),
 ]
+DELTA = "gated delta net"
+ROWS += [("one rank", DELTA, ""), ("tp2 sp", DELTA, "--bf16"), ("ring", DELTA, "")]
 FP32_RESIDUAL = "--bf16 --params-dtype float32 --fp32-residual-connection"
 ROWS += [("pp2", "sandwich norm", FP32_RESIDUAL), ("one rank", "no positions, residual after norm", "")]
 NORMS_KEPT = r"--select-recompute-exclude ['.*_layernorm']"
@@ -192,6 +194,8 @@ RECOMPUTED = [
     ("one rank", LATENT, r"--select-recompute ['self_attention','latent\\.up_projections']"),
     ("one rank", COMPRESSED, r"--recompute True --select-recompute-exclude ['latent\\.up_projections']"),
     ("ring", "llama", "--recompute-granularity selective"),
+    ("ulysses", DELTA, "--recompute-granularity selective --recompute-modules core_attn layernorm"),
+    ("one rank", DELTA, r"--bf16 --select-recompute ['self_attention']"),
     ("ulysses", "llama", "--recompute-activations --recompute-modules core_attn mlp"),
     ("one rank", "gpt", f"{FP32_RESIDUAL} --recompute-norm --recompute-granularity selective --recompute-modules mlp"),
     ("one rank", "gpt", rf"{FP32_RESIDUAL} --select-recompute ['mlp','self_attention'] {NORMS_KEPT}"),

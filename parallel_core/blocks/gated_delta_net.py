@@ -1,0 +1,100 @@
+"""Gated delta net (Yang et al., "Gated Delta Networks", 2024), heads cut over ranks.
+
+m heads of queries and keys, d their size; n heads of values, e their size; n a multiple of m.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar
+
+from parallel_core.attention.recurrence import RecurrenceForm
+from parallel_core.blocks.block import ParameterSpec
+from parallel_core.blocks.linear import Linear
+from parallel_core.blocks.micro_batch import MicroBatch
+from parallel_core.blocks.norm import Norm
+from parallel_core.blocks.recurrence import Recurrence, ShortConvolution, exchanged, shared_bytes
+from parallel_core.blocks.sublayer import Sublayer
+from parallel_core.initial_values import AnyInitial, Constant, Uniform
+from parallel_core.messages import Message
+from parallel_core.operations import Operation, elementwise
+from parallel_core.recompute import Part
+from parallel_core.sharding import Cut, ShardSpec
+
+if TYPE_CHECKING:
+    from parallel_core.config import ModelConfig
+
+INSIDE = ("conv1d", "gates", "recurrence", "out_norm", "gate")
+"""Between the two linears."""
+
+
+@dataclass(frozen=True)
+class GatedDeltaNet(Sublayer):
+    """in_proj -> [q; k; v | z | b | a]; [q; k; v] -> conv1d; decays of a, rates of b -> recurrence -> out_norm of each
+    head -> times silu(z) -> out_proj."""
+
+    in_proj: Linear
+    conv1d: ShortConvolution
+    recurrence: Recurrence
+    out_norm: Norm
+    out_proj: Linear
+
+    collectives: ClassVar[tuple[str, ...]] = ("in_proj", "out_proj")
+
+    @classmethod
+    def of(cls, config: ModelConfig, number: int) -> GatedDeltaNet:
+        """The configuration's, of any layer. The norm's weight is plain whatever the others' are, as in files."""
+        sizes, dtype = config.linear_attention, config.params_dtype
+        keys, heads = sizes.linear_num_key_heads, sizes.linear_num_value_heads
+        key_size, value_size = sizes.linear_key_head_dim, sizes.linear_value_head_dim
+        mixed = (keys * key_size, keys * key_size, heads * value_size)
+        widths = (*mixed, heads * value_size, heads, heads)
+        form = RecurrenceForm(key_size**-0.5, delta=True, unit=True)
+        norm = replace(Norm.of_heads(config, heads), size=value_size, zero_centered=False, role=None)
+        into = Linear.column(config, config.hidden_size, sum(widths), bias=False)
+        return cls(
+            replace(into, widths=widths),
+            ShortConvolution(mixed, sizes.linear_conv_kernel_dim, dtype),
+            Recurrence(keys, heads, key_size, value_size, form),
+            norm,
+            Linear.row(config, heads * value_size, bias=False),
+        )
+
+    @property
+    def first_linears(self) -> tuple[str, ...]:
+        return ("in_proj",)
+
+    def parameters(self) -> dict[str, ParameterSpec]:
+        """Decays begin between exp(-1) and exp(-16) to the power of the step."""
+        return {**self._of_heads(), **super().parameters()}
+
+    def _of_heads(self) -> dict[str, ParameterSpec]:
+        initial: dict[str, AnyInitial] = {"dt_bias": Constant(1.0), "A_log": Uniform(1.0, 16.0, "log")}
+        shard = ShardSpec(shape=(self.recurrence.heads,), cuts=(Cut(0),))
+        return {name: ParameterSpec(shard, values, self.in_proj.dtype) for name, values in initial.items()}
+
+    def parts(self) -> tuple[Part, ...]:
+        whole = Part("", holders=self.first_linears, begins=True, aliases=("attention",))
+        inside = Part("mixing", runs=INSIDE, holders=INSIDE[:1], input_bytes=self._rows_bytes, flag="core_attn")
+        return whole, inside
+
+    def _rows_bytes(self, micro_batch: MicroBatch) -> int:
+        """What in_proj gives."""
+        return micro_batch.tokens * (self.in_proj.output_size // micro_batch.tensor) * micro_batch.item_size
+
+    def operations(self, micro_batch: MicroBatch) -> Iterator[Operation]:
+        yield from super().operations(micro_batch)
+        output, rows = self.out_proj.input_bytes(micro_batch), self._rows_bytes(micro_batch)
+        yield elementwise(2 * rows, 2 * rows, 2).within("gates")
+        yield elementwise(3 * output, 5 * output).within("gate")
+
+    def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:
+        yield from super().messages(micro_batch)
+        yield from exchanged(micro_batch, self.in_proj.output_size, self.out_proj.input_size)
+
+    def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
+        """Beside its parts' the gates before and behind the recurrence."""
+        heads, output = self.recurrence.heads // micro_batch.tensor, self.out_proj.input_bytes(micro_batch)
+        gates = 2 * micro_batch.tokens * heads * micro_batch.item_size + shared_bytes(self._of_heads(), micro_batch)
+        return {**super().kept_bytes(micro_batch), "gates": gates, "gate": 2 * output}

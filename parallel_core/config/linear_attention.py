@@ -1,0 +1,32 @@
+"""Mixers that keep a state instead of keys and values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from parallel_core.config.base import Config, option
+
+
+@dataclass(kw_only=True)
+class LinearAttentionConfig(Config):
+    """Gated delta nets (Yang et al., 2024) in the place of attention, in some layers."""
+
+    linear_attention_freq: int | list[int] | None = option("--linear-attention-freq", None)
+    """Every so many-th layer has attention, or those that a list of each layer's has as 0."""
+    linear_conv_kernel_dim: int = option("--linear-conv-kernel-dim", 4, at_least=1, of="shapes")
+    """Tokens that the short convolution reaches over."""
+    linear_key_head_dim: int = option("--linear-key-head-dim", 128, at_least=1)
+    """Width of a head of queries and keys."""
+    linear_value_head_dim: int = option("--linear-value-head-dim", 128, at_least=1)
+    """Width of a head of values."""
+    linear_num_key_heads: int = option("--linear-num-key-heads", 16, at_least=1)
+    """Heads of queries and keys."""
+    linear_num_value_heads: int = option("--linear-num-value-heads", 32, at_least=1)
+    """Heads of values; those that share a key head are neighbours."""
+
+    def is_linear(self, layer: int) -> bool:
+        """Whether the layer of this global number, from 0, has no attention; layers that a list lacks are its last."""
+        frequency = self.linear_attention_freq
+        if isinstance(frequency, list):
+            return bool(frequency[min(layer, len(frequency) - 1)])
+        return frequency is None or (layer + 1) % frequency != 0

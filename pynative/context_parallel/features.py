@@ -1,0 +1,96 @@
+"""Shards of a sequence for features of whole sequences: how mixers that keep a state see every token in its order.
+
+It is Ulysses' exchange (Jacobs et al., 2023), of rows of fused parts, each of which is cut over the ranks on its own,
+over all of the context-parallel group, however attention's sequences lie over it.
+
+s the length of a rank's shard, S of the whole sequence, b batch, w features, c ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+from mindspore import Tensor
+
+from parallel_core.context import ContextLayout
+from pynative import kernels
+from pynative.collectives import Group
+from pynative.tape.autograd import Function
+
+
+def of_rank(widths: Sequence[int], rank: int, size: int) -> list[range]:
+    """A rank's columns of fused parts of these widths, each cut evenly."""
+    starts = [end - width for width, end in zip(widths, accumulate(widths), strict=True)]
+    return [
+        range(start + rank * (width // size), start + (rank + 1) * (width // size))
+        for start, width in zip(starts, widths, strict=True)
+    ]
+
+
+def _reordered(x: Tensor, places: Any) -> Tensor:
+    return kernels.gather_rows(x, places.astype(np.int32), x.shape[1:])
+
+
+class _Exchange:
+    """How rows of fused parts travel."""
+
+    def __init__(self, widths: Sequence[int], group: Group, layout: ContextLayout) -> None:
+        self.widths, self.group, self.layout = widths, group, layout
+        self.by_rank = [run for rank in range(group.size) for run in of_rank(widths, rank, group.size)]
+
+    def to_features(self, x: Tensor) -> Tensor:
+        """[s, b, w] -> [S, b, w / c]."""
+        packed = kernels.pack_heads((kernels.take_columns(x, self.by_rank),), self.group.size, (1,))
+        shards = self.group.all_to_all(packed)
+        return _reordered(shards, np.argsort(self.layout.order(len(shards)))) if self.layout.ring > 1 else shards
+
+    def to_sequence(self, x: Tensor) -> Tensor:
+        """[S, b, w / c] -> [s, b, w]."""
+        shards = _reordered(x, self.layout.order(len(x))) if self.layout.ring > 1 else x
+        width, size = sum(self.widths), self.group.size
+        (rows,) = kernels.unpack_heads(self.group.all_to_all(shards), size, ((width,),), (1,))
+        return kernels.take_columns(rows, self._back())
+
+    def _back(self) -> list[range]:
+        """Where the columns are, in their own order, when they lie rank by rank."""
+        parts, size = len(self.widths), self.group.size
+        ends = list(accumulate(map(len, self.by_rank)))
+        there = [range(end - len(run), end) for run, end in zip(self.by_rank, ends, strict=True)]
+        return [there[rank * parts + part] for part in range(parts) for rank in range(size)]
+
+
+class _ToFeatures(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, exchange: _Exchange) -> Tensor:
+        ctx.exchange = exchange
+        return exchange.to_features(x)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        return ctx.exchange.to_sequence(dy), None
+
+
+class _ToSequence(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, exchange: _Exchange) -> Tensor:
+        ctx.exchange = exchange
+        return exchange.to_sequence(x)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        return ctx.exchange.to_features(dy), None
+
+
+def sequence_to_features(x: Tensor, widths: Sequence[int], group: Group, layout: ContextLayout) -> Tensor:
+    """x [s, b, w], fused parts of these widths -> [S, b, w / c]: of each part the rank's share, of all tokens in the
+    sequence's order. Recorded; one all-to-all forward and one backward."""
+    return x if group.size == 1 else _ToFeatures.apply(x, _Exchange(widths, group, layout))
+
+
+def features_to_sequence(x: Tensor, group: Group, layout: ContextLayout) -> Tensor:
+    """[S, b, w / c] -> [s, b, w], the way back of one part."""
+    width = x.shape[-1] * group.size
+    return x if group.size == 1 else _ToSequence.apply(x, _Exchange((width,), group, layout))

@@ -1,0 +1,72 @@
+"""Gated delta net (Yang et al., "Gated Delta Networks", 2024), heads cut over ranks.
+
+s sequence, b batch, h hidden, t tensor-parallel, c context-parallel size; m heads of queries and keys, n of values.
+"""
+
+from __future__ import annotations
+
+from mindspore import Tensor, nn
+
+from parallel_core import blocks
+from parallel_core.config import ModelConfig
+from parallel_core.numerics.dtypes import Array
+from parallel_core.recompute import CellRecompute
+from pynative import kernels, parallel_state
+from pynative.parameter import make_parameter
+from pynative.tensor_parallel.layers import ColumnParallelLinear, RowParallelLinear
+from pynative.tensor_parallel.recompute import NOTHING, keep_collectives, run_part
+from pynative.transformer.norm import norm_cell
+from pynative.transformer.recurrence import SequenceExchange, ShortConvolution, check_no_mask, convolved, recurrent
+
+
+class GatedDeltaNet(nn.Cell):
+    """in_proj -> conv1d of queries, keys and values -> recurrence -> out_norm -> times silu(z) -> out_proj.
+
+    With context parallelism a rank has 1/c of its tensor-parallel rank's heads, of whole sequences, between the two
+    linears.
+    """
+
+    def __init__(
+        self, config: ModelConfig, layer_number: int, block: blocks.GatedDeltaNet, recomputed: CellRecompute = NOTHING
+    ) -> None:
+        super().__init__()
+        self.layer_number, self.recomputed, self.recurrence = layer_number, recomputed, block.recurrence
+        for name in ("dt_bias", "A_log"):
+            setattr(self, name, make_parameter(*block.parameters()[name]))
+        self.in_proj = ColumnParallelLinear.of(block.in_proj, config=config)
+        self.conv1d = ShortConvolution(block.conv1d)
+        self.out_norm = norm_cell(block.out_norm, config)
+        self.out_proj = RowParallelLinear.of(block.out_proj, config=config)
+        self.exchange = SequenceExchange()
+        tensor = parallel_state.get_tensor_model_parallel_world_size()
+        self.widths = tuple(width // tensor for width in block.in_proj.widths)
+        self.mixed = tuple(width // tensor for width in block.conv1d.widths)
+        keep_collectives(self)
+
+    def construct(
+        self,
+        hidden_states: Tensor,
+        attention_mask: Tensor | None = None,
+        document_starts: Array | None = None,
+    ) -> tuple[Tensor, Tensor | None]:
+        """[s, b, h] -> ([s, b, h], the bias still to be added). Masks are refused."""
+        check_no_mask(attention_mask, document_starts)
+        rows, _ = run_part(self, "in_proj", self.in_proj, hidden_states)
+        out = run_part(self, "mixing", self._mix, self.exchange.enter(rows, self.widths))
+        return run_part(self, "out_proj", self.out_proj, self.exchange.leave(out))
+
+    def _mix(self, rows: Tensor) -> Tensor:
+        """[s, b, (2 m d + 2 n e + 2 n) / t c], whole sequences -> [s, b, n e / t c]."""
+        size, core = self.exchange.group.size, self.recurrence
+        *_, value, gate, rates, decays = (width // size for width in self.widths)
+        mixed = tuple(width // size for width in self.mixed)
+        heads = rates
+        qkv, z, b, a = kernels.split_features(rows, (sum(mixed), gate, rates, decays))
+        weight = self.exchange.share(self.conv1d.weight, self.mixed)
+        q, k, v = kernels.split_features(convolved(self.layer_number, qkv, weight, None), mixed)
+        keys = heads * core.keys // core.heads
+        q, k, v = kernels.as_heads(q, keys), kernels.as_heads(k, keys), kernels.as_heads(v, heads)
+        a_log, dt_bias = (self.exchange.share(each, (self.widths[-1],)) for each in (self.A_log, self.dt_bias))
+        log_decay, rate = kernels.recurrent_gates(a, b, a_log, dt_bias)
+        out = self.out_norm(recurrent(self.layer_number, q, k, v, log_decay, rate, core.form))
+        return kernels.gate(out.reshape(*out.shape[:2], value), z, "silu")

@@ -1,0 +1,110 @@
+"""What cells of linear attention share: parameters by channel, and states of texts that are being generated.
+
+s sequence, b batch, c channels, w taps of the convolution; n heads of values, m of queries and keys, d and e their
+sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from mindspore import Parameter, Tensor, nn
+
+from parallel_core import blocks
+from parallel_core.attention.recurrence import RecurrenceForm
+from parallel_core.context import ContextLayout, as_array
+from parallel_core.numerics.dtypes import Array
+from pynative import kernels, key_value_cache, parallel_state
+from pynative.context_parallel.batch import context_shard
+from pynative.context_parallel.features import features_to_sequence, of_rank, sequence_to_features
+from pynative.memory.arrays import array_type
+from pynative.parameter import make_parameter
+from pynative.tape.autograd import Moved
+
+
+class ShortConvolution(nn.Cell):
+    """The parameters of a short convolution."""
+
+    def __init__(self, block: blocks.ShortConvolution) -> None:
+        super().__init__()
+        parameters = {name: make_parameter(*spec) for name, spec in block.parameters().items()}
+        self.weight, self.bias = parameters["weight"], parameters.get("bias")
+
+
+class SequenceExchange:
+    """Between this rank's shard of a sequence and its share of the features of the whole one."""
+
+    def __init__(self) -> None:
+        self.group = parallel_state.get_context_parallel_group()
+        self.layout: ContextLayout = context_shard().layout
+        self._made: dict[tuple[int, ...], tuple[Array, Array]] = {}
+
+    def enter(self, x: Tensor, widths: Sequence[int]) -> Tensor:
+        """See `sequence_to_features`."""
+        return sequence_to_features(x, widths, self.group, self.layout)
+
+    def leave(self, x: Tensor) -> Tensor:
+        """See `features_to_sequence`."""
+        return features_to_sequence(x, self.group, self.layout)
+
+    def share(self, parameter: Parameter, widths: Sequence[int]) -> Tensor:
+        """The rows of a parameter that belong to this rank's features; recorded."""
+        if self.group.size == 1:
+            return parameter
+        own, places = self._places(tuple(widths))
+        row = tuple(parameter.shape[1:])
+        return Moved.apply(
+            parameter,
+            lambda x: kernels.gather_rows(x, own, row),
+            lambda dy: kernels.gather_rows(dy, places, row),
+        )
+
+    def _places(self, widths: tuple[int, ...]) -> tuple[Array, Array]:
+        """The numbers of this rank's rows, and of each of all rows its place among those, -1 for none."""
+        if widths not in self._made:
+            self._made[widths] = self._make_places(widths)
+        return self._made[widths]
+
+    def _make_places(self, widths: tuple[int, ...]) -> tuple[Array, Array]:
+        own = as_array(tuple(of_rank(widths, self.group.rank, self.group.size)))
+        places = np.full(sum(widths), -1, np.int32)
+        places[own] = np.arange(len(own), dtype=np.int32)
+        return own, places
+
+
+def _lengths(cache: key_value_cache.Cache) -> Array | None:
+    """Tokens of each text in the forward under way; None: all that it has."""
+    return None if cache.continues else cache.lengths
+
+
+def convolved(layer: int, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """`kernels.short_convolution` of x [s, b, c], behind earlier tokens if the layer's state has some."""
+    cache = key_value_cache.current()
+    if cache is None:
+        return kernels.short_convolution(x, weight, bias)
+    reach = weight.shape[2] - 1
+    before = cache.state(layer, "inputs", (reach, *x.shape[1:]), array_type(x.dtype))
+    y, last = kernels.continued_convolution(x, weight, bias, before, _lengths(cache))
+    cache.keep_state(layer, "inputs", last)
+    return y
+
+
+def recurrent(
+    layer: int, q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, rate: Tensor | None, form: RecurrenceForm
+) -> Tensor:
+    """`kernels.linear_recurrence`, from the layer's state on if it has one."""
+    cache = key_value_cache.current()
+    if cache is None:
+        return kernels.linear_recurrence(q, k, v, log_decay, rate, form)
+    batch, heads, width = v.shape[1:]
+    before = cache.state(layer, "state", (batch, heads, q.shape[-1], width), np.dtype(np.float32))
+    out, last = kernels.continued_recurrence(q, k, v, log_decay, rate, form, before, _lengths(cache))
+    cache.keep_state(layer, "state", last)
+    return out
+
+
+def check_no_mask(*masking: object) -> None:
+    """Raise ValueError where something is to be hidden from a recurrence, which knows the order of tokens alone."""
+    if any(given is not None for given in masking):
+        raise ValueError("a layer that keeps a state knows the causal order alone: leave masks and document starts out")

@@ -7,6 +7,10 @@ import pytest
 from tests.support.mapping.lines import reading
 
 LATENT = "--multi-latent-attention --kv-lora-rank 8"
+DELTA = (
+    "--experimental-attention-variant gated_delta_net --linear-attention-freq 2 --linear-num-key-heads 2 "
+    "--linear-num-value-heads 4"
+)
 TOO_MANY = "--moe-router-topk 3"
 OF_EXPERTS = "must be a multiple of --expert-tensor-parallel-size"
 OF_DENSE = "must be a multiple of --tensor-model-parallel-size"
@@ -298,7 +302,12 @@ BAD = [
     (f"{LATENT} --enable-dsa-indexer --context-parallel-size 2", 2, "--context-parallel-size"),
     (f"{LATENT} --enable-dsa-indexer --sliding-window 3", 1, "--sliding-window 3"),
     (f"{LATENT} --enable-dsa-indexer --index-topk 0", 1, "--index-topk 0"),
-    ("--experimental-attention-variant gated_delta_net", 1, "--experimental-attention-variant gated_delta_net"),
+    ("--experimental-attention-variant gated_delta_net", 1, "--experimental-attention-variant gated_delta_net: needs"),
+    (f"{DELTA} --linear-num-value-heads 3", 1, "--linear-num-value-heads 3"),
+    (f"{DELTA} --context-parallel-size 4", 4, "--linear-num-key-heads 2"),
+    (f"{DELTA} --reset-attention-mask", 1, "--reset-attention-mask"),
+    (f"{DELTA} --linear-attention-freq 0", 1, "--linear-attention-freq 0"),
+    (f"{LATENT} --attention-output-gate", 1, "--attention-output-gate"),
     ("--position-embedding-type rope --rope-scaling-type longrope", 1, "--rope-scaling-type longrope"),
     ("--multi-head-latent-attention --q-lora-rank 8", 1, "--multi-head-latent-attention"),
     ("--num-experts 8 --moe-router-topk 9", 1, "--moe-router-topk 9"),

@@ -39,6 +39,13 @@ IDLE = [
     ),
     ("--attention-dropout 0.2", SPARSE, "", "as in Megatron"),
     *(
+        (flag, "", "--experimental-attention-variant gated_delta_net --linear-attention-freq 2", "gated_delta_net")
+        for flag in (
+            *("--linear-attention-freq 2", "--linear-conv-kernel-dim 3", "--linear-key-head-dim 8"),
+            *("--linear-value-head-dim 8", "--linear-num-key-heads 8", "--linear-num-value-heads 16"),
+        )
+    ),
+    *(
         (flag, "", "--lora-target-modules linear_qkv", "--lora-target-modules")
         for flag in ("--lora-r 4", "--lora-alpha 8", "--lora-dropout 0.1", "--lora-load x")
     ),

@@ -12,6 +12,7 @@ import mindspore as ms
 import numpy as np
 from mindspore import Tensor, from_numpy
 
+from parallel_core.attention.recurrence import RecurrenceForm
 from parallel_core.attention.score_form import ScoreForm, alibi_slopes
 from parallel_core.moe.routing import Noise, RoutingRule
 from pynative import kernels
@@ -167,6 +168,10 @@ def _update(param: Tensor, grad: Tensor, buffer: Tensor) -> None:
     kernels.update_(lambda _, p, g, m: (p - (m * 0.9 + g) * 1e-2, m * 0.9 + g), param, grad, [buffer], 0.25)
 
 
+DELTA = RecurrenceForm(0.2, delta=True, unit=True)
+HEADS_OF_STATES = normal(L, 2, 2, 17), normal(L, 2, 2, 17, seed=1), normal(L, 2, 4, 9)
+DECAYS = -np.abs(normal(L, 2, 4, seed=2)), np.abs(normal(L, 2, 4, seed=3)) / 4
+LENGTHS = np.array([L, L - 7], np.int32)
 CALLS: dict[str, Call] = {
     "linear_forward": lambda new: kernels.linear_forward(new(X), new(WEIGHT), new(BIAS)),
     "linear_input_gradient": lambda new: kernels.linear_input_gradient(new(UPSTREAM_ROWS), new(WEIGHT)),
@@ -219,6 +224,24 @@ CALLS: dict[str, Call] = {
         *_heads(new, EQUAL_HEADS[:2]), new(CHOSEN), range(50, L), 0.2
     ),
     "indexer_gradient": _indexer_gradient,
+    "short_convolution": _recorded(
+        kernels.short_convolution, normal(L, 2, 131), normal(131, 1, 3), normal(131, seed=1)
+    ),
+    "recurrent_gates": _recorded(
+        kernels.recurrent_gates, normal(L, 2, 4, seed=8), normal(L, 2, 4, seed=9), normal(4), normal(4, seed=1)
+    ),
+    "linear_recurrence": _recorded(
+        lambda q, k, v, decay, rate: kernels.linear_recurrence(q, k, v, decay, rate, DELTA),
+        *HEADS_OF_STATES, wide=DECAYS,
+    ),
+    "gate": _recorded(lambda x, z: kernels.gate(x, z, "silu"), X, Y),
+    "continued_convolution": lambda new: kernels.continued_convolution(
+        new(normal(L, 2, 131)), new(normal(131, 1, 3)), None, new(normal(2, 2, 131)), LENGTHS
+    ),
+    "continued_recurrence": lambda new: kernels.continued_recurrence(
+        *map(new, HEADS_OF_STATES), *(new(x, ms.float32) for x in DECAYS), DELTA,
+        new(normal(2, 4, 17, 9), ms.float32), LENGTHS,
+    ),
     "chunk": lambda new: kernels.chunk(new(X), 0, 1, 3),
     "sequence_first": lambda new: kernels.sequence_first(new(IDS)),
     "take_columns": lambda new: kernels.take_columns(new(X), (range(3, 50), range(70, 71))),

@@ -311,6 +311,10 @@ def _missing_data(flag: str, prefix: str, args: Any) -> Iterator[Finding]:
     if args.stage == "sft" or args.is_instruction_dataset:
         parts = [f"{prefix}_packed_{part}_document" for part in PARTS]
         fix = "give what preprocess with --handler-name had as --output-prefix"
+    if prefix.endswith((".bin", ".idx")):
+        fix = "leave .bin and .idx out of the prefix"
+    elif "," in prefix:
+        fix = "separate weights and prefixes by spaces"
     for part in parts:
         missing = [suffix for suffix in (".bin", ".idx") if not Path(part + suffix).is_file()]
         for suffix in missing:

@@ -73,7 +73,7 @@ def does_not_fit(config: AllConfig, ranks: int = 1) -> Iterator[Finding]:
     least, present = min(needed.total for needed in stages), psutil.virtual_memory().total + psutil.swap_memory().total
     if ranks * least > present:
         rule = f"of {ranks} on this host, which has {_gib(present)} with swap"
-        fix = "make the model smaller, or share it out over more hosts; mapping.explain says each stage's memory"
+        fix = "make the model smaller, or share it out over more hosts; python -m mapping explain shows every stage"
         yield Finding("memory of a rank", _gib(least), rule, fix)
 
 

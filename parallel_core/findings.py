@@ -66,6 +66,6 @@ def exit_code(work: Callable[[], None]) -> int:
     try:
         work()
     except (ValueError, OSError) as error:
-        print(error, file=sys.stderr)
+        print(f"error: {error}", file=sys.stderr)
         return 1
     return 0

@@ -127,6 +127,8 @@ def write(documents: Sequence[str], output_prefix: Path, tokenizer: TokenizerOpt
 def prepare(args: argparse.Namespace) -> str:
     """Write the token files unless they are there; returns the prefix to train on."""
     started = time.monotonic()
+    if args.corpus is not None and not args.corpus.exists():
+        raise ValueError(f"--corpus {args.corpus} does not exist; give a file or a directory of files")
     source = standard_library() if args.corpus is None else texts_of(args.corpus)
     documents = cut_long(choose(source, args.max_megabytes))
     if not documents:

@@ -23,6 +23,9 @@ if [ ! -e "$HERE/pretrain_gpt.py" ]; then                 # a copy of this scrip
 fi
 
 DEVICE=${DEVICE:-CPU}
+for SIZE in NPROC TP PP CP NNODES NODE_RANK; do
+    case ${!SIZE:-1} in *[!0-9]*) echo "error: $SIZE=${!SIZE}: must be a whole number" >&2; exit 2 ;; esac
+done
 TP=${TP:-}; PP=${PP:-1}; CP=${CP:-1}
 # Two processes unless told otherwise; with neither TP nor NPROC they share each layer.
 NPROC=${NPROC:-$(( ${TP:-1} * PP * CP > 2 ? ${TP:-1} * PP * CP : 2 ))}

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NoReturn
 
 DISTRIBUTION = "megatron-pynative"
 """The name of the console script, which is the one that pip installs."""
@@ -32,13 +33,18 @@ def _text(default: object) -> str:
     return " ".join(map(str, words)).replace("%", "%%")
 
 
+class _Parser(argparse.ArgumentParser):
+    """A parser whose complaint stands first."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"error: {message}\n{self.format_usage()}")
+
+
 def command_line(
     description: str | None, program: str | None = None, usage: str | None = None
 ) -> argparse.ArgumentParser:
     """A parser that takes no abbreviations; by default the program is the script that runs."""
-    return argparse.ArgumentParser(
-        program, usage=usage, description=description, formatter_class=_Help, allow_abbrev=False
-    )
+    return _Parser(program, usage=usage, description=description, formatter_class=_Help, allow_abbrev=False)
 
 
 INTERRUPTED = 130

@@ -81,7 +81,7 @@ def test_made_again_only_when_something_changed(prepare_data, tmp_path, capsys):
 def test_mistakes_exit_with_status_2(prepare_data, tmp_path, capsys):
     (tmp_path / "empty").mkdir()
     (tmp_path / "blank.txt").write_text(" \n")
-    for name, message in [("nowhere", "does not exist"), ("empty", "empty directory"), ("blank.txt", "has no text")]:
+    for name, message in [("nowhere", "error: --corpus"), ("empty", "empty directory"), ("blank.txt", "has no text")]:
         with pytest.raises(SystemExit) as stopped:
             prepare_data.main(["--output-prefix", str(tmp_path / "p"), "--corpus", str(tmp_path / name)])
         assert stopped.value.code == 2 and message in capsys.readouterr().err

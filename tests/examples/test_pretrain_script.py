@@ -87,6 +87,13 @@ def test_a_copy_trains_beside_itself(command_of, tmp_path):
     assert words[words.index("--save") + 1] == str(tmp_path / "copies" / "output")
 
 
+def test_a_size_that_is_no_number_is_named(tmp_path):
+    """Before the shell computes with it."""
+    environment = {**os.environ, "OUTPUT": str(tmp_path / "out"), "TP": "two"}
+    done = subprocess.run(["bash", SCRIPT], env=environment, cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (2, "error: TP=two: must be a whole number\n")
+
+
 def test_a_missing_checkpoint_is_said_before_data_are_prepared(tmp_path):
     """And before any process is started; the data that will be made are not missed."""
     environment = {**os.environ, "OUTPUT": str(tmp_path / "out"), "PYTHONPATH": str(ROOT)}

@@ -138,6 +138,14 @@ def test_missing_data_is_found_by_either_suffix(capsys, tmp_path):
     ]
 
 
+@pytest.mark.parametrize(
+    ("path", "fix"),
+    [("a.idx", "leave .bin and .idx out"), ("0.5,a", "separate weights"), ("a", "give a prefix that has both")],
+)
+def test_a_wrong_prefix_is_answered_by_its_fix(capsys, path, fix):
+    assert fix in answer(capsys, f"--data-path {path}", "--check-files")["errors"][0]
+
+
 def _empty(prefix) -> None:
     """A data set of no text."""
     with IndexedDatasetBuilder(prefix) as builder:

@@ -52,7 +52,8 @@ def recognise(directory: Path, kind: str = "auto", step: int | None = None) -> t
     """The format of a checkpoint, and the folder of its files: `directory`, or the iteration in it that its tracker or
     `step` names. Raises ValueError if it is none that is known."""
     if not directory.is_dir():
-        raise ValueError(f"{directory}: is no folder")
+        rule = "is a file" if directory.exists() else "there is no such folder"
+        raise ValueError(f"{directory}: {rule}; give the folder of a checkpoint")
     for folder in _candidates(directory, step):
         for one in FORMATS:
             if kind in ("auto", one.kind) and one.is_one(folder):

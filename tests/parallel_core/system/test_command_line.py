@@ -33,7 +33,7 @@ def calls(wanted: str) -> list[tuple[str, ast.Call]]:
 
 def test_every_command_has_the_one_parser():
     """But for the reader of a user's own flags, which prints no help."""
-    places = {place.partition(":")[0] for place, _ in calls("ArgumentParser")}
+    places = {place.partition(":")[0] for name in ("ArgumentParser", "_Parser") for place, _ in calls(name)}
     assert places == {"parallel_core/system/command_line.py"}
     assert len(calls("command_line")) > 15
 
@@ -65,8 +65,15 @@ def test_defaults_and_choices_are_shown():
         "  --said SAID  by default one",
     ):  # fmt: skip
         assert line in lines
+
+
+def test_a_complaint_stands_before_the_usage(capsys):
+    """Names are not shortened either."""
+    parser = command_line("A line.")
+    parser.add_argument("--size", type=int, help="a number")
     with pytest.raises(SystemExit):
         parser.parse_args(["--siz", "1"])
+    assert capsys.readouterr().err.startswith("error: unrecognized arguments: --siz 1\nusage: ")
 
 
 @pytest.mark.slow

@@ -28,7 +28,7 @@ def test_a_flag_of_another_target_is_refused(target, flag, others, tmp_path, cap
     source, name = unpack("hf/llama", tmp_path), flag.split()[0]
     assert main(["--input", str(source), "--output", str(tmp_path / "o"), "--to", target, *flag.split(), *QUIET]) == 1
     said = capsys.readouterr().err
-    assert said == f"{flag}: says nothing of a checkpoint --to {target}; remove it, or convert --to {others}\n"
+    assert said == f"error: {flag}: says nothing of a checkpoint --to {target}; remove it, or convert --to {others}\n"
     assert name in parser().format_help() and not (tmp_path / "o").exists()
 
 
@@ -54,6 +54,15 @@ def test_places_that_do_not_do(arguments, words, tmp_path, capsys):
     (tmp_path / "full" / "a").mkdir(parents=True)
     assert main(["--input", str(tmp_path), *arguments.format(tmp_path, tmp_path).split()]) == 1
     assert words.format(tmp_path) in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("name", "rule"), [("file", "is a file"), ("nowhere", "there is no such folder")])
+def test_no_folder_of_a_checkpoint(name, rule, tmp_path, capsys):
+    """One line that begins as every error does."""
+    (tmp_path / "file").touch()
+    source = tmp_path / name
+    assert main(["--input", str(source), "--output", str(tmp_path / "o"), "--to", "native"]) == 1
+    assert capsys.readouterr().err == f"error: {source}: {rule}; give the folder of a checkpoint\n"
 
 
 def test_the_tokenizer_travels(tmp_path, capsys):

@@ -23,6 +23,7 @@ def hidden_act(args: Any) -> str | None:
         "swiglu": args.swiglu,
         "geglu": args.geglu,
         "geglu_tanh": args.gelu_tanh,
+        "quick_geglu": args.quick_geglu,
         "squared_relu": args.squared_relu,
     }
     return next((name for name, on in chosen.items() if on), args.hidden_act)
@@ -51,6 +52,13 @@ def rope_scaling_type(args: Any) -> str | None:
         return "llama3"
     yarn = "yarn" in (args.position_embedding_type, args.rope_type)
     return "yarn" if yarn else args.rope_scaling_type
+
+
+def stretching_factor(args: Any) -> Any:
+    """Of rotary positions that are not latent attention's; of Megatron's yarn it is --rotary-scaling-factor."""
+    given = args.rotary_scaling_factor
+    by_megatron = args.position_embedding_type == "yarn" and not args.rope_scaling_type
+    return given if by_megatron and given not in (None, 1.0) else args.rope_scaling_factor
 
 
 def latent_factor(args: Any) -> Any:
@@ -251,6 +259,7 @@ _DERIVED: dict[str, Callable[[Any], Any]] = {
     "position_embedding_type": position_embedding_type,
     "use_rotary_embedding": lambda args: position_embedding_type(args) == "rope",
     "type": rope_scaling_type,
+    "rope_scaling.factor": stretching_factor,
     "rotary_scaling_factor": latent_factor,
     "variant": attention_variant,
     "linear_attention_freq": lambda args: args.full_attention_interval or args.linear_attention_freq,

@@ -135,8 +135,10 @@ def yarn(frequencies: Array, scaling: RopeScalingConfig, base: float, factor: fl
         """The number of the pair that turns so often."""
         return pairs * math.log(length / (turns * 2 * math.pi)) / math.log(base)
 
-    first = max(math.floor(pair_with(scaling.beta_fast)), 0)
-    last = min(math.ceil(pair_with(scaling.beta_slow)), 2 * pairs - 1)
+    first, last = pair_with(scaling.beta_fast), pair_with(scaling.beta_slow)
+    if scaling.yarn_correction_range_round_to_int:
+        first, last = math.floor(first), math.ceil(last)
+    first, last = max(first, 0), min(last, 2 * pairs - 1)
     share_stretched = (np.arange(pairs, dtype=np.float32) - first) / (last - first or 0.001)
     return _blended(frequencies, 1.0 - np.clip(share_stretched, 0.0, 1.0), factor)
 

@@ -13,16 +13,20 @@ from typing import TYPE_CHECKING, ClassVar
 from parallel_core.attention.fused_rows import QueryKeyValueRows
 from parallel_core.attention.rotary import Rotary
 from parallel_core.attention.score_form import PLAIN, ScoreForm
-from parallel_core.blocks.block import Block
+from parallel_core.blocks.block import Block, ParameterSpec
 from parallel_core.blocks.linear import Linear
 from parallel_core.blocks.micro_batch import FLOAT32, MicroBatch
 from parallel_core.blocks.norm import Norm
 from parallel_core.blocks.sublayer import Sublayer
+from parallel_core.initial_values import Normal
 from parallel_core.messages import Message, message
 from parallel_core.operations import Operation, attention, elementwise
 from parallel_core.recompute import Part
+from parallel_core.sharding import Cut, ShardSpec
 
 if TYPE_CHECKING:
+    from typing import Self
+
     from parallel_core.config import ModelConfig
 
 
@@ -40,6 +44,21 @@ class CoreAttention(Block):
     """Scores are multiplied by it."""
     form: ScoreForm = PLAIN
     """What the model makes of scores. Those that a window leaves out are counted as operations all the same."""
+    sinks: bool = False
+    """Whether each head has one more score that has no value (--softmax-type): 0, or a learnt one."""
+    softmax_offset: ParameterSpec | None = None
+    """The learnt ones [n]."""
+
+    def parameters(self) -> dict[str, ParameterSpec]:
+        own = {} if self.softmax_offset is None else {"softmax_offset": self.softmax_offset}
+        return {**own, **super().parameters()}
+
+    def with_sinks(self, config: ModelConfig) -> Self:
+        """The same with the configuration's --softmax-type."""
+        shard = ShardSpec(shape=(self.heads,), cuts=(Cut(0),))
+        learnt = ParameterSpec(shard, Normal(config.init_method_std), config.params_dtype)
+        kind = config.softmax_type
+        return replace(self, sinks=kind != "vanilla", softmax_offset=learnt if kind == "learnable" else None)
 
     def forward_flops(self, tokens: int, seq_length: int) -> float:
         """Of the whole s x s square, not the causal half, as Megatron's figures have it (Narayanan et al., 2021)."""
@@ -102,10 +121,11 @@ class CoreAttention(Block):
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
         """Queries, keys and values; of each row of scores the maximum and the sum in float32; and the output where it
-        is not what the next linear keeps, because Ulysses sends it on or the ring has it in float32."""
+        is not what the next linear keeps, because Ulysses sends it on or the ring, or sinks, have it in float32."""
         inputs, output = self._widths(micro_batch)
         kept = inputs * micro_batch.item_size + self.heads // micro_batch.tensor * 2 * FLOAT32
-        if micro_batch.context.ring > 1 and (micro_batch.context.ulysses > 1 or micro_batch.item_size != FLOAT32):
+        in_float32 = micro_batch.context.ring > 1 or self.sinks
+        if in_float32 and (micro_batch.context.ulysses > 1 or micro_batch.item_size != FLOAT32):
             kept += output * FLOAT32
         elif micro_batch.context.ulysses > 1:
             kept += output * micro_batch.item_size
@@ -147,7 +167,7 @@ class Attention(Sublayer):
             Norm.of_heads(config, groups) if config.qk_layernorm else None,
             CoreAttention(
                 heads, groups, size, size, config.scales.attention or 1.0 / sqrt(size), ScoreForm.of(config, number)
-            ),
+            ).with_sinks(config),
             Linear.row(config, heads * size, bias=config.out_proj_has_bias),
             Rotary.of(config),
             config.attention_output_gate,

@@ -144,7 +144,7 @@ def _core_attention(config: ModelConfig, number: int, query_size: int) -> CoreAt
     return (
         SparseAttention(*sizes, indexer=Indexer.of(config))
         if config.sparse_attention.enabled
-        else CoreAttention(*sizes)
+        else CoreAttention(*sizes).with_sinks(config)
     )
 
 

@@ -25,6 +25,8 @@ class RopeScalingConfig(Config):
     """yarn: channels that turn more often than this over the original length are left alone."""
     beta_slow: float = option("--beta-slow", 1, above=0)
     """yarn: channels that turn less often than this are stretched whole."""
+    yarn_correction_range_round_to_int: bool = option("--no-yarn-correction-range-round-to-int", True)
+    """yarn: channels are stretched from a whole pair on, and up to one."""
     mscale: float = option("--rope-scaling-mscale", 1.0, at_least=0)
     """yarn: by how much attention sharpens as positions stretch."""
     mscale_all_dim: float = option("--rope-scaling-mscale-all-dim", 0.0, at_least=0)

@@ -75,6 +75,10 @@ class ModelConfig(Config):
 
     hidden_act: str = option("--hidden-act", "gelu", choices=tuple(ACTIVATIONS))
     """Activation of the feed-forward block; the `glu` kinds gate one half of a doubled first linear by the other."""
+    activation_func_clamp_value: float | None = option("--activation-func-clamp-value", None, above=0)
+    """A gated activation's gate is at most this, and what it gates between this and its negative."""
+    glu_linear_offset: float = option("--glu-linear-offset", 0.0)
+    """Added to what a gated activation gates."""
     bias_gelu_fusion: bool = option("--no-bias-gelu-fusion", True)
     """True is the tanh form of gelu, False the erf form (always the erf form where linears have no bias)."""
     normalization: str = option("--normalization", "LayerNorm", choices=("LayerNorm", "RMSNorm", "FusedRMSNorm"))
@@ -141,6 +145,9 @@ class ModelConfig(Config):
     """Give the output layer a weight of its own."""
     output_layer_bias: bool = option("--add-output-layer-bias", False)
     """Give the output layer a bias."""
+
+    softmax_type: str = option("--softmax-type", "vanilla", choices=("vanilla", "off-by-one", "learnable"))
+    """What attention's weights sum to: one, or less, as one more score of each head takes part: 0, or a learnt one."""
 
     attention_dropout_rate: float = option("--attention-dropout", 0.1, at_least=0, below=1, of="run")
     """Dropout on attention probabilities."""

@@ -19,7 +19,7 @@ def _has_experts_alone(config: AllConfig) -> bool:
 
 _READ_BY = {
     "llama3": "low_freq_factor high_freq_factor",
-    "yarn": "beta_fast beta_slow rope_scaling.mscale",
+    "yarn": "beta_fast beta_slow yarn_correction_range_round_to_int rope_scaling.mscale",
     "longrope": "long_factor short_factor long_mscale short_mscale",
 }
 """Kind of rotary scaling -> what it alone reads."""
@@ -98,7 +98,7 @@ ROWS = (
     ),
     Idle(
         "rope_scaling.type rope_scaling.factor original_max_position_embeddings low_freq_factor high_freq_factor "
-        "beta_fast beta_slow rope_scaling.mscale",
+        "beta_fast beta_slow yarn_correction_range_round_to_int rope_scaling.mscale",
         _stretches_nothing,
         "a factor of 1 stretches nothing",
     ),

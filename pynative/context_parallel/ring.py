@@ -6,7 +6,7 @@ and a key's head, e of a value's, r members.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from mindspore import Tensor
 
@@ -40,6 +40,15 @@ def circulate(group: Group, xs: Tensors) -> Iterator[tuple[int, Tensors]]:
             xs = arrive()
 
 
+class Sinks(NamedTuple):
+    """Scores without a value (`kernels.with_sinks`), of which a rank's heads have some."""
+
+    values: Tensor
+    """[m]."""
+    first: int
+    """The place of the first head's."""
+
+
 @dataclass(frozen=True)
 class _Ring:
     """A call's group and what all its blocks have in common."""
@@ -47,6 +56,7 @@ class _Ring:
     group: Group
     scores: Scores
     """Those of the member's own keys."""
+    first_sink: int = 0
 
     def block(self, source: int) -> Scores:
         """The scores with the keys of member `source`."""
@@ -63,19 +73,21 @@ class _Ring:
 
 class _RingAttention(Function):
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, ring: _Ring) -> Tensor:
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, ring: _Ring) -> Tensor:
         partial: Partial | None = None
         for source, (keys, values) in circulate(ring.group, (k, v)):
             partial = kernels.attention_block(q, keys, values, ring.block(source), partial)
         assert partial is not None
-        ctx.ring = ring
+        if sinks is not None:
+            partial = kernels.with_sinks(partial, sinks, ring.first_sink)
+        ctx.ring, ctx.sinks = ring, sinks
         ctx.save_for_backward(q, k, v, *partial)
         return kernels.cast(partial.out, q.dtype)
 
     @staticmethod
     def backward(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, *statistics = ctx.saved_tensors
-        ring, partial = ctx.ring, Partial(*statistics)
+        ring, partial, sinks = ctx.ring, Partial(*statistics), ctx.sinks
         own: Tensors | None = None
         dq = arrive = None
         for source, (keys, values) in circulate(ring.group, (k, v)):
@@ -86,9 +98,11 @@ class _RingAttention(Function):
             if arrive is not None:
                 _add(gradients, arrive())
             arrive = _pass_on(ring.group, gradients)
-        assert own is not None and arrive is not None
-        _add(own, arrive())
-        return *(kernels.cast(x, q.dtype) for x in (dq, *own)), None
+        assert own is not None
+        if arrive is not None:
+            _add(own, arrive())
+        of_sinks = None if sinks is None else kernels.sinks_gradient(partial, sinks, ring.first_sink, dout)
+        return *(kernels.cast(x, q.dtype) for x in (dq, *own)), of_sinks, None
 
 
 def _add(totals: Tensors, others: Tensors) -> None:
@@ -96,7 +110,9 @@ def _add(totals: Tensors, others: Tensors) -> None:
         kernels.add_(total, other)
 
 
-def ring_attention(q: Tensor, k: Tensor, v: Tensor, group: Group, rule: AttentionRule) -> Tensor:
+def ring_attention(
+    q: Tensor, k: Tensor, v: Tensor, group: Group, rule: AttentionRule, sinks: Sinks | None = None
+) -> Tensor:
     """`kernels.attention` of a sequence of r s positions, of which member j holds the chunks j and 2r - 1 - j of 2r.
 
     q [s, b, n, d], k [s, b, g, d], v [s, b, g, e]. A mask is bool [b or 1, 1, s, r s]: this member's rows, columns in
@@ -106,10 +122,12 @@ def ring_attention(q: Tensor, k: Tensor, v: Tensor, group: Group, rule: Attentio
     Messages of one call: forward, r - 1 sends of the keys and of the values, s b g d and s b g e elements; backward,
     r - 1 sends of the same again and r - 1 of their gradients in float32. Every send is posted before the block that it
     does not depend on is computed. The order of blocks differs between members and so does rounding, but a run is
-    repeated to the bit.
+    repeated to the bit. A group of one with sinks is one block.
     """
-    if group.size == 1:
+    if group.size == 1 and sinks is None:
         return kernels.attention(q, k, v, rule)
     length = len(q) * group.size
     local = ContextLayout(ring=group.size).ring_positions(length, group.rank)
-    return _RingAttention.apply(q, k, v, _Ring(group, Scores.of(rule, local, local, length)))
+    scores = Scores.of(rule, local, local, length)
+    values, first = (None, 0) if sinks is None else sinks
+    return _RingAttention.apply(q, k, v, values, _Ring(group, scores, first))

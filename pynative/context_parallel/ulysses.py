@@ -15,7 +15,7 @@ from mindspore import Tensor
 
 from pynative import kernels
 from pynative.collectives import Group
-from pynative.context_parallel.ring import ring_attention
+from pynative.context_parallel.ring import Sinks, ring_attention
 from pynative.kernels.block import AttentionRule
 from pynative.tape.autograd import Function
 
@@ -71,16 +71,24 @@ def heads_to_sequence(x: Tensor, group: Group) -> Tensor:
 
 
 def context_parallel_attention(
-    q: Tensor, k: Tensor, v: Tensor, ulysses_group: Group, ring_group: Group, rule: AttentionRule
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    ulysses_group: Group,
+    ring_group: Group,
+    rule: AttentionRule,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """`kernels.attention` of the whole sequence: q [s, b, n, d], k [s, b, g, d], v [s, b, g, e] -> [s, b, n * e].
 
     s is the length of this rank's shard of it (`parallel_core.context`). Of the rule the mask, bool [b or 1, 1, rows,
     whole sequence], and the first keys, int32 [b, rows], have the rows that `ContextShard.queries` leaves; head_offset
     is the number of the rank's first head among all tensor-parallel ranks'.
+    sinks: [n], see `kernels.with_sinks`.
     The messages are those of `sequence_to_heads`, `ring_attention` and `heads_to_sequence`.
     """
-    first_head = rule.head_offset + ulysses_group.rank * (q.shape[2] // ulysses_group.size)
+    first = ulysses_group.rank * (q.shape[2] // ulysses_group.size)
     heads = sequence_to_heads(q, k, v, ulysses_group)
-    out = ring_attention(*heads, ring_group, replace(rule, head_offset=first_head))
+    given = replace(rule, head_offset=rule.head_offset + first)
+    out = ring_attention(*heads, ring_group, given, None if sinks is None else Sinks(sinks, first))
     return heads_to_sequence(out, ulysses_group)

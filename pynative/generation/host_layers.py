@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from mindspore import Parameter, from_numpy, nn
+from mindspore import Parameter, Tensor, from_numpy, nn
 
 from parallel_core.attention.rotary import Rotary
 from parallel_core.numerics.dtypes import Array
@@ -30,7 +30,7 @@ Part = Callable[[Array], Array]
 """[b, h] -> [b, h]; a norm of any size."""
 
 
-def array(parameter: Parameter | None) -> Array | None:
+def array(parameter: Tensor | None) -> Array | None:
     """Its memory."""
     return None if parameter is None else array_of(parameter)
 
@@ -190,6 +190,7 @@ class Decoder:
         groups, heads, size, number = cell.groups, cell.heads, cell.head_size, core.layer_number
         norms = norm(cell.q_layernorm), norm(cell.k_layernorm)
         rule, rotary, shares = core.rule, cell.rotary, heads // groups
+        sinks = array(core.softmax_offset)
         width = (shares + 2) * size
 
         def attention(x: Array) -> Array:
@@ -207,7 +208,8 @@ class Decoder:
                 keys, values = self._kept(number, chosen, rows[:, :, -2], rows[:, :, -1])
                 queries, own = rows[:, :, :-2].reshape(len(x), -1, size), _times(chosen, shares)
                 terms = bias if bias is None or bias.shape[1] == 1 else bias[:, own]
-                seen = attend(queries, keys, values, terms, rule).reshape(len(x), -1)
+                own_sinks = None if sinks is None else sinks[own]
+                seen = attend(queries, keys, values, terms, rule, own_sinks).reshape(len(x), -1)
                 return out.of_inputs(seen, _times(own, size))
 
             return out.shifted(summed(groups, of, parts_of(x)))

@@ -32,6 +32,7 @@ if TYPE_CHECKING:  # the names that `_select` gives a value
     from pynative.kernels.contract.linear import *
     from pynative.kernels.contract.recurrent import *
     from pynative.kernels.contract.routing import *
+    from pynative.kernels.contract.sinks import *
     from pynative.kernels.contract.sparse import *
     from pynative.kernels.contract.vocabulary import *
 

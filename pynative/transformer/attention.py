@@ -8,6 +8,7 @@ from __future__ import annotations
 import enum
 from dataclasses import replace
 
+import numpy as np
 from mindspore import Tensor, nn
 
 from parallel_core import blocks
@@ -17,6 +18,7 @@ from parallel_core.recompute import CellRecompute
 from pynative import kernels, key_value_cache, parallel_state
 from pynative.context_parallel.ulysses import context_parallel_attention
 from pynative.kernels.block import AttentionRule
+from pynative.parameter import make_parameter
 from pynative.tensor_parallel.layers import ColumnParallelLinear, RowParallelLinear
 from pynative.tensor_parallel.made_again import left_out
 from pynative.tensor_parallel.mappings import Boundary
@@ -52,6 +54,7 @@ class CoreAttention(nn.Cell):
             form=block.form,
             head_offset=parallel_state.get_tensor_model_parallel_rank() * (config.num_attention_heads // size),
         )
+        self.softmax_offset = _sinks_of(block, size)
         self.ulysses_group = parallel_state.get_context_parallel_group_for_hybrid_ulysses()
         self.ring_group = parallel_state.get_context_parallel_group_for_hybrid_ring()
 
@@ -72,14 +75,23 @@ class CoreAttention(nn.Cell):
         """
         cache = key_value_cache.current()
         if cache is not None and cache.continues:
-            return kernels.cached_attention(query, key, value, cache.ages(self.layer_number), self.rule)
+            ages = cache.ages(self.layer_number)
+            return kernels.cached_attention(query, key, value, ages, self.rule, self.softmax_offset)
         rate = self.dropout_rate if self.training else 0.0
         dropout_key = get_rng_tracer().key(self.layer_number, ATTENTION_DROPOUT) if rate else ()
         given = replace(
             self.rule, mask=attention_mask, first_keys=document_starts, dropout_rate=rate, dropout_key=dropout_key
         )
+        groups = self.ulysses_group, self.ring_group
         with left_out(query, key, value):
-            return context_parallel_attention(query, key, value, self.ulysses_group, self.ring_group, given)
+            return context_parallel_attention(query, key, value, *groups, given, self.softmax_offset)
+
+
+def _sinks_of(block: blocks.CoreAttention, ranks: int) -> Tensor | None:
+    """Of this rank's heads [n/t]: learnt, or 0 (Miller, "Attention Is Off By One", 2023); none: there are none."""
+    if block.softmax_offset is not None:
+        return make_parameter(*block.softmax_offset)
+    return Tensor.from_numpy(np.zeros(block.heads // ranks, np.float32)) if block.sinks else None
 
 
 class ParallelAttention(nn.Cell):

@@ -114,6 +114,15 @@ def _block(new: New, gradient: bool) -> tuple[Tensor, ...]:
     return kernels.attention_block_gradient(*_heads(new), new(OUT), partial, BLOCK) if gradient else partial
 
 
+SINKS = np.linspace(-1, 4, 6, dtype=np.float32)
+
+
+def _sinks(new: New, gradient: bool) -> object:
+    """Of four of six heads."""
+    partial = kernels.with_sinks(kernels.attention_block(*_heads(new), BLOCK), new(SINKS), 1)
+    return kernels.sinks_gradient(partial, new(SINKS), 1, new(OUT)) if gradient else partial
+
+
 def _indexer_gradient(new: New) -> tuple:
     queries, dkey = range(50, L), new(np.zeros(INDEXER[1].shape, np.float32), ms.float32)
     target = kernels.attention_target(*_heads(new, EQUAL_HEADS[:2]), new(CHOSEN), queries, 0.2)
@@ -211,10 +220,13 @@ CALLS: dict[str, Call] = {
     ],
     "attention_block": lambda new: _block(new, gradient=False),
     "attention_block_gradient": lambda new: _block(new, gradient=True),
+    "with_sinks": lambda new: _sinks(new, gradient=False),
+    "sinks_gradient": lambda new: _sinks(new, gradient=True),
     "write_slots": lambda new: kernels.write_slots(new(X), new(Y[:2]), SLOTS),
     "cached_attention": lambda new: [
-        kernels.cached_attention(new(HEADS[0][:1]), *_heads(new)[1:], AGES, AttentionRule(scale=0.2, form=form))
+        kernels.cached_attention(new(HEADS[0][:1]), *_heads(new)[1:], AGES, AttentionRule(scale=0.2, form=form), sinks)
         for form in (ScoreForm(), ScoreForm(70, 1.5, alibi_slopes(4)))
+        for sinks in (None, new(SINKS[:4]))
     ],
     "choose_keys": lambda new: kernels.choose_keys(*(new(x) for x in INDEXER), 20),
     "sparse_attention": lambda new: _recorded(

@@ -1,6 +1,6 @@
 """Flags without effect: forms of attention, positions and layers that are not a Megatron GPT."""
 
-from mapping.flags.flag import Flag, group, ignored, refused
+from mapping.flags.flag import group, ignored, refused
 
 FLAGS = group(
     "Other architectures: forms of attention, positions and layers that are not a Megatron GPT",
@@ -9,17 +9,13 @@ FLAGS = group(
         "--no-position-embedding>add_position_embedding=off",
     ),
     ignored(
-        "the range of rotary positions that yarn stretches begins and ends at whole pairs already",
-        Flag("--yarn-correction-range-round-to-int", None, True, dest="yarn_correction_range_round_to_int"),
-    ),
-    ignored(
         "together they build the causal mask into the bias, which gives causal attention with ALiBi as it is",
         "--square-alibi-mask --fill-neg-inf",
     ),
     refused(
         "this form of attention is out of scope; leave it out",
         """
-        --hybrid-context-parallel --softmax-type=str{vanilla,off-by-one,learnable}:vanilla --qk-l2-norm --qk-clip
+        --hybrid-context-parallel --qk-l2-norm --qk-clip
         --qk-clip-alpha=float:0.5 --qk-clip-threshold=float:100
         --no-rope-freq=str --enable-gpt-oss --sliding-window-size=int:128 --n-head-kv=int
         --attention-head-type=str{multihead,multiquery} --position-encoding-2d
@@ -46,8 +42,8 @@ FLAGS = group(
     refused(
         "this activation is out of scope; use --swiglu, --geglu, --gelu-tanh or --squared-relu",
         """
-        --glu-linear-offset=float:0.0 --activation-func-clamp-value=float --openai-gelu --quick-geglu --onnx-safe=str
-        --fc-type=str --swiglu-limit=float:0 --use-triton-swiglu-limit --glu-activation=str
+        --openai-gelu --onnx-safe=str
+        --fc-type=str --use-triton-swiglu-limit --glu-activation=str
         """,
     ),
     refused(
@@ -104,8 +100,7 @@ FLAGS = group(
     refused(
         "this form of positions is out of scope; use --position-embedding-type rope, alibi or none",
         """
-        --mrope-section=int+ --yarn-original-max-position-embeddings=int --yarn-beta-fast=float --yarn-beta-slow=float
-        --no-yarn-correction-range-round-to-int=off
+        --mrope-section=int+
         --relative-attention-num-buckets=int:32 --relative-attention-max-distance=int:128 --alibi-fusion-attn-type=int
         --alibi-diagonal-opposite --yarn-scaling-factor=float:1.0 --dynamic-factor=float:1.0 --use-alibi-mask
         --use-mistral-rotary-position-embeddings

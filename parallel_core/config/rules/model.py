@@ -29,6 +29,14 @@ def heads_divide(config: Sections) -> Iterator[Finding]:
         yield model.breaks("num_query_groups", f"is shared by {size // groups} of {tensor} ranks, {rule}")
 
 
+def only_gated_activations_are_limited(config: Sections) -> Iterator[Finding]:
+    model = config.model_config
+    for name in ("activation_func_clamp_value", "glu_linear_offset"):
+        if getattr(model, name) and not model.gated_linear_unit:
+            needed = f"a gated activation (--swiglu, --geglu, --quick-geglu), not --hidden-act {model.hidden_act}"
+            yield model.needs(name, needed, "change one of them")
+
+
 def head_size_is_whole(config: Sections) -> Iterator[Finding]:
     model, heads = config.model_config, config.model_config.num_attention_heads
     by_heads = not model.multi_latent_attention.enabled and model.hidden_size % heads

@@ -23,13 +23,14 @@ from pynative.kernels.contract import (
     linear,
     recurrent,
     routing,
+    sinks,
     sparse,
     vocabulary,
 )
 from pynative.kernels.contract.table import Table, written_in
 
 _MODULES = (
-    linear, elementwise, layer, attention, cache, sparse, recurrent, exchange, experts, vocabulary, routing,
+    linear, elementwise, layer, attention, sinks, cache, sparse, recurrent, exchange, experts, vocabulary, routing,
     flat_buffers,
 )  # fmt: skip
 

@@ -14,10 +14,12 @@ def write_slots(cache: Tensor, rows: Tensor, slots: Array) -> Tensor:
     """
 
 
-def cached_attention(q: Tensor, k: Tensor, v: Tensor, ages: Array, rule: AttentionRule) -> Tensor:
+def cached_attention(
+    q: Tensor, k: Tensor, v: Tensor, ages: Array, rule: AttentionRule, sinks: Tensor | None = None
+) -> Tensor:
     """`attention` of one query of each text, q [1, b, n, d], with a cache k [S, b, g, d], v [S, b, g, e] ->
     [1, b, n * e].
 
-    ages: int32 [slots in use, b], by how many positions each key comes before the query; negative: there is none. Not
-    recorded.
+    ages: int32 [slots in use, b], by how many positions each key comes before the query; negative: there is none.
+    sinks: [n], see `with_sinks`. Not recorded.
     """

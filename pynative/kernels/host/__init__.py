@@ -20,10 +20,11 @@ from pynative.kernels.host import (
     residual,
     rotary,
     routing,
+    sinks,
     sparse,
 )
 
 OPERATORS = bodies_in(
     activation, attention, cache, convolution, cross_entropy, elementwise, embedding, exchange, experts, gates,
-    latent_heads, linear, norm, optimizer, recurrent, residual, rotary, routing, sparse,
+    latent_heads, linear, norm, optimizer, recurrent, residual, rotary, routing, sinks, sparse,
 )  # fmt: skip

@@ -9,7 +9,7 @@ import numpy as np
 from mindspore import Tensor, from_numpy
 
 from parallel_core.attention.fused_rows import GATED_PARTS
-from parallel_core.numerics.activations import GATES
+from parallel_core.numerics.activations import gated_unit
 from parallel_core.numerics.dtypes import Array
 from pynative.kernels.host.arrays import add_summed_gradient, array_or_none, rows_of
 from pynative.kernels.host.engine import ENGINE
@@ -36,7 +36,7 @@ class _BiasActivation(Function):
         ctx.save_for_backward(x)
         ctx.name, ctx.bias = name, bias
         rows = rows_of(x)
-        columns = rows.shape[1] // (GATED_PARTS if name in GATES else 1)
+        columns = rows.shape[1] // (GATED_PARTS if gated_unit(name) else 1)
         y = np.empty((len(rows), columns), rows.dtype)
         added = array_or_none(bias)
         by_rows(lambda x, y: ENGINE.activation(name, x, added, y), rows, y)

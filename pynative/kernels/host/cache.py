@@ -15,10 +15,12 @@ def write_slots(cache: Tensor, rows: Tensor, slots: Array) -> Tensor:
     return cache
 
 
-def cached_attention(q: Tensor, k: Tensor, v: Tensor, ages: Array, rule: AttentionRule) -> Tensor:
+def cached_attention(
+    q: Tensor, k: Tensor, v: Tensor, ages: Array, rule: AttentionRule, sinks: Tensor | None = None
+) -> Tensor:
     queries, bias = array_of(q), bias_of(ages, rule, q.shape[2])
     keys, values = (widened(array_of(x)[: len(ages)]) for x in (k, v))
-    out = attend(widened(queries)[0], keys, values, bias, rule)
+    out = attend(widened(queries)[0], keys, values, bias, rule, None if sinks is None else widened(array_of(sinks)))
     result = np.empty((1, len(out), out[0].size), queries.dtype)
     convert(out.reshape(result.shape), result)
     return from_numpy(result)
@@ -37,8 +39,10 @@ def bias_of(ages: Array, rule: AttentionRule, heads: int) -> Array | None:
     return bias + form.bias(range(first, first + heads), -ages.T).swapaxes(0, 1) if form.has_bias else bias
 
 
-def attend(queries: Array, keys: Array, values: Array, bias: Array | None, rule: AttentionRule) -> Array:
-    """queries [b, n, d], keys [S, b, g, d], values [S, b, g, e], float32, and `bias_of` -> [b, n, e]."""
+def attend(
+    queries: Array, keys: Array, values: Array, bias: Array | None, rule: AttentionRule, sinks: Array | None = None
+) -> Array:
+    """queries [b, n, d], keys [S, b, g, d], values [S, b, g, e], sinks [n], float32, and `bias_of` -> [b, n, e]."""
     batch, heads, size = queries.shape
     groups = keys.shape[2]
     grouped = (queries * np.float32(rule.scale)).reshape(batch, groups, heads // groups, size)
@@ -48,9 +52,13 @@ def attend(queries: Array, keys: Array, values: Array, bias: Array | None, rule:
         scores = np.float32(cap) * np.tanh(scores / np.float32(cap))
     if bias is not None:
         scores += bias
-    scores -= scores.max(-1, keepdims=True)
+    highest = scores.max(-1, keepdims=True)
+    if sinks is not None:
+        highest = np.maximum(highest, sinks[:, None])
+    scores -= highest
     np.exp(scores, out=scores)
-    scores /= scores.sum(-1, keepdims=True)
+    total = scores.sum(-1, keepdims=True)
+    scores /= total if sinks is None else total + np.exp(sinks[:, None] - highest)
     weights = scores.reshape(batch, groups, heads // groups, -1)
     out: Array = np.matmul(weights, values.transpose(1, 2, 0, 3)).reshape(batch, heads, -1)
     return out

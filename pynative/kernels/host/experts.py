@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from mindspore import Tensor, from_numpy
 
-from parallel_core.numerics.activations import GATES
+from parallel_core.numerics.activations import gated_unit
 from parallel_core.numerics.dtypes import Array
 from pynative.kernels.host.arrays import add_summed_gradient, delivered, gradient_memory, rows_of
 from pynative.kernels.host.engine import ENGINE
@@ -130,7 +130,7 @@ class _WeightedActivation(Function):
         ctx.save_for_backward(x, factors)
         ctx.name = name
         rows, weights = rows_of(x), array_of(factors)
-        y = np.empty((len(rows), rows.shape[1] // (2 if name in GATES else 1)), rows.dtype)
+        y = np.empty((len(rows), rows.shape[1] // (2 if gated_unit(name) else 1)), rows.dtype)
 
         def block(rows: Array, weights: Array, y: Array) -> None:
             activated = _activated(name, rows, y)

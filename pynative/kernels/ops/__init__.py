@@ -22,10 +22,11 @@ from pynative.kernels.ops import (
     residual,
     rotary,
     routing,
+    sinks,
     sparse,
 )
 
 OPERATORS = bodies_in(
     activation, attention, cache, cross_entropy, elementwise, embedding, exchange, experts, latent_heads,
-    linear, norm, optimizer, recurrent, residual, rotary, routing, sparse,
+    linear, norm, optimizer, recurrent, residual, rotary, routing, sinks, sparse,
 )  # fmt: skip

@@ -9,7 +9,7 @@ from mindspore import Tensor, ops
 from mindspore.ops.auto_generate.gen_ops_prim import SiLUGrad
 from mindspore.ops.operations._grad_ops import GeLUGrad
 
-from parallel_core.numerics.activations import GATES
+from parallel_core.numerics.activations import QUICK_SLOPE, GatedUnit, gated_unit
 from pynative.kernels.ops.elementwise import cast, widened_on_cpu
 from pynative.kernels.ops.linear import bias_gradient
 from pynative.tape.autograd import Function, add_weight_gradient
@@ -28,6 +28,15 @@ def _gelu_erf(x: Tensor) -> Tensor:
 def _gelu_erf_gradient(dy: Tensor, x: Tensor) -> Tensor:
     """d/dx x Phi(x) = Phi(x) + x phi(x), Phi and phi of the normal distribution."""
     return dy * ((ops.erf(x * sqrt(0.5)) + 1) * 0.5 + x * ops.exp(ops.square(x) * -0.5) * (1 / sqrt(2 * pi)))
+
+
+def _gelu_quick(x: Tensor) -> Tensor:
+    return x * ops.sigmoid(x * QUICK_SLOPE)
+
+
+def _gelu_quick_gradient(dy: Tensor, x: Tensor) -> Tensor:
+    gate = ops.sigmoid(x * QUICK_SLOPE)
+    return dy * gate * (1 + x * QUICK_SLOPE * (1 - gate))
 
 
 def _relu(x: Tensor) -> Tensor:
@@ -50,6 +59,7 @@ def _squared_relu_gradient(dy: Tensor, x: Tensor) -> Tensor:
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu_tanh": _gelu,
     "gelu_erf": _gelu_erf,
+    "gelu_quick": _gelu_quick,
     "silu": ops.silu,
     "relu": _relu,
     "squared_relu": _squared_relu,
@@ -59,6 +69,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 GRADIENTS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "gelu_tanh": _gelu_tanh_gradient,
     "gelu_erf": _gelu_erf_gradient,
+    "gelu_quick": _gelu_quick_gradient,
     "silu": _silu_gradient,
     "relu": _relu_gradient,
     "squared_relu": _squared_relu_gradient,
@@ -68,10 +79,20 @@ GRADIENTS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 def activated(x: Tensor, activation: str, plain: dict[str, Callable[[Tensor], Tensor]] = ACTIVATIONS) -> Tensor:
     """activation(x), gated or not, of these plain ones."""
-    if activation not in GATES:
+    unit = gated_unit(activation)
+    if unit is None:
         return plain[activation](x)
-    gate, up = ops.chunk(x, 2, -1)
-    return plain[GATES[activation]](gate) * up
+    gate, up = _limited(unit, *ops.chunk(x, 2, -1))
+    return plain[unit.gate](gate) * up
+
+
+def _limited(unit: GatedUnit, gate: Tensor, up: Tensor) -> tuple[Tensor, Tensor]:
+    """Both halves as a gated unit's function takes them."""
+    if unit.is_plain:
+        return gate, up
+    # Not `clamp`, which makes a limit of a NaN on a CPU.
+    up = ops.select(up < -unit.limit, -unit.limit, ops.select(up > unit.limit, unit.limit, up))
+    return ops.select(gate > unit.limit, unit.limit, gate), up + unit.offset
 
 
 def _forward(x: Tensor, bias: Tensor | None, activation: str) -> Tensor:
@@ -82,11 +103,16 @@ def _gradient(dy: Tensor, x: Tensor, bias: Tensor | None, activation: str) -> Te
     """Of x + bias, in the type of that."""
     if bias is not None:
         x = ops.add(x, bias)
-    if activation not in GATES:
+    unit = gated_unit(activation)
+    if unit is None:
         return GRADIENTS[activation](dy, x)
-    name = GATES[activation]
-    gate, up = ops.chunk(x, 2, -1)
-    return ops.cat((GRADIENTS[name](dy * up, gate), dy * ACTIVATIONS[name](gate)), -1)
+    halves = ops.chunk(x, 2, -1)
+    gate, up = _limited(unit, *halves)
+    of_gate, of_up = GRADIENTS[unit.gate](dy * up, gate), dy * ACTIVATIONS[unit.gate](gate)
+    if not unit.is_plain:
+        of_gate = ops.masked_fill(of_gate, halves[0] > unit.limit, 0.0)
+        of_up = ops.masked_fill(of_up, ops.abs(halves[1]) > unit.limit, 0.0)
+    return ops.cat((of_gate, of_up), -1)
 
 
 class _BiasActivation(Function):

@@ -21,7 +21,9 @@ def write_slots(cache: Tensor, rows: Tensor, slots: Array) -> Tensor:
 
 
 @widened_on_cpu("q")
-def cached_attention(q: Tensor, k: Tensor, v: Tensor, ages: Array, rule: AttentionRule) -> Tensor:
+def cached_attention(
+    q: Tensor, k: Tensor, v: Tensor, ages: Array, rule: AttentionRule, sinks: Tensor | None = None
+) -> Tensor:
     batch, heads, size = q.shape[1:]
     keys, values = (x[: len(ages)].transpose(1, 2, 0, 3) for x in (k, v))
     grouped = (q * rule.scale).reshape(batch, keys.shape[1], -1, size)
@@ -34,5 +36,9 @@ def cached_attention(q: Tensor, k: Tensor, v: Tensor, ages: Array, rule: Attenti
         scores = scores + from_numpy(np.ascontiguousarray(bias))
     hidden = (ages < 0) if form.window is None else (ages < 0) | (ages > form.window)
     scores = ops.masked_fill(scores, from_numpy(np.ascontiguousarray(hidden.T[:, None])), -np.inf)
-    weights = cast(ops.softmax(scores, -1), values.dtype).reshape(*grouped.shape[:3], -1)
+    if sinks is not None:  # one more column, which has no value
+        column = cast(sinks, mindspore.float32).reshape(1, heads, 1)
+        scores = ops.cat((scores, ops.broadcast_to(column, (batch, heads, 1))), -1)
+    probabilities = ops.softmax(scores, -1)[..., : len(ages)]
+    weights = cast(probabilities, values.dtype).reshape(*grouped.shape[:3], -1)
     return _product(weights, values).reshape(1, batch, -1)

@@ -85,6 +85,8 @@ LAYOUTS = [
     (2, "llama", f"{TP2_SP} {FULL} uniform --recompute-num-layers 2"),
     (2, "gpt", "--context-parallel-size 2 --recompute-granularity selective --recompute-modules mlp"),
     (2, "gpt", PP2),
+    (1, "gpt", "--bf16 --softmax-type off-by-one"),
+    (2, "llama", f"{TP2_SP} --softmax-type learnable"),
     (2, "llama", f"{TP2_SP} --lora-r 8 --lora-target-modules linear_qkv linear_proj linear_fc1 linear_fc2"),
     (1, "gpt", "--lora-r 8 --lora-target-modules linear_qkv"),
     (2, "llama", f"{PP2} --virtual-pipeline-model-parallel-size 2 --bf16"),

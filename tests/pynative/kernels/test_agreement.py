@@ -1,5 +1,7 @@
 """At sizes of several blocks: the two implementations agree, and the number of threads changes nothing."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -8,7 +10,9 @@ from mindspore import from_numpy
 
 from parallel_core.attention.score_form import ScoreForm, alibi_slopes
 from parallel_core.config.fused import FusedOperators
+from parallel_core.numerics.activations import limited
 from pynative import kernels
+from pynative.context_parallel.ring import Sinks, ring_attention
 from pynative.kernels.block import AttentionRule
 from tests.support.documents import drawn_starts
 from tests.support.kernels import assert_close, linear, normal, run_operator, tensor
@@ -32,6 +36,12 @@ def attention(q, k, v, **rule):
     return kernels.attention(q, k, v, AttentionRule(scale=0.2, **rule))
 
 
+def _with_sinks(q, k, v, sinks):
+    """In a window, of which a sink takes no part."""
+    rule = AttentionRule(scale=0.2, form=FORMS["window"])
+    return ring_attention(q, k, v, SimpleNamespace(size=1, rank=0), rule, Sinks(sinks, 0))
+
+
 def _cases():
     """name -> (operator, inputs): rows enough for several cache blocks, none a multiple of anything."""
     angles = normal(SEQUENCE, 16, seed=3)
@@ -48,6 +58,10 @@ def _cases():
         "gelu_tanh": (lambda x, b: kernels.bias_activation(x, b, "gelu_tanh"), (x, vector)),
         "gelu_erf": (lambda x, b: kernels.bias_activation(x, b, "gelu_erf"), (x, vector)),
         "swiglu": (lambda x, b: kernels.bias_activation(x, b, "swiglu"), (wide, normal(130))),
+        "quick": (lambda x, b: kernels.bias_activation(x, b, "geglu_quick"), (wide, normal(130))),
+        "limited": (lambda x, b: kernels.bias_activation(x, b, limited("geglu_quick", 0.7, 1)), (wide, normal(130))),
+        "limited swiglu": (lambda x, b: kernels.bias_activation(x, b, limited("swiglu", 0.7, 0)), (wide, normal(130))),
+        "sinks": (_with_sinks, (*heads, np.linspace(-2, 4, 6, dtype=np.float32))),
         "split_qkv": (lambda x: kernels.split_qkv(x, 3, 2, 17), (normal(SEQUENCE, 5, 204),)),
         "rotary": (lambda x: kernels.rotary(x, tensor(angles), tensor(angles)), (normal(SEQUENCE, 2, 13, 24),)),
         "causal": (lambda q, k, v: attention(q, k, v), heads),

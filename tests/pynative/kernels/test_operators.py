@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from mindspore import from_numpy
 
-from parallel_core.numerics.activations import GATES
+from parallel_core.numerics.activations import GATES, gated_unit, limited
 from pynative import kernels
 from pynative.kernels.block import AttentionRule
 from pynative.kernels.dropout import attention_dropout_mask, dropout_mask
@@ -57,6 +57,7 @@ def _silu(x):
 ACTIVATIONS = {
     "gelu_tanh": lambda x: 0.5 * x * (1 + np.tanh(sqrt(2 / pi) * (x + 0.044715 * x**3))),
     "gelu_erf": lambda x: 0.5 * x * (1 + np.vectorize(erf)(x / sqrt(2))),
+    "gelu_quick": lambda x: x / (1 + np.exp(-1.702 * x)),
     "silu": _silu,
     "relu": lambda x: np.maximum(x, 0),
     "squared_relu": lambda x: np.maximum(x, 0) ** 2,
@@ -65,6 +66,9 @@ ACTIVATIONS |= {
     name: lambda x, gate=ACTIVATIONS[gate]: gate(x[..., : x.shape[-1] // 2]) * x[..., x.shape[-1] // 2 :]
     for name, gate in GATES.items()
 }
+ACTIVATIONS[limited("swiglu", 0.9, 1.0)] = lambda x: (
+    _silu(np.minimum(x[..., : x.shape[-1] // 2], 0.9)) * (np.clip(x[..., x.shape[-1] // 2 :], -0.9, 0.9) + 1)
+)
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
@@ -94,7 +98,7 @@ def test_a_nan_stays_one(name, dtype):
     """Of either sign, anywhere in a row that is wide enough for a CPU's vectors; a relu that compares makes 0 of it."""
     x = normal(2, 70)
     x[0, 3], x[0, 68], x[1, 40] = np.nan, -np.nan, np.nan
-    expected = np.isnan(x[:, :35] + x[:, 35:]) if name in GATES else np.isnan(x)
+    expected = np.isnan(x[:, :35] + x[:, 35:]) if gated_unit(name) else np.isnan(x)
     result = support.values(kernels.bias_activation(tensor(x, dtype), None, name))
     np.testing.assert_array_equal(np.isnan(result), expected)
 

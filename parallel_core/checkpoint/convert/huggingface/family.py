@@ -31,6 +31,8 @@ class Family:
     """Settings that all of its models have."""
     optional_prefix: str
     """What names lack in files that hold the model without its head."""
+    stacks_experts: bool = False
+    """Whether a tensor of the files has all experts of a layer, by its first axis."""
 
     @property
     def predicts_further(self) -> bool:

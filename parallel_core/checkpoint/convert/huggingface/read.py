@@ -12,9 +12,10 @@ from parallel_core.checkpoint.convert.huggingface.quantised import block_of, deq
 from parallel_core.checkpoint.convert.huggingface.rules import SAME, Rows
 from parallel_core.checkpoint.convert.huggingface.tables import IGNORED
 from parallel_core.checkpoint.convert.model import Model
-from parallel_core.checkpoint.lazy import LazyTensor, same_bits
+from parallel_core.checkpoint.lazy import LazyTensor, concatenated, same_bits
 from parallel_core.checkpoint.tensor_file import TensorFile
 from parallel_core.checkpoint.torch_files.archive import read_archive
+from parallel_core.sharding import Box
 from parallel_core.system.files import plain_file, read_json
 
 CONFIG = "config.json"
@@ -41,6 +42,8 @@ def read_huggingface(folder: Path, *, optimizer: bool = True) -> Model:
     found = settings_of(config, family)
     network = found["model_config"]
     theirs = dict(_named(tensors, family, network["num_layers"]))
+    if family.stacks_experts:
+        theirs = dict(_unstacked(theirs))
     if not network["untie_embeddings_and_output_weights"]:
         _drop_copy(theirs, "lm_head.weight", folder)
     further = {name.split(".")[2] for name in theirs if name.startswith(FURTHER_LAYERS[1])}
@@ -116,6 +119,35 @@ def _named(tensors: Mapping[str, LazyTensor], family: Family, layers: int) -> It
         if family.predicts_further:
             name = re.sub(r"^model\.layers\.(\d+)\.", lambda m: _further(int(m[1]), layers), name)
         yield name, tensor
+
+
+_STACKED = r"(.*\.experts)\.([a-z]\w*)"
+
+
+def _unstacked(tensors: Mapping[str, LazyTensor]) -> Iterator[tuple[str, LazyTensor]]:
+    """Tensors of all of a layer's experts as one of each."""
+    for name, tensor in tensors.items():
+        found = re.fullmatch(_STACKED, name)
+        if found is None:
+            yield name, tensor
+            continue
+        for number in range(tensor.shape[0]):
+            box = Box.alone((number, *[0] * (len(tensor.shape) - 1)), (1, *tensor.shape[1:]))
+            yield f"{found[1]}.{number}.{found[2]}", tensor.part(box).reshaped(tensor.shape[1:])
+
+
+def _stacked(tensors: Mapping[str, LazyTensor]) -> dict[str, LazyTensor]:
+    """The way back."""
+    found: dict[str, LazyTensor] = {}
+    stacks: dict[str, dict[int, LazyTensor]] = defaultdict(dict)
+    for name, tensor in tensors.items():
+        start, _, rest = name.partition(".experts.")
+        if rest:
+            number, _, of_expert = rest.partition(".")
+            stacks[f"{start}.experts.{of_expert}"][int(number)] = tensor.reshaped((1, *tensor.shape))
+        else:
+            found[name] = tensor
+    return found | {name: concatenated([parts[number] for number in sorted(parts)]) for name, parts in stacks.items()}
 
 
 def _further(layer: int, layers: int) -> str:
@@ -218,7 +250,7 @@ def split(model: Model, family: Family) -> dict[str, LazyTensor]:
         start = f"model.layers.{layers + number}."
         theirs[f"{start}embed_tokens.weight"] = theirs["model.embed_tokens.weight"]
         theirs[f"{start}shared_head.head.weight"] = theirs["lm_head.weight"]
-    return theirs
+    return _stacked(theirs) if family.stacks_experts else theirs
 
 
 def _beyond(name: str, layers: int) -> str:

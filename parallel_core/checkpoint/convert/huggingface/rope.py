@@ -35,8 +35,8 @@ def _stretched(kind: str, scaling: dict[str, Any], config: Mapping[str, Any]) ->
         return {"model_config.rotary_seq_len_interpolation_factor": scaling["factor"]}
     found: Settings = {"model_config.rope_scaling.type": kind}
     for name in _SCALINGS[kind]:
-        if scaling.get(name) is not None:
-            found[f"model_config.rope_scaling.{name}"] = scaling[name]
+        if scaling.get(_KEYS.get(name, name)) is not None:
+            found[f"model_config.rope_scaling.{name}"] = scaling[_KEYS.get(name, name)]
     if kind != "dynamic":
         found.setdefault(
             "model_config.rope_scaling.original_max_position_embeddings", config.get("max_position_embeddings")
@@ -49,11 +49,10 @@ def _stretched(kind: str, scaling: dict[str, Any], config: Mapping[str, Any]) ->
 def _check(kind: str, scaling: Mapping[str, Any]) -> None:
     """Refuse numbers that would not act as they do there."""
     given = {name for name, value in scaling.items() if value is not None}
-    unknown = sorted(given - {*_SCALINGS[kind], "finetuned"})
+    known = tuple(_KEYS.get(name, name) for name in _SCALINGS[kind])
+    unknown = sorted(given - {*known, "finetuned"})
     if unknown:
-        raise ValueError(
-            f"config.json: {unknown[0]} of rope_type {kind!r} is not known here; known are {_SCALINGS[kind]}"
-        )
+        raise ValueError(f"config.json: {unknown[0]} of rope_type {kind!r} is not known here; known are {known}")
     if (scaling.get("mscale") or 1.0) != 1.0 and not scaling.get("mscale_all_dim"):
         raise ValueError(
             "config.json: mscale does nothing in transformers without mscale_all_dim; remove it or add that"
@@ -62,9 +61,20 @@ def _check(kind: str, scaling: Mapping[str, Any]) -> None:
         raise ValueError("config.json: mscale_all_dim without mscale is not known here")
 
 
+_TRUNCATES = "yarn_correction_range_round_to_int"
+_KEYS = {_TRUNCATES: "truncate"}
+"""Our name of a number -> theirs, where that is another."""
 _SCALINGS = {
     "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
-    "yarn": ("factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "original_max_position_embeddings"),
+    "yarn": (
+        "factor",
+        "beta_fast",
+        "beta_slow",
+        "mscale",
+        "mscale_all_dim",
+        "original_max_position_embeddings",
+        _TRUNCATES,
+    ),
     "dynamic": ("factor", "original_max_position_embeddings"),
     "linear": ("factor",),
     "longrope": ("short_factor", "long_factor", "original_max_position_embeddings"),
@@ -87,7 +97,10 @@ def _rope_out(ours: Settings) -> Mapping[str, Any]:
             )
         if numbers.get("mscale") == 1.0 and not numbers.get("mscale_all_dim"):
             del numbers["mscale"], numbers["mscale_all_dim"]
-        scaling = {"rope_type": kind, **{name: value for name, value in numbers.items() if value is not None}}
+        if numbers.get(_TRUNCATES):
+            del numbers[_TRUNCATES]
+        said = {_KEYS.get(name, name): value for name, value in numbers.items() if value is not None}
+        scaling = {"rope_type": kind, **said}
     elif factor is not None:
         scaling = {"rope_type": "linear", "factor": factor}
     return {

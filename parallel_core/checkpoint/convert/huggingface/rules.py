@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from parallel_core.attention.fused_rows import QueryKeyValueRows, gated_halves
 from parallel_core.checkpoint.lazy import LazyTensor, concatenated
 
@@ -95,6 +97,24 @@ INDEXER = Rule(
     lambda whole, rows: [_of_indexer(whole, rows.indexer.theirs(), rows)],
 )
 """Queries, keys and the norm of keys of an indexer."""
+
+
+def _by_halves(whole: LazyTensor) -> LazyTensor:
+    """Rows 0, 2, ..., then rows 1, 3, ..."""
+    return whole.changed(whole.shape, lambda array: np.concatenate([array[::2], array[1::2]]))
+
+
+def _by_neighbours(whole: LazyTensor) -> LazyTensor:
+    """Rows of the first half and of the second in turns."""
+    return whole.changed(whole.shape, lambda array: np.stack(np.split(array, 2), axis=1).reshape(array.shape))
+
+
+NEIGHBOURS = Rule(lambda parts, _: _by_halves(parts[0]), lambda whole, _: [_by_neighbours(whole)])
+"""Gate and up take turns there, and come one after the other here."""
+NEIGHBOURS_TRANSPOSED = Rule(
+    lambda parts, _: _by_halves(parts[0].transposed()), lambda whole, _: [_by_neighbours(whole).transposed()]
+)
+"""The same along columns."""
 IN_A_ROW = Rule(lambda parts, _: parts[0].flat(), lambda whole, _: [whole.reshaped((1, *whole.shape))])
 """A vector is a matrix of one row there."""
 GATED = Rule(

@@ -1,7 +1,7 @@
 """The families: what a setting is called in config.json, and a parameter in the files. Data only."""
 
 from parallel_core.checkpoint.convert.huggingface import fields as f
-from parallel_core.checkpoint.convert.huggingface.families import ernie, gemma, glm, phi
+from parallel_core.checkpoint.convert.huggingface.families import ernie, gemma, glm, gpt_oss, phi
 from parallel_core.checkpoint.convert.huggingface.family import (
     ATTENTION,
     DEEPSEEK,
@@ -111,6 +111,7 @@ FAMILIES = (
     *gemma.FAMILIES,
     *glm.FAMILIES,
     *ernie.FAMILIES,
+    *gpt_oss.FAMILIES,
     *phi.FAMILIES,
 )
 """In the order in which a model is compared with them."""

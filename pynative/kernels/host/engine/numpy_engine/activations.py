@@ -6,14 +6,17 @@ input; `gradient` turns the block into d activation / d input.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from math import pi, sqrt
 
 import numpy as np
 
+from parallel_core.numerics.activations import QUICK_SLOPE, GatedUnit, gated_unit
 from parallel_core.numerics.dtypes import Array
 from pynative.memory.rounding import fill, float32_for, widened
 
 _ONE, _HALF = np.float32(1), np.float32(0.5)
+_QUICK = np.float32(QUICK_SLOPE)
 _TANH_SLOPE = np.float32(2 * sqrt(2 / pi))
 _TANH_CUBIC = np.float32(2 * sqrt(2 / pi) * 0.044715)
 
@@ -107,6 +110,15 @@ def _silu_gradient(x: Array, dy: Array, dx: Array) -> None:
     _gradient_of_gated_identity(x, _sigmoid_of_negated(np.negative(x)), None, dy, dx)
 
 
+def _gelu_quick(x: Array, out: Array) -> None:
+    np.multiply(x, _sigmoid_of_negated(x * -_QUICK), out=out)
+
+
+def _gelu_quick_gradient(x: Array, dy: Array, dx: Array) -> None:
+    gate = _sigmoid_of_negated(x * -_QUICK)
+    _gradient_of_gated_identity(x, gate, np.full_like(x, _QUICK), dy, dx)
+
+
 def _relu(x: Array, out: Array) -> None:
     np.maximum(x, 0, out=out)
 
@@ -149,42 +161,65 @@ class Activation:
     gradient: Callable[[Array, Array, Array], None]
 
 
-def _gated_by(gate: Activation) -> Activation:
-    """a(gate) * up of [gate | up]."""
+def _gated_by(gate: Activation, unit: GatedUnit) -> Activation:
+    """a(gate) * up of [gate | up], both as the unit limits them."""
 
     def forward(x: Array, out: Array) -> None:
         to_gate, up = np.split(x, 2, axis=1)
+        limit_halves(unit, to_gate, up)
         gate.forward(to_gate, out)
         out *= up
 
     def gradient(x: Array, dy: Array, dx: Array) -> None:
         (to_gate, up), (gate_gradient, up_gradient) = np.split(x, 2, axis=1), np.split(dx, 2, axis=1)
+        beyond = limit_halves(unit, to_gate, up)
         gate.forward(to_gate.copy(), up_gradient)
         up_gradient *= dy
         up *= dy
         gate.gradient(to_gate, up, gate_gradient)
+        clear(beyond, gate_gradient, up_gradient)
 
     return Activation(forward, gradient)
 
 
-_GELU_TANH = Activation(_gelu_tanh, _gelu_tanh_gradient)
-_GELU_ERF = Activation(_gelu_erf, _gelu_erf_gradient)
+def limit_halves(unit: GatedUnit, gate: Array, up: Array) -> tuple[Array, Array] | None:
+    """Limit both in place; where they were beyond, None: a plain unit limits none."""
+    if unit.is_plain:
+        return None
+    beyond = gate > unit.limit, np.abs(up) > unit.limit
+    np.minimum(gate, np.float32(unit.limit), out=gate)
+    np.clip(up, -np.float32(unit.limit), np.float32(unit.limit), out=up)
+    up += np.float32(unit.offset)
+    return beyond
+
+
+def clear(beyond: tuple[Array, Array] | None, *gradients: Array) -> None:
+    """Where a half was beyond its limit it has no gradient."""
+    for places, gradient in zip(beyond or (), gradients, strict=False):
+        gradient[places] = 0
+
 
 ACTIVATIONS = {
-    "gelu_tanh": _GELU_TANH,
-    "gelu_erf": _GELU_ERF,
-    "geglu_tanh": _gated_by(_GELU_TANH),
-    "geglu_erf": _gated_by(_GELU_ERF),
+    "gelu_tanh": Activation(_gelu_tanh, _gelu_tanh_gradient),
+    "gelu_erf": Activation(_gelu_erf, _gelu_erf_gradient),
+    "gelu_quick": Activation(_gelu_quick, _gelu_quick_gradient),
     "silu": Activation(_silu, _silu_gradient),
     "relu": Activation(_relu, _relu_gradient),
     "squared_relu": Activation(_squared_relu, _squared_relu_gradient),
     "swiglu": Activation(_swiglu, _swiglu_gradient),
 }
+"""Those that are not gated, and a gated one that is written out."""
+
+
+@lru_cache
+def _of(name: str) -> Activation:
+    unit = gated_unit(name)
+    return ACTIVATIONS[name] if name in ACTIVATIONS or unit is None else _gated_by(ACTIVATIONS[unit.gate], unit)
 
 
 def activation(name: str, x: Array, bias: Array | None, out: Array) -> None:
     result = float32_for(out)
-    ACTIVATIONS[name].forward(_biased(x, bias), result)
+    _of(name).forward(_biased(x, bias), result)
     fill(out, result)
 
 
@@ -192,7 +227,7 @@ def activation_gradient(
     name: str, x: Array, bias: Array | None, dy: Array, dx: Array, bias_gradient: Array | None
 ) -> None:
     result = float32_for(dx)
-    ACTIVATIONS[name].gradient(_biased(x, bias), widened(dy), result)
+    _of(name).gradient(_biased(x, bias), widened(dy), result)
     if bias_gradient is not None:
         np.matmul(np.ones(len(result), np.float32), result, out=bias_gradient)
     fill(dx, result)

@@ -4,8 +4,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from parallel_core.numerics.activations import GATES
+from parallel_core.numerics.activations import QUICK_SLOPE, GatedUnit, gated_unit
 from parallel_core.numerics.dtypes import Array
+from pynative.kernels.host.engine.numpy_engine.activations import clear, limit_halves
 from pynative.memory.rounding import convert, fill, widened
 from pynative.onednn import primitives
 from pynative.onednn.layouts import layout_of, row_layout
@@ -15,6 +16,7 @@ from pynative.onednn.primitives import Eltwise
 PLAIN = {
     "gelu_tanh": (Algorithm.GELU_TANH, 0.0),
     "gelu_erf": (Algorithm.GELU_ERF, 0.0),
+    "gelu_quick": (Algorithm.SWISH, QUICK_SLOPE),
     "silu": (Algorithm.SWISH, 1.0),
 }
 """Name -> oneDNN's algorithm and its alpha. Its relu is not used: it makes 0 of a NaN, which then nobody would see."""
@@ -22,9 +24,11 @@ PLAIN = {
 
 def activation(name: str, x: Array, bias: Array | None, out: Array) -> bool:
     """Fill out with activation(x + bias), x [r, f]; False where oneDNN cannot."""
-    if name in GATES:
+    unit = gated_unit(name)
+    if unit is not None:
         gate, up = _halves(x, bias)
-        done = _run(_eltwise(GATES[name], gate), gate, gate)
+        limit_halves(unit, gate, up)
+        done = _run(_eltwise(unit.gate, gate), gate, gate)
         fill(out, np.multiply(gate, up, out=_own_or(out, gate)))
         return done
     if name not in PLAIN:
@@ -42,8 +46,9 @@ def activation(name: str, x: Array, bias: Array | None, out: Array) -> bool:
 
 def gradient(name: str, x: Array, bias: Array | None, dy: Array, dx: Array) -> bool:
     """Fill dx [r, f]; False where oneDNN cannot."""
-    if name in GATES:
-        return _gated_gradient(GATES[name], _halves(x, bias), widened(dy), dx)
+    unit = gated_unit(name)
+    if unit is not None:
+        return _gated_gradient(unit, _halves(x, bias), widened(dy), dx)
     if name not in PLAIN:
         return False
     if _run(_eltwise_gradient(name, dx), x if bias is None else _sum(x, bias), dy, dx):
@@ -53,14 +58,16 @@ def gradient(name: str, x: Array, bias: Array | None, dy: Array, dx: Array) -> b
     return _by_way_of_float32(_eltwise_gradient, name, (_wide_sum(x, bias), widened(dy)), dx)
 
 
-def _gated_gradient(name: str, halves: tuple[Array, Array], dy: Array, dx: Array) -> bool:
-    (gate, up), (gate_gradient, up_gradient) = halves, np.split(dx, 2, axis=1)
+def _gated_gradient(unit: GatedUnit, halves: tuple[Array, Array], dy: Array, dx: Array) -> bool:
+    (gate, up), (gate_gradient, up_gradient), name = halves, np.split(dx, 2, axis=1), unit.gate
+    beyond = limit_halves(unit, gate, up)
     result = np.empty_like(gate)
     done = _run(_eltwise(name, gate), gate, result)
     fill(up_gradient, np.multiply(result, dy, out=_own_or(up_gradient, result)))
     up *= dy
     done = done and _run(_eltwise_gradient(name, gate), gate, up, result)
     convert(result, gate_gradient)
+    clear(beyond, gate_gradient, up_gradient)
     return done
 
 

@@ -137,11 +137,6 @@ class StagePlan:
             (plan, plan_residence(plan, self.cells, self.cell_count, self.coordinates, *zero)) for plan in self.buffers
         ]
 
-    @property
-    def buffer_elements(self) -> int:
-        """Elements of the flat buffers that a rank's parameters (or gradients) lie in."""
-        return sum(plan.size for plan in self.buffers)
-
     @cached_property
     def shape(self) -> list[Chunk]:
         """The chunks without their layers' numbers: equal for stages that differ in those alone."""

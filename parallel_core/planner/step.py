@@ -10,15 +10,14 @@ from parallel_core.costs import MemoryBytes, StagePlan
 from parallel_core.costs.activations import enough_micro_batches
 from parallel_core.costs.traffic import gradients, hot_copies, pipeline, reports
 from parallel_core.messages import Message
-from parallel_core.operations import ATTENTION, ELEMENTWISE, PRODUCTS, Operation, Work
+from parallel_core.operations import Operation, Work
 from parallel_core.planner.prediction import Prediction
-from parallel_core.planner.speed import LAUNCHES, Speed, message_part
+from parallel_core.planner.speed import Speed, message_part
 from parallel_core.schedules import GENERATORS, Backward, Forward
 from parallel_core.schedules.actions import Compute
 from parallel_core.schedules.simulate import Timeline, simulate
 
 TENSOR, PIPELINE, DATA = "tensor parallel", "pipeline", "data parallel"
-COMPUTED = (PRODUCTS, ATTENTION, ELEMENTWISE, LAUNCHES)
 
 
 @dataclass(frozen=True)

@@ -115,11 +115,6 @@ def recording_anew() -> Iterator[None]:
         _pynative_executor.set_enable_grad(before)
 
 
-def finish_launches() -> None:
-    """Wait until what was launched is computed, so that memory which it reads may be written to."""
-    _pynative_executor.sync()
-
-
 def detached(tensor: Tensor) -> Tensor:
     """The same values, in the same memory, made by no operator of the tape."""
     return ops.stop_gradient(tensor)

@@ -13,8 +13,6 @@ TEXTS: dict[str, str] = json.loads(Path(__file__).with_name("texts.json").read_b
 
 _WRAPPED = {"qwen": "qwen_tools", "qwen3": "qwen_tools"}
 """`tool_format` whose tools are a line of JSON each -> the text around them."""
-KNOWN = ("default", *_WRAPPED)
-"""Values of `tool_format` that describe tools; with others tools are left out."""
 _THOUGHT = re.compile(r"<think>.*</think>", re.DOTALL)
 
 

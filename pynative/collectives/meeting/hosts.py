@@ -65,12 +65,12 @@ def membership(address: Address) -> tuple[Membership, dict[int, socket.socket]]:
     master = resolve(host), port
     with contextlib.ExitStack() as stack:
         if address.rank == 0:
-            meeting = stack.enter_context(_listen(master, address))
-            listener = stack.enter_context(_listener(master[0]))
+            meeting = stack.enter_context(_listen(master))
+            listener = stack.enter_context(_bound(master[0]))
             found = _call_the_roll(meeting, _this_member(0, listener), address, deadline)
         else:
             connection = stack.enter_context(_reach(master, address, deadline))
-            listener = stack.enter_context(_listener(connection.getsockname()[0]))
+            listener = stack.enter_context(_bound(connection.getsockname()[0]))
             found = _answer_the_roll(connection, _this_member(address.rank, listener), address, deadline)
         return found, _connect_hosts(found, address, listener)
 
@@ -88,7 +88,7 @@ def host_identity() -> str:
 # At rank 0 ------------------------------------------------------------------------------------------------------------
 
 
-def _listen(master: tuple[str, int], address: Address) -> socket.socket:
+def _listen(master: tuple[str, int]) -> socket.socket:
     where = f"--master_addr {master[0]} --master_port {master[1]} (MS_SCHED_HOST, MS_SCHED_PORT)"
     try:
         return _bound(*master)
@@ -103,11 +103,7 @@ def _listen(master: tuple[str, int], address: Address) -> socket.socket:
         raise ValueError(f"{where}: {problem} ({error})") from error
 
 
-def _listener(ip: str) -> socket.socket:
-    return _bound(ip, 0)
-
-
-def _bound(ip: str, port: int) -> socket.socket:
+def _bound(ip: str, port: int = 0) -> socket.socket:
     family = socket.AF_INET6 if ":" in ip else socket.AF_INET
     return socket.create_server((ip, port), family=family, backlog=1024)
 

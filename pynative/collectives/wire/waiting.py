@@ -93,7 +93,7 @@ class Waiter:
                 if time.monotonic() > deadline:
                     raise self._late(work)
                 words[self._board + layout.IDLE_ROUNDS] += 1
-                self._check_deadlock(work)
+                self._check_deadlock()
         finally:
             words[self._board + layout.BLOCKED] += 1
 
@@ -155,7 +155,7 @@ class Waiter:
 
     # Deadlock: the ranks that this one needs, directly or not, all sleep, and have all looked twice since.
 
-    def _check_deadlock(self, work: Pending) -> None:
+    def _check_deadlock(self) -> None:
         sleepers = self._everyone_needed()
         if sleepers is None or self._suspicion is None or sleepers.keys() != self._suspicion.keys():
             self._suspicion = sleepers

@@ -75,7 +75,7 @@ def read_torch_dist(folder: Path, *, optimizer: bool = True) -> Model:
         content = {**content, "optimizer": _groups(folder) or content.get("optimizer")}
         model.position.hyperparameters = hyperparameters_of(content)
         model.position.loss_scaler = loss_scaler_of(content)
-        model.states = _states(tensors, weights, model, folder)
+        model.states = _states(tensors, weights, folder)
         _check_places(model, content, folder)
         buckets = {key: tensor for key, tensor in (*tensors.items(), *_gathered(folder)) if _BUCKETS.match(key)}
         if buckets and not model.states:
@@ -128,7 +128,7 @@ def _unstacked(key: str, tensor: Assembled) -> Iterator[tuple[str, LazyTensor]]:
 
 
 def _states(
-    tensors: Mapping[str, Assembled], weights: Mapping[str, Assembled], model: Model, folder: Path
+    tensors: Mapping[str, Assembled], weights: Mapping[str, Assembled], folder: Path
 ) -> dict[str, dict[str, LazyTensor]]:
     """Optimizer states that are kept by parameter."""
     by_state: dict[str, dict[str, Assembled]] = defaultdict(dict)

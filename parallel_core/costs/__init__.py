@@ -5,13 +5,12 @@ Each is a sum over `parallel_core.blocks`.
 
 from parallel_core.costs.activations import kept_bytes, peak_kept_bytes
 from parallel_core.costs.memory import MemoryBytes, memory
-from parallel_core.costs.stage import StagePlan, forward_flops_per_token, training_flops
+from parallel_core.costs.stage import StagePlan, training_flops
 from parallel_core.costs.traffic import step_traffic
 
 __all__ = [
     "MemoryBytes",
     "StagePlan",
-    "forward_flops_per_token",
     "kept_bytes",
     "memory",
     "peak_kept_bytes",

@@ -149,11 +149,6 @@ def _without_numbers(chunk: Chunk) -> Chunk:
     return replace(chunk, decoder=replace(chunk.decoder, layers=bare))
 
 
-def forward_flops_per_token(config: ModelConfig) -> float:
-    """Multiply-adds, counted as two, of the matrix products that one token passes through (`Block.forward_flops`)."""
-    return sum(chunk.forward_flops(1, config.seq_length) for chunk in model_chunks(config))
-
-
 def training_flops(config: ModelConfig, samples: int) -> float:
     """Floating-point operations of forward and backward over `samples` sequences."""
     return flops_of(model_chunks(config), config.seq_length) * samples

@@ -9,10 +9,9 @@ import os
 import sys
 import time
 import traceback
-from types import TracebackType
 
 from parallel_core.findings import SaysAll
-from pynative.collectives.errors import CollectiveMismatch, PeerFailed, PeerLost
+from pynative.collectives.errors import PeerFailed, PeerLost
 from pynative.collectives.interface import Backend
 
 GRACE_SECONDS = 0.6
@@ -20,33 +19,12 @@ GRACE_SECONDS = 0.6
 EXIT_CODE = 1
 
 
-class EndTogether:
-    """`with EndTogether(backend):` around a rank's work: an uncaught error ends all ranks, the cause shown first.
-
-    The rank at fault prints its traceback, tells the others, and exits with 1. A rank that got PeerLost prints one
-    line naming the rank that it lost and exits with 1. Leaving without an error closes the backend.
-    """
-
-    def __init__(self, backend: Backend):
-        self.backend = backend
-
-    def __enter__(self) -> Backend:
-        return self.backend
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if error is None:
-            try:
-                self.backend.close()
-            except (PeerLost, CollectiveMismatch) as late:
-                end(self.backend, late)
-        elif not _is_orderly(error):
-            end(self.backend, error)
-
-
 def end(backend: Backend, error: BaseException) -> None:
-    """Report `error` as `EndTogether` says and end the process, without waiting for threads or exit handlers."""
+    """End the process with 1, without waiting for threads or exit handlers.
+
+    The rank at fault prints its traceback and tells the others. A rank that got PeerLost prints one line naming the
+    rank that it lost.
+    """
     if isinstance(error, PeerLost):
         if isinstance(error, PeerFailed):
             time.sleep(GRACE_SECONDS)
@@ -65,8 +43,3 @@ def _in_a_line(error: BaseException) -> str:
     if isinstance(error, SaysAll):
         return str(error)
     return traceback.format_exception_only(error)[-1].rstrip("\n")
-
-
-def _is_orderly(error: BaseException) -> bool:
-    """`sys.exit(0)` is no failure."""
-    return isinstance(error, SystemExit) and error.code in (None, 0)

@@ -31,11 +31,11 @@ from parallel_core.checkpoint import commit
 from parallel_core.checkpoint.reader import CheckpointReader
 from pynative.checkpointing.save import Saving
 from pynative.collectives import connect
-from pynative.collectives.failure import EndTogether
 from pynative.training.callbacks import Callback
 from pynative.training.callbacks.checkpoint import CheckpointCallback
 from tests.support.checkpoint_jobs import KINDS
 from tests.support.distributed_worker import PR_SET_PDEATHSIG
+from tests.support.end_together import EndTogether
 from tests.support.layouts import Rows
 from tests.support.pretraining import BATCHES, pretrain_tiny
 

@@ -12,7 +12,7 @@ if is_scheduler():
 import mindspore as ms
 import numpy as np
 
-from pynative.collectives.failure import EndTogether
+from tests.support.end_together import EndTogether
 
 
 def main(mode: str, notes: str) -> None:

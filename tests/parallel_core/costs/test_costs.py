@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from parallel_core.blocks import Layer, MicroBatch
-from parallel_core.costs import StagePlan, forward_flops_per_token, step_traffic, training_flops
+from parallel_core.costs import StagePlan, step_traffic, training_flops
 from parallel_core.topology import KINDS, Topology
 from tests.support.distributed import run
 from tests.support.engine import TINY, config_of, job
@@ -283,6 +283,5 @@ def test_frozen_weights_have_no_gradient():
 
 def test_a_gated_activation_has_a_third_product():
     """Each feed-forward product is 2 h f: three of them with a gated activation, two without."""
-    gated = forward_flops_per_token(config_of(f"{TINY} --swiglu --ffn-hidden-size 64", 1).model_config)
-    plain = forward_flops_per_token(config_of(f"{TINY} --ffn-hidden-size 64", 1).model_config)
-    assert gated - plain == 2 * 2 * 32 * 64
+    gated, plain = (config_of(f"{TINY} {flags} --ffn-hidden-size 64", 1).model_config for flags in ("--swiglu", ""))
+    assert training_flops(gated, 1) - training_flops(plain, 1) == 3 * plain.seq_length * 2 * 2 * 32 * 64

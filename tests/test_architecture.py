@@ -74,7 +74,6 @@ FLOORS = {
         {"flag_reference", "memory"},
         {"merge"},
         {"reading"},
-        {"suggest"},
         {"arguments", "explain", "launch", "plan"},
         {"__main__"},
     ),

@@ -15,8 +15,7 @@ from parallel_core.buffers.stretch import Stretch
 from parallel_core.numerics.dtypes import Array
 from pynative import kernels
 from pynative.collectives import Group, Handle
-from pynative.distributed.flat_memory import SomeMemory
-from pynative.distributed.slots import InSlot
+from pynative.distributed.flat_memory import InSlot, SomeMemory
 from pynative.memory import in_place
 from pynative.memory.rounding import bits
 

@@ -15,10 +15,9 @@ from parallel_core.config.gradient import GradientConfig
 from parallel_core.sharding import SHARDS_OF_STATES
 from pynative import parallel_state
 from pynative.distributed.bucket import ParamAndGradBucket, Transfer
-from pynative.distributed.flat_memory import FlatMemory, SomeMemory, SplitMemory, in_host_memory
+from pynative.distributed.flat_memory import FlatMemory, InSlot, Slots, SomeMemory, SplitMemory, in_host_memory
 from pynative.distributed.gathered_parameters import GatheredBucket, WeightSlot
 from pynative.distributed.overlap import OverlappedSums
-from pynative.distributed.slots import InSlot, Slots
 from pynative.distributed.transient_bucket import TransientBucket, Turn
 from pynative.distributed.zero import Cells, FetchParameters, SendGradients
 from pynative.memory import in_place

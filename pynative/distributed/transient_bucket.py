@@ -11,8 +11,7 @@ from parallel_core.buffers.collectives import Collective
 from parallel_core.buffers.layout import Entry, overlaps
 from pynative import kernels
 from pynative.distributed.bucket import ParamAndGradBucket, Transfer
-from pynative.distributed.flat_memory import FlatMemory, SomeMemory
-from pynative.distributed.slots import InSlot
+from pynative.distributed.flat_memory import FlatMemory, InSlot, SomeMemory
 from pynative.memory import in_place
 
 

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mapping.plan import main, plan_of
-from mapping.suggest import suggest
+from mapping.plan import main, plan_of, suggest
 from parallel_core.planner import Plan
 from parallel_core.planner.failures import best_interval, goodput
 from parallel_core.planner.layouts import all_layouts, without_layout

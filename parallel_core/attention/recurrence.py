@@ -9,8 +9,6 @@ state space of Mamba-2 (Dao and Gu, 2024) and lightning attention (MiniMax-01, 2
 time it is products of matrices, and linear in the length of the sequence.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 CHUNK = 64

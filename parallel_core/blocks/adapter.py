@@ -1,7 +1,5 @@
 """A low-rank adapter beside a linear whose own weight is frozen ("LoRA", Hu et al., 2021)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from parallel_core.blocks.block import Block, ParameterSpec

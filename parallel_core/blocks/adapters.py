@@ -1,10 +1,8 @@
 """Which linears of a model have a low-rank adapter, as --lora-target-modules names them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from parallel_core.blocks.adapter import Adapter
 from parallel_core.blocks.block import Block, join
@@ -12,10 +10,8 @@ from parallel_core.blocks.experts import ExpertLinear, Experts
 from parallel_core.blocks.layer_stack import LayerStack
 from parallel_core.blocks.linear import Linear
 from parallel_core.blocks.multi_token_prediction import MultiTokenPrediction
+from parallel_core.config import ModelConfig
 from parallel_core.initial_values import Normal
-
-if TYPE_CHECKING:
-    from parallel_core.config import ModelConfig
 
 Kind = TypeVar("Kind", bound=Block)
 

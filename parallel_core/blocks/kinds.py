@@ -4,11 +4,9 @@ A new kind is a block (`Sublayer`), a `Kind` in one of these tables, and a cell 
 `pynative.transformer.kinds`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from parallel_core.blocks.attention import Attention
 from parallel_core.blocks.gated_delta_net import GatedDeltaNet
@@ -16,9 +14,7 @@ from parallel_core.blocks.latent_attention import LatentAttention
 from parallel_core.blocks.mlp import MLP
 from parallel_core.blocks.moe_layer import MoELayer
 from parallel_core.blocks.sublayer import Sublayer
-
-if TYPE_CHECKING:
-    from parallel_core.config import ModelConfig
+from parallel_core.config import ModelConfig
 
 Made = TypeVar("Made")
 

@@ -6,18 +6,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import sqrt
-from typing import TYPE_CHECKING
 
 from parallel_core.blocks.adapter import ZEROS, Adapter
 from parallel_core.blocks.block import Block, ParameterSpec, join
 from parallel_core.blocks.micro_batch import MicroBatch, between_regions
+from parallel_core.config import ModelConfig
 from parallel_core.initial_values import Constant, Normal
 from parallel_core.messages import Message
 from parallel_core.operations import Operation, product
 from parallel_core.sharding import Cut, Role, ShardSpec
-
-if TYPE_CHECKING:
-    from parallel_core.config import ModelConfig
 
 COLUMNS, ROWS = 0, 1
 """The cut axis of a weight [o, i]: output features (a column-parallel linear) or input features (a row-parallel)."""

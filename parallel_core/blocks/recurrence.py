@@ -3,8 +3,6 @@
 s sequence, b batch, t tensor-parallel, c context-parallel; d size of a key, e of a value, n heads of values.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import prod

@@ -1,7 +1,5 @@
 """Mixers that keep a state instead of keys and values."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from parallel_core.config.base import Config, option

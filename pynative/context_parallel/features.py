@@ -6,8 +6,6 @@ over all of the context-parallel group, however attention's sequences lie over i
 s the length of a rank's shard, S of the whole sequence, b batch, w features, c ranks.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any

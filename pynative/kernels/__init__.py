@@ -23,16 +23,12 @@ from pynative.kernels.host import process
 
 if TYPE_CHECKING:  # the names that `_select` gives a value
     from pynative.kernels.contract.attention import *
-    from pynative.kernels.contract.cache import *
-    from pynative.kernels.contract.elementwise import *
     from pynative.kernels.contract.exchange import *
     from pynative.kernels.contract.experts import *
     from pynative.kernels.contract.flat_buffers import *
     from pynative.kernels.contract.layer import *
     from pynative.kernels.contract.linear import *
     from pynative.kernels.contract.recurrent import *
-    from pynative.kernels.contract.routing import *
-    from pynative.kernels.contract.sinks import *
     from pynative.kernels.contract.sparse import *
     from pynative.kernels.contract.vocabulary import *
 

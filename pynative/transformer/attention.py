@@ -3,8 +3,6 @@
 s sequence, b batch, h hidden, n heads, g key/value groups, d head size, t tensor-parallel size.
 """
 
-from __future__ import annotations
-
 import enum
 from dataclasses import replace
 

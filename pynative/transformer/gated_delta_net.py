@@ -3,8 +3,6 @@
 s sequence, b batch, h hidden, t tensor-parallel, c context-parallel size; m heads of queries and keys, n of values.
 """
 
-from __future__ import annotations
-
 from mindspore import Tensor, nn
 
 from parallel_core import blocks

@@ -4,8 +4,6 @@ s sequence, b batch, c channels, w taps of the convolution; n heads of values, m
 sizes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -14,25 +14,18 @@ from types import ModuleType
 
 from pynative.kernels.contract import (
     attention,
-    cache,
-    elementwise,
     exchange,
     experts,
     flat_buffers,
     layer,
     linear,
     recurrent,
-    routing,
-    sinks,
     sparse,
     vocabulary,
 )
 from pynative.kernels.contract.table import Table, written_in
 
-_MODULES = (
-    linear, elementwise, layer, attention, sinks, cache, sparse, recurrent, exchange, experts, vocabulary, routing,
-    flat_buffers,
-)  # fmt: skip
+_MODULES = (linear, layer, attention, sparse, recurrent, exchange, experts, vocabulary, flat_buffers)
 
 CONTRACT: Table = {name: operator for module in _MODULES for name, operator in written_in(module).items()}
 """Every operator by its name."""

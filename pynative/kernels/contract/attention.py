@@ -1,8 +1,13 @@
 # mypy: disable-error-code=empty-body
-"""Contract of the operators of attention."""
+"""Contract of the operators of attention, its sinks, and its key/value cache.
+
+Sinks (Xiao et al., 2023; gpt-oss, 2025): one more score for each head, which takes part in the softmax of every query
+and has no value. A cache has [slots, b, ...], of each text of a batch some earlier tokens.
+"""
 
 from mindspore import Tensor
 
+from parallel_core.numerics.dtypes import Array
 from pynative.kernels.block import AttentionRule, Partial, Scores
 
 
@@ -53,4 +58,37 @@ def attention_block_gradient(
 
     dout [s, b, n * e]; partial: the result over all blocks; dq: what the blocks before gave, which may be overwritten;
     the first block must have all queries. Not recorded.
+    """
+
+
+def with_sinks(partial: Partial, sinks: Tensor, first: int = 0) -> Partial:
+    """Attention over all of a query's keys, which may be overwritten, and its sinks beside them.
+
+    sinks: [m]; those of the n heads stand from `first` on. Not recorded.
+    """
+
+
+def sinks_gradient(partial: Partial, sinks: Tensor, first: int, dout: Tensor) -> Tensor | None:
+    """The gradient of the sinks [m], 0 for those of other heads, where `autograd.add_weight_gradient` puts it.
+
+    It is the negative sum over rows of p (dout . out), p the sink's probability; partial: what `with_sinks` gave; dout
+    [s, b, n * e]. That of queries, keys and values is `attention_block_gradient`'s with this partial.
+    """
+
+
+def write_slots(cache: Tensor, rows: Tensor, slots: Array) -> Tensor:
+    """cache [S, b, ...] with rows [s, b, ...] at slots int32 [s, b], each in its text's; -1: a row is left out.
+
+    The cache itself may be written to, and is used no more. Not recorded.
+    """
+
+
+def cached_attention(
+    q: Tensor, k: Tensor, v: Tensor, ages: Array, rule: AttentionRule, sinks: Tensor | None = None
+) -> Tensor:
+    """`attention` of one query of each text, q [1, b, n, d], with a cache k [S, b, g, d], v [S, b, g, e] ->
+    [1, b, n * e].
+
+    ages: int32 [slots in use, b], by how many positions each key comes before the query; negative: there is none.
+    sinks: [n], see `with_sinks`. Not recorded.
     """

@@ -1,12 +1,59 @@
 # mypy: disable-error-code=empty-body
-"""Contract of the operators of experts: linears of several weights over rows that are sorted by weight.
+"""Contract of the operators of a mixture of experts: the router, and linears of several weights over rows
+that are sorted by weight.
 
-R rows, all groups' together; `counts` says how many rows each group has, in order; a group may have none.
+T = s b tokens, E experts, k chosen ones, G groups of experts. R rows, all groups' together; `counts` says how many rows
+each group has, in order; a group may have none.
 """
 
 from collections.abc import Sequence
 
 from mindspore import Tensor
+
+from parallel_core.moe.routing import Noise, RoutingRule
+from parallel_core.numerics.dtypes import Array
+
+
+def choose_experts(logits: Tensor, rule: RoutingRule, bias: Tensor | None = None, balanced: bool = False) -> Tensor:
+    """logits [..., E] -> [T, k] int32, the experts that the rule chooses, best first. Not recorded.
+
+    bias [E] float32 is added to the scores for the choice alone. balanced: of scores that Sinkhorn's iteration made.
+    """
+
+
+def routing_probabilities(logits: Tensor, experts: Tensor, rule: RoutingRule) -> Tensor:
+    """logits [..., E], experts [T, k] -> the chosen experts' weights [T, k] float32."""
+
+
+def sample_experts(logits: Tensor, jitter: float, noise: Noise | None) -> tuple[Tensor, Tensor]:
+    """logits [..., E] -> (weights [T, 2] float32, experts [T, 2] int32), as `parallel_core.moe.routing.sample`."""
+
+
+def drop_over_capacity(
+    probs: Tensor, experts: Tensor, capacity: int | Array, by_position: bool
+) -> tuple[Tensor, Tensor]:
+    """(probs, experts) [T, k] with 0 and -1 where an expert takes the token no more: of more than `capacity` it keeps
+    those of the largest probability or, by_position, the first. capacity: of every expert, or of each [E]."""
+
+
+def load_of_experts(experts: Tensor, batch: int, number: int, groups: int | None = None) -> Tensor:
+    """experts [s b, k] -> [b, E] float32: how many of each sequence's choices fell on an expert; -1 is none.
+
+    groups: [b, G] instead, how many of its tokens go to an expert of the group. Not recorded.
+    """
+
+
+def router_statistics(logits: Tensor, rule: RoutingRule, sizes: bool = True) -> tuple[Tensor, Tensor, Tensor]:
+    """logits [s, b, E] -> what losses on them are made of, float32. Not recorded.
+
+    Returns the sum over s of each sequence's normalized scores [b, E]; how many tokens have an expert among their k
+    best by them [b, E]; and, if `sizes` are asked for, the sum over tokens of log(sum(exp(logits)))^2, a scalar.
+    """
+
+
+def with_router_losses(logits: Tensor, weights: Tensor | None, z_weight: float, rule: RoutingRule) -> Tensor:
+    """logits [s, b, E] as they are; to their gradient is added that of sum(scores * weights[b, E]), with normalized
+    scores, and of z_weight * sum over tokens of log(sum(exp(logits)))^2."""
 
 
 def grouped_linear_forward(x: Tensor, weights: Sequence[Tensor], counts: Sequence[int]) -> Tensor:

@@ -9,8 +9,6 @@ which is the WY form of Yang et al. (2024), section 3.3, with the state multipli
 m chunks; C tokens of each, d size of a key, e of a value, r value heads.
 """
 
-from __future__ import annotations
-
 from functools import lru_cache
 from typing import NamedTuple
 

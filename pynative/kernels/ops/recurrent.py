@@ -3,8 +3,6 @@
 The tape differentiates all of it. Everything is computed in float32. See `host.recurrence_chunks` for the formulas.
 """
 
-from __future__ import annotations
-
 from functools import lru_cache
 
 import mindspore

@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 
 from parallel_core.blocks.attention import Attention
 from parallel_core.blocks.gated_delta_net import GatedDeltaNet
-from parallel_core.blocks.latent_attention import LatentAttention
+from parallel_core.blocks.latent_attention import LatentAttention, SparseLatentAttention
 from parallel_core.blocks.mlp import MLP
 from parallel_core.blocks.moe_layer import MoELayer
 from parallel_core.blocks.sublayer import Sublayer
@@ -35,6 +35,11 @@ MIXERS: list[Kind[Sublayer | None]] = [
         "gated delta net",
         GatedDeltaNet.of,
         lambda config, number: config.has_delta_nets and config.linear_attention.is_linear(number),
+    ),
+    Kind(
+        "sparse latent attention",
+        SparseLatentAttention.of,
+        lambda config, number: config.multi_latent_attention.enabled and config.sparse_attention.enabled,
     ),
     Kind("latent attention", LatentAttention.of, lambda config, number: config.multi_latent_attention.enabled),
     Kind("attention", Attention.of),

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from math import sqrt
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from parallel_core.attention.rotary import Rotary, yarn_magnitude
 from parallel_core.attention.score_form import ScoreForm
@@ -92,11 +92,15 @@ class LatentAttention(Sublayer):
             Linear.between(config, hidden, latent.kv_lora_rank + latent.qk_pos_emb_head_dim),
             Norm.of_latent(config, latent.kv_lora_rank) if normed else None,
             Linear.column(config, latent.kv_lora_rank, heads * key_value_size, bias=False),
-            _core_attention(config, number, query_size),
+            cls._core(config, _core_sizes(config, number, query_size)),
             Linear.row(config, heads * latent.v_head_dim, bias=config.out_proj_has_bias),
             Rotary.of_latent_attention(config),
             latent.qk_pos_emb_head_dim,
         )
+
+    @classmethod
+    def _core(cls, config: ModelConfig, sizes: tuple[Any, ...]) -> CoreAttention:
+        return CoreAttention(*sizes).with_sinks(config)
 
     @property
     def first_linears(self) -> tuple[str, ...]:
@@ -137,15 +141,18 @@ class LatentAttention(Sublayer):
         return {**kept, "linear_proj": output}
 
 
-def _core_attention(config: ModelConfig, number: int, query_size: int) -> CoreAttention:
-    """With an indexer or without."""
+@dataclass(frozen=True)
+class SparseLatentAttention(LatentAttention):
+    """Latent attention in which a query attends to the keys that an indexer chooses."""
+
+    @classmethod
+    def _core(cls, config: ModelConfig, sizes: tuple[Any, ...]) -> CoreAttention:
+        return SparseAttention(*sizes, indexer=Indexer.of(config))
+
+
+def _core_sizes(config: ModelConfig, number: int, query_size: int) -> tuple[Any, ...]:
     heads, form = config.num_attention_heads, ScoreForm.of(config, number)
-    sizes = (heads, heads, query_size, config.multi_latent_attention.v_head_dim, score_scale(config, query_size), form)
-    return (
-        SparseAttention(*sizes, indexer=Indexer.of(config))
-        if config.sparse_attention.enabled
-        else CoreAttention(*sizes).with_sinks(config)
-    )
+    return heads, heads, query_size, config.multi_latent_attention.v_head_dim, score_scale(config, query_size), form
 
 
 def score_scale(config: ModelConfig, query_size: int) -> float:

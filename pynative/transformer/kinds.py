@@ -14,6 +14,7 @@ from typing import Any
 from mindspore import nn
 
 from parallel_core import blocks
+from parallel_core.blocks.latent_attention import SparseLatentAttention
 from parallel_core.config import ModelConfig
 from parallel_core.recompute import CellRecompute
 from pynative.moe.moe_layer import MoELayer
@@ -22,6 +23,7 @@ from pynative.transformer.attention import ParallelAttention
 from pynative.transformer.gated_delta_net import GatedDeltaNet
 from pynative.transformer.multi_latent_attention import MLASelfAttention
 from pynative.transformer.norm import norm_cell
+from pynative.transformer.sparse_attention import SparseMLASelfAttention
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,7 @@ CELLS: dict[type[blocks.Block], Callable[[Any, LayerSettings], nn.Cell]] = {
     blocks.Attention: lambda block, given: ParallelAttention(*given.of_layer, block, given.recomputed),
     blocks.GatedDeltaNet: lambda block, given: GatedDeltaNet(given.config, given.layer_number, block, given.recomputed),
     blocks.LatentAttention: lambda block, given: MLASelfAttention(*given.of_layer, block, given.recomputed),
+    SparseLatentAttention: lambda block, given: SparseMLASelfAttention(*given.of_layer, block, given.recomputed),
     blocks.MLP: lambda block, given: ParallelMLP(given.config, block, given.recomputed),
     blocks.MoELayer: lambda block, given: MoELayer(given.config, block, given.layer_number, given.recomputed),
     blocks.Norm: lambda block, given: norm_cell(block, given.config),

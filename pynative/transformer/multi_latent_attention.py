@@ -5,6 +5,7 @@ and keys, e of values.
 """
 
 import enum
+from typing import Any
 
 from mindspore import Tensor, nn
 
@@ -22,7 +23,6 @@ from pynative.transformer.attention import CoreAttention
 from pynative.transformer.enums import AttnMaskType
 from pynative.transformer.norm import norm_of
 from pynative.transformer.rope import angles
-from pynative.transformer.sparse_attention import DSAttention
 
 
 class MLASelfAttention(nn.Cell):
@@ -31,6 +31,8 @@ class MLASelfAttention(nn.Cell):
     Neighbouring channels rotate as a pair and stay where they are; Megatron puts the pairs' first halves before their
     second ones, in queries and keys alike, which changes no score.
     """
+
+    block_type: type[blocks.LatentAttention] = blocks.LatentAttention
 
     def __init__(
         self,
@@ -42,7 +44,7 @@ class MLASelfAttention(nn.Cell):
     ) -> None:
         super().__init__()
         self.recomputed = recomputed
-        block = blocks.LatentAttention.of(config, layer_number - 1) if block is None else block
+        block = self.block_type.of(config, layer_number - 1) if block is None else block
         core = block.core_attention
         self.boundary = Boundary.of(config)
         self.heads = core.heads // parallel_state.get_tensor_model_parallel_world_size()
@@ -56,12 +58,11 @@ class MLASelfAttention(nn.Cell):
         self.linear_kv_down_proj = DuplicatedLinear.of(block.linear_kv_down_proj, config=config)
         self.kv_layernorm = norm_of(block.kv_layernorm, config)
         self.linear_kv_up_proj = ColumnParallelLinear.of(block.linear_kv_up_proj, config=config)
-        self.core_attention: nn.Cell = (
-            DSAttention(config, layer_number, core)
-            if isinstance(core, blocks.SparseAttention)
-            else CoreAttention(config, layer_number, attn_mask_type, core)
-        )
+        self.core_attention = self._core_cell(config, layer_number, attn_mask_type, core)
         self.linear_proj = RowParallelLinear.of(block.linear_proj, config=config)
+
+    def _core_cell(self, config: ModelConfig, layer_number: int, attn_mask_type: enum.Enum, core: Any) -> nn.Cell:
+        return CoreAttention(config, layer_number, attn_mask_type, core)
 
     @property
     def linear_q(self) -> nn.Cell:
@@ -93,16 +94,9 @@ class MLASelfAttention(nn.Cell):
         hidden_states: Tensor,
         query_latent: Tensor,
     ) -> Tensor:
-        """[s, b, n/t x e]. An indexer looks at what queries, keys and values are made of."""
-        if not isinstance(self.core_attention, DSAttention):
-            absorbed, attended = (
-                self._absorbed(),
-                run_part(self, "core_attention", self.core_attention, *heads, *masking),
-            )
-            return attended if absorbed is None else absorbed.values(attended)
-        if any(given is not None for given in masking):
-            raise ValueError("sparse attention knows the causal order alone: leave masks and document starts out")
-        return run_part(self, "core_attention", self.core_attention, *heads, hidden_states, query_latent)
+        """[s, b, n/t x e]."""
+        absorbed, attended = self._absorbed(), run_part(self, "core_attention", self.core_attention, *heads, *masking)
+        return attended if absorbed is None else absorbed.values(attended)
 
     def compress_query(self, hidden_states: Tensor) -> Tensor:
         """The latent of the queries; where they are not compressed, the hidden states themselves."""

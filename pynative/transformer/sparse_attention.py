@@ -9,16 +9,19 @@ s sequence, b batch, h hidden, n heads, t tensor-parallel size; d size of a quer
 j heads of the indexer, c their size.
 """
 
-from typing import NamedTuple
+import enum
+from typing import Any, NamedTuple
 
 import numpy as np
 from mindspore import Tensor, nn
 
 from parallel_core import blocks
 from parallel_core.attention.rotary import Rotary
+from parallel_core.blocks.latent_attention import SparseLatentAttention
 from parallel_core.blocks.sparse_attention import loss_blocks
 from parallel_core.config import ModelConfig
 from parallel_core.numerics.averaging import MicroBatchWeight
+from parallel_core.numerics.dtypes import Array
 from parallel_core.step_figures import INDEXER_LOSS
 from pynative import kernels, parallel_state
 from pynative.kernels.block import AttentionRule
@@ -27,6 +30,8 @@ from pynative.tape import autograd
 from pynative.tensor_parallel.layers import DuplicatedLinear
 from pynative.tensor_parallel.made_again import detached_made_again, left_out
 from pynative.tensor_parallel.mappings import Boundary, gather_from_sequence_parallel_region
+from pynative.tensor_parallel.recompute import run_part
+from pynative.transformer.multi_latent_attention import MLASelfAttention
 from pynative.transformer.norm import norm_cell
 from pynative.transformer.rope import angle_tables
 
@@ -141,3 +146,23 @@ class DSAttention(nn.Cell):
             of_weights.append(of_weight)
         wholes = (kernels.join_rows(of_queries), of_key, kernels.join_rows(of_weights))
         return total, tuple(kernels.cast(whole, x.dtype) for whole, x in zip(wholes, indexed, strict=True))
+
+
+class SparseMLASelfAttention(MLASelfAttention):
+    """Latent attention whose indexer looks at what queries, keys and values are made of."""
+
+    block_type = SparseLatentAttention
+
+    def _core_cell(self, config: ModelConfig, layer_number: int, attn_mask_type: enum.Enum, core: Any) -> nn.Cell:
+        return DSAttention(config, layer_number, core)
+
+    def _attended(
+        self,
+        heads: tuple[Tensor, ...],
+        masking: tuple[Tensor | None, Array | None],
+        hidden_states: Tensor,
+        query_latent: Tensor,
+    ) -> Tensor:
+        if any(given is not None for given in masking):
+            raise ValueError("sparse attention knows the causal order alone: leave masks and document starts out")
+        return run_part(self, "core_attention", self.core_attention, *heads, hidden_states, query_latent)

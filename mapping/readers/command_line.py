@@ -11,7 +11,7 @@ from typing import Any
 
 from mapping.flags import BY_NAME, Flag
 from mapping.given import Given
-from mapping.readers.meaning import unknown
+from mapping.readers.meaning import DASHES, unknown
 from parallel_core.config.base import has_type
 from parallel_core.config.tree import OPTIONS
 from parallel_core.findings import Finding
@@ -77,12 +77,10 @@ def _clauses(argv: Sequence[str]) -> Iterator[tuple[str, str | None, list[str]]]
     """Each flag with what follows `=` in its word and with the words up to the next flag."""
     position = 0
     while position < len(argv):
-        name, equals, inline = (
-            argv[position].partition("=") if argv[position].startswith("--") else (argv[position], "", "")
-        )
+        name, equals, inline = argv[position].partition("=") if _is_flag(argv[position]) else (argv[position], "", "")
         position += 1
         start = position
-        while name.startswith("--") and position < len(argv) and not _is_flag(argv[position]):
+        while _is_flag(name) and position < len(argv) and not _is_flag(argv[position]):
             position += 1
         yield name, inline if equals else None, list(argv[start:position])
 
@@ -101,7 +99,7 @@ def _is_short(row: Flag, words: Sequence[str]) -> bool:
 
 
 def _is_flag(word: str) -> bool:
-    if not word.startswith("-") or word == "-":
+    if not word.startswith(DASHES) or word in DASHES:
         return False
     try:
         float(word)

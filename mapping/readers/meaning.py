@@ -134,9 +134,13 @@ def _placed(place: str, name: str, value: Any) -> tuple[str, Any]:
     return name, Placed(inner.value, f"{place}{inner.place}")
 
 
+DASHES = ("-", "\N{EN DASH}", "\N{EM DASH}")
+"""How flags begin; the latter two are what word processors make of two hyphens."""
+
+
 def nearest(name: str, known: Sequence[str]) -> list[str]:
     """Known names that begin with this one, then those that are written much alike."""
-    name = f"--{name.lstrip('-')}" if name.startswith("-") else name
+    name = f"--{name.lstrip(''.join(DASHES))}" if name.startswith(DASHES) else name
     longer = [full for full in known if full.startswith(name)]
     return [*dict.fromkeys((*longer[:3], *difflib.get_close_matches(name, known, n=3, cutoff=0.75)))]
 
@@ -144,5 +148,5 @@ def nearest(name: str, known: Sequence[str]) -> list[str]:
 def unknown(name: str, known: Sequence[str], source: str = "") -> Finding:
     """The finding that there is no such name, with the nearest that there are."""
     near = nearest(name, known)
-    rule = "there is no such flag" if name.startswith("-") else "there is no such key"
+    rule = "there is no such flag" if name.startswith(DASHES) else "there is no such key"
     return Finding(name, None, rule, f"did you mean {', '.join(near)}?" if near else "remove it", source)

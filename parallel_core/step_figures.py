@@ -65,7 +65,7 @@ def _of_experts(config: ModelConfig) -> Iterator[Figure]:
         return
     number = config.num_layers + depths
     averaged = depths + sum(layer < config.num_layers for layer in of_experts)
-    by_expert = (number, config.moe_config.num_experts or 0)
+    by_expert = (number, config.moe_config.num_choices)
     yield Figure(TOKENS_CHOSEN, by_expert, is_loss=False)
     yield Figure(TOKENS_ROUTED, by_expert, is_loss=False)
     factor = config.moe_config.monitors.moe_drop_rate_capacity_factor

@@ -72,6 +72,9 @@ OF_EXPERTS: dict[str, Callable[[Any], Any]] = {
     "moe_layer_freq": moe_layer_freq,
     "moe_shared_expert_intermediate_size": shared_expert_size,
     "moe_shared_expert_gate": shared_expert_gate,
+    "moe_shortcut_connected": lambda args: (
+        args.moe_shortcut_connected or any("longcat_spec" in name for name in args.spec or ())
+    ),
     "moe_router_load_balancing_type": load_balancing,
     "moe_router_pre_softmax": softmax_comes_first,
     "moe_router_enable_expert_bias": lambda args: (

@@ -112,6 +112,7 @@ SPECS = (
     "bailing_spec",
     "deepseek_spec",
     "gemma2_spec",
+    "longcat_spec",
     "grok_spec",
     "minicpm_spec",
     "phi35_moe_spec",
@@ -122,7 +123,8 @@ SPECS = (
 
 
 def spec(text: str) -> str:
-    """A MindSpeed-LLM layer spec that flags describe too: bailing, deepseek, gemma2, grok, minicpm, phi35_moe, qwen."""
+    """A MindSpeed-LLM layer spec that flags describe too: bailing, deepseek, gemma2, grok, longcat,
+    minicpm, phi35_moe, qwen."""
     if text != "layer_spec" and text.rpartition(".")[2] not in SPECS:
         raise ValueError(text)
     return text

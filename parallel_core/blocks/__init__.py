@@ -23,7 +23,8 @@ from parallel_core.blocks.language_model import (
     stage_chunks,
 )
 from parallel_core.blocks.latent_attention import LatentAttention
-from parallel_core.blocks.layer import LAYERS, AnyLayer, Layer, layer_of
+from parallel_core.blocks.layer import AnyLayer, Branch, Layer
+from parallel_core.blocks.layer_kinds import LAYERS, layer_of
 from parallel_core.blocks.layer_stack import LayerStack
 from parallel_core.blocks.linear import Linear
 from parallel_core.blocks.micro_batch import MicroBatch
@@ -34,6 +35,7 @@ from parallel_core.blocks.norm import Norm
 from parallel_core.blocks.recompute_rules import recompute_findings
 from parallel_core.blocks.recurrence import Recurrence, ShortConvolution
 from parallel_core.blocks.router import Router
+from parallel_core.blocks.shortcut_layer import ShortcutLayer
 from parallel_core.blocks.sparse_attention import Indexer, SparseAttention
 from parallel_core.blocks.sublayer import Sublayer
 
@@ -47,6 +49,7 @@ __all__ = [
     "Attention",
     "BiasActivation",
     "Block",
+    "Branch",
     "Chunk",
     "CoreAttention",
     "CrossEntropy",
@@ -74,6 +77,7 @@ __all__ = [
     "Router",
     "SharedExperts",
     "ShortConvolution",
+    "ShortcutLayer",
     "SparseAttention",
     "Sublayer",
     "adapter_findings",

@@ -39,6 +39,8 @@ class Dispatch(Block):
     """Experts whose tokens stay where they are, as many of each owner's, if others have different ones."""
     cold_share: float = 1.0
     """Of the others' capacity."""
+    zero: int = 0
+    """Further choices whose tokens stay."""
 
     @classmethod
     def of(cls, config: ModelConfig) -> Dispatch:
@@ -54,11 +56,12 @@ class Dispatch(Block):
             moe.moe_expert_capacity_factor if moe.moe_pad_expert_input_to_capacity else None,
             moe.hot_expert_num if parallel.expert_model_parallel_size > 1 else 0,
             moe.cold_token_percent,
+            moe.num_zero_experts,
         )
 
     def operations(self, micro_batch: MicroBatch) -> Iterator[Operation]:
         """Rows are copied in the order of their experts, again when they have arrived, and both ways back."""
-        rows = micro_batch.tokens // micro_batch.tensor * self.choices * self.shards
+        rows = self._sent(micro_batch.tokens // micro_batch.tensor) * self.shards
         copied = 2 * rows * self.hidden_size * micro_batch.item_size
         yield elementwise(4 * copied, 4 * copied, 8)
 
@@ -88,10 +91,14 @@ class Dispatch(Block):
         """What one rank gets from one other."""
         cold = self.experts - self.hot
         if self.capacity_factor is None:
-            return tokens * self.choices * cold // (self.owners * self.experts)
+            return self._sent(tokens) * cold // (self.owners * self.experts)
         routed = micro_batch.tokens_between
         capacity = ceil(routed * self.choices / self.experts * self.capacity_factor)
         return cold // self.owners * min(int(capacity * self.cold_share), tokens)
+
+    def _sent(self, tokens: int) -> int:
+        """Choices of so many tokens that go to experts."""
+        return tokens * self.choices * self.experts // (self.experts + self.zero)
 
     def _gathered(self, micro_batch: MicroBatch, tokens: int) -> Iterator[Message]:
         ranks = self.owners * self.shards
@@ -110,7 +117,8 @@ class Dispatch(Block):
         """With an even router: which token and which choice each row is of, where the rows of each choice are, and the
         order in which rows that come are those of the experts."""
         choices = micro_batch.tokens // micro_batch.tensor * self.choices
-        rows, ranks = choices * self.shards, self.owners * self.shards
+        rows = self._sent(micro_batch.tokens // micro_batch.tensor) * self.shards
+        ranks = self.owners * self.shards
         if self.by_all_gather:
             return {"": (2 * rows + choices * ranks) * INT32}
         is_sorted = 1 in (ranks, self.experts // self.owners)

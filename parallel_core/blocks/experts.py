@@ -75,6 +75,8 @@ class Experts(Block):
     """t'."""
     topk: int
     """k."""
+    zero: int = 0
+    """Further choices that go to no expert."""
 
     @classmethod
     def of(cls, config: ModelConfig) -> Experts:
@@ -82,7 +84,7 @@ class Experts(Block):
         moe, parallel = config.moe_config, config.parallel_config
         assert moe.num_experts is not None
         sizes = parallel.expert_model_parallel_size, parallel.expert_tensor_parallel_size
-        return cls(Expert.of(config), moe.num_experts, *sizes, moe.moe_router_topk)
+        return cls(Expert.of(config), moe.num_experts, *sizes, moe.moe_router_topk, moe.num_zero_experts)
 
     def local(self, rank: int) -> range:
         """The numbers of a rank's experts; `rank` is its place in the expert-parallel group."""
@@ -96,10 +98,10 @@ class Experts(Block):
 
     def forward_flops(self, tokens: int, seq_length: int) -> float:
         """Of the experts that the tokens pass through."""
-        return self.expert.forward_flops(tokens * self.topk, seq_length)
+        return self.expert.forward_flops(self._choices(tokens), seq_length)
 
     def frozen_flops(self, tokens: int) -> float:
-        return self.expert.frozen_flops(tokens * self.topk)
+        return self.expert.frozen_flops(self._choices(tokens))
 
     def operations(self, micro_batch: MicroBatch) -> Iterator[Operation]:
         """Each local expert's products with its share of the rows; the activation of all."""
@@ -120,7 +122,11 @@ class Experts(Block):
 
     def rows(self, micro_batch: MicroBatch) -> int:
         """R, with balanced routing: a tensor-parallel rank routes its part of the tokens."""
-        return micro_batch.tokens // micro_batch.tensor * self.topk * self.expert_tensor
+        return self._choices(micro_batch.tokens // micro_batch.tensor) * self.expert_tensor
+
+    def _choices(self, tokens: int) -> int:
+        """Of so many tokens those that go to experts."""
+        return tokens * self.topk * self.count // (self.count + self.zero)
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
         """With balanced routing: the tokens; what goes into the activation, and their probabilities; what comes out."""

@@ -7,7 +7,8 @@ from parallel_core.blocks.adapters import adapted
 from parallel_core.blocks.block import Block
 from parallel_core.blocks.embedding import Embedding, SharedEmbedding
 from parallel_core.blocks.head import CrossEntropy, output_layer
-from parallel_core.blocks.layer import AnyLayer, layer_of
+from parallel_core.blocks.layer import AnyLayer
+from parallel_core.blocks.layer_kinds import layer_of
 from parallel_core.blocks.layer_stack import LayerStack
 from parallel_core.blocks.linear import Linear
 from parallel_core.blocks.micro_batch import MicroBatch

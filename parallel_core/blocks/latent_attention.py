@@ -76,6 +76,10 @@ class LatentAttention(Sublayer):
     rotary: Rotary
     rotary_size: int
     """r."""
+    query_scale: float = 1.0
+    """The query's latent is multiplied by it."""
+    key_value_scale: float = 1.0
+    """And that of keys and values."""
 
     @classmethod
     def of(cls, config: ModelConfig, number: int) -> LatentAttention:
@@ -96,6 +100,8 @@ class LatentAttention(Sublayer):
             Linear.row(config, heads * latent.v_head_dim, bias=config.out_proj_has_bias),
             Rotary.of_latent_attention(config),
             latent.qk_pos_emb_head_dim,
+            sqrt(hidden / rank) if rank is not None and latent.scale_q_lora else 1.0,
+            sqrt(hidden / latent.kv_lora_rank) if latent.scale_kv_lora else 1.0,
         )
 
     @classmethod

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from parallel_core.blocks.block import Block, join
-from parallel_core.blocks.kinds import FEED_FORWARDS, MIXERS, Kind, made
+from parallel_core.blocks.kinds import FEED_FORWARDS, MIXERS, made
 from parallel_core.blocks.micro_batch import MicroBatch
 from parallel_core.blocks.norm import Norm
 from parallel_core.blocks.sublayer import Sublayer
@@ -117,12 +117,3 @@ def _norm_part(branch: Branch, feeds: tuple[str, ...]) -> Part:
         branch.norm, Again.OUTPUT, (branch.norm,), feeds=feeds, flag="layernorm", aliases=tuple(aliases),
         unasked=True, name=branch.norm,
     )  # fmt: skip
-
-
-LAYERS: list[Kind[AnyLayer]] = [Kind("transformer layer", Layer.of)]
-"""Of each layer the first one that applies."""
-
-
-def layer_of(config: ModelConfig, number: int) -> AnyLayer:
-    """The configuration's layer of this global number, 0-based."""
-    return made(LAYERS, config, number)

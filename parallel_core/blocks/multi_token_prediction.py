@@ -16,7 +16,8 @@ from dataclasses import dataclass, replace
 from parallel_core.blocks.block import Block, ParametersOf
 from parallel_core.blocks.embedding import Embedding
 from parallel_core.blocks.head import CrossEntropy, output_layer
-from parallel_core.blocks.layer import AnyLayer, layer_of
+from parallel_core.blocks.layer import AnyLayer
+from parallel_core.blocks.layer_kinds import layer_of
 from parallel_core.blocks.layer_stack import LayerStack
 from parallel_core.blocks.linear import Linear
 from parallel_core.blocks.micro_batch import MicroBatch

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from parallel_core.blocks.layer import layer_of
+from parallel_core.blocks.layer_kinds import layer_of
 from parallel_core.config import AllConfig
 from parallel_core.config.recompute import LISTED
 from parallel_core.config.rules.recompute import FLAGS

@@ -35,14 +35,14 @@ def counted_loads(config: ModelConfig) -> Iterator[CountedLoad]:
     sharing = parallel.context_parallel_size * (parallel.tensor_model_parallel_size if cut else 1)
     over, kinds = "tp-cp" if cut else "cp", set(moe.balancing_losses)
     if kinds - {"global_aux_loss"}:
-        yield CountedLoad(over, sharing, moe.num_experts or 0, True)
+        yield CountedLoad(over, sharing, moe.num_choices, True)
     if not moe.samples:
         for weight in (moe.moe_device_level_aux_loss_coeff, moe.moe_comm_aux_loss_coeff):
             if weight:
                 yield CountedLoad(over, sharing, RoutingRule.of(moe).groups, True)
     if "global_aux_loss" in kinds:
         over = "tp-dp-cp" if cut else "dp-cp"
-        yield CountedLoad(over, sharing * parallel.data_parallel_size, moe.num_experts or 0, False)
+        yield CountedLoad(over, sharing * parallel.data_parallel_size, moe.num_choices, False)
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Router(Block):
         moe = config.moe_config
         assert moe.num_experts is not None, "a dense layer has no router"
         return cls(
-            config.hidden_size, moe.num_experts, moe.moe_router_topk, config.init_method_std, config.params_dtype,
+            config.hidden_size, moe.num_choices, moe.moe_router_topk, config.init_method_std, config.params_dtype,
             config.add_bias_linear, moe.moe_router_enable_expert_bias, moe.moe_router_dtype is not None,
             between_regions(config), tuple(counted_loads(config)), config.lora_config.use_lora,
         )  # fmt: skip

@@ -59,6 +59,10 @@ class MultiLatentAttentionConfig(Config):
     """Channels of a query or key head that rotate."""
     v_head_dim: int = option("--v-head-dim", 128, at_least=1)
     """Channels of a value head."""
+    scale_q_lora: bool = option("--enable-mla-scale-q-lora", False)
+    """Multiply the query's latent by sqrt(hidden size / its rank) (LongCat-Flash, 2025)."""
+    scale_kv_lora: bool = option("--enable-mla-scale-kv-lora", False)
+    """The same of the latent of keys and values."""
     latent_norm_epsilon: float | None = option("--latent-norm-epsilon", None, above=0)
     """Of the norms of latents; none: --norm-epsilon. DeepSeek's models have 1e-6, whatever the others'."""
     rotary_scaling_factor: float = option("--rotary-scaling-factor", None, above=0)

@@ -40,6 +40,11 @@ class MoEConfig(Config):
 
     num_experts: int | None = option("--num-experts", None, at_least=1)
     """Experts of a layer; none: feed-forward blocks are dense."""
+    num_zero_experts: int = option("--num-zero-experts", 0, at_least=0)
+    """Further choices of a router, which give their input back: tokens need not pass through as many experts as others
+    do (LongCat-Flash, 2025)."""
+    moe_shortcut_connected: bool = option("--moe-shortcut-connected", False)
+    """Layers of two halves, each with attention and a dense block; experts lead past the second one (LongCat-Flash)."""
     moe_layer_freq: int | list[int] = option("--moe-layer-freq", 1)
     """Every how many layers one has experts, or a list with 1 for such layers and 0 for dense ones."""
     moe_ffn_hidden_size: int = option("--moe-ffn-hidden-size", None, at_least=1)
@@ -111,6 +116,11 @@ class MoEConfig(Config):
 
     monitors: MoEMonitorConfig = concern(MoEMonitorConfig)
     """What is logged and recorded."""
+
+    @property
+    def num_choices(self) -> int:
+        """What a router chooses among."""
+        return (self.num_experts or 0) + self.num_zero_experts
 
     @property
     def enable_cold_hot_expert(self) -> bool:

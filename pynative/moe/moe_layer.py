@@ -14,6 +14,7 @@ from pynative.moe.hot_experts import HotExperts
 from pynative.moe.router import TopKRouter
 from pynative.moe.token_dispatcher import Dispatched, MoETokenDispatcher
 from pynative.parameter import make_parameter, type_of
+from pynative.tape.autograd import Moved
 from pynative.tensor_parallel.mlp import ParallelMLP
 from pynative.tensor_parallel.recompute import NOTHING, run_part
 
@@ -73,6 +74,8 @@ class MoELayer(nn.Cell):
         shared = block.shared_experts
         inner = recomputed.within("shared_experts")
         self.shared_experts = None if shared is None else SharedExperts(config, shared, inner)
+        self.zero_experts = config.moe_config.num_zero_experts
+        self.count = block.experts.count
         self.overlaps_shared = config.moe_config.moe_shared_expert_overlap
 
     def construct(self, hidden_states: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -84,7 +87,7 @@ class MoELayer(nn.Cell):
             filled = kernels.gather_rows(hidden_states, np.where(rows < length, rows, -1).astype(np.int32), row)
             return self(filled)[0][:length].contiguous(), None
         if self.shared_experts is None:
-            return self._computed(self._sent(hidden_states)), None
+            return self._computed(*self._sent(hidden_states)), None
         hidden_states, for_all = kernels.fork(hidden_states)
         if self.overlaps_shared:
             on_its_way = self._sent(hidden_states)
@@ -92,16 +95,31 @@ class MoELayer(nn.Cell):
         else:
             shared, _ = run_part(self, "shared_experts", self.shared_experts, for_all)
             on_its_way = self._sent(hidden_states)
-        return kernels.bias_dropout_add(shared, None, self._computed(on_its_way)), None
+        return kernels.bias_dropout_add(shared, None, self._computed(*on_its_way)), None
 
-    def _sent(self, hidden_states: Tensor) -> Callable[[], Dispatched]:
-        """[s, b, h]: route, and send the tokens; a call waits for those that come."""
+    def _sent(self, hidden_states: Tensor) -> tuple[Callable[[], Dispatched], Tensor | None]:
+        """[s, b, h]: route, and send the tokens; a call waits for those that come. Beside it what choices that go to no
+        expert give, [s, b, h]."""
         tokens, scored = kernels.fork(hidden_states)
-        routing = self.router(scored)
-        return self.token_dispatcher.send(kernels.cast(tokens, self.compute_dtype), routing)
+        routing, given_back = self.router(scored), None
+        tokens = kernels.cast(tokens, self.compute_dtype)
+        if self.zero_experts:
+            tokens, own = kernels.fork(tokens)
+            routing, weights = routing.apart(self.count)
+            given_back = _weighed(own, weights)
+        return self.token_dispatcher.send(tokens, routing), given_back
 
-    def _computed(self, on_its_way: Callable[[], Dispatched]) -> Tensor:
+    def _computed(self, on_its_way: Callable[[], Dispatched], given_back: Tensor | None) -> Tensor:
         """The experts' results, combined: [s, b, h]."""
         dispatched = on_its_way()
         output, _ = self.experts(dispatched.tokens, dispatched.counts, dispatched.probs)
-        return self.token_dispatcher.combine(output, dispatched)
+        combined = self.token_dispatcher.combine(output, dispatched)
+        return combined if given_back is None else kernels.bias_dropout_add(given_back, None, combined)
+
+
+def _weighed(x: Tensor, weights: Tensor) -> Tensor:
+    """Each token [s, b, h] times its weight, float32 [s b]."""
+    shape = x.shape
+    rows = Moved.apply(x, lambda x: x.reshape(-1, shape[-1]), lambda gradient: gradient.reshape(shape))
+    weighed = kernels.weighted_activation(rows, weights, "identity")
+    return Moved.apply(weighed, lambda x: x.reshape(shape), lambda gradient: gradient.reshape(-1, shape[-1]))

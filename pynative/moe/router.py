@@ -87,6 +87,14 @@ class Routing(NamedTuple):
         weights = weights * Tensor.from_numpy(is_chosen.astype(np.float32))
         return cls(weights, Tensor.from_numpy(np.where(is_chosen, experts, NONE).astype(np.int32)))
 
+    def apart(self, experts: int) -> tuple[Routing, Tensor]:
+        """The choices of experts alone, of which there are so many, and the sum of each token's weights of the other
+        choices, float32 [T], recorded."""
+        numbers, (probs, others) = self.experts.asnumpy(), kernels.fork(self.probs)
+        beyond = numbers >= experts
+        weights = (others * Tensor.from_numpy(beyond.astype(np.float32))).sum(axis=-1)
+        return self._replace(probs=probs, experts=Tensor.from_numpy(np.where(beyond, NONE, numbers))), weights
+
     def dense(self, experts: int) -> tuple[Tensor, Tensor]:
         """Megatron's form, of so many experts E: probabilities [T, E], recorded, and the bool map [T, E] of choices."""
         chosen = self.experts.asnumpy()[..., None] == np.arange(experts)

@@ -1,8 +1,6 @@
 """One transformer layer: attention and feed-forward, each normed before and added to the residual stream."""
 
 import enum
-from collections.abc import Callable
-from typing import Any
 
 from mindspore import Tensor, nn
 
@@ -46,12 +44,12 @@ class ParallelTransformerLayer(Observable):
         for name, part in block.submodules().items():
             setattr(self, name, cell_of(part, settings.within(name)))
 
-    def _part(self, hidden_states: Tensor, norm: str) -> tuple[Tensor, Tensor]:
+    def entered(self, branch: blocks.Branch, hidden_states: Tensor) -> tuple[Tensor, Tensor]:
         """What goes into the branch, and what by it."""
         if self.residual_after_norm:
-            return kernels.fork(self._normed(hidden_states, norm))
-        branch, residual = kernels.fork(hidden_states)
-        return self._normed(branch, norm), residual
+            return kernels.fork(self._normed(hidden_states, branch.norm))
+        inner, residual = kernels.fork(hidden_states)
+        return self._normed(inner, branch.norm), residual
 
     def _normed(self, hidden_states: Tensor, norm: str) -> Tensor:
         return run_part(self, norm, getattr(self, norm), hidden_states)
@@ -80,15 +78,12 @@ class ParallelTransformerLayer(Observable):
 
     def _through(self, hidden_states: Tensor, *masking: Tensor | Array | None) -> Tensor:
         for branch in self.branches:
-            normed, residual = self._part(hidden_states, branch.norm)
-            inputs = (normed, *masking) if branch.mixes else (normed,)
-            result = run_part(self, branch.sublayer, getattr(self, branch.sublayer), *inputs)
-            norm_after = getattr(self, branch.norm_after, None)
-            hidden_states = self._join(result, residual, norm_after, branch.place)
+            normed, residual = self.entered(branch, hidden_states)
+            hidden_states = self.left(branch, normed, residual, *masking)
         return hidden_states
 
-
-LAYERS: dict[type[blocks.Block], Callable[[Any, LayerSettings], nn.Cell]] = {
-    blocks.Layer: lambda block, given: ParallelTransformerLayer(*given.of_layer, block, given.recomputed),
-}
-"""Block of a kind of layer -> its cell, whose construct takes (hidden states, attention mask, document starts)."""
+    def left(self, branch: blocks.Branch, normed: Tensor, residual: Tensor, *masking: Tensor | Array | None) -> Tensor:
+        """The residual stream with what the branch's sublayer makes of its input."""
+        inputs = (normed, *masking) if branch.mixes else (normed,)
+        result = run_part(self, branch.sublayer, getattr(self, branch.sublayer), *inputs)
+        return self._join(result, residual, getattr(self, branch.norm_after, None), branch.place)

@@ -51,6 +51,7 @@ class MLASelfAttention(nn.Cell):
         self.value_size, self.rotary_start = core.value_size, core.query_key_size - block.rotary_size
         self.latent_widths = (block.linear_kv_up_proj.input_size, block.rotary_size)
         self.rotary = block.rotary
+        self.query_scale, self.key_value_scale = block.query_scale, block.key_value_scale
         self.linear_q_proj = _linear_of(ColumnParallelLinear, block.linear_q_proj, config)
         self.linear_q_down_proj = _linear_of(DuplicatedLinear, block.linear_q_down_proj, config)
         self.q_layernorm = norm_of(block.q_layernorm, config)
@@ -81,7 +82,7 @@ class MLASelfAttention(nn.Cell):
         for_queries, for_keys = fork_made_again(hidden_states)
         query_latent = self.compress_query(for_queries)
         latent, rotary_key = kernels.split_features(self.linear_kv_down_proj(for_keys)[0], self.latent_widths)
-        latent = latent if self.kv_layernorm is None else self.kv_layernorm(latent)
+        latent = _scaled(latent if self.kv_layernorm is None else self.kv_layernorm(latent), self.key_value_scale)
         rotary_key = self.boundary.entered(rotary_key)
         heads = run_part(self, "up_projections", self.project_up, query_latent, latent, rotary_key)
         out = self._attended(heads, (attention_mask, document_starts), hidden_states, query_latent)
@@ -103,7 +104,7 @@ class MLASelfAttention(nn.Cell):
         if self.linear_q_down_proj is None:
             return hidden_states
         latent, _ = self.linear_q_down_proj(hidden_states)
-        return latent if self.q_layernorm is None else self.q_layernorm(latent)
+        return _scaled(latent if self.q_layernorm is None else self.q_layernorm(latent), self.query_scale)
 
     def project_up(self, query_latent: Tensor, latent: Tensor, rotary_key: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The latents as they lie outside of the tensor-parallel region, the rotary key [s, b, r] as inside -> q and k
@@ -131,6 +132,10 @@ class MLASelfAttention(nn.Cell):
             return None
         weight = kernels.cast(linear.weight, linear.compute_dtype)
         return AbsorbedProjections(weight, self.heads, self.value_size, self.latent_widths)
+
+
+def _scaled(latent: Tensor, scale: float) -> Tensor:
+    return latent if scale == 1.0 else kernels.scale(latent, scale)
 
 
 def _linear_of(

@@ -26,7 +26,7 @@ from pynative.tensor_parallel.recompute import checkpoint
 from pynative.transformer.embedding import Embedding
 from pynative.transformer.enums import AttnMaskType
 from pynative.transformer.kinds import LayerSettings, cell_of
-from pynative.transformer.layer import LAYERS
+from pynative.transformer.layer_kinds import LAYERS
 
 
 class OwnEmbedding(Embedding):

@@ -16,7 +16,7 @@ from pynative import parallel_state
 from pynative.tensor_parallel.recompute import checkpoint
 from pynative.transformer.enums import AttnMaskType
 from pynative.transformer.kinds import LayerSettings
-from pynative.transformer.layer import LAYERS
+from pynative.transformer.layer_kinds import LAYERS
 from pynative.transformer.norm import norm_of
 
 

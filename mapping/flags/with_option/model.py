@@ -155,11 +155,7 @@ ACTING = Acting(
         same("--yarn-original-max-position-embeddings", "original_max_position_embeddings"),
         same("--yarn-beta-fast", "beta_fast", default=None),
         same("--yarn-beta-slow", "beta_slow", default=None),
-        same(
-            "--yarn-correction-range-round-to-int",
-            "yarn_correction_range_round_to_int",
-            stores=True,
-        ),
+        same("--yarn-correction-range-round-to-int", "yarn_correction_range_round_to_int", stores=True),
         same("--rope-scaling-beta-fast", "beta_fast", type=int),
         same("--rope-scaling-beta-slow", "beta_slow", type=int),
         same("--mscale", "rope_scaling.mscale"),

@@ -109,7 +109,7 @@ FLAGS = group(
     refused(
         "this variant of latent attention is out of scope; leave it out for multi-latent attention as published",
         """
-        --mlp-chunks-for-prefill=int:1 --cache-mla-latents --enable-mla-scale-q-lora --enable-mla-scale-kv-lora
+        --mlp-chunks-for-prefill=int:1 --cache-mla-latents
         """,
     ),
     refused(

@@ -70,7 +70,7 @@ FLAGS = group(
         --moe-router-quantile-balancing-ema=float:0.0 --moe-router-force-biased=float --moe-apply-probs-on-input
         --moe-latent-size=int --moe-mlp-glu-interleave-size=int --moe-expert-rank-capacity-factor=float
         --moe-use-upcycling --moe-upcycling-granularity=int:1 --moe-use-sinkhorn --moe-revert-type-after-topk
-        --num-zero-experts=int --moe-input-feature-slicing
+        --moe-input-feature-slicing
         """,
     ),
     refused(

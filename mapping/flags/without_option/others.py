@@ -49,7 +49,8 @@ FLAGS = group(
     ),
     ignored("there is one implementation of the model", "--use-mcore-models"),
     ignored(
-        "the model is what its flags say; this names layers that they describe too",
+        "the model is what its flags say; this names layers that they describe too, and longcat_spec those of "
+        "--moe-shortcut-connected",
         value("--spec=str*", type=spec),
     ),
     ignored("it is read for raw text only, and --dataset must name indexed files", "--max-padding-length=int"),

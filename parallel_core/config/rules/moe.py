@@ -28,7 +28,7 @@ def dense_widths_divide(config: Sections) -> Iterator[Finding]:
     """Of the blocks that all tokens pass through: of dense layers, and shared experts."""
     model, moe, size = config.model_config, config.moe_config, config.parallel_config.tensor_model_parallel_size
     kinds, rule = _kinds_of_layers(config), f"must be a multiple of --tensor-model-parallel-size {size}"
-    if False in kinds and model.ffn_hidden_size % size:
+    if (False in kinds or moe.moe_shortcut_connected) and model.ffn_hidden_size % size:
         yield model.breaks("ffn_hidden_size", rule)
     if True in kinds and (moe.moe_shared_expert_intermediate_size or 0) % size:
         yield moe.breaks("moe_shared_expert_intermediate_size", rule)
@@ -136,6 +136,36 @@ def expert_bias_has_scores(config: Sections) -> Iterator[Finding]:
     if has_bias and moe.moe_router_score_function == "softmax" and not moe.moe_router_pre_softmax:
         rule = "is added to scores of all experts: it needs --moe-router-score-function sigmoid, or "
         yield moe.breaks("moe_router_enable_expert_bias", f"{rule}--moe-router-pre-softmax", "add one of them")
+
+
+def zero_experts_fit(config: Sections) -> Iterator[Finding]:
+    moe = config.moe_config
+    if not moe.num_zero_experts:
+        return
+    if moe.num_experts is None:
+        yield moe.needs("num_zero_experts", "--num-experts")
+    for name in ("hot_expert_num", "moe_expert_capacity_factor", "moe_router_group_topk"):
+        if getattr(moe, name):
+            yield moe.clashes(name, f"--num-zero-experts {moe.num_zero_experts}")
+    if {"sinkhorn", SPARSE_MIXER} & {*moe.balancing}:
+        yield moe.breaks("num_zero_experts", "is not known to sinkhorn and sparsemixer_topk", "use another router")
+
+
+def shortcuts_lead_past_dense_blocks(config: Sections) -> Iterator[Finding]:
+    moe, model = config.moe_config, config.model_config
+    if not moe.moe_shortcut_connected:
+        return
+    if moe.num_experts is None:
+        yield moe.needs("moe_shortcut_connected", "--num-experts")
+    elif _kinds_of_layers(config) == {True, False}:
+        yield moe.breaks("moe_shortcut_connected", "needs experts in every layer", "leave --moe-layer-freq out")
+    if model.use_sandwich_norm or model.apply_residual_connection_post_norm:
+        other = "--use-sandwich-norm" if model.use_sandwich_norm else "--apply-residual-connection-post-layernorm"
+        yield moe.clashes("moe_shortcut_connected", other)
+    if model.sparse_attention.enabled:
+        yield moe.clashes("moe_shortcut_connected", "sparse attention")
+    if model.multi_token_prediction.depths:
+        yield moe.clashes("moe_shortcut_connected", f"--mtp-num-layers {model.multi_token_prediction.depths}")
 
 
 def capacity_is_given(config: Sections) -> Iterator[Finding]:

@@ -20,8 +20,8 @@ def rms_norm(x: Tensor, weight: Tensor, epsilon: float, zero_centered: bool = Fa
 def bias_activation(x: Tensor, bias: Tensor | None, activation: str) -> Tensor:
     """activation(x + bias): x [..., f] -> [..., f], or gated, x [..., 2f] = [gate | up] -> a(gate) * up [..., f].
 
-    activation: "gelu_tanh", "gelu_erf", "gelu_quick", "silu", "relu", "squared_relu", or a gated one: GATES of
-    `parallel_core.numerics.activations` says which a it has (swiglu, geglu_tanh and geglu_erf of Shazeer, 2020), and
+    activation: "gelu_tanh", "gelu_erf", "gelu_quick", "silu", "relu", "squared_relu", "identity", or a gated one: GATES
+    of `parallel_core.numerics.activations` says which a it has (swiglu, geglu_tanh and geglu_erf of Shazeer, 2020), and
     `limited` there gives the name of one with a limit and an offset (`GatedUnit`).
     """
 

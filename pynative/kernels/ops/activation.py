@@ -61,6 +61,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu_erf": _gelu_erf,
     "gelu_quick": _gelu_quick,
     "silu": ops.silu,
+    "identity": lambda x: x * 1.0,
     "relu": _relu,
     "squared_relu": _squared_relu,
 }
@@ -71,6 +72,7 @@ GRADIENTS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "gelu_erf": _gelu_erf_gradient,
     "gelu_quick": _gelu_quick_gradient,
     "silu": _silu_gradient,
+    "identity": lambda dy, x: dy * 1.0,
     "relu": _relu_gradient,
     "squared_relu": _squared_relu_gradient,
 }

@@ -97,6 +97,7 @@ OTHER_DEFAULTS = {
     "--profile-step-end": "and 5",
     "--dist-ckpt-strictness": "names on one side alone are refused unless a script says otherwise",
     "--spec": "",
+    "--yarn-correction-range-round-to-int": "its yarn's own, where none is said",
     "--tokenizer-type": "",
     "--tokenizer-hf-include-special-tokens": "0.16.1's: BOS and EOS only on demand",
 }

@@ -59,6 +59,7 @@ ACTIVATIONS = {
     "gelu_erf": lambda x: 0.5 * x * (1 + np.vectorize(erf)(x / sqrt(2))),
     "gelu_quick": lambda x: x / (1 + np.exp(-1.702 * x)),
     "silu": _silu,
+    "identity": lambda x: x,
     "relu": lambda x: np.maximum(x, 0),
     "squared_relu": lambda x: np.maximum(x, 0) ** 2,
 }

@@ -104,6 +104,9 @@ def _normalized_out(ours: Settings) -> Mapping[str, Any]:
 
 CHOSEN = Field("moe_config.moe_router_topk", "num_experts_per_tok")
 WIDTH = Field("moe_config.moe_ffn_hidden_size", "moe_intermediate_size")
+SCALE = Field(
+    "moe_config.moe_router_topk_scaling_factor", "routed_scaling_factor", to_theirs=lambda scale: scale or 1.0
+)
 MIXTRAL: tuple[AnyField, ...] = (
     CHOSEN,
     Field("moe_config.num_experts", "num_local_experts"),
@@ -120,7 +123,7 @@ DEEPSEEK: tuple[AnyField, ...] = (
     CHOSEN,
     WIDTH,
     Field("moe_config.num_experts", "n_routed_experts"),
-    Field("moe_config.moe_router_topk_scaling_factor", "routed_scaling_factor", to_theirs=lambda scale: scale or 1.0),
+    SCALE,
     Group(
         ("num_hidden_layers", "mlp_layer_types", "first_k_dense_replace", "moe_layer_freq"),
         experts_in(_deepseek_dense),

@@ -141,8 +141,7 @@ def _latent_norms(config: Mapping[str, Any]) -> Settings:
     return {} if same else {path: 1e-6}
 
 
-DEEPSEEK: tuple[AnyField, ...] = (
-    *BASE,
+LATENT_HEADS: tuple[AnyField, ...] = (
     Group(("num_attention_heads",), _latent_heads, _latent_heads_out),
     Group(("rms_norm_eps",), _latent_norms, lambda _: {}),
     Field("model_config.multi_latent_attention.q_lora_rank", "q_lora_rank", None),
@@ -152,6 +151,7 @@ DEEPSEEK: tuple[AnyField, ...] = (
     Field("model_config.multi_latent_attention.v_head_dim", "v_head_dim"),
     Must("attention_bias", (False, None)),
 )
+DEEPSEEK: tuple[AnyField, ...] = (*BASE, *LATENT_HEADS)
 DEEPSEEK_V3 = (*DEEPSEEK, *experts.DEEPSEEK_V3, Must("rope_interleave", (True, None)))
 DEEPSEEK_V32 = (
     *DEEPSEEK,

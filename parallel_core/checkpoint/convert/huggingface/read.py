@@ -21,7 +21,7 @@ from parallel_core.system.files import plain_file, read_json
 CONFIG = "config.json"
 _FORMATS = (("model", "safetensors"), ("pytorch_model", "bin"))
 """Name and ending of the files, the preferred first."""
-_COUNTED = ("num_hidden_layers", "n_layer", "num_local_experts", "num_experts", "n_routed_experts")
+_COUNTED = ("num_hidden_layers", "n_layer", "num_local_experts", "num_experts", "n_routed_experts", "num_layers")
 """Keys whose number is one of modules, each of which has tensors."""
 
 
@@ -44,6 +44,8 @@ def read_huggingface(folder: Path, *, optimizer: bool = True) -> Model:
     theirs = dict(_named(tensors, family, network["num_layers"]))
     if family.stacks_experts:
         theirs = dict(_unstacked(theirs))
+    if found.get("moe_config", {}).get("num_zero_experts"):
+        theirs = dict(_of_real_experts(theirs, found["moe_config"]["num_experts"]))
     if not network["untie_embeddings_and_output_weights"]:
         _drop_copy(theirs, "lm_head.weight", folder)
     further = {name.split(".")[2] for name in theirs if name.startswith(FURTHER_LAYERS[1])}
@@ -136,6 +138,14 @@ def _unstacked(tensors: Mapping[str, LazyTensor]) -> Iterator[tuple[str, LazyTen
             yield f"{found[1]}.{number}.{found[2]}", tensor.part(box).reshaped(tensor.shape[1:])
 
 
+def _of_real_experts(tensors: Mapping[str, LazyTensor], experts: int) -> Iterator[tuple[str, LazyTensor]]:
+    """Tensors without those that transformers writes for experts that do nothing, and does not use."""
+    for name, tensor in tensors.items():
+        found = re.search(r"\.experts\.(\d+)\.", name)
+        if found is None or int(found[1]) < experts:
+            yield name, tensor
+
+
 def _stacked(tensors: Mapping[str, LazyTensor]) -> dict[str, LazyTensor]:
     """The way back."""
     found: dict[str, LazyTensor] = {}
@@ -211,16 +221,24 @@ def _joined(theirs: Mapping[str, LazyTensor], family: Family, rows: Rows, folder
     return weights
 
 
+_NUMBER = r"(?<=\.)\d+(?=\.)"
+
+
 def finder(rows: Iterable[Sequence[str]]) -> Callable[[str], tuple[int, int, tuple[int, ...]] | None]:
-    """A function from a name to (row, place in the row, numbers in it); none if no row has the name."""
-    patterns: dict[str, tuple[int, int]] = {}
+    """A function from a name to (row, place in the row, numbers that the row leaves open); none if no row has it."""
+    patterns: dict[str, list[tuple[list[int | None], int, int]]] = defaultdict(list)
     for number, names in enumerate(rows):
         for part, name in enumerate(names):
-            patterns.setdefault(re.sub(r"\{\w+\}", "#", name), (number, part))
+            places = re.findall(rf"\{{\w+\}}|{_NUMBER}", name)
+            fixed = [None if place.startswith("{") else int(place) for place in places]
+            patterns[re.sub(rf"\{{\w+\}}|{_NUMBER}", "#", name)].append((fixed, number, part))
 
     def find(name: str) -> tuple[int, int, tuple[int, ...]] | None:
-        spot = patterns.get(re.sub(r"(?<=\.)\d+(?=\.)", "#", name))
-        return spot and (*spot, tuple(map(int, re.findall(r"(?<=\.)\d+(?=\.)", name))))
+        numbers = [int(number) for number in re.findall(_NUMBER, name)]
+        for fixed, row, part in patterns.get(re.sub(_NUMBER, "#", name), ()):
+            if all(place in (None, number) for place, number in zip(fixed, numbers, strict=True)):
+                return row, part, tuple(n for place, n in zip(fixed, numbers, strict=True) if place is None)
+        return None
 
     return find
 

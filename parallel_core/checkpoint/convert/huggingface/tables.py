@@ -1,7 +1,7 @@
 """The families: what a setting is called in config.json, and a parameter in the files. Data only."""
 
 from parallel_core.checkpoint.convert.huggingface import fields as f
-from parallel_core.checkpoint.convert.huggingface.families import ernie, gemma, glm, gpt_oss, phi
+from parallel_core.checkpoint.convert.huggingface.families import ernie, gemma, glm, gpt_oss, longcat, phi
 from parallel_core.checkpoint.convert.huggingface.family import (
     ATTENTION,
     DEEPSEEK,
@@ -112,6 +112,7 @@ FAMILIES = (
     *glm.FAMILIES,
     *ernie.FAMILIES,
     *gpt_oss.FAMILIES,
+    *longcat.FAMILIES,
     *phi.FAMILIES,
 )
 """In the order in which a model is compared with them."""

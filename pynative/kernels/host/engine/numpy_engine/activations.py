@@ -204,6 +204,7 @@ ACTIVATIONS = {
     "gelu_erf": Activation(_gelu_erf, _gelu_erf_gradient),
     "gelu_quick": Activation(_gelu_quick, _gelu_quick_gradient),
     "silu": Activation(_silu, _silu_gradient),
+    "identity": Activation(lambda x, out: np.copyto(out, x), lambda x, dy, dx: np.copyto(dx, dy)),
     "relu": Activation(_relu, _relu_gradient),
     "squared_relu": Activation(_squared_relu, _squared_relu_gradient),
     "swiglu": Activation(_swiglu, _swiglu_gradient),

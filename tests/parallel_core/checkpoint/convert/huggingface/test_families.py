@@ -1,6 +1,7 @@
 """The recorded families as files: what is read is written bit by bit, and flags of other tools say the same network."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -14,6 +15,10 @@ from parallel_core.config import serialise
 from tests.support.engine import config_of
 from tests.support.family_cases import CASES, folder_of, recorded
 
+UNUSED = {"longcat_flash": r"experts\.[678]\."}
+"""Tensors that transformers writes and does not use: those of experts that do nothing."""
+UNSAID = {"longcat_flash": {"model_config.multi_latent_attention.latent_norm_epsilon"}}
+"""What only transformers has: its norms of latents have an epsilon of their own."""
 FLAGS = [(case, tool) for case in CASES for tool in recorded(case)["flags"]]
 
 
@@ -23,6 +28,7 @@ def test_a_model_is_written_as_it_was_read(case, tmp_path):
     model = formats.read(folder_of(case), "hf")
     write_huggingface(model, tmp_path)
     theirs, ours = read_tensors(folder_of(case)), read_tensors(tmp_path)
+    theirs = {name: tensor for name, tensor in theirs.items() if not re.search(UNUSED.get(case, "^$"), name)}
     assert ours.keys() == theirs.keys()
     for name, tensor in theirs.items():
         np.testing.assert_array_equal(ours[name].read(), tensor.read(), err_msg=name)
@@ -36,4 +42,5 @@ def test_a_model_is_written_as_it_was_read(case, tmp_path):
 def test_flags_of_other_tools_say_the_same_network(case, tool):
     """As the record has them: none is refused, and no setting differs from those of the file."""
     said = serialise.config_of(with_vocabulary(formats.read(folder_of(case), "hf").settings))
-    assert not differences(config_of(recorded(case)["flags"][tool], 1), said)
+    found = {difference.path for difference in differences(config_of(recorded(case)["flags"][tool], 1), said)}
+    assert found == UNSAID.get(case, set())

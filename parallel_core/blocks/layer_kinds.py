@@ -1,0 +1,21 @@
+"""The kinds of layers, and which of them a layer is: registered here, and known to nobody else by their names.
+
+A new kind is a block (`AnyLayer`), a `Kind` in this table, and a cell for the block in
+`pynative.transformer.layer_kinds`.
+"""
+
+from parallel_core.blocks.kinds import Kind, made
+from parallel_core.blocks.layer import AnyLayer, Layer
+from parallel_core.blocks.shortcut_layer import ShortcutLayer
+from parallel_core.config import ModelConfig
+
+LAYERS: list[Kind[AnyLayer]] = [
+    Kind("shortcut", ShortcutLayer.of, lambda config, number: config.moe_config.moe_shortcut_connected),
+    Kind("transformer layer", Layer.of),
+]
+"""Of each layer the first one that applies."""
+
+
+def layer_of(config: ModelConfig, number: int) -> AnyLayer:
+    """The configuration's layer of this global number, 0-based."""
+    return made(LAYERS, config, number)

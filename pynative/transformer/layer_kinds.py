@@ -1,0 +1,17 @@
+"""The cell of each kind of layer: a new one is registered here, and in `parallel_core.blocks.layer_kinds`."""
+
+from collections.abc import Callable
+from typing import Any
+
+from mindspore import nn
+
+from parallel_core import blocks
+from pynative.transformer.kinds import LayerSettings
+from pynative.transformer.layer import ParallelTransformerLayer
+from pynative.transformer.shortcut_layer import ShortcutTransformerLayer
+
+LAYERS: dict[type[blocks.Block], Callable[[Any, LayerSettings], nn.Cell]] = {
+    blocks.ShortcutLayer: ShortcutTransformerLayer,
+    blocks.Layer: lambda block, given: ParallelTransformerLayer(*given.of_layer, block, given.recomputed),
+}
+"""Block of a kind of layer -> its cell, whose construct takes (hidden states, attention mask, document starts)."""

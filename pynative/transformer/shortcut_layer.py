@@ -1,0 +1,46 @@
+"""A layer of two halves past whose second one experts lead (ScMoE, Cai et al., 2024; LongCat-Flash, 2025)."""
+
+from mindspore import Tensor
+
+from parallel_core import blocks
+from parallel_core.numerics.dtypes import Array
+from pynative import kernels
+from pynative.tape.layer_events import Observable
+from pynative.tensor_parallel.recompute import run_part
+from pynative.transformer.kinds import LayerSettings, cell_of
+from pynative.transformer.layer import ParallelTransformerLayer
+
+
+class ShortcutTransformerLayer(Observable):
+    """second(first(x)) + shortcut(y), y the input of the first half's dense block.
+
+    Each half has a number of its own, by which its masks are drawn and its keys are cached: the second's is as many
+    layers behind as the model has.
+    """
+
+    def __init__(self, block: blocks.ShortcutLayer, given: LayerSettings) -> None:
+        super().__init__()
+        config, number, attn_mask_type = given.of_layer
+        self.layer_number, self.recomputed = number, given.recomputed
+        first, second = (given.within(name).recomputed for name in ("first", "second"))
+        self.first = ParallelTransformerLayer(config, number, attn_mask_type, block.first, first)
+        self.second = ParallelTransformerLayer(config, config.num_layers + number, attn_mask_type, block.second, second)
+        self.shortcut = cell_of(block.shortcut, given.within("shortcut"))
+
+    def construct(
+        self,
+        hidden_states: Tensor,
+        attention_mask: Tensor | None = None,
+        document_starts: Array | None = None,
+    ) -> Tensor:
+        """As `ParallelTransformerLayer`."""
+        return run_part(self, "", self._through, hidden_states, attention_mask, document_starts)
+
+    def _through(self, hidden_states: Tensor, *masking: Tensor | Array | None) -> Tensor:
+        attention, dense = self.first.branches
+        hidden_states = self.first.left(attention, *self.first.entered(attention, hidden_states), *masking)
+        normed, residual = self.first.entered(dense, hidden_states)
+        normed, for_experts = kernels.fork(normed)
+        of_experts, _ = run_part(self, "shortcut", self.shortcut, for_experts)
+        hidden_states = self.second(self.first.left(dense, normed, residual), *masking)
+        return kernels.bias_dropout_add(of_experts, None, hidden_states)

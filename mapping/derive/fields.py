@@ -262,6 +262,9 @@ _DERIVED: dict[str, Callable[[Any], Any]] = {
     "rope_scaling.factor": stretching_factor,
     "rotary_scaling_factor": latent_factor,
     "variant": attention_variant,
+    "linear_conv_kernel_dim": lambda args: (
+        args.mamba_d_conv if args.full_attention_interval else args.linear_conv_kernel_dim
+    ),
     "linear_attention_freq": lambda args: args.full_attention_interval or args.linear_attention_freq,
     "attention_output_gate": lambda args: args.attention_output_gate or bool(args.full_attention_interval),
     "dsa_indexer_loss_coeff": indexer_loss_coefficient,

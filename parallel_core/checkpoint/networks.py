@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from parallel_core.attention.rotary import ORIGINAL_LENGTHS
 from parallel_core.config import AllConfig, SlidingWindowConfig
+from parallel_core.config.linear_attention import LinearAttentionConfig
 from parallel_core.config.moe import SPARSE_MIXER
 from parallel_core.config.tree import FLAG_OF, OF_NETWORK
 from parallel_core.findings import shown
@@ -69,6 +70,12 @@ def layers_with_window(size: int | None, skip_freq: int | list[int] | None, laye
     """--window-attn-skip-freq as one number for each layer: 1 where it has the window."""
     window = SlidingWindowConfig(size=size, skip_freq=skip_freq)
     return [int(size is not None and window.is_in(layer)) for layer in range(layers)]
+
+
+def layers_with_states(frequency: int | list[int] | None, layers: int) -> list[int]:
+    """--linear-attention-freq as one number for each layer: 1 where it keeps a state instead of keys and values."""
+    linear = LinearAttentionConfig(linear_attention_freq=frequency)
+    return [int(linear.is_linear(layer)) for layer in range(layers)]
 
 
 def shares_of_all(config: AllConfig) -> bool:
@@ -136,6 +143,9 @@ _MEANINGS: dict[str, Callable[[AllConfig], Any]] = {
         config.model_config.multi_latent_attention.latent_norm_epsilon or config.model_config.norm_epsilon
     ),
     "multi_latent_attention.rotary_scaling_factor": _latent_factor,
+    "linear_attention.linear_attention_freq": lambda config: layers_with_states(
+        config.model_config.linear_attention.linear_attention_freq, config.model_config.num_layers
+    ),
     "moe_layer_freq": lambda config: layers_with_experts(
         config.moe_config.moe_layer_freq, config.model_config.num_layers
     ),

@@ -30,6 +30,15 @@ QUIET = (
 LOGITS, CURVE, CURVE_NORMS, LOSS, GRADIENT = 1e-4, 1e-4, 1e-3, 1e-5, 1e-5
 """Tolerated: of logits absolute; of losses relative; of gradients relative to each parameter's largest entry."""
 
+OF_DELTA_NETS = 5e-5
+"""The same of gradients where a norm stands behind a recurrence whose first results are nearly zero, and multiplies
+their rounding: the recorded float32 gradients are off by up to 2.6e-5 from transformers' own in float64."""
+
+
+def tolerated(case: str) -> float:
+    """Of gradients."""
+    return OF_DELTA_NETS if case.startswith(("qwen3_next", "qwen3_5")) else GRADIENT
+
 
 def folder_of(case: str) -> Path:
     """A case's checkpoint."""
@@ -140,9 +149,9 @@ def gradient_errors(case: str, found: dict[str, np.ndarray]) -> dict[str, float]
     errors = {name: float("inf") for name in expected.keys() - found.keys() if np.any(expected[name][:1] > 0)}
     for name, values in found.items():
         ours, theirs = sampled(values, values), expected[name]
-        allowed = GRADIENT * max(theirs[1], 1e-6) + 1e-9
+        allowed = tolerated(case) * max(theirs[1], 1e-6) + 1e-9
         far = np.nanmax(np.abs(ours[1:] - theirs[1:])) / allowed
-        of_norm = abs(ours[0] - theirs[0]) / (GRADIENT * max(theirs[0], 1e-6) + 1e-9)
+        of_norm = abs(ours[0] - theirs[0]) / (tolerated(case) * max(theirs[0], 1e-6) + 1e-9)
         if not max(far, of_norm) <= 1:
             errors[name] = float(max(far, of_norm))
     return errors

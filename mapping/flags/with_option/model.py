@@ -167,6 +167,12 @@ ACTING = Acting(
         ),
         same("--qk-nope-head-dim", "qk_head_dim", default=None),
         same("--qk-rope-head-dim", "qk_pos_emb_head_dim", default=None),
+        same(
+            "--mamba-d-conv",
+            "linear_attention.linear_conv_kernel_dim",
+            default=4,
+            idle=(lambda args: not args.full_attention_interval, "beside --full-attention-interval alone it is read"),
+        ),
         value(
             "--full-attention-interval=int:0",
             "linear_attention.linear_attention_freq",

@@ -36,7 +36,6 @@ FLAGS = group(
         --mamba-training-ssm-states-dtype=str{fp32,bf16} --mamba-inference-conv-states-dtype=str{bf16,fp16,fp32}:bf16
         --mamba-inference-ssm-states-dtype=str{bf16,fp16,fp32}:bf16 --hybrid-layer-pattern=str
         --hybrid-override-pattern=str --hybrid-attention-ratio=float:0.0 --hybrid-mlp-ratio=float:0.0 --mamba-d-ssm=int
-        --mamba-chunk-size=int:256 --mamba-d-conv=int:4 --mamba-expand=int:1
         """,
     ),
     refused(
@@ -50,6 +49,8 @@ FLAGS = group(
         "products of several Householder matrices are out of scope; use gated_delta_net",
         "--gdp-num-householder=int:3 --gdp-cutedsl-kernel",
     ),
+    ignored("the length of a chunk changes the order of sums alone", "--mamba-chunk-size=int:256"),
+    ignored("the widths of heads say it", "--mamba-expand=int:1"),
     ignored(
         "gated delta nets are computed by the operators in use, with the same result",
         "--use-triton-gdn --no-enable-linear-qkv",

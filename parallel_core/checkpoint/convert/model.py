@@ -47,6 +47,8 @@ class Model:
     """How many adapters were merged into their weights."""
     left_out: dict[str, list[str]] = field(default_factory=dict)
     """Of what keys of the source say something that no setting does -> the keys."""
+    model_type: str | None = None
+    """HuggingFace's, if the source says it: several may have the same network."""
 
     @property
     def network(self) -> dict[str, Any]:

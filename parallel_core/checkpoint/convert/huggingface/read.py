@@ -52,7 +52,12 @@ def read_huggingface(folder: Path, *, optimizer: bool = True) -> Model:
     if further:
         shares = _drop_copies(theirs)
         network["multi_token_prediction"] = {"num_layers": len(further), "share_embedding_and_output_weight": shares}
-    model = Model(_joined(theirs, family, Rows.of(found), folder), found, left_out=left_out(config, family))
+    model = Model(
+        _joined(theirs, family, Rows.of(found), folder),
+        found,
+        left_out=left_out(config, family),
+        model_type=family.model_type,
+    )
     if model.vocab_size != model.unpadded_vocab_size:
         raise ValueError(f"{CONFIG}: vocab_size {model.unpadded_vocab_size}: the embedding has {model.vocab_size} rows")
     return model

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,11 +35,46 @@ class IndexerRows(NamedTuple):
         yield from (range(start + row, start + row + 1) for start in range(0, count, self.size) for row in order)
 
 
+class DeltaRows(NamedTuple):
+    """The rows of in_proj of a gated delta net: here those of all queries, keys, values, gates, rates and decays."""
+
+    keys: int = 1
+    """Heads of queries and keys."""
+    heads: int = 1
+    """Of values."""
+    key_size: int = 0
+    value_size: int = 0
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Of the six parts."""
+        key, value = self.keys * self.key_size, self.heads * self.value_size
+        return key, key, value, value, self.heads, self.heads
+
+    def apart(self) -> list[range]:
+        """The six parts."""
+        ends = [*accumulate(self.widths)]
+        return [range(end - width, end) for width, end in zip(self.widths, ends, strict=True)]
+
+    def by_head(self) -> tuple[list[range], list[range]]:
+        """Our rows in the order of two tensors that have, key head by key head, the first four parts, and the last two
+        (Qwen3-Next)."""
+        parts = [
+            [range(part.start + head * len(part) // self.keys, part.start + (head + 1) * len(part) // self.keys)
+             for head in range(self.keys)]
+            for part in self.apart()
+        ]  # fmt: skip
+        by_head = [*zip(*parts, strict=True)]
+        first, second = ([run for head in by_head for run in head[own]] for own in (slice(4), slice(4, 6)))
+        return first, second
+
+
 class Rows(NamedTuple):
     """Rows of a model's fused and permuted parameters."""
 
     qkv: QueryKeyValueRows
     indexer: IndexerRows
+    delta: DeltaRows = DeltaRows()
 
     @classmethod
     def of(cls, found: Mapping[str, Any]) -> Rows:
@@ -47,9 +83,15 @@ class Rows(NamedTuple):
         heads = network["num_attention_heads"]
         size = network.get("kv_channels") or network["hidden_size"] // heads
         sparse, latent = network.get("sparse_attention", {}), network.get("multi_latent_attention", {})
+        states = network.get("linear_attention", {})
         return cls(
-            QueryKeyValueRows(heads, network.get("num_query_groups") or heads, size),
+            QueryKeyValueRows(
+                heads, network.get("num_query_groups") or heads, size, network.get("attention_output_gate", False)
+            ),
             IndexerRows(sparse.get("dsa_indexer_head_dim", 0), latent.get("qk_pos_emb_head_dim", 0)),
+            DeltaRows(*(states[f"linear_{name}"] for name in _DELTA))
+            if "linear_num_key_heads" in states
+            else DeltaRows(),
         )
 
 
@@ -117,6 +159,29 @@ NEIGHBOURS_TRANSPOSED = Rule(
 """The same along columns."""
 IN_A_ROW = Rule(lambda parts, _: parts[0].flat(), lambda whole, _: [whole.reshaped((1, *whole.shape))])
 """A vector is a matrix of one row there."""
+_DELTA = "num_key_heads", "num_value_heads", "key_head_dim", "value_head_dim"
+
+
+def _inverse(ranges: Sequence[range]) -> list[range]:
+    """Where the rows are, in their own order, when they lie in the order of these ranges, which cover them."""
+    there = [(run.start, end - len(run), end) for run, end in zip(ranges, accumulate(map(len, ranges)), strict=True)]
+    return [range(start, end) for _, start, end in sorted(there)]
+
+
+def _delta_from_heads(parts: Sequence[LazyTensor], of: Rows) -> LazyTensor:
+    first, second = of.delta.by_head()
+    return concatenated(parts).rows(_inverse([*first, *second]))
+
+
+def _delta_from_parts(whole: LazyTensor, of: Rows) -> list[LazyTensor]:
+    queries, _, values, *others = of.delta.apart()
+    return [whole.rows([rows]) for rows in (range(queries.start, values.stop), *others)]
+
+
+DELTA_BY_HEAD = Rule(_delta_from_heads, lambda whole, of: [whole.rows(ranges) for ranges in of.delta.by_head()])
+"""A gated delta net's first linear, whose parts take turns there by key head in two tensors."""
+DELTA_BY_PART = Rule(lambda parts, _: concatenated(parts), _delta_from_parts)
+"""The same in four tensors: queries, keys and values; gates; rates; decays."""
 GATED = Rule(
     lambda parts, _: concatenated(parts),
     lambda whole, _: [whole.rows([half]) for half in gated_halves(whole.shape[0])],

@@ -1,7 +1,7 @@
 """The families: what a setting is called in config.json, and a parameter in the files. Data only."""
 
 from parallel_core.checkpoint.convert.huggingface import fields as f
-from parallel_core.checkpoint.convert.huggingface.families import ernie, gemma, glm, gpt_oss, longcat, phi
+from parallel_core.checkpoint.convert.huggingface.families import ernie, gemma, glm, gpt_oss, longcat, phi, qwen_next
 from parallel_core.checkpoint.convert.huggingface.family import (
     ATTENTION,
     DEEPSEEK,
@@ -108,6 +108,7 @@ FAMILIES = (
         "deepseek_v32", "DeepseekV32ForCausalLM", f.DEEPSEEK_V32, (*_V3, *INDEXER_ROWS), {**_OF_V3, **SPARSE}, "model."
     ),
     Family("deepseek_v2", "DeepseekV2ForCausalLM", f.DEEPSEEK_V2, DEEPSEEK, {**OF_DEEPSEEK, **SOFTMAX}, "model."),
+    *qwen_next.FAMILIES,
     *gemma.FAMILIES,
     *glm.FAMILIES,
     *ernie.FAMILIES,

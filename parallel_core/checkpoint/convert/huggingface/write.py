@@ -28,7 +28,7 @@ def write_huggingface(
     """
     model = model.with_rows(model.unpadded_vocab_size)
     full = serialise.config_of(model.settings)
-    family = matching_family(full, model_type)
+    family = matching_family(full, model_type or model.model_type)
     tensors = split(model, family)
     config = config_of(full, family)
     if full.model_config.multi_token_prediction.depths:

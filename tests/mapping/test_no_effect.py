@@ -38,7 +38,12 @@ IDLE = [
         )
     ),
     ("--attention-dropout 0.2", SPARSE, "", "as in Megatron"),
-    ("--mamba-d-conv 3", "", "--full-attention-interval 2", "--full-attention-interval alone"),
+    (
+        "--mamba-d-conv 3",
+        "--experimental-attention-variant gated_delta_net --linear-attention-freq 2",
+        "--full-attention-interval 2",
+        "--full-attention-interval alone",
+    ),
     *(
         (flag, "", "--experimental-attention-variant gated_delta_net --linear-attention-freq 2", "gated_delta_net")
         for flag in (

@@ -6,9 +6,7 @@ from pynative.kernels.host import (
     attention,
     cache,
     convolution,
-    cross_entropy,
     elementwise,
-    embedding,
     exchange,
     experts,
     gates,
@@ -22,9 +20,10 @@ from pynative.kernels.host import (
     routing,
     sinks,
     sparse,
+    vocabulary,
 )
 
 OPERATORS = bodies_in(
-    activation, attention, cache, convolution, cross_entropy, elementwise, embedding, exchange, experts, gates,
-    latent_heads, linear, norm, optimizer, recurrent, residual, rotary, routing, sinks, sparse,
+    activation, attention, cache, convolution, elementwise, exchange, experts, gates,
+    latent_heads, linear, norm, optimizer, recurrent, residual, rotary, routing, sinks, sparse, vocabulary,
 )  # fmt: skip

@@ -9,9 +9,7 @@ from pynative.kernels.ops import (
     activation,
     attention,
     cache,
-    cross_entropy,
     elementwise,
-    embedding,
     exchange,
     experts,
     latent_heads,
@@ -24,9 +22,10 @@ from pynative.kernels.ops import (
     routing,
     sinks,
     sparse,
+    vocabulary,
 )
 
 OPERATORS = bodies_in(
-    activation, attention, cache, cross_entropy, elementwise, embedding, exchange, experts, latent_heads,
-    linear, norm, optimizer, recurrent, residual, rotary, routing, sinks, sparse,
+    activation, attention, cache, elementwise, exchange, experts, latent_heads,
+    linear, norm, optimizer, recurrent, residual, rotary, routing, sinks, sparse, vocabulary,
 )  # fmt: skip

@@ -7,7 +7,7 @@ from mindspore import from_numpy
 
 from pynative import kernels
 from pynative.kernels.host import threads
-from pynative.kernels.ops import cross_entropy as composed_cross_entropy
+from pynative.kernels.ops import vocabulary as composed
 from pynative.tape.autograd import backward, leaf, recording, take_gradient
 from pynative.tensor_parallel import vocab_parallel_cross_entropy
 from tests.support import kernels as support
@@ -61,7 +61,7 @@ def test_cross_entropy_in_blocks_of_rows(implementation, monkeypatch):
         return [support.values(x) for x in (maximum, total, chosen, gradient)]
 
     whole = everything()
-    monkeypatch.setattr(composed_cross_entropy, "BLOCK_ENTRIES", 25)
+    monkeypatch.setattr(composed, "BLOCK_ENTRIES", 25)
     monkeypatch.setattr(threads, "BLOCK_BYTES", 100)
     for one, other in zip(everything(), whole, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-6)

@@ -16,7 +16,7 @@ from mindspore import from_numpy
 from pynative import kernels
 from pynative.kernels.block import AttentionRule
 from pynative.kernels.dropout import attention_dropout_mask, dropout_mask
-from pynative.kernels.ops import cross_entropy
+from pynative.kernels.ops import vocabulary
 from pynative.tape.autograd import backward, leaf, recording, take_gradient
 from tests.support import kernels as support
 from tests.support.kernel_stacks import ROUNDING, STACKS, selected
@@ -221,7 +221,7 @@ def test_a_scale_too_small_for_the_type(stack, dtype):
 @pytest.mark.parametrize("stack", ["host", "ops", "ascend"])
 def test_cross_entropy_in_a_type(stack, dtype, monkeypatch):
     """Of two ranks' columns: losses are float32, the gradient is the logits' type, rounded once; rows in blocks."""
-    monkeypatch.setattr(cross_entropy, "BLOCK_ENTRIES", 2 * 15)
+    monkeypatch.setattr(vocabulary, "BLOCK_ENTRIES", 2 * 15)
     logits, target = exact(3 * normal(2, 4, 30)), np.arange(8, dtype=np.int32).reshape(2, 4) * 4
     dloss, ids = normal(2, 4, seed=2), from_numpy(target)
     with selected(stack):

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from pynative.kernels.host.engine.numpy_engine import activations, norms, products, scores, sweeps
+from pynative.kernels.host.engine.numpy_engine import activations, norms, products, sweeps
 
 
 class NumpyEngine:
@@ -21,9 +21,9 @@ class NumpyEngine:
     activation_gradient = staticmethod(activations.activation_gradient)
     logit_statistics = staticmethod(sweeps.logit_statistics)
     weighted_exponentials = staticmethod(sweeps.weighted_exponentials)
-    score_exponentials = staticmethod(scores.score_exponentials)
-    soft_cap_slope = staticmethod(scores.soft_cap_slope)
-    score_gradient = staticmethod(scores.score_gradient)
+    score_exponentials = staticmethod(products.score_exponentials)
+    soft_cap_slope = staticmethod(products.soft_cap_slope)
+    score_gradient = staticmethod(products.score_gradient)
     adamw = staticmethod(sweeps.adamw)
 
     @staticmethod

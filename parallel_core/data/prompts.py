@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from parallel_core.data.instruction.chat import Chat
+from parallel_core.data.instruction.records import are_messages
 from parallel_core.data.tokenizers import MegatronTokenizer
 from parallel_core.findings import ConfigError, Finding
 
@@ -39,21 +40,10 @@ def _is_ids(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and all(type(entry) is int and entry >= 0 for entry in value)
 
 
-def _is_messages(value: Any) -> bool:
-    return (
-        isinstance(value, list)
-        and bool(value)
-        and all(
-            isinstance(entry, dict) and all(isinstance(entry.get(key), str) for key in ("role", "content"))
-            for entry in value
-        )
-    )
-
-
 _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "text": (lambda value: isinstance(value, str) and bool(value), "a text that is not empty"),
     "ids": (_is_ids, "a list of ids from 0 on that is not empty"),
-    "messages": (_is_messages, 'a list of {"role", "content"} that is not empty'),
+    "messages": (are_messages, 'a list of {"role", "content"} that is not empty'),
 }
 """Key of a line -> what its value must be, as a test and in words."""
 

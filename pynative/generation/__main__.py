@@ -17,9 +17,8 @@ from parallel_core.data.tokenizers import MegatronTokenizer
 from parallel_core.system.command_line import ends_quietly
 from pynative import parallel_state
 from pynative.generation.command import asked_of, configured, ends_of, parse, prompts_of, template_of
-from pynative.generation.decoded import Decoded
 from pynative.generation.load import loaded
-from pynative.generation.texts import Asked, Text, generate_texts
+from pynative.generation.texts import Asked, Decoded, Text, generate_texts
 
 
 class Session:

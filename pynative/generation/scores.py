@@ -13,9 +13,8 @@ from parallel_core.data.questions import Task
 from parallel_core.numerics.dtypes import Array
 from parallel_core.sampling import log_probability
 from pynative import kernels, parallel_state
-from pynative.generation.checks import check, check_alike
 from pynative.generation.forward import Forward
-from pynative.generation.texts import inference
+from pynative.generation.texts import check, check_alike, inference
 
 
 class _Answers(Forward):

@@ -3,16 +3,58 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Any
 
 import numpy as np
 from mindspore import Tensor, nn
 
+from parallel_core.data.tokenizers import MegatronTokenizer
 from parallel_core.numerics.dtypes import Array
 from parallel_core.sampling import Sampling, log_probability
 from pynative import parallel_state
-from pynative.generation.checks import check, check_alike
 from pynative.generation.forward import Forward
 from pynative.tape.autograd import no_grad
+
+
+def check(model: nn.Cell, prompts: Sequence[Sequence[int]], max_new_tokens: int) -> None:
+    """Raise ValueError where a model of this layout, or these prompts, cannot be continued."""
+    context = parallel_state.get_context_parallel_world_size()
+    if context > 1:
+        raise ValueError(
+            f"--context-parallel-size {context}: text is generated on whole sequences; use 1, which loads any "
+            f"checkpoint"
+        )
+    chunks = parallel_state.get_virtual_pipeline_model_parallel_world_size() or 1
+    if chunks > 1:
+        raise ValueError(
+            f"--virtual-pipeline-model-parallel-size {chunks}: text is generated on stages of one chunk; leave it out, "
+            f"any layout loads any checkpoint"
+        )
+    if max_new_tokens < 1:
+        raise ValueError(f"--max-new-tokens {max_new_tokens}: must be at least 1")
+    if not prompts or not all(prompts):
+        raise ValueError("--prompt: needs at least one token")
+    ids = model.config.unpadded_vocab_size
+    wrong = [token for prompt in prompts for token in prompt if not 0 <= token < ids]
+    if wrong:
+        raise ValueError(f"--prompt: token {wrong[0]} is not among the model's {ids} ids; is it another tokenizer's?")
+
+
+def check_alike(model: nn.Cell, asked: Sequence[Any]) -> None:
+    """A forward of one batch needs the same forward on all ranks that have a part in it."""
+    gathers_weights = any(parameter.meta.is_cut for parameter in model.trainable_params())
+    if gathers_weights or parallel_state.get_expert_model_parallel_world_size() > 1:
+        group = parallel_state.get_world_group()
+    else:
+        group = parallel_state.get_model_parallel_group()
+    digest = np.frombuffer(sha256(repr(asked).encode()).digest(), np.int32)[None]
+    digests = group.all_gather(Tensor(digest), axis=0).asnumpy()
+    if (digests != digests[0]).any():
+        raise ValueError(
+            "generate: ranks that compute a text together ask for different ones (tokens, lengths or ways of drawing); "
+            "call it alike on all of them"
+        )
 
 
 @dataclass
@@ -135,3 +177,60 @@ def _add(text: Text, token: int, logprob: float, asked: Asked, is_over: IsOver) 
     text.new.append(token)
     text.logprobs.append(logprob)
     text.is_over = is_over(text)
+
+
+INCOMPLETE = "\ufffd"
+"""The character that a tokenizer writes for the first bytes of a character whose others are to come."""
+
+
+class Decoded:
+    """Of texts under way the words behind their prompts.
+
+    Args:
+        stops: words that end a text; they and what follows are left out.
+        write: is given each piece of a text once that it is certain.
+    """
+
+    def __init__(
+        self, tokenizer: MegatronTokenizer, stops: Sequence[str] = (), write: Callable[[str], None] | None = None
+    ) -> None:
+        self.tokenizer, self.stops, self._write = tokenizer, stops, write
+        self._written = 0
+
+    def is_over(self, text: Text) -> bool:
+        """Whether one of the words came, of a text that got a token; what is certain is written."""
+        if not self.stops and self._write is None:
+            return False
+        words = self.tokenizer.detokenize(text.new)
+        end = self._end(words)
+        if self._write is not None:
+            self._write_until(words, self._certain(words) if end is None else end)
+        return end is not None
+
+    def finish(self, text: Text) -> str:
+        """The words of a text that is complete; of the ids those stay that they come from."""
+        words = self.tokenizer.detokenize(text.new)
+        end = self._end(words)
+        if end is not None:
+            while text.new and len(self.tokenizer.detokenize(text.new[:-1])) >= end:
+                del text.new[-1], text.logprobs[-1]
+            words = words[:end]
+        if self._write is not None:
+            self._write_until(words, len(words))
+            self._written = 0
+        return words
+
+    def _end(self, words: str) -> int | None:
+        """Where the first of the stop words begins."""
+        return min((place for stop in self.stops if (place := words.find(stop)) >= 0), default=None)
+
+    def _certain(self, words: str) -> int:
+        """How much of the words no later token changes, and can be no beginning of a stop word."""
+        words = words.rstrip(INCOMPLETE)
+        held = (n for stop in self.stops for n in range(len(stop) - 1, 0, -1) if words.endswith(stop[:n]))
+        return len(words) - max(held, default=0)
+
+    def _write_until(self, words: str, end: int) -> None:
+        if self._write is not None and end > self._written:
+            self._write(words[self._written : end])
+            self._written = end

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from parallel_core.data.preprocess.opened import kind, opened, package
 
@@ -188,3 +188,9 @@ def parse_row(line: bytes) -> Row | UnreadableRecord:
 
 def _checked(row: Any) -> Row | UnreadableRecord:
     return row if isinstance(row, dict) else UnreadableRecord(f"must be a JSON object: is {type(row).__name__}")
+
+
+def are_messages(value: Any) -> TypeGuard[list[dict[str, str]]]:
+    """Whether it is a list, not empty, of objects with the texts "role" and "content"."""
+    listed = value if isinstance(value, list) and all(isinstance(one, dict) for one in value) else []
+    return bool(listed) and all(isinstance(one.get(key), str) for one in listed for key in ("role", "content"))

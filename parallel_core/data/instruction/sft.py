@@ -3,14 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from parallel_core.data.dataset_config import GPTDatasetConfig, Split
 from parallel_core.data.instruction.encoding import IGNORED
-from parallel_core.data.instruction.records import BadRecord, Row, UnreadableRecord, read_records
+from parallel_core.data.instruction.records import BadRecord, Row, UnreadableRecord, are_messages, read_records
 from parallel_core.data.tokenizers import MegatronTokenizer
 from parallel_core.numerics.dtypes import Array
 
@@ -90,7 +89,7 @@ def conversations(row: Row | UnreadableRecord) -> list[list[Message]]:
     if isinstance(row, UnreadableRecord):
         raise row
     messages = row.get("messages")
-    if not isinstance(messages, list) or not messages or not all(map(_is_message, messages)):
+    if not are_messages(messages):
         raise BadRecord(f"'messages' must be a list of objects with role and content: is {messages!r}"[:200])
     found: list[list[Message]] = []
     for number, message in enumerate(messages):
@@ -103,10 +102,6 @@ def conversations(row: Row | UnreadableRecord) -> list[list[Message]]:
             raise BadRecord(f"message {number}: an answer must follow a question")
         found[-1].append(message)
     return found
-
-
-def _is_message(message: Any) -> bool:
-    return isinstance(message, dict) and all(isinstance(message.get(key), str) for key in ("role", "content"))
 
 
 class ConversationRows:

@@ -4,8 +4,7 @@ import pytest
 
 from parallel_core.data.tokenizers import MegatronTokenizer
 from parallel_core.data.tokenizers.base import Facts
-from pynative.generation.decoded import Decoded
-from pynative.generation.texts import Text
+from pynative.generation.texts import Decoded, Text
 
 
 class Bytes(MegatronTokenizer):

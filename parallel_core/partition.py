@@ -1,11 +1,13 @@
 """Layers to pipeline chunks: which stage owns which layers.
 
-Layers are numbered chunk after chunk, and within a chunk stage after stage, as a micro-batch goes through them.
+Layers are numbered in the order in which a micro-batch goes through the chunks (`schedules.Placement`).
 """
 
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from typing import Any, Protocol
+
+from parallel_core.schedules.actions import Placement
 
 
 class PipelineSizes(Protocol):
@@ -22,6 +24,10 @@ class PipelineSizes(Protocol):
     account_for_embedding_in_pipeline_split: bool
     account_for_loss_in_pipeline_split: bool
 
+    @property
+    def placement(self) -> Placement:
+        """Which stage has which chunk."""
+
 
 class ModelSizes(Protocol):
     """What a ModelConfig says of the layers."""
@@ -35,12 +41,14 @@ def chunk_layers(model_config: ModelSizes, parallel_config: PipelineSizes) -> li
     From `--num-layer-list`, or an even share of each chunk and `offset`; else a stage's layers (`stage_budgets`) are
     divided evenly over its chunks. Layers that do nothing (`--noop-layers`) are counted and numbered as any other.
     """
-    stages = parallel_config.pipeline_model_parallel_size
     counts = chunk_counts(model_config.num_layers, parallel_config)
     flat = [count for row in counts for count in row]
     assert sum(flat) == model_config.num_layers, f"{counts} for {model_config.num_layers} layers"
-    owned = [range(start, stop) for start, stop in pairwise(accumulate(flat, initial=0))]
-    return [owned[start : start + stages] for start in range(0, len(owned), stages)]
+    placement = parallel_config.placement
+    visited = [placement.place(virtual) for virtual in range(len(flat))]
+    starts = accumulate((counts[chunk][stage] for stage, chunk in visited), initial=0)
+    owned = {place: range(*ends) for place, ends in zip(visited, pairwise(starts), strict=True)}
+    return [[owned[stage, chunk] for stage in range(placement.stages)] for chunk in range(placement.chunks)]
 
 
 def chunk_counts(num_layers: int, parallel: PipelineSizes) -> list[list[int]]:

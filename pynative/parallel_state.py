@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import TypeVar
 
 from parallel_core.config import AllConfig, ParallelConfig
+from parallel_core.schedules.actions import Placement
 from parallel_core.sharding import Coordinates
 from parallel_core.topology import KINDS, Topology
 from pynative.collectives import Backend, Group, connect
@@ -24,6 +25,8 @@ class _State:
     backend: Backend
     topology: Topology
     virtual_size: int | None = None
+    folded: bool = False
+    """Whether every other chunk goes the way back (`schedules.Placement`)."""
     config: AllConfig | None = None
     ranks: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
@@ -105,7 +108,7 @@ def initialize_from_config(config: ParallelConfig, backend: Backend) -> None:
     _check_begin(virtual_size, config.pipeline_model_parallel_size)
     topology = Topology.of(config, world_size=backend.world_size, order=config.rank_order)
     _begin(backend, topology, virtual_size)
-    _current().config = config.all_config
+    _current().config, _current().folded = config.all_config, config.placement.folded
 
 
 def model_parallel_is_initialized() -> bool:
@@ -332,8 +335,10 @@ def is_pipeline_first_stage(ignore_virtual: bool = False) -> bool:
 
 def is_pipeline_last_stage(ignore_virtual: bool = False) -> bool:
     """Whether the chunk at hand (or, with ignore_virtual, any chunk of this rank) computes the loss."""
-    is_last_chunk = ignore_virtual or get_step_position().chunk == (_current().virtual_size or 1) - 1
-    return is_last_chunk and get_pipeline_model_parallel_rank() == get_pipeline_model_parallel_world_size() - 1
+    state = _current()
+    stages = get_pipeline_model_parallel_world_size()
+    stage, chunk = Placement(stages, state.virtual_size or 1, state.folded).last
+    return get_pipeline_model_parallel_rank() == stage and (ignore_virtual or get_step_position().chunk == chunk)
 
 
 def is_hybrid_cp() -> bool:

@@ -79,9 +79,9 @@ FLOORS = {
     ),
     "parallel_core": (
         {"batch_sizes", "findings", "messages", "numerics", "strictness"},
-        {"partition", "sharding"},
-        {"buffers", "initial_values", "operations", "recompute", "sampling", "sizes", "system"},
-        {"context", "schedules"},
+        {"sharding", "system"},
+        {"buffers", "initial_values", "operations", "recompute", "sampling", "schedules", "sizes"},
+        {"context", "partition"},
         {"config"},
         {"attention", "batch", "moe", "optimizer", "topology", "trace"},
         {"blocks", "data", "step_figures"},

@@ -100,8 +100,7 @@ class Chunk(Block):
 def chunk_of(config: ModelConfig, stage: int, chunk: int = 0, ends: tuple[bool, bool] | None = None) -> Chunk:
     """The blocks of one of a pipeline stage's chunks. ends: whether it begins and whether it ends the model, if that is
     not to follow from its place."""
-    layout = chunk_layers(config, config.parallel_config)
-    first, last = ends or (stage == chunk == 0, (chunk, stage) == (len(layout) - 1, len(layout[-1]) - 1))
+    first, last = ends or (stage == chunk == 0, (stage, chunk) == config.parallel_config.placement.last)
     embedding, mtp = Embedding.of(config), _further_layers(config) if last else None
     copy, tied = SharedEmbedding(embedding.word_embeddings), not config.untie_embeddings_and_output_weights
     final_norm = Norm.of(config) if last and config.use_final_norm else None

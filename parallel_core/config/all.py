@@ -12,7 +12,9 @@ from parallel_core.config.base import Unjudged, complain, judge
 from parallel_core.config.rules import RULES
 from parallel_core.config.sections import Sections
 from parallel_core.findings import Finding
-from parallel_core.partition import virtual_stages
+from parallel_core.partition import is_nested, virtual_stages
+from parallel_core.schedules.folded import CHUNKS
+from parallel_core.schedules.generators import FOLDED
 
 
 @dataclass(kw_only=True)
@@ -55,6 +57,8 @@ class AllConfig(Sections):
     def _derive(self) -> None:
         data, parallel, schedule = self.dataset_config, self.parallel_config, self.optimizer_config
         layers = self.model_config.num_layers
+        if parallel.pipeline_schedule in FOLDED and not is_nested(parallel.num_layer_list):
+            parallel.fill("virtual_pipeline_model_parallel_size", lambda: CHUNKS)
         parallel.fill("virtual_pipeline_model_parallel_size", lambda: virtual_stages(layers, parallel))
         data.fill(
             "global_batch_size",

@@ -8,6 +8,8 @@ from parallel_core.config.base import Config, option, section, sibling
 from parallel_core.config.fused import NOTHING_FUSED, FusedOperators
 from parallel_core.config.recompute import STAGE_NAMES, RecomputeConfig
 from parallel_core.findings import Finding
+from parallel_core.schedules.actions import Placement
+from parallel_core.schedules.generators import FOLDED, GENERATORS, SPLIT
 from parallel_core.sizes import (
     CONTEXT_PARALLEL_ALGORITHMS,
     RANK_ORDERS,
@@ -77,9 +79,7 @@ class ParallelConfig(Config):
     """Count the output layer as a layer when layers are divided."""
     rank_order: str = option("--use-tp-pp-dp-mapping", RANK_ORDERS[0], choices=RANK_ORDERS)
     """Which neighbours share what: the first named varies fastest over ranks."""
-    pipeline_schedule: str | None = option(
-        "--pipeline-schedule", None, choices=("gpipe", "1f1b", "interleaved", "zb-h1")
-    )
+    pipeline_schedule: str | None = option("--pipeline-schedule", None, choices=tuple(GENERATORS))
     """Order of the pipeline's work; 1f1b, or interleaved with virtual stages, if not given."""
 
     device_target: str | None = option("--device-target", None, choices=("CPU", "Ascend"))
@@ -137,7 +137,7 @@ class ParallelConfig(Config):
     def drops_outputs_on_cpu(self) -> bool:
         """Whether that is so on a CPU: with the operators that are the default there. A schedule that puts weight
         gradients off would hold the results until then."""
-        return self.device_target != "Ascend" and self.kernels != "ops" and self.schedule_name != "zb-h1"
+        return self.device_target != "Ascend" and self.kernels != "ops" and self.schedule_name not in SPLIT
 
     @property
     def schedule_name(self) -> str:
@@ -145,6 +145,11 @@ class ParallelConfig(Config):
         if self.pipeline_schedule is not None:
             return self.pipeline_schedule
         return "interleaved" if self.chunks > 1 else "1f1b"
+
+    @property
+    def placement(self) -> Placement:
+        """Which stage has which chunk of the model."""
+        return Placement(self.pipeline_model_parallel_size, self.chunks, self.schedule_name in FOLDED)
 
     @property
     def num_distributed_optimizer_instances(self) -> int:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from parallel_core.config import AllConfig
 from parallel_core.costs.stage import StagePlan
-from parallel_core.schedules import GENERATORS, Backward, Exchange, Forward, WeightGrad, communicate
+from parallel_core.schedules import GENERATORS, Backward, Exchange, Forward, Placement, WeightGrad, communicate
 from parallel_core.schedules.actions import Action, Compute
 
 
@@ -41,11 +41,11 @@ class Moment(NamedTuple):
 def moments(plan: StagePlan, kept: Sequence[int], in_backward: Sequence[int]) -> Iterator[Moment]:
     """The stage's computations in order. kept, in_backward: of a micro-batch in each chunk, bytes that it keeps from
     its forward, and the most while its backward runs."""
-    config, chunks = plan.config, plan.chunks
+    config = plan.config
     parallel = config.parallel_config
     group_size = parallel.microbatch_group_size_per_virtual_pipeline_stage
-    stages, micro_batches = parallel.pipeline_model_parallel_size, enough_micro_batches(config)
-    actions = _schedule(parallel.schedule_name, stages, micro_batches, len(chunks), group_size)[plan.stage]
+    micro_batches = enough_micro_batches(config)
+    actions = _schedule(parallel.schedule_name, parallel.placement, micro_batches, group_size)[plan.stage]
     last = WeightGrad if any(isinstance(action, WeightGrad) for action in actions) else Backward
     hidden_states, now = hidden_state_bytes(plan), 0
     for action, messages in _with_messages(actions):
@@ -68,9 +68,10 @@ def enough_micro_batches(config: AllConfig) -> int:
 
 
 @lru_cache(maxsize=1)
-def _schedule(name: str, stages: int, micro_batches: int, chunks: int, group_size: int) -> list[list[Action]]:
+def _schedule(name: str, placement: Placement, micro_batches: int, group_size: int | None) -> list[list[Action]]:
     """Made once where somebody asks about all stages of a pipeline."""
-    return communicate(GENERATORS[name](stages, micro_batches, chunks, group_size), chunks)
+    computes = GENERATORS[name](placement.stages, micro_batches, placement.chunks, group_size)
+    return communicate(computes, placement)
 
 
 def _with_messages(actions: Sequence[Action]) -> Iterator[tuple[Compute, int]]:

@@ -62,14 +62,17 @@ OTHER_SUMS = {"tp": "partial gradients", "expert-tp": "partial gradients", "embe
 
 def pipeline(plan: StagePlan) -> Iterator[Message]:
     """Of a micro-batch, hidden states to the next chunk and gradients to the one before; the very last and very first
-    have none. With --variable-seq-lengths each goes after a message with its three sizes."""
+    have none, nor has what stays on the stage. With --variable-seq-lengths each goes after a message with its sizes."""
     parallel, micro_batch, model = plan.config.parallel_config, plan.micro_batch, plan.config.model_config
-    stages, chunks = parallel.pipeline_model_parallel_size, parallel.virtual_pipeline_model_parallel_size or 1
+    placement = parallel.placement
+    virtual = [placement.virtual(plan.stage, chunk) for chunk in range(placement.chunks)]
     hidden_states = micro_batch.tokens_between * model.hidden_size * micro_batch.residual_item_size
     for size in [hidden_states] + [3 * INT32] * parallel.variable_seq_lengths:
-        for backward, end in ((False, stages - 1), (True, 0)):
-            for one in message("pp", "send", size, stages, "pipeline", backward):
-                yield one.times(chunks - (plan.stage == end))
+        for backward, along in ((False, 1), (True, -1)):
+            ends = [number + along for number in virtual if 0 <= number + along < placement.stages * placement.chunks]
+            sent = sum(placement.place(end)[0] != plan.stage for end in ends)
+            for one in message("pp", "send", size, placement.stages, "pipeline", backward):
+                yield one.times(sent)
 
 
 def gradients(plan: StagePlan) -> Iterator[Message]:

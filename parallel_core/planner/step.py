@@ -176,7 +176,7 @@ def _length(plan: StagePlan, times: StageTimes, chunks: int, period: float) -> t
     parallel, few = config.parallel_config, enough_micro_batches(config)
     group_size = parallel.microbatch_group_size_per_virtual_pipeline_stage
     computes = GENERATORS[parallel.schedule_name](parallel.pipeline_model_parallel_size, few, chunks, group_size)
-    timeline = simulate(computes, times, chunks)
+    timeline = simulate(computes, times, parallel.placement)
     return timeline, float(timeline.length) + (config.dataset_config.micro_batch_num - few) * period
 
 

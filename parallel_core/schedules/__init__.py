@@ -5,16 +5,29 @@ proves the result; `pynative.pipeline_parallel.runner` executes it. `simulate` s
 `python -m parallel_core.schedules --help`.
 """
 
-from parallel_core.schedules.actions import Backward, Exchange, Forward, Transfer, WeightGrad
+from parallel_core.schedules.actions import Backward, Exchange, Forward, Placement, Transfer, WeightGrad
 from parallel_core.schedules.check import check
 from parallel_core.schedules.communicate import communicate
-from parallel_core.schedules.generators import GENERATORS, forward_only, gpipe, interleaved, one_f_one_b, zb_h1
+from parallel_core.schedules.folded import zb_v
+from parallel_core.schedules.generators import (
+    FOLDED,
+    GENERATORS,
+    SPLIT,
+    forward_only,
+    gpipe,
+    interleaved,
+    one_f_one_b,
+    zb_h1,
+)
 
 __all__ = [
+    "FOLDED",
     "GENERATORS",
+    "SPLIT",
     "Backward",
     "Exchange",
     "Forward",
+    "Placement",
     "Transfer",
     "WeightGrad",
     "check",
@@ -24,4 +37,5 @@ __all__ = [
     "interleaved",
     "one_f_one_b",
     "zb_h1",
+    "zb_v",
 ]

@@ -9,9 +9,11 @@ from typing import Any
 
 from parallel_core.findings import Finding, Setting
 from parallel_core.schedules import draw
+from parallel_core.schedules.actions import Placement
 from parallel_core.schedules.check import check
 from parallel_core.schedules.communicate import communicate
-from parallel_core.schedules.generators import GENERATORS
+from parallel_core.schedules.folded import CHUNKS
+from parallel_core.schedules.generators import FOLDED, GENERATORS, SPLIT
 from parallel_core.schedules.limits import Asked, refusals
 from parallel_core.schedules.simulate import Timeline, Times, simulate
 from parallel_core.system.command_line import command_line
@@ -31,7 +33,7 @@ def duration(text: str) -> Fraction:
 _SIZES: dict[str, dict[str, Any]] = {
     "--stages --pipeline-model-parallel-size": {"required": True, "metavar": "P", "help": "stages of the pipeline"},
     "--micro-batches --micro-batch-num": {"required": True, "metavar": "M", "help": "micro-batches of a step"},
-    "--chunks --virtual-pipeline-model-parallel-size": {"default": 1, "metavar": "V", "help": "virtual stages"},
+    "--chunks --virtual-pipeline-model-parallel-size": {"metavar": "V", "help": "virtual stages"},
     "--group-size --microbatch-group-size-per-virtual-pipeline-stage": {"metavar": "N", "help": "of interleaving"},
 }
 """The names of a size -> how it is read."""
@@ -63,7 +65,7 @@ def faults(args: Namespace) -> Iterator[Finding]:
             yield Finding(f"--{name}", getattr(args, name), "must be above 0", "raise it")
     if args.transfer < 0:
         yield Finding("--transfer", args.transfer, "must be at least 0", "raise it")
-    if args.schedule == "zb-h1" and args.weight >= args.backward:
+    if args.schedule in SPLIT and args.weight >= args.backward:
         rule = f"is a part of --backward {args.backward}, so must be below it"
         yield Finding("--weight", args.weight, rule, "lower it")
 
@@ -100,13 +102,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Draw, print, and write the files that were asked for; exits with 2 and the reasons if that cannot be."""
     command = parser()
     args = command.parse_args(arguments)
+    if args.chunks is None:
+        args.chunks = CHUNKS if args.schedule in FOLDED else 1
     wrong = list(faults(args)) or list(misfits(args))
     if wrong:
         command.error("\n".join(map(str, wrong)))
     computes = GENERATORS[args.schedule](args.stages, args.micro_batches, args.chunks, args.group_size)
-    kept = check(communicate(computes, args.chunks), args.micro_batches, args.chunks)
+    placement = Placement(args.stages, args.chunks, args.schedule in FOLDED)
+    kept = check(communicate(computes, placement), args.micro_batches, placement)
     times = Times(args.forward, args.backward, args.weight, args.transfer)
-    timeline = simulate(computes, times, args.chunks)
+    timeline = simulate(computes, times, placement)
     sys.stdout.write(report(args, timeline, kept))
     title = f"{args.schedule}, {args.stages} stages, {args.micro_batches} micro-batches: bubble {timeline.bubble}"
     try:

@@ -1,8 +1,5 @@
 """What a stage does: compute actions, the exchanges between them, and who needs whose result.
 
-Chunk c of stage s is virtual stage c * p + s of a pipeline of p stages, as in Megatron: the last stage hands chunk c
-over to chunk c + 1 of the first.
-
 A large pipeline has a million transfers, so those are tuples, the cheapest of values.
 """
 
@@ -61,26 +58,53 @@ class Exchange(NamedTuple):
 Action = Forward | Backward | WeightGrad | Exchange
 
 
-def consumer(action: Compute, stage: int, stages: int, chunks: int) -> tuple[Compute, int] | None:
+class Placement(NamedTuple):
+    """Which stage has which part of the model: in the order in which a micro-batch visits them, virtual stages.
+
+    Chunk c of stage s is virtual stage c p + s of a pipeline of p stages, as in Megatron: the last stage hands chunk c
+    over to chunk c + 1 of the first. In a folded pipeline every other chunk goes the way back, stage s has
+    c p + p-1-s: a stage hands over to itself at the ends, and with two chunks the first stage has both ends of the
+    model (the V of Qi et al., "Pipeline Parallelism with Controllable Memory", 2024).
+    """
+
+    stages: int
+    chunks: int = 1
+    folded: bool = False
+
+    def virtual(self, stage: int, chunk: int) -> int:
+        """The number of a chunk's virtual stage."""
+        backwards = self.folded and chunk % 2
+        return chunk * self.stages + (self.stages - 1 - stage if backwards else stage)
+
+    def place(self, virtual: int) -> tuple[int, int]:
+        """(stage, chunk) of a virtual stage."""
+        chunk, along = divmod(virtual, self.stages)
+        return (self.stages - 1 - along if self.folded and chunk % 2 else along), chunk
+
+    @property
+    def last(self) -> tuple[int, int]:
+        """(stage, chunk) that has the loss."""
+        return self.place(self.stages * self.chunks - 1)
+
+
+def consumer(action: Compute, stage: int, placement: Placement) -> tuple[Compute, int] | None:
     """What needs the result of `action` of `stage`, and the stage that runs it; none where the way ends."""
-    return _moved(action, stage, stages, chunks, 1)
+    return _moved(action, stage, placement, 1)
 
 
-def producer(action: Compute, stage: int, stages: int, chunks: int) -> tuple[Compute, int] | None:
+def producer(action: Compute, stage: int, placement: Placement) -> tuple[Compute, int] | None:
     """What makes the input of `action` of `stage`, and the stage that runs it; none where the way starts."""
-    return _moved(action, stage, stages, chunks, -1)
+    return _moved(action, stage, placement, -1)
 
 
-def _moved(action: Compute, stage: int, stages: int, chunks: int, along: int) -> tuple[Compute, int] | None:
+def _moved(action: Compute, stage: int, placement: Placement, along: int) -> tuple[Compute, int] | None:
     if isinstance(action, WeightGrad):
         return None
-    peer = stage + (along if isinstance(action, Forward) else -along)
-    if 0 <= peer < stages:
-        return action, peer
-    chunk = action.chunk + (1 if peer == stages else -1)
-    if not 0 <= chunk < chunks:
+    virtual = placement.virtual(stage, action.chunk) + (along if isinstance(action, Forward) else -along)
+    if not 0 <= virtual < placement.stages * placement.chunks:
         return None
-    return type(action)(action.micro_batch, chunk), peer % stages
+    peer, chunk = placement.place(virtual)
+    return (action if chunk == action.chunk else type(action)(action.micro_batch, chunk)), peer
 
 
 def input_of(action: Backward | WeightGrad) -> Compute:

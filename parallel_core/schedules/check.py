@@ -10,6 +10,7 @@ from parallel_core.schedules.actions import (
     Backward,
     Exchange,
     Forward,
+    Placement,
     WeightGrad,
     consumer,
     input_of,
@@ -87,7 +88,11 @@ def _exchanges(schedule: Sequence[Sequence[Action]]) -> list[list[Exchange]]:
 
 
 def check(
-    schedule: Sequence[Sequence[Action]], micro_batches: int, chunks: int = 1, *, backward: bool = True
+    schedule: Sequence[Sequence[Action]],
+    micro_batches: int,
+    placement: Placement | None = None,
+    *,
+    backward: bool = True,
 ) -> list[int]:
     """Raise AssertionError unless the schedule is right; give the most activations that each stage keeps.
 
@@ -96,9 +101,10 @@ def check(
     needed; sends match receives in order between any two stages; no deadlock even if an exchange waits for all its
     partners. An activation is that of one micro-batch in one chunk, kept until its last gradient.
     """
-    _each_action_once(schedule, micro_batches, chunks, backward)
+    placement = placement or Placement(len(schedule))
+    _each_action_once(schedule, micro_batches, placement.chunks, backward)
     for stage, actions in enumerate(schedule):
-        _inputs_come_first(stage, actions, len(schedule), chunks)
+        _inputs_come_first(stage, actions, placement)
     sends_match_receives(schedule)
     exchanges_end(schedule)
     return [max(kept(actions), default=0) for actions in schedule]
@@ -132,7 +138,7 @@ def _each_action_once(schedule: Sequence[Sequence[Action]], micro_batches: int, 
         )
 
 
-def _inputs_come_first(stage: int, actions: Sequence[Action], stages: int, chunks: int) -> None:
+def _inputs_come_first(stage: int, actions: Sequence[Action], placement: Placement) -> None:
     done: set[Action] = set()
     unsent: set[Action] = set()
     arrived: set[Action] = set()
@@ -141,13 +147,16 @@ def _inputs_come_first(stage: int, actions: Sequence[Action], stages: int, chunk
             for send in action.sends:
                 assert send.produced in unsent, f"stage {stage} sends {send} before it was made, or twice"
                 unsent.remove(send.produced)
-                assert consumer(send.produced, stage, stages, chunks) == (send.consumed, send.peer), (
+                assert consumer(send.produced, stage, placement) == (send.consumed, send.peer), (
                     f"stage {stage} sends {send}, which is not needed there"
                 )
             arrived.update(receive.consumed for receive in action.receives)
             continue
-        if producer(action, stage, stages, chunks) is not None:
-            assert action in arrived, f"stage {stage} runs {action} before its input was received"
+        source = producer(action, stage, placement)
+        if source is not None:
+            made, peer = source
+            is_there = made in done if peer == stage else action in arrived
+            assert is_there, f"stage {stage} runs {action} before its input was received"
         if not isinstance(action, Forward):
             assert input_of(action) in done, f"stage {stage} runs {action} before {input_of(action)}"
         done.add(action)

@@ -4,17 +4,20 @@ import gc
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from parallel_core.schedules.actions import Action, Compute, Exchange, Transfer, consumer, producer
+from parallel_core.schedules.actions import Action, Compute, Exchange, Placement, Transfer, consumer, producer
 
 
-def communicate(computes: Sequence[Sequence[Compute]], chunks: int = 1) -> list[list[Action]]:
+def communicate(computes: Sequence[Sequence[Compute]], placement: Placement | None = None) -> list[list[Action]]:
     """The schedule with one `Exchange` where, between two computations, something leaves or arrives.
 
     The stages are played in lock-step, every computation one tick long. At the end of a tick each stage is between two
     computations; what was made in that tick is exchanged there, by its maker and by its receiver. So all stages go
-    through the exchanges in one order, that of the ticks, and cannot wait for each other in a circle.
+    through the exchanges in one order, that of the ticks, and cannot wait for each other in a circle. What a stage
+    hands over to itself is there at once.
+
+    placement: of the chunks; one for each stage if not given.
     """
-    lock_step = _LockStep(computes, chunks)
+    lock_step = _LockStep(computes, placement or Placement(len(computes)))
     with _collector_paused():
         while lock_step.tick():
             pass
@@ -24,9 +27,9 @@ def communicate(computes: Sequence[Sequence[Compute]], chunks: int = 1) -> list[
 class _LockStep:
     """All stages, one tick at a time."""
 
-    def __init__(self, computes: Sequence[Sequence[Compute]], chunks: int) -> None:
+    def __init__(self, computes: Sequence[Sequence[Compute]], placement: Placement) -> None:
         self.actions: list[list[Action]] = [[] for _ in computes]
-        self._chunks = chunks
+        self._placement = placement
         self._left = [list(reversed(own)) for own in computes]
         self._arrived: list[set[Compute]] = [set() for _ in computes]
 
@@ -41,14 +44,18 @@ class _LockStep:
         for stage, left in enumerate(self._left):
             if not left:
                 continue
-            if left[-1] not in self._arrived[stage] and producer(left[-1], stage, stages, self._chunks):
+            if left[-1] not in self._arrived[stage] and producer(left[-1], stage, self._placement):
                 continue
             action = left.pop()
             computed = True
             self.actions[stage].append(action)
-            target = consumer(action, stage, stages, self._chunks)
-            if target is not None:
-                needs, peer = target
+            target = consumer(action, stage, self._placement)
+            if target is None:
+                continue
+            needs, peer = target
+            if peer == stage:
+                self._arrived[stage].add(needs)
+            else:
                 sends[stage] = (Transfer(action, needs, peer),)
                 receives[peer] += (Transfer(action, needs, stage),)
         assert computed, f"each stage waits for another before {[left[-1:] for left in self._left]}"

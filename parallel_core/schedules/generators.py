@@ -5,6 +5,7 @@ from itertools import chain
 from typing import Protocol
 
 from parallel_core.schedules.actions import Backward, Compute, Forward, WeightGrad
+from parallel_core.schedules.folded import zb_v
 
 
 class Generator(Protocol):
@@ -112,5 +113,12 @@ GENERATORS: dict[str, Generator] = {
     "1f1b": one_f_one_b,
     "interleaved": interleaved,
     "zb-h1": zb_h1,
+    "zb-v": zb_v,
 }
 """By the names that `--pipeline-schedule` takes."""
+
+SPLIT = frozenset({"zb-h1", "zb-v"})
+"""Those with weight gradients as computations of their own."""
+
+FOLDED = frozenset({"zb-v"})
+"""Those whose every other chunk goes the way back."""

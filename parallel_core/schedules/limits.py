@@ -4,6 +4,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from parallel_core.findings import Finding, Setting
+from parallel_core.schedules.folded import CHUNKS
+from parallel_core.schedules.generators import FOLDED
 
 
 class Asked(NamedTuple):
@@ -20,12 +22,23 @@ def refusals(
     name: str, stages: int, micro_batches: int, chunks: int, group_size: int | None, asked: Asked
 ) -> Iterator[Finding]:
     """What does not go together."""
-    if name == "interleaved":
+    if name in FOLDED:
+        yield from _of_folded(stages, chunks, group_size, asked)
+    elif name == "interleaved":
         yield from _of_interleaved(stages, micro_batches, chunks, group_size, asked)
     elif chunks > 1:
         yield asked.chunks.breaks(f"needs the interleaved schedule, not {asked.schedule}", "change one of them")
     elif group_size is not None:
         yield asked.group_size.breaks("needs virtual stages, of which there are none", "leave it out")
+
+
+def _of_folded(stages: int, chunks: int, group_size: int | None, asked: Asked) -> Iterator[Finding]:
+    if stages < 2:
+        yield asked.schedule.breaks(f"needs 2 or more stages, not {asked.stages}", "raise that or leave this out")
+    elif chunks != CHUNKS:
+        yield asked.chunks.breaks(f"must be {CHUNKS} with {asked.schedule}, which folds the pipeline", "leave it out")
+    if group_size is not None:
+        yield asked.group_size.breaks(f"is of the interleaved schedule, not of {asked.schedule}", "leave it out")
 
 
 def _of_interleaved(

@@ -6,7 +6,7 @@ from fractions import Fraction
 from functools import cached_property
 from typing import NamedTuple, Protocol
 
-from parallel_core.schedules.actions import Backward, Compute, Forward, WeightGrad, producer
+from parallel_core.schedules.actions import Backward, Compute, Forward, Placement, WeightGrad, producer
 from parallel_core.schedules.check import kept
 
 Time = int | Fraction | float
@@ -96,12 +96,14 @@ class Timeline:
         return [(span.start, count) for span, count in zip(spans, kept([s.action for s in spans]), strict=True)]
 
 
-def simulate(computes: Sequence[Sequence[Compute]], times: Durations | None = None, chunks: int = 1) -> Timeline:
+def simulate(
+    computes: Sequence[Sequence[Compute]], times: Durations | None = None, placement: Placement | None = None
+) -> Timeline:
     """Run each stage's list in order, each action as soon as the stage is free and its input has arrived.
 
     Raises AssertionError if stages wait for each other for ever.
     """
-    play = _Play(computes, times or Times(), chunks)
+    play = _Play(computes, times or Times(), placement or Placement(len(computes)))
     while any([play.advance(stage) for stage in range(len(computes))]):
         pass
     stuck = [own[len(done)] for own, done in zip(computes, play.spans, strict=True) if len(done) < len(own)]
@@ -112,8 +114,8 @@ def simulate(computes: Sequence[Sequence[Compute]], times: Durations | None = No
 class _Play:
     """All stages, each as far as its inputs let it."""
 
-    def __init__(self, computes: Sequence[Sequence[Compute]], times: Durations, chunks: int) -> None:
-        self._computes, self._times, self._chunks = computes, times, chunks
+    def __init__(self, computes: Sequence[Sequence[Compute]], times: Durations, placement: Placement) -> None:
+        self._computes, self._times, self._placement = computes, times, placement
         self._split = any(isinstance(action, WeightGrad) for actions in computes for action in actions)
         self._made: list[dict[Compute, Time]] = [{} for _ in computes]
         self.spans: list[list[TimedAction]] = [[] for _ in computes]
@@ -128,16 +130,18 @@ class _Play:
             if arrival is None:
                 break
             start = max(spans[-1].stop, arrival) if spans else arrival
-            stop = start + self._times.of(action, stage, self._chunks, self._split)
+            stop = start + self._times.of(action, stage, self._placement.chunks, self._split)
             spans.append(TimedAction(action, start, stop))
             self._made[stage][action] = stop
         return len(spans) > before
 
     def _arrival(self, stage: int, action: Compute) -> Time | None:
         """When the input of `action` is there; none if it has not been made."""
-        source = producer(action, stage, len(self._computes), self._chunks)
+        source = producer(action, stage, self._placement)
         if source is None:
             return 0
         needed, peer = source
         made = self._made[peer].get(needed)
-        return None if made is None else made + self._times.transfer
+        if made is None or peer == stage:
+            return made
+        return made + self._times.transfer

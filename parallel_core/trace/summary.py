@@ -114,7 +114,7 @@ def planned_bubble_share(config: AllConfig, spans: Sequence[Span], micro_batches
     computes = GENERATORS[parallel.schedule_name](stages, micro_batches, chunks, group_size)
     weight = _mean(spans, Kind.WEIGHT_GRADIENTS, chunks)
     times = Times(_mean(spans, Kind.FORWARD, chunks), _mean(spans, Kind.BACKWARD, chunks) + weight, weight)
-    timeline = simulate(computes, times, chunks)
+    timeline = simulate(computes, times, parallel.placement)
     return 1.0 - float(sum(timeline.work)) / (stages * float(timeline.length))
 
 

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from mindspore import Tensor
 
 from parallel_core.schedules import Backward, Exchange, Forward, WeightGrad
-from parallel_core.schedules.actions import Action, Compute
+from parallel_core.schedules.actions import Action, Compute, Placement, consumer
 from pynative.collectives import Handle
 from pynative.pipeline_parallel.channel import Channel
+from pynative.tape.autograd import detached
 from pynative.timers import Timers
 
 
@@ -23,14 +24,18 @@ class Plan:
     """Whether weight gradients are actions of their own."""
     completing: frozenset[Compute]
     """The last action of each chunk, with which its gradients are complete."""
+    stays: dict[Compute, Compute]
+    """What needs the results that stay on the stage."""
 
     @classmethod
-    def of(cls, actions: Sequence[Action]) -> "Plan":
+    def of(cls, actions: Sequence[Action], stage: int, placement: Placement) -> "Plan":
         """The plan of a stage's actions."""
+        targets = {a: consumer(a, stage, placement) for a in actions if not isinstance(a, Exchange)}
+        stays = {action: target[0] for action, target in targets.items() if target and target[1] == stage}
         sent = frozenset(s.produced for a in actions if isinstance(a, Exchange) for s in a.sends)
         last = {action.chunk: action for action in actions if not isinstance(action, Exchange)}
         defers = any(isinstance(action, WeightGrad) for action in actions)
-        return cls(tuple(actions), sent, defers, frozenset(last.values()))
+        return cls(tuple(actions), sent, defers, frozenset(last.values()), stays)
 
 
 COMPUTE = {Forward: "forward-compute", Backward: "backward-compute", WeightGrad: "weight-gradients-compute"}
@@ -48,12 +53,13 @@ def run(
     """
     arrivals: dict[Compute, Handle] = {}
     results: dict[Compute, Tensor] = {}
+    stayed: dict[Compute, Tensor] = {}
     for action in plan.actions:
         if isinstance(action, Exchange):
             arrivals.update(channel.exchange(action, results))
             continue
         arrival = arrivals.pop(action, None)
-        received = None
+        received = stayed.pop(action, None)
         if arrival is not None:
             with timers(RECEIVE[type(action)]):
                 received = arrival.wait()
@@ -62,4 +68,7 @@ def run(
         if action in plan.sent:
             assert result is not None, f"{action} gave nothing to send"
             results[action] = result
+        if action in plan.stays:
+            assert result is not None, f"{action} gave nothing to hand over"
+            stayed[plan.stays[action]] = detached(result)
     channel.finish()

@@ -79,7 +79,7 @@ class PipelineStep:
         generator = GENERATORS[parallel.schedule_name] if train else forward_only
         rounds = parallel.microbatch_group_size_per_virtual_pipeline_stage
         computes = generator(group.size, micro_batches, self.chunks, rounds)
-        return Plan.of(communicate(computes, self.chunks)[group.rank])
+        return Plan.of(communicate(computes, parallel.placement)[group.rank], group.rank, parallel.placement)
 
     @staticmethod
     def _enter(micro_batch: int, chunk: int) -> None:

@@ -7,6 +7,7 @@ SCHEDULES = {
     "gpipe": "--pipeline-schedule gpipe",
     "zb-h1": "--pipeline-schedule zb-h1",
     "interleaved": "--virtual-pipeline-model-parallel-size 2",
+    "zb-v": "--pipeline-schedule zb-v",
 }
 BASE = f"{TINY} --num-layers 8 --global-batch-size 16"
 

@@ -57,6 +57,24 @@ _EXCLUSIVE = {
 """A field that says how many layers a stage has -> others that say it, too."""
 
 
+def folded_pipeline_fits(config: Sections) -> Iterator[Finding]:
+    """The first stage has both ends of the model: what the ends share, or have each for itself, has no place."""
+    parallel, model = config.parallel_config, config.model_config
+    if not parallel.placement.folded:
+        return
+    schedule = Setting("--pipeline-schedule", parallel.schedule_name)
+    if not model.untie_embeddings_and_output_weights:
+        rule = "needs an output layer of its own, on the first stage beside the embedding"
+        yield schedule.breaks(rule, "add --untie-embeddings-and-output-weights")
+    if model.multi_token_prediction.depths:
+        rule = f"does not go with --mtp-num-layers {model.multi_token_prediction.depths}"
+        yield schedule.breaks(rule, "use zb-h1, or leave one out")
+    for name in (*_DIVIDED, *_COUNTED, "standalone_embedding_stage"):
+        if getattr(parallel, name):
+            rule = f"is of pipelines that end on the last stage, unlike {schedule}"
+            yield parallel.breaks(name, rule, "leave it out")
+
+
 def one_way_to_split(config: Sections) -> Iterator[Finding]:
     parallel = config.parallel_config
     for earlier, others in _EXCLUSIVE.items():

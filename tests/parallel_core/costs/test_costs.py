@@ -134,6 +134,7 @@ LAYOUTS = [
     (4, f"{TP2_SP} {PP2}", ""),
     (2, f"{PP2} --virtual-pipeline-model-parallel-size 2 --num-layers 4", ""),
     (2, f"{PP2} --pipeline-schedule zb-h1", FAMILIES["llama"]),
+    (2, f"{PP2} --pipeline-schedule zb-v --num-layers 4 --untie-embeddings-and-output-weights", ""),
     (2, f"{PP2} --variable-seq-lengths", FAMILIES["llama"]),
     (2, f"{PP2} --num-layers 4 --noop-layers 3", ""),
     (2, f"{PP2} --standalone-embedding-stage", "--untie-embeddings-and-output-weights"),

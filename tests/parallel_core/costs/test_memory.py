@@ -92,6 +92,7 @@ LAYOUTS = [
     (1, "gpt", "--lora-r 8 --lora-target-modules linear_qkv"),
     (2, "llama", f"{PP2} --virtual-pipeline-model-parallel-size 2 --bf16"),
     (2, "gpt", f"{PP2} --pipeline-schedule zb-h1"),
+    (2, "gpt", f"{PP2} --pipeline-schedule zb-v --untie-embeddings-and-output-weights"),
     (2, "gpt", f"{PP2} --pipeline-schedule gpipe --recompute [1,2]"),
 ]
 

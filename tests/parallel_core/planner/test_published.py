@@ -8,7 +8,7 @@ import pytest
 
 from mapping.plan import plan_of
 from parallel_core.planner import Plan
-from parallel_core.schedules import GENERATORS
+from parallel_core.schedules import GENERATORS, Placement
 from parallel_core.schedules.simulate import Times, simulate
 from tests.support.assets import asset
 
@@ -69,7 +69,8 @@ def test_bubbles_of_published_schedules(row):
     if schedule == "interleaved":
         chunks = 4 if "6.2B" in row["id"] else LAYERS_OF_STAGE[row["stages"]]
     times = Times(forward, inputs + weight, weight, transfer)
-    length = float(simulate(GENERATORS[schedule](stages, micro_batches, chunks), times, chunks).length)
+    computes = GENERATORS[schedule](stages, micro_batches, chunks)
+    length = float(simulate(computes, times, Placement(stages, chunks)).length)
     bubble = (length - micro_batches * (forward + inputs + weight)) / length
     published_rate = float(row["bubble_rate"])
     assert abs(bubble - published_rate) <= (0.05 * published_rate if chunks > 1 else 0.00006)

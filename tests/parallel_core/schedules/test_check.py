@@ -4,7 +4,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parallel_core.schedules import GENERATORS, Backward, Exchange, Forward, Transfer, WeightGrad, check, communicate
+from parallel_core.schedules import (
+    FOLDED,
+    GENERATORS,
+    Backward,
+    Exchange,
+    Forward,
+    Placement,
+    Transfer,
+    WeightGrad,
+    check,
+    communicate,
+)
 
 
 def send(action, peer) -> Exchange:
@@ -53,23 +64,24 @@ SCHEDULES = [
     ("zb-h1", 4, 6, 1),
     ("interleaved", 2, 4, 2),
     ("interleaved", 3, 6, 3),
+    ("zb-v", 3, 4, 2),
 ]
 
 
 @given(st.data())
 def test_no_action_can_be_left_out(data):
     """Drop any one action of any stage, computation or exchange."""
-    schedule, micro_batches, chunks = built(data)
+    schedule, micro_batches, placement = built(data)
     actions = data.draw(st.sampled_from(schedule))
     actions.pop(data.draw(st.integers(0, len(actions) - 1)))
     with pytest.raises(AssertionError):
-        check(schedule, micro_batches, chunks)
+        check(schedule, micro_batches, placement)
 
 
 @given(st.data())
 def test_no_transfer_can_be_left_out(data):
     """Drop any one send or receive of any exchange."""
-    schedule, micro_batches, chunks = built(data)
+    schedule, micro_batches, placement = built(data)
     actions = data.draw(st.sampled_from(schedule))
     place = data.draw(st.sampled_from([i for i, action in enumerate(actions) if isinstance(action, Exchange)]))
     exchange = actions[place]
@@ -80,18 +92,18 @@ def test_no_transfer_can_be_left_out(data):
         tuple(t for i, t in enumerate(exchange.receives) if i + sides != dropped),
     )
     with pytest.raises(AssertionError):
-        check(schedule, micro_batches, chunks)
+        check(schedule, micro_batches, placement)
 
 
 @given(st.data())
 def test_no_result_can_be_sent_early_and_no_input_received_late(data):
     """Swap a computation with the exchange beside it that sends its result or receives its input."""
-    schedule, micro_batches, chunks = built(data)
+    schedule, micro_batches, placement = built(data)
     actions = data.draw(st.sampled_from(schedule))
     place = data.draw(st.sampled_from([i for i in range(len(actions) - 1) if depends(actions[i], actions[i + 1])]))
     actions[place], actions[place + 1] = actions[place + 1], actions[place]
     with pytest.raises(AssertionError):
-        check(schedule, micro_batches, chunks)
+        check(schedule, micro_batches, placement)
 
 
 def depends(first, second) -> bool:
@@ -101,7 +113,8 @@ def depends(first, second) -> bool:
     return first in sends or second in receives
 
 
-def built(data) -> tuple[list[list], int, int]:
-    """(a right schedule, its micro-batches, its chunks)."""
+def built(data) -> tuple[list[list], int, Placement]:
+    """(a right schedule, its micro-batches, where its chunks are)."""
     name, stages, micro_batches, chunks = data.draw(st.sampled_from(SCHEDULES))
-    return communicate(GENERATORS[name](stages, micro_batches, chunks, None), chunks), micro_batches, chunks
+    placement = Placement(stages, chunks, name in FOLDED)
+    return communicate(GENERATORS[name](stages, micro_batches, chunks, None), placement), micro_batches, placement

@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import pytest
 
-from parallel_core.schedules import draw, interleaved, one_f_one_b, zb_h1
+from parallel_core.schedules import Placement, draw, interleaved, one_f_one_b, zb_h1
 from parallel_core.schedules.__main__ import main
 from parallel_core.schedules.simulate import Times, simulate
 from tests.support.assets import ROOT
@@ -30,7 +30,7 @@ def test_a_tick_divides_every_time():
 
 
 def test_chunks_are_named():
-    assert "F1.1" in draw.text(simulate(interleaved(2, 2, 2), chunks=2))
+    assert "F1.1" in draw.text(simulate(interleaved(2, 2, 2), placement=Placement(2, 2)))
 
 
 def test_svg_has_a_box_for_each_computation():
@@ -62,6 +62,7 @@ def test_the_page_shows_every_schedule():
         "1f1b",
         "interleaved",
         "zb-h1",
+        "zb-v",
     ]
 
 

@@ -8,6 +8,7 @@ from parallel_core.schedules import (
     Backward,
     Exchange,
     Forward,
+    Placement,
     Transfer,
     WeightGrad,
     check,
@@ -15,6 +16,7 @@ from parallel_core.schedules import (
     forward_only,
     interleaved,
     one_f_one_b,
+    zb_v,
 )
 
 STAGES, MICRO_BATCHES, CHUNKS = range(1, 9), range(1, 33), range(1, 5)
@@ -41,7 +43,8 @@ def test_every_size_without_chunks_is_right_and_frugal(name, stages):
 def test_every_size_of_interleaving_is_right_and_frugal(stages, chunks):
     """Whole rounds of micro-batches; a stage keeps those of its warm-up and the one it works on."""
     for micro_batches in range(stages, 33, stages):
-        kept = check(communicate(interleaved(stages, micro_batches, chunks), chunks), micro_batches, chunks)
+        placement = Placement(stages, chunks)
+        kept = check(communicate(interleaved(stages, micro_batches, chunks), placement), micro_batches, placement)
         warm_up = [2 * (stages - 1 - stage) + (chunks - 1) * stages for stage in range(stages)]
         assert kept == [min(before + 1, micro_batches * chunks) for before in warm_up], micro_batches
 
@@ -52,7 +55,17 @@ def test_interleaving_in_larger_groups_is_right(stages):
     for micro_batches in MICRO_BATCHES:
         for group in range(stages, micro_batches + 1, 3):
             if micro_batches % group == 0 or micro_batches % group >= stages:
-                check(communicate(interleaved(stages, micro_batches, 2, group), 2), micro_batches, 2)
+                placement = Placement(stages, 2)
+                check(communicate(interleaved(stages, micro_batches, 2, group), placement), micro_batches, placement)
+
+
+@pytest.mark.parametrize("stages", range(2, 9))
+def test_every_size_of_a_folded_pipeline_is_right_and_frugal(stages):
+    """No stage keeps more than 1F1B's first does: p activations, each of two chunks of half a stage."""
+    placement = Placement(stages, 2, folded=True)
+    for micro_batches in MICRO_BATCHES:
+        kept = check(communicate(zb_v(stages, micro_batches), placement), micro_batches, placement)
+        assert max(kept) <= 2 * min(stages, micro_batches)
 
 
 @pytest.mark.parametrize("stages", STAGES)
@@ -60,8 +73,9 @@ def test_interleaving_in_larger_groups_is_right(stages):
 def test_evaluation_takes_any_size(stages, chunks):
     """No backward, no activations kept, and no rule about rounds."""
     for micro_batches in MICRO_BATCHES:
-        schedule = communicate(forward_only(stages, micro_batches, chunks), chunks)
-        assert check(schedule, micro_batches, chunks, backward=False) == [0] * stages
+        for placement in (Placement(stages, chunks), Placement(stages, chunks, folded=True)):
+            schedule = communicate(forward_only(stages, micro_batches, chunks), placement)
+            assert check(schedule, micro_batches, placement, backward=False) == [0] * stages
 
 
 def test_interleaving_goes_in_megatrons_order():
@@ -93,7 +107,7 @@ def test_what_is_made_at_the_same_time_is_exchanged_at_the_same_place():
 
 def test_the_last_stage_hands_over_to_the_first():
     """Chunk 0 of the last stage goes to chunk 1 of the first, and gradients the other way."""
-    first, last = communicate(interleaved(2, 2, 2), 2)
+    first, last = communicate(interleaved(2, 2, 2), Placement(2, 2))
     received = {transfer for action in first if isinstance(action, Exchange) for transfer in action.receives}
     assert Transfer(Forward(0, 0), Forward(0, 1), 1) in received
     sent = {transfer for action in first if isinstance(action, Exchange) for transfer in action.sends}

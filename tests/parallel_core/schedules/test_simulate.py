@@ -6,8 +6,8 @@ from itertools import product
 
 import pytest
 
-from parallel_core.schedules import GENERATORS, communicate, forward_only, gpipe, interleaved, one_f_one_b, zb_h1
-from parallel_core.schedules.actions import Backward, Forward
+from parallel_core.schedules import GENERATORS, communicate, forward_only, gpipe, interleaved, one_f_one_b, zb_h1, zb_v
+from parallel_core.schedules.actions import Backward, Forward, Placement
 from parallel_core.schedules.simulate import TimedAction, Times, simulate
 
 TIMES = (Times(1, 2), Times(3, 5), Times(Fraction(7, 3), 2))
@@ -24,12 +24,20 @@ def test_the_bubble_without_virtual_stages(generator, stages):
         assert set(timeline.work) == {micro_batches * (times.forward + times.backward)}
 
 
+@pytest.mark.parametrize("stages", range(2, 17))
+def test_the_bubble_of_a_folded_pipeline(stages):
+    """Half of ZB-H1's, (p-1)/2 forwards, and at most three more."""
+    for micro_batches in (stages, 2 * stages, 3 * stages, 8 * stages):
+        bubble = simulate(zb_v(stages, micro_batches), Times(), Placement(stages, 2, folded=True)).bubble
+        assert Fraction(stages - 1, 2) <= bubble <= Fraction(stages - 1, 2) + 3
+
+
 @pytest.mark.parametrize("stages", range(2, 9))
 @pytest.mark.parametrize("chunks", range(2, 5))
 def test_the_bubble_of_interleaving(stages, chunks):
     """(p-1)(F+B)/v, which is (p-1)/(v m) of the work (the same, section 2.2.2)."""
     for rounds, times in product((1, 2, 3), TIMES[:2]):
-        timeline = simulate(interleaved(stages, stages * rounds, chunks), times, chunks)
+        timeline = simulate(interleaved(stages, stages * rounds, chunks), times, Placement(stages, chunks))
         assert timeline.bubble == Fraction((stages - 1) * (times.forward + times.backward), chunks)
         assert timeline.bubble_share == Fraction(stages - 1, chunks * stages * rounds)
 
@@ -61,7 +69,7 @@ def test_zero_bubble_h1_outside_that_range_is_still_no_worse_than_1f1b(times):
 def test_evaluation_only_fills_the_pipeline():
     """(p-1) F, divided by the chunks."""
     assert simulate(forward_only(4, 8), Times(3)).bubble == 9
-    assert simulate(forward_only(4, 8, 2), Times(3), 2).bubble == Fraction(9, 2)
+    assert simulate(forward_only(4, 8, 2), Times(3), Placement(4, 2)).bubble == Fraction(9, 2)
 
 
 def test_a_timeline_by_hand():
@@ -98,6 +106,6 @@ def test_a_large_pipeline_is_planned_fast():
     """64 stages, 512 micro-batches, 4 virtual stages, with all exchanges: half a second of a processor that has nothing
     else to do. What is quadratic in the micro-batches takes minutes."""
     start = time.process_time()
-    schedule = communicate(GENERATORS["interleaved"](64, 512, 4), 4)
+    schedule = communicate(GENERATORS["interleaved"](64, 512, 4), Placement(64, 4))
     assert len(schedule) == 64
     assert time.process_time() - start < 5

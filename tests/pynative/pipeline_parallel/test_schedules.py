@@ -36,6 +36,15 @@ def test_a_schedule_equals_one_process(model, schedule, stages):
     check_layout(f"{BASE} {MODELS[model]}", stages, pipeline(schedule, stages))
 
 
+@pytest.mark.parametrize(
+    ("stages", "more"),
+    [(2, ""), (4, ""), (2, "--num-layer-list [[1,3],[3,1]]"), (2, "--kernels ops")],
+)
+def test_a_folded_pipeline_equals_one_process(stages, more):
+    """A stage hands over to itself where the pipeline is folded, and the first one has both ends of the model."""
+    check_layout(f"{BASE} {MODELS['untied, per token']} --hidden-dropout 0.1", stages, pipeline("zb-v", stages, more))
+
+
 def test_weight_gradients_of_their_own_change_no_bit():
     """On one stage ZB-H1 differs from 1F1B in nothing but when weight gradients are computed."""
     flags = f"{BASE} {MODELS['tied, dropout']}"

@@ -14,7 +14,7 @@ from tests.support.layouts import Rows, check_layout, train
 from tests.support.pipelines import BASE, pipeline
 from tests.support.pretraining import evaluated
 
-SCHEDULES = ["1f1b", "gpipe", "zb-h1", "interleaved"]
+SCHEDULES = ["1f1b", "gpipe", "zb-h1", "interleaved", "zb-v"]
 LENGTHS = (16, 10, 12, 2, 16, 8, 4, 6)
 
 
@@ -22,6 +22,7 @@ LENGTHS = (16, 10, 12, 2, 16, 8, 4, 6)
 def test_evaluation(schedule):
     """Validation losses, without dropout, and the training losses around them are one process's."""
     flags = f"{TINY} --num-layers 4 --global-batch-size 8 --hidden-dropout 0.3 --eval-interval 1 --eval-iters 2"
+    flags += " --untie-embeddings-and-output-weights"
     (expected,) = run(1, evaluated, flags)
     results = run(2, evaluated, f"{flags} {pipeline(schedule, 2)}")
     assert results[0] == results[1]
@@ -103,13 +104,20 @@ def test_megatrons_form_goes_on_where_it_stopped(tmp_path):
     assert resumed[0] == whole[0][1:]
 
 
-@pytest.mark.parametrize(("before", "after"), [("interleaved", None), (None, "interleaved"), ("zb-h1", "interleaved")])
+@pytest.mark.parametrize(
+    ("before", "after"), [("interleaved", None), (None, "interleaved"), ("zb-h1", "interleaved"), ("zb-v", None)]
+)
 def test_a_checkpoint_fits_every_schedule(tmp_path, before, after):
     """Weights and moments are the saving run's bits."""
 
     def at(schedule: str | None, flags: str, steps: bool) -> jobs.Outcome:
         layout = pipeline(schedule, 2) if schedule else ""
-        return run(2 if schedule else 1, jobs.train, f"--num-layers 4 {layout} {flags}", steps)[0]
+        return run(
+            2 if schedule else 1,
+            jobs.train,
+            f"--num-layers 4 --untie-embeddings-and-output-weights {layout} {flags}",
+            steps,
+        )[0]
 
     saved = at(before, f"--save {tmp_path}", steps=True)
     assert_same(at(after, f"--load {tmp_path}", steps=False), saved)

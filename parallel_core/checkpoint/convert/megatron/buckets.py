@@ -18,6 +18,7 @@ from parallel_core.checkpoint.convert.megatron.shards import BUFFERS, Cuts, Shar
 from parallel_core.checkpoint.convert.model import Model
 from parallel_core.checkpoint.lazy import LazyTensor, rounds_to
 from parallel_core.partition import chunk_layers
+from parallel_core.schedules.actions import Placement
 from parallel_core.sharding import Coordinates, place
 
 _BUCKET = re.compile(
@@ -103,6 +104,7 @@ def _layers(args: Mapping[str, Any], sizes: Mapping[str, int], folder: Path) -> 
     parallel = SimpleNamespace(
         pipeline_model_parallel_size=sizes["pp"],
         virtual_pipeline_model_parallel_size=args.get("virtual_pipeline_model_parallel_size"),
+        placement=Placement(sizes["pp"], args.get("virtual_pipeline_model_parallel_size") or 1),
         num_layer_list=None,
         offset=None,
         standalone_embedding_stage=False,

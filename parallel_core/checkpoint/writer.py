@@ -6,12 +6,21 @@ The notes are files too, so nothing but a barrier is needed between the writers 
 import json
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import NamedTuple
 
 from parallel_core.checkpoint.lazy import LazyTensor
-from parallel_core.checkpoint.manifest import MANIFEST, Manifest, Run, Shard, StoredTensor, merge_tensors, tensor_from
+from parallel_core.checkpoint.manifest import (
+    MANIFEST,
+    Manifest,
+    Run,
+    Shard,
+    StoredTensor,
+    as_json,
+    merge_tensors,
+    tensor_from,
+)
 from parallel_core.checkpoint.mindspore_file import SUFFIX, write_by_name
 from parallel_core.checkpoint.tensor_file import FileRecord
 from parallel_core.numerics.dtypes import Array
@@ -86,8 +95,7 @@ def write_part(partial: Path, name: str, tensors: Mapping[str, LocalTensor]) -> 
         for key, tensor in tensors.items()
     }
     record = write_by_name(partial / name, {key: tensor.values for key, tensor in tensors.items()})
-    note = {"file": asdict(record), "tensors": {key: asdict(tensor) for key, tensor in stored.items()}}
-    _note(partial, name).write_text(json.dumps(note), encoding="utf-8")
+    _note(partial, name).write_text(as_json({"file": record, "tensors": stored}), encoding="utf-8")
 
 
 def write_manifest(partial: Path, run: Run, names: Iterable[str]) -> Manifest:

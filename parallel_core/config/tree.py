@@ -89,8 +89,18 @@ FLAG_OF: dict[str, str] = {path: option.flag for path, option in OPTIONS.items()
 
 
 @cache
+def _paths_by_ending() -> dict[str, list[str]]:
+    """Of options: `seed`, `training_config.seed`, ..."""
+    found: dict[str, list[str]] = {}
+    for path in OPTIONS:
+        parts = path.split(".")
+        for start in range(len(parts)):
+            found.setdefault(".".join(parts[start:]), []).append(path)
+    return found
+
+
 def path_of(name: str) -> str:
     """The path of the one option whose path ends with `name`: `seed`, `scales.logits`, `model_config.num_layers`."""
-    paths = [path for path in OPTIONS if path == name or path.endswith(f".{name}")]
+    paths = _paths_by_ending().get(name, [])
     assert len(paths) == 1, (name, paths)
     return paths[0]

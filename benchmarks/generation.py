@@ -60,7 +60,7 @@ def prompts(batch: int) -> np.ndarray:
 def ours(folder: Path, threads: int) -> Ask:
     """The model in this project."""
     from pynative.generation import Asked, generate_texts
-    from pynative.generation.load import config_of, loaded
+    from pynative.generation.command import config_of, loaded
 
     model = loaded(folder, config_of(folder, "float32", device_target="CPU", threads=threads))
 

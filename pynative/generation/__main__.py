@@ -16,8 +16,7 @@ from parallel_core.data.prompts import Prompt
 from parallel_core.data.tokenizers import MegatronTokenizer
 from parallel_core.system.command_line import ends_quietly
 from pynative import parallel_state
-from pynative.generation.command import asked_of, configured, ends_of, parse, prompts_of, template_of
-from pynative.generation.load import loaded
+from pynative.generation.command import asked_of, configured, ends_of, loaded, parse, prompts_of, template_of
 from pynative.generation.texts import Asked, Decoded, Text, generate_texts
 
 

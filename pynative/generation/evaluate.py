@@ -21,8 +21,7 @@ from parallel_core.data.tokenizers import MegatronTokenizer
 from parallel_core.findings import ConfigError, Finding
 from parallel_core.system.command_line import command_line, ends_quietly, program
 from pynative import parallel_state
-from pynative.generation.command import add_model_flags, configured, ends_of
-from pynative.generation.load import loaded
+from pynative.generation.command import add_model_flags, configured, ends_of, loaded
 from pynative.generation.scores import answer_logprobs
 from pynative.generation.texts import Asked, Text, generate_texts
 

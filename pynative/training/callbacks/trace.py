@@ -11,8 +11,7 @@ from mindspore import Tensor
 from parallel_core.numerics.dtypes import Array
 from parallel_core.schedules.actions import Backward, Forward, WeightGrad
 from parallel_core.system.files import replacing
-from parallel_core.trace import Kind, Span, chrome_json, summary
-from parallel_core.trace.summary import PIPELINE, planned_bubble_share
+from parallel_core.trace import PIPELINE, Kind, Span, chrome_json, planned_bubble_share, summary
 from pynative import parallel_state
 from pynative.collectives import Group
 from pynative.collectives.trace import Count

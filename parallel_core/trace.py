@@ -1,13 +1,116 @@
-"""How a rank spends a step: computing, messages that nothing hides, the pipeline's bubble, data."""
+"""A recorded or predicted step as a value: spans of ranks on one clock, their file for Chrome and Perfetto, and how a
+rank spends a step.
 
-from collections.abc import Iterable, Sequence
+The file has the Trace Event Format, which chrome://tracing and ui.perfetto.dev open: a process for each rank, a thread
+for each lane, times in microseconds ("Trace Event Format", Chromium).
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from parallel_core.config import AllConfig
 from parallel_core.schedules import GENERATORS
 from parallel_core.schedules.simulate import Times, simulate
-from parallel_core.trace.span import COMPUTING, Kind, Span
+from parallel_core.system.files import read_json
+
+
+class Kind(str, Enum):
+    """What a rank does in a span."""
+
+    STEP = "step"
+    FORWARD = "forward"
+    BACKWARD = "backward"
+    WEIGHT_GRADIENTS = "weight gradients"
+    OPTIMIZER = "optimizer"
+    DATA = "data"
+    CHECKPOINT = "checkpoint"
+    WAITING = "waiting"
+    """In a collective or a receive, for other ranks."""
+    MOVING = "moving"
+    """In a collective or a transfer, copying or adding."""
+    COLLECTIVE = "collective"
+    """From the issue of a collective to its end, whatever the rank does meanwhile."""
+    OTHER = "other"
+
+
+COMPUTING = frozenset({Kind.FORWARD, Kind.BACKWARD, Kind.WEIGHT_GRADIENTS, Kind.OPTIMIZER, Kind.OTHER})
+
+
+class Span(NamedTuple):
+    """What one rank does from `start` on; spans of one lane and rank lie beside or inside each other."""
+
+    rank: int
+    kind: Kind
+    name: str
+    start: float
+    """Seconds on the clock of the job, which is that of rank 0."""
+    seconds: float
+    step: int = 0
+    """The iteration, from 1."""
+    group: str = ""
+    """Of a message: the name of the ranks' group, such as `tp`, `pp`."""
+
+    @property
+    def stop(self) -> float:
+        """Its end, in seconds."""
+        return self.start + self.seconds
+
+    @property
+    def lane(self) -> str:
+        """The row in which it is drawn."""
+        return "messages under way" if self.kind is Kind.COLLECTIVE else "rank"
+
+
+LANES = ("rank", "messages under way")
+_MICROSECONDS = 1e6
+
+
+def chrome_json(spans: Iterable[Span], **about: Any) -> str:
+    """The text of a file. about: further keys of the whole, which viewers leave alone."""
+    listed = sorted(spans, key=lambda span: (span.rank, span.start, -span.seconds))
+    origin = min((span.start for span in listed), default=0.0)
+    events = [*_names(listed), *(_event(span, origin) for span in listed)]
+    return json.dumps({"traceEvents": events, "displayTimeUnit": "ms", **about}, separators=(",", ":"))
+
+
+def _names(spans: Iterable[Span]) -> Iterator[dict[str, Any]]:
+    for rank, lane in sorted({(span.rank, span.lane) for span in spans}):
+        thread = {"ph": "M", "pid": rank, "tid": LANES.index(lane)}
+        yield {**thread, "name": "process_name", "args": {"name": f"rank {rank}"}}
+        yield {**thread, "name": "thread_name", "args": {"name": lane}}
+
+
+def _event(span: Span, origin: float) -> dict[str, Any]:
+    more = {"group": span.group} if span.group else {}
+    return {
+        "name": span.name,
+        "cat": span.kind.value,
+        "ph": "X",
+        "ts": round((span.start - origin) * _MICROSECONDS, 3),
+        "dur": round(span.seconds * _MICROSECONDS, 3),
+        "pid": span.rank,
+        "tid": LANES.index(span.lane),
+        "args": {"step": span.step, **more},
+    }
+
+
+def read_chrome(path: Path) -> list[Span]:
+    """The spans of a file that `chrome_json` wrote. Raises ValueError for another file, OSError if there is none."""
+    try:
+        return [_span(event) for event in read_json(path)["traceEvents"] if event["ph"] == "X"]
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{path}: is no trace of this program ({error})") from error
+
+
+def _span(event: dict[str, Any]) -> Span:
+    start, seconds, more = event["ts"] / _MICROSECONDS, event["dur"] / _MICROSECONDS, event["args"]
+    return Span(event["pid"], Kind(event["cat"]), event["name"], start, seconds, more["step"], more.get("group", ""))
+
 
 PIPELINE = "pp"
 """The group in which a wait for another stage is a bubble."""

@@ -251,8 +251,8 @@ class ParamAndGradBuffers:
     def reduce_gradients(self) -> None:
         """Make the gradients that this rank owns the sum over all ranks: over the data-parallel replicas, partial ones
         over the tensor-parallel group, and those of a tied embedding over the first and last stage, in the order of
-        `parallel_core.buffers.plan_reductions`. Sums that were started before are only finished. FloatingPointError for
-        addends of this rank that are not finite, if that is an error.
+        `plan_reductions`. Sums that were started before are only finished. FloatingPointError for addends of this rank
+        that are not finite, if that is an error.
         """
         for bucket in self.buckets:
             bucket.start_grad_sync()

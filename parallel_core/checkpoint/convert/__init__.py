@@ -12,7 +12,7 @@ version of a tool calls its parameters is a table of rows; experts and latent at
     parameters.py                    whether weights are those of the network that settings describe, and whether what
                                      was written is what was read, bit by bit
     logits.py                        whether the engine computes the same logits of both
-    __main__.py, command_line.py     the command
+    __main__.py                      the command
 
-Read model.py first, then huggingface/tables.py or megatron/names.py and cuts.py, then the readers.
+Read model.py first, then huggingface/tables.py or megatron/names.py and shards.py, then the readers.
 """

@@ -1,12 +1,11 @@
 """Megatron-LM's checkpoints: one file a rank (`--ckpt-format torch`, read and written), and `torch_dist` (read).
 
-    names.py, cuts.py                what a parameter is called, who has it, in which order; how it is cut
+    names.py, shards.py              what a parameter is called, who has it, in which order; how it is cut
     args.py                          Megatron's `args` and our settings, each of the other
     legacy.py                        files of ranks, read: shards.py puts the ranks' parts together
     optimizer.py                     states in such files: by number, or flat in the order of memory
     write.py                         such files, written for any layout
     torch_dist.py                    the newer format, read: buckets.py for its flat states
-    experts.py                       experts that are one parameter
 
-Read names.py and cuts.py first, then legacy.py.
+Read names.py and shards.py first, then legacy.py.
 """

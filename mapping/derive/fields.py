@@ -276,6 +276,9 @@ _DERIVED: dict[str, Callable[[Any], Any]] = {
     "loss_scaling_factor": further_loss_factor,
     "share_embedding_and_output_weight": shares_with_further_layers,
     "size": sliding_window,
+    "qk_norm_type": lambda args: (
+        "per_layer" if any("minimax_spec" in name for name in args.spec or ()) else args.qk_norm_type
+    ),
     "skip_freq": lambda args: 2 if args.interleave_sliding_window else args.window_attn_skip_freq,
     "qkv_has_bias": bias_of("add_qkv_bias"),
     "out_proj_has_bias": bias_of("add_dense_bias"),

@@ -115,6 +115,7 @@ SPECS = (
     "longcat_spec",
     "grok_spec",
     "minicpm_spec",
+    "minimax_spec",
     "phi35_moe_spec",
     "qwen2_moe_spec",
     "qwen3_next_spec",
@@ -123,8 +124,7 @@ SPECS = (
 
 
 def spec(text: str) -> str:
-    """A MindSpeed-LLM layer spec that flags describe too: bailing, deepseek, gemma2, grok, longcat,
-    minicpm, phi35_moe, qwen."""
+    """A layer spec that flags describe: bailing, deepseek, gemma2, grok, longcat, minicpm, minimax, phi35_moe, qwen."""
     if text != "layer_spec" and text.rpartition(".")[2] not in SPECS:
         raise ValueError(text)
     return text

@@ -40,10 +40,19 @@ class Rotary:
     """A length, and the rotary embedding of texts that are not longer: LongRoPE's, where sequences may be longer."""
 
     @classmethod
-    def of(cls, config: ModelConfig) -> Rotary | None:
-        """The configuration's rotary embedding, if it has one."""
+    def of(cls, config: ModelConfig, number: int | None = None) -> Rotary | None:
+        """The configuration's rotary embedding, if it has one, or that of the layer of this global number, 0-based."""
+        window = config.sliding_window
         if not config.use_rotary_embedding:
             return None
+        if (
+            number is not None
+            and window.local_rotary_base is not None
+            and window.size is not None
+            and window.is_in(number)
+        ):
+            frequencies = inverse_frequencies(config.kv_channels, config.rotating_share, window.local_rotary_base)
+            return cls(tuple(frequencies.tolist()), interleaved=config.rotary_interleaved)
         return cls.of_width(config, config.kv_channels, config.rotary_interleaved)
 
     @classmethod

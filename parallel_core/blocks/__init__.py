@@ -31,7 +31,7 @@ from parallel_core.blocks.micro_batch import MicroBatch
 from parallel_core.blocks.mlp import MLP, BiasActivation
 from parallel_core.blocks.moe_layer import MoELayer
 from parallel_core.blocks.multi_token_prediction import MultiTokenPrediction, MultiTokenPredictionLayer
-from parallel_core.blocks.norm import Norm
+from parallel_core.blocks.norm import Norm, NormOfAllHeads
 from parallel_core.blocks.recompute_rules import recompute_findings
 from parallel_core.blocks.recurrence import Recurrence, ShortConvolution
 from parallel_core.blocks.router import Router
@@ -72,6 +72,7 @@ __all__ = [
     "MultiTokenPrediction",
     "MultiTokenPredictionLayer",
     "Norm",
+    "NormOfAllHeads",
     "ParameterSpec",
     "Recurrence",
     "Router",

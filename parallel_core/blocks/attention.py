@@ -16,7 +16,7 @@ from parallel_core.attention.score_form import PLAIN, ScoreForm
 from parallel_core.blocks.block import Block, ParameterSpec
 from parallel_core.blocks.linear import Linear
 from parallel_core.blocks.micro_batch import FLOAT32, MicroBatch
-from parallel_core.blocks.norm import Norm
+from parallel_core.blocks.norm import Norm, head_norm
 from parallel_core.blocks.sublayer import Sublayer
 from parallel_core.initial_values import Normal
 from parallel_core.messages import Message, message
@@ -163,13 +163,13 @@ class Attention(Sublayer):
         linear_qkv = Linear.column(config, config.hidden_size, rows.count, bias=config.qkv_has_bias)
         return cls(
             replace(linear_qkv, interleaved_rows=tuple(map(len, rows.of_group(0)))),
-            Norm.of_heads(config, heads) if config.qk_layernorm else None,
-            Norm.of_heads(config, groups) if config.qk_layernorm else None,
+            head_norm(config, heads) if config.qk_layernorm else None,
+            head_norm(config, groups) if config.qk_layernorm else None,
             CoreAttention(
                 heads, groups, size, size, config.scales.attention or 1.0 / sqrt(size), ScoreForm.of(config, number)
             ).with_sinks(config),
             Linear.row(config, heads * size, bias=config.out_proj_has_bias),
-            Rotary.of(config),
+            Rotary.of(config, number),
             config.attention_output_gate,
         )
 

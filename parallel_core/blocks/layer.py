@@ -71,7 +71,8 @@ class Layer(AnyLayer):
 
     @property
     def hidden_size(self) -> int:
-        return getattr(self, self.branches[0].norm).size
+        first = self.branches[0]
+        return (getattr(self, first.norm) or getattr(self, first.norm_after)).size
 
     def operations(self, micro_batch: MicroBatch) -> Iterator[Operation]:
         """Beside its parts: two additions to the residual stream."""
@@ -84,11 +85,11 @@ class Layer(AnyLayer):
     def of(cls, config: ModelConfig, number: int) -> Layer:
         """The configuration's layer of this global number, 0-based; layers need not be alike."""
         mixer, feed_forward = made(MIXERS, config, number), made(FEED_FORWARDS, config, number)
-        sandwiched = config.use_sandwich_norm
+        sandwiched, normed = config.use_sandwich_norm, config.use_pre_norm
         return cls(
-            Norm.of(config) if mixer else None,
+            Norm.of(config) if mixer and normed else None,
             mixer,
-            Norm.of(config) if feed_forward else None,
+            Norm.of(config) if feed_forward and normed else None,
             feed_forward,
             Norm.of_branch_output(config, config.attn_post_norm_scale) if mixer and sandwiched else None,
             Norm.of_branch_output(config, config.ffn_post_norm_scale) if feed_forward and sandwiched else None,
@@ -101,11 +102,13 @@ class Layer(AnyLayer):
         for branch in self.branches:
             sublayer: Sublayer = getattr(self, branch.sublayer)
             first = tuple(join(branch.sublayer, name) for name in sublayer.first_linears)
-            parts.append(_norm_part(branch, first))
-            called = sublayer.called or branch.sublayer
-            parts += [part.within(branch.sublayer, called, branch.norm if first else None) for part in sublayer.parts()]
+            has_norm = getattr(self, branch.norm) is not None
+            if has_norm:
+                parts.append(_norm_part(branch, first))
+            called, norm = sublayer.called or branch.sublayer, branch.norm if first and has_norm else None
+            parts += [part.within(branch.sublayer, called, norm) for part in sublayer.parts()]
             collectives += [join(branch.sublayer, name) for name in sublayer.collectives]
-            if {*first} & {*collectives}:
+            if has_norm and {*first} & {*collectives}:
                 linear_after[branch.norm] = first[0]
         return LayerParts(tuple(parts), frozenset(collectives), linear_after)
 

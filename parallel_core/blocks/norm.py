@@ -9,8 +9,9 @@ from parallel_core.blocks.block import Block, ParameterSpec
 from parallel_core.blocks.micro_batch import FLOAT32, MicroBatch, between_regions
 from parallel_core.config import ModelConfig
 from parallel_core.initial_values import Constant
+from parallel_core.messages import Message
 from parallel_core.operations import Operation, elementwise
-from parallel_core.sharding import Role, ShardSpec
+from parallel_core.sharding import Cut, Role, ShardSpec
 
 
 @dataclass(frozen=True)
@@ -87,3 +88,35 @@ class Norm(Block):
         item_size = micro_batch.residual_item_size if of_residual else micro_batch.item_size
         statistics = (1 + self.centred) * FLOAT32
         return {"": self._rows(micro_batch) * (self.size * item_size + statistics)}
+
+
+@dataclass(frozen=True)
+class NormOfAllHeads(Norm):
+    """RMSNorm over all heads of a token together (OLMo 2, 2025), which tensor-parallel ranks share: of `size` features
+    each has 1/t, and the sum of squares is theirs together."""
+
+    def parameters(self) -> dict[str, ParameterSpec]:
+        specs = super().parameters()
+        shard = ShardSpec(shape=(self.size,), cuts=(Cut(0),), role=self.role)
+        return {name: spec._replace(shard=shard) for name, spec in specs.items()}
+
+    def operations(self, micro_batch: MicroBatch) -> Iterator[Operation]:
+        size = micro_batch.tokens * (self.size // micro_batch.tensor) * micro_batch.item_size
+        yield elementwise(2 * size, 3 * size, 1)
+
+    def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:
+        """A number for each token, forward and backward."""
+        for backward in (False, True):
+            yield from micro_batch.tensor_message("all_reduce", micro_batch.tokens * FLOAT32, backward)
+
+    def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
+        return {"": micro_batch.tokens * (self.size // micro_batch.tensor * micro_batch.item_size + FLOAT32)}
+
+
+def head_norm(config: ModelConfig, heads: int) -> Norm:
+    """--qk-layernorm's, by --qk-norm-type."""
+    norm = Norm.of_heads(config, heads)
+    if config.qk_norm_type == "per_head":
+        return norm
+    given = {**vars(norm), "size": heads * config.kv_channels, "heads": None, "partial_over": None}
+    return NormOfAllHeads(**given)

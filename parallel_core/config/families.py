@@ -93,6 +93,8 @@ class SlidingWindowConfig(Config):
 
     size: int | None = option("--sliding-window", None, at_least=1)
     """How many tokens before its own a query sees; none: all."""
+    local_rotary_base: float | None = option("--rope-local-base-freq", None, above=0)
+    """Rotary base of the layers that have it, whose positions nothing stretches; none: that of all (Gemma 3, 2025)."""
     skip_freq: int | list[int] | None = option("--window-attn-skip-freq", None)
     """Every so many-th layer, or those that a list of each layer's has as 0, see everything; none: no layer does."""
 

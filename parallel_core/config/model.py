@@ -89,6 +89,10 @@ class ModelConfig(Config):
     """Store norm weights minus one, so that weight decay pulls them to one."""
     qk_layernorm: bool = option("--qk-layernorm", False)
     """Normalise each query and key head before rotary positions."""
+    qk_norm_type: str = option("--qk-norm-type", "per_head", choices=("per_head", "per_layer"))
+    """Whether `qk_layernorm` normalises each head by itself, or all queries, and all keys, of a token together."""
+    use_pre_norm: bool = option("--no-pre-norm", True)
+    """Normalise what goes into attention and feed-forward block."""
     use_sandwich_norm: bool = option("--use-sandwich-norm", False)
     """Normalise also what attention and feed-forward block put out, before it is added to the residual."""
     attn_post_norm_scale: float = option("--attn-post-norm-scale", 1.0, at_least=0, at_most=1, of="run")

@@ -69,12 +69,12 @@ _NO_DROPOUT = "sparse attention has no dropout on its probabilities, as in Megat
 ROWS = (
     needs("group_query_attention", "num_query_groups"),
     needs("use_sandwich_norm", "attn_post_norm_scale ffn_post_norm_scale"),
-    needs("sliding_window.size", "skip_freq"),
+    needs("sliding_window.size", "skip_freq sliding_window.local_rotary_base"),
     needs(
         "multi_latent_attention.enabled",
         "q_lora_rank kv_lora_rank qk_head_dim qk_pos_emb_head_dim v_head_dim latent_norm_epsilon rotary_scaling_factor",
     ),
-    needs("qk_layernorm", "apply_wd_to_qk_layernorm latent_norm_epsilon"),
+    needs("qk_layernorm", "apply_wd_to_qk_layernorm latent_norm_epsilon qk_norm_type"),
     Idle("kv_channels qkv_has_bias", where("multi_latent_attention.enabled", True), _OWN_SIZES),
     Idle("position_embedding_type", _TURNS_A_PART, "latent attention turns a part of each head in any case"),
     Idle("ffn_hidden_size", _has_experts_alone, "every layer has experts, whose width is --moe-ffn-hidden-size"),

@@ -24,7 +24,7 @@ from pynative.tensor_parallel.mlp import ParallelMLP
 from pynative.transformer.attention import ParallelAttention
 from pynative.transformer.embedding import Embedding
 from pynative.transformer.layer import ParallelTransformerLayer
-from pynative.transformer.norm import LayerNorm
+from pynative.transformer.norm import LayerNorm, RMSNormOfAllHeads
 
 Part = Callable[[Array], Array]
 """[b, h] -> [b, h]; a norm of any size."""
@@ -164,7 +164,7 @@ class Decoder:
         parts = ((branch, getattr(cell, branch.sublayer)) for branch in cell.branches)
         halves = [
             (
-                norm(getattr(cell, branch.norm)),
+                norm(getattr(cell, branch.norm, None)),
                 self._attention(part) if branch.mixes else self._feed_forward(part),
                 norm(getattr(cell, branch.norm_after, None)),
             )
@@ -173,8 +173,7 @@ class Decoder:
 
         def layer(x: Array) -> Array:
             for first, part, last in halves:
-                assert first is not None, "every half of a layer has a norm before it"
-                normed = first(x)
+                normed = x if first is None else first(x)
                 y = part(normed)
                 y = y if last is None else last(y)
                 x = (normed if after_norm else x) + (y if scale == 1 else y * scale)
@@ -184,6 +183,8 @@ class Decoder:
 
     def _attention(self, cell: nn.Cell) -> Part:
         if type(cell) is not ParallelAttention or cell.output_gate or _is_adapted(cell.linear_qkv, cell.linear_proj):
+            return _as_it_is(cell)
+        if isinstance(cell.q_layernorm, RMSNormOfAllHeads):
             return _as_it_is(cell)
         into, out = (product(linear.weight, linear.bias) for linear in (cell.linear_qkv, cell.linear_proj))
         core = cell.core_attention

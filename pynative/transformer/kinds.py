@@ -53,6 +53,7 @@ CELLS: dict[type[blocks.Block], Callable[[Any, LayerSettings], nn.Cell]] = {
     SparseLatentAttention: lambda block, given: SparseMLASelfAttention(*given.of_layer, block, given.recomputed),
     blocks.MLP: lambda block, given: ParallelMLP(given.config, block, given.recomputed),
     blocks.MoELayer: lambda block, given: MoELayer(given.config, block, given.layer_number, given.recomputed),
+    blocks.NormOfAllHeads: lambda block, given: norm_cell(block, given.config),
     blocks.Norm: lambda block, given: norm_cell(block, given.config),
 }
 

@@ -52,7 +52,8 @@ class ParallelTransformerLayer(Observable):
         return self._normed(inner, branch.norm), residual
 
     def _normed(self, hidden_states: Tensor, norm: str) -> Tensor:
-        return run_part(self, norm, getattr(self, norm), hidden_states)
+        cell = getattr(self, norm, None)
+        return hidden_states if cell is None else run_part(self, norm, cell, hidden_states)
 
     def _join(self, result: tuple[Tensor, Tensor | None], residual: Tensor, norm: nn.Cell | None, place: int) -> Tensor:
         """residual + dropout(scale x norm(output + bias))."""

@@ -1,14 +1,19 @@
 """LayerNorm (Ba et al., 2016) and RMSNorm (Zhang and Sennrich, 2019)."""
 
 from dataclasses import replace
-from typing import ClassVar
+from functools import partial
+from typing import Any, ClassVar
 
-from mindspore import Tensor, nn
+import mindspore
+from mindspore import Tensor, nn, ops
 
 from parallel_core import blocks
 from parallel_core.config import ModelConfig
-from pynative import kernels
+from pynative import kernels, parallel_state
+from pynative.collectives import Group
+from pynative.kernels.ops.linear import delivered
 from pynative.parameter import make_parameter
+from pynative.tape.autograd import Function, add_weight_gradient
 from pynative.tape.layer_events import Observable
 
 
@@ -47,6 +52,52 @@ class RMSNorm(_Norm):
         return kernels.rms_norm(x, self.weight, self.epsilon, zero_centered=self.zero_centered)
 
 
+class _OverRanks(Function):
+    """RMS norm over the last two axes of x [s, b, n/t, d] of all ranks of a group."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, group: Group, epsilon: float, zero_centered: bool) -> Tensor:
+        rows, width = _rows(x), weight.shape[0] * group.size
+        inverse = ops.rsqrt(_sum(ops.square(rows), group) / width + epsilon)
+        scale = kernels.cast(weight, mindspore.float32) + float(zero_centered)
+        ctx.save_for_backward(x, inverse)
+        ctx.weight, ctx.scale, ctx.group, ctx.width = weight, scale, group, width
+        return kernels.cast((rows * inverse * scale).reshape(x.shape), x.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        x, inverse = ctx.saved_tensors
+        normed, upstream = _rows(x) * inverse, _rows(dy)
+        scaled = upstream * ctx.scale
+        mean = _sum(scaled * normed, ctx.group) / ctx.width
+        dx = kernels.cast(((scaled - normed * mean) * inverse).reshape(x.shape), x.dtype)
+        of_weight = (upstream * normed).sum(axis=(0, 1))
+        return dx, add_weight_gradient(ctx.weight, partial(delivered, of_weight)), None, None, None
+
+
+def _rows(x: Tensor) -> Tensor:
+    """[s, b, n, d] -> float32 [s, b, n d]."""
+    return kernels.cast(x, mindspore.float32).reshape(*x.shape[:2], -1)
+
+
+def _sum(x: Tensor, group: Group) -> Tensor:
+    """Of each token, over the ranks: [s, b, 1]."""
+    total = x.sum(axis=-1, keepdims=True)
+    return group.all_reduce(total) if group.size > 1 else total
+
+
+class RMSNormOfAllHeads(_Norm):
+    """RMS norm over all heads of a token, of which a tensor-parallel rank has some."""
+
+    kind = "RMSNorm"
+
+    def construct(self, x: Tensor) -> Tensor:
+        """[s, b, n/t, d] -> the same."""
+        group = parallel_state.get_tensor_model_parallel_group()
+        normed: Tensor = _OverRanks.apply(x, self.weight, group, self.epsilon, self.zero_centered)
+        return normed
+
+
 FusedRMSNorm = RMSNorm
 """Which kernel computes it, the operators in use decide."""
 
@@ -69,4 +120,5 @@ def norm_cell(block: blocks.Norm, config: ModelConfig) -> nn.Cell:
     """The cell of a norm."""
     if block.kind not in _NORMS:
         raise ValueError(f"--normalization {block.kind}: one of {', '.join(_NORMS)}")
-    return _NORMS[block.kind](block, config=config)
+    of_all_heads = isinstance(block, blocks.NormOfAllHeads)
+    return (RMSNormOfAllHeads if of_all_heads else _NORMS[block.kind])(block, config=config)

@@ -42,5 +42,5 @@ def test_a_case_is_unpacked_beside_what_it_has(case, tmp_path_factory):
 
 
 def test_assets_stay_small():
-    """A clone has them all: at most 20 MB."""
-    assert sum(file.stat().st_size for file in (ROOT / "tests" / "assets").rglob("*")) < 20e6
+    """A clone has them all: at most 22 MB."""
+    assert sum(file.stat().st_size for file in (ROOT / "tests" / "assets").rglob("*")) < 22e6

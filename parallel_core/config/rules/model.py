@@ -29,6 +29,28 @@ def heads_divide(config: Sections) -> Iterator[Finding]:
         yield model.breaks("num_query_groups", f"is shared by {size // groups} of {tensor} ranks, {rule}")
 
 
+def norms_stand_somewhere(config: Sections) -> Iterator[Finding]:
+    model = config.model_config
+    if model.use_pre_norm:
+        return
+    if not model.use_sandwich_norm:
+        yield model.needs("use_pre_norm", "--use-sandwich-norm: else nothing is normed")
+    for name in ("apply_residual_connection_post_norm", "fp32_residual_connection"):
+        if getattr(model, name):
+            yield model.clashes(name, "--no-pre-norm")
+
+
+def norms_of_all_heads_are_whole(config: Sections) -> Iterator[Finding]:
+    model, size = config.model_config, config.parallel_config.tensor_model_parallel_size
+    if not model.qk_layernorm or model.qk_norm_type == "per_head" or model.multi_latent_attention.enabled:
+        return
+    if model.normalization == "LayerNorm":
+        yield model.needs("qk_norm_type", "--normalization RMSNorm", "change one of them")
+    if model.num_query_groups % size:
+        rule = f"must be a multiple of --tensor-model-parallel-size {size}, whose ranks norm all keys together"
+        yield model.breaks("num_query_groups", rule)
+
+
 def only_gated_activations_are_limited(config: Sections) -> Iterator[Finding]:
     model = config.model_config
     for name in ("activation_func_clamp_value", "glu_linear_offset"):

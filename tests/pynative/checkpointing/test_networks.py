@@ -59,7 +59,7 @@ OTHERS: dict[str, list] = {
     "moe_aux_loss_coeff": [0.1], "moe_z_loss_coeff": [0.1], "moe_expert_capacity_factor": [8.0], "hot_expert_num": [2],
     "moe_drop_rate_capacity_factor": [2.0], "cold_token_percent": [0.5], "summary_dir": ["x"],
     "attn_post_norm_scale": [0.5], "ffn_post_norm_scale": [0.5], "activation_func_clamp_value": [0.1],
-    "glu_linear_offset": [0.5], "num_zero_experts": [3],
+    "glu_linear_offset": [0.5], "num_zero_experts": [3], "local_rotary_base": [100.0],
 }  # fmt: skip
 """End of a path -> values to try; of the others every choice, the other truth value, a number and a half."""
 

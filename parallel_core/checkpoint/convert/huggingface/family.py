@@ -95,6 +95,13 @@ EXPERTS = (
     *gated("mlp.experts.local_experts.{expert}", "mlp.experts.{expert}"),
 )
 LLAMA = (*EMBEDDINGS, *NORMS, *ATTENTION, *MLP)
+MIXTRAL = (
+    *EMBEDDINGS,
+    *NORMS,
+    *ATTENTION,
+    layer("mlp.router.weight", "block_sparse_moe.gate.weight"),
+    *gated("mlp.experts.local_experts.{expert}", "block_sparse_moe.experts.{expert}", "w1", "w3", "w2"),
+)
 INDEXER_ROWS = (
     *(
         layer(f"self_attention.core_attention.indexer.{ours}", f"self_attn.indexer.{theirs}", rule=INDEXER)
@@ -158,6 +165,7 @@ WITH_ANY_BIAS: dict[str, Any] = {
 }
 OF_LLAMA = {**WITH_ANY_BIAS, "model_config.add_bias_linear": False}
 HEAD_NORMS = {"model_config.qk_layernorm": True}
+OF_ALL_HEADS = {"model_config.qk_norm_type": "per_layer"}
 NO_OTHER_BIAS = {"model_config.out_proj_has_bias": False, "model_config.mlp_has_bias": False}
 NO_BIAS = {"model_config.qkv_has_bias": False, **NO_OTHER_BIAS}
 QKV_BIAS = {"model_config.qkv_has_bias": True, **NO_OTHER_BIAS}

@@ -1,20 +1,28 @@
 """The families: what a setting is called in config.json, and a parameter in the files. Data only."""
 
 from parallel_core.checkpoint.convert.huggingface import fields as f
-from parallel_core.checkpoint.convert.huggingface.families import ernie, gemma, glm, gpt_oss, longcat, phi, qwen_next
+from parallel_core.checkpoint.convert.huggingface.families import (
+    ernie,
+    gemma,
+    glm,
+    gpt_oss,
+    longcat,
+    minimax,
+    olmo,
+    phi,
+    qwen_next,
+)
 from parallel_core.checkpoint.convert.huggingface.family import (
-    ATTENTION,
     DEEPSEEK,
     DENSE,
-    EMBEDDINGS,
     EXPERTS,
     HEAD_NORMS,
     INDEXER_ROWS,
     LLAMA,
+    MIXTRAL,
     NO_BIAS,
     NO_OTHER_BIAS,
     NO_SHARED,
-    NORMS,
     OF_DEEPSEEK,
     OF_LLAMA,
     OURS,
@@ -37,13 +45,6 @@ from parallel_core.checkpoint.convert.huggingface.rules import (
     Rule,
 )
 
-_MIXTRAL = (
-    *EMBEDDINGS,
-    *NORMS,
-    *ATTENTION,
-    layer("mlp.router.weight", "block_sparse_moe.gate.weight"),
-    *gated("mlp.experts.local_experts.{expert}", "block_sparse_moe.experts.{expert}", "w1", "w3", "w2"),
-)
 _QWEN_MOE = (
     *LLAMA,
     *EXPERTS,
@@ -91,7 +92,7 @@ FAMILIES = (
     Family("mistral", "MistralForCausalLM", f.MISTRAL, LLAMA, {**OF_LLAMA, **DENSE, **NO_BIAS}, "model."),
     Family("qwen2", "Qwen2ForCausalLM", f.QWEN2, LLAMA, {**OF_LLAMA, **DENSE, **QKV_BIAS}, "model."),
     Family("qwen3", "Qwen3ForCausalLM", f.QWEN3, LLAMA, {**OF_LLAMA, **DENSE, **HEAD_NORMS}, "model."),
-    Family("mixtral", "MixtralForCausalLM", f.MIXTRAL, _MIXTRAL, {**OF_LLAMA, **NO_BIAS, **NO_SHARED}, "model."),
+    Family("mixtral", "MixtralForCausalLM", f.MIXTRAL, MIXTRAL, {**OF_LLAMA, **NO_BIAS, **NO_SHARED}, "model."),
     Family(
         "qwen2_moe",
         "Qwen2MoeForCausalLM",
@@ -114,6 +115,8 @@ FAMILIES = (
     *ernie.FAMILIES,
     *gpt_oss.FAMILIES,
     *longcat.FAMILIES,
+    *minimax.FAMILIES,
+    *olmo.FAMILIES,
     *phi.FAMILIES,
 )
 """In the order in which a model is compared with them."""

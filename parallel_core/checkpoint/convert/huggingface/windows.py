@@ -66,8 +66,8 @@ def by_switch(rule: Rule | None = None) -> Group:
     return Group(keys, read, write)
 
 
-def by_layer_types(rule: Rule, key: str = "layer_types") -> Group:
-    """Layers that `layer_types` names; without that list those of `rule`, which may read `key`."""
+def by_layer_types(rule: Rule, *keys: str) -> Group:
+    """Layers that `layer_types` names; without that list those of `rule`, which reads `keys`."""
 
     def read(config: Mapping[str, Any]) -> Settings:
         return _read(config, config.get("sliding_window"), _layers_in(config, rule))
@@ -76,7 +76,7 @@ def by_layer_types(rule: Rule, key: str = "layer_types") -> Group:
         layers = _layers_out(ours)
         return {"sliding_window": ours[_SIZE] + 1 if any(layers) else None, "layer_types": _types_of(layers)}
 
-    return Group(("sliding_window", "layer_types", "num_hidden_layers", key), read, write)
+    return Group(("sliding_window", "layer_types", "num_hidden_layers", *keys), read, write)
 
 
 def _types_of(layers: list[int]) -> list[str]:
@@ -115,4 +115,5 @@ def every_other(config: Mapping[str, Any], layer: int) -> bool:
 
 def but_every_sixth(config: Mapping[str, Any], layer: int) -> bool:
     """Gemma 3's rule."""
-    return (layer + 1) % (config.get("sliding_window_pattern") or 6) != 0
+    every = config.get("sliding_window_pattern") or config.get("_sliding_window_pattern") or 6
+    return (layer + 1) % every != 0

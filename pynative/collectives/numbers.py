@@ -1,4 +1,4 @@
-"""Sums of a few numbers over a group."""
+"""A few numbers over a group."""
 
 from collections.abc import Sequence
 
@@ -21,3 +21,8 @@ def sum_over_group(values: Sequence[float], group: Group) -> list[float]:
     rest = np.where(np.isfinite(whole), whole - np.where(np.isfinite(high), high, 0) * HIGH_PART, 0)
     sums = group.all_reduce(Tensor(np.stack([high, rest]).astype(np.float32))).asnumpy().astype(np.float64)
     return [float(number) for number in sums[0] * HIGH_PART + sums[1]]
+
+
+def over_group(value: float, group: Group, op: str = "sum") -> float:
+    """The sum, "max" or "min" of each rank's number, in float32; all ranks of the group call this."""
+    return float(group.all_reduce(Tensor(np.array([value], np.float32)), op=op).asnumpy()[0])

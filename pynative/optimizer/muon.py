@@ -6,7 +6,6 @@ from itertools import accumulate
 from math import prod, sqrt
 from typing import NamedTuple
 
-import numpy as np
 from mindspore import Tensor
 
 from parallel_core.buffers.layout import BufferPlan, Entry, Span
@@ -17,6 +16,7 @@ from parallel_core.numerics.newton_schulz import PRECISIONS, SCALES, Polynomial,
 from parallel_core.sharding import SHARDS_OF_STATES, ShardSpec
 from pynative import kernels, parallel_state
 from pynative.collectives import Group
+from pynative.collectives.numbers import over_group
 from pynative.distributed.flat_memory import FlatMemory
 from pynative.optimizer.offload import where_states_are
 from pynative.optimizer.sweep import Step, Sweep
@@ -55,7 +55,7 @@ def orthogonalized(
     is_wide = x.shape[0] <= x.shape[1] if cut is None else cut.axis == 1
     square = kernels.squared_norm(x)
     if cut is not None:
-        square = float(cut.group.all_reduce(Tensor(np.array([square], np.float32))).asnumpy()[0])
+        square = over_group(square, cut.group)
     result = zeros(x.shape, dtype)
     kernels.combine_(result, x, 0.0, 1.0 / max(sqrt(square), EPSILON))
     for a, b, c in iterations:

@@ -3,14 +3,14 @@
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal, overload
 
-import numpy as np
-from mindspore import Parameter, Tensor, nn
+from mindspore import Parameter, nn
 
 from parallel_core.config import AllConfig, OptimizerConfig, TrainingConfig
 from parallel_core.config.all import required_to_train
 from parallel_core.config.base import complain
 from parallel_core.numerics.lr_schedule import OptimizerParamScheduler
 from pynative import parallel_state
+from pynative.collectives.numbers import over_group
 from pynative.distributed.param_and_grad_buffer import ParamAndGradBuffers
 from pynative.optimizer.flat_optimizer import FlatOptimizer
 from pynative.parameter import trainable
@@ -73,8 +73,7 @@ def _check_for_parameters(config: OptimizerConfig, buffers: ParamAndGradBuffers)
     if not rest:
         return
     found = any(rule.treats(entry.spec) for entry, _ in buffers.entries)
-    group = parallel_state.get_model_parallel_group()
-    if not group.all_reduce(Tensor(np.array([found], np.float32)), op="max").asnumpy()[0]:
+    if not over_group(found, parallel_state.get_model_parallel_group(), "max"):
         raise ValueError(
             f"--optimizer {rule.name}: it updates {rule.treated}, and the model has none beside embedding and output "
             f"layer; use {rest[0].name}"

@@ -12,6 +12,7 @@ from mindspore import Parameter, Tensor
 from parallel_core.buffers.layout import Entry, Span, overlaps
 from parallel_core.sharding import MODEL_GROUPS, MODEL_KINDS, SHARDS_OF_STATES, is_counted
 from pynative import kernels, parallel_state
+from pynative.collectives.numbers import over_group
 from pynative.distributed.param_and_grad_buffer import ParamAndGradBuffer, ParamAndGradBuffers
 
 
@@ -47,8 +48,7 @@ class ModelSum:
 
 def _summed(value: float, kinds: list[str]) -> float:
     for kind in kinds:
-        group = parallel_state.get_group(kind)
-        value = float(group.all_reduce(Tensor(np.array([value], np.float32))).asnumpy()[0])
+        value = over_group(value, parallel_state.get_group(kind))
     return value
 
 
@@ -83,8 +83,7 @@ class GradientNorm:
         if self._world is None:
             return norm
         squares = [*own.values(), *map(kernels.squared_norm, self._copies)]
-        is_finite = Tensor(np.array([all(map(math.isfinite, squares))], np.float32))
-        return norm if self._world.all_reduce(is_finite, op="min").asnumpy()[0] else math.inf
+        return norm if over_group(all(map(math.isfinite, squares)), self._world, "min") else math.inf
 
 
 def clip_coefficient(norm: float, limit: float) -> float:

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterable, Sequence
 
-import numpy as np
 from mindspore import Parameter, Tensor
 
 from parallel_core.config import TrainingConfig
 from parallel_core.numerics.averaging import Averaging
 from pynative import parallel_state
+from pynative.collectives.numbers import over_group
 
 
 class ParallelTrainingReducer:
@@ -49,5 +49,4 @@ class ParallelTrainingReducer:
 
     def reduce_is_finite(self, is_finite: bool) -> bool:
         """Whether it is so on every rank of the job."""
-        flag = Tensor(np.array([is_finite], np.float32))
-        return bool(parallel_state.get_world_group().all_reduce(flag, op="min").asnumpy()[0])
+        return bool(over_group(is_finite, parallel_state.get_world_group(), "min"))

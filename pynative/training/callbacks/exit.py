@@ -4,10 +4,8 @@ import signal
 import time
 from typing import Any
 
-import numpy as np
-from mindspore import Tensor
-
 from pynative import parallel_state
+from pynative.collectives.numbers import over_group
 from pynative.startup.log import log
 from pynative.training.callbacks.base import Callback, TrainingState
 
@@ -56,8 +54,7 @@ class SignalCallback(Callback):
 
 def _highest(own: float) -> float:
     """The largest value of any rank: ranks must agree on the iteration they end at."""
-    values = Tensor(np.array([own], np.float32))
-    return float(parallel_state.get_world_group().all_reduce(values, op="max").asnumpy()[0])
+    return over_group(own, parallel_state.get_world_group(), "max")
 
 
 def _stop(state: TrainingState, reason: str) -> None:

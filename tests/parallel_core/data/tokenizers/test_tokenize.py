@@ -22,7 +22,7 @@ def refusal(capsys, *arguments) -> str:
     with pytest.raises(SystemExit) as stopped:
         main([*map(str, arguments)])
     assert stopped.value.code == 2
-    return capsys.readouterr().err.strip().splitlines()[-1]
+    return capsys.readouterr().err.strip().splitlines()[0]
 
 
 @pytest.mark.slow

@@ -97,6 +97,13 @@ class AllConfig(Sections):
         """The size of each step."""
         return BatchSizes.of(self.dataset_config, self.model_config.seq_length)
 
+    @property
+    def evaluated_micro_batches(self) -> int:
+        """Micro-batches of one batch of an evaluation on each data-parallel rank."""
+        data, size = self.dataset_config, self.dataset_config.eval_global_batch_size
+        unit = data.batch_size * self.parallel_config.data_parallel_size
+        return data.micro_batch_num if size is None else size // unit
+
     def _smallest_round(self) -> int:
         """The fewest micro-batches that a schedule takes: interleaving goes through the chunks in whole groups."""
         parallel = self.parallel_config

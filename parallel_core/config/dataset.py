@@ -91,6 +91,8 @@ class DatasetConfig(Config):
     """Samples of one optimizer step; one micro-batch on each data-parallel rank if not given."""
     micro_batch_num: int = option("--micro-batch-num", None, at_least=1)
     """Micro-batches of one optimizer step on each data-parallel rank."""
+    eval_global_batch_size: int | None = option("--eval-global-batch-size", None, at_least=1)
+    """Samples of one of the `eval_iters` batches of an evaluation; none: `global_batch_size`."""
     rampup_batch_size: list[int] | None = option("--rampup-batch-size", None)
     """First global batch size, its increment, and over how many samples it grows to `global_batch_size`."""
     step_batch_size_schedule: list[list[int]] | None = option("--step-batch-size-schedule", None)

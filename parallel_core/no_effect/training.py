@@ -119,7 +119,11 @@ ROWS = (
         "needs --tensorboard-dir or another writer",
     ),
     Idle("log_throughput", _writes_no_times, "the log has TFLOP/s always; curves need --log-timers-to-tensorboard"),
-    Idle("log_validation_ppl_to_tensorboard", _never_evaluates, "needs --eval-iters and --eval-interval"),
+    Idle(
+        "log_validation_ppl_to_tensorboard eval_global_batch_size",
+        _never_evaluates,
+        "needs --eval-iters and --eval-interval",
+    ),
     needs("output_dir", "log_progress"),
     needs("timing_log_level", "timing_log_option barrier_with_L1_time"),
     needs("profile", _OF_PROFILES),

@@ -19,12 +19,13 @@ from pynative.tensor_parallel.data import broadcast_item
 def get_train_valid_test_num_samples(config: AllConfig | None = None) -> tuple[int, int, int]:
     """How many samples a run draws from each split; by default the run that `set_parallel_context` initialised."""
     config = config or parallel_state.get_config()
-    training, batch = config.training_config, config.dataset_config.global_batch_size
+    training, data = config.training_config, config.dataset_config
+    batch, evaluated = data.global_batch_size, data.eval_global_batch_size or data.global_batch_size
     in_training = training.train_samples if config.batch_sizes.changes else training.training_iters * batch
     if training.skip_train:
-        return 0, training.eval_iters * batch, 0
+        return 0, training.eval_iters * evaluated, 0
     evaluations = training.training_iters // training.eval_interval + 1 if training.eval_interval else 0
-    return in_training or 0, evaluations * training.eval_iters * batch, training.eval_iters * batch
+    return in_training or 0, evaluations * training.eval_iters * evaluated, training.eval_iters * evaluated
 
 
 def micro_batch_of_all(config: AllConfig) -> int:
@@ -39,11 +40,13 @@ def build_pretraining_data_loader(
 
     An item is a dict of arrays whose rows are a step's micro-batches, one after the other. By default the configuration
     is the one that `set_parallel_context` was given. Megatron's forward_step_func draws micro-batches: draws is their
-    number. Steps of the training grow as --rampup-batch-size says; those of an evaluation do not.
+    number. Steps of the training grow as --rampup-batch-size says; those of an evaluation have a size of their own.
     """
     config = config or parallel_state.get_config()
     data, unit = config.dataset_config, micro_batch_of_all(config)
-    sizes, micro_batches = config.batch_sizes, config.dataset_config.micro_batch_num // draws
+    sizes, micro_batches = config.batch_sizes, data.micro_batch_num // draws
+    if not is_training and draws == 1:
+        micro_batches = config.evaluated_micro_batches
 
     def grows(given: int) -> int:
         return sizes.at(consumed_samples + given * unit) // unit

@@ -158,5 +158,9 @@ class TrainOneStepCell:
         """Mean loss over `batches` global batches, without dropout and without gradients."""
         set_training(self.model, False)
         with around(self.parts, train=False):
-            losses = [self.pipeline.run(self.forward_step, data_iterator, train=False) for _ in range(batches)]
+            number = self.config.evaluated_micro_batches
+            losses = [
+                self.pipeline.run(self.forward_step, data_iterator, train=False, micro_batches=number)
+                for _ in range(batches)
+            ]
         return sum(loss.total for loss in losses) / max(sum(loss.weight for loss in losses), 1.0)

@@ -56,6 +56,7 @@ BAD = [
     ("--tensor-model-parallel-size 8", 8, "--num-attention-heads 4"),
     ("--tensor-model-parallel-size 4 --tp-2d --tp-x 4 --tp-y 2", 4, "--tp-x 4"),
     ("--num-attention-heads 5", 1, "--hidden-size 64"),
+    ("--micro-batch-size 2 --global-batch-size 4 --eval-global-batch-size 3", 1, "--eval-global-batch-size 3"),
     ("--group-query-attention --num-query-groups 3", 1, "--num-query-groups 3"),
     (
         "--num-attention-heads 12 --hidden-size 96 --group-query-attention --num-query-groups 3 "

@@ -23,7 +23,7 @@ FLAGS = group(
     refused(
         "evaluation reads one data set, --eval-iters batches of the training's size; leave it out",
         """
-        --start-eval-at-iter=int --eval-global-batch-size=int --eval-micro-batch-size=int --full-validation
+        --start-eval-at-iter=int --eval-micro-batch-size=int --full-validation
         --multiple-validation-sets --validation-set-names=str+
         """,
     ),

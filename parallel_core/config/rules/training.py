@@ -18,6 +18,8 @@ def batches_divide(config: Sections) -> Iterator[Finding]:
     elif data.micro_batch_num * samples != data.global_batch_size:
         rule = f"differs from --micro-batch-num {data.micro_batch_num} x {one_round}"
         yield data.breaks("global_batch_size", rule, "leave one of them out")
+    if data.eval_global_batch_size and data.eval_global_batch_size % samples:
+        yield data.breaks("eval_global_batch_size", f"must be a multiple of {one_round} = {samples}")
 
 
 def ramp_reaches_the_batch(config: Sections) -> Iterator[Finding]:

@@ -29,6 +29,18 @@ def test_evaluation(schedule):
     np.testing.assert_allclose(results[0], expected, rtol=1e-5)
 
 
+@pytest.mark.parametrize("layout", ["--micro-batch-size 2", "--micro-batch-size 2 --pipeline-model-parallel-size 2"])
+def test_evaluation_in_batches_of_another_size(layout):
+    """Two batches of four samples are the four batches of two: the mean is over the same tokens."""
+    flags = f"{TINY} {layout} --global-batch-size 8 --eval-interval 1"
+    ranks = config_of(flags, 2).parallel_config.pipeline_model_parallel_size
+    twice = run(ranks, evaluated, f"{flags} --eval-iters 2 --eval-global-batch-size 4")
+    often = run(ranks, evaluated, f"{flags} --eval-iters 4 --eval-global-batch-size 2")
+    other = run(ranks, evaluated, f"{flags} --eval-iters 2")
+    np.testing.assert_allclose(twice[0], often[0], rtol=1e-6)
+    assert twice[0] != other[0]
+
+
 def micro_batches() -> list[dict[str, np.ndarray]]:
     """Eight of two rows, each cut to a length of its own."""
     rows = Rows()

@@ -31,7 +31,7 @@ def _treatments(config: AllConfig) -> list[Treatment]:
 
 
 PARTS: dict[str, Callable[[AllConfig], Any]] = {
-    "batch": lambda config: config.batch_sizes,
+    "batch": lambda config: (config.batch_sizes, config.evaluated_micro_batches),
     "rates": lambda config: [*_rates(config)],
     "loss scales": lambda config: [*_loss_scales(config)],
     "chunks": lambda config: [stage_chunks(config.model_config, stage) for stage in _stages(config)],
@@ -49,10 +49,9 @@ PARTS: dict[str, Callable[[AllConfig], Any]] = {
 
 def _schedule(config: AllConfig) -> list:
     parallel = config.parallel_config
-    chunks = parallel.virtual_pipeline_model_parallel_size or 1
-    sizes = parallel.pipeline_model_parallel_size, config.dataset_config.micro_batch_num, chunks
+    sizes = parallel.pipeline_model_parallel_size, config.dataset_config.micro_batch_num, parallel.chunks
     group_size = parallel.microbatch_group_size_per_virtual_pipeline_stage
-    return communicate(GENERATORS[parallel.schedule_name](*sizes, group_size), chunks)
+    return communicate(GENERATORS[parallel.schedule_name](*sizes, group_size), parallel.placement)
 
 
 def _rates(config: AllConfig) -> Iterator[Rates]:

@@ -72,8 +72,10 @@ ROWS = (
     needs("sliding_window.size", "skip_freq sliding_window.local_rotary_base"),
     needs(
         "multi_latent_attention.enabled",
-        "q_lora_rank kv_lora_rank qk_head_dim qk_pos_emb_head_dim v_head_dim latent_norm_epsilon rotary_scaling_factor",
+        "q_lora_rank kv_lora_rank qk_head_dim qk_pos_emb_head_dim v_head_dim latent_norm_epsilon rotary_scaling_factor "
+        "scale_q_lora scale_kv_lora",
     ),
+    needs("q_lora_rank", "scale_q_lora"),
     needs("qk_layernorm", "apply_wd_to_qk_layernorm latent_norm_epsilon qk_norm_type"),
     Idle("kv_channels qkv_has_bias", where("multi_latent_attention.enabled", True), _OWN_SIZES),
     Idle("position_embedding_type", _TURNS_A_PART, "latent attention turns a part of each head in any case"),

@@ -38,6 +38,7 @@ IDLE = [
         )
     ),
     ("--attention-dropout 0.2", SPARSE, "", "as in Megatron"),
+    ("--enable-mla-scale-q-lora", LATENT, f"{LATENT} --q-lora-rank 8", "needs --q-lora-rank"),
     (
         "--mamba-d-conv 3",
         "--experimental-attention-variant gated_delta_net --linear-attention-freq 2",

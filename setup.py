@@ -7,6 +7,7 @@ from setuptools import find_packages, setup
 TOKENIZERS = ["tokenizers", "sentencepiece", "tiktoken", "jinja2"]
 ZSTANDARD = "zstandard"
 TENSORBOARD = "tensorboard"
+PLOTLY = "plotly>=6"
 # Later ones need NumPy 2.
 PYARROW = "pyarrow<26"
 
@@ -20,7 +21,10 @@ setup(
     python_requires=">=3.10,<3.13",
     entry_points={"console_scripts": ["megatron-pynative = mapping.__main__:main"]},
     packages=find_packages(include=["mapping*", "parallel_core*", "pynative*"]),
-    package_data={"": ["py.typed"], "parallel_core": ["data/instruction/*.json", "planner/devices/*.yaml"]},
+    package_data={
+        "": ["py.typed"],
+        "parallel_core": ["data/instruction/*.json", "planner/devices/*.yaml", "report/page.*"],
+    },
     # MindSpore's wheel is built against NumPy 1.x and its tensors break under 2.x, which its own metadata doesn't say.
     install_requires=["mindspore==2.10.*", "numpy>=1.26,<2", "psutil", "pyyaml"],
     extras_require={
@@ -32,6 +36,7 @@ setup(
             "types-PyYAML",
             "matplotlib",
             TENSORBOARD,
+            PLOTLY,
             *TOKENIZERS,
             PYARROW,
             ZSTANDARD,
@@ -41,6 +46,7 @@ setup(
         "zstd": [ZSTANDARD],
         "hf": ["transformers"],
         "tb": [TENSORBOARD],
+        "report": [PLOTLY],
         "plot": ["matplotlib"],
     },
 )

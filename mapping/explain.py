@@ -10,51 +10,22 @@ Exit code 0 if the run starts, 1 if something stops it.
 import json
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 from mapping.flags import IGNORED, MAPPED, REFUSED
-from mapping.given import Given
 from mapping.memory import as_json as memory_as_json
 from mapping.memory import as_lines as memory_as_lines
 from mapping.merge import Reading
+from mapping.outcome import Outcome, outcome_of
 from mapping.reading import read, stops
-from parallel_core.config import AllConfig
-from parallel_core.config.base import Unknown
-from parallel_core.config.tree import PUBLIC, path_of
 from parallel_core.findings import Finding
 from parallel_core.system.command_line import command_line, ends_quietly, program
 
 
-@dataclass
-class Outcome:
-    """What became of one flag, or of one key of a configuration file."""
-
-    flag: str
-    value: Any
-    status: str
-    target: str
-    reason: str
-
-
 def outcomes(reading: Reading) -> Iterator[Outcome]:
     """One for everything that was given: flags in order, then the keys of files."""
-    return (_outcome(given, reading.config) for given in reading.given)
-
-
-def _outcome(given: Given, config: AllConfig) -> Outcome:
-    row = given.row
-    if row.status == REFUSED and row.asks_for_nothing(given.value):
-        return Outcome(given.name, given.value, IGNORED, "", "its default: it asks for nothing")
-    if given.demand is not None:
-        return Outcome(given.name, given.value, MAPPED, "", f"compared with {PUBLIC[path_of(given.demand.field)]}")
-    if not given.target or given.status == IGNORED:
-        return Outcome(given.name, given.value, given.status, "", given.reason or row.reason)
-    value = attrgetter(given.target)(config)
-    value = None if isinstance(value, Unknown) else value
-    return Outcome(given.name, value, given.status, PUBLIC[given.target], given.replaced)
+    return (outcome_of(given, reading.config) for given in reading.given)
 
 
 def as_json(reading: Reading) -> str:

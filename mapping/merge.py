@@ -25,6 +25,7 @@ from mapping.derive.vocabulary import unreadable
 from mapping.flags import IGNORED, ROWS, Flag
 from mapping.given import OTHER_NAMES, ROW_OF, Given
 from mapping.naming import as_given
+from mapping.outcome import outcome_of
 from mapping.readers import checkpoint
 from mapping.readers.deepspeed import Auto, resolved
 from parallel_core.blocks import adapter_findings, recompute_findings
@@ -155,6 +156,7 @@ def resolve(sources: Sources) -> Reading:
     found = as_given(found, ranked.given)
     reported = _reported(sources, ranked, args, config, length.reasons, is_wrong=bool(found))
     _fill_in(args, config, ranked.yaml)
+    config.outcomes = [vars(outcome_of(entry, config)) for entry in reported]
     replaced += (f"{entry.name} {entry.value}: {entry.replaced}" for entry in ranked.given if entry.replaced)
     notes += [*length.notes, *(() if found else beyond_the_stages(config))]
     return Reading(sources, reported, args, config, found, [*replaced, *notes])

@@ -123,6 +123,20 @@ def logged_by_layer(config: ModelConfig, values: Mapping[str, Array]) -> dict[st
     }
 
 
+def tokens_by_expert(values: Mapping[str, Array]) -> dict[int, list[int]]:
+    """Layer that has experts -> the tokens [E] of a step that chose each of them."""
+    return {layer: row.astype(int).tolist() for layer, row in enumerate(values.get(TOKENS_CHOSEN, ())) if row.any()}
+
+
+def expert_load(values: Mapping[str, Array]) -> dict[int, float]:
+    """Layer that has experts -> the tokens of its busiest one, in parts of an even share: from 1 to E."""
+    return {
+        layer: round(float(row.max() / row.mean()), 4)
+        for layer, row in enumerate(values.get(TOKENS_CHOSEN, ()))
+        if row.any()
+    }
+
+
 def to_vector(figures: Sequence[Figure], values: Mapping[str, Array]) -> list[float]:
     """All values one after the other."""
     return [number for figure in figures for number in values[figure.name].ravel().tolist()]

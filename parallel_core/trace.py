@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 
 from parallel_core.config import AllConfig
 from parallel_core.schedules import GENERATORS
-from parallel_core.schedules.simulate import Times, simulate
+from parallel_core.schedules.actions import Backward, Forward, WeightGrad
+from parallel_core.schedules.simulate import Time, Timeline, Times, simulate
 from parallel_core.system.files import read_json
 
 
@@ -97,6 +98,20 @@ def _event(span: Span, origin: float) -> dict[str, Any]:
         "tid": LANES.index(span.lane),
         "args": {"step": span.step, **more},
     }
+
+
+def planned_json(spans: Iterable[Span]) -> list[list[Any]]:
+    """Spans of the schedule, to be written beside those that were measured."""
+    return [[span.rank, span.kind.value, span.name, span.start, span.seconds] for span in spans]
+
+
+def read_planned(path: Path) -> list[Span]:
+    """Those of a file; none if it has none. Raises as `read_chrome` does."""
+    try:
+        rows = read_json(path).get("planned", {}).get("spans", [])
+        return [Span(int(rank), Kind(kind), str(name), float(at), float(took)) for rank, kind, name, at, took in rows]
+    except (AttributeError, TypeError) as error:
+        raise ValueError(f"{path}: is no trace of this program ({error})") from error
 
 
 def read_chrome(path: Path) -> list[Span]:
@@ -207,9 +222,9 @@ def _length(spans: Iterable[Span]) -> float:
 _UNIT = 1e-6
 
 
-def planned_bubble_share(config: AllConfig, spans: Sequence[Span], micro_batches: int) -> float:
-    """Mean over the stages of the part of the pipeline's time in which they do nothing, by `schedules.simulate`; every
-    action of a kind takes its mean time of all stages, and transfers take none."""
+def planned_timeline(config: AllConfig, spans: Sequence[Span], micro_batches: int) -> Timeline:
+    """The schedule's, by `schedules.simulate`, in microseconds; every action of a kind takes its mean time of all
+    stages, and transfers take none."""
     parallel = config.parallel_config
     chunks = parallel.virtual_pipeline_model_parallel_size or 1
     group_size = parallel.microbatch_group_size_per_virtual_pipeline_stage
@@ -217,8 +232,34 @@ def planned_bubble_share(config: AllConfig, spans: Sequence[Span], micro_batches
     computes = GENERATORS[parallel.schedule_name](stages, micro_batches, chunks, group_size)
     weight = _mean(spans, Kind.WEIGHT_GRADIENTS, chunks)
     times = Times(_mean(spans, Kind.FORWARD, chunks), _mean(spans, Kind.BACKWARD, chunks) + weight, weight)
-    timeline = simulate(computes, times, parallel.placement)
-    return 1.0 - float(sum(timeline.work)) / (stages * float(timeline.length))
+    return simulate(computes, times, parallel.placement)
+
+
+def planned_bubble_share(timeline: Timeline) -> float:
+    """Mean over the stages of the part of the pipeline's time in which they do nothing."""
+    return 1.0 - float(sum(timeline.work)) / (len(timeline.spans) * float(timeline.length))
+
+
+_KINDS: dict[type, Kind] = {
+    Forward: Kind.FORWARD,
+    Backward: Kind.BACKWARD,
+    WeightGrad: Kind.WEIGHT_GRADIENTS,
+}
+
+
+def planned_spans(timeline: Timeline) -> list[Span]:
+    """A stage's computations as those of a rank of its number."""
+    return [
+        Span(stage, kind, f"{kind.value} {action.micro_batch}.{action.chunk}", *_seconds(start, stop))
+        for stage, spans in enumerate(timeline.spans)
+        for action, start, stop in spans
+        for kind in (_KINDS[type(action)],)
+    ]
+
+
+def _seconds(start: Time, stop: Time) -> tuple[float, float]:
+    """Where a span begins and how long it takes, of microseconds."""
+    return float(start) * _UNIT, float(stop - start) * _UNIT
 
 
 def _mean(spans: Sequence[Span], kind: Kind, chunks: int) -> int:

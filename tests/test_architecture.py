@@ -70,11 +70,11 @@ FLOORS = {
         {"commands", "flags", "inspect"},
         {"completion", "given"},
         {"derive"},
-        {"checks", "naming", "readers"},
+        {"checks", "naming", "outcome", "readers"},
         {"flag_reference", "memory"},
         {"merge"},
         {"reading"},
-        {"arguments", "explain", "launch", "plan"},
+        {"arguments", "explain", "launch", "plan", "report"},
         {"__main__"},
     ),
     "parallel_core": (
@@ -87,7 +87,7 @@ FLOORS = {
         {"blocks", "data", "step_figures"},
         {"costs", "no_effect"},
         {"checkpoint"},
-        {"planner", "start_lines"},
+        {"planner", "report", "start_lines"},
     ),
     "pynative": (
         {"dtypes", "timers"},

@@ -19,11 +19,12 @@ from parallel_core.checkpoint.manifest import MANIFEST, Manifest
 from parallel_core.system.files import read_plain, replacing
 
 TRACKER = "latest_checkpointed_iteration.txt"
-METRICS = "metrics.jsonl"
+METRICS, EVENTS = "metrics.jsonl", "events.jsonl"
+"""Figures of every step; starts, warnings and the end of a run."""
 EARLIER = "earlier"
 _PUBLISHED = re.compile(r"iter_\d{7,}")
 _TEMPORARY = re.compile(rf"\.({TRACKER}|{METRICS}|lock)\.\w+\.tmp")
-_OF_A_RUN = re.compile(rf"iter_\d{{7,}}|release|{TRACKER}|{METRICS}")
+_OF_A_RUN = re.compile(rf"iter_\d{{7,}}|release|{TRACKER}|{METRICS}|{EVENTS}")
 """What a run leaves in its folder, or one of Megatron-LM's."""
 _HIDDEN = re.compile(r"\.(?P<name>iter_\d{7,})\.(?P<state>partial|replaced|deleted)")
 

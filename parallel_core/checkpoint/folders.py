@@ -47,7 +47,7 @@ def in_use(root: Path, by: object) -> Finding:
 
 def earlier_run(root: Path, checkpoint: CheckpointConfig) -> Iterator[Finding]:
     """The note to a run that begins in a folder in which another run has saved."""
-    there = [path.name for path in commit.of_runs(root) if path.name != commit.METRICS]
+    there = [path.name for path in commit.of_runs(root) if path.name not in (commit.METRICS, commit.EVENTS)]
     if not there or checkpoint.overwrite_save:
         return
     numbers = [int(name.removeprefix("iter_")) for name in there if name.startswith("iter_")]

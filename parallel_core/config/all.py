@@ -29,6 +29,9 @@ class AllConfig(Sections):
         """Path of an option -> the flag or key of a file by which a user gave it, where that is known."""
         self.given: dict[str, Any] = {}
         """Path of an option -> the value that it was built with, where that is known; others follow from these."""
+        self.outcomes: list[dict[str, Any]] = []
+        """Every flag and key that was given, and what became of it (`mapping.outcome`); empty where a script builds the
+        config."""
         self._link()
         self._derive()
         complain(judge(RULES, self))

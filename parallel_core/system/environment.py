@@ -1,6 +1,7 @@
 """The devices of this host, and whether this process can run MindSpore as it was started; MindSpore is not imported."""
 
 import os
+import platform
 import sys
 from collections.abc import Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
@@ -36,6 +37,18 @@ def other_launchers(environment: Mapping[str, str] = os.environ) -> Iterator[Fin
     if "MS_ROLE" not in environment and ("TORCHELASTIC_RUN_ID" in environment or size not in ("", "1")):
         rule = "processes of torchrun, deepspeed or the like do not find each other in MindSpore"
         yield Finding("WORLD_SIZE", size, rule, "put `python -m mapping launch` before that command: msrun starts them")
+
+
+PACKAGES = ("megatron-pynative", "mindspore", "numpy")
+_PREFIXES = ("MS_", "MINDSPORE_", "ASCEND_", "HCCL_", "OMP_", "OPENBLAS_")
+
+
+def described(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """What a run depends on beside its flags: versions, this host's processors, variables that MindSpore, an Ascend
+    and numpy read. No other variable: they may hold secrets."""
+    versions = {name: _installed(name) or "not installed" for name in PACKAGES}
+    host = {"python": platform.python_version(), "system": platform.platform(), "processors": str(os.cpu_count())}
+    return versions | host | {name: environment[name] for name in sorted(environment) if name.startswith(_PREFIXES)}
 
 
 def has_ascend() -> bool:

@@ -2,6 +2,7 @@
 
 import logging
 import sys
+from collections.abc import Callable
 
 
 def _logger() -> logging.Logger:
@@ -23,3 +24,21 @@ def log(message: str) -> None:
 def warn(message: str) -> None:
     """One line that the reader should not miss."""
     _logger().warning(message)
+
+
+class HeardWarnings(logging.Handler):
+    """Tells each warning to `hear` until it is closed."""
+
+    def __init__(self, hear: Callable[[str], object]) -> None:
+        super().__init__(logging.WARNING)
+        self._hear = hear
+        _logger().addHandler(self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """A warning."""
+        self._hear(record.getMessage())
+
+    def close(self) -> None:
+        """No more of them."""
+        _logger().removeHandler(self)
+        super().close()

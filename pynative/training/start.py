@@ -6,22 +6,23 @@ import numpy as np
 from mindspore import Tensor, nn
 
 from parallel_core.checkpoint.folders import is_first_start
-from parallel_core.costs import StagePlan
 from parallel_core.sharding import is_counted
 from parallel_core.start_lines import ParameterCount, start_lines
 from pynative import parallel_state
 from pynative.parameter import name_parameters, place_of
 from pynative.startup.log import log
 from pynative.training.callbacks import TrainingState
+from pynative.training.planned import is_planned
 
 
 def say_start(state: TrainingState, loader: str) -> None:
     """Log them. loader: the script's own, empty where data are files. All ranks call this."""
     config, stage = state.config, parallel_state.get_pipeline_model_parallel_rank()
-    planned = sorted((spec.name, spec.shape) for spec in StagePlan(config, stage).parameters)
-    is_planned = planned == sorted((p.meta.spec.name, p.meta.spec.shape) for p in name_parameters(state.model))
     rank, count = parallel_state.get_global_rank(), count_parameters(state.model)
-    for line in (*start_lines(config, rank, stage, count, loader, is_planned), _training_line(state)):
+    for line in (
+        *start_lines(config, rank, stage, count, loader, is_planned(config, state.model)),
+        _training_line(state),
+    ):
         log(line)
 
 

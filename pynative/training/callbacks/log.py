@@ -9,7 +9,7 @@ import numpy as np
 
 from parallel_core.config import AllConfig
 from parallel_core.costs import training_flops
-from parallel_core.step_figures import logged, logged_by_layer
+from parallel_core.step_figures import expert_load, logged, logged_by_layer
 from pynative import parallel_state
 from pynative.optimizer.statistics import ModelStatistics
 from pynative.startup.log import log
@@ -80,13 +80,15 @@ class LogCallback(Callback):
         losses = logged(model, reported)
         by_layer = logged_by_layer(model, reported) if model.moe_config.monitors.moe_per_layer_logging else {}
         state.metrics |= losses | by_layer
+        if load := expert_load(reported):
+            state.metrics["expert_load"] = load
         if state.iteration % self.interval == 0 or state.iteration in (1, total):
             log(_line(state.metrics, self._skipped, self._nan, losses))
             for name, value in by_layer.items():
                 log(f"Step: {state.iteration}, {name}: {value:.6e}")
             self._skipped = self._nan = 0
 
-    def _figures(self, state: TrainingState) -> dict[str, float | int | bool]:
+    def _figures(self, state: TrainingState) -> dict[str, Any]:
         result, config = state.result, state.config
         tokens = result.samples * config.model_config.seq_length / state.step_seconds
         tflops = self._flops * result.samples / state.step_seconds / 1e12

@@ -1,64 +1,92 @@
-"""The log's figures as JSON lines, which a run that goes on adds to."""
+"""The log's figures and the run's events as JSON lines, which a run that goes on adds to."""
 
-import errno
 import json
-import os
+from collections import deque
 from pathlib import Path
-from typing import BinaryIO
 
 from parallel_core.checkpoint import commit
 from parallel_core.checkpoint.folders import is_inside
 from parallel_core.system.files import replacing
-from pynative.startup.log import log, warn
+from pynative.startup.log import HeardWarnings, log, warn
 from pynative.training.callbacks.base import Callback, TrainingState
+from pynative.training.callbacks.events import Event, event, experts_event, last_event, start_event
+from pynative.training.callbacks.lines import LinesFile
+
+MOST_WAITING = 1000
+"""Events that wait for the next step to be written; earlier ones are left out."""
 
 
 class MetricsCallback(Callback):
-    """Appends `state.metrics` to a file of JSON lines; give it to rank 0 only.
+    """Appends `state.metrics` to a file of JSON lines, and what happens to `events.jsonl` beside it; give it to rank 0
+    only.
 
-    A run that goes on in the file's folder leaves the lines up to the step where it does; another run's file is moved
-    aside.
+    A run that goes on in the files' folder leaves the lines up to the step where it does, and all events; another
+    run's files are moved aside. Nothing is opened before a step was made.
     """
 
     reads_parameters = False
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._file: BinaryIO | None = None
-        self._is_refused = False
+        self._metrics: LinesFile | None = None
+        self._events: LinesFile | None = None
+        self._waiting: deque[Event] = deque(maxlen=MOST_WAITING)
+        self._is_refused = self._has_ended = False
+        self._step = 0
+        self._heard = HeardWarnings(lambda said: self._waiting.append(event("warning", self._step, message=said)))
+
+    def on_train_begin(self, state: TrainingState) -> None:
+        self._step = state.iteration + 1
+        self._waiting.append(start_event(state))
 
     def on_step_end(self, state: TrainingState) -> None:
+        if experts := experts_event(state):
+            self._waiting.append(experts)
         try:
-            if self._file is None:
-                self._file = self._opened(state)
-            _append(self._file, json.dumps(state.metrics) + "\n")
+            self._open(state)
+            if self._metrics is not None:
+                self._metrics.add(state.metrics)
+            self._write_events()
             self._is_refused = False
         except OSError as error:  # a full disk ends no training for figures that the log has, too
             if not self._is_refused:
                 warn(f"{self.path}: {error.strerror}; steps are missing in it from step {state.iteration} on")
             self._is_refused = True
+        self._step = state.iteration
 
-    def _opened(self, state: TrainingState) -> BinaryIO:
-        """The file, with the lines ahead of this step. It stays open: whoever moves it aside does not disturb."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+    def on_train_end(self, state: TrainingState) -> None:
+        self._has_ended = True
+
+    def _open(self, state: TrainingState) -> None:
+        """Once: the files, with the figures ahead of this step."""
+        if self._events is not None:
+            return
+        folder, events = self.path.parent, self.path.with_name(commit.EVENTS)
         if self.path.exists():
-            if is_inside(state.resumed_from, self.path.parent):
+            if is_inside(state.resumed_from, folder):
                 cut(self.path, state.iteration)
             else:
-                log(f"Moved the earlier run's {self.path} to {commit.set_aside(self.path.parent, [self.path])}")
-        return self.path.open("ab", buffering=0)
+                earlier = [path for path in (self.path, events) if path.exists()]
+                log(f"Moved the earlier run's {self.path} to {commit.set_aside(folder, earlier)}")
+        self._metrics = self._metrics or LinesFile(self.path)
+        self._events = LinesFile(events)
+
+    def _write_events(self) -> None:
+        while self._waiting and self._events is not None:
+            self._events.add(self._waiting[0])
+            self._waiting.popleft()
 
     def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-
-
-def _append(file: BinaryIO, line: str) -> None:
-    """Add the whole line or, if there is no room, nothing of it."""
-    end = file.seek(0, os.SEEK_END)
-    if file.write(line.encode()) < len(line):
-        file.truncate(end)
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self._heard.close()
+        if last := last_event(self._step, self._has_ended):
+            self._waiting.append(last)
+        try:
+            self._write_events()
+        except OSError as error:
+            warn(f"{self.path.with_name(commit.EVENTS)}: {error.strerror}; its last lines are missing")
+        for file in (self._metrics, self._events):
+            if file is not None:
+                file.close()
 
 
 def cut(path: Path, step: int) -> None:

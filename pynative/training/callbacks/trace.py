@@ -11,7 +11,17 @@ from mindspore import Tensor
 from parallel_core.numerics.dtypes import Array
 from parallel_core.schedules.actions import Backward, Forward, WeightGrad
 from parallel_core.system.files import replacing
-from parallel_core.trace import PIPELINE, Kind, Span, chrome_json, planned_bubble_share, summary
+from parallel_core.trace import (
+    PIPELINE,
+    Kind,
+    Span,
+    chrome_json,
+    planned_bubble_share,
+    planned_json,
+    planned_spans,
+    planned_timeline,
+    summary,
+)
 from pynative import parallel_state
 from pynative.collectives import Group
 from pynative.collectives.trace import Count
@@ -102,10 +112,11 @@ class TraceCallback(Callback):
             micro_batches = state.result.samples // (
                 state.config.dataset_config.batch_size * state.config.parallel_config.data_parallel_size
             )
-            planned = planned_bubble_share(state.config, spans, micro_batches)
+            timeline = planned_timeline(state.config, spans, micro_batches)
+            planned, actions = planned_bubble_share(timeline), planned_json(planned_spans(timeline))
             try:
                 with replacing(self.path) as file:
-                    file.write(chrome_json(spans, planned={"bubble_share": planned}).encode())
+                    file.write(chrome_json(spans, planned={"bubble_share": planned, "spans": actions}).encode())
                 log(f"Trace of {_steps(spans)} written to {self.path}: {_shares(spans)}; the schedule's {planned:.1%}")
             except OSError as error:  # ends no training
                 warn(f"No trace: {self.path}: {error.strerror}")

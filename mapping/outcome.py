@@ -1,0 +1,36 @@
+"""What became of each flag of a command line, and of each key of a configuration file."""
+
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any
+
+from mapping.flags import IGNORED, MAPPED, REFUSED
+from mapping.given import Given
+from parallel_core.config import AllConfig
+from parallel_core.config.base import Unknown
+from parallel_core.config.tree import PUBLIC, path_of
+
+
+@dataclass
+class Outcome:
+    """What became of one flag, or of one key of a configuration file."""
+
+    flag: str
+    value: Any
+    status: str
+    target: str
+    reason: str
+
+
+def outcome_of(given: Given, config: AllConfig) -> Outcome:
+    """In the config that was built of everything."""
+    row = given.row
+    if row.status == REFUSED and row.asks_for_nothing(given.value):
+        return Outcome(given.name, given.value, IGNORED, "", "its default: it asks for nothing")
+    if given.demand is not None:
+        return Outcome(given.name, given.value, MAPPED, "", f"compared with {PUBLIC[path_of(given.demand.field)]}")
+    if not given.target or given.status == IGNORED:
+        return Outcome(given.name, given.value, given.status, "", given.reason or row.reason)
+    value = attrgetter(given.target)(config)
+    value = None if isinstance(value, Unknown) else value
+    return Outcome(given.name, value, given.status, PUBLIC[given.target], given.replaced)

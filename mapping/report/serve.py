@@ -1,0 +1,93 @@
+"""The page of runs that go on, on this host alone."""
+
+from collections.abc import Sequence
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Lock
+
+from parallel_core.report import Run, html, page_of
+from parallel_core.report.document import as_json
+
+HOST = "127.0.0.1"
+
+
+class Watched:
+    """The runs, read again when somebody asks; what has not changed is not made again."""
+
+    def __init__(self, runs: Sequence[Run], script: str) -> None:
+        self._runs, self._script = runs, script
+        self._lock = Lock()
+        self._data, self._version = "", 0
+
+    def page(self) -> str:
+        """The HTML."""
+        with self._lock:
+            return html(page_of(self._runs), self._script, watched=True)
+
+    def data(self) -> tuple[str, str]:
+        """What the page asks for, and its version. Raises OSError."""
+        with self._lock:
+            if any([run.refresh() for run in self._runs]) or not self._data:
+                self._data, self._version = as_json(page_of(self._runs)), self._version + 1
+            return self._data, f'"{self._version}"'
+
+
+class Server(ThreadingHTTPServer):
+    """Answers to requests for this host by name, so that no other site's page can read the figures."""
+
+    def __init__(self, watched: Watched, port: int) -> None:
+        super().__init__((HOST, port), Handler)
+        self.watched = watched
+        self.names = {f"{name}:{self.server_port}" for name in (HOST, "localhost")}
+
+
+class Handler(BaseHTTPRequestHandler):
+    """`/` is the page, `/data.json` its data."""
+
+    server: Server
+
+    def do_GET(self) -> None:
+        """Answer."""
+        if self.headers.get("Host") not in self.server.names:
+            self.send_error(HTTPStatus.FORBIDDEN)
+        elif self.path == "/":
+            self._send(self.server.watched.page(), "text/html; charset=utf-8")
+        elif self.path == "/data.json":
+            self._send_data()
+        else:
+            self.send_error(HTTPStatus.NOT_FOUND)
+
+    def _send_data(self) -> None:
+        try:
+            data, version = self.server.watched.data()
+        except OSError as error:  # a folder that is gone for now
+            self.send_error(HTTPStatus.SERVICE_UNAVAILABLE, str(error.strerror))
+            return
+        if self.headers.get("If-None-Match") == version:
+            self.send_response(HTTPStatus.NOT_MODIFIED)
+            self.end_headers()
+        else:
+            self._send(data, "application/json", ETag=version)
+
+    def _send(self, text: str, kind: str, **headers: str) -> None:
+        content = text.encode()
+        self.send_response(HTTPStatus.OK)
+        for name, value in {"Content-Type": kind, "Content-Length": str(len(content)), **headers}.items():
+            self.send_header(name, value)
+        self.send_header("Cache-Control", "no-store")
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Requests are no news."""
+
+
+def serve(runs: Sequence[Run], script: str, port: int) -> int:
+    """Until Ctrl-C; the exit code. Raises OSError for a port that is taken."""
+    with Server(Watched(runs, script), port) as server:
+        print(f"http://{HOST}:{server.server_port}/  (Ctrl-C ends it)", flush=True)
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            return 0
+    return 0

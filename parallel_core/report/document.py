@@ -1,0 +1,33 @@
+"""A page as one HTML file that needs no network."""
+
+import html as markup
+import json
+from dataclasses import asdict
+from importlib.resources import files
+from string import Template
+
+from parallel_core.report.parts import Page
+
+
+def as_json(page: Page) -> str:
+    """Its data, as it is served and as it stands in the file."""
+    return json.dumps(asdict(page), separators=(",", ":"), allow_nan=False)
+
+
+def html(page: Page, library: str, watched: bool = False) -> str:
+    """library: the JavaScript that draws plots (plotly.js). watched: the page asks its server for new data.
+
+    What runs say stands in the file as JSON alone, without any `<`, and its script makes text of it, never markup.
+    """
+    return Template(_read("page.html")).substitute(
+        title=markup.escape(page.title),
+        style=_read("page.css"),
+        data=as_json(page).replace("<", "\\u003c"),
+        library=library,
+        script=_read("page.js"),
+        watched=str(watched).lower(),
+    )
+
+
+def _read(name: str) -> str:
+    return (files("parallel_core.report") / name).read_text(encoding="utf-8")

@@ -1,0 +1,93 @@
+"""The figures of every step, by name, as they grow."""
+
+from array import array
+from collections.abc import Mapping
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from parallel_core.numerics.dtypes import Array
+from parallel_core.report.lines import LinesReader
+
+NAN = float("nan")
+NUMBERS = frozenset({bool, float, int})
+"""Types of JSON, compared with as they are: a long run has millions of values."""
+
+
+class Figures:
+    """Columns of a `metrics.jsonl`; what a line does not have is no number there."""
+
+    def __init__(self, path: Path) -> None:
+        self._reader = LinesReader(path)
+        self._clear()
+
+    def _clear(self) -> None:
+        self._columns: dict[str, array[float]] = {}
+        self._count = self._without_a_step = 0
+
+    @property
+    def unreadable(self) -> int:
+        """Lines that are no figures of a step."""
+        return self._reader.unreadable + self._without_a_step
+
+    def refresh(self) -> bool:
+        """Read what has been added; whether there is anything new."""
+        begins_anew, lines = self._reader.new()
+        if begins_anew:
+            self._clear()
+        before = self._count, self.unreadable
+        for line in lines:
+            self._add(line)
+        return begins_anew or before != (self._count, self.unreadable)
+
+    def _add(self, line: Mapping[str, Any]) -> None:
+        step = line.get("step")
+        if type(step) not in NUMBERS or not isfinite(_float(step)):
+            self._without_a_step += bool(line)
+            return
+        self._put("", line)
+        self._count += 1
+
+    def _put(self, prefix: str, values: Mapping[str, Any]) -> None:
+        """Append numbers to their columns; those of layers, which lie one level deeper, as `expert_load/3`."""
+        for key, value in values.items():
+            if type(value) in NUMBERS:
+                name = prefix + key
+                column = self._columns.get(name)
+                if column is None:
+                    column = self._columns[name] = array("d")
+                if len(column) < self._count:
+                    column.extend([NAN] * (self._count - len(column)))
+                if len(column) == self._count:  # not a name that the line has twice
+                    column.append(_float(value))
+            elif type(value) is dict and not prefix:
+                self._put(f"{key}/", value)
+
+    def names(self) -> list[str]:
+        """Of all columns."""
+        return list(self._columns)
+
+    def of(self, name: str) -> Array:
+        """A column in order of the steps, of a step that is there twice the later line; empty if there is none."""
+        order = self._order()
+        if name not in self._columns:
+            return np.empty(0)
+        column = np.full(self._count, NAN)
+        column[: len(self._columns[name])] = self._columns[name]
+        return column[order]
+
+    def _order(self) -> Array:
+        steps = np.array(self._columns.get("step", ()))
+        if np.all(np.diff(steps) > 0):
+            return np.arange(len(steps))
+        _, last = np.unique(steps[::-1], return_index=True)
+        return len(steps) - 1 - last
+
+
+def _float(value: Any) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return float("inf")

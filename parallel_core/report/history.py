@@ -1,0 +1,115 @@
+"""Runs in a few figures, and what happened to them."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from parallel_core.report.parts import ABSENT, Section, Table, figure
+from parallel_core.report.run import Run
+
+MOST = 200
+"""Rows of a table of events; the last ones."""
+PARTS = ("parameters", "gradients", "optimizer_states", "activations", "total")
+
+
+def overview(runs: Sequence[Run]) -> Section:
+    """A row for each run, and its memory as it was predicted and measured."""
+    columns = [
+        "run",
+        "steps",
+        "loss",
+        "validation loss",
+        "skipped",
+        "not finite",
+        "tokens/s",
+        "MFU",
+        "ms a step",
+        "hours",
+    ]
+    tables = [Table("Runs", columns, [_row(run) for run in runs])]
+    memory = [[run.name, *_memory(run)] for run in runs if run.predicted]
+    if memory:
+        names = [f"{part.replace('_', ' ')}, predicted" for part in PARTS]
+        tables.append(Table("Memory of rank 0", ["run", *names, "most held, measured"], memory))
+    note = "Speeds are medians. On a CPU what is measured is resident memory, the program's own among it."
+    return Section("overview", "Overview", note, tables=tables)
+
+
+def _row(run: Run) -> list[str]:
+    figures, steps = run.figures, run.figures.of("step")
+    of = f" of {limit}" if (limit := _train_iters(run)) else ""
+    losses = figures.of("loss")
+    return [
+        run.name,
+        f"{figure(_last(steps))}{of}",
+        figure(_last(losses)),
+        figure(_last(figures.of("validation_loss"))),
+        figure(float(np.nansum(figures.of("skipped")))),
+        figure(float((~np.isfinite(losses)).sum())),
+        figure(_median(figures.of("tokens_per_second"))),
+        figure(100 * _median(figures.of("mfu")), " %"),
+        figure(_median(figures.of("milliseconds"))),
+        figure(float(np.nansum(figures.of("milliseconds"))) / 3.6e6),
+    ]
+
+
+def _train_iters(run: Run) -> Any:
+    config = run.start.get("config")
+    training = config.get("training_config") if isinstance(config, dict) else None
+    return training.get("training_iters") if isinstance(training, dict) else None
+
+
+def _last(values: Any) -> float:
+    there = values[~np.isnan(values)]
+    return float(there[-1]) if len(there) else float("nan")
+
+
+def _median(values: Any) -> float:
+    there = values[np.isfinite(values)]
+    return float(np.median(there)) if len(there) else float("nan")
+
+
+def _memory(run: Run) -> Iterator[str]:
+    for part in PARTS:
+        yield figure(run.predicted.get(part), " MiB")
+    yield figure(_last(run.figures.of("memory_mb")), " MiB")
+
+
+def happened(runs: Sequence[Run]) -> Section:
+    """Starts, warnings, and how runs ended; what of their files cannot be read."""
+    starts = [row for run in runs for row in _starts(run)]
+    warnings = [row for run in runs for row in _warnings(run)]
+    tables = [Table("Starts and ends", ["run", "time (UTC)", "step", "what", "from"], starts)] if starts else []
+    if warnings:
+        tables.append(Table("Warnings", ["run", "time (UTC)", "step", "warning"], warnings[-MOST:]))
+    note = "" if warnings else "No warnings."
+    if len(warnings) > MOST:
+        note = f"The last {MOST} of {len(warnings)} warnings; all are in events.jsonl."
+    return Section("events", "Starts, warnings, errors", note, tables=tables)
+
+
+def _starts(run: Run) -> Iterator[list[str]]:
+    listed = [(kind, event) for kind in ("start", "end", "error") for event in run.events.get(kind, ())]
+    for kind, event in sorted(listed, key=lambda pair: pair[1]["place"])[-MOST:]:
+        origin = event.get("resumed_from") or ("the beginning" if kind == "start" else event.get("message", ""))
+        yield [run.name, *_when(event), kind, str(origin)]
+
+
+def _warnings(run: Run) -> Iterator[list[str]]:
+    for event in run.events.get("warning", ()):
+        yield [run.name, *_when(event), str(event.get("message"))]
+    for name, count in (("metrics.jsonl", run.figures.unreadable), ("events.jsonl", run.unreadable_events)):
+        if count:
+            yield [run.name, ABSENT, ABSENT, f"{name}: {count} lines cannot be read and are left out"]
+    if run.problem_of_trace:
+        yield [run.name, ABSENT, ABSENT, run.problem_of_trace]
+    losses, steps = run.figures.of("loss"), run.figures.of("step")
+    wrong = steps[~np.isfinite(losses)] if len(losses) else steps[:0]
+    if len(wrong):
+        first = ", ".join(figure(step) for step in wrong[:10].tolist())
+        yield [run.name, ABSENT, figure(wrong[0]), f"the loss of {len(wrong)} steps is no number: {first}"]
+
+
+def _when(event: dict[str, Any]) -> tuple[str, str]:
+    return str(event.get("time", ABSENT)).removesuffix("+00:00").replace("T", " "), str(event.get("step", ABSENT))

@@ -1,0 +1,59 @@
+"""Files of JSON lines that somebody may still be writing, or has damaged."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+_AT_ONCE = 1 << 24
+"""Bytes."""
+
+
+class LinesReader:
+    """Gives the lines that a file has more than the last time."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.unreadable = 0
+        """Whole lines that are no JSON object."""
+        self.read = 0
+        """Whole lines."""
+        self._end, self._of = 0, (0, 0)
+
+    def new(self) -> tuple[bool, Iterator[dict[str, Any]]]:
+        """Whether the file is another one than before, or was cut, so that everything comes anew; and the lines. A last
+        line that is not whole yet comes when it is. No file has no lines."""
+        try:
+            status = self.path.stat()
+        except FileNotFoundError:
+            return self._end > 0, self._lines(0)
+        of = status.st_dev, status.st_ino
+        begins_anew = of != self._of or status.st_size < self._end
+        self._of = of
+        if begins_anew:
+            self._end = self.unreadable = 0
+        return begins_anew, self._lines(status.st_size)
+
+    def _lines(self, size: int) -> Iterator[dict[str, Any]]:
+        if not size:
+            self._end = self.unreadable = 0
+            return
+        with self.path.open("rb") as file:
+            file.seek(self._end)
+            rest = b""
+            while (room := size - self._end - len(rest)) > 0 and (read := file.read(min(_AT_ONCE, room))):
+                *lines, rest = (rest + read).split(b"\n")
+                for line in lines:
+                    self._end += len(line) + 1
+                    self.read += 1
+                    yield from self._parsed(line)
+
+    def _parsed(self, line: bytes) -> Iterator[dict[str, Any]]:
+        try:
+            value = json.loads(line) if line.strip() else {}
+        except (ValueError, RecursionError):
+            value = None
+        if isinstance(value, dict):
+            yield value
+        else:
+            self.unreadable += 1

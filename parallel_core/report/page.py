@@ -1,0 +1,21 @@
+"""The page of some runs, as a value."""
+
+from collections.abc import Sequence
+
+from parallel_core.report import curves, experts, history, settings, timeline
+from parallel_core.report.parts import Page
+from parallel_core.report.run import Run
+
+
+def page_of(runs: Sequence[Run]) -> Page:
+    """Every section of which there is anything."""
+    found = [
+        history.overview(runs),
+        *curves.sections(runs),
+        experts.section(runs),
+        timeline.section(runs),
+        history.happened(runs),
+        *settings.sections(runs),
+    ]
+    names = [run.name for run in runs]
+    return Page(", ".join(names), names, [section for section in found if section])

@@ -1,0 +1,104 @@
+"""A run as its folder shows it."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from parallel_core.checkpoint.commit import EVENTS, METRICS
+from parallel_core.report.figures import Figures
+from parallel_core.report.lines import LinesReader
+from parallel_core.trace import Span, read_chrome, read_planned
+
+TRACE = "trace.json"
+MOST_EVENTS = 10_000
+"""Of a kind; earlier ones are left out."""
+
+
+class Run:
+    """The files of a folder; `refresh` reads what has been added to them. Raises OSError for what cannot be read."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.name = folder, folder.name
+        self.figures = Figures(folder / METRICS)
+        self.events: dict[str, list[dict[str, Any]]] = {}
+        """By kind: start, warning, experts, end, error."""
+        self.measured: list[Span] = []
+        self.planned: list[Span] = []
+        self.problem_of_trace = ""
+        self._lines = LinesReader(folder / EVENTS)
+        self._trace_of: tuple[int, int] | None = None
+
+    def refresh(self) -> bool:
+        """Whether anything is new."""
+        return any([self.figures.refresh(), self._read_events(), self._read_trace()])
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing of a run in the folder."""
+        return not (self.figures.names() or self.events or self.measured)
+
+    @property
+    def start(self) -> dict[str, Any]:
+        """The event of the last start; empty if there is none."""
+        return (self.events.get("start") or [{}])[-1]
+
+    @property
+    def predicted(self) -> dict[str, float]:
+        """Part of the memory -> its MiB; empty if nothing was predicted."""
+        parts = self.start.get("memory_predicted")
+        found = parts.items() if isinstance(parts, dict) else ()
+        return {name: size / 2.0**20 for name, size in found if isinstance(size, int | float)}
+
+    @property
+    def unreadable_events(self) -> int:
+        """Lines that are no event."""
+        return self._lines.unreadable
+
+    def _read_events(self) -> bool:
+        begins_anew, lines = self._lines.new()
+        if begins_anew:
+            self.events = {}
+        is_new = begins_anew
+        for line in lines:
+            is_new |= self._take(line)
+        return is_new
+
+    def _take(self, line: dict[str, Any]) -> bool:
+        """A run's own: what lies there of another one is left out once this one has started."""
+        kind = line.get("event")
+        if not isinstance(kind, str):
+            return False
+        if kind == "start" and self.start.get("run_id") != line.get("run_id"):
+            self.events = {}
+        kept = self.events.setdefault(kind, [])
+        kept.append({**line, "place": self._lines.read})
+        del kept[:-MOST_EVENTS]
+        return True
+
+    def _read_trace(self) -> bool:
+        path = self.folder / TRACE
+        try:
+            status = path.stat()
+            of = status.st_mtime_ns, status.st_size
+        except FileNotFoundError:
+            of = None
+        if of == self._trace_of:
+            return False
+        self._trace_of, self.measured, self.planned, self.problem_of_trace = of, [], [], ""
+        if of is not None:
+            try:
+                self.measured, self.planned = read_chrome(path), read_planned(path)
+            except ValueError as error:
+                self.problem_of_trace = str(error)
+        return True
+
+
+def name_apart(runs: Iterable[Run]) -> None:
+    """Give runs whose folders have one name so much of their paths that names differ."""
+    listed = list(runs)
+    for parts in range(1, 1 + max((len(run.folder.absolute().parts) for run in listed), default=0)):
+        names = ["/".join(run.folder.absolute().parts[-parts:]) for run in listed]
+        if len(set(names)) == len(names):
+            break
+    for run, name in zip(listed, names if listed else [], strict=True):
+        run.name = name

@@ -1,0 +1,61 @@
+"""Configuration, flags and environment of runs beside each other; what differs is marked."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from parallel_core.report.parts import ABSENT, Section, Table
+from parallel_core.report.run import Run
+
+
+def sections(runs: Sequence[Run]) -> Iterator[Section]:
+    """Those of which there is anything: of the last start of each run."""
+    flags = [_flags(run.start.get("flags")) for run in runs]
+    flat = [dict(_flat(run.start.get("config"), "")) for run in runs]
+    environment = [dict(_flat(run.start.get("environment"), "")) for run in runs]
+    yield from _section("flags", "Flags, and what became of them", "flag", runs, flags)
+    yield from _section("configuration", "Configuration", "option", runs, flat)
+    yield from _section("environment", "Environment", "name", runs, environment)
+
+
+def _section(
+    id: str, title: str, name: str, runs: Sequence[Run], columns: Sequence[Mapping[str, str]]
+) -> Iterator[Section]:
+    table = beside(title, name, [run.name for run in runs], columns)
+    if table.rows:
+        note = f"{len(table.marked)} of {len(table.rows)} differ between the runs." if len(runs) > 1 else ""
+        yield Section(id, title, note, tables=[table])
+
+
+def beside(caption: str, name: str, runs: Sequence[str], columns: Sequence[Mapping[str, str]]) -> Table:
+    """A row for each name that any run has, a column for each run."""
+    names = list(dict.fromkeys(key for column in columns for key in column))
+    rows = [[key, *(column.get(key, ABSENT) for column in columns)] for key in names]
+    marked = [number for number, (_, *cells) in enumerate(rows) if len(set(cells)) > 1]
+    return Table(caption, [name, *runs], rows, marked)
+
+
+def _flat(value: Any, path: str) -> Iterator[tuple[str, str]]:
+    """Every value by its path."""
+    if isinstance(value, Mapping) and value:
+        for key, inner in value.items():
+            yield from _flat(inner, f"{path}.{key}" if path else str(key))
+    elif path:
+        yield path, _word(value)
+
+
+def _word(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, default=str)
+
+
+def _flags(given: Any) -> dict[str, str]:
+    """Flag -> its value and what became of it; of one that stands there several times all."""
+    found: dict[str, str] = {}
+    for one in given if isinstance(given, list) else ():
+        if isinstance(one, Mapping):
+            where = f" -> {one['target']}" if one.get("target") else ""
+            why = f" ({one['reason']})" if one.get("reason") else ""
+            words = f"{_word(one.get('value'))}: {one.get('status', '')}{where}{why}"
+            name = str(one.get("flag", ""))
+            found[name] = f"{found[name]}; {words}" if name in found else words
+    return found

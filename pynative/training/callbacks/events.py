@@ -1,0 +1,58 @@
+"""The events of a run as plain values: its starts, warnings, the tokens of each expert, its end."""
+
+import sys
+from dataclasses import asdict
+from datetime import datetime, timezone
+from typing import Any
+
+from parallel_core.costs import StagePlan, memory
+from parallel_core.step_figures import tokens_by_expert
+from parallel_core.system.environment import described
+from pynative import parallel_state
+from pynative.training.callbacks.base import TrainingState
+from pynative.training.planned import is_planned
+
+Event = dict[str, Any]
+
+
+def event(kind: str, step: int, **more: Any) -> Event:
+    """kind: start, warning, experts, end or error. step: which was, or is to be, made."""
+    return {"event": kind, "time": datetime.now(timezone.utc).isoformat(timespec="seconds"), "step": step, **more}
+
+
+def start_event(state: TrainingState) -> Event:
+    """A run as it was asked for, and where it runs. `memory_predicted`: bytes of this rank by part; none for a script's
+    own model."""
+    config, stage = state.config, parallel_state.get_pipeline_model_parallel_rank()
+    needed = memory(StagePlan(config, stage)) if is_planned(config, state.model) else None
+    return event(
+        "start",
+        state.iteration + 1,
+        run_id=state.run_id,
+        resumed_from=None if state.resumed_from is None else str(state.resumed_from),
+        command=sys.argv,
+        flags=config.outcomes,
+        config=config.to_dict(),
+        environment=described(),
+        memory_predicted=None if needed is None else {**asdict(needed), "total": needed.total},
+    )
+
+
+SPACING = 1000
+"""Steps; a model of many experts in many layers has a line of some 100 kB."""
+
+
+def experts_event(state: TrainingState) -> Event | None:
+    """Layer -> tokens of each expert in this step, at powers of two and multiples of SPACING and at the end."""
+    step, last = state.iteration, state.config.training_config.training_iters
+    is_due = step % SPACING == 0 or step & (step - 1) == 0 or step == last
+    tokens = tokens_by_expert(state.result.figures) if is_due else {}
+    return event("experts", step, tokens=tokens) if tokens else None
+
+
+def last_event(step: int, has_ended: bool) -> Event | None:
+    """The end, or the error that ends the run and is being handled; none for a run that was left otherwise."""
+    error = sys.exc_info()[1]
+    if error is None:
+        return event("end", step) if has_ended else None
+    return event("error", step, message=f"{type(error).__name__}: {error}")

@@ -1,0 +1,15 @@
+"""Whether a rank's model is the one that the configuration describes."""
+
+from mindspore import nn
+
+from parallel_core.config import AllConfig
+from parallel_core.costs import StagePlan
+from pynative import parallel_state
+from pynative.parameter import name_parameters
+
+
+def is_planned(config: AllConfig, model: nn.Cell) -> bool:
+    """So that its memory can be predicted; a script's own model is another."""
+    planned = StagePlan(config, parallel_state.get_pipeline_model_parallel_rank()).parameters
+    own = sorted((parameter.meta.spec.name, parameter.meta.spec.shape) for parameter in name_parameters(model))
+    return own == sorted((spec.name, spec.shape) for spec in planned)

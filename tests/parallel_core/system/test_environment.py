@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from parallel_core.system.environment import other_launchers, unfit_versions
+from parallel_core.system.environment import described, other_launchers, unfit_versions
 from tests.support.assets import ROOT
 
 NO_MINDSPORE = "there is no MindSpore 2.10 for it; make an environment of Python 3.10 - 3.12"
@@ -70,3 +70,10 @@ def test_a_script_that_torchrun_started_ends_at_once():
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 2 and "Traceback" not in done.stderr
     assert done.stderr.startswith("error: WORLD_SIZE 2: processes of torchrun, deepspeed or the like")
+
+
+def test_a_run_is_described_without_secrets():
+    """Versions, and variables that MindSpore, an Ascend and numpy read; no other one, which may be a key."""
+    found = described({"MS_WORKER_NUM": "2", "WANDB_API_KEY": "secret", "AWS_SECRET": "secret", "OMP_NUM_THREADS": "1"})
+    assert found["MS_WORKER_NUM"] == "2" and found["OMP_NUM_THREADS"] == "1" and found["numpy"].startswith("1.")
+    assert "secret" not in found.values()

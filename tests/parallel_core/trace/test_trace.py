@@ -2,7 +2,19 @@
 
 import pytest
 
-from parallel_core.trace import Kind, Span, chrome_json, read_chrome, summary
+from parallel_core.schedules import GENERATORS
+from parallel_core.schedules.simulate import Times, simulate
+from parallel_core.trace import (
+    Kind,
+    Span,
+    chrome_json,
+    planned_bubble_share,
+    planned_json,
+    planned_spans,
+    read_chrome,
+    read_planned,
+    summary,
+)
 
 STEP = [
     Span(1, Kind.STEP, "step 3", 10.0, 10.0, 3),
@@ -40,3 +52,21 @@ def test_another_file_is_refused(tmp_path):
         path.write_text(text)
         with pytest.raises(ValueError, match=r"trace\.json"):
             read_chrome(path)
+
+
+def test_the_planned_step_lies_beside_the_measured_one(tmp_path):
+    """Each action of two stages with its time, in order; the file that has none gives none."""
+    timeline = simulate(GENERATORS["1f1b"](2, 2, 1, None), Times(2_000_000, 4_000_000))
+    planned = planned_spans(timeline)
+    path = tmp_path / "trace.json"
+    path.write_text(chrome_json(STEP, planned={"spans": planned_json(planned)}))
+    assert read_planned(path) == planned
+    first = [(span.kind, span.name, span.start, span.seconds) for span in planned if span.rank == 0][:3]
+    assert first == [
+        (Kind.FORWARD, "forward 0.0", 0.0, 2.0),
+        (Kind.FORWARD, "forward 1.0", 2.0, 2.0),
+        (Kind.BACKWARD, "backward 0.0", 8.0, 4.0),
+    ]
+    assert planned_bubble_share(timeline) == pytest.approx(1 / 3)
+    path.write_text(chrome_json(STEP))
+    assert read_planned(path) == []

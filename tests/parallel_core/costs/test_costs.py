@@ -123,6 +123,8 @@ LAYOUTS = [
     (4, f"{RING2} {TP2_SP}", FAMILIES["gated delta net"]),
     (4, f"{RING2} --context-parallel-algo ulysses_cp_algo {TP2_SP}", FAMILIES["latent attention, compressed queries"]),
     (4, "--tensor-model-parallel-size 4", FAMILIES["llama"]),
+    (2, TP2_SP, f"{FAMILIES['llama']} --qk-layernorm --qk-norm-type per_layer"),
+    (2, TP2, f"{FAMILIES['llama']} --num-experts 4 --moe-shortcut-connected"),
     (2, TP2_SP, FAMILIES["head norms, part of the head turns"]),
     (2, f"{TP2_SP} --hidden-size 40", FAMILIES["sandwich norm"]),
     (2, PP2, ""),

@@ -88,6 +88,7 @@ LAYOUTS = [
     (1, "gpt", "--bf16 --softmax-type off-by-one"),
     (1, "llama", "--num-experts 4 --moe-shortcut-connected --recompute-granularity selective --recompute-modules mlp"),
     (2, "llama", f"{TP2_SP} --softmax-type learnable"),
+    (2, "llama", f"{TP2_SP} --qk-layernorm --qk-norm-type per_layer --no-pre-norm --use-sandwich-norm"),
     (2, "llama", f"{TP2_SP} --lora-r 8 --lora-target-modules linear_qkv linear_proj linear_fc1 linear_fc2"),
     (1, "gpt", "--lora-r 8 --lora-target-modules linear_qkv"),
     (2, "llama", f"{PP2} --virtual-pipeline-model-parallel-size 2 --bf16"),

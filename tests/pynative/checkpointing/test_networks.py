@@ -40,6 +40,7 @@ BASES = {
     "--position-embedding-type rope --normalization RMSNorm",
     "beyond the original length": f"{EXPERTS} 3 {LONG} --rope-scaling-original-max-position-embeddings 8 "
     "--moe-router-pre-softmax --moe-shared-expert-intermediate-size 16 --moe-shared-expert-gate",
+    "longcat": "--num-experts 4 --moe-ffn-hidden-size 16 --moe-shortcut-connected",
     "within it": f"{EXPERTS} 3 {LONG} --moe-router-load-balancing-type sinkhorn",
 }
 """In one of them every option of the network acts."""

@@ -55,13 +55,14 @@ _OF_A_RUN = {
 }
 """Entries that say nothing of the network: --use-checkpoint-args asks for them."""
 
-_ACTIVATIONS = (("swiglu", "swiglu"), ("squared_relu", "squared_relu"))
+_ACTIVATIONS = tuple((name, name) for name in ("swiglu", "squared_relu", "quick_geglu"))
 
 _ONLY_OURS = {
     "use_sandwich_norm", "use_final_norm", "embedding_layernorm", "output_layer_bias", "out_proj_has_bias", "scales",
     "latent_norm_epsilon", "original_max_position_embeddings", "low_freq_factor", "high_freq_factor", "beta_fast",
     "beta_slow", "long_factor", "short_factor", "long_mscale", "short_mscale", "fa_config",
-    "share_embedding_and_output_weight", "moe_router_norm_topk_prob", "moe_router_group_score_topk",
+    "share_embedding_and_output_weight", "moe_router_norm_topk_prob", "moe_router_group_score_topk", "qk_norm_type",
+    "local_rotary_base", "num_zero_experts", "moe_shortcut_connected", "scale_q_lora", "scale_kv_lora",
 }  # fmt: skip
 """Options of the network, by a part of their paths, that Megatron has no flag for."""
 
@@ -74,9 +75,7 @@ _NO_CHOICES = {
 _NEGATIONS = ("no_", "disable_")
 
 _ONLY_MEGATRONS: dict[str, Any] = {
-    "activation_func_clamp_value": None,
     "attention_output_gate": False,
-    "glu_linear_offset": 0.0,
     "heterogeneous_layers_config_path": None,
     "heterogeneous_layers_config_encoded_json": None,
     "hybrid_override_pattern": None,
@@ -87,8 +86,6 @@ _ONLY_MEGATRONS: dict[str, Any] = {
     "mrope_section": None,
     "no_rope_freq": None,
     "qk_l2_norm": False,
-    "quick_geglu": False,
-    "softmax_type": "vanilla",
 }
 """Entries that change the network and that no setting of ours says, and the value that means nothing of it."""
 
@@ -184,6 +181,7 @@ def arguments_of(ours: AllConfig) -> dict[str, Any]:
         "original_max_position_embeddings": model.rope_scaling.original_max_position_embeddings,
         "swiglu": model.hidden_act == "swiglu",
         "squared_relu": model.hidden_act == "squared_relu",
+        "quick_geglu": model.hidden_act == "quick_geglu",
         "norm_epsilon": model.norm_epsilon,
         "add_position_embedding": model.position_embedding_type == "learned_absolute",
         "vocab_size": model.unpadded_vocab_size,

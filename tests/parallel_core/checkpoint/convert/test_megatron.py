@@ -22,6 +22,7 @@ from tests.support.families import FAMILIES
 GATED = "--swiglu --normalization RMSNorm --disable-bias-linear --add-qkv-bias --untie-embeddings-and-output-weights"
 FLAGS = {
     "gpt": "",
+    "sinks": f"{GATED} --position-embedding-type rope --qk-layernorm --softmax-type learnable",
     "llama": f"{GATED} --position-embedding-type rope --group-query-attention --num-query-groups 2 --qk-layernorm",
     "sandwich": "--use-sandwich-norm",
     "latent attention": f"{GATED} {FAMILIES['latent attention, compressed queries']}",
@@ -134,11 +135,11 @@ def test_positions_of_latent_attention_are_stretched(given, factor):
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("softmax_type", "off-by-one"), ("quick_geglu", True), ("no_rope_freq", [0, 1]), ("qk_l2_norm", True)],
+    [("moe_latent_size", 8), ("no_rope_freq", [0, 1]), ("qk_l2_norm", True)],
 )
 def test_a_network_that_no_setting_says_is_refused(name, value):
     """No shape of a weight tells it."""
-    assert settings_of({"num_layers": 2, "softmax_type": "vanilla", "quick_geglu": False})
+    assert settings_of({"num_layers": 2, "moe_latent_size": None, "qk_l2_norm": False})
     with pytest.raises(ValueError, match=f"its args have {name} "):
         settings_of({"num_layers": 2, name: value})
 
@@ -187,3 +188,29 @@ def test_a_norm_after_attention_keeps_its_name_in_models_of_today():
     """The sandwich norm's name is the one that the norm before the feed-forward block once had."""
     names = ["decoder.layers.0.post_attention_layernorm.weight", "decoder.layers.0.mlp.linear_fc1.weight"]
     assert spellings(names) == dict(zip(names, names, strict=True))
+
+
+def test_args_of_gpt_oss_say_sinks_and_limits():
+    """Megatron's own entries, both ways."""
+    entries = {"softmax_type": "learnable", "quick_geglu": True, "glu_linear_offset": 1.0}
+    entries["activation_func_clamp_value"] = 7.0
+    network = settings_of({"num_layers": 2, **entries})["model_config"]
+    assert network["hidden_act"] == "quick_geglu"
+    assert {name: network[name] for name in entries if name != "quick_geglu"} | {"quick_geglu": True} == entries
+    written = arguments_of(config_of(f"{TINY} --softmax-type learnable --quick-geglu --glu-linear-offset 1", 1))
+    assert (written["softmax_type"], written["quick_geglu"], written["glu_linear_offset"]) == ("learnable", True, 1)
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        "--qk-layernorm --qk-norm-type per_layer --normalization RMSNorm",
+        "--no-pre-norm --use-sandwich-norm",
+        "--num-experts 4 --num-zero-experts 2 --moe-router-pre-softmax",
+        "--num-experts 4 --moe-shortcut-connected",
+    ],
+)
+def test_networks_that_megatron_does_not_have_are_not_written(flags):
+    """No entry of its args says them: it would load another network."""
+    with pytest.raises(ValueError, match="no network of Megatron-Core's has"):
+        arguments_of(config_of(f"{TINY} {flags}", 1))

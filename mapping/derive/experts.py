@@ -4,11 +4,16 @@ Pai-Megatron-Patch's names for the same routers. How such functions read argumen
 from collections.abc import Callable
 from typing import Any
 
+from mapping.derive.hybrid import hybrid_pattern
 from mapping.flags.notations import layer_frequency, parts
 from mapping.flags.with_option.moe import ROUTERS, SOFTMAX_FIRST
+from parallel_core.config.hybrid import EXPERTS
 
 
 def moe_layer_freq(args: Any) -> int | list[int] | None:
+    pattern = hybrid_pattern(args)
+    if pattern is not None:
+        return [int(letter == EXPERTS) for letter in pattern]
     first, every, layers = args.first_k_dense_replace, args.moe_layer_freq, args.num_layers
     every = layer_frequency(every) if isinstance(every, str) else every
     every = abs(every) if isinstance(every, int) else every

@@ -27,6 +27,8 @@ from parallel_core.blocks.layer import AnyLayer, Branch, Layer
 from parallel_core.blocks.layer_kinds import LAYERS, layer_of
 from parallel_core.blocks.layer_stack import LayerStack
 from parallel_core.blocks.linear import Linear
+from parallel_core.blocks.mamba import GroupedNorm, MambaMixer
+from parallel_core.blocks.mamba_layer import MambaLayer
 from parallel_core.blocks.micro_batch import MicroBatch
 from parallel_core.blocks.mlp import MLP, BiasActivation
 from parallel_core.blocks.moe_layer import MoELayer
@@ -61,12 +63,15 @@ __all__ = [
     "ExpertLinear",
     "Experts",
     "GatedDeltaNet",
+    "GroupedNorm",
     "Indexer",
     "Kind",
     "LatentAttention",
     "Layer",
     "LayerStack",
     "Linear",
+    "MambaLayer",
+    "MambaMixer",
     "MicroBatch",
     "MoELayer",
     "MultiTokenPrediction",

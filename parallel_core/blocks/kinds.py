@@ -15,6 +15,9 @@ from parallel_core.blocks.mlp import MLP
 from parallel_core.blocks.moe_layer import MoELayer
 from parallel_core.blocks.sublayer import Sublayer
 from parallel_core.config import ModelConfig
+from parallel_core.config.hybrid import ATTENTION as ATTENTION_ALONE
+from parallel_core.config.hybrid import EXPERTS as EXPERTS_ALONE
+from parallel_core.config.hybrid import MLP as MLP_ALONE
 
 Made = TypeVar("Made")
 
@@ -30,7 +33,12 @@ class Kind(Generic[Made]):
     """Whether the configuration's layer of this number is of the kind."""
 
 
+def _none(config: ModelConfig, number: int) -> None:
+    """A layer of a hybrid stack without such a sublayer."""
+
+
 MIXERS: list[Kind[Sublayer | None]] = [
+    Kind("none", _none, lambda config, number: config.hybrid.kind(number) in (MLP_ALONE, EXPERTS_ALONE)),
     Kind(
         "gated delta net",
         GatedDeltaNet.of,
@@ -47,6 +55,7 @@ MIXERS: list[Kind[Sublayer | None]] = [
 """Of each layer the first one that applies."""
 
 FEED_FORWARDS: list[Kind[Sublayer | None]] = [
+    Kind("none", _none, lambda config, number: config.hybrid.kind(number) == ATTENTION_ALONE),
     Kind(
         "experts",
         lambda config, number: MoELayer.of(config),

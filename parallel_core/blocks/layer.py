@@ -47,22 +47,10 @@ class AnyLayer(Block):
         return micro_batch.tokens_between * self.hidden_size * micro_batch.residual_item_size
 
 
-@dataclass(frozen=True)
-class Layer(AnyLayer):
-    """x + attention(norm(x)), then x + mlp(norm(x)); with sandwich norm each result is normed before it is added. Of a
-    hybrid stack a layer may have one of the two."""
+class BranchedLayer(AnyLayer):
+    """Sublayers one after the other, each normed before and added to the residual stream."""
 
-    input_layernorm: Norm | None
-    self_attention: Sublayer | None
-    pre_mlp_layernorm: Norm | None
-    mlp: Sublayer | None
-    post_attention_layernorm: Norm | None = None
-    post_mlp_layernorm: Norm | None = None
-
-    BRANCHES: ClassVar[tuple[Branch, ...]] = (
-        Branch("input_layernorm", "self_attention", "post_attention_layernorm", 1, True, "attention_norm"),
-        Branch("pre_mlp_layernorm", "mlp", "post_mlp_layernorm", 2, False, "ffn_norm"),
-    )
+    BRANCHES: ClassVar[tuple[Branch, ...]]
 
     @property
     def branches(self) -> tuple[Branch, ...]:
@@ -81,20 +69,6 @@ class Layer(AnyLayer):
         for branch in self.branches:
             yield elementwise(3 * stream, 2 * stream).within(f"{branch.sublayer}.residual")
 
-    @classmethod
-    def of(cls, config: ModelConfig, number: int) -> Layer:
-        """The configuration's layer of this global number, 0-based; layers need not be alike."""
-        mixer, feed_forward = made(MIXERS, config, number), made(FEED_FORWARDS, config, number)
-        sandwiched, normed = config.use_sandwich_norm, config.use_pre_norm
-        return cls(
-            Norm.of(config) if mixer and normed else None,
-            mixer,
-            Norm.of(config) if feed_forward and normed else None,
-            feed_forward,
-            Norm.of_branch_output(config, config.attn_post_norm_scale) if mixer and sandwiched else None,
-            Norm.of_branch_output(config, config.ffn_post_norm_scale) if feed_forward and sandwiched else None,
-        )
-
     def parts(self) -> LayerParts:
         """Of each branch the norm, whose output the sublayer's first linears keep, and what the sublayer says."""
         parts: list[Part] = []
@@ -111,6 +85,38 @@ class Layer(AnyLayer):
             if has_norm and {*first} & {*collectives}:
                 linear_after[branch.norm] = first[0]
         return LayerParts(tuple(parts), frozenset(collectives), linear_after)
+
+
+@dataclass(frozen=True)
+class Layer(BranchedLayer):
+    """x + attention(norm(x)), then x + mlp(norm(x)); with sandwich norm each result is normed before it is added. Of a
+    hybrid stack a layer may have one of the two."""
+
+    input_layernorm: Norm | None
+    self_attention: Sublayer | None
+    pre_mlp_layernorm: Norm | None
+    mlp: Sublayer | None
+    post_attention_layernorm: Norm | None = None
+    post_mlp_layernorm: Norm | None = None
+
+    BRANCHES: ClassVar[tuple[Branch, ...]] = (
+        Branch("input_layernorm", "self_attention", "post_attention_layernorm", 1, True, "attention_norm"),
+        Branch("pre_mlp_layernorm", "mlp", "post_mlp_layernorm", 2, False, "ffn_norm"),
+    )
+
+    @classmethod
+    def of(cls, config: ModelConfig, number: int) -> Layer:
+        """The configuration's layer of this global number, 0-based; layers need not be alike."""
+        mixer, feed_forward = made(MIXERS, config, number), made(FEED_FORWARDS, config, number)
+        sandwiched, normed = config.use_sandwich_norm, config.use_pre_norm
+        return cls(
+            Norm.of(config) if mixer and normed else None,
+            mixer,
+            Norm.of(config) if feed_forward and normed else None,
+            feed_forward,
+            Norm.of_branch_output(config, config.attn_post_norm_scale) if mixer and sandwiched else None,
+            Norm.of_branch_output(config, config.ffn_post_norm_scale) if feed_forward and sandwiched else None,
+        )
 
 
 def _norm_part(branch: Branch, feeds: tuple[str, ...]) -> Part:

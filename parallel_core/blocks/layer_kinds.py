@@ -6,11 +6,14 @@ A new kind is a block (`AnyLayer`), a `Kind` in this table, and a cell for the b
 
 from parallel_core.blocks.kinds import Kind, made
 from parallel_core.blocks.layer import AnyLayer, Layer
+from parallel_core.blocks.mamba_layer import MambaLayer
 from parallel_core.blocks.shortcut_layer import ShortcutLayer
 from parallel_core.config import ModelConfig
+from parallel_core.config.hybrid import MAMBA
 
 LAYERS: list[Kind[AnyLayer]] = [
     Kind("shortcut", ShortcutLayer.of, lambda config, number: config.moe_config.moe_shortcut_connected),
+    Kind("state space", MambaLayer.of, lambda config, number: config.hybrid.kind(number) == MAMBA),
     Kind("transformer layer", Layer.of),
 ]
 """Of each layer the first one that applies."""

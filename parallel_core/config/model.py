@@ -13,6 +13,7 @@ from parallel_core.config.families import (
     SparseAttentionConfig,
 )
 from parallel_core.config.fused import FusedOperators
+from parallel_core.config.hybrid import HybridConfig
 from parallel_core.config.linear_attention import LinearAttentionConfig
 from parallel_core.config.lora import LoraConfig
 from parallel_core.config.moe import MoEConfig
@@ -128,6 +129,8 @@ class ModelConfig(Config):
     """Attention to chosen keys alone."""
     linear_attention: LinearAttentionConfig = field(default_factory=LinearAttentionConfig)
     """Mixers that keep a state."""
+    hybrid: HybridConfig = field(default_factory=HybridConfig)
+    """Layers of one part each."""
     attention_output_gate: bool = option("--attention-output-gate", False)
     """Multiply what attention puts out by the sigmoid of gates, which its first linear gives with the queries."""
     multi_token_prediction: MultiTokenPredictionConfig = field(default_factory=MultiTokenPredictionConfig)
@@ -213,6 +216,7 @@ class ModelConfig(Config):
         self.fill("embedding_init_method_std", lambda: self.init_method_std)
         self.fill("compute_dtype", lambda: self.params_dtype)
         self.fill("embedding_init_dtype", lambda: self.params_dtype)
+        self.hybrid.fill("mamba_num_heads", lambda: max(1, 2 * self.hidden_size // self.hybrid.mamba_head_dim))
         self.multi_latent_attention.fill("rotary_scaling_factor", self._default_latent_factor)
         if self.fa_config.pre_tokens >= self.seq_length:
             self.fa_config.pre_tokens = FlashAttentionConfig.pre_tokens

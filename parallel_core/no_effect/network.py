@@ -2,6 +2,7 @@
 
 from parallel_core.config.all import AllConfig
 from parallel_core.config.families import RopeScalingConfig, SparseAttentionConfig
+from parallel_core.config.hybrid import ATTENTION, MAMBA, HybridConfig
 from parallel_core.config.linear_attention import LinearAttentionConfig
 from parallel_core.no_effect.row import Idle, all_of, below, needs, unless, where
 
@@ -48,6 +49,10 @@ def _turns_all_of_its_part(config: AllConfig) -> bool:
     return config.model_config.rotating_share != config.model_config.rotary_percent
 
 
+def _has_no_state_space(config: AllConfig) -> bool:
+    return not config.model_config.hybrid.enabled or not config.model_config.hybrid.has(MAMBA)
+
+
 def _sees_all(config: AllConfig) -> bool:
     return config.model_config.fa_config.pre_tokens >= config.model_config.seq_length
 
@@ -64,6 +69,7 @@ _NOT_ROTATING = "there are no rotary positions without --position-embedding-type
 _TURNED = "where latent attention's positions are stretched all of its rotary part rotates"
 _BY_FACTORS = "--rope-scaling-type longrope stretches by --long-factor and --short-factor"
 _NO_INDEXER = "there is no indexer without --experimental-attention-variant dsa or --enable-dsa-indexer"
+_NO_STATE_SPACE = "no layer is a state space without --hybrid-layer-pattern, --is-hybrid-model or a spec of Mamba's"
 _NO_DROPOUT = "sparse attention has no dropout on its probabilities, as in Megatron"
 
 ROWS = (
@@ -106,6 +112,17 @@ ROWS = (
     ),
     Idle("mscale_all_dim", _sharpens_nothing, "needs --rope-scaling-type yarn and a factor above 1"),
     Idle(below(SparseAttentionConfig, "variant"), unless("sparse_attention.variant", "dsa"), _NO_INDEXER),
+    Idle(below(HybridConfig, "layer_pattern", "mamba_d_conv"), _has_no_state_space, _NO_STATE_SPACE),
+    Idle(
+        "mamba_d_conv",
+        lambda config: _has_no_state_space(config) and not config.model_config.has_delta_nets,
+        _NO_STATE_SPACE,
+    ),
+    Idle(
+        "num_attention_heads group_query_attention num_query_groups kv_channels attention_dropout_rate",
+        lambda config: not config.model_config.hybrid.has(ATTENTION),
+        "no layer has attention",
+    ),
     needs("sparse_attention.variant", below(LinearAttentionConfig), "gated_delta_net"),
     Idle("attention_dropout_rate", where("sparse_attention.variant", "dsa"), _NO_DROPOUT),
     Idle(

@@ -29,7 +29,7 @@ class ParallelTransformerLayer(Observable):
         config: ModelConfig,
         layer_number: int,
         self_attn_mask_type: enum.Enum = AttnMaskType.causal,
-        block: blocks.Layer | None = None,
+        block: blocks.Layer | blocks.MambaLayer | None = None,
         recomputed: CellRecompute = NOTHING,
     ) -> None:
         super().__init__()

@@ -12,6 +12,7 @@ from pynative.transformer.shortcut_layer import ShortcutTransformerLayer
 
 LAYERS: dict[type[blocks.Block], Callable[[Any, LayerSettings], nn.Cell]] = {
     blocks.ShortcutLayer: ShortcutTransformerLayer,
+    blocks.MambaLayer: lambda block, given: ParallelTransformerLayer(*given.of_layer, block, given.recomputed),
     blocks.Layer: lambda block, given: ParallelTransformerLayer(*given.of_layer, block, given.recomputed),
 }
 """Block of a kind of layer -> its cell, whose construct takes (hidden states, attention mask, document starts)."""

@@ -70,6 +70,12 @@ ACTING = Acting(
             also=("gdn",),
         ),
         "--linear-attention-freq": read_by(layer_frequency),
+        "--mamba-d-conv": {
+            "idle": (
+                lambda args: args.experimental_attention_variant and not args.full_attention_interval,
+                "gated delta nets have --linear-conv-kernel-dim",
+            )
+        },
         "--scale-depth": {
             "default": None,
             "help": "What a block adds to the residual is multiplied by this over sqrt(number of layers).",
@@ -167,12 +173,23 @@ ACTING = Acting(
         ),
         same("--qk-nope-head-dim", "qk_head_dim", default=None),
         same("--qk-rope-head-dim", "qk_pos_emb_head_dim", default=None),
-        same(
-            "--mamba-d-conv",
-            "linear_attention.linear_conv_kernel_dim",
-            default=4,
-            idle=(lambda args: not args.full_attention_interval, "beside --full-attention-interval alone it is read"),
+        same("--hybrid-layer-pattern", "hybrid.layer_pattern"),
+        value("--is-hybrid-model", "hybrid.layer_pattern", "Layers of one part each, spread by the ratios below."),
+        value(
+            "--hybrid-attention-ratio=float:0.0",
+            "hybrid.layer_pattern",
+            "Share of layers that are attention.",
+            completes=("--hybrid-override-pattern", "--hybrid-layer-pattern", "--is-hybrid-model"),
+            refines=True,
         ),
+        value(
+            "--hybrid-mlp-ratio=float:0.0",
+            "hybrid.layer_pattern",
+            "Share of layers that are feed-forward blocks.",
+            completes=("--hybrid-override-pattern", "--hybrid-layer-pattern", "--is-hybrid-model"),
+            refines=True,
+        ),
+        value("--mamba-expand=int:1", "hybrid.mamba_num_heads", "Features of a state space over the hidden size."),
         value(
             "--full-attention-interval=int:0",
             "linear_attention.linear_attention_freq",

@@ -29,14 +29,20 @@ FLAGS = group(
         """,
     ),
     refused(
-        "state-space and hybrid models are out of scope; leave it out and train a transformer",
+        "layers that predict further tokens are whole transformer layers; leave it out",
+        "--mtp-hybrid-override-pattern=str",
+    ),
+    refused("a state space has as many features as its heads; use --mamba-num-heads", "--mamba-d-ssm=int"),
+    ignored(
+        "states are float32 always, in training and in generation",
         """
-        --mtp-hybrid-override-pattern=str --is-hybrid-model --mamba-state-dim=int:128 --mamba-head-dim=int:64
-        --mamba-num-groups=int:8 --mamba-num-heads=int --disable-mamba-mem-eff-path>use_mamba_mem_eff_path=off
         --mamba-training-ssm-states-dtype=str{fp32,bf16} --mamba-inference-conv-states-dtype=str{bf16,fp16,fp32}:bf16
-        --mamba-inference-ssm-states-dtype=str{bf16,fp16,fp32}:bf16 --hybrid-layer-pattern=str
-        --hybrid-override-pattern=str --hybrid-attention-ratio=float:0.0 --hybrid-mlp-ratio=float:0.0 --mamba-d-ssm=int
+        --mamba-inference-ssm-states-dtype=str{bf16,fp16,fp32}:bf16
         """,
+    ),
+    ignored(
+        "a state space keeps its inputs, and computes the rest again, in any case",
+        "--disable-mamba-mem-eff-path>use_mamba_mem_eff_path=off",
     ),
     refused(
         "this activation is out of scope; use --swiglu, --geglu, --gelu-tanh or --squared-relu",
@@ -50,7 +56,6 @@ FLAGS = group(
         "--gdp-num-householder=int:3 --gdp-cutedsl-kernel",
     ),
     ignored("the length of a chunk changes the order of sums alone", "--mamba-chunk-size=int:256"),
-    ignored("the widths of heads say it", "--mamba-expand=int:1"),
     ignored(
         "gated delta nets are computed by the operators in use, with the same result",
         "--use-triton-gdn --no-enable-linear-qkv",

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from math import ceil
 
+from parallel_core.config.hybrid import ATTENTION, EXPERTS, MAMBA, MLP
 from parallel_core.config.notations import wrong_pattern
 from parallel_core.config.sections import Sections
 from parallel_core.findings import Finding
@@ -195,6 +196,37 @@ def delta_nets_fit(config: Sections) -> Iterator[Finding]:
         yield sizes.breaks("linear_num_key_heads", rule)
     if config.dataset_config.reset_attention_mask:
         rule = "does not go with gated delta nets: their states go on over a document's end"
+        yield Finding("--reset-attention-mask", None, rule, "leave one of them out")
+
+
+def hybrid_fits(config: Sections) -> Iterator[Finding]:
+    model, hybrid, moe = config.model_config, config.model_config.hybrid, config.moe_config
+    if hybrid.layer_pattern is None:
+        return
+    pattern, letters = hybrid.layer_pattern, (MAMBA, ATTENTION, MLP, EXPERTS)
+    if not pattern or {*pattern} - {*letters}:
+        yield hybrid.breaks("layer_pattern", f"must be of the letters {' '.join(letters)}", "change it")
+        return
+    if len(pattern) != model.num_layers:
+        yield hybrid.breaks("layer_pattern", f"has {len(pattern)} letters, must have --num-layers {model.num_layers}")
+    elif any(moe.has_experts(layer) != (letter == EXPERTS) for layer, letter in enumerate(pattern)):
+        yield hybrid.breaks("layer_pattern", "has an E where --num-experts gives a layer experts, and nowhere else")
+    if model.multi_token_prediction.depths:
+        yield hybrid.clashes("layer_pattern", "layers that predict further tokens")
+
+
+def state_spaces_fit(config: Sections) -> Iterator[Finding]:
+    hybrid, parallel = config.model_config.hybrid, config.parallel_config
+    if MAMBA not in (hybrid.layer_pattern or ""):
+        return
+    groups, ranks = hybrid.mamba_num_groups, parallel.tensor_model_parallel_size * parallel.context_parallel_size
+    if hybrid.mamba_num_heads % groups:
+        yield hybrid.breaks("mamba_num_heads", f"must be a multiple of --mamba-num-groups {groups}")
+    if groups % ranks:
+        rule = f"must be a multiple of --tensor-model-parallel-size x --context-parallel-size, {ranks}"
+        yield hybrid.breaks("mamba_num_groups", rule)
+    if config.dataset_config.reset_attention_mask:
+        rule = "does not go with state spaces: they go on over a document's end"
         yield Finding("--reset-attention-mask", None, rule, "leave one of them out")
 
 

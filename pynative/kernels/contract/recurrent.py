@@ -48,3 +48,11 @@ def continued_recurrence(
 
     lengths: see `continued_convolution`. Not recorded.
     """
+
+
+def add_scaled_heads(y: Tensor, x: Tensor, factors: Tensor) -> Tensor:
+    """y + factors x by heads: y, x [s, b, n, e], factors [n]."""
+
+
+def grouped_rms_norm(x: Tensor, weight: Tensor, groups: int, epsilon: float) -> Tensor:
+    """`rms_norm` of each of the equal groups of x [..., c] by itself, weight [c]."""

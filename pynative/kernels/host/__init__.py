@@ -20,10 +20,12 @@ from pynative.kernels.host import (
     routing,
     sinks,
     sparse,
+    state_space,
     vocabulary,
 )
 
 OPERATORS = bodies_in(
     activation, attention, cache, convolution, elementwise, exchange, experts, gates,
-    latent_heads, linear, norm, optimizer, recurrent, residual, rotary, routing, sinks, sparse, vocabulary,
+    latent_heads, linear, norm, optimizer, recurrent, residual, rotary, routing, sinks, sparse,
+    state_space, vocabulary,
 )  # fmt: skip

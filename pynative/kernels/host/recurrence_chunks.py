@@ -62,6 +62,17 @@ def _substituted(below: Array) -> Array:
     return result
 
 
+def _of_decays(reading: Array, writing: Array, between: Array) -> Array:
+    """Gradient [r, C] of log decays, of terms times their decay. reading [r, C]: decayed up to a token; writing: from
+    behind it to the end; between [r, C, C]: from behind the second token up to the first. Each is added where it acts:
+    differences of sums up to both ends would lose digits."""
+    result: Array = np.cumsum(reading[:, ::-1], axis=1)[:, ::-1].copy()
+    result[:, 1:] += np.cumsum(writing, axis=1)[:, :-1]
+    up_to = np.cumsum(between[:, ::-1], axis=1)[:, ::-1]
+    result += np.einsum("rij,ij->ri", up_to, _below(between.shape[1], -1))
+    return result
+
+
 class Inputs(NamedTuple):
     """Of a segment, or their gradients."""
 
@@ -124,30 +135,24 @@ class Segment:
         before it."""
         q, k, v, log_decay, rate = self.inputs
         gradients = Inputs(
-            np.empty_like(q), np.empty_like(k), np.empty_like(v), np.zeros_like(log_decay), np.empty_like(rate)
+            np.empty_like(q), np.empty_like(k), np.empty_like(v), np.empty_like(log_decay), np.empty_like(rate)
         )
         for chunk in reversed(range(len(q))):
             dstate = self._through(chunk, dout[:, chunk], dstate, gradients)
-        of_sums = gradients.log_decay
-        np.cumsum(of_sums[..., ::-1].copy(), axis=-1, out=of_sums[..., ::-1])
         return gradients, dstate
 
     def _through(self, chunk: int, dout: Array, dstate: Array, gradients: Inputs) -> Array:
-        """Fill one chunk's gradients, of `log_decay` those of its running sum; the gradient of the state before."""
+        """Fill one chunk's gradients; the gradient of the state before."""
         q, k, v = self.inputs.q[chunk], self.inputs.k[chunk], self.inputs.v[:, chunk]
         decayed, left, rate = self.decayed[:, chunk], self.left[:, chunk], self.rate[:, chunk]
         state, new, between = self.states[chunk], self.new[chunk], self.between[:, chunk]
-        dtotal = gradients.log_decay[:, chunk]
         read, kept = decayed * q, left * k  # [r, C, d]
         dnew = self.scores[:, chunk].swapaxes(1, 2) @ dout + kept @ dstate
         dscores = dout @ new.swapaxes(1, 2)
         dread, dkept = dout @ state.swapaxes(1, 2), new @ dstate.swapaxes(1, 2)
         end = decayed[:, -1]  # [r, 1]
         before = end[..., None] * dstate + read.swapaxes(1, 2) @ dout
-        of_kept = (dkept * kept).sum(-1)
-        dtotal += (dread * read).sum(-1) - of_kept
-        dtotal[:, -1] += of_kept.sum(-1) + end[:, 0] * np.einsum("rde,rde->r", dstate, state)
-        self._between_gradient(dscores, self.scores[:, chunk], dtotal)
+        reading, of_scores = (dread * read).sum(-1), dscores * self.scores[:, chunk]
         dscores *= between
         dscores = dscores.sum(0)  # [C, C], of q k^T
         dq, dk = (decayed * dread).sum(0), (left * dkept).sum(0)
@@ -157,27 +162,23 @@ class Segment:
             dvalues, erased = rate * drows, self.erased[chunk]
             drate[:] = (drows * (v - decayed * erased)).sum(-1)
             derased = -decayed * dvalues
-            dtotal += (derased * erased).sum(-1)
+            reading += (derased * erased).sum(-1)
             dk += (derased @ state.swapaxes(1, 2)).sum(0)
             before += k.T @ derased
             doverlaps = -(drows @ new.swapaxes(1, 2)) * _below(len(q), -1)
             of_overlaps = doverlaps * self.overlaps[:, chunk]
             drate += of_overlaps.sum(-1)
             of_overlaps *= rate
-            dtotal += of_overlaps.sum(-1) - of_overlaps.sum(-2)
+            of_scores += of_overlaps
             doverlaps *= between * rate
             of_keys = doverlaps.sum(0)
             dk += (of_keys + of_keys.T) @ k
         else:
             dvalues = rate * dnew
             drate[:] = (dnew * v).sum(-1)
+        through = end * np.einsum("rde,rde->r", dstate, state)[:, None]
+        gradients.log_decay[:, chunk] = through + _of_decays(reading, (dkept * kept).sum(-1), of_scores)
         gradients.v[:, chunk] = dvalues
         np.add(dq, dscores @ k, out=gradients.q[chunk])
         np.add(dk, dscores.T @ q, out=gradients.k[chunk])
         return before
-
-    @staticmethod
-    def _between_gradient(gradient: Array, values: Array, dtotal: Array) -> None:
-        """Of exp(t_i - t_j) in `values` [r, C, C]: added to that of t."""
-        product = gradient * values
-        dtotal += product.sum(-1) - product.sum(-2)

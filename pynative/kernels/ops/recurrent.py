@@ -149,3 +149,13 @@ def continued_recurrence(
     grouped = (len(state), q.shape[2], -1, *state.shape[2:])
     out, last = _recurrence(q, k, v, log_decay, rate, form, state.reshape(grouped))
     return out, last.reshape(state.shape)
+
+
+def add_scaled_heads(y: Tensor, x: Tensor, factors: Tensor) -> Tensor:
+    return cast(cast(y, FLOAT32) + cast(x, FLOAT32) * cast(factors, FLOAT32).expand_dims(-1), y.dtype)
+
+
+def grouped_rms_norm(x: Tensor, weight: Tensor, groups: int, epsilon: float) -> Tensor:
+    grouped = cast(x, FLOAT32).reshape(*x.shape[:-1], groups, -1)
+    normed = grouped * ops.rsqrt((grouped * grouped).mean(-1, keep_dims=True) + epsilon)
+    return cast(normed.reshape(x.shape) * cast(weight, FLOAT32), x.dtype)

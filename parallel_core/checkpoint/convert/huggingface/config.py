@@ -40,7 +40,8 @@ _REASONS: dict[str, tuple[str, ...]] = {
     ),
     "training, which flags say (--moe-aux-loss-coeff, --moe-input-jitter-eps, --hidden-dropout)": (
         "router_aux_loss_coef", "aux_loss_alpha", "seq_aux", "router_jitter_noise", "embd_pdrop", "resid_pdrop",
-        "gradient_checkpointing",
+        "gradient_checkpointing", "time_step_floor", "time_step_max", "time_step_min", "time_step_rank",
+        "rescale_prenorm_residual", "residual_in_fp32", "mamba_ssm_cache_dtype",
     ),
     "nothing that another key, or a tensor's shape, does not say": (
         "pretraining_tp", "reorder_and_upcast_attn", "n_ctx", "max_sequence_length", "num_nextn_predict_layers",

@@ -15,6 +15,7 @@ from parallel_core.checkpoint.convert.model import Model
 from parallel_core.checkpoint.lazy import LazyTensor, concatenated, same_bits
 from parallel_core.checkpoint.tensor_file import TensorFile
 from parallel_core.checkpoint.torch_files.archive import read_archive
+from parallel_core.config.hybrid import ATTENTION, EXPERTS, MAMBA, MLP
 from parallel_core.sharding import Box
 from parallel_core.system.files import plain_file, read_json
 
@@ -46,6 +47,7 @@ def read_huggingface(folder: Path, *, optimizer: bool = True) -> Model:
         theirs = dict(_unstacked(theirs))
     if found.get("moe_config", {}).get("num_zero_experts"):
         theirs = dict(_of_real_experts(theirs, found["moe_config"]["num_experts"]))
+    theirs = {by_kind(name, network): tensor for name, tensor in theirs.items()}
     if not network["untie_embeddings_and_output_weights"]:
         _drop_copy(theirs, "lm_head.weight", folder)
     further = {name.split(".")[2] for name in theirs if name.startswith(FURTHER_LAYERS[1])}
@@ -126,6 +128,29 @@ def _named(tensors: Mapping[str, LazyTensor], family: Family, layers: int) -> It
         if family.predicts_further:
             name = re.sub(r"^model\.layers\.(\d+)\.", lambda m: _further(int(m[1]), layers), name)
         yield name, tensor
+
+
+_KINDS = {MAMBA: "mamba", ATTENTION: "attention", MLP: "mlp", EXPERTS: "moe"}
+
+
+def by_kind(name: str, network: Mapping[str, Any]) -> str:
+    """A name of a hybrid stack's parameter with the kind of its layer behind the number: parts of all kinds have one
+    name in files."""
+    pattern = network.get("hybrid", {}).get("layer_pattern")
+    if pattern is None:
+        return name
+    return re.sub(
+        r"(\.layers\.(\d+)\.)",
+        lambda m: f"{m[1]}{_KINDS[pattern[int(m[2])]]}." if int(m[2]) < len(pattern) else m[1],
+        name,
+    )
+
+
+def without_kind(name: str, network: Mapping[str, Any]) -> str:
+    """The way back."""
+    if network.get("hybrid", {}).get("layer_pattern") is None:
+        return name
+    return re.sub(rf"(\.layers\.\d+)\.({'|'.join(_KINDS.values())})\.", r"\1.", name)
 
 
 _STACKED = r"(.*\.experts)\.([a-z]\w*)"
@@ -266,7 +291,7 @@ def split(model: Model, family: Family) -> dict[str, LazyTensor]:
         _, names, rule = family.parameters[spot[0]]
         parts = rule.split(tensor, rows) if rule is not SAME else [tensor]
         for one, part in zip(names, parts, strict=True):
-            theirs[_beyond(fill(one, spot[2]), layers)] = part
+            theirs[_beyond(without_kind(fill(one, spot[2]), model.network), layers)] = part
     further = model.network.get("multi_token_prediction", {})
     shares = further.get("share_embedding_and_output_weight", True)
     for number in range((further.get("num_layers") or 0) if shares else 0):

@@ -7,8 +7,7 @@ from parallel_core.checkpoint.convert.huggingface.families import (
     glm,
     gpt_oss,
     longcat,
-    minimax,
-    olmo,
+from parallel_core.checkpoint.convert.huggingface.families import 
     phi,
     qwen_next,
 )
@@ -109,6 +108,7 @@ FAMILIES = (
         "deepseek_v32", "DeepseekV32ForCausalLM", f.DEEPSEEK_V32, (*_V3, *INDEXER_ROWS), {**_OF_V3, **SPARSE}, "model."
     ),
     Family("deepseek_v2", "DeepseekV2ForCausalLM", f.DEEPSEEK_V2, DEEPSEEK, {**OF_DEEPSEEK, **SOFTMAX}, "model."),
+    *mamba.FAMILIES,
     *qwen_next.FAMILIES,
     *gemma.FAMILIES,
     *glm.FAMILIES,

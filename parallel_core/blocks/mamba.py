@@ -1,0 +1,122 @@
+"""A state space layer: Mamba-2 ("Transformers are SSMs", Dao and Gu, 2024), heads and groups cut over ranks.
+
+n heads, e their size; g groups of heads, which share what a state is written and read by, of size d.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import log
+from typing import TYPE_CHECKING, ClassVar
+
+from parallel_core.attention.recurrence import RecurrenceForm
+from parallel_core.blocks.block import Block, ParameterSpec
+from parallel_core.blocks.linear import Linear
+from parallel_core.blocks.micro_batch import MicroBatch
+from parallel_core.blocks.recurrence import Recurrence, ShortConvolution, exchanged, shared_bytes
+from parallel_core.blocks.sublayer import Sublayer
+from parallel_core.initial_values import AnyInitial, Constant, Uniform
+from parallel_core.messages import Message
+from parallel_core.operations import Operation, elementwise
+from parallel_core.recompute import Part
+from parallel_core.sharding import Cut, ShardSpec
+
+if TYPE_CHECKING:
+    from parallel_core.config import ModelConfig
+
+INSIDE = ("conv1d", "gates", "recurrence", "gate", "norm")
+"""Between the two linears."""
+
+
+@dataclass(frozen=True)
+class GroupedNorm(Block):
+    """RMS norm of each group of features by itself."""
+
+    size: int
+    groups: int
+    dtype: str
+
+    def parameters(self) -> dict[str, ParameterSpec]:
+        return {"weight": ParameterSpec(ShardSpec(shape=(self.size,), cuts=(Cut(0),)), Constant(1.0), self.dtype)}
+
+    def operations(self, micro_batch: MicroBatch) -> Iterator[Operation]:
+        size = micro_batch.tokens * (self.size // micro_batch.tensor) * micro_batch.item_size
+        yield elementwise(2 * size, 3 * size, 1)
+
+    def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
+        size = micro_batch.tokens * (self.size // micro_batch.tensor) * micro_batch.item_size
+        return {"": size + shared_bytes(self.parameters(), micro_batch)}
+
+
+@dataclass(frozen=True)
+class MambaMixer(Sublayer):
+    """in_proj -> [z | x; B; C | dt]; [x; B; C] -> conv1d -> recurrence with values x, keys B, queries C; plus D x ->
+    times silu(z) -> norm of each group -> out_proj."""
+
+    in_proj: Linear
+    conv1d: ShortConvolution
+    recurrence: Recurrence
+    norm: GroupedNorm
+    out_proj: Linear
+
+    collectives: ClassVar[tuple[str, ...]] = ("in_proj", "out_proj")
+
+    @classmethod
+    def of(cls, config: ModelConfig, number: int) -> MambaMixer:
+        """The configuration's, of any layer."""
+        sizes, dtype = config.hybrid, config.params_dtype
+        heads, head_size = sizes.mamba_num_heads, sizes.mamba_head_dim
+        groups, state = sizes.mamba_num_groups, sizes.mamba_state_dim
+        inner = heads * head_size
+        mixed = (inner, groups * state, groups * state)
+        widths = (inner, *mixed, heads)
+        return cls(
+            replace(Linear.column(config, config.hidden_size, sum(widths), bias=False), widths=widths),
+            ShortConvolution(mixed, sizes.mamba_d_conv, dtype, bias=True),
+            Recurrence(groups, heads, state, head_size, RecurrenceForm()),
+            GroupedNorm(inner, groups, dtype),
+            Linear.row(config, inner, bias=False),
+        )
+
+    @property
+    def first_linears(self) -> tuple[str, ...]:
+        return ("in_proj",)
+
+    def parameters(self) -> dict[str, ParameterSpec]:
+        """Steps begin between 0.001 and 0.1, evenly in their logarithm."""
+        return {**self._of_heads(), **super().parameters()}
+
+    def _of_heads(self) -> dict[str, ParameterSpec]:
+        initial: dict[str, AnyInitial] = {
+            "dt_bias": Uniform(log(0.001), log(0.1), "softplus^-1 exp"),
+            "A_log": Uniform(1.0, 16.0, "log"),
+            "D": Constant(1.0),
+        }
+        shard = ShardSpec(shape=(self.recurrence.heads,), cuts=(Cut(0),))
+        return {name: ParameterSpec(shard, values, self.in_proj.dtype) for name, values in initial.items()}
+
+    def parts(self) -> tuple[Part, ...]:
+        whole = Part("", holders=self.first_linears, begins=True, aliases=("attention",))
+        inside = Part("mixing", runs=INSIDE, holders=INSIDE[:1], input_bytes=self._rows_bytes, flag="core_attn")
+        return whole, inside
+
+    def _rows_bytes(self, micro_batch: MicroBatch) -> int:
+        """What in_proj gives."""
+        return micro_batch.tokens * (self.in_proj.output_size // micro_batch.tensor) * micro_batch.item_size
+
+    def operations(self, micro_batch: MicroBatch) -> Iterator[Operation]:
+        yield from super().operations(micro_batch)
+        output, rows = self.out_proj.input_bytes(micro_batch), self._rows_bytes(micro_batch)
+        yield elementwise(2 * rows, 2 * rows, 2).within("gates")
+        yield elementwise(6 * output, 9 * output, 2).within("gate")
+
+    def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:
+        yield from super().messages(micro_batch)
+        yield from exchanged(micro_batch, self.in_proj.output_size, self.out_proj.input_size)
+
+    def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
+        """Beside its parts' the steps before the recurrence, and what the gates multiply behind it."""
+        heads, output = self.recurrence.heads // micro_batch.tensor, self.out_proj.input_bytes(micro_batch)
+        gates = micro_batch.tokens * heads * micro_batch.item_size + shared_bytes(self._of_heads(), micro_batch)
+        return {**super().kept_bytes(micro_batch), "gates": gates, "gate": 2 * output}

@@ -1,0 +1,28 @@
+"""A layer of a state space alone, under Megatron's names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from parallel_core.blocks.layer import Branch, BranchedLayer
+from parallel_core.blocks.mamba import MambaMixer
+from parallel_core.blocks.norm import Norm
+
+if TYPE_CHECKING:
+    from parallel_core.config import ModelConfig
+
+
+@dataclass(frozen=True)
+class MambaLayer(BranchedLayer):
+    """x + mixer(norm(x))."""
+
+    norm: Norm
+    mixer: MambaMixer
+
+    BRANCHES: ClassVar[tuple[Branch, ...]] = (Branch("norm", "mixer", "post_mixer_layernorm", 1, True),)
+
+    @classmethod
+    def of(cls, config: ModelConfig, number: int) -> MambaLayer:
+        """The configuration's layer of this global number, 0-based."""
+        return cls(Norm.of(config), MambaMixer.of(config, number))

@@ -1,0 +1,83 @@
+"""A state space layer: Mamba-2 ("Transformers are SSMs", Dao and Gu, 2024), heads and groups cut over ranks.
+
+s sequence, b batch, h hidden, t tensor-parallel, c context-parallel size; n heads, e their size, g groups of heads.
+"""
+
+from __future__ import annotations
+
+from mindspore import Tensor, nn
+
+from parallel_core import blocks
+from parallel_core.config import ModelConfig
+from parallel_core.numerics.dtypes import Array
+from parallel_core.recompute import CellRecompute
+from pynative import kernels, parallel_state
+from pynative.parameter import make_parameter
+from pynative.tensor_parallel.layers import ColumnParallelLinear, RowParallelLinear
+from pynative.tensor_parallel.recompute import NOTHING, keep_collectives, run_part
+from pynative.transformer.recurrence import SequenceExchange, ShortConvolution, check_no_mask, convolved, recurrent
+
+
+class GroupedNorm(nn.Cell):
+    """The parameter of a norm of groups of features."""
+
+    def __init__(self, block: blocks.GroupedNorm) -> None:
+        super().__init__()
+        self.weight = make_parameter(*block.parameters()["weight"])
+
+
+class MambaMixer(nn.Cell):
+    """in_proj -> conv1d of values, keys and queries -> recurrence -> times silu(z) -> norm by groups -> out_proj.
+
+    With context parallelism a rank has 1/c of its tensor-parallel rank's groups, of whole sequences, between the two
+    linears.
+    """
+
+    def __init__(
+        self, config: ModelConfig, layer_number: int, block: blocks.MambaMixer, recomputed: CellRecompute = NOTHING
+    ) -> None:
+        super().__init__()
+        self.layer_number, self.recomputed, self.recurrence = layer_number, recomputed, block.recurrence
+        self.epsilon = config.norm_epsilon
+        for name in ("dt_bias", "A_log", "D"):
+            setattr(self, name, make_parameter(*block.parameters()[name]))
+        self.in_proj = ColumnParallelLinear.of(block.in_proj, config=config)
+        self.conv1d = ShortConvolution(block.conv1d)
+        self.norm = GroupedNorm(block.norm)
+        self.out_proj = RowParallelLinear.of(block.out_proj, config=config)
+        self.exchange = SequenceExchange()
+        tensor = parallel_state.get_tensor_model_parallel_world_size()
+        self.widths = tuple(width // tensor for width in block.in_proj.widths)
+        self.mixed = tuple(width // tensor for width in block.conv1d.widths)
+        self.groups = block.norm.groups // tensor // self.exchange.group.size
+        keep_collectives(self)
+
+    def construct(
+        self,
+        hidden_states: Tensor,
+        attention_mask: Tensor | None = None,
+        document_starts: Array | None = None,
+    ) -> tuple[Tensor, Tensor | None]:
+        """[s, b, h] -> ([s, b, h], the bias still to be added). Masks are refused."""
+        check_no_mask(attention_mask, document_starts)
+        rows, _ = run_part(self, "in_proj", self.in_proj, hidden_states)
+        out = run_part(self, "mixing", self._mix, self.exchange.enter(rows, self.widths))
+        return run_part(self, "out_proj", self.out_proj, self.exchange.leave(out))
+
+    def _mix(self, rows: Tensor) -> Tensor:
+        """[s, b, (2 n e + 2 g d + n) / t c], whole sequences -> [s, b, n e / t c]."""
+        size, share = self.exchange.group.size, self.exchange.share
+        inner, *_, heads = (width // size for width in self.widths)
+        mixed = tuple(width // size for width in self.mixed)
+        z, inputs, steps = kernels.split_features(rows, (inner, sum(mixed), heads))
+        weight, bias = (share(each, self.mixed) for each in (self.conv1d.weight, self.conv1d.bias))
+        x, b, c = kernels.split_features(convolved(self.layer_number, inputs, weight, bias), mixed)
+        values = kernels.as_heads(x, heads)
+        a_log, dt_bias, skip = (share(each, (self.widths[-1],)) for each in (self.A_log, self.dt_bias, self.D))
+        log_decay, rate = kernels.recurrent_gates(steps, None, a_log, dt_bias)
+        for_state, for_skip = kernels.fork(values)
+        keys, queries = kernels.as_heads(b, self.groups), kernels.as_heads(c, self.groups)
+        out = recurrent(self.layer_number, queries, keys, for_state, log_decay, rate, self.recurrence.form)
+        out = kernels.add_scaled_heads(out, for_skip, skip)
+        gated = kernels.gate(out.reshape(*out.shape[:2], inner), z, "silu")
+        return kernels.grouped_rms_norm(gated, share(self.norm.weight, self.widths[:1]), self.groups, self.epsilon)

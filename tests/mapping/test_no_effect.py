@@ -43,8 +43,17 @@ IDLE = [
         "--mamba-d-conv 3",
         "--experimental-attention-variant gated_delta_net --linear-attention-freq 2",
         "--full-attention-interval 2",
-        "--full-attention-interval alone",
+        "--linear-conv-kernel-dim",
     ),
+    *(
+        (flag, "", f"--is-hybrid-model {groups}", "no layer is a state space")
+        for flag, groups in (
+            *((flag, "--mamba-num-groups 1") for flag in ("--mamba-d-conv 3", "--mamba-state-dim 8")),
+            *(("--mamba-head-dim 16", "--mamba-num-groups 1"), ("--mamba-num-groups 4", "--mamba-num-heads 8")),
+            ("--mamba-num-heads 16", ""),
+        )
+    ),
+    ("--attention-dropout 0.2", "--is-hybrid-model --mamba-num-groups 1", "", "no layer has attention"),
     *(
         (flag, "", "--experimental-attention-variant gated_delta_net --linear-attention-freq 2", "gated_delta_net")
         for flag in (

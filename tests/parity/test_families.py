@@ -36,7 +36,7 @@ LAYOUTS = {
     "pp2, recomputed": f"{EVERY_LAYER} {{stages}}",
 }
 CANNOT = {
-    "ep2": {"gemma2", "gemma3", "minimax_m2", "olmo2", "phi3_longrope", "qwen3_5", "qwen3_5_moe"},
+    "ep2": {"gemma2", "gemma3", "mamba2", "minimax_m2", "olmo2", "phi3_longrope", "qwen3_5", "qwen3_5_moe"},
     "cp2 ring": {"qwen3_next"},
 }
 """Cases without experts, or without what divides."""

@@ -38,6 +38,8 @@ FAMILIES = {
     "--norm-epsilon 1e-2 --attention-output-gate --apply-layernorm-1p --qk-layernorm --rotary-percent 0.5 "
     "--position-embedding-type rope --normalization RMSNorm --swiglu --disable-bias-linear "
     "--group-query-attention --num-query-groups 2",
+    "state spaces": "--hybrid-override-pattern M* --mamba-head-dim 8 --mamba-num-heads 8 --mamba-state-dim 6 "
+    "--mamba-num-groups 4 --normalization RMSNorm --disable-bias-linear --position-embedding-type none",
     "experts": "--position-embedding-type rope --normalization RMSNorm --swiglu --disable-bias-linear --num-experts 4 "
     "--moe-layer-freq 2 --moe-ffn-hidden-size 48 --moe-token-dispatcher-type alltoall "
     "--moe-shared-expert-intermediate-size 32 --moe-shared-expert-gate --untie-embeddings-and-output-weights",

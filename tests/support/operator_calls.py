@@ -246,6 +246,10 @@ CALLS: dict[str, Call] = {
         lambda q, k, v, decay, rate: kernels.linear_recurrence(q, k, v, decay, rate, DELTA),
         *HEADS_OF_STATES, wide=DECAYS,
     ),
+    "add_scaled_heads": _recorded(
+        kernels.add_scaled_heads, normal(L, 2, 3, 43), normal(L, 2, 3, 43, seed=1), normal(3)
+    ),
+    "grouped_rms_norm": _recorded(lambda x, w: kernels.grouped_rms_norm(x, w, 3, 1e-5), X, VECTOR),
     "gate": _recorded(lambda x, z: kernels.gate(x, z, "silu"), X, Y),
     "continued_convolution": lambda new: kernels.continued_convolution(
         new(normal(L, 2, 131)), new(normal(131, 1, 3)), None, new(normal(2, 2, 131)), LENGTHS

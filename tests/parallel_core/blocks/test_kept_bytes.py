@@ -133,7 +133,9 @@ ROWS += [
     ("one rank", "sparse attention", ""),
     ("tp2 sp", "sparse attention", "--bf16 --dsa-indexer-use-sparse-loss"),
 ]
-DELTA = "gated delta net"
+DELTA, SPACES = "gated delta net", "state spaces"
+HYBRID = "--hybrid-override-pattern M*-M"
+ROWS += [("one rank", SPACES, f"{HYBRID} --bf16"), ("ring", SPACES, HYBRID)]
 ROWS += [("one rank", DELTA, ""), ("tp2 sp", DELTA, "--bf16"), ("ring", DELTA, "")]
 FP32_RESIDUAL = "--bf16 --params-dtype float32 --fp32-residual-connection"
 ROWS += [("pp2", "sandwich norm", FP32_RESIDUAL), ("one rank", "no positions, residual after norm", "")]

@@ -86,6 +86,27 @@ def test_gate(activation):
     )
 
 
+def test_add_scaled_heads():
+    """A factor for each head."""
+    assert_equals_reference(
+        kernels.add_scaled_heads,
+        lambda y, x, factors: y + x * factors[:, None],
+        (normal(3, 2, 4, 2), normal(3, 2, 4, 2, seed=1), normal(4, seed=2)),
+    )
+
+
+def test_grouped_rms_norm():
+    """Groups have statistics of their own, features weights of their own."""
+
+    def expected(x, weight):
+        grouped = x.reshape(*x.shape[:-1], 2, -1)
+        normed = grouped / np.sqrt((grouped**2).mean(-1, keepdims=True) + 1e-5)
+        return normed.reshape(x.shape) * weight
+
+    inputs = normal(3, 2, 8), normal(8, seed=1)
+    assert_equals_reference(lambda x, w: kernels.grouped_rms_norm(x, w, 2, 1e-5), expected, inputs)
+
+
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("tokens", [1, 5])
 def test_recurrence(form, tokens):

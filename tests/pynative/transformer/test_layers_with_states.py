@@ -16,6 +16,7 @@ from tests.support.layouts import STEPS, Trained, check_layout, train
 
 EXPERTS = "--num-experts 4 --moe-router-topk 2 --moe-ffn-hidden-size 24 --moe-token-dispatcher-type alltoall"
 DELTA = f"{TINY} --global-batch-size 8 {FAMILIES['gated delta net']}"
+SPACES = f"{TINY} --global-batch-size 8 {FAMILIES['state spaces']}"
 TP2, CP2 = "--tensor-model-parallel-size 2", "--context-parallel-size 2"
 HYBRID = "--context-parallel-size 4 --context-parallel-algo hybrid_cp_algo --ulysses-degree-in-cp 2"
 FULL = "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"
@@ -43,9 +44,10 @@ def with_memory(backend, flags: str) -> Trained:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_layout_equals_one_process(layout):
+@pytest.mark.parametrize("model", [DELTA, SPACES], ids=["delta net", "state space"])
+def test_a_layout_equals_one_process(model, layout):
     """Losses, every gradient, updates and states."""
-    check_layout(DELTA, *LAYOUTS[layout], how=with_memory)
+    check_layout(model, *LAYOUTS[layout], how=with_memory)
 
 
 def test_experts_on_ranks_of_their_own():
@@ -53,16 +55,18 @@ def test_experts_on_ranks_of_their_own():
     check_layout(f"{DELTA} {EXPERTS}", 2, "--expert-model-parallel-size 2", how=with_memory)
 
 
+@pytest.mark.parametrize("model", [DELTA, SPACES], ids=["delta net", "state space"])
 @pytest.mark.parametrize(
     "recompute",
     ["--recompute-granularity selective", FULL],
 )
-def test_recomputation_changes_no_bit(recompute):
+def test_recomputation_changes_no_bit(model, recompute):
     """Of what lies between the linears, and of whole layers."""
-    plain, again = (run(1, with_memory, f"{DELTA} {STEPS} {more}")[0] for more in ("", recompute))
+    plain, again = (run(1, with_memory, f"{model} {STEPS} {more}")[0] for more in ("", recompute))
     assert plain.losses == again.losses and plain.digests == again.digests
 
 
-def test_both_implementations_agree():
+@pytest.mark.parametrize("model", [DELTA, SPACES], ids=["delta net", "state space"])
+def test_both_implementations_agree(model):
     """The host's operators, and those of MindSpore that an Ascend has."""
-    check_layout(DELTA, 1, "--kernels ops", how=with_memory)
+    check_layout(model, 1, "--kernels ops", how=with_memory)

@@ -7,7 +7,9 @@ from parallel_core.checkpoint.convert.huggingface.families import (
     glm,
     gpt_oss,
     longcat,
-from parallel_core.checkpoint.convert.huggingface.families import 
+    mamba,
+    minimax,
+    olmo,
     phi,
     qwen_next,
 )

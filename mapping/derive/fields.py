@@ -9,7 +9,7 @@ from math import sqrt
 from typing import Any
 
 from mapping.derive.experts import OF_EXPERTS
-from mapping.derive.hybrid import hybrid_pattern, mamba_heads
+from mapping.derive.hybrid import hybrid_pattern, layers, mamba_heads
 from mapping.derive.vocabulary import padded_vocabulary, tokenizer_model, tokenizer_type, vocabulary
 from mapping.flags.notations import dtype, layer_list, layers_of_stages, pipeline_layout
 from mapping.flags.with_option.training import STRATEGIES
@@ -265,9 +265,7 @@ _DERIVED: dict[str, Callable[[Any], Any]] = {
     "variant": attention_variant,
     "layer_pattern": hybrid_pattern,
     "mamba_num_heads": mamba_heads,
-    "model_config.num_layers": lambda args: (
-        len(hybrid_pattern(args) or "") or None if args.num_layers is None else args.num_layers
-    ),
+    "model_config.num_layers": layers,
     "linear_conv_kernel_dim": lambda args: (
         args.mamba_d_conv if args.full_attention_interval else args.linear_conv_kernel_dim
     ),

@@ -17,6 +17,12 @@ def hybrid_pattern(args: Any) -> str | None:
     return spread(layers, *ratios) if min(ratios) >= 0 and sum(ratios) <= 1 else given
 
 
+def layers(args: Any) -> Any:
+    """By their number, which Megatron has two names for, or as many as a pattern has letters."""
+    numbers = (args.num_layers, args.encoder_num_layers)
+    return next((number for number in numbers if number is not None), len(hybrid_pattern(args) or "") or None)
+
+
 def mamba_heads(args: Any) -> int | None:
     """By their number, or MindSpeed-LLM's share of the hidden size."""
     size, width = args.mamba_head_dim, args.hidden_size

@@ -55,7 +55,8 @@ def _box_of(stream: Callable[[int, str, int, int], Array], seed: int, spec: Shar
         return stream(seed, spec.name, 0, 1).reshape(())
     first, rows, row = box.start[0], box.shape[0], prod(spec.shape[1:])
     values = stream(seed, spec.name, first * row, (first + rows) * row).reshape(rows, *spec.shape[1:])
-    return values[(slice(None), *box.in_whole[1:])]
+    others = (slice(None), *box.in_whole[1:])
+    return values[others]
 
 
 @dataclass(frozen=True)

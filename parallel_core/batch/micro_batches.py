@@ -136,7 +136,8 @@ class ContextShard:
 def _take(array: Array, positions: Ranges, axis: int) -> Array:
     """The elements of `array` at these positions along an axis."""
     before = (slice(None),) * axis
-    return np.concatenate([array[(*before, slice(run.start, run.stop))] for run in positions], axis)
+    places = [(*before, slice(run.start, run.stop)) for run in positions]
+    return np.concatenate([array[place] for place in places], axis)
 
 
 class StepBatch:

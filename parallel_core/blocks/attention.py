@@ -25,7 +25,7 @@ from parallel_core.recompute import Part
 from parallel_core.sharding import Cut, ShardSpec
 
 if TYPE_CHECKING:
-    from typing import Self
+    from typing_extensions import Self
 
     from parallel_core.config import ModelConfig
 

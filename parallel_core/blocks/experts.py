@@ -20,7 +20,7 @@ from parallel_core.operations import Operation, elementwise, product
 from parallel_core.sharding import ShardSpec
 
 if TYPE_CHECKING:
-    from typing import Self
+    from typing_extensions import Self
 
     from parallel_core.config import ModelConfig
 

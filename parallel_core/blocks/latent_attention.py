@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from math import sqrt
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from parallel_core.attention.rotary import Rotary, yarn_magnitude
 from parallel_core.attention.score_form import ScoreForm
@@ -19,12 +19,10 @@ from parallel_core.blocks.micro_batch import MicroBatch
 from parallel_core.blocks.norm import Norm
 from parallel_core.blocks.sparse_attention import Indexer, SparseAttention
 from parallel_core.blocks.sublayer import Sublayer
+from parallel_core.config import ModelConfig
 from parallel_core.messages import Message
 from parallel_core.operations import Operation, elementwise
 from parallel_core.recompute import Again, Part, Sizes
-
-if TYPE_CHECKING:
-    from parallel_core.config import ModelConfig
 
 
 @dataclass(frozen=True)

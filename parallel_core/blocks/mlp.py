@@ -15,7 +15,7 @@ from parallel_core.operations import Operation, elementwise
 from parallel_core.recompute import Again, Part
 
 if TYPE_CHECKING:
-    from typing import Self
+    from typing_extensions import Self
 
     from parallel_core.config import ModelConfig
 

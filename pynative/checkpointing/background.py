@@ -1,7 +1,5 @@
 """A checkpoint that is written while training goes on (--async-save)."""
 
-from __future__ import annotations
-
 import os
 import threading
 from collections.abc import Callable

@@ -5,8 +5,6 @@ Checkpoints of any tool, computed in float32 on this process alone. `parallel_co
 device, starts this to compare what it read with what it wrote.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -8,7 +8,7 @@ float32.
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import numpy as np
 from mindspore import Tensor
@@ -57,12 +57,12 @@ class Scores(AttentionRule):
     """Keys of the whole sequence."""
 
     @classmethod
-    def of(cls, rule: AttentionRule, queries: Ranges, keys: Ranges, seq_length: int) -> Self:
+    def of(cls, rule: AttentionRule, queries: Ranges, keys: Ranges, seq_length: int) -> "Scores":
         """The rule's, of the queries and keys at these positions."""
         return cls(**vars(rule), query_positions=queries, key_positions=keys, seq_length=seq_length)
 
     @classmethod
-    def whole(cls, rule: AttentionRule, q: Tensor, k: Tensor) -> Self:
+    def whole(cls, rule: AttentionRule, q: Tensor, k: Tensor) -> "Scores":
         """Those of all queries [s, ...] with all keys [s', ...]."""
         return cls.of(rule, (range(len(q)),), (range(len(k)),), len(k))
 

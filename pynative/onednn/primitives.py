@@ -3,8 +3,6 @@
 Letters: m, k, n of a product, r rows, c columns.
 """
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Callable, Sequence
 from functools import partial, wraps

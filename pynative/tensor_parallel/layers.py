@@ -31,7 +31,7 @@ from pynative.tensor_parallel.mappings import (
 )
 
 if TYPE_CHECKING:
-    from typing import Required, Self, Unpack
+    from typing_extensions import Required, Self, Unpack
 
 Initial = Normal | Constant | str | None
 

@@ -20,7 +20,7 @@ from pynative.tensor_parallel.layers import (
 )
 
 if TYPE_CHECKING:
-    from typing import Unpack
+    from typing_extensions import Unpack
 
 
 class _WithAdapter(ParallelLinear):

@@ -1,7 +1,5 @@
 """The names by which scripts for the earlier system's Trainer start a run, over `pretrain`."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar

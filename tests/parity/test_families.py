@@ -17,7 +17,8 @@ from tests.support.family_cases import CASES, arrays, folder_of, recorded
 def layers_of(case: str) -> int:
     """Of its decoder."""
     config = json.loads((folder_of(case) / "config.json").read_text(encoding="utf-8"))
-    return config["num_hidden_layers"] if "num_hidden_layers" in config else config["num_layers"]
+    counted = (config[name] for name in ("num_hidden_layers", "num_layers") if name in config)
+    return next(counted, None) or len(config["layers_block_type"])
 
 
 def stages(case: str) -> str:

@@ -21,7 +21,7 @@ from parallel_core.blocks.sublayer import Sublayer
 from parallel_core.initial_values import Normal
 from parallel_core.messages import Message, message
 from parallel_core.operations import Operation, attention, elementwise
-from parallel_core.recompute import Part
+from parallel_core.recompute.parts import Part
 from parallel_core.sharding import Cut, ShardSpec
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from parallel_core.config import ModelConfig
 from parallel_core.initial_values import AnyInitial, Constant, Uniform
 from parallel_core.messages import Message
 from parallel_core.operations import Operation, elementwise
-from parallel_core.recompute import Part
+from parallel_core.recompute.parts import Part
 from parallel_core.sharding import Cut, ShardSpec
 
 INSIDE = ("conv1d", "gates", "recurrence", "out_norm", "gate")

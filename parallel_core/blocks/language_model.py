@@ -16,7 +16,7 @@ from parallel_core.blocks.multi_token_prediction import MultiTokenPrediction
 from parallel_core.blocks.norm import Norm
 from parallel_core.config import ModelConfig
 from parallel_core.partition import chunk_layers
-from parallel_core.recompute import ChunkRecompute, RecomputePlan
+from parallel_core.recompute.plan import ChunkRecompute, RecomputePlan
 
 
 @dataclass(frozen=True)

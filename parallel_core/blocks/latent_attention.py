@@ -22,7 +22,7 @@ from parallel_core.blocks.sublayer import Sublayer
 from parallel_core.config import ModelConfig
 from parallel_core.messages import Message
 from parallel_core.operations import Operation, elementwise
-from parallel_core.recompute import Again, Part, Sizes
+from parallel_core.recompute.parts import Again, Part, Sizes
 
 
 @dataclass(frozen=True)

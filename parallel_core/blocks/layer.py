@@ -13,7 +13,7 @@ from parallel_core.blocks.norm import Norm
 from parallel_core.blocks.sublayer import Sublayer
 from parallel_core.config import ModelConfig
 from parallel_core.operations import Operation, elementwise
-from parallel_core.recompute import Again, LayerParts, Part
+from parallel_core.recompute.parts import Again, LayerParts, Part
 
 
 class Branch(NamedTuple):

@@ -16,7 +16,7 @@ from parallel_core.blocks.recomputed import (
 )
 from parallel_core.messages import Message
 from parallel_core.operations import Operation
-from parallel_core.recompute import ChunkRecompute
+from parallel_core.recompute.plan import ChunkRecompute
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import log
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from parallel_core.attention.recurrence import RecurrenceForm
 from parallel_core.blocks.block import Block, ParameterSpec
@@ -16,14 +16,12 @@ from parallel_core.blocks.linear import Linear
 from parallel_core.blocks.micro_batch import MicroBatch
 from parallel_core.blocks.recurrence import Recurrence, ShortConvolution, exchanged, shared_bytes
 from parallel_core.blocks.sublayer import Sublayer
+from parallel_core.config import ModelConfig
 from parallel_core.initial_values import AnyInitial, Constant, Uniform
 from parallel_core.messages import Message
 from parallel_core.operations import Operation, elementwise
-from parallel_core.recompute import Part
+from parallel_core.recompute.parts import Part
 from parallel_core.sharding import Cut, ShardSpec
-
-if TYPE_CHECKING:
-    from parallel_core.config import ModelConfig
 
 INSIDE = ("conv1d", "gates", "recurrence", "gate", "norm")
 """Between the two linears."""

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from parallel_core.blocks.layer import Branch, BranchedLayer
 from parallel_core.blocks.mamba import MambaMixer
 from parallel_core.blocks.norm import Norm
-
-if TYPE_CHECKING:
-    from parallel_core.config import ModelConfig
+from parallel_core.config import ModelConfig
 
 
 @dataclass(frozen=True)

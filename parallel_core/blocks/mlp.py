@@ -12,7 +12,7 @@ from parallel_core.blocks.micro_batch import MicroBatch
 from parallel_core.blocks.sublayer import Sublayer
 from parallel_core.numerics.activations import ACTIVATIONS, limited
 from parallel_core.operations import Operation, elementwise
-from parallel_core.recompute import Again, Part
+from parallel_core.recompute.parts import Again, Part
 
 if TYPE_CHECKING:
     from typing_extensions import Self

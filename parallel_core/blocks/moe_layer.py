@@ -11,7 +11,7 @@ from parallel_core.blocks.micro_batch import MicroBatch
 from parallel_core.blocks.router import Router
 from parallel_core.blocks.sublayer import Sublayer
 from parallel_core.config import ModelConfig
-from parallel_core.recompute import Again, Part
+from parallel_core.recompute.parts import Again, Part
 
 
 @dataclass(frozen=True)

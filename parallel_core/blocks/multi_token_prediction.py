@@ -25,7 +25,7 @@ from parallel_core.blocks.norm import Norm
 from parallel_core.blocks.recomputed import input_messages, input_parts
 from parallel_core.config import ModelConfig
 from parallel_core.messages import Message
-from parallel_core.recompute import ChunkRecompute
+from parallel_core.recompute.plan import ChunkRecompute
 
 Sizes = dict[str, int]
 

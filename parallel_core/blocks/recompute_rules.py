@@ -8,7 +8,8 @@ from parallel_core.config.recompute import LISTED
 from parallel_core.config.rules.recompute import FLAGS
 from parallel_core.findings import Finding
 from parallel_core.partition import chunk_counts
-from parallel_core.recompute import LayerParts, is_within, wrong_settings
+from parallel_core.recompute.parts import LayerParts, is_within
+from parallel_core.recompute.plan import wrong_settings
 
 
 def recompute_findings(config: AllConfig) -> Iterator[Finding]:

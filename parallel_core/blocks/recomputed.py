@@ -8,7 +8,8 @@ from parallel_core.blocks.layer import AnyLayer
 from parallel_core.blocks.linear import Linear
 from parallel_core.blocks.micro_batch import MicroBatch
 from parallel_core.messages import Message
-from parallel_core.recompute import LayerRecompute, Part, Sizes
+from parallel_core.recompute.parts import Part, Sizes
+from parallel_core.recompute.plan import LayerRecompute
 
 
 def kept_of_layer(layer: AnyLayer, micro_batch: MicroBatch, asked: LayerRecompute) -> Sizes:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from parallel_core.blocks.block import join
 from parallel_core.blocks.kinds import MIXERS, made
@@ -13,11 +12,9 @@ from parallel_core.blocks.micro_batch import MicroBatch
 from parallel_core.blocks.mlp import MLP
 from parallel_core.blocks.moe_layer import MoELayer
 from parallel_core.blocks.norm import Norm
+from parallel_core.config import ModelConfig
 from parallel_core.operations import Operation, elementwise
-from parallel_core.recompute import LayerParts, Part
-
-if TYPE_CHECKING:
-    from parallel_core.config import ModelConfig
+from parallel_core.recompute.parts import LayerParts, Part
 
 _READ_TWICE = "first.mlp.linear_fc1"
 """What has the same input as the router."""

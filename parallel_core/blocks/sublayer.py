@@ -3,7 +3,7 @@
 from typing import ClassVar
 
 from parallel_core.blocks.block import Block
-from parallel_core.recompute import Part
+from parallel_core.recompute.parts import Part
 
 
 class Sublayer(Block):

@@ -1,7 +1,5 @@
 """Stacks of layers of one part each: state spaces, attention, feed-forward blocks and experts."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from parallel_core.config.base import Config, option

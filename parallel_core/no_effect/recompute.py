@@ -10,7 +10,8 @@ from parallel_core.config.recompute import LISTED, RecomputeConfig
 from parallel_core.config.tree import FLAG_OF, OPTIONS, path_of
 from parallel_core.no_effect.row import Idle, below, needs, where
 from parallel_core.partition import chunk_counts, chunk_layers
-from parallel_core.recompute import RecomputePlan, beyond
+from parallel_core.recompute.plan import RecomputePlan
+from parallel_core.recompute.tables import beyond
 
 
 def _groups_no_layers(config: AllConfig) -> bool:

@@ -19,7 +19,7 @@ from parallel_core.blocks.recomputed import runs_again
 from parallel_core.blocks.sublayer import Sublayer
 from parallel_core.config import AllConfig
 from parallel_core.planner.device import Device
-from parallel_core.recompute import LayerRecompute
+from parallel_core.recompute.plan import LayerRecompute
 
 MEBIBYTE = 2**20
 

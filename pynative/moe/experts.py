@@ -14,7 +14,7 @@ from mindspore import Tensor, nn
 from parallel_core import blocks
 from parallel_core.config import ModelConfig
 from parallel_core.moe.token_dispatch import Copies, one_row_at_least
-from parallel_core.recompute import CellRecompute
+from parallel_core.recompute.plan import CellRecompute
 from pynative import kernels, parallel_state
 from pynative.parameter import make_parameter
 from pynative.tape.autograd import Function, Moved, add_weight_gradients

@@ -7,7 +7,7 @@ from mindspore import Tensor, nn
 
 from parallel_core import blocks
 from parallel_core.config import ModelConfig
-from parallel_core.recompute import CellRecompute
+from parallel_core.recompute.plan import CellRecompute
 from pynative import kernels
 from pynative.moe.experts import experts_of
 from pynative.moe.hot_experts import HotExperts

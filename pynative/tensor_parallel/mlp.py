@@ -4,7 +4,7 @@ from mindspore import Tensor, nn
 
 from parallel_core import blocks
 from parallel_core.config import ModelConfig
-from parallel_core.recompute import CellRecompute
+from parallel_core.recompute.plan import CellRecompute
 from pynative import kernels
 from pynative.tensor_parallel.layers import ColumnParallelLinear, RowParallelLinear
 from pynative.tensor_parallel.recompute import NOTHING, keep_collectives, run_part

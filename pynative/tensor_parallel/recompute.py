@@ -22,7 +22,8 @@ from typing import Any, Protocol
 import numpy as np
 from mindspore import Parameter, Tensor
 
-from parallel_core.recompute import Again, CellRecompute
+from parallel_core.recompute.parts import Again
+from parallel_core.recompute.plan import CellRecompute
 from pynative import kernels, parallel_state
 from pynative.tape import autograd
 from pynative.tensor_parallel.made_again import Kept, made_again

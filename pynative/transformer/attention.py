@@ -12,7 +12,7 @@ from mindspore import Tensor, nn
 from parallel_core import blocks
 from parallel_core.config import ModelConfig
 from parallel_core.numerics.dtypes import Array
-from parallel_core.recompute import CellRecompute
+from parallel_core.recompute.plan import CellRecompute
 from pynative import kernels, key_value_cache, parallel_state
 from pynative.context_parallel.ulysses import context_parallel_attention
 from pynative.kernels.block import AttentionRule

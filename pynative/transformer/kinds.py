@@ -16,7 +16,7 @@ from mindspore import nn
 from parallel_core import blocks
 from parallel_core.blocks.latent_attention import SparseLatentAttention
 from parallel_core.config import ModelConfig
-from parallel_core.recompute import CellRecompute
+from parallel_core.recompute.plan import CellRecompute
 from pynative.moe.moe_layer import MoELayer
 from pynative.tensor_parallel.mlp import ParallelMLP
 from pynative.transformer.attention import ParallelAttention

@@ -7,7 +7,7 @@ from mindspore import Tensor, nn
 from parallel_core import blocks
 from parallel_core.config import ModelConfig
 from parallel_core.numerics.dtypes import Array
-from parallel_core.recompute import CellRecompute
+from parallel_core.recompute.plan import CellRecompute
 from pynative import kernels
 from pynative.tape.layer_events import Observable
 from pynative.tensor_parallel.mappings import Boundary

@@ -3,14 +3,12 @@
 s sequence, b batch, h hidden, t tensor-parallel, c context-parallel size; n heads, e their size, g groups of heads.
 """
 
-from __future__ import annotations
-
 from mindspore import Tensor, nn
 
 from parallel_core import blocks
 from parallel_core.config import ModelConfig
 from parallel_core.numerics.dtypes import Array
-from parallel_core.recompute import CellRecompute
+from parallel_core.recompute.plan import CellRecompute
 from pynative import kernels, parallel_state
 from pynative.parameter import make_parameter
 from pynative.tensor_parallel.layers import ColumnParallelLinear, RowParallelLinear

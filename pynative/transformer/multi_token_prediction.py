@@ -14,7 +14,7 @@ from parallel_core import blocks
 from parallel_core.config import ModelConfig
 from parallel_core.numerics import averaging
 from parallel_core.numerics.dtypes import Array
-from parallel_core.recompute import CellRecompute
+from parallel_core.recompute.plan import CellRecompute
 from parallel_core.step_figures import mtp_loss
 from pynative import kernels, parallel_state, step_figures
 from pynative.context_parallel.batch import counted_tokens, mask_ahead, tokens_ahead

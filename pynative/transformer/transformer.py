@@ -11,7 +11,7 @@ from parallel_core import blocks
 from parallel_core.blocks import chunk_of
 from parallel_core.config import ModelConfig
 from parallel_core.numerics.dtypes import Array
-from parallel_core.recompute import CellRecompute
+from parallel_core.recompute.plan import CellRecompute
 from pynative import parallel_state
 from pynative.tensor_parallel.recompute import checkpoint
 from pynative.transformer.enums import AttnMaskType

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from parallel_core.config.recompute import LISTED
 from parallel_core.config.sections import Sections
 from parallel_core.findings import Finding
-from parallel_core.recompute import BY_STAGE, wrong_offload
+from parallel_core.recompute.offload import wrong_offload
+from parallel_core.recompute.plan import BY_STAGE
 
 
 def offloaded_modules_exist(config: Sections) -> Iterator[Finding]:

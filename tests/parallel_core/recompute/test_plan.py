@@ -6,7 +6,8 @@ import pytest
 
 from parallel_core.blocks import layer_of
 from parallel_core.config.recompute import RecomputeConfig
-from parallel_core.recompute import ChunkRecompute, LayerParts, RecomputePlan, wrong_settings
+from parallel_core.recompute.parts import LayerParts
+from parallel_core.recompute.plan import ChunkRecompute, RecomputePlan, wrong_settings
 from tests.support.assets import asset
 from tests.support.engine import TINY, config_of
 from tests.support.families import FAMILIES

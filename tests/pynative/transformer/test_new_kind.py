@@ -19,7 +19,7 @@ from parallel_core import blocks
 from parallel_core.blocks.block import ParameterSpec
 from parallel_core.costs import StagePlan, kept_bytes
 from parallel_core.initial_values import Constant
-from parallel_core.recompute import Again, Part
+from parallel_core.recompute.parts import Again, Part
 from parallel_core.sharding import Cut, ShardSpec
 from tests.support.distributed import run
 from tests.support.engine import TINY, config_of

@@ -12,7 +12,7 @@ from parallel_core.config.hybrid import EXPERTS
 
 def moe_layer_freq(args: Any) -> int | list[int] | None:
     pattern = hybrid_pattern(args)
-    if pattern is not None:
+    if pattern is not None and EXPERTS in pattern:
         return [int(letter == EXPERTS) for letter in pattern]
     first, every, layers = args.first_k_dense_replace, args.moe_layer_freq, args.num_layers
     every = layer_frequency(every) if isinstance(every, str) else every

@@ -174,7 +174,13 @@ ACTING = Acting(
         same("--qk-nope-head-dim", "qk_head_dim", default=None),
         same("--qk-rope-head-dim", "qk_pos_emb_head_dim", default=None),
         same("--hybrid-layer-pattern", "hybrid.layer_pattern"),
-        value("--is-hybrid-model", "hybrid.layer_pattern", "Layers of one part each, spread by the ratios below."),
+        value(
+            "--is-hybrid-model",
+            "hybrid.layer_pattern",
+            "Layers of one part each, spread by the ratios below.",
+            completes=("--hybrid-override-pattern", "--hybrid-layer-pattern"),
+            refines=True,
+        ),
         value(
             "--hybrid-attention-ratio=float:0.0",
             "hybrid.layer_pattern",

@@ -14,9 +14,10 @@ CHUNKS = 2
 
 def zb_v(stages: int, micro_batches: int, chunks: int = CHUNKS, group_size: int | None = None) -> list[list[Compute]]:
     """ZB-V: the memory of 1F1B's first stage, p activations, and about half of ZB-H1's bubble: with forward, backward
-    and weight gradient of one length, (p-1)/2 of them and at most three more up to 16 stages.
+    and weight gradient of one length, (p-1)/2 of them, which is when the last stage's first input is there, or p/2.
 
-    Every computation takes one tick; each stage does what it can: a backward, else a forward, else a weight gradient.
+    Every computation takes one tick; each stage does what it can: backwards and forwards in turns, else a weight
+    gradient.
     """
     return _filled(Placement(stages, chunks, folded=True), micro_batches, 2 * stages)
 
@@ -54,6 +55,7 @@ class _Stage:
         self.backwards: list[deque[int]] = [deque() for _ in range(CHUNKS)]
         self._weights: deque[WeightGrad] = deque()
         self._most, self._kept = most, 0
+        self._last: Compute | None = None
 
     def queue(self, action: Compute) -> deque[int]:
         """Where an input of the action is noted."""
@@ -75,14 +77,28 @@ class _Stage:
         return (action,)
 
     def _next(self) -> Compute | None:
-        """The oldest micro-batch's backward; of forwards the second chunk's, whose backward is nearer: for it the last
-        place in memory is kept free, without which no backward would ever come."""
-        waiting = [(queue[0], chunk) for chunk, queue in enumerate(self.backwards) if queue]
-        if waiting:
-            _, chunk = min(waiting)
-            return Backward(self.backwards[chunk].popleft(), chunk)
+        forward, backward = self._forward(), self._backward()
+        if forward and backward:
+            return self._take(forward if isinstance(self._last, Backward) else backward)
+        action = forward or backward
+        if action is not None:
+            return self._take(action)
+        return self._weights.popleft() if self._weights else None
+
+    def _backward(self) -> Backward | None:
+        """One on its way to the end of the pipeline first, which frees memory of a whole micro-batch."""
+        return next((Backward(queue[0], chunk) for chunk, queue in enumerate(self.backwards) if queue), None)
+
+    def _forward(self) -> Forward | None:
+        """The second chunk's first, whose backward is nearer. For it the last place in memory is kept free, without
+        which no backward would ever come."""
         for chunk in reversed(range(CHUNKS)):
             reserved = CHUNKS - 1 - chunk
             if self.forwards[chunk] and self._kept < self._most - reserved:
-                return Forward(self.forwards[chunk].popleft(), chunk)
-        return self._weights.popleft() if self._weights else None
+                return Forward(self.forwards[chunk][0], chunk)
+        return None
+
+    def _take(self, action: Compute) -> Compute:
+        self.queue(action).popleft()
+        self._last = action
+        return action

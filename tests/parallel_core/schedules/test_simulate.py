@@ -26,10 +26,11 @@ def test_the_bubble_without_virtual_stages(generator, stages):
 
 @pytest.mark.parametrize("stages", range(2, 17))
 def test_the_bubble_of_a_folded_pipeline(stages):
-    """Half of ZB-H1's, (p-1)/2 forwards, and at most three more."""
+    """Half of ZB-H1's: (p-1)/2 forwards, until the last stage's first input is there; half a forward more where p is
+    odd."""
     for micro_batches in (stages, 2 * stages, 3 * stages, 8 * stages):
         bubble = simulate(zb_v(stages, micro_batches), Times(), Placement(stages, 2, folded=True)).bubble
-        assert Fraction(stages - 1, 2) <= bubble <= Fraction(stages - 1, 2) + 3
+        assert bubble in (Fraction(stages - 1, 2), Fraction(stages - 1 + stages % 2, 2))
 
 
 @pytest.mark.parametrize("stages", range(2, 9))

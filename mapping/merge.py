@@ -40,7 +40,10 @@ from parallel_core.no_effect import beyond_the_stages, without_effect
 
 _ROW = {row.target: row for row in reversed(COPIED)}
 """Path of a field that is copied -> the row of its own flag."""
-_DEST = {path: row.dest for path, row in _ROW.items()} | {path_of("model_config.vocab_size"): "padded_vocab_size"}
+_DEST = {path: row.dest for path, row in _ROW.items()} | {
+    path_of("model_config.vocab_size"): "padded_vocab_size",
+    path_of("model_config.num_layers"): "num_layers",
+}
 """Path of a field that an argument says as it is -> the argument."""
 
 _DEFAULTS = {row.dest: row.default for row in reversed(ROWS)}

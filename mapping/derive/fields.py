@@ -251,6 +251,14 @@ def target_modules(args: Any) -> list[str] | None:
     return list(dict.fromkeys(name for given in args.lora_target_modules for name in names.get(given, (given,))))
 
 
+_SIZES_OF_STATES = ("linear_key_head_dim", "linear_value_head_dim", "linear_num_key_heads", "linear_num_value_heads")
+
+
+def given_size(argument: str) -> Callable[[Any], int | None]:
+    """A size of which 0, MindSpeed-LLM's default, says nothing."""
+    return lambda args: getattr(args, argument) or None
+
+
 _DERIVED: dict[str, Callable[[Any], Any]] = {
     "vocab_size": padded_vocabulary,
     "unpadded_vocab_size": vocabulary,
@@ -269,6 +277,7 @@ _DERIVED: dict[str, Callable[[Any], Any]] = {
     "linear_conv_kernel_dim": lambda args: (
         args.mamba_d_conv if args.full_attention_interval else args.linear_conv_kernel_dim
     ),
+    **{name: given_size(name) for name in _SIZES_OF_STATES},
     "linear_attention_freq": lambda args: args.full_attention_interval or args.linear_attention_freq,
     "attention_output_gate": lambda args: args.attention_output_gate or bool(args.full_attention_interval),
     "dsa_indexer_loss_coeff": indexer_loss_coefficient,

@@ -47,7 +47,8 @@ def described(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     """What a run depends on beside its flags: versions, this host's processors, variables that MindSpore, an Ascend
     and numpy read. No other variable: they may hold secrets."""
     versions = {name: _installed(name) or "not installed" for name in PACKAGES}
-    host = {"python": platform.python_version(), "system": platform.platform(), "processors": str(os.cpu_count())}
+    system = f"{platform.system()} {platform.release()} {platform.machine()}"  # `platform()` starts a process
+    host = {"python": platform.python_version(), "system": system, "processors": str(os.cpu_count())}
     return versions | host | {name: environment[name] for name in sorted(environment) if name.startswith(_PREFIXES)}
 
 

@@ -204,7 +204,7 @@ REPORTED = {
 WHOLE = ("gpt2", "llama")
 """The cases whose gradients of the first step and final weights are kept."""
 
-FIRST_STEPS = 5
+FIRST_STEPS = 8
 """Of rows that are not replayed to the end."""
 
 

@@ -14,12 +14,13 @@ from tests.support.mapping.lines import reading
 NUMBERS = ("2", "1", "4", "3", "0", "8", "128", "1024", "0.5", "0.25", "1e-4")
 WORDS = (
     "8,0", *NUMBERS, "float16", "mlp", "left", "true", "True", "1,1,1", "Et|tttL", "0:8", "x", "bias", "core_attn",
-    "linear_qkv",
+    "linear_qkv", "M*-M",
 )  # fmt: skip
 """What is tried for a flag without choices; the flag's type and the rules tell which of them are legal."""
 
 FIRST_START = "--load not/saved/yet --save not/saved/yet --save-interval 4"
 ROTARY = "--position-embedding-type rope"
+STATE_SPACES = "--mamba-num-groups 1"
 SAMPLES = "~train-iters --train-samples 100"
 
 EXPERTS = (
@@ -32,7 +33,9 @@ EXPERTS = (
     "--moe-router-num-groups",
     "--moe-router-topk",
     "--moe-shared-expert-intermediate-size",
+    "--moe-shortcut-connected",
     "--moe-z-loss-coeff",
+    "--num-zero-experts",
 )
 
 LOSS_SCALE = (
@@ -93,6 +96,8 @@ COMPANY = {
     "--indexer-loss-coeff": "--multi-latent-attention --kv-lora-rank 8 --enable-dsa-indexer",
     "--group-query-attention": "--num-query-groups 2",
     "--hierarchical-context-parallel-sizes": "--context-parallel-size 4 --cp-comm-type a2a+p2p",
+    **dict.fromkeys(("--hybrid-layer-pattern", "--hybrid-override-pattern", "--is-hybrid-model"), STATE_SPACES),
+    "--mamba-expand": f"{STATE_SPACES} --is-hybrid-model",
     "--input-jitter": "--moe-input-jitter-eps 0.1",
     "--lora-r": "--lora-target-modules linear_qkv",
     "--lr-decay-samples": SAMPLES,
@@ -142,8 +147,12 @@ COMPANY = {
     "--train-samples": "~train-iters --train-samples 50",
     "--use-fused-rmsnorm": "--normalization RMSNorm",
     "--use-fused-rotary-pos-emb": f"{ROTARY} --no-rope-fusion",
-    "--use-fused-swiglu": "--swiglu",
+    **dict.fromkeys(
+        ("--activation-func-clamp-value", "--glu-linear-offset", "--swiglu-limit", "--use-fused-swiglu"), "--swiglu"
+    ),
+    "--no-pre-norm": "--use-sandwich-norm",
     "--use-rope-scaling": ROTARY,
+    "--yarn-correction-range-round-to-int": "--position-embedding-type yarn --no-yarn-correction-range-round-to-int",
     "--valid-data-path": "--train-data-path x",
     "--weight-decay-incr-style": "--start-weight-decay 0 --end-weight-decay 1",
     "--cpu-offload-params": "--zero-stage 3",

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from parallel_core.attention.rotary import ORIGINAL_LENGTHS
 from parallel_core.config import AllConfig, SlidingWindowConfig
+from parallel_core.config.hybrid import MAMBA
 from parallel_core.config.linear_attention import LinearAttentionConfig
 from parallel_core.config.moe import SPARSE_MIXER
 from parallel_core.config.tree import FLAG_OF, OF_NETWORK
@@ -119,6 +120,12 @@ def _band(config: AllConfig) -> int | None:
     return arguments.pre_tokens if arguments.has_band and arguments.pre_tokens < type(arguments).pre_tokens else None
 
 
+def _reach_of_state_spaces(config: AllConfig) -> int | None:
+    """Of their short convolution; gated delta nets have an option of their own."""
+    hybrid = config.model_config.hybrid
+    return hybrid.mamba_d_conv if hybrid.enabled and hybrid.has(MAMBA) else None
+
+
 def _window_of_layers(config: AllConfig) -> list[int]:
     model = config.model_config
     return layers_with_window(model.sliding_window.size, model.sliding_window.skip_freq, model.num_layers)
@@ -146,6 +153,7 @@ _MEANINGS: dict[str, Callable[[AllConfig], Any]] = {
     "linear_attention.linear_attention_freq": lambda config: layers_with_states(
         config.model_config.linear_attention.linear_attention_freq, config.model_config.num_layers
     ),
+    "hybrid.mamba_d_conv": _reach_of_state_spaces,
     "moe_layer_freq": lambda config: layers_with_experts(
         config.moe_config.moe_layer_freq, config.model_config.num_layers
     ),

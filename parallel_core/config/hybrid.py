@@ -23,7 +23,7 @@ class HybridConfig(Config):
     """Groups of heads, which share what states are written and read by."""
     mamba_num_heads: int = option("--mamba-num-heads", None, at_least=1)
     """Heads; `--mamba-expand x --hidden-size / --mamba-head-dim` if not given."""
-    mamba_d_conv: int = option("--mamba-d-conv", 4, at_least=1, of="shapes")
+    mamba_d_conv: int = option("--mamba-d-conv", 4, at_least=1)
     """Tokens that the short convolution reaches over."""
 
     @property

@@ -14,6 +14,8 @@ ROPE = "--position-embedding-type rope"
 LLAMA = f"{ROPE} --normalization RMSNorm --swiglu --disable-bias-linear"
 LONG = f"{LLAMA} --rope-scaling-type longrope --long-factor 1,2,3,4 --short-factor 1,1,1,1"
 EXPERTS = "--num-experts 4 --moe-router-topk 2"
+STATES = "--hybrid-override-pattern M* --mamba-num-heads 4 --mamba-head-dim 8 --mamba-num-groups 2"
+DELTA = "--experimental-attention-variant gated_delta_net --linear-attention-freq 2"
 
 
 def network(flags: str):
@@ -45,6 +47,7 @@ OTHERWISE = [
     ("", "--norm-epsilon 1e-6", "norm_epsilon"),
     (LLAMA, "--rotary-base 20000", "rotary_base"),
     ("", "--hidden-act geglu", "hidden_act"),
+    (STATES, "--mamba-d-conv 3", "hybrid.mamba_d_conv"),
 ]
 """Flags of a network, one more, and the setting by which that makes another one."""
 
@@ -61,6 +64,8 @@ ALIKE = [
     (EXPERTS, "--moe-input-jitter-eps 0.3 --moe-token-dispatcher-type alltoall"),
     ("--num-layers 4 --num-experts 4 --moe-layer-freq 2", "--moe-layer-freq [1,0,1,0]"),
     (f"{LLAMA} --sliding-window 4", "--window-attn-skip-freq 9"),
+    ("", "--mamba-d-conv 3"),
+    (DELTA, "--mamba-d-conv 3"),
 ]
 """Flags of a network, and more that say the same one."""
 
@@ -108,6 +113,8 @@ def test_no_family_of_huggingface_is_taken_for_it(flags):
         (f"{LLAMA} --rope-scaling-type yarn", "--rope-scaling-type yarn"),
         (f"{LLAMA} --add-dense-bias", "out_proj_has_bias is True"),
         ("--no-post-layer-norm", "use_final_norm is False"),
+        (STATES, "hybrid_override_pattern"),
+        (f"{STATES} --mamba-d-conv 3", "hybrid_override_pattern"),
     ],
 )
 def test_no_args_of_megatron_say_it(flags, words):

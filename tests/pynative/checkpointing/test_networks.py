@@ -41,6 +41,11 @@ BASES = {
     "beyond the original length": f"{EXPERTS} 3 {LONG} --rope-scaling-original-max-position-embeddings 8 "
     "--moe-router-pre-softmax --moe-shared-expert-intermediate-size 16 --moe-shared-expert-gate",
     "longcat": "--num-experts 4 --moe-ffn-hidden-size 16 --moe-shortcut-connected",
+    "delta nets": "--experimental-attention-variant gated_delta_net --linear-attention-freq 2 --linear-num-key-heads 2 "
+    "--linear-num-value-heads 4 --linear-key-head-dim 8 --linear-value-head-dim 8 --attention-output-gate "
+    "--position-embedding-type rope --normalization RMSNorm --swiglu --disable-bias-linear",
+    "state spaces": "--num-layers 4 --hybrid-override-pattern M-*M --mamba-num-heads 4 --mamba-head-dim 8 "
+    "--mamba-state-dim 6 --mamba-num-groups 2 --position-embedding-type none --normalization RMSNorm",
     "within it": f"{EXPERTS} 3 {LONG} --moe-router-load-balancing-type sinkhorn",
 }
 """In one of them every option of the network acts."""
@@ -61,6 +66,7 @@ OTHERS: dict[str, list] = {
     "moe_drop_rate_capacity_factor": [2.0], "cold_token_percent": [0.5], "summary_dir": ["x"],
     "attn_post_norm_scale": [0.5], "ffn_post_norm_scale": [0.5], "activation_func_clamp_value": [0.1],
     "glu_linear_offset": [0.5], "num_zero_experts": [3], "local_rotary_base": [100.0],
+    "linear_attention_freq": [[1, 0], [0, 1]], "layer_pattern": ["M*-M"],
 }  # fmt: skip
 """End of a path -> values to try; of the others every choice, the other truth value, a number and a half."""
 

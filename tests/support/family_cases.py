@@ -36,7 +36,7 @@ their rounding: the recorded float32 gradients are off by up to 2.6e-5 from tran
 
 
 def tolerated(case: str) -> float:
-    """Of gradients."""
+    """Tolerance of a case's gradients."""
     return OF_DELTA_NETS if case.startswith(("qwen3_next", "qwen3_5")) else GRADIENT
 
 
@@ -92,7 +92,7 @@ def flags_of(case: str, rows: int, steps: int) -> str:
 
 
 class Trained(NamedTuple):
-    """Of a run; gradients by the file's names, on rank 0 alone."""
+    """Results of a run; gradients by the file's names, on rank 0 alone."""
 
     losses: list[float]
     norms: list[float]
@@ -121,7 +121,7 @@ def by_their_names(case: str, ours: Any) -> dict[str, np.ndarray]:
 
 
 def logits_of(backend, case: str, ids: np.ndarray) -> np.ndarray:
-    """Of these ids."""
+    """Logits of these ids."""
     from pynative.generation import checkpoint_logits
 
     folder = folder_of(case)
@@ -130,12 +130,12 @@ def logits_of(backend, case: str, ids: np.ndarray) -> np.ndarray:
 
 
 def logits(backend, case: str) -> np.ndarray:
-    """Of the recorded batch, every fourth position's."""
+    """Logits of the recorded batch, every fourth position's."""
     return logits_of(backend, case, arrays(case)["input_ids"])[:, 3::4]
 
 
 def texts(backend, case: str) -> list[list[list[int]]]:
-    """What follows the recorded prompts, with a cache and without."""
+    """Continuations of the recorded prompts, with a cache and without."""
     said = recorded(case)
     asked = {"max_new_tokens": len(said["new_tokens"][0])}
     found = continued(backend, folder_of(case), said["prompts"], [asked, asked | {"use_cache": False}])
@@ -143,7 +143,7 @@ def texts(backend, case: str) -> list[list[list[int]]]:
 
 
 def gradient_errors(case: str, found: dict[str, np.ndarray]) -> dict[str, float]:
-    """Of parameters whose gradient is not the recorded one: by how many times what is tolerated."""
+    """Parameters whose gradient is not the recorded one -> its error, in multiples of what is tolerated."""
     said = arrays(case)
     expected = dict(zip(said["gradient_names"].tolist(), said["gradients"], strict=True))
     errors = {name: float("inf") for name in expected.keys() - found.keys() if np.any(expected[name][:1] > 0)}
@@ -158,7 +158,7 @@ def gradient_errors(case: str, found: dict[str, np.ndarray]) -> dict[str, float]
 
 
 def problems(case: str, found: Trained) -> dict[str, Any]:
-    """What of a step on the recorded batch is not as recorded."""
+    """Figures of a step on the recorded batch that are not as recorded."""
     wrong: dict[str, Any] = {}
     loss = recorded(case)["mean_loss"]
     if not abs(found.losses[0] - loss) <= LOSS * loss:

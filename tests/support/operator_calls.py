@@ -118,7 +118,7 @@ SINKS = np.linspace(-1, 4, 6, dtype=np.float32)
 
 
 def _sinks(new: New, gradient: bool) -> object:
-    """Of four of six heads."""
+    """Attention over the sinks of four of six heads."""
     partial = kernels.with_sinks(kernels.attention_block(*_heads(new), BLOCK), new(SINKS), 1)
     return kernels.sinks_gradient(partial, new(SINKS), 1, new(OUT)) if gradient else partial
 

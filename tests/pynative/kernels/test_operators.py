@@ -96,7 +96,7 @@ def test_activations_stay_finite_far_out(name):
 @pytest.mark.parametrize("dtype", [mindspore.float32, mindspore.float16, mindspore.bfloat16], ids=str)
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_a_nan_stays_one(name, dtype):
-    """Of either sign, anywhere in a row that is wide enough for a CPU's vectors; a relu that compares makes 0 of it."""
+    """A NaN of either sign, anywhere in a row wide enough for a CPU's vectors; a relu that compares makes 0 of it."""
     x = normal(2, 70)
     x[0, 3], x[0, 68], x[1, 40] = np.nan, -np.nan, np.nan
     expected = np.isnan(x[:, :35] + x[:, 35:]) if gated_unit(name) else np.isnan(x)

@@ -220,7 +220,7 @@ def test_a_scale_too_small_for_the_type(stack, dtype):
 @pytest.mark.parametrize("dtype", ROUNDING, ids=str)
 @pytest.mark.parametrize("stack", ["host", "ops", "ascend"])
 def test_cross_entropy_in_a_type(stack, dtype, monkeypatch):
-    """Of two ranks' columns: losses are float32, the gradient is the logits' type, rounded once; rows in blocks."""
+    """Columns of two ranks: losses are float32, the gradient is the logits' type, rounded once; rows in blocks."""
     monkeypatch.setattr(vocabulary, "BLOCK_ENTRIES", 2 * 15)
     logits, target = exact(3 * normal(2, 4, 30)), np.arange(8, dtype=np.int32).reshape(2, 4) * 4
     dloss, ids = normal(2, 4, seed=2), from_numpy(target)

@@ -25,7 +25,8 @@ def read(folder: Path) -> Run:
 
 
 def test_a_runs_page_has_everything(tmp_path):
-    """Of a pipeline with experts, evaluations and a trace: each section, with the measured and the planned step."""
+    """Sections of a pipeline's run with experts, evaluations and a trace: all of them, the planned step beside the
+    measured."""
     flags = f"{PP2} {FOUR_EXPERTS} --profile-step-end 3 --train-iters 4 --save {tmp_path} --save-interval 4"
     run(2, train, f"{flags} --distributed-timeout-minutes 7")
     page = page_of([read(tmp_path)])

@@ -61,7 +61,7 @@ def test_experts_on_ranks_of_their_own():
     ["--recompute-granularity selective", FULL],
 )
 def test_recomputation_changes_no_bit(model, recompute):
-    """Of what lies between the linears, and of whole layers."""
+    """Recompute of what lies between the linears, and of whole layers."""
     plain, again = (run(1, with_memory, f"{model} {STEPS} {more}")[0] for more in ("", recompute))
     assert plain.losses == again.losses and plain.digests == again.digests
 

@@ -35,7 +35,7 @@ from parallel_core.blocks.moe_layer import MoELayer
 from parallel_core.blocks.multi_token_prediction import MultiTokenPrediction, MultiTokenPredictionLayer
 from parallel_core.blocks.norm import Norm, NormOfAllHeads
 from parallel_core.blocks.recompute_rules import recompute_findings
-from parallel_core.blocks.recurrence import Recurrence, ShortConvolution
+from parallel_core.blocks.recurrence import Recurrence, RecurrentMixer, ShortConvolution
 from parallel_core.blocks.router import Router
 from parallel_core.blocks.shortcut_layer import ShortcutLayer
 from parallel_core.blocks.sparse_attention import Indexer, SparseAttention
@@ -80,6 +80,7 @@ __all__ = [
     "NormOfAllHeads",
     "ParameterSpec",
     "Recurrence",
+    "RecurrentMixer",
     "Router",
     "SharedExperts",
     "ShortConvolution",

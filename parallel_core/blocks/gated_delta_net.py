@@ -14,21 +14,17 @@ from parallel_core.blocks.block import ParameterSpec
 from parallel_core.blocks.linear import Linear
 from parallel_core.blocks.micro_batch import MicroBatch
 from parallel_core.blocks.norm import Norm
-from parallel_core.blocks.recurrence import Recurrence, ShortConvolution, exchanged, shared_bytes
-from parallel_core.blocks.sublayer import Sublayer
+from parallel_core.blocks.recurrence import Recurrence, RecurrentMixer, ShortConvolution, shared_bytes
 from parallel_core.config import ModelConfig
 from parallel_core.initial_values import AnyInitial, Constant, Uniform
-from parallel_core.messages import Message
 from parallel_core.operations import Operation, elementwise
-from parallel_core.recompute.parts import Part
-from parallel_core.sharding import Cut, ShardSpec
 
 INSIDE = ("conv1d", "gates", "recurrence", "out_norm", "gate")
 """Between the two linears."""
 
 
 @dataclass(frozen=True)
-class GatedDeltaNet(Sublayer):
+class GatedDeltaNet(RecurrentMixer):
     """in_proj -> [q; k; v | z | b | a]; [q; k; v] -> conv1d; decays of a, rates of b -> recurrence -> out_norm of each
     head -> times silu(z) -> out_proj."""
 
@@ -38,7 +34,7 @@ class GatedDeltaNet(Sublayer):
     out_norm: Norm
     out_proj: Linear
 
-    collectives: ClassVar[tuple[str, ...]] = ("in_proj", "out_proj")
+    inside: ClassVar[tuple[str, ...]] = INSIDE
 
     @classmethod
     def of(cls, config: ModelConfig, number: int) -> GatedDeltaNet:
@@ -59,37 +55,19 @@ class GatedDeltaNet(Sublayer):
             Linear.row(config, heads * value_size, bias=False),
         )
 
-    @property
-    def first_linears(self) -> tuple[str, ...]:
-        return ("in_proj",)
-
     def parameters(self) -> dict[str, ParameterSpec]:
         """Decays begin between exp(-1) and exp(-16) to the power of the step."""
         return {**self._of_heads(), **super().parameters()}
 
     def _of_heads(self) -> dict[str, ParameterSpec]:
         initial: dict[str, AnyInitial] = {"dt_bias": Constant(1.0), "A_log": Uniform(1.0, 16.0, "log")}
-        shard = ShardSpec(shape=(self.recurrence.heads,), cuts=(Cut(0),))
-        return {name: ParameterSpec(shard, values, self.in_proj.dtype) for name, values in initial.items()}
-
-    def parts(self) -> tuple[Part, ...]:
-        whole = Part("", holders=self.first_linears, begins=True, aliases=("attention",))
-        inside = Part("mixing", runs=INSIDE, holders=INSIDE[:1], input_bytes=self._rows_bytes, flag="core_attn")
-        return whole, inside
-
-    def _rows_bytes(self, micro_batch: MicroBatch) -> int:
-        """What in_proj gives."""
-        return micro_batch.tokens * (self.in_proj.output_size // micro_batch.tensor) * micro_batch.item_size
+        return self.by_head(initial)
 
     def operations(self, micro_batch: MicroBatch) -> Iterator[Operation]:
         yield from super().operations(micro_batch)
         output, rows = self.out_proj.input_bytes(micro_batch), self._rows_bytes(micro_batch)
         yield elementwise(2 * rows, 2 * rows, 2).within("gates")
         yield elementwise(3 * output, 5 * output).within("gate")
-
-    def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:
-        yield from super().messages(micro_batch)
-        yield from exchanged(micro_batch, self.in_proj.output_size, self.out_proj.input_size)
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
         """Beside its parts' the gates before and behind the recurrence."""

@@ -14,13 +14,10 @@ from parallel_core.attention.recurrence import RecurrenceForm
 from parallel_core.blocks.block import Block, ParameterSpec
 from parallel_core.blocks.linear import Linear
 from parallel_core.blocks.micro_batch import MicroBatch
-from parallel_core.blocks.recurrence import Recurrence, ShortConvolution, exchanged, shared_bytes
-from parallel_core.blocks.sublayer import Sublayer
+from parallel_core.blocks.recurrence import Recurrence, RecurrentMixer, ShortConvolution, shared_bytes
 from parallel_core.config import ModelConfig
 from parallel_core.initial_values import AnyInitial, Constant, Uniform
-from parallel_core.messages import Message
 from parallel_core.operations import Operation, elementwise
-from parallel_core.recompute.parts import Part
 from parallel_core.sharding import Cut, ShardSpec
 
 INSIDE = ("conv1d", "gates", "recurrence", "gate", "norm")
@@ -48,7 +45,7 @@ class GroupedNorm(Block):
 
 
 @dataclass(frozen=True)
-class MambaMixer(Sublayer):
+class MambaMixer(RecurrentMixer):
     """in_proj -> [z | x; B; C | dt]; [x; B; C] -> conv1d -> recurrence with values x, keys B, queries C; plus D x ->
     times silu(z) -> norm of each group -> out_proj."""
 
@@ -58,7 +55,7 @@ class MambaMixer(Sublayer):
     norm: GroupedNorm
     out_proj: Linear
 
-    collectives: ClassVar[tuple[str, ...]] = ("in_proj", "out_proj")
+    inside: ClassVar[tuple[str, ...]] = INSIDE
 
     @classmethod
     def of(cls, config: ModelConfig, number: int) -> MambaMixer:
@@ -77,10 +74,6 @@ class MambaMixer(Sublayer):
             Linear.row(config, inner, bias=False),
         )
 
-    @property
-    def first_linears(self) -> tuple[str, ...]:
-        return ("in_proj",)
-
     def parameters(self) -> dict[str, ParameterSpec]:
         """Steps begin between 0.001 and 0.1, evenly in their logarithm."""
         return {**self._of_heads(), **super().parameters()}
@@ -91,27 +84,13 @@ class MambaMixer(Sublayer):
             "A_log": Uniform(1.0, 16.0, "log"),
             "D": Constant(1.0),
         }
-        shard = ShardSpec(shape=(self.recurrence.heads,), cuts=(Cut(0),))
-        return {name: ParameterSpec(shard, values, self.in_proj.dtype) for name, values in initial.items()}
-
-    def parts(self) -> tuple[Part, ...]:
-        whole = Part("", holders=self.first_linears, begins=True, aliases=("attention",))
-        inside = Part("mixing", runs=INSIDE, holders=INSIDE[:1], input_bytes=self._rows_bytes, flag="core_attn")
-        return whole, inside
-
-    def _rows_bytes(self, micro_batch: MicroBatch) -> int:
-        """What in_proj gives."""
-        return micro_batch.tokens * (self.in_proj.output_size // micro_batch.tensor) * micro_batch.item_size
+        return self.by_head(initial)
 
     def operations(self, micro_batch: MicroBatch) -> Iterator[Operation]:
         yield from super().operations(micro_batch)
         output, rows = self.out_proj.input_bytes(micro_batch), self._rows_bytes(micro_batch)
         yield elementwise(2 * rows, 2 * rows, 2).within("gates")
         yield elementwise(6 * output, 9 * output, 2).within("gate")
-
-    def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:
-        yield from super().messages(micro_batch)
-        yield from exchanged(micro_batch, self.in_proj.output_size, self.out_proj.input_size)
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
         """Beside its parts' the steps before the recurrence, and what the gates multiply behind it."""

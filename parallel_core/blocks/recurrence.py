@@ -1,4 +1,4 @@
-"""What blocks of linear attention share: the recurrence over a state, and the short convolution before it.
+"""Blocks that mixers with a state share: the recurrence over a state, and the short convolution before it.
 
 s sequence, b batch, t tensor-parallel, c context-parallel; d size of a key, e of a value, n heads of values.
 """
@@ -6,14 +6,18 @@ s sequence, b batch, t tensor-parallel, c context-parallel; d size of a key, e o
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
+from typing import ClassVar
 
 from parallel_core.attention.recurrence import CHUNK, RecurrenceForm, segments
 from parallel_core.blocks.block import Block, ParameterSpec
+from parallel_core.blocks.linear import Linear
 from parallel_core.blocks.micro_batch import FLOAT32, MicroBatch
-from parallel_core.initial_values import Uniform
+from parallel_core.blocks.sublayer import Sublayer
+from parallel_core.initial_values import AnyInitial, Uniform
 from parallel_core.messages import Message, message
 from parallel_core.numerics.dtypes import DTYPES
 from parallel_core.operations import PRODUCTS, Operation, Work, elementwise
+from parallel_core.recompute.parts import Part
 from parallel_core.sharding import Cut, ShardSpec
 
 
@@ -112,3 +116,40 @@ def exchanged(micro_batch: MicroBatch, width: int, back: int) -> Iterator[Messag
             to_others = size * (members - 1) // members
             for one in message("cp", "all_to_all", to_others, members, backward=backward):
                 yield one.within(what)
+
+
+class RecurrentMixer(Sublayer):
+    """A mixer that keeps a state: a linear, a short convolution, a recurrence with what stands around it, a linear."""
+
+    in_proj: Linear
+    conv1d: ShortConvolution
+    recurrence: Recurrence
+    out_proj: Linear
+
+    collectives: ClassVar[tuple[str, ...]] = ("in_proj", "out_proj")
+    inside: ClassVar[tuple[str, ...]]
+    """Names of what lies between the two linears, in order."""
+
+    @property
+    def first_linears(self) -> tuple[str, ...]:
+        return ("in_proj",)
+
+    def by_head(self, initial: dict[str, AnyInitial]) -> dict[str, ParameterSpec]:
+        """Parameters with a number for each head, by their initial values."""
+        shard = ShardSpec(shape=(self.recurrence.heads,), cuts=(Cut(0),))
+        return {name: ParameterSpec(shard, values, self.in_proj.dtype) for name, values in initial.items()}
+
+    def parts(self) -> tuple[Part, ...]:
+        whole = Part("", holders=self.first_linears, begins=True, aliases=("attention",))
+        inside = Part(
+            "mixing", runs=self.inside, holders=self.inside[:1], input_bytes=self._rows_bytes, flag="core_attn"
+        )
+        return whole, inside
+
+    def _rows_bytes(self, micro_batch: MicroBatch) -> int:
+        """What in_proj gives."""
+        return micro_batch.tokens * (self.in_proj.output_size // micro_batch.tensor) * micro_batch.item_size
+
+    def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:
+        yield from super().messages(micro_batch)
+        yield from exchanged(micro_batch, self.in_proj.output_size, self.out_proj.input_size)

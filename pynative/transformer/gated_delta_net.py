@@ -3,21 +3,20 @@
 s sequence, b batch, h hidden, t tensor-parallel, c context-parallel size; m heads of queries and keys, n of values.
 """
 
-from mindspore import Tensor, nn
+from mindspore import Tensor
 
 from parallel_core import blocks
 from parallel_core.config import ModelConfig
-from parallel_core.numerics.dtypes import Array
 from parallel_core.recompute.plan import CellRecompute
-from pynative import kernels, parallel_state
+from pynative import kernels
 from pynative.parameter import make_parameter
 from pynative.tensor_parallel.layers import ColumnParallelLinear, RowParallelLinear
-from pynative.tensor_parallel.recompute import NOTHING, keep_collectives, run_part
+from pynative.tensor_parallel.recompute import NOTHING
 from pynative.transformer.norm import norm_cell
-from pynative.transformer.recurrence import SequenceExchange, ShortConvolution, check_no_mask, convolved, recurrent
+from pynative.transformer.recurrence import RecurrentMixer, ShortConvolution, convolved, recurrent
 
 
-class GatedDeltaNet(nn.Cell):
+class GatedDeltaNet(RecurrentMixer):
     """in_proj -> conv1d of queries, keys and values -> recurrence -> out_norm -> times silu(z) -> out_proj.
 
     With context parallelism a rank has 1/c of its tensor-parallel rank's heads, of whole sequences, between the two
@@ -28,30 +27,13 @@ class GatedDeltaNet(nn.Cell):
         self, config: ModelConfig, layer_number: int, block: blocks.GatedDeltaNet, recomputed: CellRecompute = NOTHING
     ) -> None:
         super().__init__()
-        self.layer_number, self.recomputed, self.recurrence = layer_number, recomputed, block.recurrence
         for name in ("dt_bias", "A_log"):
             setattr(self, name, make_parameter(*block.parameters()[name]))
         self.in_proj = ColumnParallelLinear.of(block.in_proj, config=config)
         self.conv1d = ShortConvolution(block.conv1d)
         self.out_norm = norm_cell(block.out_norm, config)
         self.out_proj = RowParallelLinear.of(block.out_proj, config=config)
-        self.exchange = SequenceExchange()
-        tensor = parallel_state.get_tensor_model_parallel_world_size()
-        self.widths = tuple(width // tensor for width in block.in_proj.widths)
-        self.mixed = tuple(width // tensor for width in block.conv1d.widths)
-        keep_collectives(self)
-
-    def construct(
-        self,
-        hidden_states: Tensor,
-        attention_mask: Tensor | None = None,
-        document_starts: Array | None = None,
-    ) -> tuple[Tensor, Tensor | None]:
-        """[s, b, h] -> ([s, b, h], the bias still to be added). Masks are refused."""
-        check_no_mask(attention_mask, document_starts)
-        rows, _ = run_part(self, "in_proj", self.in_proj, hidden_states)
-        out = run_part(self, "mixing", self._mix, self.exchange.enter(rows, self.widths))
-        return run_part(self, "out_proj", self.out_proj, self.exchange.leave(out))
+        self.set_up(block, layer_number, recomputed)
 
     def _mix(self, rows: Tensor) -> Tensor:
         """[s, b, (2 m d + 2 n e + 2 n) / t c], whole sequences -> [s, b, n e / t c]."""

@@ -1,4 +1,4 @@
-"""What cells of linear attention share: parameters by channel, and states of texts that are being generated.
+"""Cells that mixers with a state share: parameters by channel, and states of texts that are being generated.
 
 s sequence, b batch, c channels, w taps of the convolution; n heads of values, m of queries and keys, d and e their
 sizes.
@@ -13,12 +13,15 @@ from parallel_core import blocks
 from parallel_core.attention.recurrence import RecurrenceForm
 from parallel_core.context import ContextLayout, as_array
 from parallel_core.numerics.dtypes import Array
+from parallel_core.recompute.plan import CellRecompute
 from pynative import kernels, key_value_cache, parallel_state
 from pynative.context_parallel.batch import context_shard
 from pynative.context_parallel.features import features_to_sequence, of_rank, sequence_to_features
 from pynative.memory.arrays import array_type
 from pynative.parameter import make_parameter
 from pynative.tape.autograd import Moved
+from pynative.tensor_parallel.layers import ColumnParallelLinear, RowParallelLinear
+from pynative.tensor_parallel.recompute import keep_collectives, run_part
 
 
 class ShortConvolution(nn.Cell):
@@ -106,3 +109,36 @@ def check_no_mask(*masking: object) -> None:
     """Raise ValueError where something is to be hidden from a recurrence, which knows the order of tokens alone."""
     if any(given is not None for given in masking):
         raise ValueError("a layer that keeps a state knows the causal order alone: leave masks and document starts out")
+
+
+class RecurrentMixer(nn.Cell):
+    """The cell of a `blocks.RecurrentMixer`: a subclass makes the parameters, then calls `set_up`."""
+
+    in_proj: ColumnParallelLinear
+    out_proj: RowParallelLinear
+
+    def set_up(self, block: blocks.RecurrentMixer, layer_number: int, recomputed: CellRecompute) -> None:
+        """Take what follows from the block: widths of this rank's parts, and the exchange over context parallelism."""
+        self.layer_number, self.recomputed, self.recurrence = layer_number, recomputed, block.recurrence
+        self.exchange = SequenceExchange()
+        tensor = parallel_state.get_tensor_model_parallel_world_size()
+        self.widths = tuple(width // tensor for width in block.in_proj.widths)
+        self.mixed = tuple(width // tensor for width in block.conv1d.widths)
+        self.sharing = tensor * self.exchange.group.size  # ranks that share the features out
+        keep_collectives(self)
+
+    def construct(
+        self,
+        hidden_states: Tensor,
+        attention_mask: Tensor | None = None,
+        document_starts: Array | None = None,
+    ) -> tuple[Tensor, Tensor | None]:
+        """[s, b, h] -> ([s, b, h], the bias still to be added). Masks are refused."""
+        check_no_mask(attention_mask, document_starts)
+        rows, _ = run_part(self, "in_proj", self.in_proj, hidden_states)
+        out = run_part(self, "mixing", self._mix, self.exchange.enter(rows, self.widths))
+        return run_part(self, "out_proj", self.out_proj, self.exchange.leave(out))
+
+    def _mix(self, rows: Tensor) -> Tensor:
+        """Rows of the first linear, of whole sequences -> those of the last one."""
+        raise NotImplementedError

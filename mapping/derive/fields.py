@@ -21,6 +21,7 @@ from parallel_core.sizes import HYBRID, RANK_ORDERS, RING, ULYSSES
 
 def hidden_act(args: Any) -> str | None:
     chosen = {
+        "silu": args.swiglu and args.fc_type == "up_down",
         "swiglu": args.swiglu,
         "geglu": args.geglu,
         "geglu_tanh": args.gelu_tanh,
@@ -52,7 +53,7 @@ def rope_scaling_type(args: Any) -> str | None:
     if args.use_rope_scaling:
         return "llama3"
     yarn = "yarn" in (args.position_embedding_type, args.rope_type)
-    return "yarn" if yarn else args.rope_scaling_type
+    return "yarn" if yarn else None if args.rope_scaling_type == "plm" else args.rope_scaling_type
 
 
 def stretching_factor(args: Any) -> Any:
@@ -189,8 +190,8 @@ def expert_parallel_size(args: Any) -> Any:
 
 def context_parallel_algo(args: Any) -> str | None:
     by_exchange = {"a2a": ULYSSES, "a2a+p2p": HYBRID}.get((args.cp_comm_type or ["p2p"])[0])
-    gathered = args.context_parallel_algo == "kvallgather_cp_algo"
-    return RING if gathered else args.context_parallel_algo or by_exchange
+    same_result = {"kvallgather_cp_algo": RING, "adaptive_cp_algo": RING, "hybrid_adaptive_cp_algo": HYBRID}
+    return same_result.get(args.context_parallel_algo, args.context_parallel_algo) or by_exchange
 
 
 def betas(args: Any) -> Any:

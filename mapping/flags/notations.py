@@ -120,6 +120,7 @@ SPECS = (
     "minicpm_spec",
     "minimax_spec",
     "phi35_moe_spec",
+    "plm_spec",
     "qwen2_moe_spec",
     "qwen3_next_spec",
     "qwen3_spec",
@@ -127,7 +128,7 @@ SPECS = (
 
 
 def spec(text: str) -> str:
-    """A layer spec that flags describe: bailing, deepseek, gemma2, grok, longcat, minicpm, minimax, phi35_moe, qwen."""
+    """A spec that flags describe: bailing, deepseek, gemma2, grok, longcat, minicpm, minimax, phi35_moe, plm, qwen."""
     if text != "layer_spec" and text.rpartition(".")[2] not in SPECS:
         raise ValueError(text)
     return text

@@ -161,7 +161,7 @@ BAD = [
     ),
     ("--context-parallel-size 8 --context-parallel-algo ulysses_cp_algo", 8, "--num-attention-heads 4"),
     ("--context-parallel-size 4 --ulysses-degree-in-cp 2", 4, "--ulysses-degree-in-cp 2"),
-    ("--context-parallel-algo adaptive_cp_algo", 1, "--context-parallel-algo adaptive_cp_algo"),
+    ("--context-parallel-algo mamba_cp_algo", 1, "--context-parallel-algo mamba_cp_algo"),
     # experts
     ("--expert-model-parallel-size 2", 2, "--expert-model-parallel-size 2"),
     ("--num-experts 3 --expert-model-parallel-size 2", 2, "--num-experts 3"),

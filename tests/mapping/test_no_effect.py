@@ -360,6 +360,7 @@ IDLE = [
     ("--kv-channels 8", LATENT, "", "latent attention's heads"),
     ("--ffn-hidden-size 32", "--num-experts 4 --moe-ffn-hidden-size 64", "", "--moe-ffn-hidden-size"),
     ("--no-bias-gelu-fusion", "--swiglu", "", "--hidden-act gelu"),
+    ("--fc-type up_down", "--squared-relu", "--swiglu", "only --swiglu"),
     ("--rotary-base 500", "", ROTARY, "--position-embedding-type rope"),
     ("--rotary-percent 0.5", LATENT, ROTARY, "latent attention's positions"),
     ("--rope-scaling-factor 4", ROTARY, f"{SCALED} llama3", "--rope-scaling-type"),

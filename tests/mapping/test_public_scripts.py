@@ -34,6 +34,8 @@ from tests.support.mapping.variations import value_of
         ("--no-drop-remainder --drop-remainder", "drop_remainder", True),
         ("--disable-bias-linear --add-bias-linear", "mlp_has_bias", True),
         ("--bucket-size 4096", "bucket_size", 4096),
+        ("--swiglu --fc-type up_down", "hidden_act", "silu"),
+        ("--squared-relu --fc-type up_down", "hidden_act", "squared_relu"),
     ],
 )
 def test_another_spelling_fills_the_field(change, field, value):
@@ -65,6 +67,14 @@ def test_eight_bits_are_computed_in_sixteen_and_a_run_says_so_when_it_starts(cap
         (
             "--pipeline-model-parallel-size 2 --schedules-method dualpipev",
             "--pipeline-model-parallel-size 2 --pipeline-schedule zb-h1",
+        ),
+        (
+            "--position-embedding-type rope --rope-scaling-type plm",
+            "--position-embedding-type rope",
+        ),
+        (
+            "--context-parallel-size 2 --context-parallel-algo adaptive_cp_algo",
+            "--context-parallel-size 2 --context-parallel-algo megatron_cp_algo",
         ),
         (
             "--num-experts 4 --moe-model-type deepspeed_moe --moe-train-capacity-factor 1.1",

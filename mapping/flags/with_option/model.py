@@ -31,7 +31,10 @@ ACTING = Acting(
                 "as in Megatron, --use-rotary-position-embeddings goes before it",
             ),
         },
-        "--rope-scaling-type": refusing("use llama3, yarn, longrope or dynamic", "plm"),
+        "--rope-scaling-type": {
+            **refusing("use llama3, yarn, longrope or dynamic", also=("plm",)),
+            "stands_for": {"plm": "positions are not stretched, as PLM's are not"},
+        },
         **{f"--beta-{end}": {"type": int} for end in ("fast", "slow")},
         **dict.fromkeys(("--long-factor", "--short-factor"), read_by(numbers)),
         "--window-attn-skip-freq": read_by(layer_frequency),
@@ -99,6 +102,14 @@ ACTING = Acting(
     },
     (
         value("--swiglu", "hidden_act", "Gate the feed-forward block with silu."),
+        value(
+            "--fc-type=str{gate_up,up_down}:gate_up",
+            "hidden_act",
+            "Feed-forward blocks with the gate of --swiglu, or without (up_down).",
+            idle=(lambda args: not args.swiglu, "only --swiglu has a gate to leave out"),
+            completes=("--swiglu",),
+            refines=True,
+        ),
         value("--squared-relu", "hidden_act", "Square the feed-forward block's relu."),
         value(
             "--use-fused-rmsnorm",

@@ -6,14 +6,19 @@ from mapping.flags.with_option.build import Acting, read_by, refusing, same
 from parallel_core.config.recompute import LISTED
 from parallel_core.sizes import CONTEXT_PARALLEL_ALGORITHMS
 
+ADAPTIVE = {
+    "adaptive_cp_algo": "the ring is run, which has the same result and skips what a mask hides",
+    "hybrid_adaptive_cp_algo": "the hybrid of ring and exchange is run, which has the same result",
+}
+"""Context parallelism that MindSpeed arranges by a mask."""
+
 ACTING = Acting(
     {
         "--context-parallel-algo": refusing(
             f"use {', '.join(CONTEXT_PARALLEL_ALGORITHMS)}",
-            "adaptive_cp_algo",
-            "hybrid_adaptive_cp_algo",
             "mamba_cp_algo",
-            also=("kvallgather_cp_algo",),
+            also=("kvallgather_cp_algo", *ADAPTIVE),
+            stands_for=ADAPTIVE,
             default=None,
         ),
         "--virtual-pipeline-model-parallel-size": {"aliases": ("--virtual-pipeline-model-parallel-size-ms",)},

@@ -48,7 +48,7 @@ FLAGS = group(
         "this activation is out of scope; use --swiglu, --geglu, --gelu-tanh or --squared-relu",
         """
         --openai-gelu --onnx-safe=str
-        --fc-type=str --use-triton-swiglu-limit --glu-activation=str
+        --use-triton-swiglu-limit --glu-activation=str
         """,
     ),
     refused(
@@ -108,9 +108,12 @@ FLAGS = group(
         """
         --mrope-section=int+
         --relative-attention-num-buckets=int:32 --relative-attention-max-distance=int:128 --alibi-fusion-attn-type=int
-        --alibi-diagonal-opposite --yarn-scaling-factor=float:1.0 --dynamic-factor=float:1.0 --use-alibi-mask
+        --alibi-diagonal-opposite --yarn-scaling-factor=float:1.0 --use-alibi-mask
         --use-mistral-rotary-position-embeddings
         """,
+    ),
+    ignored(
+        "only sequences beyond --max-position-embeddings are stretched, which are refused", "--dynamic-factor=float:1.0"
     ),
     refused(
         "this variant of latent attention is out of scope; leave it out for multi-latent attention as published",

@@ -48,9 +48,15 @@ FLAGS = group(
     refused(
         "context parallelism is ring, ulysses or hybrid; use --context-parallel-algo",
         """
-        --max-seqlen-per-dp-cp-rank=int --megatron-cp-in-bnsd --adaptive-cp-dynamic-attn-mask
-        --adaptive-cp-only-reschedule --adaptive-cp-manually-set-mask-list --adaptive-seq-len
+        --max-seqlen-per-dp-cp-rank=int --megatron-cp-in-bnsd --adaptive-seq-len
         """,
+    ),
+    refused(
+        "masks follow from documents and windows, not from a list that a program sets; leave it out",
+        "--adaptive-cp-manually-set-mask-list",
+    ),
+    ignored(
+        "the ring finds by itself what a mask hides", "--adaptive-cp-dynamic-attn-mask --adaptive-cp-only-reschedule"
     ),
     refused("copies of a model must start equal; leave it out", "--data-parallel-random-init"),
     ignored("only the order of work changes, not the result", "--dualpipev-dw-detach"),

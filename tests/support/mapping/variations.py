@@ -148,7 +148,8 @@ COMPANY = {
     "--use-fused-rmsnorm": "--normalization RMSNorm",
     "--use-fused-rotary-pos-emb": f"{ROTARY} --no-rope-fusion",
     **dict.fromkeys(
-        ("--activation-func-clamp-value", "--glu-linear-offset", "--swiglu-limit", "--use-fused-swiglu"), "--swiglu"
+        ("--activation-func-clamp-value", "--glu-linear-offset", "--swiglu-limit", "--use-fused-swiglu", "--fc-type"),
+        "--swiglu",
     ),
     "--no-pre-norm": "--use-sandwich-norm",
     "--use-rope-scaling": ROTARY,

@@ -131,6 +131,13 @@ OTHER_NAMES = {
     "deepseek2": "deepseek_v2",
     "deepseek2-lite": "deepseek_v2",
     "deepseek3": "deepseek_v3",
+    "deepseek32": "deepseek_v32",
+    "gemma": "gemma2",
+    "glm45": "glm4_moe",
+    "glm45-air": "glm4_moe",
+    "longcat": "longcat_flash",
+    "phi3.5": "phi3",
+    "qwen3-next": "qwen3_next",
 }
 """MindSpeed-LLM's names of families (--model-type-hf)."""
 

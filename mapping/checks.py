@@ -28,8 +28,9 @@ from parallel_core.config.tree import path_of
 from parallel_core.costs import StagePlan
 from parallel_core.data.indexed_dataset import Index, idx_path
 from parallel_core.data.instruction.samples import PARTS
-from parallel_core.findings import Finding, Setting, shown
+from parallel_core.findings import ConfigError, Finding, Setting, shown
 from parallel_core.no_effect.training import IN_FLOAT32
+from parallel_core.planner import find_device
 
 
 def _refuses(row: Flag, part: Any) -> bool:
@@ -177,6 +178,16 @@ def pipeline_layout_fits(args: Any, given: Sequence[Given]) -> Iterator[Finding]
         yield layout.breaks(rule, "change one of them")
 
 
+def plan_device_is_known(args: Any, given: Sequence[Given]) -> Iterator[Finding]:
+    if named := _attribute(args, "--plan-device"):
+        try:
+            find_device(named)
+        except ConfigError as error:
+            first = error.findings[0]
+            rule = first.rule if first.flag == "--device" else f"is no device: {first}"
+            yield Finding("--plan-device", named, rule, first.fix)
+
+
 Rule = Callable[[Any, Sequence[Given]], Iterator[Finding]]
 RULES: tuple[Rule, ...] = (
     refusals,
@@ -192,6 +203,7 @@ RULES: tuple[Rule, ...] = (
     tensor_parallel_dimensions_multiply,
     an_optimizer_may_share_its_states,
     pipeline_layout_fits,
+    plan_device_is_known,
 )
 
 

@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from parallel_core.config import AllConfig
-from parallel_core.costs import MemoryBytes, StagePlan, memory
+from parallel_core.planner import Plan
+from parallel_core.planner.beside import MEMORY_PARTS, predicted_bytes
 
 
 @dataclass(frozen=True)
@@ -19,16 +20,17 @@ class ParameterCount:
 
 
 def start_lines(
-    config: AllConfig, rank: int, stage: int, count: ParameterCount, source: str, is_planned: bool
+    plan: Plan, rank: int, stage: int, count: ParameterCount, source: str, is_planned: bool
 ) -> Iterator[str]:
     """`source`: the loader that gives the data, empty for data files. is_planned: the model is the one that the
     configuration describes, not a script's own, so that its memory can be predicted."""
+    config = plan.config
     yield layout_line(config, rank)
     yield f"Parameters: {count.whole:,} in all, {count.on_rank:,} of this rank, {count.trained:,} of these are trained"
     yield data_line(config, source)
     yield precision_line(config)
     if is_planned:
-        yield memory_line(memory(StagePlan(config, stage)))
+        yield memory_line(predicted_bytes(plan, stage))
 
 
 def layout_line(config: AllConfig, rank: int) -> str:
@@ -74,8 +76,7 @@ def precision_line(config: AllConfig) -> str:
     return f"Precision: parameters {model.params_dtype}, layers {model.compute_dtype}, gradients {gradients}, {scale}"
 
 
-def memory_line(needed: MemoryBytes) -> str:
+def memory_line(needed: dict[str, float]) -> str:
     """A rank's memory as it is predicted."""
-    parts = ("parameters", "gradients", "optimizer_states", "activations")
-    sizes = ", ".join(f"{name.replace('_', ' ')} {getattr(needed, name) / 2**20:,.1f}" for name in parts)
-    return f"Memory predicted: {needed.total / 2**20:,.1f} MiB ({sizes}), beside the program's own"
+    sizes = ", ".join(f"{name} {needed[name] / 2**20:,.1f}" for name in MEMORY_PARTS)
+    return f"Memory predicted: {sum(needed.values()) / 2**20:,.1f} MiB ({sizes}), beside the program's own"

@@ -192,7 +192,7 @@ def _of(rank: int, step: int, whole: Span, spans: Sequence[Span], actions: tuple
         [s for s in inside if s.kind is Kind.DATA],
         [s for s in inside if s.kind in COMPUTING],
     )
-    moved, idle, waited, loaded, computed = _each_without_the_ones_before(parts)
+    moved, idle, waited, loaded, computed = each_without_the_ones_before(parts)
     return StepSummary(rank, step, whole.seconds, computed, moved + waited, idle, loaded, actions[1] - actions[0])
 
 
@@ -200,7 +200,7 @@ def _until(end: float, span: Span) -> Span:
     return span._replace(seconds=max(0.0, min(span.stop, end) - span.start))
 
 
-def _each_without_the_ones_before(parts: Iterable[Sequence[Span]]) -> list[float]:
+def each_without_the_ones_before(parts: Iterable[Sequence[Span]]) -> list[float]:
     """The length of each part where none of the earlier parts lies."""
     covered: list[Span] = []
     lengths = [0.0]

@@ -21,7 +21,7 @@ class Timed(NamedTuple):
 
 
 class Timers:
-    """Sums of seconds by name since the last `take`, and with `recorded` each run of its own.
+    """Sums of seconds by name since the last `take`, and with `recorded` each run of its own, of any level.
 
     Args:
         level: parts of a higher level are not timed, unless they are recorded.
@@ -39,7 +39,7 @@ class Timers:
             return _NOTHING
         if self.barrier is not None and level == 1 <= self.level:
             self.barrier()
-        return _Running(self, name, about)
+        return _Running(self, name, about, is_summed=level <= self.level)
 
     def take(self) -> dict[str, float]:
         """The sums, which begin anew."""
@@ -48,14 +48,15 @@ class Timers:
 
 
 class _Running:
-    def __init__(self, timers: Timers, name: str, about: object) -> None:
-        self._timers, self._name, self._about = timers, name, about
+    def __init__(self, timers: Timers, name: str, about: object, is_summed: bool) -> None:
+        self._timers, self._name, self._about, self._is_summed = timers, name, about, is_summed
 
     def __enter__(self) -> None:
         self._start = time.perf_counter()
 
     def __exit__(self, *_: object) -> None:
         stop, timers = time.perf_counter(), self._timers
-        timers.seconds[self._name] = timers.seconds.get(self._name, 0.0) + stop - self._start
+        if self._is_summed:
+            timers.seconds[self._name] = timers.seconds.get(self._name, 0.0) + stop - self._start
         if timers.recorded is not None:
             timers.recorded.append(Timed(self._name, self._start, stop, self._about))

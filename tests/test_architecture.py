@@ -87,7 +87,8 @@ FLOORS = {
         {"blocks", "data", "step_figures"},
         {"costs", "no_effect"},
         {"checkpoint"},
-        {"planner", "report", "start_lines"},
+        {"planner", "report"},
+        {"start_lines"},
     ),
     "pynative": (
         {"dtypes", "timers"},

@@ -43,6 +43,10 @@ class LogConfig(Config):
     peak_tflops: float | None = option("--peak-tflops", None, above=0)
     """TFLOP/s that one device reaches at most in the type that layers compute in, of which the MFU is a part. If not
     given it is measured on a CPU when training begins; on an Ascend there is no MFU then."""
+    plan_device: str | None = option("--plan-device", None)
+    """Kind of device that the run is planned on, by name or a file of `plan --calibrate`: the log has the plan's time
+    and memory beside the second step's, and the MFU is a part of its peak. If not given, rough figures of a CPU, or an
+    Ascend 910B."""
     log_memory_interval: int | None = option("--log-memory-interval", None, at_least=1)
     """Iterations from one line with every rank's memory to the next."""
     log_progress: bool = option("--log-progress", False)

@@ -19,6 +19,8 @@ class StageMemory(Prediction):
     """Beside them: memory that the runtime keeps, and what its allocator cannot use."""
     when: str
     """The moment of the peak."""
+    elsewhere: dict[str, float]
+    """In no part: what lies in host memory or in a file, where the device has memory of its own."""
 
     @property
     def needed(self) -> float:
@@ -29,14 +31,15 @@ class StageMemory(Prediction):
 def stage_memory(plan: StagePlan, fixed: MemoryBytes, device: Device) -> StageMemory:
     """The parts of a stage's memory on a device; `fixed` says those of its buffers."""
     engine = engine_of(device, plan.config)
-    offloaded = {
+    elsewhere: dict[str, float] = {
         "weights": fixed.offloaded_parameters,
         "optimizer": fixed.offloaded_states,
+        "activations": fixed.offloaded_activations,
     }
     parts: dict[str, float] = {
-        "weights": fixed.parameters - offloaded["weights"],
+        "weights": fixed.parameters - elsewhere["weights"],
         "gradients": fixed.gradients,
-        "optimizer": fixed.optimizer_states - offloaded["optimizer"],
+        "optimizer": fixed.optimizer_states - elsewhere["optimizer"],
         "weight-gradient buffers": engine.weight_gradient_buffers(plan.chunks, plan.micro_batch),
         "workspace": engine.workspace,
     }
@@ -46,7 +49,7 @@ def stage_memory(plan: StagePlan, fixed: MemoryBytes, device: Device) -> StageMe
     parts |= transients
     total = sum(parts.values())
     reserved = device.reserved_bytes + engine.allocator_share * total
-    return StageMemory(parts, device.calibration.ranges.memory, reserved, _words(plan, peak))
+    return StageMemory(parts, device.calibration.ranges.memory, reserved, _words(plan, peak), elsewhere)
 
 
 def _peak(plan: StagePlan, engine: Engine) -> tuple[Moment, dict[str, float]]:

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from parallel_core.config import AllConfig
@@ -10,13 +10,15 @@ from parallel_core.costs import MemoryBytes, StagePlan, memory
 from parallel_core.costs.stage import flops_of
 from parallel_core.costs.traffic import step_traffic
 from parallel_core.numerics.dtypes import DTYPES
-from parallel_core.planner.device import Device
+from parallel_core.planner.device import Device, find_device
 from parallel_core.planner.engine import engine_of
 from parallel_core.planner.memory import StageMemory, stage_memory
 from parallel_core.planner.speed import Placement, Speed, message_part, topology_of
 from parallel_core.planner.step import StepTime, step_time
 
 SECONDS_OF_DAY = 86400.0
+DEVICES = {True: "CPU", False: "Ascend-910B"}
+"""Whether a run computes on a CPU -> the kind of device that it is planned on, unless it names one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,6 +31,14 @@ class Plan:
     """Flags that training refuses, although they change nothing here."""
     assumed: tuple[str, ...] = ()
     """Values that were not given."""
+
+    @classmethod
+    def of_run(cls, config: AllConfig) -> "Plan":
+        """Of a run of this program, on the device of --plan-device: of this a file may say that another one runs
+        there."""
+        named = config.training_config.log.plan_device
+        device = find_device(named or DEVICES[config.parallel_config.is_on_cpu])
+        return cls(config, replace(device, engine="pynative", fuses_attention=True))
 
     @cached_property
     def placement(self) -> Placement:
@@ -51,14 +61,15 @@ class Plan:
         return [next(other for other in distinct if other.shape == plan.shape) for plan in self.stages]
 
     @cached_property
-    def _owned(self) -> list[MemoryBytes]:
+    def buffers(self) -> list[MemoryBytes]:
+        """Of a rank of each stage what its buffers have, wherever they lie; stages alike share a value."""
         found = {number: memory(plan) for number, plan in {id(plan): plan for plan in self._models}.items()}
         return [found[id(plan)] for plan in self._models]
 
     @cached_property
     def memory(self) -> list[StageMemory]:
         """Of a rank of each stage."""
-        pairs = zip(self.stages, self._owned, strict=True)
+        pairs = zip(self.stages, self.buffers, strict=True)
         return [stage_memory(plan, owned, self.device) for plan, owned in pairs]
 
     @cached_property
@@ -79,7 +90,7 @@ class Plan:
         speed = Speed(
             self.device, dtype, self.placement, engine.writes_scores, engine.attention_dropout, DTYPES[dtype].bytes
         )
-        return step_time(self._models, self._owned, speed)
+        return step_time(self._models, self.buffers, speed)
 
     @property
     def samples(self) -> int:
@@ -98,6 +109,11 @@ class Plan:
         return flops_of(chunks, self.config.model_config.seq_length) * self.samples
 
     @property
+    def peak(self) -> float:
+        """FLOP/s of a device in the type that is computed in."""
+        return self.device.peak(self.config.model_config.compute_dtype)
+
+    @property
     def flops_per_device(self) -> float:
         """Of these, every second on one device."""
         return self.flops / self.config.parallel_config.world_size / self.step.total
@@ -105,12 +121,12 @@ class Plan:
     @property
     def mfu(self) -> float:
         """Model FLOPs as a part of the peak (Chowdhery et al., "PaLM", 2022)."""
-        return self.flops_per_device / self.device.peak(self.config.model_config.compute_dtype)
+        return self.flops_per_device / self.peak
 
     @property
     def hfu(self) -> float:
         """The same of everything that is computed."""
-        return self.step.flops_per_device / self.step.total / self.device.peak(self.config.model_config.compute_dtype)
+        return self.step.flops_per_device / self.step.total / self.peak
 
     @property
     def days(self) -> float | None:

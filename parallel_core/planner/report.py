@@ -1,6 +1,6 @@
 """A plan for people: lines, the verdict first, and a picture of the step."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 
@@ -12,13 +12,15 @@ from parallel_core.system.files import replacing
 from parallel_core.trace import Kind, Span, chrome_json
 
 GIBIBYTE = 2**30
+UNITS = {"GiB": (2**30, 2), "MiB": (2**20, 1)}
+"""Name -> bytes, and the digits behind the point that are printed."""
 
 
 def lines(plan: Plan) -> Iterator[str]:
     """The whole answer."""
     yield verdict(plan)
     yield ""
-    yield from _memory(plan)
+    yield from memory_lines(plan.memory)
     yield ""
     yield from _step(plan)
     for title, found in (("warnings", plan.warnings), ("assumptions", plan.assumptions)):
@@ -38,21 +40,28 @@ def verdict(plan: Plan) -> str:
     )
 
 
-def _memory(plan: Plan) -> Iterator[str]:
-    yield "memory of a rank, in GiB:"
-    names = [name for name in plan.memory[plan.fullest].parts if any(stage.parts.get(name) for stage in plan.memory)]
-    yield "  " + "".join([f"{'stages':10}", *(f"{name:>{len(name) + 3}}" for name in names), f"{'total':>8}   range"])
+def memory_lines(stages: Sequence[StageMemory], unit: str = "GiB") -> Iterator[str]:
+    """A table of all stages; neighbouring ones that need the same share a line. unit: MiB or GiB."""
+    size, digits = UNITS[unit]
+    yield f"memory of a rank, in {unit}:"
+    names = [*dict.fromkeys(name for stage in stages for name in _sizes(stage) if _sizes(stage)[name])]
+    yield "  " + "".join([f"{'stages':10}", *(f"{name:>{len(name) + 3}}" for name in names), f"{'total':>10}   range"])
 
     def rounded(stage: StageMemory) -> tuple[float, ...]:
-        return tuple(round(stage.parts.get(name, 0.0) / GIBIBYTE, 3) for name in names)
+        return tuple(round(_sizes(stage).get(name, 0.0) / size, digits + 1) for name in names)
 
-    for _, run in groupby(enumerate(plan.memory), key=lambda numbered: rounded(numbered[1])):
+    for _, run in groupby(enumerate(stages), key=lambda numbered: rounded(numbered[1])):
         numbered = list(run)
         first, last, stage = numbered[0][0], numbered[-1][0], numbered[0][1]
         label = str(first) if first == last else f"{first} - {last}"
-        cells = (f"{stage.parts.get(name, 0.0) / GIBIBYTE:>{len(name) + 3}.2f}" for name in names)
-        total = f"{stage.total / GIBIBYTE:8.2f}   {stage.low / GIBIBYTE:.2f} - {stage.high / GIBIBYTE:.2f}"
-        yield "  " + "".join([f"{label:10}", *cells, total])
+        cells = (f"{_sizes(stage).get(name, 0.0) / size:>{len(name) + 3},.{digits}f}" for name in names)
+        total, low, high = (f"{number / size:,.{digits}f}" for number in (stage.total, stage.low, stage.high))
+        yield "  " + "".join([f"{label:10}", *cells, f"{total:>10}   {low} - {high}"])
+
+
+def _sizes(stage: StageMemory) -> dict[str, float]:
+    """The parts, and what lies elsewhere."""
+    return stage.parts | {f"{name} in host memory": size for name, size in stage.elsewhere.items()}
 
 
 def _step(plan: Plan) -> Iterator[str]:

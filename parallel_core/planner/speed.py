@@ -66,9 +66,13 @@ MESSAGES = {
 """Kind of group -> part of a step's time; all others are data parallelism's."""
 
 
+ALL_MESSAGES = (*dict.fromkeys(MESSAGES.values()), "data parallel")
+"""Every part that is messages."""
+
+
 def message_part(kind: str) -> str:
     """The part of a step's time that messages over a kind of group are."""
-    return MESSAGES.get(kind, "data parallel")
+    return MESSAGES.get(kind, ALL_MESSAGES[-1])
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from parallel_core.costs.traffic import gradients, hot_copies, pipeline, reports
 from parallel_core.messages import Message
 from parallel_core.operations import Operation, Work
 from parallel_core.planner.prediction import Prediction
-from parallel_core.planner.speed import Speed, message_part
+from parallel_core.planner.speed import ALL_MESSAGES, Speed, message_part
 from parallel_core.schedules import GENERATORS, Backward, Forward
 from parallel_core.schedules.actions import Compute
 from parallel_core.schedules.simulate import Timeline, simulate
@@ -99,6 +99,7 @@ class StageTimes:
     passes: Sequence[Sequence[Passes]]
     """[stage][chunk]."""
     transfer: float
+    micro_batches: int
 
     def of(self, action: Compute, stage: int, chunks: int, split: bool) -> float:
         """Seconds of a computation."""
@@ -126,6 +127,18 @@ class StepTime(Prediction):
     """Of a step of few micro-batches."""
     times: StageTimes = field(repr=False)
 
+    def of_stage(self, stage: int) -> dict[str, float]:
+        """Seconds of one stage by pass, exposed messages apart; `bubble` is its waiting for other stages and their
+        messages. They add up to `total`."""
+        found = {"forward": 0.0, "backward": 0.0}
+        for one in self.times.passes[stage]:
+            for name, table in (("forward", one.forward), ("backward", one.backward), ("backward", one.weight)):
+                for part, seconds in table.items():
+                    key = part if part in ALL_MESSAGES else name
+                    found[key] = found.get(key, 0.0) + self.times.micro_batches * seconds
+        found["bubble"] = max(self.work) + self.parts["bubble"] + self.parts[PIPELINE] - self.work[stage]
+        return {**found, DATA: self.parts[DATA], "optimizer": self.parts["optimizer"]}
+
     @property
     def bubble_fraction(self) -> float:
         """Of the time that the pipeline takes, the part in which its slowest stage waits for others."""
@@ -142,7 +155,7 @@ def step_time(plans: Sequence[StagePlan], owned: Sequence[MemoryBytes], speed: S
     work = [micro_batches * sum(sum(one.totals) for one in row) for row in passes]
     slowest = max(range(len(work)), key=work.__getitem__)
     transfer = _transfer(plans[0], speed)
-    times = StageTimes(passes, transfer)
+    times = StageTimes(passes, transfer, micro_batches)
     timeline, length = _length(plans[0], times, chunks, work[slowest] / micro_batches)
     without = length - _messages_on_the_way(timeline, transfer)
     parts: Counter[str] = Counter()

@@ -5,12 +5,13 @@ from typing import Any
 
 import numpy as np
 
+from parallel_core.report.figures import NUMBERS
 from parallel_core.report.parts import ABSENT, Section, Table, figure
 from parallel_core.report.run import Run
 
 MOST = 200
 """Rows of a table of events; the last ones."""
-PARTS = ("parameters", "gradients", "optimizer_states", "activations", "total")
+PARTS = ("weights", "gradients", "optimizer", "activations", "total")
 
 
 def overview(runs: Sequence[Run]) -> Section:
@@ -32,6 +33,7 @@ def overview(runs: Sequence[Run]) -> Section:
     if memory:
         names = [f"{part.replace('_', ' ')}, predicted" for part in PARTS]
         tables.append(Table("Memory of rank 0", ["run", *names, "most held, measured"], memory))
+    tables += [table for run in runs for table in _beside(run)]
     note = "Speeds are medians. On a CPU what is measured is resident memory, the program's own among it."
     return Section("overview", "Overview", note, tables=tables)
 
@@ -74,6 +76,35 @@ def _memory(run: Run) -> Iterator[str]:
     for part in PARTS:
         yield figure(run.predicted.get(part), " MiB")
     yield figure(_last(run.figures.of("memory_mb")), " MiB")
+
+
+UNITS = {"seconds": ("ms", 1e-3), "memory": ("MiB", 2.0**20)}
+
+
+def _beside(run: Run) -> Iterator[Table]:
+    """The plan beside a step of rank 0: time, then memory."""
+    event = (run.events.get("comparison") or [{}])[-1]
+    for name, (unit, size) in UNITS.items():
+        quantity = event.get(name)
+        parts = quantity.get("parts") if isinstance(quantity, dict) else None
+        rows = list(_compared(parts, unit, size)) if isinstance(parts, dict) else []
+        if rows:
+            caption = f"{run.name}: {name} of step {event.get('step')} beside the plan on {event.get('device')}"
+            yield Table(caption, ["part", "planned", "measured", "measured over planned"], rows)
+
+
+def _compared(parts: dict[str, Any], unit: str, size: float) -> Iterator[list[str]]:
+    pairs = {name: pair for name, pair in parts.items() if isinstance(pair, list) and len(pair) == 2}
+    numbers = {name: [value if type(value) in NUMBERS else None for value in pair] for name, pair in pairs.items()}
+    for name, (planned, measured) in [*numbers.items(), ("total", _sums(list(numbers.values())))]:
+        cells = [None if value is None else value / size for value in (planned, measured)]
+        share = measured / planned if measured is not None and planned else None
+        yield [name, *(figure(cell, f" {unit}") for cell in cells), figure(share)]
+
+
+def _sums(pairs: Sequence[Sequence[float | None]]) -> list[float | None]:
+    """Of what is planned and of what is measured; none where a part is missing."""
+    return [None if None in column else sum(filter(None, column)) for column in zip(*pairs, strict=True)] or [None] * 2
 
 
 def happened(runs: Sequence[Run]) -> Section:

@@ -85,6 +85,15 @@ class ParamAndGradBuffer:
         slots = (self.parameter_slots.memory, self.gradient_slots.memory)
         return [self.parameters, self.gradients, *(memory for memory in slots if memory is not None)]
 
+    @property
+    def bytes(self) -> tuple[int, int]:
+        """Allocated for parameters, and for gradients."""
+        of_parameters, of_gradients = (
+            memory.bytes + (slots.memory.bytes if slots.memory else 0)
+            for memory, slots in ((self.parameters, self.parameter_slots), (self.gradients, self.gradient_slots))
+        )
+        return of_parameters, of_gradients
+
     def check_memory(self) -> None:
         """Raise ValueError naming a parameter that is no longer in the buffer, and so would not be trained."""
         for (entry, parameter), address in zip(self.entries, self._addresses, strict=True):

@@ -63,6 +63,11 @@ class FlatOptimizer:
         """Of every state that a parameter may have, on any rank."""
         return MAIN_PARAM, *moment_names(self.config)
 
+    @property
+    def bytes(self) -> int:
+        """Allocated for states, wherever they lie."""
+        return sum(memory.bytes for states in self._states for memory in states.values())
+
     def _state_of(self, buffer: ParamAndGradBuffer) -> States:
         planned = plan_states(buffer.plan, buffer.owned, self.config)
         if self._allocate is None:

@@ -17,10 +17,10 @@ from pynative.training.planned import is_planned
 
 def say_start(state: TrainingState, loader: str) -> None:
     """Log them. loader: the script's own, empty where data are files. All ranks call this."""
-    config, stage = state.config, parallel_state.get_pipeline_model_parallel_rank()
+    plan, stage = state.plan, parallel_state.get_pipeline_model_parallel_rank()
     rank, count = parallel_state.get_global_rank(), count_parameters(state.model)
     for line in (
-        *start_lines(config, rank, stage, count, loader, is_planned(config, state.model)),
+        *start_lines(plan, rank, stage, count, loader, is_planned(plan, state.model)),
         _training_line(state),
     ):
         log(line)

@@ -45,6 +45,8 @@ BAD = [
     ("--lr -1", 1, "--lr -1"),
     ("--weight-decay -0.1", 1, "--weight-decay -0.1"),
     ("--seed 0", 1, "--seed 0"),
+    ("--plan-device abacus", 1, "--plan-device abacus: is no known device; choose A100"),
+    ("--plan-device no.yaml", 1, "--plan-device no.yaml: cannot be read"),
     ("--log-interval 0", 1, "--log-interval 0"),
     ("--lr-warmup-fraction 1", 1, "--lr-warmup-fraction 1"),
     ("--train-iters 0", 1, "--train-iters 0"),

@@ -58,18 +58,19 @@ def test_memory_of_each_stage_is_in_the_answer(capsys):
     """Fewer bytes with more ranks to share them; two middle stages that need the same are one line."""
     change = "--num-layers 8 --pipeline-model-parallel-size 4 --bf16"
     first, *_, last = answer(capsys, change, "--world-size", "8")["memory"]
-    assert first["total"] == sum(first[name] for name in ("parameters", "gradients", "optimizer_states", "activations"))
-    assert first["activations"] > last["activations"]
-    shared = answer(capsys, f"{change} --use-distributed-optimizer", "--world-size", "8")["memory"][0]
-    assert shared["optimizer_states"] < first["optimizer_states"] and shared["gradients"] == first["gradients"]
+    assert first["total"] == sum(first["parts"].values())
+    assert first["parts"]["activations"] > last["parts"]["activations"]
+    shared = answer(capsys, f"{change} --use-distributed-optimizer", "--world-size", "8")["memory"][0]["parts"]
+    first = first["parts"]
+    assert shared["optimizer"] < first["optimizer"] and shared["gradients"] == first["gradients"]
     assert main(["--world-size", "8", "--", *line(f"{change} --pipeline-schedule gpipe")]) == 0
     table = capsys.readouterr().out.partition("memory of a rank, in MiB")[2]
-    assert "\n  1 - 2 " in table and "optimizer states" in table
+    assert "\n  1 - 2 " in table and "optimizer" in table
 
 
 def test_what_a_cpu_does_not_keep_is_in_the_answer(capsys):
     """Fewer activations where the device is said, and a sentence; none where that is not done."""
-    fewer, more = (answer(capsys, flags)["memory"][0]["activations"] for flags in ("--device-target CPU", ""))
+    fewer, more = (answer(capsys, flags)["memory"][0]["parts"]["activations"] for flags in ("--device-target CPU", ""))
     assert fewer < more
     for flags, sentence in (
         ("--device-target CPU", "On a CPU results of norms"),
@@ -78,16 +79,16 @@ def test_what_a_cpu_does_not_keep_is_in_the_answer(capsys):
     ):
         main(["--", *line(flags)])
         table = capsys.readouterr().out.partition("memory of a rank, in MiB")[2]
-        assert (sentence or "parameters") in table and ("On a CPU" in table) is (sentence is not None)
+        assert (sentence or "weights") in table and ("On a CPU" in table) is (sentence is not None)
 
 
 def test_states_in_host_memory_are_told_apart(capsys):
     """By the table and by its JSON."""
     (kept,), (moved,) = (answer(capsys, flags)["memory"] for flags in ("", "--cpu-offload-optimizer"))
-    assert kept["offloaded_states"] == 0 < moved["offloaded_states"] == moved["optimizer_states"]
-    assert moved["total"] == kept["total"] - kept["optimizer_states"]
+    assert kept["elsewhere"]["optimizer"] == 0 < moved["elsewhere"]["optimizer"] == kept["parts"]["optimizer"]
+    assert moved["total"] == kept["total"] - kept["parts"]["optimizer"]
     main(["--", *line("--cpu-offload-optimizer")])
-    assert "offloaded states" in capsys.readouterr().out
+    assert "optimizer in host memory" in capsys.readouterr().out
 
 
 def test_a_heading_is_a_whole_sentence():

@@ -1,5 +1,6 @@
 """The lines that describe a run before its first step."""
 
+from parallel_core.planner import Plan
 from parallel_core.start_lines import ParameterCount, start_lines
 from tests.support.engine import TINY, config_of
 
@@ -7,7 +8,7 @@ COUNT = ParameterCount(1_000_000, 600_000, 5_000)
 
 
 def lines(flags: str, world_size: int = 4, source: str = "", is_planned: bool = True) -> list[str]:
-    return [*start_lines(config_of(f"{TINY} {flags}", world_size), 1, 0, COUNT, source, is_planned)]
+    return [*start_lines(Plan.of_run(config_of(f"{TINY} {flags}", world_size)), 1, 0, COUNT, source, is_planned)]
 
 
 def test_a_line_for_each_matter():
@@ -29,7 +30,7 @@ def test_memory_is_that_of_explain():
     flags = "--tensor-model-parallel-size 2 --bf16"
     needed = memory_of_stages(config_of(f"{TINY} {flags}", 4))[0]
     *_, line = lines(flags)
-    assert line.startswith(f"Memory predicted: {needed.total / 2**20:,.1f} MiB (parameters ")
+    assert line.startswith(f"Memory predicted: {needed.total / 2**20:,.1f} MiB (weights ")
 
 
 def test_a_model_of_the_scripts_own_has_no_prediction():
@@ -44,7 +45,9 @@ def test_pipelines_experts_growing_batches_and_scales_are_named():
         "--global-batch-size 8 --rampup-batch-size 4 4 8 --train-samples 40"
     ).replace("--train-iters 2", "")
     tiny = TINY.replace("--train-iters 2 ", "")
-    layout, _, data, precision, _ = start_lines(config_of(f"{tiny} {flags}", 4), 0, 1, COUNT, "a loader", True)
+    layout, _, data, precision, _ = start_lines(
+        Plan.of_run(config_of(f"{tiny} {flags}", 4)), 0, 1, COUNT, "a loader", True
+    )
     assert "x data 2, experts over 2 (each over 1), schedule 1f1b; a step grows to 8 samples" in layout
     assert data.startswith("Data: a loader, sequences of 16")
     assert precision == "Precision: parameters float16, layers float16, gradients float16, loss scale 128"

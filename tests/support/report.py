@@ -62,7 +62,7 @@ def start(**more: Any) -> dict[str, Any]:
         "flags": [flag],
         "config": {"training_config": {"training_iters": 4}, "model_config": {"moe_config": {"num_experts": 4}}},
         "environment": {"python": "3.11"},
-        "memory_predicted": {"parameters": 2**20, "total": 4 * 2**20},
+        "memory_predicted": {"weights": 2**20, "total": 4 * 2**20},
     } | more
 
 
@@ -72,8 +72,12 @@ def write_run(folder: Path, **more: Any) -> Path:
     lines[3]["validation_loss"] = 3.75
     write_lines(folder / "metrics.jsonl", lines)
     experts = {"event": "experts", "step": 4, "tokens": {"0": [1, 2, 3, 2], "2": [2, 2, 2, 2]}}
+    parts = {"forward": [0.5, 1.0], "backward": [1.5, 1.0]}
+    memory = {"error": 0.1, "parts": {"weights": [2**20, 2**20], "activations": [2**20, None]}}
+    compared = {"event": "comparison", "step": 2, "device": "CPU", "source": "a test", "memory": memory}
+    compared["seconds"] = {"error": 0.5, "parts": parts}
     warning = {"event": "warning", "time": "2026-01-02T03:04:06+00:00", "step": 2, "message": "the disk is full"}
-    write_lines(folder / "events.jsonl", [start(**more), experts, warning, {"event": "end", "step": 4}])
+    write_lines(folder / "events.jsonl", [start(**more), experts, warning, compared, {"event": "end", "step": 4}])
     planned = {"bubble_share": 0.0, "spans": planned_json(PLANNED)}
     (folder / "trace.json").write_text(chrome_json(SPANS, planned=planned))
     return folder

@@ -1,6 +1,7 @@
 """What happens around the steps of a run."""
 
 from pynative.training.callbacks.base import Callback, TrainingState
+from pynative.training.callbacks.beside import BesideCallback
 from pynative.training.callbacks.checkpoint import CheckpointCallback
 from pynative.training.callbacks.evaluation import EvaluationCallback
 from pynative.training.callbacks.exit import ExitCallback, SignalCallback
@@ -22,6 +23,7 @@ from pynative.training.callbacks.weight_hash import WeightHashCallback
 from pynative.training.callbacks.writers import WritersCallback, writers_callbacks
 
 __all__ = [
+    "BesideCallback",
     "Callback",
     "CheckpointCallback",
     "ColdHotExpertMonitor",

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from parallel_core.planner import Plan
 from pynative.checkpointing.state import new_run_id
+from pynative.training.callbacks.recorder import Recorder
 
 if TYPE_CHECKING:
     from mindspore import nn
 
     from parallel_core.config import AllConfig
+    from parallel_core.planner.beside import Comparison
     from pynative.training.train_step import StepResult, TrainOneStepCell
 
 
@@ -43,6 +47,18 @@ class TrainingState:
     """The same after every resumption; rank 0's is written into checkpoints."""
     resumed_from: Path | None = None
     """The checkpoint with which the run goes on; none: it begins."""
+    comparison: Comparison | None = None
+    """Of the last step with its plan; there is one after the second step."""
+
+    @cached_property
+    def recorder(self) -> Recorder:
+        """Of this rank's steps."""
+        return Recorder(self.step_cell.timers)
+
+    @cached_property
+    def plan(self) -> Plan:
+        """Everything that is predicted of the run."""
+        return Plan.of_run(self.config)
 
 
 class Callback:

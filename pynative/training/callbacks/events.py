@@ -1,11 +1,10 @@
 """The events of a run as plain values: its starts, warnings, the tokens of each expert, its end."""
 
 import sys
-from dataclasses import asdict
 from datetime import datetime, timezone
 from typing import Any
 
-from parallel_core.costs import StagePlan, memory
+from parallel_core.planner.beside import predicted_bytes
 from parallel_core.step_figures import tokens_by_expert
 from parallel_core.system.environment import described
 from pynative import parallel_state
@@ -16,7 +15,7 @@ Event = dict[str, Any]
 
 
 def event(kind: str, step: int, **more: Any) -> Event:
-    """kind: start, warning, experts, end or error. step: which was, or is to be, made."""
+    """kind: start, warning, experts, comparison, end or error. step: which was, or is to be, made."""
     return {"event": kind, "time": datetime.now(timezone.utc).isoformat(timespec="seconds"), "step": step, **more}
 
 
@@ -24,7 +23,7 @@ def start_event(state: TrainingState) -> Event:
     """A run as it was asked for, and where it runs. `memory_predicted`: bytes of this rank by part; none for a script's
     own model."""
     config, stage = state.config, parallel_state.get_pipeline_model_parallel_rank()
-    needed = memory(StagePlan(config, stage)) if is_planned(config, state.model) else None
+    needed = predicted_bytes(state.plan, stage) if is_planned(state.plan, state.model) else None
     return event(
         "start",
         state.iteration + 1,
@@ -34,7 +33,7 @@ def start_event(state: TrainingState) -> Event:
         flags=config.outcomes,
         config=config.to_dict(),
         environment=described(),
-        memory_predicted=None if needed is None else {**asdict(needed), "total": needed.total},
+        memory_predicted=None if needed is None else {**needed, "total": sum(needed.values())},
     )
 
 
@@ -48,6 +47,19 @@ def experts_event(state: TrainingState) -> Event | None:
     is_due = step % SPACING == 0 or step & (step - 1) == 0 or step == last
     tokens = tokens_by_expert(state.result.figures) if is_due else {}
     return event("experts", step, tokens=tokens) if tokens else None
+
+
+def comparison_event(state: TrainingState) -> Event | None:
+    """The plan beside the step that was the last; none if it is not compared. Seconds and bytes of rank 0, by part."""
+    found = state.comparison
+    if found is None or found.step != state.iteration:
+        return None
+    named = {"seconds": found.seconds, "memory": found.memory}
+    parts = {
+        name: {"error": quantity.error, "parts": {row.part: row[1:] for row in quantity.rows}}
+        for name, quantity in named.items()
+    }
+    return event("comparison", found.step, device=found.device, source=found.source, **parts)
 
 
 def last_event(step: int, has_ended: bool) -> Event | None:

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from parallel_core.config import AllConfig
-from parallel_core.costs import training_flops
+from parallel_core.planner import Plan
 from parallel_core.step_figures import expert_load, logged, logged_by_layer
 from pynative import parallel_state
 from pynative.optimizer.statistics import ModelStatistics
@@ -19,13 +18,15 @@ from pynative.training.callbacks.memory import is_on_cpu, peak_memory_mb
 _SIZE, _TRIES = 768, 3
 
 
-def peak_tflops(config: AllConfig) -> float | None:
-    """As --peak-tflops says; of a CPU what a product of float32 matrices by numpy reaches now, beside the other ranks;
-    none where nothing is known."""
-    given = config.training_config.log.peak_tflops
-    found = given or (_measured() if is_on_cpu() else None)
+def peak_tflops(plan: Plan) -> float | None:
+    """As --peak-tflops says, or the device of --plan-device has; of a CPU what a product of float32 matrices by numpy
+    reaches now, beside the other ranks; none where nothing is known."""
+    asked = plan.config.training_config.log
+    named = plan.peak / 1e12 if asked.plan_device else None
+    found = asked.peak_tflops or named or (_measured() if is_on_cpu() else None)
     if found and parallel_state.get_global_rank() == 0:
-        log(f"MFU is a part of {found:.4g} TFLOP/s, {'as --peak-tflops says' if given else 'measured'}")
+        origin = "as --peak-tflops says" if asked.peak_tflops else "as --plan-device says" if named else "measured"
+        log(f"MFU is a part of {found:.4g} TFLOP/s, {origin}")
     return found
 
 
@@ -61,8 +62,8 @@ class LogCallback(Callback):
         untrained = {id(bias) for bias in state.step_cell.expert_biases.biases}
         frozen = [p for p in state.model.get_parameters() if not p.requires_grad and id(p) not in untrained]
         self._statistics = ModelStatistics(state.step_cell.buffers, frozen)
-        self._peak = peak_tflops(state.config)
-        self._flops = training_flops(state.config.model_config, samples=1) / parallel_state.get_world_group().size
+        self._peak = peak_tflops(state.plan)
+        self._flops = state.plan.flops / state.plan.samples / parallel_state.get_world_group().size
 
     def on_gradients(self, state: TrainingState, gradient_scale: float) -> None:
         if state.config.training_config.log_num_zeros_in_grad:

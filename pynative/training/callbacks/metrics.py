@@ -9,7 +9,7 @@ from parallel_core.checkpoint.folders import is_inside
 from parallel_core.system.files import replacing
 from pynative.startup.log import HeardWarnings, log, warn
 from pynative.training.callbacks.base import Callback, TrainingState
-from pynative.training.callbacks.events import Event, event, experts_event, last_event, start_event
+from pynative.training.callbacks.events import Event, comparison_event, event, experts_event, last_event, start_event
 from pynative.training.callbacks.lines import LinesFile
 
 MOST_WAITING = 1000
@@ -40,8 +40,7 @@ class MetricsCallback(Callback):
         self._waiting.append(start_event(state))
 
     def on_step_end(self, state: TrainingState) -> None:
-        if experts := experts_event(state):
-            self._waiting.append(experts)
+        self._waiting += [found for found in (experts_event(state), comparison_event(state)) if found]
         try:
             self._open(state)
             if self._metrics is not None:

@@ -7,6 +7,7 @@ from parallel_core.checkpoint.commit import METRICS
 from parallel_core.config import AllConfig
 from pynative import parallel_state
 from pynative.training.callbacks import (
+    BesideCallback,
     Callback,
     CheckpointCallback,
     EvaluationCallback,
@@ -34,7 +35,7 @@ def callbacks_of_run(config: AllConfig, data: RunData, more: Sequence[Callback])
     """Those that the configuration asks for, with `more` ahead of the ones that save and stop."""
     training, checkpoint = config.training_config, config.training_config.checkpoint
     output = Path(checkpoint.output_dir or DEFAULT_OUTPUT)
-    callbacks: list[Callback] = [LogCallback(training.log_interval), SkippedStepsCallback()]
+    callbacks: list[Callback] = [LogCallback(training.log_interval), BesideCallback(), SkippedStepsCallback()]
     callbacks.append(TimingsCallback(training.log, training.log_interval))
     if training.eval_iters and training.eval_interval:
         callbacks.append(EvaluationCallback(data, training.eval_interval, training.eval_iters))

@@ -4,7 +4,6 @@ import os
 import time
 from pathlib import Path
 
-from parallel_core.costs import training_flops
 from pynative.startup.log import warn
 from pynative.training.callbacks.base import Callback, TrainingState
 
@@ -38,11 +37,12 @@ class ProgressCallback(Callback):
 
     def _checkpoint(self, state: TrainingState) -> str:
         model, ranks = state.config.model_config, state.config.parallel_config.world_size
-        done = training_flops(model, state.consumed_samples - self._first)
+        of_sample = state.plan.flops / state.plan.samples
+        done = of_sample * (state.consumed_samples - self._first)
         speed = done / (time.time() - self._began) / 1e12 / ranks
         return (
             f"{self._saved}\tIteration: {state.iteration}\tJob throughput: {speed:.4f} TFLOP/s/GPU\t"
-            f"Floating-point operations: {training_flops(model, state.consumed_samples):.2e}\t"
+            f"Floating-point operations: {of_sample * state.consumed_samples:.2e}\t"
             f"Tokens (in billions): {state.consumed_samples * model.seq_length / 1e9:.4f}"
         )
 

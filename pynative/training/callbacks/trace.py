@@ -2,17 +2,14 @@
 
 import json
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 from mindspore import Tensor
 
 from parallel_core.numerics.dtypes import Array
-from parallel_core.schedules.actions import Backward, Forward, WeightGrad
 from parallel_core.system.files import replacing
 from parallel_core.trace import (
-    PIPELINE,
     Kind,
     Span,
     chrome_json,
@@ -24,33 +21,11 @@ from parallel_core.trace import (
 )
 from pynative import parallel_state
 from pynative.collectives import Group
-from pynative.collectives.trace import Count
 from pynative.startup.log import log, warn
-from pynative.timers import Timed
 from pynative.training.callbacks.base import Callback, TrainingState
 
-KINDS = {
-    "step": Kind.STEP,
-    "zero-grad-buffer": Kind.OTHER,
-    "forward-backward": Kind.OTHER,
-    "batch-generator": Kind.DATA,
-    "forward-compute": Kind.FORWARD,
-    "backward-compute": Kind.BACKWARD,
-    "weight-gradients-compute": Kind.WEIGHT_GRADIENTS,
-    "forward-recv": Kind.WAITING,
-    "backward-recv": Kind.WAITING,
-    "loss-reduce": Kind.OTHER,
-    "all-grads-sync": Kind.OTHER,
-    "optimizer-clip-main-grad": Kind.OPTIMIZER,
-    "before-update": Kind.OTHER,
-    "optimizer": Kind.OPTIMIZER,
-    "save-checkpoint": Kind.CHECKPOINT,
-}
-"""Timer -> what is done in it."""
 ROUNDS = 9
 """Barriers by which clocks of hosts are compared."""
-SHORTEST = 1e-6
-"""Seconds; shorter stays in messages are left out."""
 
 
 class TraceCallback(Callback):
@@ -89,24 +64,16 @@ class TraceCallback(Callback):
             self._stop(state)
         elif state.iteration == self.first and state.iteration < state.config.training_config.training_iters:
             self._is_recording = True
-            if self._is_wanted:
-                state.step_cell.timers.recorded = []
-                parallel_state.get_world_group().trace.keeps_intervals = True
+            state.recorder.begin()
 
     def _take(self, state: TrainingState) -> None:
-        timers, trace = state.step_cell.timers, parallel_state.get_world_group().trace
-        if not self._is_wanted or timers.recorded is None:
-            return
-        timed, timers.recorded = timers.recorded, []
-        rank = parallel_state.get_global_rank()
-        spans = [*_of_timers(timed, rank), *_of_messages(trace.counts, rank)]
-        trace.keeps_intervals = True  # begins anew
-        self._spans += [s._replace(start=s.start - self._offset, step=state.iteration) for s in spans]
+        if self._is_wanted:
+            spans = state.recorder.spans_of(state.iteration)
+            self._spans += [s._replace(start=s.start - self._offset, step=state.iteration) for s in spans]
 
     def _stop(self, state: TrainingState) -> None:
         self._is_recording, self._is_written = False, True
-        state.step_cell.timers.recorded = None
-        parallel_state.get_world_group().trace.keeps_intervals = False
+        state.recorder.end()
         spans = _of_all_ranks(self._spans, parallel_state.get_world_group())
         if parallel_state.get_global_rank() == 0:
             micro_batches = state.result.samples // (
@@ -149,32 +116,6 @@ def _of_all_ranks(spans: list[Span], world: Group) -> list[Span]:
     words = np.frombuffer(text.ljust(-(-longest // 4) * 4), np.int32)
     texts = [row.tobytes() for row in _gathered(words, world)]
     return [Span(row[0], Kind(row[1]), *row[2:]) for text in texts for row in json.loads(text)]
-
-
-def _of_timers(timed: list[Timed], rank: int) -> Iterator[Span]:
-    for part in timed:
-        if part.name in KINDS:
-            group = PIPELINE if part.name.endswith("-recv") else ""
-            yield Span(rank, KINDS[part.name], _name(part), part.start, part.stop - part.start, 0, group)
-
-
-def _name(part: Timed) -> str:
-    action = part.about
-    if isinstance(action, Forward | Backward | WeightGrad):
-        return f"{part.name.removesuffix('-compute')} {action.micro_batch}.{action.chunk}"
-    return part.name
-
-
-def _of_messages(counts: dict[tuple[str, str], Count], rank: int) -> Iterator[Span]:
-    for (group, operation), count in counts.items():
-        for start, stop in count.intervals or ():
-            yield Span(rank, Kind.COLLECTIVE, operation, start, stop - start, 0, group)
-        for start, stop, idle in count.stays or ():
-            name = f"{operation} of {group}"
-            if idle > SHORTEST:
-                yield Span(rank, Kind.WAITING, name, start, idle, 0, group)
-            if stop - start - idle > SHORTEST:
-                yield Span(rank, Kind.MOVING, name, start + idle, stop - start - idle, 0, group)
 
 
 def _steps(spans: list[Span]) -> str:

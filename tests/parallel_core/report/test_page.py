@@ -70,6 +70,15 @@ def test_what_happened(tmp_path):
     assert cells(page, "Flags, and what became of them") == [
         ["--lr", "0.001: mapped -> optimizer_config.learning_rate"]
     ]
+    beside = "of step 2 beside the plan on CPU"
+    assert cells(page, f"run: seconds {beside}")[::2] == [
+        ["forward", "500 ms", "1,000 ms", "2"],
+        ["total", "2,000 ms", "2,000 ms", "1"],
+    ]
+    assert cells(page, f"run: memory {beside}")[1:] == [
+        ["activations", "1 MiB", "-", "-"],
+        ["total", "2 MiB", "-", "-"],
+    ]
     assert cells(page, "Memory of rank 0") == [["run", "1 MiB", "-", "-", "-", "4 MiB", "310 MiB"]]
 
 
@@ -125,6 +134,11 @@ def test_hostile_words_are_data(tmp_path):
         {"event": "start", "config": {"training_config": []}, "flags": [1, {"flag": None}]},
         {"event": "experts", "tokens": {"0": [0, 0], "1": "x", "2": [None]}},
         {"event": "warning"},
+        {
+            "event": "comparison",
+            "seconds": {"parts": {"forward": [1], "backward": "x", "other": [None, "y"]}},
+            "memory": 3,
+        },
     ],
 )
 def test_events_of_another_form(line, tmp_path):

@@ -47,6 +47,14 @@ def test_a_runs_page_has_everything(tmp_path):
     flag = dict(sections["flags"].tables[0].rows)["--pipeline-model-parallel-size"]
     assert flag == "2: mapped -> parallel_config.pipeline_model_parallel_size"
     assert dict(sections["configuration"].tables[0].rows)["moe_config.num_experts"] == "4"
+    (seconds, memory) = sections["overview"].tables[-2:]
+    assert "seconds of step 2 beside the plan on CPU" in seconds.caption
+    assert {"forward", "backward", "bubble", "optimizer", "total"} <= {row[0] for row in seconds.rows}
+    assert all(row[1] != "-" and row[2] != "-" for row in seconds.rows)
+    assert [(row[0], row[3]) for row in memory.rows[:3]] == [
+        (name, "1") for name in ("weights", "gradients", "optimizer")
+    ]
+    assert memory.rows[3][0] == "activations" and float(memory.rows[3][3]) > 0.5
     environment = dict(sections["environment"].tables[0].rows)
     assert environment["mindspore"].startswith("2.") and environment["python"]
 
@@ -61,7 +69,7 @@ def test_restarts_and_errors_are_events(tmp_path):
     found = read(tmp_path)
     assert [(event["step"], bool(event["resumed_from"])) for event in found.events["start"]] == [(1, False), (3, True)]
     assert [event["step"] for event in found.events["end"]] == [2, 4] and found.unreadable_events == 1
-    assert found.predicted["total"] > found.predicted["parameters"] > 0
+    assert found.predicted["total"] > found.predicted["weights"] > 0
     run(1, fail, f"--train-iters 6 --save {tmp_path} --load {tmp_path} --save-interval 9")
     assert [event["message"] for event in read(tmp_path).events["error"]] == ["RuntimeError: no more"]
     said = [event["message"] for event in read(tmp_path).events["warning"]]

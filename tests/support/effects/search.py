@@ -52,6 +52,7 @@ VALUES = {
     "--original-max-position-embeddings": "8",
     "--summary-dir": "SAVE/summary",
     "--log-memory-interval": "1",
+    "--plan-device": "A100",
 }
 """Folders, and values that a run of a few steps shows, in the place of what the lists of words have."""
 

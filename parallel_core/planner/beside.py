@@ -1,0 +1,159 @@
+"""A run's plan beside the run: seconds of a step and bytes of a rank, by part, as predicted and as measured."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from parallel_core.planner.plan import Plan
+from parallel_core.planner.speed import ALL_MESSAGES, MESSAGES, message_part
+from parallel_core.topology import KINDS, Topology
+from parallel_core.trace import COMPUTING, LOSS, PIPELINE, Kind, Span, each_without_the_ones_before
+
+BUBBLE, OTHER, ACTIVATIONS = "bubble", "other", "activations"
+TIME_PARTS = ("forward", "backward", *ALL_MESSAGES, BUBBLE, "optimizer", "data", OTHER)
+MEMORY_PARTS = ("weights", "gradients", "optimizer", ACTIVATIONS)
+MILLISECONDS, MEBIBYTE = 1e-3, 2.0**20
+
+
+class Row(NamedTuple):
+    """One part; in seconds or bytes."""
+
+    part: str
+    predicted: float
+    measured: float | None
+    """None where nothing can measure it."""
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """Parts of a step's time or of a rank's memory, and the range in which the plan has their sum."""
+
+    rows: tuple[Row, ...]
+    error: float
+
+    @property
+    def predicted(self) -> float:
+        """The sum."""
+        return sum(row.predicted for row in self.rows)
+
+    @property
+    def measured(self) -> float | None:
+        """The sum, where all parts are measured."""
+        return None if any(row.measured is None for row in self.rows) else sum(row.measured or 0.0 for row in self.rows)
+
+    @property
+    def is_within(self) -> bool | None:
+        """Whether what was measured lies in the range of the plan."""
+        if self.measured is None:
+            return None
+        return abs(self.measured - self.predicted) <= self.error * self.predicted
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Of one step on one rank."""
+
+    step: int
+    stage: int
+    device: str
+    source: str
+    """Of the device's calibration."""
+    seconds: Quantity
+    memory: Quantity
+
+
+def compare(plan: Plan, step: int, stage: int, spans: Sequence[Span], held: Mapping[str, float | None]) -> Comparison:
+    """spans: what a rank of the stage did in one step. held: bytes that it allocated, by MEMORY_PARTS."""
+    predicted, measured = plan.step.of_stage(stage), measured_seconds(spans, plan.placement.topology)
+    names = [name for name in TIME_PARTS if predicted.get(name) or measured.get(name)]
+    seconds = tuple(Row(name, predicted.get(name, 0.0), measured.get(name, 0.0)) for name in names)
+    allocated = predicted_bytes(plan, stage)
+    memory = tuple(Row(name, allocated[name], held.get(name)) for name in MEMORY_PARTS)
+    device, ranges = plan.device, plan.device.calibration.ranges
+    quantities = Quantity(seconds, ranges.time), Quantity(memory, ranges.memory)
+    return Comparison(step, stage, device.name, device.calibration.source, *quantities)
+
+
+def predicted_bytes(plan: Plan, stage: int) -> dict[str, float]:
+    """Of a stage's rank by MEMORY_PARTS; buffers wherever they lie, activations with all that is transient."""
+    owned, parts = plan.buffers[stage], plan.memory[stage].parts
+    transient = sum(size for name, size in parts.items() if name not in MEMORY_PARTS or name == ACTIVATIONS)
+    buffers = (owned.parameters, owned.gradients, owned.optimizer_states)
+    return {**dict(zip(MEMORY_PARTS, map(float, buffers), strict=False)), ACTIVATIONS: transient}
+
+
+def measured_seconds(spans: Sequence[Span], topology: Topology) -> dict[str, float]:
+    """Seconds of one step on one rank by TIME_PARTS; each counts where none of the earlier ones goes on: the bubble,
+    messages, data, then computations."""
+    whole = next((span for span in spans if span.kind is Kind.STEP), None)
+    if whole is None:
+        return {}
+    inside = [span for span in spans if lies_in(span, whole)]
+    passes = [span for span in inside if span.kind in PASSES]
+    losses = [span for span in inside if span.name == LOSS]
+    found: dict[str, list[Span]] = {name: [] for name in (BUBBLE, *ALL_MESSAGES, *NAMED.values(), OTHER)}
+    for span in inside:
+        if span.kind in (Kind.WAITING, Kind.MOVING):
+            in_pass = any(lies_in(span, one) for one in passes)
+            is_last = span.kind is Kind.WAITING and any(lies_in(span, loss) for loss in losses)
+            found[_part(span, topology, in_pass, is_last)].append(span)
+        elif span.kind in COMPUTING | {Kind.DATA}:
+            found[NAMED.get(span.kind, OTHER)].append(span)
+    found[OTHER].append(whole)
+    return dict(zip(found, each_without_the_ones_before(found.values()), strict=True))
+
+
+def _part(span: Span, topology: Topology, in_pass: bool, is_last: bool) -> str:
+    """The part that a message is of. Groups of the same ranks are one, whose name may be another kind's: inside a pass
+    a message is the model's, if one of its groups has these ranks. Between passes stages send to each other; and the
+    wait in the first message behind a stage's last backward is for stages that are not through."""
+    is_transfer = span.group == PIPELINE or span.name.partition(" ")[0] in ("send", "recv")
+    if not in_pass and (is_transfer or (is_last and topology.pipeline_model_parallel_size > 1)):
+        return BUBBLE
+    if in_pass and (span.group in KINDS or span.group == "world"):
+        world = range(topology.world_size)
+        ranks = list(world if span.group == "world" else topology.group(span.group, span.rank))
+        kinds = (*MODEL, *MESSAGES)
+        same = (kind for kind in kinds if len(ranks) > 1 and list(topology.group(kind, span.rank)) == ranks)
+        return message_part(next(same, span.group))
+    return message_part(span.group if span.group != PIPELINE else "")
+
+
+MODEL = ("tp", "cp", "ep")
+"""Before kinds that are made of several."""
+PASSES = (Kind.FORWARD, Kind.BACKWARD, Kind.WEIGHT_GRADIENTS)
+NAMED = {
+    Kind.DATA: "data",
+    Kind.FORWARD: "forward",
+    Kind.BACKWARD: "backward",
+    Kind.WEIGHT_GRADIENTS: "backward",
+    Kind.OPTIMIZER: "optimizer",
+}
+
+
+def lies_in(span: Span, other: Span) -> bool:
+    """Whether it begins and ends within another."""
+    return other.start <= span.start and span.stop <= other.stop + 1e-6
+
+
+def comparison_lines(found: Comparison) -> Iterator[str]:
+    """A table, for the log."""
+    yield f"Measured beside the plan on {found.device} ({found.source}), stage {found.stage}:"
+    titled = (
+        (f"step {found.step}, ms", found.seconds, MILLISECONDS),
+        ("memory of the rank, MiB", found.memory, MEBIBYTE),
+    )
+    for title, quantity, unit in titled:
+        yield _line(title, quantity.measured, quantity.predicted, unit) + _range(quantity, unit)
+        yield from (_line(f"  {row.part}", row.measured, row.predicted, unit) for row in quantity.rows)
+
+
+def _line(name: str, measured: float | None, predicted: float, unit: float) -> str:
+    seen = "-" if measured is None else f"{measured / unit:,.1f}"
+    return f"  {name:26} measured {seen:>12}   predicted {predicted / unit:>12,.1f}"
+
+
+def _range(quantity: Quantity, unit: float) -> str:
+    low, high = (quantity.predicted * (1 + sign * quantity.error) / unit for sign in (-1, 1))
+    verdict = {True: ", within", False: ", outside", None: ""}[quantity.is_within]
+    return f" ({low:,.1f} - {high:,.1f}{verdict})"

@@ -1,0 +1,90 @@
+"""What a rank does in a step, as spans, for whoever asks: a trace, and the comparison of a step with its plan."""
+
+from collections.abc import Iterator
+
+from parallel_core.schedules.actions import Backward, Forward, WeightGrad
+from parallel_core.trace import PIPELINE, Kind, Span
+from pynative import parallel_state
+from pynative.collectives.trace import Count
+from pynative.timers import Timed, Timers
+
+KINDS = {
+    "step": Kind.STEP,
+    "zero-grad-buffer": Kind.OTHER,
+    "forward-backward": Kind.OTHER,
+    "batch-generator": Kind.DATA,
+    "forward-compute": Kind.FORWARD,
+    "backward-compute": Kind.BACKWARD,
+    "weight-gradients-compute": Kind.WEIGHT_GRADIENTS,
+    "forward-recv": Kind.WAITING,
+    "backward-recv": Kind.WAITING,
+    "loss-reduce": Kind.OTHER,
+    "all-grads-sync": Kind.OTHER,
+    "optimizer-clip-main-grad": Kind.OPTIMIZER,
+    "before-update": Kind.OTHER,
+    "optimizer": Kind.OPTIMIZER,
+    "save-checkpoint": Kind.CHECKPOINT,
+}
+"""Timer -> what is done in it."""
+SHORTEST = 1e-6
+"""Seconds; shorter stays in messages are left out."""
+
+
+class Recorder:
+    """Records while anybody has begun and not ended it. Each of them asks after every step."""
+
+    def __init__(self, timers: Timers) -> None:
+        self._timers, self._asking = timers, 0
+        self._of, self._spans = -1, list[Span]()
+
+    def begin(self) -> None:
+        """From the next step on."""
+        if self._asking == 0:
+            self._turn(True)
+        self._asking += 1
+
+    def end(self) -> None:
+        """Not any more, unless others have begun."""
+        self._asking -= 1
+        if self._asking == 0:
+            self._turn(False)
+
+    def spans_of(self, iteration: int) -> list[Span]:
+        """The spans of the step that was the last, whose number this is, on this process's clock."""
+        if self._of != iteration:
+            timed, counts = self._timers.recorded or [], parallel_state.get_world_group().trace.counts
+            rank = parallel_state.get_global_rank()
+            self._of, self._spans = iteration, [*_of_timers(timed, rank), *_of_messages(counts, rank)]
+            self._turn(True)
+        return self._spans
+
+    def _turn(self, keeps: bool) -> None:
+        """What was kept is forgotten."""
+        self._timers.recorded = [] if keeps else None
+        parallel_state.get_world_group().trace.keeps_intervals = keeps
+
+
+def _of_timers(timed: list[Timed], rank: int) -> Iterator[Span]:
+    for part in timed:
+        if part.name in KINDS:
+            group = PIPELINE if part.name.endswith("-recv") else ""
+            yield Span(rank, KINDS[part.name], _name(part), part.start, part.stop - part.start, 0, group)
+
+
+def _name(part: Timed) -> str:
+    action = part.about
+    if isinstance(action, Forward | Backward | WeightGrad):
+        return f"{part.name.removesuffix('-compute')} {action.micro_batch}.{action.chunk}"
+    return part.name
+
+
+def _of_messages(counts: dict[tuple[str, str], Count], rank: int) -> Iterator[Span]:
+    for (group, operation), count in counts.items():
+        for start, stop in count.intervals or ():
+            yield Span(rank, Kind.COLLECTIVE, operation, start, stop - start, 0, group)
+        for start, stop, idle in count.stays or ():
+            name = f"{operation} of {group}"
+            if idle > SHORTEST:
+                yield Span(rank, Kind.WAITING, name, start, idle, 0, group)
+            if stop - start - idle > SHORTEST:
+                yield Span(rank, Kind.MOVING, name, start + idle, stop - start - idle, 0, group)

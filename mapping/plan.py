@@ -1,7 +1,8 @@
 """Predict whether a run fits and how long a step takes, and search the best layout, before anything is started.
 
     python -m mapping plan --world-size 64 --device A100 -- --num-layers 32 --hidden-size 4096 ...
-    python -m mapping plan --calibrate FILE.yaml        measure this machine, and write it as a device
+    python -m mapping plan --calibrate FILE.yaml                measure this machine, and write it as a device
+    python -m mapping plan --calibrate-from OUTPUT FILE.yaml    refine that by a finished run with --trace
 
 Needs no device and no MindSpore. Exit code: 0 if the run fits, 1 if it does not, 2 if something stops it.
 """
@@ -11,9 +12,11 @@ import subprocess
 import sys
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
+
+import yaml
 
 from mapping.flags import BY_NAME, REFUSED
 from mapping.merge import Reading
@@ -22,11 +25,14 @@ from parallel_core.config.base import Unjudged, Unknown
 from parallel_core.findings import ConfigError, Finding
 from parallel_core.planner import Plan, find_device
 from parallel_core.planner.answer import Answer, answer, layout_answer, reliability_answer
+from parallel_core.planner.device import device_file
 from parallel_core.planner.failures import Reliability, reliability
 from parallel_core.planner.layouts import Layout, all_layouts, layout_of, neighbours, without_layout
+from parallel_core.planner.refine import read_run, refined
 from parallel_core.planner.report import draw, lines
 from parallel_core.planner.search import Bound, Found, search
 from parallel_core.system.command_line import command_line, ends_quietly, program
+from parallel_core.system.files import replacing
 
 SHOWN, CHANGES = 5, 3
 GIBIBYTE = 2**30
@@ -145,8 +151,31 @@ def _is_refused(finding: Finding) -> bool:
     return row is None or row.status == REFUSED
 
 
+def calibrate_from(argv: Sequence[str]) -> int:
+    """Refine a device file, or where there is none the device that the run was planned on, by a run's trace."""
+    if len(argv) != 2 or Path(argv[1]).suffix != ".yaml":
+        print(f"error: --calibrate-from {' '.join(argv)}: needs OUTPUT FILE.yaml", file=sys.stderr)
+        return 2
+    folder, path = Path(argv[0]), Path(argv[1])
+    try:
+        run = read_run(folder)
+        device = find_device(argv[1]) if path.exists() else Plan.of_run(run.config).device
+        found = refined(replace(device, engine="pynative"), run)
+        with replacing(path) as file:
+            file.write(yaml.safe_dump(device_file(found), sort_keys=False).encode("utf-8"))
+    except (OSError, ValueError) as error:
+        print(f"error: --calibrate-from {folder}: {error}", file=sys.stderr)
+        return 2
+    before, after = (Plan(run.config, one).step.total for one in (device, found))
+    left = found.calibration.ranges.time
+    print(f"{path}: a step of {folder} takes {after:.4g} s by it +- {left:.0%}, {before:.4g} s before")
+    return 0
+
+
 def main(argv: Sequence[str]) -> int:
     """The command; its exit code."""
+    if argv and argv[0] == "--calibrate-from":
+        return calibrate_from(argv[1:])
     if argv and argv[0] == "--calibrate":
         # The engine measures this machine: a program of its own, because plans need no MindSpore.
         return subprocess.run([sys.executable, "-m", "pynative.calibrate", *argv[1:]], check=False).returncode

@@ -4,8 +4,8 @@ A device is a YAML file; those of `devices/` go by name. `like` names another on
 """
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -55,6 +55,8 @@ class Calibration:
     ranges: Ranges
     source: str
     """Where these come from."""
+    update: float | None = None
+    """Of the memory's bandwidth, by the optimizer's sweeps; none: `elementwise`."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,9 @@ class Device:
     calibration: Calibration
     assumed: tuple[str, ...] = ()
     """Keys of the calibration that nobody has measured."""
+    messages: Mapping[str, Sequence[tuple[float, float]]] = field(default_factory=dict)
+    """Operation -> bytes that a device sends and seconds, of two devices of a node, in order of the bytes, where that
+    was measured."""
 
     @property
     def name(self) -> str:
@@ -131,8 +136,22 @@ def load_device(path: Path) -> Device:
     parts = {"inside": Link(**content["inside"]), "between": Link(**content["between"])}
     calibration = dict(content["calibration"])
     calibration["ranges"] = Ranges(**calibration["ranges"])
-    lists = {"names": tuple(content["names"]), "assumed": tuple(content.get("assumed", ()))}
+    lists: dict[str, Any] = {"names": tuple(content["names"]), "assumed": tuple(content.get("assumed", ()))}
+    lists["messages"] = {
+        name: tuple((float(size), float(seconds)) for size, seconds in points)
+        for name, points in content.get("messages", {}).items()
+    }
     return Device(**{**content, **parts, **lists, "calibration": Calibration(**calibration)})
+
+
+def device_file(device: Device) -> dict[str, Any]:
+    """The keys of the file that describes a device."""
+    content = asdict(device)
+    if device.calibration.update is None:
+        del content["calibration"]["update"]
+    messages = {name: [[*point] for point in points] for name, points in device.messages.items()}
+    content |= {"names": [*device.names], "assumed": [*device.assumed], "messages": messages}
+    return {**content, "fuses_attention": device.fuses_attention, "peak_flops": dict(device.peak_flops)}
 
 
 def _with_like(path: Path) -> dict[str, Any]:
@@ -167,7 +186,8 @@ def _yaml(path: Path) -> dict[str, Any]:
 
 _INNER: dict[str, Any] = {"inside": Link, "between": Link, "calibration": Calibration, "ranges": Ranges}
 _OTHERS = {"names": list, "assumed": list, "peak_flops": dict, "engine": str, "source": str, "fuses_attention": bool}
-_OPTIONAL = ("assumed",)
+_OTHERS |= {"messages": dict}
+_OPTIONAL = ("assumed", "messages", "update")
 
 
 def _faults(content: Any, kind: Any, prefix: str, source: str) -> Iterator[Finding]:
@@ -203,9 +223,20 @@ def _wrong_values(content: dict[str, Any], prefix: str, source: str) -> Iterator
     for key in ("bandwidth", "memory_bytes", "devices_per_node", *("products", "attention", "elementwise")):
         if key in content and not _is_positive(content[key]):
             yield Finding(f"{prefix}{key}", content[key], "must be above 0", "raise it", source)
+    for name, points in (content.get("messages") or {}).items() if isinstance(content.get("messages"), dict) else ():
+        if not _are_points(points):
+            rule = "must be pairs of bytes and seconds, in order of the bytes"
+            yield Finding(f"messages.{name}", None, rule, "measure it by plan --calibrate", source)
     if prefix == "" and not content.get("names"):
         yield Finding("names", None, "must have at least one name", "add one", source)
 
 
 def _is_positive(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
+
+
+def _are_points(points: Any) -> bool:
+    if not isinstance(points, list) or not points or not all(isinstance(p, list) and len(p) == 2 for p in points):
+        return False
+    sizes = [size for size, _ in points]
+    return all(map(_is_positive, [value for point in points for value in point])) and sizes == sorted({*sizes})

@@ -83,14 +83,16 @@ class Plan:
         return self.memory[self.fullest].needed <= self.device.memory_bytes
 
     @cached_property
+    def speed(self) -> Speed:
+        """The device in the type that is computed in."""
+        model, engine = self.config.model_config, engine_of(self.device, self.config)
+        dtype, drops = model.compute_dtype, engine.attention_dropout
+        return Speed(self.device, dtype, self.placement, engine.writes_scores, drops, DTYPES[dtype].bytes)
+
+    @cached_property
     def step(self) -> StepTime:
         """Seconds of a step."""
-        model, engine = self.config.model_config, engine_of(self.device, self.config)
-        dtype = model.compute_dtype
-        speed = Speed(
-            self.device, dtype, self.placement, engine.writes_scores, engine.attention_dropout, DTYPES[dtype].bytes
-        )
-        return step_time(self._models, self.buffers, speed)
+        return step_time(self._models, self.buffers, self.speed)
 
     @property
     def samples(self) -> int:

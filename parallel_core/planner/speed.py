@@ -1,7 +1,7 @@
 """Seconds that a device takes for operations, and its links for the messages of a group of ranks."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from math import ceil, log2
@@ -97,6 +97,12 @@ class Speed:
         """Of the device's memory, as sweeps reach it."""
         return self.device.bandwidth * self.device.calibration.elementwise
 
+    @cached_property
+    def update_bytes_per_second(self) -> float:
+        """Of the device's memory, by the optimizer."""
+        calibration = self.device.calibration
+        return self.device.bandwidth * (calibration.update or calibration.elementwise)
+
     def seconds(self, kind: str, work: Work) -> float:
         """Of one operation's pass: its arithmetic, then its bytes."""
         return work.flops / self._rate[kind] + work.bytes / self.bytes_per_second
@@ -123,6 +129,10 @@ class Speed:
         device, calibration = self.device, self.device.calibration
         inside = device.inside.bandwidth * calibration.inside_share
         between = device.between.bandwidth * calibration.between_share
+        measured = device.messages.get(one.operation)
+        if measured and members <= per_node:
+            more = ceil(log2(members)) - 1  # rounds, each with the smallest message's time
+            return one.calls * (more * measured[0][1] + interpolated(measured, one.bytes))
         if one.operation == "send":
             link, bandwidth = (device.inside, inside) if per_node > 1 else (device.between, between)
             return one.calls * (link.latency + one.bytes / bandwidth)
@@ -134,3 +144,13 @@ class Speed:
             away = one.bytes * (members - per_node) / max(1, members - 1)
             return one.calls * (rounds * device.between.latency + max(away / between, (one.bytes - away) / inside))
         return one.calls * (rounds * device.between.latency + one.bytes / min(inside, between * per_node))
+
+
+def interpolated(points: Sequence[tuple[float, float]], size: float) -> float:
+    """Seconds of a message between those that were measured; of a smaller one the smallest's, of a larger one by the
+    rate of the last two."""
+    if size <= points[0][0] or len(points) == 1:
+        return points[0][1] * max(1.0, size / points[0][0])
+    after = next((number for number, (known, _) in enumerate(points) if known >= size), len(points) - 1)
+    (low, fast), (high, slow) = points[after - 1], points[after]
+    return fast + (slow - fast) * (size - low) / (high - low)

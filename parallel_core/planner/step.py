@@ -211,6 +211,6 @@ def _after(
         others += reports(plan)
         exposed = reduced + gathered - hidden + sum(speed.message(one) for one in others)
         swept = 2 * memory.optimizer_states + 3 * memory.gradients + memory.parameters
-        found.append((exposed, swept / speed.bytes_per_second, hidden))
+        found.append((exposed, swept / speed.update_bytes_per_second, hidden))
     exposed, update, hidden = max(found, key=lambda each: each[0] + each[1])
     return {DATA: exposed, "optimizer": update}, {DATA: hidden}

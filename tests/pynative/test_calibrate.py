@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+
 from mapping.plan import plan_of
-from pynative.calibrate import main
+from pynative.calibrate.__main__ import main
 from tests.parallel_core.planner.test_search import SMALL
 
 
@@ -17,6 +19,10 @@ def test_a_measured_machine_is_a_device(tmp_path, capsys):
     assert 1e8 < here.device.peak("float32") < 1e14 and 1e7 < here.device.bandwidth < 1e13
     assert 0 < here.device.calibration.launch < 0.1
     assert here.step.total > a100.step.total
+    messages = here.device.messages
+    assert set(messages) == {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send"}
+    for points in messages.values():
+        assert len(points) == 4 and all(one[1] <= other[1] for one, other in itertools.pairwise(points))
 
 
 def test_a_name_that_is_no_file_is_refused(capsys):

@@ -1,0 +1,1 @@
+"""`plan --calibrate`: the machine that this runs on, measured as a kind of device."""

@@ -1,0 +1,70 @@
+"""Seconds of collectives between two processes of this host, by operation and bytes."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import mindspore as ms
+import numpy as np
+
+from parallel_core.messages import BYTES_SENT
+from pynative.collectives import Group
+
+BYTES = (4 << 10, 64 << 10, 1 << 20, 8 << 20)
+"""Of a rank's input."""
+SECONDS, MOST = 0.2, 300
+"""Of one operation and size, and how many calls at most: small messages are disturbed easily."""
+
+
+def _exchange(group: Group, x: Any) -> None:
+    """The first sends to the second, and back."""
+    if group.rank == 0:
+        group.send(x, 1)
+        group.recv(x.shape, x.dtype, 1)
+    else:
+        group.recv(x.shape, x.dtype, 0)
+        group.send(x, 0)
+
+
+CALLS: dict[str, tuple[Callable[[Group, Any], Any], int]] = {
+    "all_reduce": (lambda group, x: group.all_reduce(x, out=x), 1),
+    "all_gather": (lambda group, x: group.all_gather(x), 1),
+    "reduce_scatter": (lambda group, x: group.reduce_scatter(x), 1),
+    "all_to_all": (lambda group, x: group.all_to_all(x), 1),
+    "send": (_exchange, 2),
+}
+"""Operation -> a call, and how many messages of this rank go one after the other in it."""
+
+
+def measured(group: Group) -> dict[str, list[list[float]]]:
+    """Operation -> bytes that a rank sends and seconds, in order of the bytes. All ranks call this."""
+    found: dict[str, list[list[float]]] = {}
+    for operation, (call, messages) in CALLS.items():
+        found[operation] = []
+        for size in BYTES:
+            x = ms.from_numpy(np.zeros(size // 4, np.float32))
+            sent = BYTES_SENT[operation](size if operation != "all_to_all" else size // 2, 2, 0)
+            found[operation].append([float(sent), _fastest(group, call, x) / messages])
+        found[operation] = _rising(found[operation])
+    return found
+
+
+def _fastest(group: Group, call: Callable[[Group, Any], Any], x: Any) -> float:
+    """Of several calls that both ranks begin at once."""
+    start = time.perf_counter()
+    call(group, x)
+    rounds = np.array([min(MOST, 5 + SECONDS / (time.perf_counter() - start))], np.int32)
+    seconds = []
+    for _ in range(int(group.broadcast(ms.from_numpy(rounds), 0).asnumpy()[0])):
+        group.barrier()
+        start = time.perf_counter()
+        call(group, x)
+        seconds.append(time.perf_counter() - start)
+    return min(seconds)
+
+
+def _rising(points: list[list[float]]) -> list[list[float]]:
+    """More bytes take no less time, whatever disturbed the fewer."""
+    for before in range(len(points) - 2, -1, -1):
+        points[before][1] = min(points[before][1], points[before + 1][1])
+    return points

@@ -1,0 +1,103 @@
+"""Rates of one process on one thread: products, attention, elementwise sweeps, copies, the update, the start of an
+operation. Each is the best of several runs, so that others on the machine disturb little."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import mindspore as ms
+import numpy as np
+from mindspore import Tensor
+
+from parallel_core.attention.score_form import PLAIN
+from pynative import kernels
+from pynative.kernels.block import AttentionRule
+from pynative.kernels.contract.flat_buffers import AdamStep
+
+ROUNDS = 7
+SIZES = ((512, 256, 1024), (1024, 512, 512), (1024, 1024, 1024))
+"""Rows, inner size and columns of the products that are measured."""
+
+
+def fastest(run: Callable[[], Any], rounds: int = ROUNDS) -> float:
+    """Seconds of the best of several runs, after one that warms up."""
+    waits = ms.get_context("device_target") != "CPU"  # a processor's operations have ended when they return
+    run()
+    found = []
+    for _ in range(rounds):
+        start = time.perf_counter()
+        run()
+        if waits:
+            ms.runtime.synchronize()
+        found.append(time.perf_counter() - start)
+    return min(found)
+
+
+def _random(*shape: int, dtype: str = "float32") -> Tensor:
+    return Tensor(np.random.default_rng(0).standard_normal(shape, np.float32)).astype(getattr(ms, dtype))
+
+
+def product_rates(dtype: str) -> list[float]:
+    """FLOP/s of a linear's forward at each size."""
+    found = []
+    for rows, inner, columns in SIZES:
+        x, weight = _random(rows, inner, dtype=dtype), _random(columns, inner, dtype=dtype)
+        seconds = fastest(lambda x=x, weight=weight: kernels.linear_forward(x, weight))  # type: ignore[misc]
+        found.append(2.0 * rows * inner * columns / seconds)
+    return found
+
+
+def attention_rate(length: int = 512, heads: int = 8, size: int = 64) -> float:
+    """FLOP/s of causal attention, counted with half of the square."""
+    q, k, v = (_random(length, 1, heads, size) for _ in range(3))
+    rule = AttentionRule(scale=size**-0.5, form=PLAIN)
+    return 2.0 * length * length * heads * size / fastest(lambda: kernels.attention(q, k, v, rule))
+
+
+def sweep_rate(rows: int = 4096, width: int = 1024) -> float:
+    """Bytes a second of an activation function's sweep, read and written."""
+    x = _random(rows, width)
+    return 8.0 * rows * width / fastest(lambda: kernels.bias_activation(x, None, "silu"))
+
+
+def copy_rate(elements: int = 1 << 24) -> float:
+    """Bytes a second of a copy in memory, read and written."""
+    source, target = np.ones(elements, np.float32), np.empty(elements, np.float32)
+    return 8.0 * elements / fastest(lambda: np.copyto(target, source))
+
+
+def launch_seconds() -> float:
+    """Of an operation on next to nothing."""
+    x = _random(1, 8)
+    return fastest(lambda: kernels.bias_activation(x, None, "silu"), 200)
+
+
+def update_rate(elements: int = 1 << 20) -> float:
+    """Bytes a second of Adam's sweep, as the planner counts them: states twice, gradients three times (they are summed,
+    their norm is taken), weights once."""
+    param, grad, average, square = (_random(elements) for _ in range(4))
+    settings = AdamStep(
+        learning_rate=1e-3, beta1=0.9, beta2=0.99, epsilon=1e-8, weight_decay=0.1, step=1, grad_scale=1.0,
+        is_decoupled=True, is_corrected=True,
+    )  # fmt: skip
+
+    def step() -> None:
+        kernels.squared_norm(grad)
+        kernels.adam_(param, grad, average, square, settings, None)
+
+    return 4.0 * elements * (2 * 2 + 3 + 1) / fastest(step)
+
+
+def measured() -> dict[str, Any]:
+    """All of them, by the names of a device file's keys."""
+    copied, products = copy_rate(), {dtype: product_rates(dtype) for dtype in ("float32", "bfloat16")}
+    peaks = {dtype: max(rates) for dtype, rates in products.items()}
+    rates = sorted(products["float32"])
+    shares = {
+        "products": rates[len(rates) // 2] / peaks["float32"],
+        "attention": min(1.0, attention_rate() / peaks["float32"]),
+        "elementwise": min(1.0, sweep_rate() / copied),
+        "update": update_rate() / copied,
+        "launch": launch_seconds(),
+    }
+    return {"peak_flops": peaks, "bandwidth": copied, "calibration": shares}

@@ -1,0 +1,81 @@
+"""A device file refined by a finished run, and what a file may say of messages."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from mapping.plan import main
+from parallel_core.findings import ConfigError
+from parallel_core.planner import Plan, find_device
+from parallel_core.planner.device import device_file
+from parallel_core.planner.refine import read_run, refined
+from parallel_core.planner.speed import interpolated
+from parallel_core.trace import Kind, Span, chrome_json
+from tests.support.engine import TINY, config_of
+
+POINTS = [[1e3, 1e-5], [1e6, 1e-3]]
+FLAGS = f"{TINY} --num-layers 4 --global-batch-size 8 --tensor-model-parallel-size 2"
+
+
+def recorded(folder: Path) -> Path:
+    """A run of two ranks whose passes took 30 ms and 50 ms, the update 4 ms and the messages inside 10 ms."""
+    spans = []
+    for rank in (0, 1):
+        spans += [
+            Span(rank, Kind.STEP, "step", 0.0, 0.1, 3),
+            Span(rank, Kind.FORWARD, "forward 0.0", 0.0, 0.04, 3),
+            Span(rank, Kind.MOVING, "all_reduce of world", 0.01, 0.01, 3, "world"),
+            Span(rank, Kind.BACKWARD, "backward 0.0", 0.04, 0.05, 3),
+            Span(rank, Kind.OPTIMIZER, "optimizer", 0.09, 0.004, 3),
+        ]
+    (folder / "trace.json").write_text(chrome_json(spans))
+    start = {"event": "start", "config": config_of(FLAGS, 2).to_dict()}
+    (folder / "events.jsonl").write_text(f"{json.dumps(start)}\n{json.dumps({'event': 'end'})}\n")
+    return folder
+
+
+def test_a_plan_takes_as_long_as_the_run_did(tmp_path):
+    """Its passes, update and messages, by a device of which the file is written and read again."""
+    run = read_run(recorded(tmp_path))
+    device = replace(find_device("CPU"), messages={"all_reduce": tuple(map(tuple, POINTS))})
+    found = refined(device, run)
+    parts = Plan(run.config, found).step.of_stage(0)
+    assert parts["forward"] + parts["backward"] == pytest.approx(0.08, rel=1e-3)
+    assert parts["optimizer"] == pytest.approx(0.004)
+    plans = [Plan(run.config, one) for one in (device, found)]
+    hidden = [plan.step.of_stage(0)["tensor parallel"] + plan.step.hidden["tensor parallel"] for plan in plans]
+    assert hidden[1] == pytest.approx(hidden[0] * found.messages["all_reduce"][0][1] / 1e-5)
+    assert found.calibration.ranges.time >= 0.05 and "refined by a run of 2 ranks" in found.calibration.source
+    path = tmp_path / "mine.yaml"
+    path.write_text(yaml.safe_dump(device_file(found)))
+    assert find_device(str(path)) == replace(found, names=found.names)
+
+
+def test_the_command_refines_a_file(tmp_path, capsys):
+    """It makes one of the run's own device if there is none; what is no run is refused."""
+    path = tmp_path / "cpu.yaml"
+    assert main(["--calibrate-from", str(recorded(tmp_path)), str(path)]) == 0
+    assert "+- " in capsys.readouterr().out and find_device(str(path)).calibration.update > 0
+    (tmp_path / "trace.json").write_text(chrome_json([]))
+    for wrong in ([str(tmp_path), str(path)], [str(tmp_path / "none"), str(path)], [str(tmp_path)]):
+        assert main(["--calibrate-from", *wrong]) == 2 and "error: --calibrate-from" in capsys.readouterr().err
+
+
+def test_messages_between_the_measured_ones():
+    """On the line between two; outside by the smallest's time and by the last two's rate."""
+    points = [(1e3, 1e-5), (1e5, 1e-4), (1e6, 1e-3)]
+    assert interpolated(points, 10) == 1e-5 and interpolated(points, 1e5) == 1e-4
+    assert interpolated(points, 550e3) == pytest.approx(5.5e-4) and interpolated(points, 2e6) == pytest.approx(2e-3)
+    assert interpolated(points[:1], 2e3) == 2e-5
+
+
+@pytest.mark.parametrize("points", ["[[1, 2], [1, 3]]", "[[2, 1], [1, 1]]", "[[1, 0]]", "[]", "3", "[[1, 2, 3]]"])
+def test_messages_of_another_form_are_refused(points, tmp_path):
+    """By the operation's name."""
+    path = tmp_path / "mine.yaml"
+    path.write_text(f"names: [X]\nlike: CPU\nmessages: {{all_reduce: {points}}}\n")
+    with pytest.raises(ConfigError, match=r"messages\.all_reduce: must be pairs"):
+        find_device(str(path))

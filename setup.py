@@ -48,5 +48,6 @@ setup(
         "tb": [TENSORBOARD],
         "report": [PLOTLY],
         "plot": ["matplotlib"],
+        "docs": ["mkdocs"],
     },
 )

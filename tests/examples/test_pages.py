@@ -1,0 +1,111 @@
+"""Every command that a page shows is tried; links lead somewhere; both READMEs show the same commands and figures."""
+
+import re
+import runpy
+
+import pytest
+
+from tests.support.assets import ROOT
+from tests.support.pages import PAGES, commands, make_files, try_command, write_files
+
+READMES = [ROOT / "README.md", ROOT / "README.zh-CN.md"]
+SHOWING = [page for page in PAGES if commands(page)]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """A folder with all that the pages' commands read."""
+    return make_files(tmp_path_factory.mktemp("pages"))
+
+
+@pytest.mark.parametrize("page", SHOWING, ids=lambda page: str(page.relative_to(ROOT)))
+def test_each_command_works(page, files, monkeypatch):
+    """In the order of the page: it runs, or its flags are accepted where another test has such a run."""
+    monkeypatch.chdir(files)
+    write_files(page, files)
+    for command in commands(page):
+        try_command(command)
+
+
+def test_the_table_has_the_pages():
+    """A block whose language is lost would not be tried."""
+    assert len(SHOWING) > 23
+    outside = re.compile(r"^ {4}(?:python|bash|msrun|pip|torchrun) ", re.MULTILINE)
+    unmarked = re.compile(r"```\n(?:python|bash|msrun|pip) ")
+    for page in set(PAGES) - {ROOT / "tests/README.md"}:
+        text = page.read_text(encoding="utf-8")
+        assert not outside.search(re.sub(r"```.*?```", "", text, flags=re.DOTALL)) and not unmarked.search(text), page
+
+
+def test_both_readmes_show_the_same():
+    """A command that is added, or a figure that is measured anew, on one page is written on the other."""
+    assert commands(READMES[1]) == commands(READMES[0])
+    figures = [set(re.findall(r"\d+\.\d+", page.read_text(encoding="utf-8"))) for page in READMES]
+    assert len(figures[0]) > 20 and figures[0] == figures[1]
+
+
+def test_both_languages_of_a_page_show_the_same():
+    """A page below docs/zh has the commands of the page of its name."""
+    translated = sorted((ROOT / "docs" / "zh").glob("*.md"))
+    assert len(translated) >= 6
+    for page in translated:
+        own, other = (text.read_text(encoding="utf-8") for text in (page, ROOT / "docs" / page.name))
+        assert commands(page) == commands(ROOT / "docs" / page.name), page
+        rows = [[row.split("|")[1] for row in text.splitlines() if row.startswith("| `")] for text in (own, other)]
+        assert page.name != "troubleshooting.md" or rows[0] == rows[1]
+
+
+def test_the_first_page_is_short():
+    """One evening's reader sees everything on it; details have pages."""
+    assert all(len(page.read_text(encoding="utf-8").splitlines()) <= 130 for page in READMES)
+
+
+def anchors(page) -> set[str]:
+    """The names by which links reach the headings of a page."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_links_and_paths_lead_somewhere():
+    """Links to files and headings, and what stands in code quotes and begins with one of our folders."""
+    targets, lost = 0, []
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        for link in re.findall(r"\]\(([^)\s]+)\)", text):
+            path, _, anchor = link.partition("#")
+            target = page.parent / path if path else page
+            if not link.startswith("http"):
+                targets += 1
+                fits = target.exists() and (not anchor or anchor in anchors(target))
+                lost += [] if fits else [(page.name, link)]
+        for path in re.findall(r"`((?:mapping|parallel_core|pynative|examples|benchmarks|tests|docs)/[\w./-]*)`", text):
+            targets += 1
+            lost += [] if (ROOT / path).exists() or (ROOT / f"{path}.py").exists() else [(page.name, path)]
+    assert targets > 50 and lost == []
+
+
+def test_the_index_has_every_page():
+    """A page that the index lacks is not found."""
+    index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
+    pages = [str(page.relative_to(ROOT / "docs")) for page in PAGES if page.is_relative_to(ROOT / "docs")]
+    assert [page for page in pages if f"({page})" not in index and page != "README.md"] == []
+
+
+def test_the_reference_has_the_sources_signatures():
+    """Names and signatures of docs/api.md; its sentences are written anew whenever the site is built."""
+    page = runpy.run_path(str(ROOT / "docs" / "make_api.py"))["page"]()
+    shown = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    found = [re.findall(r"^### .*|```python\n.*", text, re.MULTILINE) for text in (page, shown)]
+    assert len(found[0]) > 40 and found[0] == found[1], "python docs/make_api.py writes it"
+
+
+def test_troubleshooting_names_messages_that_exist():
+    """Each quoted part of a message stands in the sources."""
+    page = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
+    folders = ("mapping", "parallel_core", "pynative", "examples")
+    files = [path for folder in folders for path in (ROOT / folder).rglob("*.*") if path.suffix in (".py", ".sh")]
+    sources = " ".join(path.read_text(encoding="utf-8") for path in files)
+    sources = re.sub(r"\s+", " ", re.sub(r'"\s*\\?\s*f?"', "", sources))
+    messages = [row.split("|")[1] for row in page.splitlines() if row.startswith("| `")]
+    quoted = [part for message in messages for part in re.split("`[^`]*`|; ", message.strip().strip("`"))]
+    assert len(quoted) > 25 and [part for part in quoted if part.strip() not in sources] == []

@@ -10,6 +10,7 @@ from typing import Any
 
 from mapping.derive.experts import OF_EXPERTS
 from mapping.derive.hybrid import hybrid_pattern, layers, mamba_heads
+from mapping.derive.sparse_attention import OF_SPARSE_ATTENTION
 from mapping.derive.vocabulary import padded_vocabulary, tokenizer_model, tokenizer_type, vocabulary
 from mapping.flags.notations import dtype, layer_list, layers_of_stages, pipeline_layout
 from mapping.flags.with_option.training import STRATEGIES
@@ -68,19 +69,6 @@ def latent_factor(args: Any) -> Any:
     if not latent_attention(args):
         return None
     return args.rotary_scaling_factor if args.rope_scaling_type is None else args.rope_scaling_factor
-
-
-def indexer_loss_coefficient(args: Any) -> Any:
-    own = args.dsa_indexer_loss_coeff
-    return args.indexer_loss_coeff if args.enable_dsa_indexer and own is None else own
-
-
-def attention_variant(args: Any) -> str | None:
-    """By its name, or by a flag of MindSpeed-LLM's that stands for it."""
-    if args.enable_dsa_indexer:
-        return "dsa"
-    named = args.experimental_attention_variant or ("gdn" if args.full_attention_interval else None)
-    return "gated_delta_net" if named == "gdn" else named
 
 
 def embedding_scale(args: Any) -> Any:
@@ -271,7 +259,6 @@ _DERIVED: dict[str, Callable[[Any], Any]] = {
     "type": rope_scaling_type,
     "rope_scaling.factor": stretching_factor,
     "rotary_scaling_factor": latent_factor,
-    "variant": attention_variant,
     "layer_pattern": hybrid_pattern,
     "mamba_num_heads": mamba_heads,
     "model_config.num_layers": layers,
@@ -281,8 +268,7 @@ _DERIVED: dict[str, Callable[[Any], Any]] = {
     **{name: given_size(name) for name in _SIZES_OF_STATES},
     "linear_attention_freq": lambda args: args.full_attention_interval or args.linear_attention_freq,
     "attention_output_gate": lambda args: args.attention_output_gate or bool(args.full_attention_interval),
-    "dsa_indexer_loss_coeff": indexer_loss_coefficient,
-    "dsa_indexer_use_sparse_loss": lambda args: args.dsa_indexer_use_sparse_loss or args.enable_dsa_indexer,
+    **OF_SPARSE_ATTENTION,
     "embedding": embedding_scale,
     "residual": residual_scale,
     "logits": logit_scale,

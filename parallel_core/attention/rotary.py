@@ -49,7 +49,7 @@ class Rotary:
             number is not None
             and window.local_rotary_base is not None
             and window.size is not None
-            and window.is_in(number)
+            and window.is_in(min(number, config.num_layers - 1))
         ):
             frequencies = inverse_frequencies(config.kv_channels, config.rotating_share, window.local_rotary_base)
             return cls(tuple(frequencies.tolist()), interleaved=config.rotary_interleaved)

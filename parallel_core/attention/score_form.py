@@ -33,7 +33,9 @@ class ScoreForm:
 
     @classmethod
     def of(cls, config: ModelConfig, layer: int) -> ScoreForm:
-        """The configuration's, for the layer of this global number, from 0."""
+        """The configuration's, for the layer of this global number, from 0; layers after the decoder's are as its
+        last."""
+        layer = min(layer, config.num_layers - 1)
         alibi = config.position_embedding_type == "alibi"
         slopes = alibi_slopes(config.num_attention_heads) if alibi else None
         return cls(_window(config, layer), config.scales.attention_cap, slopes)

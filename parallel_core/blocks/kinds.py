@@ -67,6 +67,6 @@ FEED_FORWARDS: list[Kind[Sublayer | None]] = [
 
 def made(kinds: Sequence[Kind[Made]], config: ModelConfig, number: int) -> Made:
     """The block of the first kind that applies to the layer of this global number, 0-based. Layers that come after the
-    decoder's are as its last."""
-    number = min(number, config.num_layers - 1)
-    return next(kind for kind in kinds if kind.applies(config, number)).of(config, number)
+    decoder's are of the kind of its last."""
+    like = min(number, config.num_layers - 1)
+    return next(kind for kind in kinds if kind.applies(config, like)).of(config, number)

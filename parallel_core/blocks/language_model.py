@@ -123,7 +123,7 @@ def _further_layers(config: ModelConfig) -> MultiTokenPrediction | None:
 
 
 def _depths(config: ModelConfig) -> list[AnyLayer]:
-    return [layer_of(config, config.num_layers - 1)] * config.multi_token_prediction.depths
+    return [layer_of(config, config.num_layers + depth) for depth in range(config.multi_token_prediction.depths)]
 
 
 def _recompute_of_depths(config: ModelConfig) -> ChunkRecompute:

@@ -17,7 +17,7 @@ from parallel_core.blocks.block import join
 from parallel_core.blocks.linear import Linear
 from parallel_core.blocks.micro_batch import MicroBatch
 from parallel_core.blocks.norm import Norm
-from parallel_core.blocks.sparse_attention import Indexer, SparseAttention
+from parallel_core.blocks.sparse_attention import SparseAttention
 from parallel_core.blocks.sublayer import Sublayer
 from parallel_core.config import ModelConfig
 from parallel_core.messages import Message
@@ -94,7 +94,7 @@ class LatentAttention(Sublayer):
             Linear.between(config, hidden, latent.kv_lora_rank + latent.qk_pos_emb_head_dim),
             Norm.of_latent(config, latent.kv_lora_rank) if normed else None,
             Linear.column(config, latent.kv_lora_rank, heads * key_value_size, bias=False),
-            cls._core(config, _core_sizes(config, number, query_size)),
+            cls._core(config, number, _core_sizes(config, number, query_size)),
             Linear.row(config, heads * latent.v_head_dim, bias=config.out_proj_has_bias),
             Rotary.of_latent_attention(config),
             latent.qk_pos_emb_head_dim,
@@ -103,7 +103,7 @@ class LatentAttention(Sublayer):
         )
 
     @classmethod
-    def _core(cls, config: ModelConfig, sizes: tuple[Any, ...]) -> CoreAttention:
+    def _core(cls, config: ModelConfig, number: int, sizes: tuple[Any, ...]) -> CoreAttention:
         return CoreAttention(*sizes).with_sinks(config)
 
     @property
@@ -150,8 +150,13 @@ class SparseLatentAttention(LatentAttention):
     """Latent attention in which a query attends to the keys that an indexer chooses."""
 
     @classmethod
-    def _core(cls, config: ModelConfig, sizes: tuple[Any, ...]) -> CoreAttention:
-        return SparseAttention(*sizes, indexer=Indexer.of(config))
+    def _core(cls, config: ModelConfig, number: int, sizes: tuple[Any, ...]) -> CoreAttention:
+        return SparseAttention.of(config, number, sizes)
+
+    def kept_for_others(self, micro_batch: MicroBatch) -> int:
+        core = self.core_attention
+        assert isinstance(core, SparseAttention)
+        return core.chosen_bytes(micro_batch) if core.serves_others else 0
 
 
 def _core_sizes(config: ModelConfig, number: int, query_size: int) -> tuple[Any, ...]:

@@ -42,6 +42,10 @@ class AnyLayer(Block):
         """Its parts, and its tensor-parallel collectives."""
         raise NotImplementedError
 
+    def kept_for_others(self, micro_batch: MicroBatch) -> int:
+        """Bytes that later layers read as well, and that are kept whatever of this one runs again."""
+        return 0
+
     def input_bytes(self, micro_batch: MicroBatch) -> int:
         """What a layer receives: the residual stream."""
         return micro_batch.tokens_between * self.hidden_size * micro_batch.residual_item_size
@@ -61,6 +65,15 @@ class BranchedLayer(AnyLayer):
     def hidden_size(self) -> int:
         first = self.branches[0]
         return (getattr(self, first.norm) or getattr(self, first.norm_after)).size
+
+    def kept_for_others(self, micro_batch: MicroBatch) -> int:
+        sublayers: list[Sublayer] = [getattr(self, branch.sublayer) for branch in self.branches]
+        return sum(sublayer.kept_for_others(micro_batch) for sublayer in sublayers)
+
+    def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
+        """Beside its parts' what they keep for other layers."""
+        kept, for_others = super().kept_bytes(micro_batch), self.kept_for_others(micro_batch)
+        return {**kept, "for_others": for_others} if for_others else kept
 
     def operations(self, micro_batch: MicroBatch) -> Iterator[Operation]:
         """Beside its parts: two additions to the residual stream."""

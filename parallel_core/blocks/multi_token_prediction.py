@@ -48,13 +48,13 @@ class MultiTokenPredictionLayer(Block):
     """Of the one layer; if that is computed again whole, what comes before it is too."""
 
     @classmethod
-    def of(cls, config: ModelConfig, recompute: ChunkRecompute) -> MultiTokenPredictionLayer:
+    def of(cls, config: ModelConfig, depth: int, recompute: ChunkRecompute) -> MultiTokenPredictionLayer:
         """The configuration's: its layer is of the kind of the decoder's last one."""
         norm, size = Norm.of(config), config.hidden_size
         eh_proj = Linear.column(config, 2 * size, size, bias=False)
         has_own = config.multi_token_prediction.own_ends > 0
         embedding = Embedding.of(config).own.parameters_alone if has_own else None
-        return cls(embedding, norm, norm, eh_proj, layer_of(config, config.num_layers - 1), norm, recompute)
+        return cls(embedding, norm, norm, eh_proj, layer_of(config, config.num_layers + depth), norm, recompute)
 
     @property
     def is_computed_again(self) -> bool:
@@ -143,7 +143,8 @@ class MultiTokenPrediction(Block):
     def of(cls, config: ModelConfig, recompute: ChunkRecompute) -> MultiTokenPrediction | None:
         """The configuration's, if it has any depth. recompute: of each depth's layer."""
         depths = [
-            MultiTokenPredictionLayer.of(config, replace(recompute, layers=(asked,))) for asked in recompute.layers
+            MultiTokenPredictionLayer.of(config, depth, replace(recompute, layers=(asked,)))
+            for depth, asked in enumerate(recompute.layers)
         ]
         head = output_layer(config)
         own = {

@@ -27,9 +27,11 @@ def kept_of_layer(layer: AnyLayer, micro_batch: MicroBatch, asked: LayerRecomput
 
 
 def kept_of_group(layers: Sequence[AnyLayer], micro_batch: MicroBatch, asked: LayerRecompute, slices: bool) -> int:
-    """Bytes of layers that are computed again together: the input of the first; with `slices` 1/t of it."""
+    """Bytes of layers that are computed again together: the input of the first; with `slices` 1/t of it; and what they
+    keep for other layers."""
     collectives = sum(sum(collective_bytes(layer, micro_batch, asked).values()) for layer in layers)
-    return layers[0].input_bytes(micro_batch) // input_parts(layers[0], micro_batch, slices) + collectives
+    of_input = layers[0].input_bytes(micro_batch) // input_parts(layers[0], micro_batch, slices)
+    return of_input + collectives + sum(layer.kept_for_others(micro_batch) for layer in layers)
 
 
 def kept_by_second_run(layers: Sequence[AnyLayer], micro_batch: MicroBatch, asked: LayerRecompute, slices: bool) -> int:
@@ -39,7 +41,9 @@ def kept_by_second_run(layers: Sequence[AnyLayer], micro_batch: MicroBatch, aske
     """
     if asked.full:
         has_input = input_parts(layers[0], micro_batch, slices) == 1
-        kept_of_all = sum(sum(each.kept_bytes(micro_batch).values()) for each in layers)
+        kept_of_all = sum(
+            sum(each.kept_bytes(micro_batch).values()) - each.kept_for_others(micro_batch) for each in layers
+        )
         return kept_of_all - has_input * layers[0].input_bytes(micro_batch)
     kept = layers[0].kept_bytes(micro_batch)
     return max(

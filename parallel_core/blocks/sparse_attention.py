@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from parallel_core.blocks.attention import CoreAttention
 from parallel_core.blocks.block import Block, join
@@ -39,7 +40,6 @@ class Indexer(Block):
     linear_weights_proj: Linear
     heads: int
     head_size: int
-    topk: int
     loss_coefficient: float
 
     @classmethod
@@ -51,11 +51,10 @@ class Indexer(Block):
         return cls(
             Linear.between(config, rank, heads * size),
             Linear.between(config, hidden, size),
-            replace(Norm.of_latent(config, size), kind="LayerNorm"),
+            _norm_of_keys(config, size),
             Linear.between(config, hidden, heads),
             heads,
             size,
-            sparse.dsa_indexer_topk,
             sparse.dsa_indexer_loss_coeff,
         )
 
@@ -81,24 +80,50 @@ class Indexer(Block):
         return {"": gradient, "k_norm": self.k_norm.kept_bytes(micro_batch)[""] if has_gradient else 0}
 
 
+def _norm_of_keys(config: ModelConfig, size: int) -> Norm:
+    like = Norm.of_latent(config, size)
+    return replace(like, kind="LayerNorm", epsilon=config.sparse_attention.dsa_indexer_k_norm_epsilon or like.epsilon)
+
+
 @dataclass(frozen=True)
 class SparseAttention(CoreAttention):
-    """Core attention of each query with the keys that the indexer chooses, at most topk."""
+    """Core attention of each query with the keys that an indexer chooses, at most topk: its own, or that of a layer
+    before it (IndexShare, arXiv 2603.12201)."""
 
-    indexer: Indexer = field(kw_only=True)
+    indexer: Indexer | None = field(kw_only=True)
+    topk: int = field(kw_only=True)
+    chosen_by: int = field(kw_only=True)
+    """Global number of the layer that has the indexer, 0-based."""
+    serves_others: bool = field(kw_only=True)
+    """Whether later layers have its choice, too."""
+
+    @classmethod
+    def of(cls, config: ModelConfig, number: int, sizes: tuple[Any, ...]) -> SparseAttention:
+        """The configuration's, of the layer of this global number, 0-based. sizes: those of `CoreAttention`."""
+        sparse, layers = config.sparse_attention, config.num_layers + config.multi_token_prediction.depths
+        sources = [sparse.chosen_by(layer, config.num_layers) for layer in (number, number + 1)]
+        return cls(
+            *sizes,
+            indexer=Indexer.of(config) if sources[0] == number else None,
+            topk=sparse.dsa_indexer_topk,
+            chosen_by=sources[0],
+            serves_others=number + 1 < layers and sources == [number] * 2,
+        )
 
     def keys_of_query(self, seq_length: int) -> int:
         """How many, at most."""
-        return min(self.indexer.topk, seq_length)
+        return min(self.topk, seq_length)
 
     def forward_flops(self, tokens: int, seq_length: int) -> float:
         """Of the chosen keys alone."""
         own = super().forward_flops(tokens, self.keys_of_query(seq_length))
-        return own + self.indexer.forward_flops(tokens, seq_length)
+        return own + (self.indexer.forward_flops(tokens, seq_length) if self.indexer else 0.0)
 
     def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:
         """The indexer's, and the sum of all ranks' probabilities, block by block. It is for the gradient of the
         indexer's loss, which no first run of a part that is computed again asks for."""
+        if self.indexer is None:
+            return
         for one in self.indexer.messages(micro_batch):
             yield one.within("indexer")
         if self.indexer.loss_coefficient:
@@ -107,10 +132,15 @@ class SparseAttention(CoreAttention):
                 yield from micro_batch.tensor_message("all_reduce", size, backward=True)
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
-        """Beside what attention keeps the chosen positions, unless they are all."""
-        inner = {join("indexer", name): size for name, size in self.indexer.kept_bytes(micro_batch).items()}
+        """Beside what attention keeps its own choice."""
+        of_indexer = self.indexer.kept_bytes(micro_batch) if self.indexer else {}
+        inner = {join("indexer", name): size for name, size in of_indexer.items()}
         return {"": self._own_bytes(micro_batch), **inner}
 
     def _own_bytes(self, micro_batch: MicroBatch) -> int:
-        chosen = micro_batch.tokens * self.indexer.topk * INT32 if self.indexer.topk < micro_batch.seq_length else 0
-        return super().kept_bytes(micro_batch)[""] + chosen
+        is_its_own = self.indexer is not None and not self.serves_others
+        return super().kept_bytes(micro_batch)[""] + is_its_own * self.chosen_bytes(micro_batch)
+
+    def chosen_bytes(self, micro_batch: MicroBatch) -> int:
+        """Of the chosen positions, unless they are all."""
+        return micro_batch.tokens * self.topk * INT32 if self.topk < micro_batch.seq_length else 0

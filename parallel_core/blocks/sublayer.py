@@ -3,6 +3,7 @@
 from typing import ClassVar
 
 from parallel_core.blocks.block import Block
+from parallel_core.blocks.micro_batch import MicroBatch
 from parallel_core.recompute.parts import Part
 
 
@@ -19,6 +20,10 @@ class Sublayer(Block):
         """The linears that alone have its input; the first of them that needs it keeps it. Where others have it, too:
         none."""
         return ()
+
+    def kept_for_others(self, micro_batch: MicroBatch) -> int:
+        """Bytes that later layers read as well, and that are kept whatever of this one runs again."""
+        return 0
 
     def parts(self) -> tuple[Part, ...]:
         """What may run again: the whole, and what lies in it, in their order."""

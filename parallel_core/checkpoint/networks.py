@@ -120,6 +120,17 @@ def _band(config: AllConfig) -> int | None:
     return arguments.pre_tokens if arguments.has_band and arguments.pre_tokens < type(arguments).pre_tokens else None
 
 
+def latent_norm_epsilon(config: AllConfig) -> float:
+    """Of the norms of latents."""
+    return config.model_config.multi_latent_attention.latent_norm_epsilon or config.model_config.norm_epsilon
+
+
+def shared_choices(config: AllConfig) -> str:
+    """A letter for each layer: F where its own indexer chooses, S where it has the choice of a layer before it."""
+    sparse = config.model_config.sparse_attention
+    return "".join("FS"[sparse.is_shared(layer)] for layer in range(config.model_config.num_layers))
+
+
 def _reach_of_state_spaces(config: AllConfig) -> int | None:
     """Of their short convolution; gated delta nets have an option of their own."""
     hybrid = config.model_config.hybrid
@@ -146,10 +157,14 @@ _MEANINGS: dict[str, Callable[[AllConfig], Any]] = {
     "sliding_window.skip_freq": _window_of_layers,
     "fa_config.sparse_mode": lambda _: None,  # in fa_config.pre_tokens
     "fa_config.pre_tokens": _band,
-    "multi_latent_attention.latent_norm_epsilon": lambda config: (
-        config.model_config.multi_latent_attention.latent_norm_epsilon or config.model_config.norm_epsilon
+    "multi_latent_attention.latent_norm_epsilon": latent_norm_epsilon,
+    "sparse_attention.dsa_indexer_k_norm_epsilon": lambda config: (
+        config.model_config.sparse_attention.dsa_indexer_k_norm_epsilon or latent_norm_epsilon(config)
     ),
     "multi_latent_attention.rotary_scaling_factor": _latent_factor,
+    "sparse_attention.dsa_indexer_topk_freq": shared_choices,
+    "sparse_attention.dsa_indexer_skip_topk_offset": lambda _: None,  # in dsa_indexer_topk_freq
+    "sparse_attention.index_topk_pattern": lambda _: None,  # in dsa_indexer_topk_freq
     "linear_attention.linear_attention_freq": lambda config: layers_with_states(
         config.model_config.linear_attention.linear_attention_freq, config.model_config.num_layers
     ),

@@ -151,8 +151,32 @@ class SparseAttentionConfig(Config):
     """Coefficient of the loss that trains the indexer: how far its choice is from attention's probabilities."""
     dsa_indexer_use_sparse_loss: bool = option("--dsa-indexer-use-sparse-loss", False, of="run")
     """That loss is of the chosen keys alone, instead of all."""
+    dsa_indexer_k_norm_epsilon: float | None = option("--dsa-indexer-k-norm-epsilon", None, above=0)
+    """Of the norm of the indexer's keys; none: that of the norms of latents."""
+    dsa_indexer_topk_freq: int = option("--dsa-indexer-topk-freq", 1, at_least=1)
+    """Every so many-th layer has an indexer, those between have the choice of the last one that has (GLM-5, 2026)."""
+    dsa_indexer_skip_topk_offset: int = option("--dsa-indexer-skip-topk-offset", 0, at_least=0)
+    """So many of the first layers have an indexer in any case; the first one always has."""
+    index_topk_pattern: str | None = option("--index-topk-pattern", None)
+    """Instead a letter for each layer: F, full, has an indexer, S, shared, the choice of the last one that has."""
+    index_share_for_mtp_iteration: bool = option("--index-share-for-mtp-iteration", False)
+    """Of layers that predict further tokens all have the choice of the first, which has an indexer in any case."""
 
     @property
     def enabled(self) -> bool:
         """Whether there is an indexer."""
         return self.variant == "dsa"
+
+    def is_shared(self, layer: int) -> bool:
+        """Whether the layer of this global number, from 0, has the choice of one before it."""
+        if self.index_topk_pattern is not None:
+            return self.index_topk_pattern[layer] == "S"
+        return max(layer + 1 - max(self.dsa_indexer_skip_topk_offset, 1), 0) % self.dsa_indexer_topk_freq != 0
+
+    def chosen_by(self, layer: int, layers: int) -> int:
+        """Whose choice the layer of this global number, from 0, has; those from `layers` on predict further tokens."""
+        if layer >= layers:
+            return layers if self.index_share_for_mtp_iteration else layer
+        while self.is_shared(layer):
+            layer -= 1
+        return layer

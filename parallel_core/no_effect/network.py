@@ -112,6 +112,16 @@ ROWS = (
     ),
     Idle("mscale_all_dim", _sharpens_nothing, "needs --rope-scaling-type yarn and a factor above 1"),
     Idle(below(SparseAttentionConfig, "variant"), unless("sparse_attention.variant", "dsa"), _NO_INDEXER),
+    Idle(
+        "index_share_for_mtp_iteration",
+        lambda config: config.model_config.multi_token_prediction.depths < 2,
+        "a single layer predicts further tokens, or none",
+    ),
+    Idle(
+        "dsa_indexer_topk_freq dsa_indexer_skip_topk_offset",
+        unless("sparse_attention.index_topk_pattern", None),
+        "--index-topk-pattern says which layers have an indexer",
+    ),
     Idle(below(HybridConfig, "layer_pattern", "mamba_d_conv"), _has_no_state_space, _NO_STATE_SPACE),
     Idle(
         "mamba_d_conv",

@@ -1,6 +1,7 @@
 """One transformer layer: attention and feed-forward, each normed before and added to the residual stream."""
 
 import enum
+from typing import Any
 
 from mindspore import Tensor, nn
 
@@ -72,19 +73,20 @@ class ParallelTransformerLayer(Observable):
         hidden_states: Tensor,
         attention_mask: Tensor | None = None,
         document_starts: Array | None = None,
+        *shared: Any,
     ) -> Tensor:
         """[s, b, h] -> [s, b, h]; with sequence parallelism s is the length of this rank's shard. The others: see
-        `CoreAttention`."""
-        return run_part(self, "", self._through, hidden_states, attention_mask, document_starts)
+        `CoreAttention` and `LayerStack`."""
+        return run_part(self, "", self._through, hidden_states, attention_mask, document_starts, *shared)
 
-    def _through(self, hidden_states: Tensor, *masking: Tensor | Array | None) -> Tensor:
+    def _through(self, hidden_states: Tensor, *context: Any) -> Tensor:
         for branch in self.branches:
             normed, residual = self.entered(branch, hidden_states)
-            hidden_states = self.left(branch, normed, residual, *masking)
+            hidden_states = self.left(branch, normed, residual, *context)
         return hidden_states
 
-    def left(self, branch: blocks.Branch, normed: Tensor, residual: Tensor, *masking: Tensor | Array | None) -> Tensor:
+    def left(self, branch: blocks.Branch, normed: Tensor, residual: Tensor, *context: Any) -> Tensor:
         """The residual stream with what the branch's sublayer makes of its input."""
-        inputs = (normed, *masking) if branch.mixes else (normed,)
+        inputs = (normed, *context) if branch.mixes else (normed,)
         result = run_part(self, branch.sublayer, getattr(self, branch.sublayer), *inputs)
         return self._join(result, residual, getattr(self, branch.norm_after, None), branch.place)

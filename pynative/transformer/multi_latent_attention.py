@@ -77,15 +77,16 @@ class MLASelfAttention(nn.Cell):
         hidden_states: Tensor,
         attention_mask: Tensor | None = None,
         document_starts: Array | None = None,
+        *shared: Any,
     ) -> tuple[Tensor, Tensor | None]:
-        """[s, b, h] -> ([s, b, h], the bias still to be added)."""
+        """[s, b, h] -> ([s, b, h], the bias still to be added). shared: see `LayerStack`."""
         for_queries, for_keys = fork_made_again(hidden_states)
         query_latent = self.compress_query(for_queries)
         latent, rotary_key = kernels.split_features(self.linear_kv_down_proj(for_keys)[0], self.latent_widths)
         latent = _scaled(latent if self.kv_layernorm is None else self.kv_layernorm(latent), self.key_value_scale)
         rotary_key = self.boundary.entered(rotary_key)
         heads = run_part(self, "up_projections", self.project_up, query_latent, latent, rotary_key)
-        out = self._attended(heads, (attention_mask, document_starts), hidden_states, query_latent)
+        out = self._attended(heads, (attention_mask, document_starts), hidden_states, query_latent, *shared)
         return run_part(self, "linear_proj", self.linear_proj, out)
 
     def _attended(
@@ -94,6 +95,7 @@ class MLASelfAttention(nn.Cell):
         masking: tuple[Tensor | None, Array | None],
         hidden_states: Tensor,
         query_latent: Tensor,
+        *shared: Any,
     ) -> Tensor:
         """[s, b, n/t x e]."""
         absorbed, attended = self._absorbed(), run_part(self, "core_attention", self.core_attention, *heads, *masking)

@@ -7,6 +7,7 @@ output layer are the model's own, and so are called by who has them, or each dep
 import enum
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 from mindspore import Tensor, nn
 
@@ -69,15 +70,15 @@ class MultiTokenPredictionLayer(nn.Cell):
         self.final_layernorm = cell_of(block.final_layernorm, settings)
         self._run = partial(checkpoint, self._through, plan.slices_inputs) if block.is_computed_again else self._through
 
-    def construct(self, embeddings: Tensor, hidden_states: Tensor, *masking: Tensor | Array | None) -> Tensor:
-        """Both [s, b, h], with sequence parallelism [s/t, b, h] -> the same; masking: see the decoder's layers."""
-        return self.final_layernorm(self._run(embeddings, hidden_states, *masking))
+    def construct(self, embeddings: Tensor, hidden_states: Tensor, *context: Any) -> Tensor:
+        """Both [s, b, h], with sequence parallelism [s/t, b, h] -> the same; context: see the decoder's layers."""
+        return self.final_layernorm(self._run(embeddings, hidden_states, *context))
 
-    def _through(self, embeddings: Tensor, hidden_states: Tensor, *masking: Tensor | Array | None) -> Tensor:
+    def _through(self, embeddings: Tensor, hidden_states: Tensor, *context: Any) -> Tensor:
         normed = (self.enorm(embeddings), self.hnorm(hidden_states))
         joined = kernels.join_features(*(kernels.cast(x, self.compute_dtype) for x in normed))
         projected = self.eh_proj.boundary.scatter(self.eh_proj(joined)[0])
-        return self.transformer_layer(kernels.cast(projected, self.residual_dtype), *masking)
+        return self.transformer_layer(kernels.cast(projected, self.residual_dtype), *context)
 
 
 class MultiTokenPrediction(nn.Cell):
@@ -91,6 +92,7 @@ class MultiTokenPrediction(nn.Cell):
     ) -> None:
         super().__init__()
         first = config.num_layers + 1
+        self._shares = config.sparse_attention.enabled
         self.layers = nn.CellList(
             [
                 MultiTokenPredictionLayer(config, first + depth, layer, self_attn_mask_type)
@@ -107,6 +109,7 @@ class MultiTokenPrediction(nn.Cell):
     ) -> list[Tensor]:
         """The decoder's hidden states [s, b, h] and tokens [b, s] -> each depth's hidden states [s, b, h]."""
         states: list[Tensor] = []
+        context = (*masking, {}) if self._shares else masking
         for depth, layer in enumerate(self.layers, 1):
             if states:
                 hidden_states, states[-1] = kernels.fork(hidden_states)
@@ -116,7 +119,7 @@ class MultiTokenPrediction(nn.Cell):
                 embeddings = embedding(ahead, None, depth)
             else:
                 embeddings, hidden_states = layer.embedding(ahead, None, depth, hidden_states)
-            hidden_states = layer(embeddings, hidden_states, *masking)
+            hidden_states = layer(embeddings, hidden_states, *context)
             states.append(hidden_states)
         return states
 

@@ -1,5 +1,7 @@
 """A layer of two halves past whose second one experts lead (ScMoE, Cai et al., 2024; LongCat-Flash, 2025)."""
 
+from typing import Any
+
 from mindspore import Tensor
 
 from parallel_core import blocks
@@ -32,15 +34,16 @@ class ShortcutTransformerLayer(Observable):
         hidden_states: Tensor,
         attention_mask: Tensor | None = None,
         document_starts: Array | None = None,
+        *shared: Any,
     ) -> Tensor:
         """As `ParallelTransformerLayer`."""
-        return run_part(self, "", self._through, hidden_states, attention_mask, document_starts)
+        return run_part(self, "", self._through, hidden_states, attention_mask, document_starts, *shared)
 
-    def _through(self, hidden_states: Tensor, *masking: Tensor | Array | None) -> Tensor:
+    def _through(self, hidden_states: Tensor, *context: Any) -> Tensor:
         attention, dense = self.first.branches
-        hidden_states = self.first.left(attention, *self.first.entered(attention, hidden_states), *masking)
+        hidden_states = self.first.left(attention, *self.first.entered(attention, hidden_states), *context)
         normed, residual = self.first.entered(dense, hidden_states)
         normed, for_experts = kernels.fork(normed)
         of_experts, _ = run_part(self, "shortcut", self.shortcut, for_experts)
-        hidden_states = self.second(self.first.left(dense, normed, residual), *masking)
+        hidden_states = self.second(self.first.left(dense, normed, residual), *context)
         return kernels.bias_dropout_add(of_experts, None, hidden_states)

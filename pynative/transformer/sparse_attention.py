@@ -84,31 +84,47 @@ class DSAIndexer(nn.Cell):
         return gather_from_sequence_parallel_region(x, self.boundary.group, tensor_parallel_output_grad=False)
 
 
+Choices = dict[int, Tensor | None]
+"""Of one forward: number of a layer, from 0 -> positions [b, s, topk] of the keys that its indexer chose; None: all."""
+
+
 class DSAttention(nn.Cell):
     """softmax(scale q k^T) v of each query with its chosen keys, with this rank's heads. As in Megatron there is no
-    dropout on its probabilities."""
+    dropout on its probabilities.
+
+    The indexer is its own, or another layer's, whose choice is there when it is needed again, too.
+    """
 
     def __init__(self, config: ModelConfig, layer_number: int, block: blocks.SparseAttention) -> None:
         super().__init__()
-        self.layer_number, self.scale, self.topk = layer_number, block.scale, block.indexer.topk
-        self.coefficient = block.indexer.loss_coefficient
+        self.layer_number, self.scale, self.topk = layer_number, block.scale, block.topk
+        self.chosen_by, self.serves_others = block.chosen_by, block.serves_others
+        self.coefficient = block.indexer.loss_coefficient if block.indexer else 0.0
         self.of_chosen_alone = config.sparse_attention.dsa_indexer_use_sparse_loss
         self.group = parallel_state.get_tensor_model_parallel_group()
-        self.indexer = DSAIndexer(config, block.indexer)
+        self.indexer = DSAIndexer(config, block.indexer) if block.indexer else None
 
     def construct(
-        self, query: Tensor, key: Tensor, value: Tensor, hidden_states: Tensor, query_latent: Tensor
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        hidden_states: Tensor,
+        query_latent: Tensor,
+        choices: Choices | None = None,
     ) -> Tensor:
         """q, k [s, b, n/t, d], v [s, b, n/t, e]; hidden states and query latent, as they lie outside of the
-        tensor-parallel region -> [s, b, n/t x e]."""
-        indexed = self.indexer(hidden_states, query_latent)
-        chosen = self._chosen(indexed)
+        tensor-parallel region -> [s, b, n/t x e]. choices: those that layers share, which this one may add to."""
+        indexed = None if self.indexer is None else self.indexer(hidden_states, query_latent)
+        chosen = self._shared(choices) if indexed is None else self._chosen(indexed)
+        if self.serves_others and choices is not None:
+            choices[self.chosen_by] = chosen
         with left_out(query, key, value):
             if chosen is None:
                 out = kernels.attention(query, key, value, AttentionRule(scale=self.scale))
             else:
                 out = kernels.sparse_attention(query, key, value, chosen, self.scale)
-        if not (self.training and autograd.is_recording() and self.coefficient):
+        if indexed is None or not (self.training and autograd.is_recording() and self.coefficient):
             return out
         return self._with_loss(out, query, key, indexed, chosen if self.of_chosen_alone else None)
 
@@ -118,6 +134,13 @@ class DSAttention(nn.Cell):
             return None
         with autograd.no_grad():
             return kernels.choose_keys(*indexed, self.topk)
+
+    def _shared(self, choices: Choices | None) -> Tensor | None:
+        if choices is None or self.chosen_by not in choices:
+            raise ValueError(
+                f"layer {self.layer_number} has no indexer: it needs the choice of layer {self.chosen_by + 1}"
+            )
+        return choices[self.chosen_by]
 
     def _with_loss(self, out: Tensor, query: Tensor, key: Tensor, indexed: Indexed, chosen: Tensor | None) -> Tensor:
         """The output, whose backward hands the indexer the gradient of its loss."""
@@ -162,7 +185,8 @@ class SparseMLASelfAttention(MLASelfAttention):
         masking: tuple[Tensor | None, Array | None],
         hidden_states: Tensor,
         query_latent: Tensor,
+        *choices: Choices,
     ) -> Tensor:
         if any(given is not None for given in masking):
             raise ValueError("sparse attention knows the causal order alone: leave masks and document starts out")
-        return run_part(self, "core_attention", self.core_attention, *heads, hidden_states, query_latent)
+        return run_part(self, "core_attention", self.core_attention, *heads, hidden_states, query_latent, *choices)

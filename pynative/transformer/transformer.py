@@ -4,6 +4,7 @@ import enum
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from mindspore import Tensor, nn
 
@@ -28,11 +29,17 @@ def chunk_here(config: ModelConfig, pre_process: bool, post_process: bool) -> bl
 
 
 class LayerStack(nn.Cell):
-    """Layers under their global numbers, so that a parameter's path is its global name on every stage."""
+    """Layers under their global numbers, so that a parameter's path is its global name on every stage.
+
+    Where layers share what one of them makes of a micro-batch, each is given, behind masks and where documents begin,
+    one dictionary of the forward, to add to and to read from (`sparse_attention.Choices`). What runs again finds
+    there what it found first.
+    """
 
     def __init__(self, block: blocks.LayerStack, config: ModelConfig, attn_mask_type: enum.Enum) -> None:
         super().__init__()
         self._plan = plan = block.recompute
+        self._shares = config.sparse_attention.enabled
         for (number, layer), asked in zip(block.layers, plan.layers, strict=True):
             recomputed = CellRecompute.of(asked, plan.smallest_offloaded)
             settings = LayerSettings(config, number + 1, attn_mask_type, recomputed)
@@ -40,8 +47,9 @@ class LayerStack(nn.Cell):
         layers = list(self.cells())
         self._groups = [(layers[group.start : group.stop], plan.layers[group.start].full) for group in plan.groups()]
 
-    def construct(self, hidden_states: Tensor, *context: Tensor | Array | None) -> Tensor:
+    def construct(self, hidden_states: Tensor, *context: Any) -> Tensor:
         """Each layer on the result of the one before; a group that is recomputed whole together."""
+        context = (*context, {}) if self._shares else context
         for layers, recomputed in self._groups:
             through = partial(_through, layers)
             if recomputed:
@@ -51,7 +59,7 @@ class LayerStack(nn.Cell):
         return hidden_states
 
 
-def _through(layers: Sequence[nn.Cell], hidden_states: Tensor, *context: Tensor | Array | None) -> Tensor:
+def _through(layers: Sequence[nn.Cell], hidden_states: Tensor, *context: Any) -> Tensor:
     for layer in layers:
         hidden_states = layer(hidden_states, *context)
     return hidden_states

@@ -22,8 +22,8 @@ def layers_of(case: str) -> int:
 
 
 def stages(case: str) -> str:
-    """Two, of which the first has the middle layer."""
-    second = layers_of(case) // 2
+    """Two, of which the first has the middle layer, and whatever has its choice of keys."""
+    second = 1 if case == "glm_moe_dsa" else layers_of(case) // 2
     return f"--pipeline-model-parallel-size 2 --num-layer-list {layers_of(case) - second},{second}"
 
 
@@ -37,10 +37,21 @@ LAYOUTS = {
     "pp2, recomputed": f"{EVERY_LAYER} {{stages}}",
 }
 CANNOT = {
-    "ep2": {"gemma2", "gemma3", "mamba2", "minimax_m2", "olmo2", "phi3_longrope", "qwen3_5", "qwen3_5_moe"},
-    "cp2 ring": {"qwen3_next"},
+    "ep2": {
+        "gemma2",
+        "gemma3",
+        "glm_moe_dsa",
+        "mamba2",
+        "minimax_m2",
+        "olmo2",
+        "phi3_longrope",
+        "qwen3_5",
+        "qwen3_5_moe",
+    },
+    "cp2 ring": {"glm_moe_dsa", "qwen3_next"},
+    "cp2 ulysses": {"glm_moe_dsa"},
 }
-"""Cases without experts, or without what divides."""
+"""Cases without experts, without what divides, or whose queries choose among the keys of all ranks."""
 
 
 def steps(backend, cases: Sequence[str], layout: str) -> list[family_cases.Trained]:

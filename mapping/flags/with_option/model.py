@@ -15,6 +15,7 @@ def _stretches_by_rope_type(args: Any) -> bool:
 _LEFT_OPEN = (
     *("hidden-act", "low-freq-factor", "high-freq-factor", "output-multiplier-scale"),
     *("dsa-indexer-n-heads", "dsa-indexer-head-dim", "dsa-indexer-topk"),
+    "dsa-indexer-skip-topk-offset",
 )
 """Options whose flags have no default of their own."""
 
@@ -220,6 +221,13 @@ ACTING = Acting(
         same("--index-n-heads", "dsa_indexer_n_heads"),
         same("--index-head-dim", "dsa_indexer_head_dim"),
         same("--index-topk", "dsa_indexer_topk"),
+        same("--index-topk-freq", "dsa_indexer_topk_freq"),
+        same(
+            "--index-skip-topk-offset",
+            "dsa_indexer_skip_topk_offset",
+            "The same; with --enable-dsa-indexer 2 if not given.",
+            default=None,
+        ),
         same("--indexer-loss-coeff", "dsa_indexer_loss_coeff", default=1.0),
         same("--num-nextn-predict-layers", "multi_token_prediction.num_layers", default=0),
         same("--mtp-loss-scale", "multi_token_prediction.loss_scaling_factor", default=0.3),

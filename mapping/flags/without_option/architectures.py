@@ -63,9 +63,7 @@ FLAGS = group(
     refused(
         "this variant of sparse attention is out of scope; leave it out",
         """
-        --dsa-indexer-topk-freq=int:1 --dsa-indexer-skip-topk-offset=int:0
-        --no-dsa-indexer-scoring-relu|--disable-dsa-indexer-scoring-relu=off --dsa-indexer-k-norm-epsilon=float
-        --index-topk-freq=int:1 --index-topk-pattern=str --index-skip-topk-offset=int:2 --index-share-for-mtp-iteration
+        --no-dsa-indexer-scoring-relu|--disable-dsa-indexer-scoring-relu=off
         """,
     ),
     ignored(

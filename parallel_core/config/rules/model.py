@@ -7,6 +7,7 @@ from parallel_core.config.hybrid import ATTENTION, EXPERTS, MAMBA, MLP
 from parallel_core.config.notations import wrong_pattern
 from parallel_core.config.sections import Sections
 from parallel_core.findings import Finding
+from parallel_core.partition import chunk_layers
 
 
 def window_pattern_fits(config: Sections) -> Iterator[Finding]:
@@ -159,9 +160,10 @@ def sparse_attention_fits(config: Sections) -> Iterator[Finding]:
     if sparse.dsa_indexer_loss_coeff is None:
         yield sparse.needs("variant", "--dsa-indexer-loss-coeff: without its loss the indexer learns nothing")
     size = sparse.dsa_indexer_head_dim
-    if size < latent.qk_pos_emb_head_dim or size & (size - 1):
-        rule = f"must be a power of two, of which --qk-pos-emb-head-dim {latent.qk_pos_emb_head_dim} channels rotate"
+    if size < latent.qk_pos_emb_head_dim:
+        rule = f"must be at least --qk-pos-emb-head-dim {latent.qk_pos_emb_head_dim}: so many of its channels rotate"
         yield sparse.breaks("dsa_indexer_head_dim", rule, "change it")
+    yield from _choices_are_made(config)
     for other, value, rule in (
         ("--context-parallel-size", config.parallel_config.context_parallel_size > 1, "a query chooses among all keys"),
         ("--reset-attention-mask", config.dataset_config.reset_attention_mask, "only causal order is known there"),
@@ -173,6 +175,25 @@ def sparse_attention_fits(config: Sections) -> Iterator[Finding]:
         if value:
             rule = f"does not go with --experimental-attention-variant {sparse.variant}: {rule}"
             yield Finding(other, None if value is True else value, rule, "leave one of them out")
+
+
+def _choices_are_made(config: Sections) -> Iterator[Finding]:
+    """Layers that share a choice come after one that makes it, on one stage."""
+    model, sparse = config.model_config, config.model_config.sparse_attention
+    pattern = sparse.index_topk_pattern
+    if pattern is not None and (len(pattern) != model.num_layers or {*pattern} - {*"FS"} or pattern[0] == "S"):
+        rule = f"must have a letter, F or S, for each of --num-layers {model.num_layers}, and F first"
+        yield sparse.breaks("index_topk_pattern", rule, "change it")
+        return
+    shared = [layer for layer in range(model.num_layers) if sparse.is_shared(layer)]
+    if shared and config.moe_config.moe_shortcut_connected:
+        rule = "does not go with shortcut-connected experts: which of a layer's two choices would be shared is not said"
+        yield sparse.breaks("dsa_indexer_topk_freq", rule, "leave it out")
+    first = [chunk[0] for row in chunk_layers(model, config.parallel_config) for chunk in row if len(chunk)]
+    parted = [layer for layer in first if layer in shared]
+    if parted:
+        rule = f"lets layer {parted[0]} (from 0), with which a stage begins, share a choice that another stage makes"
+        yield sparse.breaks("dsa_indexer_topk_freq", rule, "change it, or the stages by --num-layer-list")
 
 
 def delta_nets_fit(config: Sections) -> Iterator[Finding]:

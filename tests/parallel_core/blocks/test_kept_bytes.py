@@ -132,6 +132,7 @@ ROWS += [
     ("ring", LATENT, ""),
     ("one rank", "sparse attention", ""),
     ("tp2 sp", "sparse attention", "--bf16 --dsa-indexer-use-sparse-loss"),
+    ("one rank", "sparse attention", "--dsa-indexer-topk-freq 2"),
 ]
 DELTA, SPACES = "gated delta net", "state spaces"
 HYBRID = "--hybrid-override-pattern M*-M"
@@ -192,6 +193,7 @@ RECOMPUTED = [
     ("tp2 sp", COMPRESSED, f"{UP_PROJECTIONS} layernorm --bf16"),
     ("one rank", LATENT, f"{UP_PROJECTIONS} core_attn"),
     ("one rank", "sparse attention", f"{UP_PROJECTIONS} core_attn"),
+    ("one rank", "sparse attention", f"{FULL} uniform --recompute-num-layers 1 --dsa-indexer-topk-freq 2"),
     ("ring", LATENT, UP_PROJECTIONS),
     ("one rank", LATENT, r"--select-recompute ['self_attention','latent\\.up_projections']"),
     ("one rank", COMPRESSED, r"--recompute True --select-recompute-exclude ['latent\\.up_projections']"),

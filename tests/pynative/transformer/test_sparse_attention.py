@@ -58,3 +58,16 @@ def test_computed_again_and_shared_out(world, layout):
     loss = "--dsa-indexer-use-sparse-loss"
     flags = f"{TINY} --global-batch-size 8 {FAMILIES['sparse attention']} {loss if loss in layout else ''}"
     check_layout(flags, world, layout)
+
+
+def test_layers_that_share_a_choice_find_it_again():
+    """Two ranks that compute every layer again as one process that keeps everything, of a model whose second layer has
+    the choice of its first, and whose second depth that of the depth before: neither has an indexer."""
+    shares = (
+        "--dsa-indexer-topk-freq 2 --mtp-num-layers 2 --index-share-for-mtp-iteration --position-embedding-type rope"
+    )
+    flags = f"{TINY} --global-batch-size 8 {FAMILIES['sparse attention']} {shares}"
+    again = "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"
+    check_layout(flags, 2, f"--tensor-model-parallel-size 2 --sequence-parallel {again}")
+    indexers = {name.partition(".self_attention")[0] for name in trained(f"{flags} {STEPS}").final if "indexer" in name}
+    assert indexers == {"decoder.layers.0", "mtp.layers.0.transformer_layer"}

@@ -102,18 +102,19 @@ MIXTRAL = (
     layer("mlp.router.weight", "block_sparse_moe.gate.weight"),
     *gated("mlp.experts.local_experts.{expert}", "block_sparse_moe.experts.{expert}", "w1", "w3", "w2"),
 )
-INDEXER_ROWS = (
-    *(
-        layer(f"self_attention.core_attention.indexer.{ours}", f"self_attn.indexer.{theirs}", rule=INDEXER)
-        for ours, theirs in (
-            ("linear_wq_b.weight", "wq_b.weight"),
-            ("linear_wk.weight", "wk.weight"),
-            ("k_norm.weight", "k_norm.weight"),
-            ("k_norm.bias", "k_norm.bias"),
-        )
-    ),
-    layer("self_attention.core_attention.indexer.linear_weights_proj.weight", "self_attn.indexer.weights_proj.weight"),
-)
+
+
+def indexer_rows(rule: Rule = INDEXER) -> tuple[Parameter, ...]:
+    ours, theirs = "self_attention.core_attention.indexer", "self_attn.indexer"
+    heads = (("linear_wq_b.weight", "wq_b.weight"), ("linear_wk.weight", "wk.weight"))
+    norms = ((f"k_norm.{kind}", f"k_norm.{kind}") for kind in ("weight", "bias"))
+    return (
+        *(layer(f"{ours}.{one}", f"{theirs}.{other}", rule=rule) for one, other in (*heads, *norms)),
+        layer(f"{ours}.linear_weights_proj.weight", f"{theirs}.weights_proj.weight"),
+    )
+
+
+INDEXER_ROWS = indexer_rows()
 DEEPSEEK = (
     *EMBEDDINGS,
     *NORMS,

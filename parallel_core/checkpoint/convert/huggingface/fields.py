@@ -153,13 +153,12 @@ LATENT_HEADS: tuple[AnyField, ...] = (
 )
 DEEPSEEK: tuple[AnyField, ...] = (*BASE, *LATENT_HEADS)
 DEEPSEEK_V3 = (*DEEPSEEK, *experts.DEEPSEEK_V3, Must("rope_interleave", (True, None)))
-DEEPSEEK_V32 = (
-    *DEEPSEEK,
-    *experts.DEEPSEEK_V3,
+INDEXER: tuple[AnyField, ...] = (
     Field("model_config.sparse_attention.dsa_indexer_n_heads", "index_n_heads"),
     Field("model_config.sparse_attention.dsa_indexer_head_dim", "index_head_dim"),
     Field("model_config.sparse_attention.dsa_indexer_topk", "index_topk"),
     always("model_config.sparse_attention.dsa_indexer_loss_coeff", 0.0),
 )
-"""Its config.json does not say with which weight the indexer is trained."""
+"""config.json does not say with which weight the indexer is trained."""
+DEEPSEEK_V32 = (*DEEPSEEK, *experts.DEEPSEEK_V3, *INDEXER)
 DEEPSEEK_V2 = (*DEEPSEEK, *experts.DEEPSEEK_V2, Must("mlp_bias", (False, None)))

@@ -30,6 +30,14 @@ class IndexerRows(NamedTuple):
         ours = self.ours()
         return sorted(range(self.size), key=ours.__getitem__)
 
+    def rotary_last(self) -> list[int]:
+        """As `ours`, where pairs are neighbours there, too."""
+        return [*range(self.rotary, self.size), *range(self.rotary)]
+
+    def rotary_first(self) -> list[int]:
+        """As `theirs`, where pairs are neighbours there, too."""
+        return [*range(self.size - self.rotary, self.size), *range(self.size - self.rotary)]
+
     def of_all(self, order: list[int], count: int) -> Iterator[range]:
         """`count` rows, head by head in an order."""
         yield from (range(start + row, start + row + 1) for start in range(0, count, self.size) for row in order)
@@ -134,6 +142,11 @@ FUSED_QKV_TRANSPOSED = Rule(
     lambda whole, rows: [concatenated(_split_qkv(whole, rows)).transposed()],
 )
 """GPT-2's c_attn: the same along columns."""
+INDEXER_NEIGHBOURS = Rule(
+    lambda parts, rows: _of_indexer(parts[0], rows.indexer.rotary_last(), rows),
+    lambda whole, rows: [_of_indexer(whole, rows.indexer.rotary_first(), rows)],
+)
+"""The same where neighbours are pairs there, too (GLM-5)."""
 INDEXER = Rule(
     lambda parts, rows: _of_indexer(parts[0], rows.indexer.ours(), rows),
     lambda whole, rows: [_of_indexer(whole, rows.indexer.theirs(), rows)],

@@ -1,0 +1,32 @@
+"""Options of attention's variants, by flags of Megatron's and of MindSpeed-LLM's. See `fields`."""
+
+from collections.abc import Callable
+from typing import Any
+
+
+def indexer_loss_coefficient(args: Any) -> Any:
+    own = args.dsa_indexer_loss_coeff
+    return args.indexer_loss_coeff if args.enable_dsa_indexer and own is None else own
+
+
+def indexer_offset(args: Any) -> Any:
+    """MindSpeed-LLM's default is another than Megatron's."""
+    own = args.dsa_indexer_skip_topk_offset
+    own = args.index_skip_topk_offset if own is None else own
+    return (2 if args.enable_dsa_indexer else 0) if own is None else own
+
+
+def attention_variant(args: Any) -> str | None:
+    """By its name, or by a flag of MindSpeed-LLM's that stands for it."""
+    if args.enable_dsa_indexer:
+        return "dsa"
+    named = args.experimental_attention_variant or ("gdn" if args.full_attention_interval else None)
+    return "gated_delta_net" if named == "gdn" else named
+
+
+OF_SPARSE_ATTENTION: dict[str, Callable[[Any], Any]] = {
+    "variant": attention_variant,
+    "dsa_indexer_loss_coeff": indexer_loss_coefficient,
+    "dsa_indexer_skip_topk_offset": indexer_offset,
+    "dsa_indexer_use_sparse_loss": lambda args: args.dsa_indexer_use_sparse_loss or args.enable_dsa_indexer,
+}

@@ -65,8 +65,8 @@ def _choices(config: Mapping[str, Any]) -> Settings:
             dsa_indexer_topk_freq=frequency, dsa_indexer_skip_topk_offset=2 if offset is None else offset
         )
         kinds = [[*_KINDS][ours.is_shared(layer)] for layer in range(layers)]
-    letters = [_KINDS.get(kind, str(kind)) for kind in (pattern if kinds is None else kinds)]
-    if {*letters} - {*_KINDS.values()} or len(letters) < layers or letters[0] != "F":
+    letters = [_KINDS.get(kind, str(kind)) for kind in kinds or pattern or ()]
+    if {*letters} - {*_KINDS.values()} or len(letters) < layers or letters[:1] != ["F"]:
         raise ValueError(f"config.json: indexer_types {kinds or pattern}: full or shared for each layer, full first")
     return {_PATTERN: "".join(letters[:layers]) if "S" in letters[:layers] else None}
 

@@ -27,6 +27,8 @@ class Kind(str, Enum):
     FORWARD = "forward"
     BACKWARD = "backward"
     WEIGHT_GRADIENTS = "weight gradients"
+    PAIR = "forward and backward"
+    """Side by side: while the messages of one travel, the other computes."""
     OPTIMIZER = "optimizer"
     DATA = "data"
     CHECKPOINT = "checkpoint"
@@ -39,7 +41,8 @@ class Kind(str, Enum):
     OTHER = "other"
 
 
-COMPUTING = frozenset({Kind.FORWARD, Kind.BACKWARD, Kind.WEIGHT_GRADIENTS, Kind.OPTIMIZER, Kind.OTHER})
+_ACTIONS = (Kind.FORWARD, Kind.BACKWARD, Kind.WEIGHT_GRADIENTS, Kind.PAIR)
+COMPUTING = frozenset({*_ACTIONS, Kind.OPTIMIZER, Kind.OTHER})
 
 
 class Span(NamedTuple):
@@ -131,7 +134,6 @@ PIPELINE = "pp"
 """The group in which a wait for another stage is a bubble."""
 LOSS = "loss-reduce"
 """The span around the first message behind the last backward, in which a stage waits that has finished early."""
-_ACTIONS = (Kind.FORWARD, Kind.BACKWARD, Kind.WEIGHT_GRADIENTS)
 
 
 @dataclass(frozen=True)

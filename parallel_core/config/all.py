@@ -14,7 +14,7 @@ from parallel_core.config.sections import Sections
 from parallel_core.findings import Finding
 from parallel_core.partition import is_nested, virtual_stages
 from parallel_core.schedules.folded import CHUNKS
-from parallel_core.schedules.generators import FOLDED
+from parallel_core.schedules.generators import COMBINED, FOLDED, INTERLEAVED
 
 
 @dataclass(kw_only=True)
@@ -63,6 +63,7 @@ class AllConfig(Sections):
         if parallel.pipeline_schedule in FOLDED and not is_nested(parallel.num_layer_list):
             parallel.fill("virtual_pipeline_model_parallel_size", lambda: CHUNKS)
         parallel.fill("virtual_pipeline_model_parallel_size", lambda: virtual_stages(layers, parallel))
+        parallel.fill("pipeline_schedule", lambda: COMBINED if self.overlaps_experts else None)
         data.fill(
             "global_batch_size",
             lambda: (
@@ -107,10 +108,17 @@ class AllConfig(Sections):
         unit = data.batch_size * self.parallel_config.data_parallel_size
         return data.micro_batch_num if size is None else size // unit
 
+    @property
+    def overlaps_experts(self) -> bool:
+        """Whether tokens travel to their experts while another micro-batch computes."""
+        moe, size = self.moe_config, self.parallel_config.expert_model_parallel_size
+        travel = moe.num_experts is not None and size > 1
+        return moe.overlap_moe_expert_parallel_comm and travel and not self.against_pairs
+
     def _smallest_round(self) -> int:
         """The fewest micro-batches that a schedule takes: interleaving goes through the chunks in whole groups."""
         parallel = self.parallel_config
-        if parallel.schedule_name != "interleaved":
+        if parallel.chunks == 1 or parallel.schedule_name not in INTERLEAVED:
             return 1
         return parallel.microbatch_group_size_per_virtual_pipeline_stage or parallel.pipeline_model_parallel_size
 

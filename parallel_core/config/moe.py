@@ -53,6 +53,11 @@ class MoEConfig(Config):
     """Width of all shared experts together; none: no shared expert."""
     moe_shared_expert_overlap: bool = option("--moe-shared-expert-overlap", False, of="run")
     """Compute them while tokens travel to the other experts, in the forward pass; results are the same."""
+    overlap_moe_expert_parallel_comm: bool = option("--overlap-moe-expert-parallel-comm", False, of="run")
+    """Compute another micro-batch while tokens travel: its forward beside the backward of an earlier one (combined
+    1F1B); results are the same."""
+    delay_wgrad_compute: bool = option("--delay-wgrad-compute", False, of="run")
+    """Compute weight gradients while the tokens of their backward travel; results are the same."""
     moe_shared_expert_gate: bool = option("--moe-shared-expert-gate", False)
     """Weigh the shared experts' output by a learned gate."""
     moe_grouped_gemm: bool = option("--moe-grouped-gemm", False, of="run")

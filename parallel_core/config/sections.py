@@ -37,3 +37,15 @@ class Sections:
 
     def _exceeds_layers(self, parts: int) -> bool:
         return parts > self.model_config.num_layers + 2  # embedding and output layer may count as layers
+
+    @property
+    def against_pairs(self) -> str:
+        """The setting with which no forward runs beside a backward, as a flag; empty if there is none."""
+        recompute, stage = self.recompute_config, self.training_config.gradient.zero_stage
+        is_whole = recompute.recompute_granularity == "full" or recompute.recompute is not None
+        found = {
+            "--recompute-granularity full": is_whole,
+            recompute.offload_flag or "": recompute.offload_flag is not None,
+            f"--zero-stage {stage}": stage >= 2,
+        }
+        return next((flag for flag, is_there in found.items() if is_there), "")

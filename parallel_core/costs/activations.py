@@ -7,7 +7,7 @@ from typing import NamedTuple
 from parallel_core.config import AllConfig
 from parallel_core.costs.stage import StagePlan
 from parallel_core.schedules import GENERATORS, Backward, Exchange, Forward, Placement, WeightGrad, communicate
-from parallel_core.schedules.actions import Action, Compute
+from parallel_core.schedules.actions import Action, Compute, singles
 
 
 def kept_bytes(plan: StagePlan) -> list[int]:
@@ -80,7 +80,7 @@ def _with_messages(actions: Sequence[Action]) -> Iterator[tuple[Compute, int]]:
     made. What a forward receives is among what it keeps."""
     messages: set[Compute] = set()
     before: set[Compute] = set()
-    for action in actions:
+    for action in singles(actions):
         if isinstance(action, Exchange):
             messages |= {send.produced for send in action.sends} | {receive.consumed for receive in action.receives}
             continue

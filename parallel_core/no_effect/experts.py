@@ -3,6 +3,7 @@
 from parallel_core.config.all import AllConfig
 from parallel_core.config.moe import BALANCING_LOSSES, SPARSE_MIXER, MoEConfig, MoEMonitorConfig
 from parallel_core.no_effect.row import Idle, all_of, below, needs, unless, where
+from parallel_core.schedules.generators import COMBINED
 
 
 def _routes_in_its_own_way(config: AllConfig) -> bool:
@@ -36,6 +37,23 @@ ROWS = (
     needs("moe_expert_capacity_factor", "moe_token_drop_policy"),
     needs("moe_router_group_topk", "moe_router_group_score_topk"),
     needs("moe_shared_expert_intermediate_size", "moe_shared_expert_gate moe_shared_expert_overlap"),
+    needs("overlap_moe_expert_parallel_comm", "delay_wgrad_compute"),
+    Idle(
+        "overlap_moe_expert_parallel_comm",
+        where("expert_model_parallel_size", 1),
+        "needs --expert-model-parallel-size 2 or more",
+    ),
+    Idle(
+        "overlap_moe_expert_parallel_comm",
+        lambda config: config.against_pairs,
+        "a layer that is computed again, fetched or put away as a whole (--recompute-granularity full, --zero-stage 2 "
+        "or 3, --swap-attention, ...) is in one state at a time",
+    ),
+    Idle(
+        "overlap_moe_expert_parallel_comm",
+        unless("pipeline_schedule", COMBINED),
+        f"--pipeline-schedule has an order of its own, unless it is {COMBINED}",
+    ),
     needs("moe_grouped_gemm", "enable_gmm_safe_tokens"),
     needs("hot_expert_num", "cold_token_percent hot_expert_update_step"),
     Idle("hot_expert_num hot_expert_update_step", _COPIES_NONE, _HOT_NEED),

@@ -5,7 +5,7 @@ proves the result; `pynative.pipeline_parallel.runner` executes it. `simulate` s
 `python -m parallel_core.schedules --help`.
 """
 
-from parallel_core.schedules.actions import Backward, Exchange, Forward, Placement, Transfer, WeightGrad
+from parallel_core.schedules.actions import Backward, Exchange, Forward, Pair, Placement, Transfer, WeightGrad
 from parallel_core.schedules.check import check
 from parallel_core.schedules.communicate import communicate
 from parallel_core.schedules.folded import zb_v
@@ -13,6 +13,7 @@ from parallel_core.schedules.generators import (
     FOLDED,
     GENERATORS,
     SPLIT,
+    combined_1f1b,
     forward_only,
     gpipe,
     interleaved,
@@ -27,10 +28,12 @@ __all__ = [
     "Backward",
     "Exchange",
     "Forward",
+    "Pair",
     "Placement",
     "Transfer",
     "WeightGrad",
     "check",
+    "combined_1f1b",
     "communicate",
     "forward_only",
     "gpipe",

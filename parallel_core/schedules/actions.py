@@ -3,6 +3,7 @@
 A large pipeline has a million transfers, so those are tuples, the cheapest of values.
 """
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -37,6 +38,18 @@ class WeightGrad:
 Compute = Forward | Backward | WeightGrad
 
 
+class Pair(NamedTuple):
+    """Two computations side by side: while the experts' messages of one travel, the other goes on."""
+
+    forward: Forward
+    backward: Backward
+    """Of another micro-batch or chunk."""
+
+
+Ordered = Compute | Pair
+"""An entry of the list of what a stage computes."""
+
+
 class Transfer(NamedTuple):
     """One tensor on its way: what `produced` made on the sending stage is what `consumed` needs on the receiving one.
 
@@ -55,7 +68,23 @@ class Exchange(NamedTuple):
     receives: tuple[Transfer, ...] = ()
 
 
-Action = Forward | Backward | WeightGrad | Exchange
+Action = Forward | Backward | WeightGrad | Pair | Exchange
+
+
+def of_entry(entry: Ordered) -> tuple[Compute, ...]:
+    """The computations of an entry."""
+    return entry if isinstance(entry, Pair) else (entry,)
+
+
+def computes_of(actions: Iterable[Action]) -> Iterator[Compute]:
+    """The computations of a stage, one by one."""
+    return (compute for action in actions if not isinstance(action, Exchange) for compute in of_entry(action))
+
+
+def singles(actions: Iterable[Action]) -> Iterator[Compute | Exchange]:
+    """The actions of a stage, without pairs: of a pair the forward, then the backward."""
+    for action in actions:
+        yield from action if isinstance(action, Pair) else (action,)
 
 
 class Placement(NamedTuple):

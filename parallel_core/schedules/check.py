@@ -12,9 +12,12 @@ from parallel_core.schedules.actions import (
     Forward,
     Placement,
     WeightGrad,
+    computes_of,
     consumer,
     input_of,
+    of_entry,
     producer,
+    singles,
 )
 
 Way = tuple[int, int]
@@ -115,10 +118,10 @@ def kept(actions: Sequence[Action]) -> Iterator[int]:
 
     Evaluation keeps none.
     """
-    kinds = {type(action) for action in actions}
+    kinds = {type(action) for action in singles(actions)}
     last = WeightGrad if WeightGrad in kinds else Backward
     count = 0
-    for action in actions:
+    for action in singles(actions):
         count += isinstance(action, Forward) and Backward in kinds
         if not isinstance(action, Exchange):
             yield count
@@ -130,7 +133,7 @@ def _each_action_once(schedule: Sequence[Sequence[Action]], micro_batches: int, 
     kinds = (Forward, *((Backward,) if backward else ()), *((WeightGrad,) if split else ()))
     expected = {kind(m, chunk) for kind in kinds for chunk in range(chunks) for m in range(micro_batches)}
     for stage, actions in enumerate(schedule):
-        computed = [action for action in actions if not isinstance(action, Exchange)]
+        computed = list(computes_of(actions))
         found = set(computed)
         often = [action for action, count in Counter(computed).items() if count > 1]
         assert found == expected and not often, (
@@ -152,12 +155,13 @@ def _inputs_come_first(stage: int, actions: Sequence[Action], placement: Placeme
                 )
             arrived.update(receive.consumed for receive in action.receives)
             continue
-        source = producer(action, stage, placement)
-        if source is not None:
-            made, peer = source
-            is_there = made in done if peer == stage else action in arrived
-            assert is_there, f"stage {stage} runs {action} before its input was received"
-        if not isinstance(action, Forward):
-            assert input_of(action) in done, f"stage {stage} runs {action} before {input_of(action)}"
-        done.add(action)
-        unsent.add(action)
+        for compute in of_entry(action):
+            source = producer(compute, stage, placement)
+            if source is not None:
+                made, peer = source
+                is_there = made in done if peer == stage else compute in arrived
+                assert is_there, f"stage {stage} runs {compute} before its input was received"
+            if not isinstance(compute, Forward):
+                assert input_of(compute) in done, f"stage {stage} runs {compute} before {input_of(compute)}"
+        done.update(of_entry(action))
+        unsent.update(of_entry(action))

@@ -4,16 +4,26 @@ import gc
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from parallel_core.schedules.actions import Action, Compute, Exchange, Placement, Transfer, consumer, producer
+from parallel_core.schedules.actions import (
+    Action,
+    Compute,
+    Exchange,
+    Ordered,
+    Placement,
+    Transfer,
+    consumer,
+    of_entry,
+    producer,
+)
 
 
-def communicate(computes: Sequence[Sequence[Compute]], placement: Placement | None = None) -> list[list[Action]]:
+def communicate(computes: Sequence[Sequence[Ordered]], placement: Placement | None = None) -> list[list[Action]]:
     """The schedule with one `Exchange` where, between two computations, something leaves or arrives.
 
-    The stages are played in lock-step, every computation one tick long. At the end of a tick each stage is between two
-    computations; what was made in that tick is exchanged there, by its maker and by its receiver. So all stages go
-    through the exchanges in one order, that of the ticks, and cannot wait for each other in a circle. What a stage
-    hands over to itself is there at once.
+    The stages are played in lock-step, every computation, or pair of such, one tick long. At the end of a tick each
+    stage is between two computations; what was made in that tick is exchanged there, by its maker and by its receiver.
+    So all stages go through the exchanges in one order, that of the ticks, and cannot wait for each other in a circle.
+    What a stage hands over to itself is there at once.
 
     placement: of the chunks; one for each stage if not given.
     """
@@ -27,7 +37,7 @@ def communicate(computes: Sequence[Sequence[Compute]], placement: Placement | No
 class _LockStep:
     """All stages, one tick at a time."""
 
-    def __init__(self, computes: Sequence[Sequence[Compute]], placement: Placement) -> None:
+    def __init__(self, computes: Sequence[Sequence[Ordered]], placement: Placement) -> None:
         self.actions: list[list[Action]] = [[] for _ in computes]
         self._placement = placement
         self._left = [list(reversed(own)) for own in computes]
@@ -44,23 +54,27 @@ class _LockStep:
         for stage, left in enumerate(self._left):
             if not left:
                 continue
-            if left[-1] not in self._arrived[stage] and producer(left[-1], stage, self._placement):
+            if not all(self._has_input(compute, stage) for compute in of_entry(left[-1])):
                 continue
-            action = left.pop()
+            entry = left.pop()
             computed = True
-            self.actions[stage].append(action)
-            target = consumer(action, stage, self._placement)
-            if target is None:
-                continue
-            needs, peer = target
-            if peer == stage:
-                self._arrived[stage].add(needs)
-            else:
-                sends[stage] = (Transfer(action, needs, peer),)
-                receives[peer] += (Transfer(action, needs, stage),)
+            self.actions[stage].append(entry)
+            for made in of_entry(entry):
+                target = consumer(made, stage, self._placement)
+                if target is None:
+                    continue
+                needs, peer = target
+                if peer == stage:
+                    self._arrived[stage].add(needs)
+                else:
+                    sends[stage] += (Transfer(made, needs, peer),)
+                    receives[peer] += (Transfer(made, needs, stage),)
         assert computed, f"each stage waits for another before {[left[-1:] for left in self._left]}"
         self._exchange(sends, receives)
         return True
+
+    def _has_input(self, compute: Compute, stage: int) -> bool:
+        return compute in self._arrived[stage] or producer(compute, stage, self._placement) is None
 
     def _exchange(self, sends: list[tuple[Transfer, ...]], receives: list[tuple[Transfer, ...]]) -> None:
         for stage, (outgoing, incoming) in enumerate(zip(sends, receives, strict=True)):

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import Protocol
 
-from parallel_core.schedules.actions import Backward, Compute, Forward, WeightGrad
+from parallel_core.schedules.actions import Backward, Compute, Forward, Ordered, Pair, WeightGrad
 from parallel_core.schedules.folded import zb_v
 
 
@@ -13,7 +13,7 @@ class Generator(Protocol):
 
     def __call__(
         self, stages: int, micro_batches: int, chunks: int = 1, group_size: int | None = None
-    ) -> list[list[Compute]]: ...
+    ) -> Sequence[Sequence[Ordered]]: ...
 
 
 def gpipe(stages: int, micro_batches: int, chunks: int = 1, group_size: int | None = None) -> list[list[Compute]]:
@@ -57,12 +57,42 @@ def interleaved(stages: int, micro_batches: int, chunks: int = 1, group_size: in
     Stage i first runs 2 (p-1-i) + (chunks-1) x group size forwards (Megatron's warm-up), all of them if there are no
     more: always so on the first stage if the micro-batches are a single group.
     """
+    forwards, backwards, warm_up = _interleaving(stages, micro_batches, chunks, group_size)
+    return [alternate(forwards, backwards, before) for before in warm_up]
+
+
+def _interleaving(
+    stages: int, micro_batches: int, chunks: int, group_size: int | None
+) -> tuple[list[Forward], list[Backward], list[int]]:
+    """The order of forwards and of backwards on every stage, and how many forwards each runs first."""
     group_size = group_size or stages
     order = virtual_order(micro_batches, chunks, group_size)
-    forwards = [Forward(m, chunk) for m, chunk in order]
-    backwards = [Backward(m, chunks - 1 - chunk) for m, chunk in order]
     before = (chunks - 1) * group_size
-    return [alternate(forwards, backwards, 2 * (stages - 1 - stage) + before) for stage in range(stages)]
+    return (
+        [Forward(m, chunk) for m, chunk in order],
+        [Backward(m, chunks - 1 - chunk) for m, chunk in order],
+        [2 * (stages - 1 - stage) + before for stage in range(stages)],
+    )
+
+
+def combined_1f1b(
+    stages: int, micro_batches: int, chunks: int = 1, group_size: int | None = None
+) -> list[list[Ordered]]:
+    """Interleaved 1F1B whose forwards run beside backwards (Megatron's combined 1F1B; the idea is DualPipe's,
+    DeepSeek-V3, 2024): while the experts' messages of one micro-batch travel, the other computes.
+
+    A forward runs beside the backward that would follow it. That may not be its own, so each stage runs one more
+    forward first, and keeps one more activation.
+    """
+    forwards, backwards, warm_up = _interleaving(stages, micro_batches, chunks, group_size)
+    return [_paired(forwards, backwards, before + 1) for before in warm_up]
+
+
+def _paired(forwards: Sequence[Forward], backwards: Sequence[Backward], warm_up: int) -> list[Ordered]:
+    """`alternate`, its steady state in pairs."""
+    warm_up = min(warm_up, len(forwards))
+    steady = map(Pair, forwards[warm_up:], backwards)
+    return [*forwards[:warm_up], *steady, *backwards[len(forwards) - warm_up :]]
 
 
 def virtual_order(micro_batches: int, chunks: int, group_size: int) -> list[tuple[int, int]]:
@@ -108,12 +138,15 @@ def forward_only(
     return [list(actions) for _ in range(stages)]
 
 
+COMBINED = "combined-1f1b"
+
 GENERATORS: dict[str, Generator] = {
     "gpipe": gpipe,
     "1f1b": one_f_one_b,
     "interleaved": interleaved,
     "zb-h1": zb_h1,
     "zb-v": zb_v,
+    COMBINED: combined_1f1b,
 }
 """By the names that `--pipeline-schedule` takes."""
 
@@ -122,3 +155,6 @@ SPLIT = frozenset({"zb-h1", "zb-v"})
 
 FOLDED = frozenset({"zb-v"})
 """Those whose every other chunk goes the way back."""
+
+INTERLEAVED = frozenset({"interleaved", COMBINED})
+"""Those whose micro-batches go through several chunks in groups."""

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from parallel_core.findings import Finding, Setting
 from parallel_core.schedules.folded import CHUNKS
-from parallel_core.schedules.generators import FOLDED
+from parallel_core.schedules.generators import COMBINED, FOLDED
 
 
 class Asked(NamedTuple):
@@ -24,7 +24,7 @@ def refusals(
     """What does not go together."""
     if name in FOLDED:
         yield from _of_folded(stages, chunks, group_size, asked)
-    elif name == "interleaved":
+    elif name == "interleaved" or (name == COMBINED and chunks > 1):
         yield from _of_interleaved(stages, micro_batches, chunks, group_size, asked)
     elif chunks > 1:
         yield asked.chunks.breaks(f"needs the interleaved schedule, not {asked.schedule}", "change one of them")

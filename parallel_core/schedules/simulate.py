@@ -6,7 +6,16 @@ from fractions import Fraction
 from functools import cached_property
 from typing import NamedTuple, Protocol
 
-from parallel_core.schedules.actions import Backward, Compute, Forward, Placement, WeightGrad, producer
+from parallel_core.schedules.actions import (
+    Backward,
+    Compute,
+    Forward,
+    Ordered,
+    Placement,
+    WeightGrad,
+    computes_of,
+    producer,
+)
 from parallel_core.schedules.check import kept
 
 Time = int | Fraction | float
@@ -97,12 +106,14 @@ class Timeline:
 
 
 def simulate(
-    computes: Sequence[Sequence[Compute]], times: Durations | None = None, placement: Placement | None = None
+    entries: Sequence[Sequence[Ordered]], times: Durations | None = None, placement: Placement | None = None
 ) -> Timeline:
-    """Run each stage's list in order, each action as soon as the stage is free and its input has arrived.
+    """Run each stage's list in order, each action as soon as the stage is free and its input has arrived; of a pair the
+    forward, then the backward.
 
     Raises AssertionError if stages wait for each other for ever.
     """
+    computes = [list(computes_of(own)) for own in entries]
     play = _Play(computes, times or Times(), placement or Placement(len(computes)))
     while any([play.advance(stage) for stage in range(len(computes))]):
         pass

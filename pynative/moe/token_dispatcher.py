@@ -29,6 +29,7 @@ from pynative import kernels, parallel_state
 from pynative.collectives import Group, Handle
 from pynative.moe.router import Routing
 from pynative.tape.autograd import Moved, no_grad
+from pynative.tape.turns import give_way
 from pynative.tensor_parallel.mappings import (
     Boundary,
     gather_from_sequence_parallel_region,
@@ -51,13 +52,22 @@ class Route(ABC):
     def start(self, x: Tensor) -> Handle:
         """Towards the experts: a handle of the rows that come [r, ...], sorted by this rank's experts. Not recorded."""
 
-    def out(self, x: Tensor) -> Tensor:
-        """To the experts, at once."""
-        return self.start(x).wait()
-
     @abstractmethod
+    def start_back(self, y: Tensor) -> Handle:
+        """From there: a handle of the sums of the copies, in the shape of what went out. Not recorded."""
+
+    def out(self, x: Tensor) -> Tensor:
+        """To the experts; a computation beside this one goes on meanwhile."""
+        return _arrived(self.start(x))
+
     def back(self, y: Tensor) -> Tensor:
-        """From there: sums of the copies, in the shape of what went out. Not recorded."""
+        """From there, likewise."""
+        return _arrived(self.start_back(y))
+
+
+def _arrived(on_its_way: Handle) -> Tensor:
+    give_way()
+    return on_its_way.wait()
 
 
 @dataclass(frozen=True)
@@ -79,11 +89,11 @@ class AllToAllRoute(Route):
     def _sorted(self, rows: Tensor) -> Tensor:
         return rows if self.order is None else kernels.gather_rows(rows, self.order, self.row)
 
-    def back(self, y: Tensor) -> Tensor:
+    def start_back(self, y: Tensor) -> Handle:
         if self.order is not None:
             y = kernels.gather_rows(y, token_dispatch.inverse(self.order), self.row)
-        rows = self.group.all_to_all(y, input_splits=self.received, output_splits=self.sent)
-        return kernels.sum_rows(rows, self.copies.places, self.shape)
+        work = self.group.all_to_all(y, input_splits=self.received, output_splits=self.sent, async_op=True)
+        return work.then(lambda rows: kernels.sum_rows(rows, self.copies.places, self.shape))
 
 
 @dataclass(frozen=True)
@@ -94,8 +104,8 @@ class AllGatherRoute(Route):
         work = self.group.all_gather(x, async_op=True)
         return work.then(lambda rows: kernels.gather_rows(rows, self.copies.sources, self.row))
 
-    def back(self, y: Tensor) -> Tensor:
-        return self.group.reduce_scatter(kernels.sum_rows(y, self.copies.places, self.shape))
+    def start_back(self, y: Tensor) -> Handle:
+        return self.group.reduce_scatter(kernels.sum_rows(y, self.copies.places, self.shape), async_op=True)
 
 
 class Dispatched(NamedTuple):
@@ -182,7 +192,10 @@ class MoETokenDispatcher(ABC):
 
     def combine(self, output: Tensor, dispatched: Dispatched) -> Tensor:
         """The experts' results [r, h], weighted -> [s, b, h]: each token's sum."""
-        summed = Moved.apply(output, dispatched.route.back, dispatched.route.out)
+        with no_grad():
+            returning = dispatched.route.start_back(output)
+        give_way()
+        summed = Moved.apply(output, lambda _: returning.wait(), dispatched.route.out)
         if self.cut_over is None:
             return summed
         return gather_from_sequence_parallel_region(summed, self.cut_over, tensor_parallel_output_grad=False)
@@ -227,9 +240,12 @@ class Planned(NamedTuple):
 
 
 def _dispatched(hidden: Tensor, probs: Tensor, plan: Planned, arriving: Handle) -> Dispatched:
-    """The rows that came: recorded, with the way back as their backward."""
+    """The rows that came: recorded, with the way back as their backward. Probabilities are few: nobody gives way."""
+    give_way()
     rows = Moved.apply(hidden, lambda _: arriving.wait(), plan.tokens.back)
-    return Dispatched(rows, Moved.apply(probs, plan.choices.out, plan.choices.back), plan.counts, plan.tokens)
+    choices = plan.choices
+    weights = Moved.apply(probs, lambda x: choices.start(x).wait(), lambda dy: choices.start_back(dy).wait())
+    return Dispatched(rows, weights, plan.counts, plan.tokens)
 
 
 class MoEAlltoAllTokenDispatcher(MoETokenDispatcher):

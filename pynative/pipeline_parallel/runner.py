@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from mindspore import Tensor
 
-from parallel_core.schedules import Backward, Exchange, Forward, WeightGrad
-from parallel_core.schedules.actions import Action, Compute, Placement, consumer
+from parallel_core.schedules import Backward, Exchange, Forward, Pair, WeightGrad
+from parallel_core.schedules.actions import Action, Compute, Ordered, Placement, computes_of, consumer, of_entry
 from pynative.collectives import Handle
 from pynative.pipeline_parallel.channel import Channel
 from pynative.tape.autograd import detached
@@ -30,45 +30,60 @@ class Plan:
     @classmethod
     def of(cls, actions: Sequence[Action], stage: int, placement: Placement) -> "Plan":
         """The plan of a stage's actions."""
-        targets = {a: consumer(a, stage, placement) for a in actions if not isinstance(a, Exchange)}
+        computes = list(computes_of(actions))
+        targets = {compute: consumer(compute, stage, placement) for compute in computes}
         stays = {action: target[0] for action, target in targets.items() if target and target[1] == stage}
         sent = frozenset(s.produced for a in actions if isinstance(a, Exchange) for s in a.sends)
-        last = {action.chunk: action for action in actions if not isinstance(action, Exchange)}
-        defers = any(isinstance(action, WeightGrad) for action in actions)
+        last = {compute.chunk: compute for compute in computes}
+        defers = any(isinstance(compute, WeightGrad) for compute in computes)
         return cls(tuple(actions), sent, defers, frozenset(last.values()), stays)
 
 
-COMPUTE = {Forward: "forward-compute", Backward: "backward-compute", WeightGrad: "weight-gradients-compute"}
+COMPUTE = {
+    Forward: "forward-compute",
+    Backward: "backward-compute",
+    WeightGrad: "weight-gradients-compute",
+    Pair: "forward-and-backward-compute",
+}
 RECEIVE = {Forward: "forward-recv", Backward: "backward-recv"}
 """Megatron's names of the timers around an action, and around the wait for its input."""
 
 
 def run(
-    plan: Plan, compute: Callable[[Compute, Tensor | None], Tensor | None], channel: Channel, timers: Timers
+    plan: Plan,
+    compute: Callable[[Ordered, Sequence[Tensor | None]], Sequence[Tensor | None]],
+    channel: Channel,
+    timers: Timers,
 ) -> None:
     """Run one stage.
 
-    `compute(action, received tensor)` gives what is sent on: of a forward hidden states [s, b, h], of a backward
+    `compute(entry, received tensors)` gives what is sent on: of a forward hidden states [s, b, h], of a backward
     the gradient of those it had received. An arrival is waited for when the action that needs it runs.
     """
     arrivals: dict[Compute, Handle] = {}
     results: dict[Compute, Tensor] = {}
     stayed: dict[Compute, Tensor] = {}
+
+    def received(action: Compute) -> Tensor | None:
+        arrival = arrivals.pop(action, None)
+        if arrival is None:
+            return stayed.pop(action, None)
+        with timers(RECEIVE[type(action)]):
+            return arrival.wait()
+
     for action in plan.actions:
         if isinstance(action, Exchange):
             arrivals.update(channel.exchange(action, results))
             continue
-        arrival = arrivals.pop(action, None)
-        received = stayed.pop(action, None)
-        if arrival is not None:
-            with timers(RECEIVE[type(action)]):
-                received = arrival.wait()
+        computes = of_entry(action)
+        inputs = [received(one) for one in computes]
         with timers(COMPUTE[type(action)], about=action):
-            result = compute(action, received)
-        if action in plan.sent:
-            assert result is not None, f"{action} gave nothing to send"
-            results[action] = result
-        if action in plan.stays:
-            assert result is not None, f"{action} gave nothing to hand over"
-            stayed[plan.stays[action]] = detached(result)
+            outputs = compute(action, inputs)
+        for one, result in zip(computes, outputs, strict=True):
+            if one in plan.sent:
+                assert result is not None, f"{one} gave nothing to send"
+                results[one] = result
+            if one in plan.stays:
+                assert result is not None, f"{one} gave nothing to hand over"
+                stayed[plan.stays[one]] = detached(result)
     channel.finish()

@@ -1,8 +1,9 @@
 """One stage's chunks of the model under a schedule: a forward keeps its graph until its backward is asked for."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -11,10 +12,11 @@ from mindspore import Tensor, nn
 from parallel_core.batch.rules import BatchRules
 from parallel_core.numerics.averaging import Averaging, Weight
 from parallel_core.schedules import Backward, Forward, WeightGrad
-from parallel_core.schedules.actions import Compute
+from parallel_core.schedules.actions import Compute, Ordered, Pair
 from pynative.parameter import as_type
 from pynative.tape import autograd
 from pynative.tape.layer_events import LayerEvents, Uses
+from pynative.tape.turns import Computation, Turns
 
 
 @dataclass(frozen=True)
@@ -74,11 +76,18 @@ class Stage:
         averaging: where backward passes start.
         is_last: whether the last chunk gives the loss.
         enter: called with micro-batch and chunk before anything of theirs is computed (they become the StepPosition).
+        delays_weight_gradients: beside a forward, a backward computes them while tokens travel to other experts.
     """
 
     def __init__(
-        self, model: nn.CellList, averaging: Averaging, is_last: bool, enter: Callable[[int, int], None]
+        self,
+        model: nn.CellList,
+        averaging: Averaging,
+        is_last: bool,
+        enter: Callable[[int, int], None],
+        delays_weight_gradients: bool = False,
     ) -> None:
+        self.delays_weight_gradients = delays_weight_gradients
         self.model, self.averaging, self.enter = model, averaging, enter
         self.loss_chunk = len(model) - 1 if is_last else None
         self._events = [LayerEvents.of(chunk) for chunk in model]
@@ -102,11 +111,38 @@ class Stage:
         self._pending: dict[tuple[int, int], _Pending] = {}
         self._deferred: dict[tuple[int, int], autograd.DeferredGradients] = {}
 
-    def compute(self, action: Compute, received: Tensor | None) -> Tensor | None:
-        """Carry out an action with the tensor that another stage sent for it."""
+    def compute(self, entry: Ordered, received: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+        """Carry out a computation, or two side by side, each with the tensor that another stage sent for it."""
+        if isinstance(entry, Pair):
+            return self._side_by_side(entry, *received)
+        self._enter(entry)
+        return (self._run(entry, *received),)
+
+    def _enter(self, action: Compute) -> None:
         self.enter(action.micro_batch, action.chunk)
         self._events[action.chunk].is_last_micro_batch = action in self._completing
+
+    def _run(self, action: Compute, received: Tensor | None) -> Tensor | None:
         return self._do[type(action)](action.micro_batch, action.chunk, received)
+
+    def _side_by_side(
+        self, pair: Pair, hidden_states: Tensor | None, gradient: Tensor | None
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """The backward begins: its first message leaves early."""
+        put_off = autograd.DeferredGradients()
+
+        def backward() -> Tensor | None:
+            delay = autograd.deferred_weight_gradients(put_off) if self.delays_weight_gradients else nullcontext()
+            with delay:
+                result = self._run(pair.backward, gradient)
+            put_off.run()
+            return result
+
+        gradient, hidden_states = Turns(
+            Computation(backward, partial(self._enter, pair.backward), put_off.run),
+            Computation(partial(self._run, pair.forward, hidden_states), partial(self._enter, pair.forward)),
+        ).run()
+        return hidden_states, gradient
 
     def _forward(self, micro_batch: int, chunk: int, hidden_states: Tensor | None) -> Tensor:
         """hidden_states [s, b, h] of the chunk before (the first has None) -> those for the one after, or the loss."""

@@ -65,7 +65,8 @@ class PipelineStep:
             average_in_collective=config.training_config.gradient.average_in_collective,
         )
         is_last = parallel_state.is_pipeline_last_stage(ignore_virtual=True)
-        self.stage = Stage(model, self.averaging, is_last, self._enter)
+        delays = config.moe_config.delay_wgrad_compute
+        self.stage = Stage(model, self.averaging, is_last, self._enter, delays)
         self.channel = pipeline_channel(config)
         self._figures = figures_of(config.model_config)
         self._config, self.micro_batches = config, config.dataset_config.micro_batch_num

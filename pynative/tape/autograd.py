@@ -16,11 +16,13 @@ gradient on first and compute the weights' when there is nothing else to do (Qi 
 Parallelism", 2023).
 """
 
+from __future__ import annotations
+
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from mindspore import Parameter, Tensor, ops
@@ -91,6 +93,27 @@ def recording(enabled: bool = True) -> Iterator[None]:
         yield
     finally:
         _pynative_executor.set_grad_flag(before)
+
+
+class Switches(NamedTuple):
+    """Settings of the process that hold within a block: of two computations that take turns, each has its own."""
+
+    records: bool
+    is_enabled: bool
+    deferred: DeferredGradients | None
+
+
+def switches() -> Switches:
+    """As they stand."""
+    return Switches(_pynative_executor.grad_flag(), _pynative_executor.enable_grad(), _deferred)
+
+
+def set_switches(to: Switches) -> None:
+    """As they stood."""
+    global _deferred
+    _pynative_executor.set_grad_flag(to.records)
+    _pynative_executor.set_enable_grad(to.is_enabled)
+    _deferred = to.deferred
 
 
 def no_grad() -> AbstractContextManager[None]:
@@ -198,10 +221,11 @@ _deferred: DeferredGradients | None = None
 
 
 @contextmanager
-def deferred_weight_gradients() -> Iterator[DeferredGradients]:
-    """Within the block, what operators add to buffered parameters is put off until `run` of what the block is given."""
+def deferred_weight_gradients(queue: DeferredGradients | None = None) -> Iterator[DeferredGradients]:
+    """Within the block, what operators add to buffered parameters is put off until `run` of what the block is given:
+    `queue`, or a new one."""
     global _deferred
-    before, _deferred = _deferred, DeferredGradients()
+    before, _deferred = _deferred, DeferredGradients() if queue is None else queue
     try:
         yield _deferred
     finally:

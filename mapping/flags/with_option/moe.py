@@ -31,6 +31,7 @@ ACTING = Acting(
     },
     (
         same("--moe-intermediate-size", "moe_ffn_hidden_size"),
+        same("--moe-fb-overlap", "overlap_moe_expert_parallel_comm"),
         value(
             "--moe-model-type=str{megatron_moe,deepspeed_moe}:megatron_moe",
             "moe_expert_capacity_factor",

@@ -7,7 +7,7 @@ FLAGS = group(
     ignored(
         "only the order of work and communication changes, not the result",
         """
-        --delay-wgrad-compute --use-ring-exchange-p2p
+        --use-ring-exchange-p2p
         --defer-embedding-wgrad-compute --wgrad-deferral-limit=int:0
         --overlap-p2p-communication-warmup-flush>overlap_p2p_comm_warmup_flush --high-priority-a2a-comm-stream
         --no-clone-scatter-output-in-embedding|--disable-clone-scatter-output-in-embedding=off --train-sync-interval=int

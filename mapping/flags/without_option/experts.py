@@ -27,10 +27,10 @@ FLAGS = group(
     ignored(
         "only the order of work and communication changes, not the result",
         """
-        --overlap-moe-expert-parallel-comm --overlap-dispatch-backward-with-experts-wgrad
+        --overlap-dispatch-backward-with-experts-wgrad
         --moe-permute-fusion-into-hybridep --use-pipe-experts --pipe-experts-multi-data=int:1
         --pipe-experts-multi-stream --moe-permutation-async-comm --moe-alltoall-overlap-comm
-        --moe-allgather-overlap-comm --moe-fb-overlap --moe-zerc --enable-token-rearrange-opt
+        --moe-allgather-overlap-comm --moe-zerc --enable-token-rearrange-opt
         """,
     ),
     ignored(

@@ -8,6 +8,7 @@ from parallel_core.config.parallel import ParallelConfig
 from parallel_core.config.sections import Sections
 from parallel_core.findings import Finding, Setting
 from parallel_core.partition import chunk_counts, is_nested, offset_rows, stage_budgets
+from parallel_core.schedules.generators import COMBINED
 from parallel_core.schedules.limits import Asked, refusals
 
 
@@ -43,6 +44,14 @@ def schedule_fits(config: Sections) -> Iterator[Finding]:
         if first := next(found, None):
             yield first
             return
+
+
+def pairs_are_possible(config: Sections) -> Iterator[Finding]:
+    """A layer that is computed again, fetched or put away as a whole is in one state at a time."""
+    parallel = config.parallel_config
+    if parallel.pipeline_schedule == COMBINED and config.against_pairs:
+        schedule = Setting("--pipeline-schedule", COMBINED)
+        yield schedule.breaks(f"does not go with {config.against_pairs}", "leave one out")
 
 
 _DIVIDED = ("decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers")

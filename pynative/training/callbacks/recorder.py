@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from parallel_core.schedules.actions import Backward, Forward, WeightGrad
+from parallel_core.schedules.actions import Backward, Compute, Forward, Pair, WeightGrad
 from parallel_core.trace import PIPELINE, Kind, Span
 from pynative import parallel_state
 from pynative.collectives.trace import Count
@@ -16,6 +16,7 @@ KINDS = {
     "forward-compute": Kind.FORWARD,
     "backward-compute": Kind.BACKWARD,
     "weight-gradients-compute": Kind.WEIGHT_GRADIENTS,
+    "forward-and-backward-compute": Kind.PAIR,
     "forward-recv": Kind.WAITING,
     "backward-recv": Kind.WAITING,
     "loss-reduce": Kind.OTHER,
@@ -73,9 +74,15 @@ def _of_timers(timed: list[Timed], rank: int) -> Iterator[Span]:
 
 def _name(part: Timed) -> str:
     action = part.about
+    if isinstance(action, Pair):
+        return f"forward {_place(action.forward)}, backward {_place(action.backward)}"
     if isinstance(action, Forward | Backward | WeightGrad):
-        return f"{part.name.removesuffix('-compute')} {action.micro_batch}.{action.chunk}"
+        return f"{part.name.removesuffix('-compute')} {_place(action)}"
     return part.name
+
+
+def _place(action: Compute) -> str:
+    return f"{action.micro_batch}.{action.chunk}"
 
 
 def _of_messages(counts: dict[tuple[str, str], Count], rank: int) -> Iterator[Span]:

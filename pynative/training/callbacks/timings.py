@@ -20,6 +20,7 @@ NAMES = (
     "forward-compute",
     "backward-compute",
     "weight-gradients-compute",
+    "forward-and-backward-compute",
     "forward-recv",
     "backward-recv",
 )

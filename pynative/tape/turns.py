@@ -1,0 +1,114 @@
+"""Two computations that take turns: while a message of one travels, the other goes on.
+
+Megatron's combined 1F1B lists the parts of a layer by hand. Here a part ends where a computation calls `give_way`,
+after it has posted a message and before it waits for it: the other one runs until it does the same. One runs at a time,
+so the order of all operators, and of all messages, follows from the two computations alone and is the same on all ranks
+that run the same two.
+
+Each has a stack of its own, a thread's; on the tape, whose switches are the process's, they alternate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from threading import Semaphore, Thread
+from typing import Any
+
+from pynative.tape import autograd
+
+_turns: Turns | None = None
+
+
+def give_way() -> None:
+    """Let the other computation go on, if there is one: what was posted before travels meanwhile."""
+    if _turns is not None:
+        _turns.pass_on()
+
+
+@dataclass
+class Computation:
+    """One of the two."""
+
+    run: Callable[[], Any]
+    resume: Callable[[], None]
+    """Called when its turn begins: where the process stands is the same as before."""
+    before_giving_way: Callable[[], None] = lambda: None
+    """What it has to do itself while its message travels."""
+
+
+class _Ended(BaseException):
+    """Raised where a computation waits whose other one failed: nobody catches it but the thread."""
+
+
+class Turns:
+    """Whose turn it is. The first computation runs in the caller's thread, the second in one of its own."""
+
+    def __init__(self, first: Computation, second: Computation) -> None:
+        self._pair = (first, second)
+        self._batons = (Semaphore(0), Semaphore(0))
+        self._running = 0
+        self._over = [False, False]
+        self._failed: BaseException | None = None
+        self._result: Any = None
+
+    def pass_on(self) -> None:
+        """Let the other one run until it gives way or is over; then go on where this one stood."""
+        own, other = self._running, 1 - self._running
+        self._pair[own].before_giving_way()
+        if self._over[other]:
+            return
+        switches = autograd.switches()
+        self._hand_over(other)
+        self._batons[own].acquire()
+        self._running = own
+        autograd.set_switches(switches)
+        self._raise_failure(own)
+        self._pair[own].resume()
+
+    def _hand_over(self, to: int) -> None:
+        self._batons[to].release()
+
+    def _raise_failure(self, own: int) -> None:
+        if self._failed is not None:
+            raise _Ended if own else self._failed
+
+    def run(self) -> tuple[Any, Any]:
+        """Both to their ends: their results. Raises what either raised."""
+        global _turns
+        switches, (first, _) = autograd.switches(), self._pair
+        thread = Thread(target=self._run_second, args=(switches,), name="second of two computations")
+        _turns = self
+        thread.start()
+        try:
+            first.resume()
+            result = first.run()
+        except BaseException as error:
+            self._failed = error
+            raise
+        finally:
+            self._over[0] = True
+            if not self._over[1]:
+                self._hand_over(1)
+            thread.join()
+            _turns = None
+            autograd.set_switches(switches)
+        self._raise_failure(0)
+        return result, self._result
+
+    def _run_second(self, switches: autograd.Switches) -> None:
+        _, second = self._pair
+        self._batons[1].acquire()
+        self._running = 1
+        try:
+            self._raise_failure(1)
+            autograd.set_switches(switches)
+            second.resume()
+            self._result = second.run()
+        except _Ended:
+            pass
+        except BaseException as error:  # whatever it is, the first one raises it
+            self._failed = error
+        self._over[1] = True
+        if not self._over[0]:
+            self._hand_over(0)

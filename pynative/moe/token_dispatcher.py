@@ -173,7 +173,7 @@ class MoETokenDispatcher(ABC):
         rows = self._padded_rows(len(experts), routing.capacity)
         plan = self.routes(self.slots.of(experts), rows, tuple(hidden.shape))
         with no_grad():
-            arriving = plan.tokens.start(hidden)
+            arriving = plan.tokens.start(hidden), plan.choices.start(probs)
         return partial(_dispatched, hidden, probs, plan, arriving)
 
     def _own_part(self, hidden: Tensor, routing: Routing) -> tuple[Tensor, Tensor, Array]:
@@ -239,12 +239,13 @@ class Planned(NamedTuple):
     """int64 [m]: rows for each of this rank's experts."""
 
 
-def _dispatched(hidden: Tensor, probs: Tensor, plan: Planned, arriving: Handle) -> Dispatched:
-    """The rows that came: recorded, with the way back as their backward. Probabilities are few: nobody gives way."""
+def _dispatched(hidden: Tensor, probs: Tensor, plan: Planned, arriving: tuple[Handle, Handle]) -> Dispatched:
+    """The rows that came: recorded, with the way back as their backward."""
     give_way()
-    rows = Moved.apply(hidden, lambda _: arriving.wait(), plan.tokens.back)
-    choices = plan.choices
-    weights = Moved.apply(probs, lambda x: choices.start(x).wait(), lambda dy: choices.start_back(dy).wait())
+    rows, weights = (
+        Moved.apply(x, lambda _, handle=handle: handle.wait(), route.back)
+        for x, handle, route in zip((hidden, probs), arriving, (plan.tokens, plan.choices), strict=True)
+    )
     return Dispatched(rows, weights, plan.counts, plan.tokens)
 
 
@@ -275,7 +276,7 @@ class MoEAlltoAllTokenDispatcher(MoETokenDispatcher):
         """What the ranks send to each other's experts: counts [n, m] to each -> [n, m] from each."""
         if self.group.size == 1:
             return counts
-        told = self.group.all_to_all(Tensor.from_numpy(counts.astype(np.int32)))
+        told = _arrived(self.group.all_to_all(Tensor.from_numpy(counts.astype(np.int32)), async_op=True))
         return told.asnumpy().astype(np.int64)
 
 

@@ -12,6 +12,7 @@ WHOLE = "--recompute-granularity full --recompute-method uniform --recompute-num
 
 EXPERTS = "--num-experts 4 --moe-expert-capacity-factor 2"
 NO_LOSS = "--num-experts 4 --moe-router-load-balancing-type"
+EP2 = "--num-experts 4 --expert-model-parallel-size 2"
 SIGMOID = "--moe-router-score-function sigmoid"
 SPARSE = "--multi-latent-attention --kv-lora-rank 8 --enable-dsa-indexer"
 BIASED = f"{EXPERTS} --moe-router-score-function sigmoid --moe-router-enable-expert-bias"
@@ -134,6 +135,15 @@ IDLE = [
             "--moe-shared-expert-intermediate-size",
         )
         for flag in ("--moe-shared-expert-gate", "--moe-shared-expert-overlap")
+    ),
+    ("--delay-wgrad-compute", EP2, f"{EP2} --overlap-moe-expert-parallel-comm", "--overlap-moe-expert-parallel-comm"),
+    *(
+        ("--overlap-moe-expert-parallel-comm", beside, EP2, reason)
+        for beside, reason in (
+            ("--num-experts 4", "--expert-model-parallel-size 2"),
+            (f"{EP2} {WHOLE}", "computed again"),
+            (f"{EP2} --pipeline-schedule gpipe", "--pipeline-schedule"),
+        )
     ),
     ("--enable-gmm-safe-tokens", "--num-experts 4", "--num-experts 4 --moe-grouped-gemm", "--moe-grouped-gemm"),
     (

@@ -16,6 +16,7 @@ READ = reads()
 DERIVED_FROM = {
     "model_config.group_query_attention": "model_config.num_query_groups",
     "model_config.make_vocab_size_divisible_by": "model_config.vocab_size",
+    "moe_config.overlap_moe_expert_parallel_comm": "parallel_config.pipeline_schedule",
 }
 """Field that only others are derived from -> one of those, which is read."""
 

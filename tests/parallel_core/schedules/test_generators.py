@@ -8,10 +8,12 @@ from parallel_core.schedules import (
     Backward,
     Exchange,
     Forward,
+    Pair,
     Placement,
     Transfer,
     WeightGrad,
     check,
+    combined_1f1b,
     communicate,
     forward_only,
     interleaved,
@@ -47,6 +49,21 @@ def test_every_size_of_interleaving_is_right_and_frugal(stages, chunks):
         kept = check(communicate(interleaved(stages, micro_batches, chunks), placement), micro_batches, placement)
         warm_up = [2 * (stages - 1 - stage) + (chunks - 1) * stages for stage in range(stages)]
         assert kept == [min(before + 1, micro_batches * chunks) for before in warm_up], micro_batches
+
+
+@pytest.mark.parametrize("chunks", CHUNKS)
+@pytest.mark.parametrize("stages", STAGES)
+def test_every_size_of_combined_1f1b_is_right_and_keeps_one_more(stages, chunks):
+    """A forward beside a backward needs both inputs before either runs; each stage keeps one activation more than
+    interleaved 1F1B. In the steady state nothing is alone."""
+    for micro_batches in MICRO_BATCHES if chunks == 1 else range(stages, 33, stages):
+        placement, own = Placement(stages, chunks), micro_batches * chunks
+        entries = combined_1f1b(stages, micro_batches, chunks)
+        kept = check(communicate(entries, placement), micro_batches, placement)
+        warm_up = [min(2 * (stages - 1 - stage) + (chunks - 1) * stages + 1, own) for stage in range(stages)]
+        assert kept == [min(before + 1, own) for before in warm_up], micro_batches
+        pairs = [sum(isinstance(entry, Pair) for entry in stage) for stage in entries]
+        assert pairs == [own - before for before in warm_up]
 
 
 @pytest.mark.parametrize("stages", range(2, 9))

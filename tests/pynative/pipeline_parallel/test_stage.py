@@ -50,13 +50,13 @@ def hidden_states(value: float) -> Tensor:
 def test_what_was_sent_is_not_kept_for_the_backward():
     """Only the input is, which the layers need: with p micro-batches in flight the outputs would be p more."""
     middle = stage(is_last=False)
-    sent = [middle.compute(Forward(m), hidden_states(m)) for m in range(2)]
+    sent = [middle.compute(Forward(m), [hidden_states(m)])[0] for m in range(2)]
     left = [weakref.ref(output) for output in sent]
     assert sent[1].asnumpy().flat[0] == 2.0
     del sent
     gc.collect()
     assert [output() for output in left] == [None, None]
-    gradients = [middle.compute(Backward(m), hidden_states(m + 5)).asnumpy().flat[0] for m in (1, 0)]
+    gradients = [middle.compute(Backward(m), [hidden_states(m + 5)])[0].asnumpy().flat[0] for m in (1, 0)]
     assert gradients == [12.0, 10.0]
 
 
@@ -65,8 +65,8 @@ def test_losses_are_read_at_the_end_of_the_step(monkeypatch):
     last, read, asnumpy = stage(is_last=True), [], Tensor.asnumpy
     monkeypatch.setattr(Tensor, "asnumpy", lambda tensor: read.append(id(tensor)) or asnumpy(tensor))
     for micro_batch in range(2):
-        last.compute(Forward(micro_batch), hidden_states(micro_batch + 1.0))
-        last.compute(Backward(micro_batch), None)
+        last.compute(Forward(micro_batch), [hidden_states(micro_batch + 1.0)])
+        last.compute(Backward(micro_batch), [None])
     losses = [id(loss.loss) for loss in last.losses]
     assert len(losses) == 2 and not set(losses) & set(read)
     assert [loss.read() for loss in last.losses] == [(12.0, 1.0, 1.0), (24.0, 1.0, 1.0)]
@@ -77,8 +77,10 @@ def test_nothing_is_kept_after_the_backward():
     last = stage(is_last=True)
     received = hidden_states(1.0)
     left = weakref.ref(received)
-    last.compute(Forward(0), received)
-    assert last.compute(Backward(0), None).asnumpy().flat[0] == pytest.approx(2.0 / 2)  # averaged over micro-batches
+    last.compute(Forward(0), [received])
+    assert last.compute(Backward(0), [None])[0].asnumpy().flat[0] == pytest.approx(
+        2.0 / 2
+    )  # averaged over micro-batches
     del received
     last.model[0].set_input_tensor(None)
     gc.collect()

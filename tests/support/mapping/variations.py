@@ -115,6 +115,9 @@ COMPANY = {
     "--multi-head-latent-attention": "--kv-lora-rank 8",
     "--moe-router-group-score-topk": "--num-experts 4 --moe-router-num-groups 2 --moe-router-group-topk 1",
     "--moe-router-group-topk": "--num-experts 4 --moe-router-num-groups 4",
+    **dict.fromkeys(
+        ("--overlap-moe-expert-parallel-comm", "--moe-fb-overlap"), "--num-experts 4 --expert-model-parallel-size 2"
+    ),
     "--moe-tp-extend-ep": "--num-experts 4 --tensor-model-parallel-size 2 --sequence-parallel",
     "--n-shared-experts": "--num-experts 4 --moe-ffn-hidden-size 64",
     "--num-layers-per-virtual-pipeline-stage": "--pipeline-model-parallel-size 2",

@@ -1,0 +1,72 @@
+"""Two computations that take turns: the order is theirs, and what one raises ends both."""
+
+import threading
+
+import pytest
+
+from pynative.tape import autograd
+from pynative.tape.turns import Computation, Turns, give_way
+
+
+def steps(name: str, count: int, seen: list[str]):
+    def run():
+        for step in range(count):
+            seen.append(f"{name}{step}")
+            give_way()
+        return name
+
+    return Computation(run, lambda: None)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "order"),
+    [(3, 3, "a0 b0 a1 b1 a2 b2"), (1, 3, "a0 b0 b1 b2"), (3, 1, "a0 b0 a1 a2"), (0, 2, "b0 b1")],
+)
+def test_they_alternate_until_one_is_over(first, second, order):
+    seen: list[str] = []
+    assert Turns(steps("a", first, seen), steps("b", second, seen)).run() == ("a", "b")
+    assert " ".join(seen) == order
+
+
+def test_each_has_its_own_switches_and_is_told_when_it_resumes():
+    """Whether the tape records, and where weight gradients go that are put off."""
+    seen, queue = [], autograd.DeferredGradients()
+
+    def first():
+        with autograd.recording(True), autograd.deferred_weight_gradients(queue):
+            give_way()
+            seen.append((autograd.switches().records, autograd.deferred() is queue))
+
+    def second():
+        with autograd.recording(False):
+            give_way()
+            seen.append((autograd.switches().records, autograd.deferred()))
+
+    resumed: list[str] = []
+    before = autograd.switches()
+    pair = Turns(
+        Computation(first, lambda: resumed.append("a"), lambda: resumed.append("posted")),
+        Computation(second, lambda: resumed.append("b")),
+    )
+    pair.run()
+    assert seen == [(True, True), (False, None)]
+    assert resumed == ["a", "posted", "b", "a", "b"]
+    assert autograd.switches() == before
+
+
+@pytest.mark.parametrize("which", [0, 1])
+@pytest.mark.parametrize("after", [0, 1, 2])
+def test_an_error_of_either_ends_both(which, after):
+    """No thread is left, the error arrives whole, and later messages find nobody to give way to."""
+
+    def failing():
+        for _ in range(after):
+            give_way()
+        raise ValueError("a rank is gone")
+
+    computations = [steps("other", 3, []), Computation(failing, lambda: None)]
+    pair = computations if which else computations[::-1]
+    with pytest.raises(ValueError, match="a rank is gone"):
+        Turns(*pair).run()
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("second of two")]
+    give_way()

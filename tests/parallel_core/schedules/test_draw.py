@@ -63,6 +63,7 @@ def test_the_page_shows_every_schedule():
         "interleaved",
         "zb-h1",
         "zb-v",
+        "combined-1f1b",
     ]
 
 

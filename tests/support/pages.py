@@ -196,14 +196,14 @@ KINDS: list[tuple[str, Callable[[str], None]]] = [
     (r"python -m mapping convert .*", converted),
     (r"python -m mapping launch ", launched),
     (r"python -m mapping report .*--watch", parsed),
-    (r"python -m mapping plan --calibrate", parsed),
+    (r"python -m mapping plan --calibrate", is_there),
     (r"python -m mapping explain --doc", is_there),
     (r"python -m (mapping|parallel_core\.\w+) ", in_process),
-    (r"python (benchmarks|examples)/", parsed),
+    (r"python (-m benchmarks\.megatron|benchmarks/|examples/)", parsed),
     (r"([A-Z_]+=\S* )*bash examples/gpt/\w+\.sh", example),
     (r"msrun ", of_msrun),
     (r"(\S+/)?pip install ", installed),
-    (r"python -m pytest|ruff|git |tensorboard |mkdocs |python -m venv|source ", is_there),
+    (r"python -m pytest|python docs/|ruff|git |tensorboard |mkdocs |python -m venv|source ", is_there),
 ]
 """How a command begins -> how it is tried; the first that fits."""
 

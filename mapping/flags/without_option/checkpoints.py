@@ -18,10 +18,16 @@ FLAGS = group(
         --dist-ckpt-optim-fully-reshardable --distrib-optim-fully-reshardable-mem-efficient --verify-integrity
         --use-dist-ckpt>use_dist_ckpt_deprecated --dist-ckpt-format>dist_ckpt_format_deprecated=str
         --dist-ckpt-workers=int:1 --ckpt-fully-parallel-save>ckpt_fully_parallel_save_deprecated
-        --ckpt-drop-redundant-extra-state --object-storage-cache-path=str --enable-msc
-        --disable-msc>disable_msc_deprecated --disable-ckpt-fully-parallel-save=off --s3-cache-path=str --mmap-warmup
-        --mg-save-dir=str --hf-cfg-dir=str
+        --ckpt-drop-redundant-extra-state --disable-ckpt-fully-parallel-save=off
         """,
+    ),
+    ignored(
+        "data and checkpoints are files that the hosts see; nothing is read from object storage",
+        "--object-storage-cache-path=str --enable-msc --disable-msc>disable_msc_deprecated --s3-cache-path=str",
+    ),
+    ignored(
+        "training converts no checkpoint; python -m mapping convert does it before or after",
+        "--mg-save-dir=str --hf-cfg-dir=str",
     ),
     ignored(
         "--async-save copies and writes in a thread of the lowest priority, in host memory that is made ready while "

@@ -39,28 +39,50 @@ FLAGS = group(
         Flag("--wrap-with-ddp", None, True, dest="wrap_with_ddp"),
     ),
     ignored("--ddp-bucket-size says how large buckets are, which changes no result", "--ddp-num-buckets=int"),
-    ignored("it tunes messages of a library of another device", "--ddp-pad-buckets-for-high-nccl-busbw"),
     ignored(
-        "it tunes a library of another device",
+        "it tunes NCCL, a library of other devices",
         """
-        --pipeline-model-parallel-comm-backend=str{nccl,ucc} --nccl-communicator-config-path=str
-        --disable-gloo-process-groups>use_gloo_process_groups=off --use-sharp --sharp-enabled-group=str{dp,dp_replica}
-        --distributed-timeout-seconds-after-init=int --flight-recorder-dump-path=str
+        --ddp-pad-buckets-for-high-nccl-busbw --nccl-communicator-config-path=str --use-sharp
+        --sharp-enabled-group=str{dp,dp_replica} --use-nccl-ub>nccl_ub --disable-symmetric-registration
+        """,
+    ),
+    ignored(
+        "there are no groups of Gloo here",
+        "--disable-gloo-process-groups>use_gloo_process_groups=off --disable-gloo-group",
+    ),
+    ignored(
+        "HCCL takes its buffers and modes from its own environment variables, such as HCCL_BUFFSIZE, in MB",
+        """
+        --hccl-slice-size=int:10485760 --hccl-group-buffer=str --hccl-group-buffer-adaptive
+        --hccl-ep-group-buffer-adaptive-factor=float:-1.0 --hccl-op-mode=str
+        """,
+    ),
+    ignored(
+        "--distributed-timeout-minutes holds for the whole run",
+        "--distributed-timeout-seconds-after-init=int",
+    ),
+    ignored(
+        "PyTorch's flight recorder is not here; ranks whose collectives differ, or that do not answer, are named",
+        """
+        --flight-recorder-dump-path=str
         --flight-recorder-trace-buffer-size=int:2000
         --no-flight-recorder-dump-on-timeout|--disable-flight-recorder-dump-on-timeout=off
         --flight-recorder-include-stack-trace
         --no-flight-recorder-include-only-active|--disable-flight-recorder-include-only-active=off
-        --no-flight-recorder-extra-dump-on-exec|--disable-flight-recorder-extra-dump-on-exec=off --use-nccl-ub>nccl_ub
-        --disable-symmetric-registration --disable-gloo-group --hccl-slice-size=int:10485760 --hccl-group-buffer=str
-        --hccl-group-buffer-adaptive --hccl-ep-group-buffer-adaptive-factor=float:-1.0 --hccl-op-mode=str
+        --no-flight-recorder-extra-dump-on-exec|--disable-flight-recorder-extra-dump-on-exec=off
         """,
     ),
     ignored(
         "the launcher's environment says it",
         """
-        --local-rank=int:0 --local_rank=int --DDP-impl=str{local,torch}:local --node-rank=int:0
-        --master-addr=str:127.0.0.1 --master-port=int:29500
+        --local-rank=int:0 --local_rank=int --node-rank=int:0 --master-addr=str:127.0.0.1 --master-port=int:29500
         """,
     ),
-    ignored("--collectives says which library moves the data", "--distributed-backend=str{nccl,gloo,hccl,mccl}:nccl"),
+    ignored("there is one implementation of data parallelism", "--DDP-impl=str{local,torch}:local"),
+    ignored(
+        "--collectives says which library moves the data",
+        """
+        --distributed-backend=str{nccl,gloo,hccl,mccl}:nccl --pipeline-model-parallel-comm-backend=str{nccl,ucc}
+        """,
+    ),
 )

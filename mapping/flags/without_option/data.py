@@ -13,8 +13,8 @@ FLAGS = group(
         "--no-save-tokenizer-assets|--disable-save-tokenizer-assets=off",
     ),
     ignored(
-        "checkpoints are written and read in this package's own way, checked on reading",
-        "--dataloader-fast-cache-load --dataloader-defer-npy-index-mmap",
+        "token files and indices are mapped into memory when they are opened; only the time of reading changes",
+        "--dataloader-fast-cache-load --dataloader-defer-npy-index-mmap --mmap-warmup",
     ),
     refused(
         "a tokenizer is what its files and --tokenizer-type say; change them instead",

@@ -13,7 +13,6 @@ FLAGS = group(
         --te-gmm-mode=str{performance,compatible}:compatible --use-tutel
         """,
     ),
-    ignored("there are no CUDA graphs here", "--moe-ncclep-zero-copy --moe-ncclep-static-shape"),
     ignored(
         "only memory and speed change",
         """
@@ -34,9 +33,10 @@ FLAGS = group(
         """,
     ),
     ignored(
-        "it tunes a library of another device",
+        "--moe-token-dispatcher-type says how tokens travel; this is a library of other devices for it",
         """
-        --moe-enable-deepep --moe-flex-dispatcher-backend=str{deepep,hybridep,ncclep}:deepep
+        --moe-ncclep-zero-copy --moe-ncclep-static-shape --moe-enable-deepep
+        --moe-flex-dispatcher-backend=str{deepep,hybridep,ncclep}:deepep
         --moe-hybridep-pad-uneven-dispatch-inputs --moe-flex-dispatcher-num-sms=int --moe-deepep-num-sms=int
         --moe-hybridep-num-sms=int --moe-hybridep-num-blocks-permute=int --moe-hybridep-num-blocks-unpermute=int
         --moe-hybridep-num-sms-preprocessing=int:108

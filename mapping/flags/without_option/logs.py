@@ -5,26 +5,38 @@ from mapping.flags.flag import group, ignored
 FLAGS = group(
     "Logging: logs, timers, profiles of other frameworks",
     ignored(
-        "there is no such logging back end, or nothing to switch",
+        "there is no PyTorch profiler and no CUDA here; --profile and --trace record a step",
         """
         --use-pytorch-profiler --pytorch-profiler-collect-shapes --pytorch-profiler-collect-callstack
-        --pytorch-profiler-collect-chakra --memory-snapshot-path=str:snapshot.pickle --record-shapes --nvtx-ranges
-        --log-device-memory-used --log-max-attention-logit --log-energy --otel-enabled
-        --otel-service-name=str --otel-span-groups=str --log-straggler --straggler-ctrlr-port=int:65535
-        --straggler-minmax-count=int:1 --disable-straggler-on-startup
-        --no-one-logger>enable_one_logger=off --one-logger-project=str:megatron-lm --one-logger-run-name=str
-        --one-logger-async --app-tag-run-name=str --app-tag-run-version=str:0.0.0 --enable-one-logger
-        --one-logger-entity=str:hwinf_dcm --op-cal-tflops --use-wandb --profile-export-type=str{text,db}:text
-        --verbosity=str:INFO
+        --pytorch-profiler-collect-chakra --memory-snapshot-path=str:snapshot.pickle --record-memory-history
+        --record-shapes --nvtx-ranges
         """,
     ),
     ignored(
-        "it drives Python's garbage collector or the host only",
+        "curves go to TensorBoard, W&B, MLflow and SwanLab; there is no such logging back end here",
+        """
+        --otel-enabled --otel-service-name=str --otel-span-groups=str
+        --no-one-logger>enable_one_logger=off --one-logger-project=str:megatron-lm --one-logger-run-name=str
+        --one-logger-async --app-tag-run-name=str --app-tag-run-version=str:0.0.0 --enable-one-logger
+        --one-logger-entity=str:hwinf_dcm
+        """,
+    ),
+    ignored(
+        "this figure is not measured; the log has memory, TFLOP/s and MFU, and --trace shows slow ranks",
+        """
+        --log-device-memory-used --log-max-attention-logit --log-energy --log-straggler
+        --straggler-ctrlr-port=int:65535 --straggler-minmax-count=int:1 --disable-straggler-on-startup --op-cal-tflops
+        """,
+    ),
+    ignored("--wandb-project alone switches W&B on", "--use-wandb"),
+    ignored("MindSpore's profiler writes its own files", "--profile-export-type=str{text,db}:text"),
+    ignored(
+        "Python's own garbage collection stays on; when it runs changes no result",
         "--manual-gc --manual-gc-interval=int:0 --no-manual-gc-eval|--disable-manual-gc-eval=off",
     ),
     ignored(
         "it is always written",
         "--log-batch-size-to-tensorboard --no-log-learnig-rate-to-tensorboard>log_learning_rate_to_tensorboard=off",
     ),
-    ignored("there is one level of detail", "--logging-level=int"),
+    ignored("there is one level of detail", "--logging-level=int --verbosity=str:INFO"),
 )

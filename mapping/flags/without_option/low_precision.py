@@ -7,7 +7,7 @@ _FINER = "computed in the type of --bf16 or --fp16, else in float32, all of whic
 FLAGS = group(
     "Low precision: 8-bit and 4-bit types, types of optimizer states",
     ignored(
-        "checkpoints are written and read in this package's own way, checked on reading",
+        "a checkpoint's 8-bit weights are widened tensor by tensor when they are read",
         "--no-stream-ckpt-dequant|--disable-stream-ckpt-dequant=off",
     ),
     ignored(

@@ -13,7 +13,7 @@ FLAGS = group(
         "only memory and speed change",
         """
         --ep-overlap-early-attn-memory-release --gtp-remat-opt-in-modules=str+:[]
-        --mlp-chunks-for-training=int:1 --record-memory-history --empty-unused-memory-level=int{0,1,2}:0
+        --mlp-chunks-for-training=int:1 --empty-unused-memory-level=int{0,1,2}:0
         --overlap-cpu-optimizer-d2h-h2d --no-pin-cpu-grads=off --no-pin-cpu-params=off
         --gtp-remat-reduce-scatter-with-fp32-accumulation --gtp-remat-nccl-ub --checkpoint-num-layers=int:1
         --param-and-grad-buffer-pad=int --attention-mask-on-cpu

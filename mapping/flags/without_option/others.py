@@ -11,11 +11,17 @@ FLAGS = group(
     ),
     ignored("only models of sentence pairs read it", "--short-seq-prob=float:0.1"),
     ignored(
-        "there is nothing to switch: it holds always",
-        """
-        --num-dataset-builder-threads=int:1 --mid-level-dataset-surplus=float:0.005 --enable-experimental
-        --kv-head-repeat-before-uly-alltoall --rmsnorm-weight-in-fp32 --init-norm-weight-in-fp32
-        """,
+        "indices of data sets are built by one thread, for as many samples as the run takes",
+        "--num-dataset-builder-threads=int:1 --mid-level-dataset-surplus=float:0.005",
+    ),
+    ignored("there is nothing that only this flag allows", "--enable-experimental"),
+    ignored(
+        "keys and values are repeated for Ulysses wherever there are fewer groups than ranks",
+        "--kv-head-repeat-before-uly-alltoall",
+    ),
+    ignored(
+        "a norm computes in float32; its weight has the model's type, of which the optimizer updates a float32 copy",
+        "--rmsnorm-weight-in-fp32 --init-norm-weight-in-fp32",
     ),
     ignored(
         "scaling is off unless --apply-query-key-layer-scaling is given",

@@ -5,7 +5,8 @@ Within a chunk of C tokens let t be the running sum of log decays. Then with L =
     rows = r (v - exp(t) k S)    new = (I + tril(r L k k^T, -1))^-1 rows    (without delta: new = r v)
     out = exp(t) q S + (L q k^T) new    S <- exp(t_C) S + (exp(t_C - t) k)^T new
 
-which is the WY form of Yang et al. (2024), section 3.3, with the state multiplied before the inverse.
+which is the WY form of Yang et al. (2024), section 3.3, with the state multiplied before the inverse. Value heads lie
+beside each other, in the state too, [d, r, e]: a product with queries or keys, which they share, is one for all heads.
 m chunks; C tokens of each, d size of a key, e of a value, r value heads.
 """
 
@@ -36,9 +37,10 @@ def inverse_of_unit_lower(below: Array) -> Array:
     """(I + below)^-1, below [..., C, C] zero on and above its diagonal: small triangles by substitution, larger ones of
     their halves."""
     size, inverse = below.shape[-1], np.zeros_like(below)
-    for start in range(0, size, BASE):
-        own = slice(start, start + BASE)
-        inverse[..., own, own] = _substituted(below[..., own, own])
+    own = [slice(start, start + BASE) for start in range(0, size, BASE)]
+    small = _substituted(np.stack([below[..., rows, rows] for rows in own]))
+    for rows, triangle in zip(own, small, strict=True):
+        inverse[..., rows, rows] = triangle
     width = BASE
     while width < size:
         for start in range(0, size, 2 * width):
@@ -63,13 +65,26 @@ def _substituted(below: Array) -> Array:
 
 
 def _of_decays(reading: Array, writing: Array, between: Array) -> Array:
-    """Gradient [r, C] of log decays, of terms times their decay. reading [r, C]: decayed up to a token; writing: from
+    """Gradient [C, r] of log decays, of terms times their decay. reading [C, r]: decayed up to a token; writing: from
     behind it to the end; between [r, C, C]: from behind the second token up to the first. Each is added where it acts:
     differences of sums up to both ends would lose digits."""
-    result: Array = np.cumsum(reading[:, ::-1], axis=1)[:, ::-1].copy()
-    result[:, 1:] += np.cumsum(writing, axis=1)[:, :-1]
+    result: Array = np.cumsum(reading[::-1], axis=0)[::-1].copy()
+    result[1:] += np.cumsum(writing, axis=0)[:-1]
     up_to = np.cumsum(between[:, ::-1], axis=1)[:, ::-1]
-    result += np.einsum("rij,ij->ri", up_to, _below(between.shape[1], -1))
+    result += np.einsum("rij,ij->ir", up_to, _below(between.shape[1], -1))
+    return result
+
+
+def _by_head(matrices: Array, rows: Array) -> Array:
+    """matrices [r, C, C] times each head's rows [C, r, e] -> [C, r, e]."""
+    result = np.empty_like(rows)
+    np.matmul(matrices, rows.swapaxes(0, 1), out=result.swapaxes(0, 1))
+    return result
+
+
+def _dots(x: Array, y: Array) -> Array:
+    """[C, r, e] twice -> [C, r]."""
+    result: Array = np.einsum("cre,cre->cr", x, y)
     return result
 
 
@@ -80,9 +95,9 @@ class Inputs(NamedTuple):
     """[m, C, d]."""
     k: Array
     v: Array
-    """[r, m, C, e]."""
+    """[m, C, r, e]."""
     log_decay: Array
-    """[r, m, C]."""
+    """[m, C, r]."""
     rate: Array
 
 
@@ -93,92 +108,113 @@ class Segment:
         self.inputs, self.delta = inputs, delta
         q, k, _, log_decay, rate = inputs
         size = q.shape[1]
-        total = np.cumsum(log_decay, axis=-1)
+        total = np.cumsum(log_decay, axis=1)
         self.decayed = np.exp(total)[..., None]
-        """[r, m, C, 1], of what was there before the chunk."""
-        self.left = np.exp(total[..., -1:] - total)[..., None]
-        """[r, m, C, 1], of what the token adds, behind the chunk."""
-        between = total[..., :, None] - total[..., None, :]
+        """[m, C, r, 1], of what was there before the chunk."""
+        self.left = np.exp(total[:, -1:] - total)[..., None]
+        """[m, C, r, 1], of what the token adds, behind the chunk."""
+        by_head = np.ascontiguousarray(np.moveaxis(total, 2, 1))
+        between = by_head[..., :, None] - by_head[..., None, :]
         np.minimum(between, 0, out=between)
         np.exp(between, out=between)
         between *= _below(size, 0)
         self.between, self.rate = between, rate[..., None]
-        self.scores = (q @ k.swapaxes(1, 2)) * between
+        """[m, r, C, C] and [m, C, r, 1]."""
+        self.scores = (q @ k.swapaxes(1, 2))[:, None] * between
         if delta:
-            self.overlaps = (k @ k.swapaxes(1, 2)) * between
+            self.overlaps = (k @ k.swapaxes(1, 2))[:, None] * between
             self.overlaps *= _below(size, -1)
-            self.inverse = inverse_of_unit_lower(self.overlaps * self.rate)
+            self.rates = np.ascontiguousarray(np.moveaxis(rate, 2, 1))[..., None]
+            self.inverse = inverse_of_unit_lower(self.overlaps * self.rates)
         self.states: list[Array] = []
         self.new: list[Array] = []
         self.erased: list[Array] = []
 
     def forward(self, state: Array, out: Array | None) -> Array:
-        """Fill out [r, m, C, e] unless None; the state [r, d, e] behind the segment."""
+        """Fill out [m, C, r, e] unless None; the state [d, r, e] behind the segment."""
         q, k, v, _, _ = self.inputs
-        for chunk in range(len(q)):
-            decayed, rows = self.decayed[:, chunk], v[:, chunk]
+        for chunk, rows in enumerate(v):
+            flat, decayed, shape = state.reshape(len(state), -1), self.decayed[chunk], rows.shape
             if self.delta:
-                self.erased.append(k[chunk] @ state)
+                self.erased.append((k[chunk] @ flat).reshape(shape))
                 rows = rows - decayed * self.erased[-1]
-            rows = rows * self.rate[:, chunk]
-            new = self.inverse[:, chunk] @ rows if self.delta else rows
+            rows = rows * self.rate[chunk]
+            new = _by_head(self.inverse[chunk], rows) if self.delta else rows
             if out is not None:
-                np.matmul(self.scores[:, chunk], new, out=out[:, chunk])
-                out[:, chunk] += decayed * (q[chunk] @ state)
+                read = (q[chunk] @ flat).reshape(shape)
+                read *= decayed
+                np.add(_by_head(self.scores[chunk], new), read, out=out[chunk])
             self.states.append(state)
             self.new.append(new)
-            state = decayed[:, -1:] * state + (k[chunk] * self.left[:, chunk]).swapaxes(1, 2) @ new
+            added = k[chunk].T @ (self.left[chunk] * new).reshape(len(new), -1)
+            state = decayed[-1] * state
+            state += added.reshape(state.shape)
         return state
 
     def backward(self, dout: Array, dstate: Array) -> tuple[Inputs, Array]:
         """Gradients of out and of the state behind the segment, behind `forward` -> of the inputs and of the state
         before it."""
-        q, k, v, log_decay, rate = self.inputs
-        gradients = Inputs(
-            np.empty_like(q), np.empty_like(k), np.empty_like(v), np.empty_like(log_decay), np.empty_like(rate)
-        )
-        for chunk in reversed(range(len(q))):
-            dstate = self._through(chunk, dout[:, chunk], dstate, gradients)
+        gradients = Inputs(*map(np.empty_like, self.inputs))
+        for chunk in reversed(range(len(dout))):
+            dstate = self._through(chunk, dout[chunk], dstate, gradients)
         return gradients, dstate
 
     def _through(self, chunk: int, dout: Array, dstate: Array, gradients: Inputs) -> Array:
         """Fill one chunk's gradients; the gradient of the state before."""
-        q, k, v = self.inputs.q[chunk], self.inputs.k[chunk], self.inputs.v[:, chunk]
-        decayed, left, rate = self.decayed[:, chunk], self.left[:, chunk], self.rate[:, chunk]
-        state, new, between = self.states[chunk], self.new[chunk], self.between[:, chunk]
-        read, kept = decayed * q, left * k  # [r, C, d]
-        dnew = self.scores[:, chunk].swapaxes(1, 2) @ dout + kept @ dstate
-        dscores = dout @ new.swapaxes(1, 2)
-        dread, dkept = dout @ state.swapaxes(1, 2), new @ dstate.swapaxes(1, 2)
-        end = decayed[:, -1]  # [r, 1]
-        before = end[..., None] * dstate + read.swapaxes(1, 2) @ dout
-        reading, of_scores = (dread * read).sum(-1), dscores * self.scores[:, chunk]
-        dscores *= between
-        dscores = dscores.sum(0)  # [C, C], of q k^T
-        dq, dk = (decayed * dread).sum(0), (left * dkept).sum(0)
-        drate = gradients.rate[:, chunk]
+        q, k, _, _, _ = (each[chunk] for each in self.inputs)
+        decayed, left, state, new = self.decayed[chunk], self.left[chunk], self.states[chunk], self.new[chunk]
+        flat, of_flat = state.reshape(len(state), -1), dstate.reshape(len(state), -1)
+        size, end = len(q), decayed[-1]  # end: [r, 1]
+        read, written = (q @ flat).reshape(dout.shape), (k @ of_flat).reshape(dout.shape)
+        dnew = _by_head(self.scores[chunk].swapaxes(1, 2), dout)
+        dnew += left * written
+        dread, placed = (decayed * dout).reshape(size, -1), (left * new).reshape(size, -1)
+        before, dq, dk = q.T @ dread, dread @ flat.T, placed @ of_flat.T
+        reading, writing = decayed[..., 0] * _dots(dout, read), left[..., 0] * _dots(new, written)
+        dscores = dout.swapaxes(0, 1) @ new.transpose(1, 2, 0)  # [r, C, C]
+        of_scores = dscores * self.scores[chunk]
+        dscores *= self.between[chunk]
+        of_products = dscores.sum(0)  # of q k^T
         if self.delta:
-            drows = self.inverse[:, chunk].swapaxes(1, 2) @ dnew
-            dvalues, erased = rate * drows, self.erased[chunk]
-            drate[:] = (drows * (v - decayed * erased)).sum(-1)
-            derased = -decayed * dvalues
-            reading += (derased * erased).sum(-1)
-            dk += (derased @ state.swapaxes(1, 2)).sum(0)
-            before += k.T @ derased
-            doverlaps = -(drows @ new.swapaxes(1, 2)) * _below(len(q), -1)
-            of_overlaps = doverlaps * self.overlaps[:, chunk]
-            drate += of_overlaps.sum(-1)
-            of_overlaps *= rate
-            of_scores += of_overlaps
-            doverlaps *= between * rate
-            of_keys = doverlaps.sum(0)
+            drows, derased = self._through_inverse(chunk, dnew, gradients)
+            erasing = derased.reshape(size, -1)
+            reading += _dots(derased, self.erased[chunk])
+            dk += erasing @ flat.T
+            before += k.T @ erasing
+            of_keys = self._of_overlaps(chunk, drows, of_scores, gradients)
             dk += (of_keys + of_keys.T) @ k
         else:
-            dvalues = rate * dnew
-            drate[:] = (dnew * v).sum(-1)
-        through = end * np.einsum("rde,rde->r", dstate, state)[:, None]
-        gradients.log_decay[:, chunk] = through + _of_decays(reading, (dkept * kept).sum(-1), of_scores)
-        gradients.v[:, chunk] = dvalues
-        np.add(dq, dscores @ k, out=gradients.q[chunk])
-        np.add(dk, dscores.T @ q, out=gradients.k[chunk])
-        return before
+            np.multiply(self.rate[chunk], dnew, out=gradients.v[chunk])
+            gradients.rate[chunk] = _dots(dnew, self.inputs.v[chunk])
+        through = end[:, 0] * np.einsum("dre,dre->r", dstate, state)
+        gradients.log_decay[chunk] = through + _of_decays(reading, writing, of_scores)
+        np.add(dq, of_products @ k, out=gradients.q[chunk])
+        np.add(dk, of_products.T @ q, out=gradients.k[chunk])
+        result: Array = end * dstate
+        result += before.reshape(result.shape)
+        return result
+
+    def _through_inverse(self, chunk: int, dnew: Array, gradients: Inputs) -> tuple[Array, Array]:
+        """Fill the gradient of values and, of the rows, that of rates; the gradients of the rows before the inverse and
+        of what was erased, [C, r, e]."""
+        decayed, rate, erased = self.decayed[chunk], self.rate[chunk], self.erased[chunk]
+        drows = _by_head(self.inverse[chunk].swapaxes(1, 2), dnew)
+        dvalues = np.multiply(rate, drows, out=gradients.v[chunk])
+        derased = decayed * dvalues
+        np.negative(derased, out=derased)
+        gradients.rate[chunk] = _dots(drows, self.inputs.v[chunk] - decayed * erased)
+        return drows, derased
+
+    def _of_overlaps(self, chunk: int, drows: Array, of_scores: Array, gradients: Inputs) -> Array:
+        """Add the overlaps' part of the gradients of rates and decays (of_scores); the gradient of k k^T, [C, C]."""
+        rates = self.rates[chunk]
+        doverlaps = drows.swapaxes(0, 1) @ self.new[chunk].transpose(1, 2, 0)
+        doverlaps *= -_below(len(drows), -1)
+        of_overlaps = doverlaps * self.overlaps[chunk]
+        gradients.rate[chunk] += of_overlaps.sum(-1).T
+        of_overlaps *= rates
+        of_scores += of_overlaps
+        doverlaps *= self.between[chunk]
+        doverlaps *= rates
+        result: Array = doverlaps.sum(0)
+        return result

@@ -83,31 +83,27 @@ class _Task:
         """Tokens of a span, and its queries and keys. Those from `length` on leave the state as it is."""
         arrays, entry, (start, stop) = self.arrays, self.entry, span
         chunks = -(-(stop - start) // self.size)
-        q = _Unit.of(self._chunked(arrays.q[start:stop, entry, self.head], chunks), form, form.scale)
-        k = _Unit.of(self._chunked(arrays.k[start:stop, entry, self.head], chunks), form, 1.0)
-        v = self._by_head(arrays.v[start:stop, entry, self.heads], chunks)
+        q = _Unit.of(self.chunked(arrays.q[start:stop, entry, self.head], chunks), form, form.scale)
+        k = _Unit.of(self.chunked(arrays.k[start:stop, entry, self.head], chunks), form, 1.0)
+        v = self.chunked(arrays.v[start:stop, entry, self.heads], chunks)
         alive = np.arange(start, stop) < length
         decay = arrays.log_decay[start:stop, entry, self.heads] * alive[:, None]
         rate = np.ones_like(decay) if arrays.rate is None else arrays.rate[start:stop, entry, self.heads]
         rate = rate * alive[:, None]
-        inputs = Inputs(q.values, k.values, v, *(self._by_head(x[..., None], chunks)[..., 0] for x in (decay, rate)))
+        inputs = Inputs(q.values, k.values, v, self.chunked(decay, chunks), self.chunked(rate, chunks))
         return Segment(inputs, form.delta), q, k
 
-    def _chunked(self, rows: Array, chunks: int) -> Array:
+    def chunked(self, rows: Array, chunks: int) -> Array:
         """[tokens, ...] -> float32 [m, C, ...], zeros behind the last."""
         whole = np.zeros((chunks * self.size, *rows.shape[1:]), np.float32)
         convert(rows, whole[: len(rows)])
         return whole.reshape(chunks, self.size, *rows.shape[1:])
 
-    def _by_head(self, rows: Array, chunks: int) -> Array:
-        """[tokens, r, ...] -> float32 [r, m, C, ...]."""
-        return np.ascontiguousarray(np.moveaxis(self._chunked(rows, chunks), 2, 0))
-
     def put(self, values: Array, out: Array, span: tuple[int, int]) -> None:
-        """[r, m, C, ...] to where these value heads are in [s, b, n, ...]."""
+        """[m, C, r, ...] to where these value heads are in [s, b, n, ...]."""
         start, stop = span
-        rows = values.reshape(len(values), -1, *values.shape[3:])[:, : stop - start]
-        convert(np.moveaxis(rows, 0, 1), out[start:stop, self.entry, self.heads])
+        rows = values.reshape(-1, *values.shape[2:])[: stop - start]
+        convert(rows, out[start:stop, self.entry, self.heads])
 
     def put_shared(self, values: Array, out: Array, span: tuple[int, int]) -> None:
         """[m, C, d] to where the key head is in [s, b, m, d]."""
@@ -118,17 +114,19 @@ class _Task:
 def _forward(
     arrays: _Arrays, form: RecurrenceForm, first: Array | None, lengths: Array | None, keeps: bool
 ) -> tuple[Array, Array, Array]:
-    """The output, the last states [b, n, d, e], and, if `keeps`, those before segments [tasks, segments, r, d, e]."""
+    """The output, the last states [b, n, d, e], and, if `keeps`, those before segments [tasks, segments, d, r, e]."""
     q, _, v, _, _ = arrays
     tokens, batch, heads, width = v.shape
     tasks, r = arrays.tasks, arrays.shared
     out = np.empty(v.shape, v.dtype)
     last = np.empty((batch, heads, q.shape[-1], width), np.float32)
-    starts = np.empty((len(tasks), segments(tokens) if keeps else 0, r, q.shape[-1], width), np.float32)
+    starts = np.empty((len(tasks), segments(tokens) if keeps else 0, q.shape[-1], r, width), np.float32)
 
     def work(number: int, entry: int, head: int) -> None:
         task = _Task(arrays, entry, head)
-        state = np.zeros_like(last[entry, task.heads]) if first is None else first[entry, task.heads]
+        state = np.zeros(starts.shape[2:], np.float32)
+        if first is not None:
+            state[:] = first[entry, task.heads].swapaxes(0, 1)
         for place, span in enumerate(spans(tokens, SEGMENT)):
             if keeps:
                 starts[number, place] = state
@@ -136,7 +134,7 @@ def _forward(
             result = np.empty_like(segment.inputs.v)
             state = segment.forward(state, result)
             task.put(result, out, span)
-        last[entry, task.heads] = state
+        last[entry, task.heads] = state.swapaxes(0, 1)
 
     run(work, [(number, *task) for number, task in enumerate(tasks)])
     return out, last, starts
@@ -154,7 +152,7 @@ def _backward(arrays: _Arrays, form: RecurrenceForm, starts: Array, dout: Array)
             segment, unit_q, unit_k = task.segment(span, form, len(dout))
             segment.forward(starts[number, place], None)
             chunks = segment.inputs.q.shape[0]
-            of_out = task._by_head(dout[span[0] : span[1], entry, task.heads], chunks)
+            of_out = task.chunked(dout[span[0] : span[1], entry, task.heads], chunks)
             found, dstate = segment.backward(of_out, dstate)
             task.put_shared(unit_q.gradient(found.q, form), gradients.q, span)
             task.put_shared(unit_k.gradient(found.k, form), gradients.k, span)

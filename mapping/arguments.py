@@ -73,7 +73,7 @@ def _config(given: list[Given], findings: list[Finding], world_size: int | None)
 
 
 GRACE_SECONDS = 3.0
-"""How long the other ranks leave the word to rank 0: a launcher kills it when one of them has ended."""
+"""Seconds for which the other ranks leave the word to rank 0: a launcher kills it when one of them has ended."""
 
 _global_args: Namespace | None = None
 

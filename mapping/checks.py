@@ -56,7 +56,7 @@ def refusals(args: Any, given: Sequence[Given]) -> Iterator[Finding]:
 
 
 def required(args: Any) -> Iterator[Finding]:
-    """What a command line must have."""
+    """Findings for flags that a command line must have and lacks."""
     for flags in REQUIRED:
         if all(_attribute(args, flag) is None for flag in flags):
             yield Finding(" or ".join(flags), None, "must be given", "add it")
@@ -208,7 +208,7 @@ RULES: tuple[Rule, ...] = (
 
 
 def check_given(args: Any, given: Sequence[Given]) -> list[Finding]:
-    """What the rules say of the flags that were given, and of the keys that say the same."""
+    """Findings of the rules about the flags that were given, and of the keys that say the same."""
     return list(judge([partial(rule, args) for rule in RULES], given))
 
 

@@ -50,7 +50,7 @@ _PLACEHOLDERS: dict[Any, str] = {int: "N", float: "X", str: "TEXT"}
 
 
 def _notation(row: Flag) -> dict[str, Any]:
-    """How argparse says what a flag takes."""
+    """A flag's values in argparse's notation."""
     if row.type is None:
         return {"action": "store_true"}
     choices = [choice for choice in row.choices if choice not in row.refuses]

@@ -14,16 +14,16 @@ NO_FLAG = Flag("", None)
 
 
 class Demand(NamedTuple):
-    """What the key of a file asks of a config field, which it does not fill."""
+    """A demand that the key of a file makes of a config field, which it does not fill."""
 
     value: Any
-    """Of the key."""
+    """Value of the key."""
     field: str
     """The end of the field's path."""
     is_met: Callable[[Any], bool]
     """By the field's value, 0 where there is none."""
     rule: str
-    """That the key breaks else; {} stands for the field's value."""
+    """The rule that the key breaks if the demand is not met; {} stands for the field's value."""
     fix: str
 
 
@@ -42,9 +42,9 @@ class Given(NamedTuple):
     reason: str = ""
     """Why the key of a file does nothing, or fills a field that changes no result."""
     demand: Demand | None = None
-    """Of the key of a file that fills no field."""
+    """The demand of a key of a file that fills no field."""
     is_default: bool = False
-    """Of a file's key whose value holds without it, too: another key's counts."""
+    """Whether the key's value is the default, beside which another key's value counts."""
 
     @property
     def target(self) -> str:
@@ -53,7 +53,7 @@ class Given(NamedTuple):
 
     @property
     def status(self) -> str:
-        """What becomes of it: mapped, ignored or refused."""
+        """How it is handled: mapped, ignored or refused."""
         return IGNORED if self.reason else self.row.status
 
     @property

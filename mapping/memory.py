@@ -15,7 +15,8 @@ from parallel_core.system.environment import has_ascend
 
 
 def memory_of_stages(config: AllConfig) -> list[StageMemory]:
-    """Of each stage; nothing where a size is not known yet, such as the vocabulary's that a tokenizer's files say."""
+    """The memory of each stage; none where a size is not known yet, such as the vocabulary's that a tokenizer's files
+    say."""
     try:
         return Plan.of_run(config).memory
     except Unjudged:
@@ -33,7 +34,7 @@ def as_lines(config: AllConfig) -> Iterator[str]:
 
 
 def _of_results(parallel: ParallelConfig) -> Iterator[str]:
-    """What a CPU does unasked."""
+    """A note on outputs that a CPU recomputes without being asked."""
     made_again = "results of norms and of activation functions are made again instead of being kept"
     if parallel.drops_outputs:
         yield f"  On a CPU {made_again} (docs/recompute.md)."

@@ -59,7 +59,8 @@ _SHOWN = {
 
 @dataclass
 class Sources:
-    """What a user gave, and where. Flags win over files; attributes that were changed later win over both."""
+    """Everything that a user gave, and its place. Flags win over files; attributes that were changed later win over
+    both."""
 
     typed: list[Given] = field(default_factory=list)
     deepspeed: list[Given] = field(default_factory=list)
@@ -72,7 +73,7 @@ class Sources:
     """Attributes of the user's own flags, and defaults that the script wants instead of the table's."""
     autos: list[Auto] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
-    """Of the readers."""
+    """Findings of the readers."""
     world_size: int | None = None
     """None: the file's, or the fewest processes that hold the model."""
     rank: int = 0
@@ -86,7 +87,7 @@ class Sources:
 
 @dataclass
 class Reading:
-    """What was given came to this, right or wrong."""
+    """The outcome of reading everything that was given, whether it is right or wrong."""
 
     sources: Sources
     given: list[Given]
@@ -103,8 +104,8 @@ class Reading:
         return [str(finding) for finding in self.findings]
 
     def print_notes(self) -> None:
-        """What was given and does nothing, or was given another way, and what was left to the flags: by rank 0. Not the
-        defaults that a file spells out."""
+        """Print, on rank 0, the values that do nothing, or was given another way, and what was left to the flags: by
+        rank 0. Not the defaults that a file spells out."""
         if self.sources.rank != 0:
             return
         asked = [entry for entry in self.given if not entry.is_default]
@@ -178,7 +179,7 @@ def _ranked(sources: Sources) -> Ranked:
 
 
 def _judge_words(sources: Sources, ranked: Ranked, args: Namespace) -> list[Finding]:
-    """What is wrong with what was written, whatever it comes to; the arguments forget what is refused."""
+    """Findings that the words alone tell, without a config; the arguments forget what is refused."""
     of_flags = [entry for entry in ranked.given if entry.row.name]
     found = [*sources.findings, *ranked.findings, *check_given(args, of_flags)]
     found += () if sources.is_a_file else required(args)
@@ -201,8 +202,8 @@ def _built(sources: Sources, ranked: Ranked, args: Namespace) -> tuple[AllConfig
 
 
 def _judge_files(sources: Sources, ranked: Ranked, args: Namespace, config: AllConfig) -> Iterator[Finding]:
-    """What is wrong with files that are named, as far as they are to be looked at: checkpoints that are loaded from,
-    unless that was told, and saved to."""
+    """Findings about files that are named, as far as they are to be looked at: checkpoints that are loaded from, unless
+    that was told, and saved to."""
     if sources.check_files:
         of_saves = partial(save_findings, looks_for_others=sources.rank == 0)
         yield from missing_files(args)

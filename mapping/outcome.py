@@ -1,4 +1,4 @@
-"""What became of each flag of a command line, and of each key of a configuration file."""
+"""The outcome for each flag of a command line, and of each key of a configuration file."""
 
 from dataclasses import dataclass
 from operator import attrgetter
@@ -13,7 +13,7 @@ from parallel_core.config.tree import PUBLIC, path_of
 
 @dataclass
 class Outcome:
-    """What became of one flag, or of one key of a configuration file."""
+    """The outcome for one flag, or of one key of a configuration file."""
 
     flag: str
     value: Any

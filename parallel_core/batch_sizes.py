@@ -1,4 +1,4 @@
-"""How many samples a step takes: a number, one that grows evenly, or one that changes at given amounts of data.
+"""The number of samples of a step: a number, one that grows evenly, or one that changes at given amounts of data.
 
 It is a function of the samples seen, as Megatron has it: --rampup-batch-size ("An Empirical Model of Large-Batch
 Training", McCandlish et al., 2018, tells why) and --step-batch-size-schedule.
@@ -12,7 +12,7 @@ from typing import Protocol
 
 
 class BatchSettings(Protocol):
-    """What a DatasetConfig says."""
+    """The batch sizes of a DatasetConfig."""
 
     global_batch_size: int
     rampup_batch_size: list[int] | None
@@ -75,7 +75,7 @@ class BatchSizes:
         return [self.final] if self.ramp is None else [*range(self.ramp[0], self.final, self.ramp[1]), self.final]
 
     def steps(self, samples: int) -> int:
-        """How many whole steps `samples` are enough for."""
+        """The number of whole steps that `samples` suffice for."""
         taken = steps = 0
         last = self.schedule[-1][0] if self.schedule else self.ramp[2] if self.ramp else -1
         while taken <= last and taken + self.at(taken) <= samples:

@@ -1,4 +1,4 @@
-"""How sequences are sharded over ranks (context and sequence parallelism), and which scores a ring member computes.
+"""The shards of sequences over ranks (context and sequence parallelism), and the scores that a ring member computes.
 
 `SequenceLayout` is the one notion of "this rank's part of the sequence": context parallelism cuts every sequence, and
 sequence parallelism (--sequence-parallel) cuts a context-parallel rank's shard again outside of the tensor-parallel
@@ -53,7 +53,8 @@ def as_array(ranges: Ranges) -> Array:
 
 @dataclass(frozen=True)
 class ContextLayout:
-    """How a sequence lies over the ranks of a context-parallel group; rank = ring place x ulysses + place in block."""
+    """The layout of a sequence over the ranks of a context-parallel group; rank = ring place x ulysses + place in
+    block."""
 
     ulysses: int = 1
     """u: neighbours that exchange heads."""
@@ -77,11 +78,11 @@ class ContextLayout:
 
     @property
     def divisor(self) -> int:
-        """What must divide the length of a sequence."""
+        """The number that must divide the length of a sequence."""
         return self.size * (2 if self.ring > 1 else 1)
 
     def ring_positions(self, seq_length: int, place: int) -> Ranges:
-        """What the ring's member `place` attends with: chunks `place` and 2r - 1 - `place` of 2r."""
+        """Positions of the ring's member `place`: chunks `place` and 2r - 1 - `place` of 2r."""
         if self.ring == 1:
             return (range(seq_length),)
         assert seq_length % (2 * self.ring) == 0, f"{seq_length} positions don't form {2 * self.ring} chunks"
@@ -106,7 +107,7 @@ class ContextLayout:
 
 
 class SequenceSizes(Protocol):
-    """What a ParallelConfig says of the sequence."""
+    """The sizes in a ParallelConfig that cut the sequence."""
 
     context_parallel_size: int
     context_parallel_algo: str
@@ -117,7 +118,7 @@ class SequenceSizes(Protocol):
 
 @dataclass(frozen=True)
 class SequenceLayout:
-    """How the sequence axis of hidden states [s, b, h] lies over context- and tensor-parallel ranks."""
+    """The layout of the sequence axis of hidden states [s, b, h] lies over context- and tensor-parallel ranks."""
 
     context: ContextLayout = ContextLayout()
     """Over the context-parallel group, everywhere in the model."""
@@ -169,7 +170,7 @@ class Block(NamedTuple):
 
 
 def ring_block(place: int, source: int, causal: bool = True) -> Block:
-    """What the ring's member `place` computes with the keys of member `source`.
+    """The block of scores that the ring's member `place` computes with the keys of member `source`.
 
     causal: without, every score is needed (an explicit mask makes scores -10000 instead of leaving them out).
     """

@@ -1,4 +1,4 @@
-"""What is wrong with what a user asked for, as values; sentences are made where people read them."""
+"""Mistakes in a user's request, as values; sentences are made where people read them."""
 
 import sys
 from collections.abc import Callable, Iterable
@@ -13,9 +13,9 @@ class Finding(NamedTuple):
     value: Any
     """Its value; none or true where the flag alone says it."""
     rule: str
-    """What it breaks."""
+    """The rule that it breaks."""
     fix: str = ""
-    """What to do."""
+    """The change to make."""
     source: str = ""
     """The configuration file that it was read from; empty for the command line."""
 
@@ -49,7 +49,7 @@ class SaysAll(Exception):
 
 
 class ConfigError(ValueError, SaysAll):
-    """What is wrong with a configuration, all of it at once: `.findings`, and as sentences `.errors`."""
+    """The mistakes of a configuration, all of it at once: `.findings`, and as sentences `.errors`."""
 
     def __init__(self, findings: Iterable[Finding]) -> None:
         self.findings = list(findings)

@@ -89,7 +89,7 @@ FORMS: dict[str, Callable[[Array], Array]] = {
     "log": np.log,
     "softplus^-1 exp": lambda logs: np.exp(logs) + np.log(-np.expm1(-np.exp(logs))),
 }
-"""What may be done to values that were drawn."""
+"""Transformations of values that were drawn."""
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,8 @@ class Message:
     """Equal calls of one collective by one rank."""
 
     what: str
-    """What launches it: a path in the model without layer numbers, such as "decoder.layers.mlp.linear_fc1", or
-    "pipeline", "gradients", ..."""
+    """The place that launches it: a path in the model without layer numbers, such as "decoder.layers.mlp.linear_fc1",
+    or "pipeline", "gradients", ..."""
     kind: str
     """The group, one of `topology.KINDS`, or "world"."""
     operation: str

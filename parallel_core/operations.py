@@ -48,7 +48,7 @@ class Operation:
     runs_again: bool = False
     """Whether the backward computes the forward again."""
     scores: float = 0.0
-    """Of attention: elements of its matrix of scores, which a device without a fused operator writes to memory."""
+    """For attention: elements of its matrix of scores, which a device without a fused operator writes to memory."""
 
     def within(self, module: str) -> Operation:
         """The same, as a part of `module`."""

@@ -1,4 +1,5 @@
-"""What an optimizer does to each parameter, and which states it keeps of it: computed before anything is allocated."""
+"""The treatment of each parameter by an optimizer, and the states that it keeps: computed before anything is
+allocated."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from parallel_core.sharding import ShardSpec
 
 @dataclass(frozen=True)
 class Treatment:
-    """What an update asks about parameters; those that are treated alike are swept together."""
+    """The properties of a parameter that matter to an update; those that are treated alike are swept together."""
 
     rule: str
     """The name of its `UpdateRule`."""
@@ -26,7 +27,7 @@ class Treatment:
 
 
 def treatment(spec: ShardSpec, config: OptimizerConfig) -> Treatment:
-    """How the optimizer of a configuration treats a parameter."""
+    """The treatment of a parameter by the optimizer of a configuration."""
     is_outer = spec.role == "embedding or output"
     return Treatment(
         update_rule(spec, config).name, is_decayed(spec, config), is_outer and config.decoupled_lr is not None
@@ -51,7 +52,7 @@ MAIN_PARAM = "main_param"
 
 
 def moment_names(config: OptimizerConfig) -> tuple[str, ...]:
-    """What the optimizer keeps of some parameter or other."""
+    """Names of the states that the optimizer keeps of any parameter."""
     return tuple(name for rule in config.update_rules for name in rule.moments(config.options_of(rule)))
 
 
@@ -60,11 +61,11 @@ class PlannedState(NamedTuple):
 
     dtype: str
     spans: tuple[Span, ...]
-    """What of the buffer it is kept of, by a rank."""
+    """The spans of the buffer of which a rank keeps it."""
 
     @property
     def bytes(self) -> int:
-        """Of its memory."""
+        """Bytes of its memory."""
         return sum(span.size for span in self.spans) * DTYPES[self.dtype].bytes
 
 

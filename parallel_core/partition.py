@@ -11,7 +11,7 @@ from parallel_core.schedules.actions import Placement
 
 
 class PipelineSizes(Protocol):
-    """What a ParallelConfig says of the layers of stages."""
+    """The sizes in a ParallelConfig that cut the layers."""
 
     pipeline_model_parallel_size: int
     virtual_pipeline_model_parallel_size: int | None
@@ -26,11 +26,11 @@ class PipelineSizes(Protocol):
 
     @property
     def placement(self) -> Placement:
-        """Which stage has which chunk."""
+        """The stage of each chunk."""
 
 
 class ModelSizes(Protocol):
-    """What a ModelConfig says of the layers."""
+    """The numbers in a ModelConfig that describe the layers."""
 
     num_layers: int
 
@@ -52,7 +52,7 @@ def chunk_layers(model_config: ModelSizes, parallel_config: PipelineSizes) -> li
 
 
 def chunk_counts(num_layers: int, parallel: PipelineSizes) -> list[list[int]]:
-    """How many layers each chunk has on each stage: indexed [chunk][stage]."""
+    """The number of layers of each chunk on each stage: indexed [chunk][stage]."""
     entries: Any = parallel.num_layer_list
     if is_nested(entries):
         return [list(row) for row in entries]
@@ -102,7 +102,7 @@ def fixed_stages(parallel: PipelineSizes) -> dict[int, int]:
 
 
 def virtual_stages(num_layers: int, parallel: PipelineSizes) -> int | None:
-    """How many chunks `--num-layers-per-virtual-pipeline-stage` or a nested `--num-layer-list` make of a stage."""
+    """The number of chunks of a stage by `--num-layers-per-virtual-pipeline-stage` or a nested `--num-layer-list`."""
     if is_nested(parallel.num_layer_list):
         return len(parallel.num_layer_list or ())
     per_chunk = parallel.num_layers_per_virtual_pipeline_stage

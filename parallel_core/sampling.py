@@ -11,7 +11,7 @@ from parallel_core.numerics.dtypes import Array
 
 @dataclass(frozen=True)
 class Sampling:
-    """How the next token is chosen: the likeliest at temperature 0, else one drawn from softmax(logits / temperature).
+    """The choice of the next token: the likeliest at temperature 0, else one drawn from softmax(logits / temperature).
 
     What turns an option off is its default.
     """
@@ -27,7 +27,7 @@ class Sampling:
     """Logits of tokens that the text has already are divided by it, negative ones multiplied (CTRL, Keskar et al.,
     2019)."""
     seed: int = 0
-    """Of the draws."""
+    """Seed of the draws."""
 
     def __post_init__(self) -> None:
         found = [

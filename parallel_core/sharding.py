@@ -1,4 +1,4 @@
-"""How parameters are cut over process groups: a `ShardSpec` says it, `place` gives the part that a rank holds.
+"""Cuts of parameters over process groups: a `ShardSpec` describes a cut, `place` gives the part that a rank holds.
 
 Initialisation, checkpoints, flat buffers, gradient norms and conversion read the spec, so none of them looks at the
 letters of a parameter's name. Groups are named by the kinds of `parallel_core.topology.KINDS`.
@@ -40,8 +40,8 @@ _SIZE_FLAGS = {
 
 
 Role: TypeAlias = Literal["embedding or output", "head norm", "adapter"]
-"""What an optimizer tells apart: word embedding and output layer's weight; norms of queries' and keys' heads; adapters
-of linears, which alone are trained where there are any."""
+"""Kinds of parameters that an optimizer distinguishes: word embedding and output layer's weight; norms of queries' and
+keys' heads; adapters of linears, which alone are trained where there are any."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Cut:
 
 @dataclass(frozen=True, kw_only=True)
 class ShardSpec:
-    """How one parameter is cut, where it is replicated, and how it is treated."""
+    """The cuts of one parameter, its replicas, and its treatment by the optimizer."""
 
     shape: tuple[int, ...]
     """Global shape."""
@@ -86,7 +86,7 @@ class ShardSpec:
     """Whether weight decay acts; None: Megatron's rule, on matrices but not on vectors."""
     role: Role | None = None
     interleaved_rows: tuple[int, ...] = ()
-    """Of a matrix that holds several: rows of each in turn, again and again (a group's queries, keys and values)."""
+    """For a fused matrix: rows of each of its parts, which take turns (a group's queries, keys and values)."""
 
     @property
     def is_decayed(self) -> bool:
@@ -147,7 +147,7 @@ class Place:
     shape: tuple[int, ...]
     """Local shape."""
     boxes: tuple[Box, ...]
-    """What the shard is made of, in the shard's order."""
+    """The boxes that make up the shard, in the shard's order."""
 
     @property
     def size(self) -> int:
@@ -205,7 +205,7 @@ Ranges: TypeAlias = "list[tuple[int, int]]"
 
 
 def _narrowed(ranges: Ranges, cut: Cut, spec: ShardSpec, rank: int, size: int) -> Ranges:
-    """What a further cut along the axis leaves to `rank` of `size`."""
+    """The range that a further cut along the axis leaves to `rank` of `size`."""
     length = sum(stop - start for start, stop in ranges)
     parts = cut.parts_of(length)
     if sum(parts) != length or any(part % size for part in parts):

@@ -1,4 +1,4 @@
-"""Which sizes of a job go together: written once for the config, the topology and its command line."""
+"""Rules between the sizes of a job: written once for the config, the topology and its command line."""
 
 from collections.abc import Iterator
 from typing import Protocol
@@ -60,7 +60,8 @@ def model_copies_are_whole(sizes: Sizes) -> Iterator[Finding]:
 
 
 def expert_copies_are_whole(sizes: Sizes) -> Iterator[Finding]:
-    """Where stages come before data-parallel copies there are as many as of the other layers: a pipeline has both."""
+    """Check that, where stages come before data-parallel copies, experts have as many stages as the other layers: a
+    pipeline has both."""
     ranks, tensor = expert_parallel_size(sizes), sizes.expert_tensor_parallel_size or sizes.tensor_model_parallel_size
     if sizes.world_size % ranks:
         others = f"--expert-tensor-parallel-size {tensor} and --pipeline-model-parallel-size"

@@ -13,10 +13,10 @@ class ParameterCount:
     """Elements of parameters."""
 
     whole: int
-    """Of the whole model, tied ones once."""
+    """Parameters of the whole model, tied ones once."""
     on_rank: int
     trained: int
-    """Of `on_rank`, those that receive a gradient."""
+    """Those parameters of `on_rank` that receive a gradient."""
 
 
 def start_lines(
@@ -34,7 +34,7 @@ def start_lines(
 
 
 def layout_line(config: AllConfig, rank: int) -> str:
-    """How many ranks share what, and what a step is."""
+    """A line with the sizes of the layout and of a step."""
     parallel, data, sizes = config.parallel_config, config.dataset_config, config.batch_sizes
     axes = {
         "tensor": parallel.tensor_model_parallel_size,
@@ -56,7 +56,7 @@ def layout_line(config: AllConfig, rank: int) -> str:
 
 
 def data_line(config: AllConfig, source: str) -> str:
-    """Where tokens come from, and how many ids there are."""
+    """A line with the source of the tokens and the number of ids."""
     data, model = config.dataset_config, config.model_config
     parts = [data.train_data_path, data.valid_data_path, data.test_data_path]
     named = data.data_path or [path for part in parts for path in part or ()]

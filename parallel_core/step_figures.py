@@ -1,4 +1,4 @@
-"""What cells report of a training step beside the loss: which figures there are, and what is logged of them.
+"""The figures that cells report of a training step beside the loss, and how they are logged.
 
 Each rank adds up its shares, by layer; one sum over all ranks at the end of the step makes them whole. So a value that
 several ranks have alike is reported divided by their number.
@@ -37,8 +37,8 @@ class Figure:
     is_loss: bool = True
     """Averaged over micro-batches and data-parallel replicas, and logged."""
     layers: int = 0
-    """Of a loss by layer: by how many layers its sum is divided to be logged. As in Megatron those are the decoder's
-    layers of experts and all depths of multi-token prediction, dense ones too."""
+    """For a loss by layer: the number of layers by which its sum is divided in the log. As in Megatron those are the
+    decoder's layers of experts and all depths of multi-token prediction, dense ones too."""
     counted: Callable[[Array], Array] = np.asarray
     """From the array that a cell reports of a micro-batch to the one that is summed."""
 

@@ -1,4 +1,4 @@
-"""What becomes of names that a model and a checkpoint do not share, and of settings by which they are two networks
+"""The handling of names that a model and a checkpoint do not share, and of settings by which they are two networks
 (--dist-ckpt-strictness)."""
 
 from typing import NamedTuple

@@ -21,7 +21,7 @@ from parallel_core.system.files import read_json
 
 
 class Kind(str, Enum):
-    """What a rank does in a span."""
+    """Kind of work in a span."""
 
     STEP = "step"
     FORWARD = "forward"
@@ -46,7 +46,7 @@ COMPUTING = frozenset({*_ACTIONS, Kind.OPTIMIZER, Kind.OTHER})
 
 
 class Span(NamedTuple):
-    """What one rank does from `start` on; spans of one lane and rank lie beside or inside each other."""
+    """The work of one rank from `start` on; spans of one lane and rank lie beside or inside each other."""
 
     rank: int
     kind: Kind
@@ -57,7 +57,7 @@ class Span(NamedTuple):
     step: int = 0
     """The iteration, from 1."""
     group: str = ""
-    """Of a message: the name of the ranks' group, such as `tp`, `pp`."""
+    """For a message: the name of the ranks' group, such as `tp`, `pp`."""
 
     @property
     def stop(self) -> float:
@@ -213,7 +213,7 @@ def each_without_the_ones_before(parts: Iterable[Sequence[Span]]) -> list[float]
 
 
 def _length(spans: Iterable[Span]) -> float:
-    """Of the union of the spans."""
+    """Length of the union of the spans."""
     total, end = 0.0, float("-inf")
     for start, stop in sorted((span.start, span.stop) for span in spans):
         total += max(0.0, stop - max(start, end))
@@ -260,11 +260,11 @@ def planned_spans(timeline: Timeline) -> list[Span]:
 
 
 def _seconds(start: Time, stop: Time) -> tuple[float, float]:
-    """Where a span begins and how long it takes, of microseconds."""
+    """Start and length of a span in seconds, from microseconds."""
     return float(start) * _UNIT, float(stop - start) * _UNIT
 
 
 def _mean(spans: Sequence[Span], kind: Kind, chunks: int) -> int:
-    """Of a micro-batch in all chunks of a stage, in whole microseconds, at least one."""
+    """Mean time of a micro-batch in all chunks of a stage, in whole microseconds, at least one."""
     seconds = [span.seconds for span in spans if span.kind is kind]
     return max(1, round(chunks * sum(seconds) / len(seconds) / _UNIT)) if seconds else 0

@@ -58,14 +58,16 @@ def rope_scaling_type(args: Any) -> str | None:
 
 
 def stretching_factor(args: Any) -> Any:
-    """Of rotary positions that are not latent attention's; of Megatron's yarn it is --rotary-scaling-factor."""
+    """The scaling factor of rotary positions that are not latent attention's; of Megatron's yarn it is
+    --rotary-scaling-factor."""
     given = args.rotary_scaling_factor
     by_megatron = args.position_embedding_type == "yarn" and not args.rope_scaling_type
     return given if by_megatron and given not in (None, 1.0) else args.rope_scaling_factor
 
 
 def latent_factor(args: Any) -> Any:
-    """Of latent attention's positions, by the flag of the tool whose --rope-type or --rope-scaling-type is given."""
+    """The scaling factor of latent attention's positions, by the flag of the tool whose --rope-type or
+    --rope-scaling-type is given."""
     if not latent_attention(args):
         return None
     return args.rotary_scaling_factor if args.rope_scaling_type is None else args.rope_scaling_factor
@@ -128,7 +130,8 @@ def recomputes_layers(args: Any) -> bool:
 
 
 def num_layer_list(args: Any) -> Any:
-    """Of the lists and the layout that say it; unknown for a layout that does not fit, which a rule complains of."""
+    """The list of layers by stage, from whichever list or layout gives it; unknown for a layout that does not fit,
+    which a rule complains of."""
     layout, size = args.pipeline_model_parallel_layout, args.pipeline_model_parallel_size
     if layout is None:
         given = args.pipeline_num_transformer_layers if args.num_layer_list is None else args.num_layer_list
@@ -161,7 +164,7 @@ def use_distributed_optimizer(args: Any) -> bool | None:
 
 
 def communication_data_type(args: Any) -> str | None:
-    """Of Megatron's FSDP, if nothing else says it."""
+    """Type of messages by Megatron's FSDP flags, if no other flag gives it."""
     of_fsdp = args.megatron_fsdp_grad_comm_dtype
     return args.communication_data_type or (None if of_fsdp == "auto" else of_fsdp)
 

@@ -1,4 +1,4 @@
-"""How many ids the tokenizer has, and how many rows the embedding table gets."""
+"""The number of ids of the tokenizer, and of rows of the embedding table."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,11 +1,11 @@
-"""Which flags must be there, exclude each other, or need another: names alone, `mapping.checks` reads them."""
+"""Flags that must be given, that exclude each other, or that need another: names alone, `mapping.checks` reads them."""
 
 REQUIRED = (
     ("--micro-batch-size",),
     ("--lr",),
     ("--train-iters", "--train-samples", "--num_train_epochs"),
 )
-"""Of each tuple one flag must be given; what the model cannot be built without is checked there."""
+"""Tuples, one flag of each of which must be given; options that a model needs are checked by its configuration."""
 
 EXCLUSIVE = (
     ("--train-iters", "--train-samples"),

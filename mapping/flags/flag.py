@@ -11,7 +11,7 @@ MAPPED, IGNORED, REFUSED = "mapped", "ignored", "refused"
 
 
 class Flag(NamedTuple):
-    """What is known of one command-line flag."""
+    """One command-line flag: names, type, default, and the option that it fills."""
 
     name: str
     """As it is typed, with its dashes."""
@@ -23,17 +23,17 @@ class Flag(NamedTuple):
     """The path of the config field that it fills, such as `model_config.hidden_size`; of an ignored one that nobody
     reads."""
     help: str = ""
-    """What it means; if empty, the sentence under the target field says it."""
+    """Its meaning; if empty, the sentence under the target field says it."""
     dest: str = ""
     """Its attribute of the argument namespace."""
     choices: tuple[Any, ...] = ()
     """The values it may have."""
     nargs: str | int | None = None
-    """How many values it takes: one, `+` (one or more), `*` (any number), this many, `1+` (one, or a list of more)."""
+    """Number of values: one, `+` (one or more), `*` (any number), this many, `1+` (one, or a list of more)."""
     aliases: tuple[str, ...] = ()
     """Other names of the same flag."""
     stores: Any = True
-    """What a switch sets its attribute to."""
+    """Value to which a switch sets its attribute."""
     refuses: dict[Any, str] = {}  # noqa: RUF012
     """Values that Megatron knows and we do not honour, each with the reason."""
     stands_for: dict[Any, str] = {}  # noqa: RUF012
@@ -47,7 +47,8 @@ class Flag(NamedTuple):
     group: str = ""
     """The heading under which it is listed."""
     idle: tuple[Callable[[Any], object], str] | None = None
-    """Of several flags for one field: beside which other arguments the field does not follow from it, and why."""
+    """For one of several flags of a field: the other arguments beside which the field does not follow from it, and
+    why."""
     completes: tuple[str, ...] = ()
     """Flags that fill the same field, but of which it says something else: neither replaces the other."""
     refines: bool = False

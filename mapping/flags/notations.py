@@ -135,7 +135,7 @@ def spec(text: str) -> str:
 
 
 LETTERS = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}
-"""What a stage may hold, by the words that lists use and the letters that texts use."""
+"""Parts that a stage may hold, by the words that lists use and the letters that texts use."""
 
 _WHOLE = re.compile(r"E[t|]*[m|]*L")
 
@@ -171,7 +171,7 @@ def _unrolled(text: str) -> str:
 
 
 def layers_of_stages(stages: Sequence[str], pipeline_size: int) -> list[int] | list[list[int]]:
-    """How many layers each stage has, for each chunk where stages have several: as `--num-layer-list` says it."""
+    """The number of layers of each stage, for each chunk where stages have several: as `--num-layer-list` says it."""
     counts = [stage.count("t") for stage in stages]
     chunks = [counts[start : start + pipeline_size] for start in range(0, len(counts), pipeline_size)]
     return chunks if len(chunks) > 1 else counts

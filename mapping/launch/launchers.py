@@ -23,7 +23,7 @@ class Launch:
 
 
 class Grammar(NamedTuple):
-    """How a launcher's options are read. Any other has a value, and is left out; so are those of another meaning."""
+    """The options of a launcher, and how each is read. An option that is not listed takes one value and is left out."""
 
     acting: str
     switches: str = ""

@@ -25,7 +25,7 @@ IN_SRUN = "MEGATRON_LAUNCH_IN_SRUN"
 
 
 def split(words: Sequence[str]) -> tuple[str, list[str]]:
-    """Of python's command line: the module or file that it runs (empty for code), and what follows it."""
+    """Split python's command line: the module or file that it runs (empty for code), and what follows it."""
     position = 0
     while position < len(words) and words[position].startswith("-") and words[position] not in ("-", "-m", "-c"):
         position += 2 if words[position] in ("-W", "-X") else 1

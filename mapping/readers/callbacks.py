@@ -32,7 +32,7 @@ def _other_frequency(value: Any, entries: Entries) -> str:
 
 
 def summary(value: Any, entries: Entries) -> Values | str:
-    """Where and how often tensors are recorded: `collect_tensor_freq` goes before `collect_freq`."""
+    """The folder and the interval of recorded tensors: `collect_tensor_freq` goes before `collect_freq`."""
     of_tensors = isinstance(value, Mapping) and value.get("collect_tensor_freq") is not None
     return parts({**_SUMMARY, "collect_freq": _other_frequency} if of_tensors else _SUMMARY)(value, entries)
 
@@ -142,7 +142,7 @@ CLIPPING: dict[str, Meaning] = {"use_clip_grad": use_clip_grad, "max_grad_norm":
 BY_DEFAULT: dict[str, tuple[str, Any]] = {
     **dict.fromkeys(("runner_wrapper.", "type", "max_grad_norm"), ("runner_wrapper.use_clip_grad", False))
 }
-"""How keys begin -> a key and its value, if no key of that name is there."""
+"""Beginning of keys -> a key and its value, if no key of that name is there."""
 RUNNER: dict[str, Meaning] = {
     "type": words({"MFTrainOneStepCell": "there is one training step; it clips gradients if use_clip_grad is true"}),
     "local_norm": to("log_local_norm"),

@@ -1,4 +1,4 @@
-"""What a checkpoint says of its run: --use-checkpoint-args takes the model from it instead of from the flags.
+"""The options that a checkpoint gives: --use-checkpoint-args takes the model from it instead of from the flags.
 
 Which options that are, and whether a flag that is given wins, is as in Megatron-LM's `load_args_from_checkpoint`. That
 takes no option that is newer than itself; here those that shape a network fill in what no flag says.
@@ -43,7 +43,7 @@ _SIZES = (
 )  # fmt: skip
 """Taken whatever the flags say with --use-mp-args-from-checkpoint-args."""
 _ADAPTERS = tuple(map(path_of, ("lora_rank", "lora_alpha", "target_modules", "lora_config.cells")))
-"""Of low-rank adapters, where the checkpoint has some."""
+"""Options of low-rank adapters, if the checkpoint has some."""
 _NONE_COUNTS = path_of("rope_scaling.type")
 """Positions that are not scaled: where no flag is given, those of latent attention would be."""
 
@@ -59,7 +59,7 @@ class Said:
     findings: list[Finding] = field(default_factory=list)
 
     def values(self, config: Mapping[str, Any], paths: Iterable[str], source: str) -> Iterator[Given]:
-        """What a configuration has at these paths; a value that is none of its option is a finding."""
+        """The values that a configuration has at these paths; a value that is none of its option is a finding."""
         for path in paths:
             value = get(config, path)
             if value is not None or path == _NONE_COUNTS:
@@ -75,7 +75,7 @@ class Said:
 
 
 def read(given: Sequence[Given]) -> Said:
-    """What the checkpoint says that `given` (the stronger value later) asks to be asked; nothing if none is asked."""
+    """The settings that --use-checkpoint-args takes from --load, both read from `given` (the stronger value later)."""
     asked = {entry.target: entry.value for entry in given}
     if not asked.get(_ASKS):
         return Said()

@@ -21,7 +21,7 @@ ExtraArgs = Callable[[ArgumentParser], Any]
 
 @dataclass
 class CommandLine:
-    """What a scan found."""
+    """The result of a scan."""
 
     given: list[Given] = field(default_factory=list)
     unread: list[Flag] = field(default_factory=list)
@@ -54,7 +54,7 @@ def scan(
 
 
 class _Complaint(Exception):
-    """What argparse says against a user's own flag: a finding."""
+    """An error of argparse about a user's own flag: a finding."""
 
 
 class _ExtraParser(ArgumentParser):
@@ -190,7 +190,7 @@ def _taken(row: Flag, value: Any) -> Any:
 
 
 def kind(read: Callable[[str], Any]) -> str:
-    """What a reader takes: its docstring says it."""
+    """The type that a reader takes: its docstring says it."""
     known = {int: "a whole number", float: "a number", str: "text"}
     sentence = (read.__doc__ or "").split("\n")[0].rstrip(".")
     return known.get(read) or sentence[0].lower() + sentence[1:]  # type: ignore[call-overload]

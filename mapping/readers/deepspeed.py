@@ -43,7 +43,7 @@ def learning_rate(value: Any, entries: Entries) -> Values | str:
 
 
 def if_read(meaning: Meaning, other: str, *wanted: str) -> Meaning:
-    """Of a key that DeepSpeed reads only with these values of another."""
+    """The meaning of a key that DeepSpeed reads only with these values of another."""
 
     def read(value: Any, entries: Entries) -> Values | str:
         is_read = entries.get(other) in wanted
@@ -152,13 +152,13 @@ KEYS: dict[str, Meaning] = {
         _ZERO,
     ),
 }
-"""What each key says, in arguments; or why it does nothing, with everything below it."""
+"""The arguments that each key gives, or the reason why it does nothing, with everything below it."""
 
 BY_DEFAULT: dict[str, dict[str, Any]] = {
     "scheduler.type": {"scheduler.params.warmup_type": "log", "scheduler.params.warmup_num_steps": 1000},
     "fp16.enabled": {"fp16.initial_scale_power": 16},
 }
-"""What DeepSpeed takes, where the first key says something, for keys that are not written."""
+"""The values that DeepSpeed takes for keys that are not written, where the first key is given."""
 BEHIND_FLAGS: tuple[tuple[str, tuple[str, ...], dict[str, Any]], ...] = (
     ("", (), {"gradient_clipping": 0.0}),
     ("optimizer.type", tuple(OPTIMIZERS), {"optimizer.params.weight_decay": 0.0}),
@@ -194,13 +194,13 @@ class Auto(NamedTuple):
 
 
 class DeepSpeed(NamedTuple):
-    """What a file says."""
+    """A file's values, as arguments."""
 
     given: list[Given]
     autos: list[Auto]
     findings: list[Finding]
     defaults: list[Given]
-    """What DeepSpeed takes where nothing else says it."""
+    """The values that DeepSpeed takes for keys that are not given."""
 
     @classmethod
     def empty(cls, *findings: Finding) -> DeepSpeed:
@@ -265,7 +265,8 @@ def _read_key(key: str, value: Any, entries: Entries, said: DeepSpeed, path: str
 
 
 def _arguments(key: str, value: Any, entries: Entries) -> Values | str:
-    """What a key says. Python would take true for 1, and a value that is missing for one that is not given."""
+    """The arguments that a key gives. Python would take true for 1, and a value that is missing for one that is not
+    given."""
     meaning = KEYS[key](value, entries)
     for kind, filled in () if isinstance(meaning, str) else ((ROW_OF[name].type, v) for name, v in meaning.items()):
         if kind in (int, float) and (isinstance(value, bool) or value is None):
@@ -276,7 +277,7 @@ def _arguments(key: str, value: Any, entries: Entries) -> Values | str:
 
 
 def resolved(autos: Sequence[Auto], config: AllConfig) -> tuple[list[str], list[Finding]]:
-    """What each `auto` came to, and a finding for each that came to nothing."""
+    """The value that each `auto` got, and a finding for each that came to nothing."""
     notes, findings = [], []
     for key, row in autos:
         value = attrgetter(row.target)(config)

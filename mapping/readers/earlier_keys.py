@@ -24,7 +24,7 @@ def keep_prob(value: Any, entries: Entries) -> Values | str:
 
 
 def _adapts(meaning: Meaning) -> Meaning:
-    """Of adapters, which `use_lora: False` switches off."""
+    """The meaning of a key of adapters, which `use_lora: False` switches off."""
     off = "use_lora is off"
     return lambda value, entries: off if entries.get("lora_config.use_lora") is False else meaning(value, entries)
 
@@ -62,7 +62,7 @@ def zero(level: Any, entries: Entries) -> Values | str:
 
 
 def clipping(value: Any, entries: Entries) -> Values:
-    """How gradients are clipped, and to what."""
+    """The kind of clipping of gradients, and its limit."""
     if not isinstance(value, Mapping) or value.keys() - {"grad_clip_type", "clip_value"}:
         raise ValueError("must have the keys grad_clip_type, clip_value")
     kind, limit = value.get("grad_clip_type") or "ClipGlobalNorm", value.get("clip_value", 1.0)

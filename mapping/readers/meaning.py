@@ -1,4 +1,4 @@
-"""What a key of a file means, as data: the fields that it fills, or in a sentence why it does nothing.
+"""The meaning of a file's key, as data: the fields that it fills, or in a sentence why it does nothing.
 
 A meaning is a function of the key's value and of all entries of the file. It raises ValueError, with the rule that the
 value breaks.
@@ -17,7 +17,7 @@ class Placed(NamedTuple):
 
     value: Any
     place: str
-    """What the key's name is followed by."""
+    """The path behind the key's name."""
 
 
 class Said(NamedTuple):
@@ -115,7 +115,7 @@ def parts(table: Mapping[str, Meaning]) -> Meaning:
 
 
 def part_meant(place: str, meaning: Meaning, value: Any, entries: Entries) -> Values:
-    """What a part of a key gives, or raises, with where it stands."""
+    """The value of a part of a key; an error gets the part's place."""
     try:
         found = meaning(value, entries)
     except WrongPart as error:
@@ -135,7 +135,7 @@ def _placed(place: str, name: str, value: Any) -> tuple[str, Any]:
 
 
 DASHES = ("-", "\N{EN DASH}", "\N{EM DASH}")
-"""How flags begin; the latter two are what word processors make of two hyphens."""
+"""Beginnings of flags; the latter two are what word processors make of two hyphens."""
 
 
 def nearest(name: str, known: Sequence[str]) -> list[str]:

@@ -31,7 +31,7 @@ ACTIVATIONS = {"gelu": "gelu", "swiglu": "swiglu", "squaredrelu": "squared_relu"
 
 
 def _beside(other: str) -> Meaning:
-    """Of a key that says what another one says; alone it is the argument of its name."""
+    """The meaning of a key that says the same as another one; alone it is the argument of its name."""
     return lambda value, entries: f"{other} says it" if entries.get(other) is not None else ""
 
 
@@ -117,7 +117,8 @@ for _row in ROWS:
 
 
 def _read(key: str, value: Any, entries: Entries, source: str) -> Iterator[Given]:
-    """What a key says. Raises KeyError for one that is not known, ValueError for a value that it cannot have."""
+    """The value that a key gives. Raises KeyError for one that is not known, ValueError for a value that it cannot
+    have."""
     meaning = KEYS[key](value, entries) if key in KEYS else ""
     if isinstance(meaning, Mapping):
         rows = [(ROW_OF[name], said) for name, said in meaning.items()]

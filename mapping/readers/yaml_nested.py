@@ -128,7 +128,7 @@ KEYS: dict[str, Meaning] = {
         if path.startswith(("training_config.", "optimizer_config.", "dataset_config."))
     },
 }
-"""What each key of the schema says."""
+"""The meaning of each key of the schema."""
 
 IGNORED = {"model_config.llm.tokenizer.use_fast": "a slow tokenizer gives the same ids"}
 """Keys that do nothing -> why."""
@@ -161,7 +161,7 @@ def read(content: Mapping[str, Any], source: str) -> tuple[list[Given], list[Fin
 
 
 def _without(content: Mapping[str, Any], *taken: Collection[str], prefix: str = "") -> dict[str, Any]:
-    """What is left of a dictionary without the leaves of these paths."""
+    """The rest of a dictionary without the leaves of these paths."""
     left: dict[str, Any] = {}
     for key, value in content.items():
         path = f"{prefix}{key}"

@@ -69,7 +69,8 @@ def read_entries(entries: Mapping[str, Any], source: str) -> tuple[list[Given], 
 
 
 def _unwritten(entries: Mapping[str, Any], source: str) -> Iterator[Given]:
-    """What keys of the earlier systems mean for others that are not there; a key that fills the same field counts."""
+    """The values that keys of MindFormers give to other keys that are not written; a key that fills the same field
+    counts."""
     unwritten = {more for start, more in BY_DEFAULT.items() if any(key.startswith(start) for key in entries)}
     names = {key.rpartition(".")[2] for key, value in entries.items() if value is not None}
     for key, value in unwritten:
@@ -81,7 +82,7 @@ def _unwritten(entries: Mapping[str, Any], source: str) -> Iterator[Given]:
 def meant(
     key: str, meaning: Meaning, value: Any, entries: Mapping[str, Any], source: str
 ) -> tuple[list[Given], list[Finding]]:
-    """What a key's value gives; an empty one says nothing."""
+    """The fields that a key's value gives; an empty one says nothing."""
     if value is None or value == "":
         return [], []
     try:

@@ -1,1 +1,1 @@
-"""What runs have left in their folders, as one HTML page, written or served."""
+"""The figures in the folders of runs, as one HTML page, written or served."""

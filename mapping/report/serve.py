@@ -25,7 +25,7 @@ class Watched:
             return html(page_of(self._runs), self._script, watched=True)
 
     def data(self) -> tuple[str, str]:
-        """What the page asks for, and its version. Raises OSError."""
+        """The data that the page asks for, and its version. Raises OSError."""
         with self._lock:
             if any([run.refresh() for run in self._runs]) or not self._data:
                 self._data, self._version = as_json(page_of(self._runs)), self._version + 1

@@ -49,15 +49,15 @@ class QueryKeyValueRows:
         return tuple(ranges)
 
     def of_sharing_rank(self, rank: int, size: int) -> tuple[range, ...]:
-        """Where t ranks share g < t groups: a rank's own query rows [n/t d], its gates, and its group's key and value
-        rows."""
+        """Rows for t ranks that share g < t groups: a rank's own query rows [n/t d], its gates, and its group's key and
+        value rows."""
         group, place = divmod(rank, size // self.groups)
         *queries, key, value = self.of_group(group)
         own = self.heads // size * self.head_size
         return *(rows[place * own : (place + 1) * own] for rows in queries), key, value
 
     def apart(self) -> tuple[list[range], list[range], list[range]]:
-        """Where all queries [n d], all keys [g d] and all values [g d] lie, group by group; gates stand behind their
+        """Places of all queries [n d], all keys [g d] and all values [g d], group by group; gates stand behind their
         queries head by head then, [2 n d]."""
         queries: list[range] = []
         keys, values = [], []
@@ -70,7 +70,7 @@ class QueryKeyValueRows:
         return queries, keys, values
 
     def from_apart(self) -> list[range]:
-        """Where the rows come from, in order, if queries, keys and values lie one after another as `apart` has them."""
+        """Sources of the rows, in order, if queries, keys and values lie one after another as `apart` has them."""
         rows = [row for part in self.apart() for run in part for row in run]
         places = dict(zip(rows, range(self.count), strict=True))
         starts = [run.start for group in range(self.groups) for run in self._whole_heads(group)]

@@ -23,16 +23,16 @@ LENGTH_EPSILON = 1e-6
 
 @dataclass(frozen=True)
 class RecurrenceForm:
-    """Which recurrence."""
+    """The form of a recurrence."""
 
     scale: float = 1.0
-    """Of what is read from the state."""
+    """Factor of the values read from the state."""
     delta: bool = False
-    """What the state already gives for a key is taken off the value."""
+    """Whether the value that the state gives for a key is subtracted from the key's value."""
     unit: bool = False
     """Queries and keys are divided by their lengths first."""
 
 
 def segments(length: int) -> int:
-    """How many states of a sequence are kept."""
+    """The number of states of a sequence that are kept."""
     return -(-length // SEGMENT)

@@ -57,17 +57,17 @@ class Rotary:
 
     @classmethod
     def of_model(cls, config: ModelConfig) -> Rotary | None:
-        """That of whichever attention the configuration has."""
+        """Rotary positions of the attention that the configuration has."""
         return cls.of_latent_attention(config) if config.multi_latent_attention.enabled else cls.of(config)
 
     @classmethod
     def of_latent_attention(cls, config: ModelConfig) -> Rotary:
-        """That of the part of queries and keys that rotates. Neighbours are a pair (DeepSeek-V2, 2024)."""
+        """Rotary positions of the part of queries and keys that rotates. Neighbours are a pair (DeepSeek-V2, 2024)."""
         return cls.of_width(config, config.multi_latent_attention.qk_pos_emb_head_dim, interleaved=True)
 
     @classmethod
     def of_width(cls, config: ModelConfig, width: int, interleaved: bool) -> Rotary:
-        """That of heads of which `width` channels may rotate."""
+        """Rotary positions of heads of which `width` channels may rotate."""
         plain = inverse_frequencies(width, config.rotating_share, config.rotary_base)
         scale = 1.0 / (config.rotary_seq_len_interpolation_factor or 1.0)
 
@@ -81,7 +81,7 @@ class Rotary:
         return of_length(config.seq_length, (original, of_length(original)))
 
     def of_text(self, length: int) -> Rotary:
-        """That of a text of so many tokens, by itself; a run trains all sequences alike."""
+        """Rotary positions of a text of so many tokens, by itself; a run trains all sequences alike."""
         return self if self.within is None or length > self.within[0] else self.within[1]
 
     def tables(self, positions: Ranges) -> tuple[Array, Array]:

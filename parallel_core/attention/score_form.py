@@ -1,4 +1,4 @@
-"""What a model makes of attention's scores before the softmax, beside their scale and the causal order."""
+"""The changes that a model makes to attention's scores before the softmax, beside their scale and the causal order."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from parallel_core.numerics.dtypes import Array
 
 
 def alibi_slopes(heads: int) -> tuple[float, ...]:
-    """Of each head 2^(-8 i / n), i = 1 .. n; where n is no power of two, those of the power below, and then every
-    other one of the power above (Press et al., "Train Short, Test Long", 2022, and its code)."""
+    """The slope of each head: 2^(-8 i / n), i = 1 .. n; where n is no power of two, those of the power below, and then
+    every other one of the power above (Press et al., "Train Short, Test Long", 2022, and its code)."""
     power = 2 ** math.floor(math.log2(heads))
     whole, between = (tuple(2.0 ** (-8.0 * i / n) for i in range(1, n + 1)) for n in (power, 2 * power))
     return whole + between[::2][: heads - power]
@@ -22,7 +22,7 @@ def alibi_slopes(heads: int) -> tuple[float, ...]:
 
 @dataclass(frozen=True)
 class ScoreForm:
-    """How scores are formed: cap tanh(score / cap), then the bias by distance, of keys within the window alone."""
+    """The form of scores: cap tanh(score / cap), then the bias by distance, of keys within the window alone."""
 
     window: int | None = None
     """A query sees its own key and this many before it; None: all before it."""

@@ -33,7 +33,7 @@ def dense_mask(starts: Starts) -> NDArray[np.bool_]:
 
 
 def ends_in_rows(starts: Starts) -> tuple[int, ...]:
-    """Of all documents of [b, s], row after row, how many positions stand before their end."""
+    """The number of positions before the end of each document of [b, s], row after row."""
     is_first = starts == np.arange(starts.shape[-1], dtype=np.int32)
     firsts = np.flatnonzero(is_first)
     return (*map(int, firsts[1:]), starts.size)

@@ -35,9 +35,9 @@ class BatchEntry:
 
     array: Array
     whole: Array | None = None
-    """Where `array` has a context-parallel rank's shards: the whole sequences that they were cut of."""
+    """The whole sequences of which `array` has a context-parallel rank's shards."""
     row_tokens: Array | None = None
-    """Of labels and loss mask: how many tokens of each row's whole sequence count, float64 [b]."""
+    """The number of tokens of each row's whole sequence that count, by labels and loss mask, float64 [b]."""
 
     @classmethod
     def of(cls, name: str, array: Array) -> BatchEntry:
@@ -73,7 +73,7 @@ class BatchEntry:
 
     @property
     def tokens(self) -> float | None:
-        """How many tokens count, of labels and loss mask."""
+        """The number of tokens that count, by labels and loss mask."""
         return None if self.row_tokens is None else float(self.row_tokens.sum())
 
 
@@ -95,7 +95,7 @@ def tokens_ahead(sequences: Array, places: int) -> Array:
 
 @dataclass(frozen=True)
 class ContextShard:
-    """What one context-parallel rank reads of whole sequences."""
+    """The part that one context-parallel rank reads of whole sequences."""
 
     layout: ContextLayout
     rank: int
@@ -159,7 +159,7 @@ class StepBatch:
         return {name: self.context.entry(name, entry) for name, entry in rows.items()}
 
     def tokens(self, number: int) -> float:
-        """How many tokens of a micro-batch's whole sequences count: those of its loss mask, or all labels."""
+        """The number of tokens of a micro-batch's whole sequences that count: those of its loss mask, or all labels."""
         counted = self.entries.get(LOSS_MASK) or self.entries.get(LABELS)
         tokens = self._rows(counted, number).tokens if isinstance(counted, BatchEntry) else None
         return 1.0 if tokens is None else tokens

@@ -1,4 +1,4 @@
-"""How a batch has to look: a loader's mistakes are found on the host, before anything is computed.
+"""Rules for a batch: a loader's mistakes are found on the host, before anything is computed.
 
 Entries have Megatron's names: tokens, labels, position_ids, loss_mask [b, s], attention_mask [b, 1, s, s]; and
 document_starts [b, s]. Of others, which a script's own model reads, only the rows are counted.
@@ -82,7 +82,7 @@ class BatchRules:
         return [mistake for mistakes in found for mistake in mistakes]
 
     def _length(self, batch: Mapping[str, Any], shards: int) -> int:
-        """Of the whole sequences of this batch."""
+        """Length of the whole sequences of this batch."""
         if not self.lengths_vary:
             return self.length
         entries = [batch[name] for name in (*IDS, LOSS_MASK) if isinstance(batch.get(name), BatchEntry)]
@@ -153,7 +153,7 @@ MAX_POSITIONS = "for --max-position-embeddings"
 
 
 def _parts(entry: BatchEntry, shards: int) -> int:
-    """Of how many parts of its sequences an entry has one."""
+    """The number of parts into which the sequences of an entry are cut."""
     return shards if entry.whole is None else 1
 
 

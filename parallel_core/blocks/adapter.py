@@ -32,7 +32,7 @@ class Adapter(Block):
     """First values of A."""
     dtype: str
     partial_over: str | None
-    """Of what is not cut (see ShardSpec)."""
+    """Kind of the group over which the gradient of a part that is not cut is a partial sum (see ShardSpec)."""
     widths: tuple[int, ...] = ()
     """The linear's."""
     initial_b: Normal | Constant = ZEROS
@@ -59,6 +59,6 @@ class Adapter(Block):
         return 2.0 * tokens * self.rank * (self.input_size + self.output_size)
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
-        """What lies between A and B; its input is the linear's."""
+        """The bytes of the values between A and B; the adapter's input is the linear's."""
         tokens = micro_batch.tokens_between if self.cut_axis is None else micro_batch.tokens
         return {"": tokens * self.rank * micro_batch.item_size}

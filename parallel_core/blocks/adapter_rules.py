@@ -1,4 +1,4 @@
-"""What is wrong with the linears that --lora-target-modules names: it takes the whole model to tell."""
+"""Findings about the linears that --lora-target-modules names, which take the whole model to tell."""
 
 from collections.abc import Iterator
 
@@ -38,7 +38,7 @@ def adapter_findings(config: AllConfig) -> Iterator[Finding]:
 
 
 def _linears_of_stages(config: ModelConfig) -> list[dict[str, Linear]]:
-    """Of each pipeline stage the linears that can have an adapter, by their paths."""
+    """For each pipeline stage the linears that can have an adapter, by their paths."""
     stages = range(config.parallel_config.pipeline_model_parallel_size)
     found = []
     for chunks in (stage_chunks(config, stage) for stage in stages):

@@ -1,4 +1,4 @@
-"""Which linears of a model have a low-rank adapter, as --lora-target-modules names them."""
+"""The linears of a model that have a low-rank adapter, as --lora-target-modules names them."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace

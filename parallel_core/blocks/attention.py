@@ -43,7 +43,7 @@ class CoreAttention(Block):
     scale: float
     """Scores are multiplied by it."""
     form: ScoreForm = PLAIN
-    """What the model makes of scores. Those that a window leaves out are counted as operations all the same."""
+    """The form of scores. Those that a window leaves out are counted as operations all the same."""
     sinks: bool = False
     """Whether each head has one more score that has no value (--softmax-type): 0, or a learnt one."""
     softmax_offset: ParameterSpec | None = None
@@ -61,7 +61,8 @@ class CoreAttention(Block):
         return replace(self, sinks=kind != "vanilla", softmax_offset=learnt if kind == "learnable" else None)
 
     def forward_flops(self, tokens: int, seq_length: int) -> float:
-        """Of the whole s x s square, not the causal half, as Megatron's figures have it (Narayanan et al., 2021)."""
+        """FLOPs of the whole s x s square, not the causal half, as Megatron's figures have it (Narayanan et al.,
+        2021)."""
         return 2.0 * tokens * seq_length * self.heads * (self.query_key_size + self.value_size)
 
     def operations(self, micro_batch: MicroBatch) -> Iterator[Operation]:
@@ -75,7 +76,8 @@ class CoreAttention(Block):
         return max(1, self.groups // tensor)
 
     def _key_value_heads(self, micro_batch: MicroBatch) -> int:
-        """Of a tensor-parallel rank, each repeated until every Ulysses rank has one: g' = lcm(g/t, u)."""
+        """Key/value heads of a tensor-parallel rank, each repeated until every Ulysses rank has one: g' = lcm(g/t,
+        u)."""
         return lcm(self.local_groups(micro_batch.tensor), micro_batch.context.ulysses)
 
     def _widths(self, micro_batch: MicroBatch) -> tuple[int, int]:
@@ -151,7 +153,7 @@ class Attention(Sublayer):
 
     @property
     def rows(self) -> QueryKeyValueRows:
-        """Of linear_qkv."""
+        """The rows of linear_qkv."""
         core = self.core_attention
         return QueryKeyValueRows(core.heads, core.groups, core.query_key_size, self.output_gate)
 
@@ -191,7 +193,8 @@ class Attention(Sublayer):
             yield elementwise(3 * output, 5 * output).within("gate")
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
-        """What core attention puts out it keeps itself, whether linear_proj needs it or not; and gates."""
+        """The bytes that attention keeps: core attention keeps its output itself, whether linear_proj needs it or not;
+        and gates."""
         kept, output = super().kept_bytes(micro_batch), self.linear_proj.input_bytes(micro_batch)
         return {**kept, "gate": 2 * output} if self.output_gate else {**kept, "linear_proj": output}
 

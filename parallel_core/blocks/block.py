@@ -1,4 +1,5 @@
-"""What every block of a model is: a value that gives its parameters, FLOPs, messages and the bytes that it keeps."""
+"""The base of every block of a model: a value that gives its parameters, FLOPs, messages and the bytes that it
+keeps."""
 
 from __future__ import annotations
 
@@ -81,8 +82,8 @@ class Block:
         return sum(block.frozen_flops(tokens) for block in self.submodules().values())
 
     def operations(self, micro_batch: MicroBatch) -> Iterator[Operation]:
-        """What a rank's device computes in one micro-batch. Products of a block's own that it does not describe further
-        are counted as they are in `forward_flops`, cut evenly over the tensor-parallel ranks."""
+        """The operations of a rank's device in one micro-batch. Products of a block's own that it does not describe
+        further are counted as they are in `forward_flops`, cut evenly over the tensor-parallel ranks."""
         tokens, length = micro_batch.tokens, micro_batch.seq_length
         own = self.forward_flops(tokens, length)
         for name, block in self.submodules().items():
@@ -94,7 +95,7 @@ class Block:
             yield Operation(PRODUCTS, work, work, work)
 
     def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:
-        """What each rank sends forward and backward in one micro-batch."""
+        """The messages that each rank sends forward and backward in one micro-batch."""
         for name, block in self.submodules().items():
             for message in block.messages(micro_batch):
                 yield message.within(name)

@@ -24,7 +24,7 @@ class Dispatch(Block):
 
     hidden_size: int
     choices: int
-    """Of a token, k."""
+    """Experts of a token, k."""
     experts: int
     """E."""
     owners: int
@@ -38,7 +38,7 @@ class Dispatch(Block):
     hot: int = 0
     """Experts whose tokens stay where they are, as many of each owner's, if others have different ones."""
     cold_share: float = 1.0
-    """Of the others' capacity."""
+    """The share of cold experts' capacity."""
     zero: int = 0
     """Further choices whose tokens stay."""
 
@@ -66,7 +66,8 @@ class Dispatch(Block):
         yield elementwise(4 * copied, 4 * copied, 8)
 
     def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:
-        """Where tensor-parallel ranks have the same tokens, each sends its part; the parts are gathered after."""
+        """The messages of the dispatch. Tensor-parallel ranks that have the same tokens send a part each; the parts are
+        gathered after."""
         tokens = micro_batch.tokens // micro_batch.tensor
         hidden, probs = self.hidden_size * micro_batch.item_size, self.choices * FLOAT32
         exchange = self._gathered if self.by_all_gather else self._exchanged
@@ -77,7 +78,7 @@ class Dispatch(Block):
                 yield from micro_batch.tensor_message("all_gather", tokens * each, backward=True)
 
     def _exchanged(self, micro_batch: MicroBatch, tokens: int) -> Iterator[Message]:
-        """Of an all-to-all, what goes to others counts."""
+        """The elements of an all-to-all that go to other ranks."""
         ranks, rows = self.owners * self.shards, self._rows(micro_batch, tokens)
         hidden = (ranks - 1) * rows * self.hidden_size * micro_batch.item_size
         if self.capacity_factor is None or self.hot:
@@ -88,7 +89,7 @@ class Dispatch(Block):
                 yield from self._message("all_to_all", hidden, backward)
 
     def _rows(self, micro_batch: MicroBatch, tokens: int) -> int:
-        """What one rank gets from one other."""
+        """The rows that one rank gets from another."""
         cold = self.experts - self.hot
         if self.capacity_factor is None:
             return self._sent(tokens) * cold // (self.owners * self.experts)

@@ -74,7 +74,7 @@ class Embedding(Block):
     word_embeddings: EmbeddingTable
     position_embeddings: EmbeddingTable | None
     norm: Norm | None = None
-    """Of the word embeddings, a layer norm always (BLOOM, 2022)."""
+    """The norm of the word embeddings, a layer norm always (BLOOM, 2022)."""
     frozen: bool = False
     """Whether the tables are not trained: no gradient comes back to them."""
 
@@ -103,7 +103,7 @@ class Embedding(Block):
         return replace(micro_batch, dtype=self.word_embeddings.dtype, sequence=sequence)
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
-        """Where no gradient comes back, nothing."""
+        """The bytes that are kept; none where no gradient comes back."""
         kept = super().kept_bytes(micro_batch)
         if self.norm is not None:
             kept["norm"] = self.norm.kept_bytes(self._normed(micro_batch))[""]

@@ -97,7 +97,7 @@ class Experts(Block):
         return {join(f"local_experts.{n}", name): spec for n in self.local(0) for name, spec in specs.items()}
 
     def forward_flops(self, tokens: int, seq_length: int) -> float:
-        """Of the experts that the tokens pass through."""
+        """FLOPs of the experts that the tokens pass through."""
         return self.expert.forward_flops(self._choices(tokens), seq_length)
 
     def frozen_flops(self, tokens: int) -> float:
@@ -125,7 +125,7 @@ class Experts(Block):
         return self._choices(micro_batch.tokens // micro_batch.tensor) * self.expert_tensor
 
     def _choices(self, tokens: int) -> int:
-        """Of so many tokens those that go to experts."""
+        """The choices of so many tokens that go to experts."""
         return tokens * self.topk * self.count // (self.count + self.zero)
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:

@@ -52,7 +52,7 @@ MIXERS: list[Kind[Sublayer | None]] = [
     Kind("latent attention", LatentAttention.of, lambda config, number: config.multi_latent_attention.enabled),
     Kind("attention", Attention.of),
 ]
-"""Of each layer the first one that applies."""
+"""Kinds of mixers; a layer has the first one that applies."""
 
 FEED_FORWARDS: list[Kind[Sublayer | None]] = [
     Kind("none", _none, lambda config, number: config.hybrid.kind(number) == ATTENTION_ALONE),

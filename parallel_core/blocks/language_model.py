@@ -35,20 +35,21 @@ _OF_HEAD = ("output_layer", "loss")
 
 @dataclass(frozen=True)
 class Chunk(Block):
-    """What one virtual stage of a pipeline has of a language model; without a pipeline, all of it."""
+    """The part of a language model that one virtual pipeline stage has; without a pipeline, all of it."""
 
     embedding: Embedding | SharedEmbedding | None
-    """Of the first chunk; with multi-token prediction a copy of the last one."""
+    """The embedding of the first chunk; with multi-token prediction a copy of the last one."""
     decoder: Decoder
     mtp: MultiTokenPrediction | None
     output_layer: Linear | None
     loss: CrossEntropy | None
     shared_embedding: SharedEmbedding | None
-    """Of a last chunk without an embedding of its own, when the output layer's weight is tied to it."""
+    """The copy of the embedding's weight on a last chunk without an embedding of its own, when the output layer's
+    weight is tied to it."""
 
     @property
     def _own_heads(self) -> dict[str, Block]:
-        """Of depths of multi-token prediction, which count the rest of them."""
+        """Output layers of the depths of multi-token prediction, without the parts that the depths count themselves."""
         own = self.mtp.own_output_layers if self.mtp else {}
         return {path: head.parameters_alone for path, head in own.items()}
 
@@ -92,7 +93,7 @@ class Chunk(Block):
         return embedding + max(self.decoder.layers.bytes_in_backward(micro_batch), before + again)
 
     def offloaded_bytes(self, micro_batch: MicroBatch) -> int:
-        """Of what is kept, bytes that lie in host memory where the device has memory of its own."""
+        """The bytes of saved activations that lie in host memory where the device has memory of its own."""
         further = self.mtp.offloaded_bytes(micro_batch) if self.mtp else 0
         return self.decoder.layers.offloaded_bytes(micro_batch) + further
 
@@ -116,7 +117,7 @@ def chunk_of(config: ModelConfig, stage: int, chunk: int = 0, ends: tuple[bool, 
 
 
 def _further_layers(config: ModelConfig) -> MultiTokenPrediction | None:
-    """What the last chunk has for multi-token prediction. How much of it is computed again is said as of layers behind
+    """The layers of the last chunk for multi-token prediction. They are recomputed by the settings for layers behind
     the stage's own."""
     found = MultiTokenPrediction.of(config, _dropping_outputs(_recompute_of_depths(config), _depths(config), config))
     return found and adapted(found, config, "mtp")
@@ -173,7 +174,7 @@ def _recompute_plan(config: ModelConfig) -> RecomputePlan:
 
 
 def recompute_lines(config: ModelConfig) -> Iterator[str]:
-    """What the log says of lists by stage: the tables, and each layer's. Depths of multi-token prediction have the
+    """The log's lines about lists by stage: the tables, and each layer's. Depths of multi-token prediction have the
     numbers behind the layers."""
     plan = _recompute_plan(config)
     yield from plan.log_lines()

@@ -33,7 +33,8 @@ class UpProjections(Part):
     rotary_size: int = 0
 
     def kept(self, kept: Sizes, normed: int, micro_batch: MicroBatch, asked: Collection[str]) -> Sizes:
-        """What Ulysses exchanged the results for core attention keeps nevertheless, unless that is run again, too."""
+        """The bytes that core attention keeps after the exchange by Ulysses, unless core attention is recomputed,
+        too."""
         (core,), attention = self.feeds, self.path.rpartition(".")[0]
         is_dropped = micro_batch.context.ulysses == 1 or core in asked
         return {

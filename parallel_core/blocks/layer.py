@@ -23,7 +23,7 @@ class Branch(NamedTuple):
     sublayer: str
     norm_after: str
     place: int
-    """Of its dropout mask among the layer's; 0 is attention's own."""
+    """The place of its dropout mask among the layer's; 0 is attention's own."""
     mixes: bool
     """Whether the sublayer mixes positions, and so is given masks and where documents begin."""
     earlier_norm: str | None = None
@@ -31,11 +31,11 @@ class Branch(NamedTuple):
 
 
 class AnyLayer(Block):
-    """What every kind of layer says: how wide the residual stream is, and which parts may run again."""
+    """The interface of every kind of layer: how wide the residual stream is, and which parts may run again."""
 
     @property
     def hidden_size(self) -> int:
-        """Of the residual stream."""
+        """Width of the residual stream."""
         raise NotImplementedError
 
     def parts(self) -> LayerParts:
@@ -47,7 +47,7 @@ class AnyLayer(Block):
         return 0
 
     def input_bytes(self, micro_batch: MicroBatch) -> int:
-        """What a layer receives: the residual stream."""
+        """Bytes of a layer's input, the residual stream."""
         return micro_batch.tokens_between * self.hidden_size * micro_batch.residual_item_size
 
 
@@ -83,7 +83,8 @@ class BranchedLayer(AnyLayer):
             yield elementwise(3 * stream, 2 * stream).within(f"{branch.sublayer}.residual")
 
     def parts(self) -> LayerParts:
-        """Of each branch the norm, whose output the sublayer's first linears keep, and what the sublayer says."""
+        """The parts of each branch: its norm, whose output the sublayer's first linears keep, and the sublayer's own
+        parts."""
         parts: list[Part] = []
         collectives, linear_after = [], {}
         for branch in self.branches:

@@ -16,7 +16,7 @@ LAYERS: list[Kind[AnyLayer]] = [
     Kind("state space", MambaLayer.of, lambda config, number: config.hybrid.kind(number) == MAMBA),
     Kind("transformer layer", Layer.of),
 ]
-"""Of each layer the first one that applies."""
+"""Kinds of layers; a layer is of the first one that applies."""
 
 
 def layer_of(config: ModelConfig, number: int) -> AnyLayer:

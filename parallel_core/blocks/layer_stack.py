@@ -30,7 +30,7 @@ class LayerStack(Block):
         return {str(number): layer for number, layer in self.layers}
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
-        """Of layers that are computed again together, the first is named."""
+        """The bytes that are kept. Layers that are recomputed together are named by the first of them."""
         named = (self._kept_of(group, micro_batch).items() for group in self.recompute.groups())
         return {name: size for group in named for name, size in group}
 
@@ -45,7 +45,7 @@ class LayerStack(Block):
         return [layer for _, layer in self.layers[group.start : group.stop]]
 
     def offloaded_bytes(self, micro_batch: MicroBatch) -> int:
-        """Of what is kept, bytes that lie in host memory where the device has memory of its own."""
+        """The bytes of saved activations that lie in host memory where the device has memory of its own."""
         return sum(
             size
             for group in self.recompute.groups()

@@ -40,11 +40,11 @@ class Linear(Block):
     allocates_weight: bool = True
     """False: the weight is another module's (tied embeddings)."""
     partial_over: str | None = None
-    """Of what is not cut, which is the bias by rows, or all: kind of the group whose ranks apply it to different shards
-    of the sequence (see ShardSpec)."""
+    """For parts that are not cut (the bias of a row-parallel linear, or all): kind of the group whose ranks apply it to
+    different shards of the sequence (see ShardSpec)."""
     role: Role | None = None
     interleaved_rows: tuple[int, ...] = ()
-    """Of the weight (see ShardSpec)."""
+    """Interleaved rows of the weight (see ShardSpec)."""
     frozen: bool = False
     """Whether weight and bias are not trained."""
     adapter: Adapter | None = None

@@ -35,7 +35,7 @@ class MicroBatch:
     tensor: int
     """Tensor-parallel size, t."""
     sequence: SequenceLayout
-    """How the sequence is cut between two regions."""
+    """The cut of the sequence between two regions."""
     dtype: str
     """Type of the activations that layers compute."""
     residual_dtype: str

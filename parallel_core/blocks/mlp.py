@@ -27,7 +27,7 @@ class BiasActivation(Block):
     operator: str
     """The activation's name among the operators."""
     features: int
-    """Of its input."""
+    """Features of its input."""
     gated: bool = False
     """Whether the result has half as many."""
 
@@ -56,7 +56,8 @@ class MLP(Sublayer):
         return ("linear_fc1",)
 
     def parts(self) -> tuple[Part, ...]:
-        """What the first linear gives is kept by the activation alone, so the two are run again together."""
+        """The parts that may be recomputed. The first linear's output is kept by the activation alone, so the two are
+        recomputed together."""
         first, activation, second = ("linear_fc1",), "activation", ("linear_fc2",)
         of_gate, of_up = "feed_forward.w1", "feed_forward.w3"
         activations = f"{of_gate}.activation.silu", "feed_forward.mul", "mlp.activation_func.silu", "mlp.mul"

@@ -45,7 +45,7 @@ class MultiTokenPredictionLayer(Block):
     transformer_layer: AnyLayer
     final_layernorm: Norm
     recompute: ChunkRecompute
-    """Of the one layer; if that is computed again whole, what comes before it is too."""
+    """Recomputation of the one layer; if that is computed again whole, what comes before it is too."""
 
     @classmethod
     def of(cls, config: ModelConfig, depth: int, recompute: ChunkRecompute) -> MultiTokenPredictionLayer:
@@ -70,7 +70,7 @@ class MultiTokenPredictionLayer(Block):
         return {f"transformer_layer{name.removeprefix('0')}": size for name, size in kept.items()}
 
     def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:
-        """Of what is computed again, those of the forward pass twice."""
+        """The messages; those of the forward pass are counted twice for layers that are recomputed."""
         projection, slices = list(self._of_projection(micro_batch)), self.recompute.slices_inputs
         yield from projection
         yield from self._stack.messages(micro_batch)
@@ -115,7 +115,7 @@ class MultiTokenPredictionLayer(Block):
         return {name: sum(part.kept_bytes(micro_batch).values()) for name, part in parts.items()}
 
     def _input(self, micro_batch: MicroBatch) -> int:
-        """Of one of the two inputs, what a rank keeps if the depth is computed again."""
+        """The bytes of one of the two inputs that a rank keeps if the depth is recomputed."""
         layer, slices = self.transformer_layer, self.recompute.slices_inputs
         return layer.input_bytes(micro_batch) // input_parts(layer, micro_batch, slices)
 
@@ -124,7 +124,7 @@ class MultiTokenPredictionLayer(Block):
         return self.transformer_layer.input_bytes(micro_batch) if same else 0
 
     def offloaded_bytes(self, micro_batch: MicroBatch) -> int:
-        """Of what is kept, bytes that lie in host memory where the device has memory of its own."""
+        """The bytes of saved activations that lie in host memory where the device has memory of its own."""
         return self._stack.offloaded_bytes(micro_batch)
 
 
@@ -173,7 +173,7 @@ class MultiTokenPrediction(Block):
 
     @property
     def _used(self) -> dict[str, Block]:
-        """What every depth uses, of the model's own parts or of the depth's."""
+        """The blocks that every depth uses, the model's own or the depth's."""
         return {"embedding": self.embedding, "output_layer": self.output_layer, "loss": self.loss}
 
     def forward_flops(self, tokens: int, seq_length: int) -> float:
@@ -197,7 +197,7 @@ class MultiTokenPrediction(Block):
         return {f"layers.{depth}.{name}": size for depth, kept in enumerate(by_depth) for name, size in kept.items()}
 
     def offloaded_bytes(self, micro_batch: MicroBatch) -> int:
-        """Of what is kept, bytes that lie in host memory where the device has memory of its own."""
+        """The bytes of saved activations that lie in host memory where the device has memory of its own."""
         return sum(layer.offloaded_bytes(micro_batch) for layer in self.layers)
 
     def bytes_in_backward(self, micro_batch: MicroBatch) -> int:

@@ -23,7 +23,7 @@ class Norm(Block):
     size: int
     dtype: str
     gain: float = 1.0
-    """What the normed values are multiplied with at first."""
+    """Initial factor of the normed values."""
     zero_centered: bool = False
     """The weight is stored minus one (--apply-layernorm-1p)."""
     partial_over: str | None = None
@@ -31,10 +31,11 @@ class Norm(Block):
     heads: int | None = None
     """Heads of the whole model that are normed; None: hidden states, between two regions."""
     of_branch: bool = False
-    """Of hidden states: those that a block put out, before they are added to the residual stream, or become it."""
+    """A norm of hidden states: those that a block put out, before they are added to the residual stream, or become
+    it."""
     role: Role | None = None
     epsilon: float | None = None
-    """Where it is not the configuration's."""
+    """The epsilon, if it is not the configuration's."""
 
     @classmethod
     def of(cls, config: ModelConfig) -> Norm:

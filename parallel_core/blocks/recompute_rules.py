@@ -1,4 +1,4 @@
-"""What is wrong with the modules that are to be recomputed: the model's layers say which there are."""
+"""Findings about the modules that are to be recomputed, which the model's layers list."""
 
 from collections.abc import Iterator
 

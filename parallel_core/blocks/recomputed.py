@@ -56,14 +56,13 @@ def kept_by_second_run(layers: Sequence[AnyLayer], micro_batch: MicroBatch, aske
 
 
 def _kept_of_normed(part: Part, kept: Sizes, micro_batch: MicroBatch, asked: LayerRecompute) -> int:
-    """Of a norm's result, with which a part begins, what its first linear keeps: what was made again, or in another
-    type."""
+    """The bytes that the first linear of a part keeps of a norm's output: a recomputed copy, or one in another type."""
     is_kept_already = micro_batch.dtype == micro_batch.residual_dtype and part.norm not in asked.modules
     return 0 if part.norm is None or is_kept_already else sum(kept[name] for name in part.holders)
 
 
 def input_parts(layer: AnyLayer, micro_batch: MicroBatch, slices: bool) -> int:
-    """How many tensor-parallel ranks share the input of layers that are computed again whole."""
+    """The number of tensor-parallel ranks that share the input of layers that are recomputed whole."""
     return micro_batch.tensor if slices and layer.hidden_size % micro_batch.tensor == 0 else 1
 
 

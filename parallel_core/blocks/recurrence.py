@@ -22,7 +22,8 @@ from parallel_core.sharding import Cut, ShardSpec
 
 
 def shared_bytes(parameters: Mapping[str, ParameterSpec], micro_batch: MicroBatch) -> int:
-    """Of parameters by feature: a rank's share of them, where context parallelism gives it a share of the features."""
+    """Bytes of a rank's share of the parameters by feature, where context parallelism gives it a share of the
+    features."""
     ranks = micro_batch.tensor * micro_batch.context.size
     sizes = (prod(spec.shard.shape) // ranks * DTYPES[spec.dtype].bytes for spec in parameters.values())
     return sum(sizes) if micro_batch.context.size > 1 else 0
@@ -83,8 +84,8 @@ class Recurrence(Block):
     """Whether each token has a rate of its own beside its decay."""
 
     def forward_flops(self, tokens: int, seq_length: int) -> float:
-        """Of the recurrence as it is written: a state is decayed, read, written and, by a delta rule, read for the key
-        (Megatron's count)."""
+        """FLOPs of the recurrence as it is written: a state is decayed, read, written and, by a delta rule, read for
+        the key (Megatron's count)."""
         return 2.0 * tokens * self.heads * self.key_size * self.value_size * (3 + self.form.delta)
 
     def operations(self, micro_batch: MicroBatch) -> Iterator[Operation]:
@@ -147,7 +148,7 @@ class RecurrentMixer(Sublayer):
         return whole, inside
 
     def _rows_bytes(self, micro_batch: MicroBatch) -> int:
-        """What in_proj gives."""
+        """Bytes of in_proj's output."""
         return micro_batch.tokens * (self.in_proj.output_size // micro_batch.tensor) * micro_batch.item_size
 
     def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:

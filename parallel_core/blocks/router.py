@@ -53,7 +53,7 @@ class Router(Block):
     experts: int
     topk: int
     std: float
-    """Of the first values of weight and bias."""
+    """Standard deviation of the first values of weight and bias."""
     dtype: str
     bias: bool
     expert_bias: bool
@@ -63,7 +63,7 @@ class Router(Block):
     partial_over: str | None
     """Kind of the group whose ranks route different shards of the sequence (see ShardSpec)."""
     loads: tuple[CountedLoad, ...]
-    """What balancing losses sum."""
+    """The loads that balancing losses sum."""
     frozen: bool = False
     """Whether it is not trained."""
 

@@ -17,7 +17,7 @@ from parallel_core.operations import Operation, elementwise
 from parallel_core.recompute.parts import LayerParts, Part
 
 _READ_TWICE = "first.mlp.linear_fc1"
-"""What has the same input as the router."""
+"""The modules that have the router's input."""
 
 
 @dataclass(frozen=True)

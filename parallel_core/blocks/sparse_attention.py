@@ -111,11 +111,11 @@ class SparseAttention(CoreAttention):
         )
 
     def keys_of_query(self, seq_length: int) -> int:
-        """How many, at most."""
+        """The largest number of keys of a query."""
         return min(self.topk, seq_length)
 
     def forward_flops(self, tokens: int, seq_length: int) -> float:
-        """Of the chosen keys alone."""
+        """FLOPs of the chosen keys alone."""
         own = super().forward_flops(tokens, self.keys_of_query(seq_length))
         return own + (self.indexer.forward_flops(tokens, seq_length) if self.indexer else 0.0)
 
@@ -142,5 +142,5 @@ class SparseAttention(CoreAttention):
         return super().kept_bytes(micro_batch)[""] + is_its_own * self.chosen_bytes(micro_batch)
 
     def chosen_bytes(self, micro_batch: MicroBatch) -> int:
-        """Of the chosen positions, unless they are all."""
+        """Bytes of the chosen positions, unless they are all."""
         return micro_batch.tokens * self.topk * INT32 if self.topk < micro_batch.seq_length else 0

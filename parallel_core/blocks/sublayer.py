@@ -26,5 +26,5 @@ class Sublayer(Block):
         return 0
 
     def parts(self) -> tuple[Part, ...]:
-        """What may run again: the whole, and what lies in it, in their order."""
+        """The parts that may be recomputed: the whole, and the parts in it, in their order."""
         return (Part("", holders=self.first_linears, begins=True),)

@@ -1,4 +1,4 @@
-"""What moves over which group around an update: sums of gradients before it, gathers of parameters after it.
+"""The collectives around an update: sums of gradients before it, gathers of parameters after it.
 
 Stage 0 (plain data parallelism) sums each bucket on every replica. With the distributed optimizer ("ZeRO" stage 1,
 Rajbhandari et al., 2020) a replica is left with the sum of its own part, updates that, and the parts are gathered.
@@ -23,13 +23,13 @@ class Collective:
     buffer: int
     """Index of the plan."""
     span: Span
-    """What is summed, or becomes whole: of an all-gather the rank has its part before."""
+    """The span that is summed, or gathered; before an all-gather the rank has its part."""
     over: str
     """Kind of the group."""
     operation: Literal["all_reduce", "reduce_scatter", "all_gather"] = "all_reduce"
 
     def own_part(self, rank: int, size: int) -> Span:
-        """What a reduce-scatter leaves to this member of the group, and an all-gather takes from it."""
+        """The part of this member of the group in a reduce-scatter's output or an all-gather's input."""
         return part_of(self.span, rank, size)
 
 
@@ -48,7 +48,7 @@ def bucket_reductions(
 
 
 def other_sums(plans: Sequence[BufferPlan], coordinates: Coordinates, *, sharded: bool) -> list[Collective]:
-    """Of what is owned, after the sums over replicas: partial gradients, and those of a tied parameter.
+    """Sums of the owned spans after the sums over replicas: partial gradients, and those of a tied parameter.
 
     The ranks of these groups own the same spans: their buffers are laid out alike, or the tied parameter has a bucket
     of its own.
@@ -65,7 +65,7 @@ def other_sums(plans: Sequence[BufferPlan], coordinates: Coordinates, *, sharded
 def plan_reductions(
     plans: Sequence[BufferPlan], coordinates: Coordinates, *, sharded: bool = False
 ) -> list[Collective]:
-    """What is summed after the last backward, in order; nothing over groups of one."""
+    """The reductions after the last backward, in order; nothing over groups of one."""
     over_replicas = [
         reduction
         for i, plan in enumerate(plans)
@@ -76,7 +76,7 @@ def plan_reductions(
 
 
 def plan_gathers(plans: Sequence[BufferPlan], coordinates: Coordinates, *, sharded: bool = False) -> list[Collective]:
-    """What makes parameters whole after an update of the owned ones."""
+    """The gathers that make parameters whole after an update of the owned ones."""
     gathers = [
         Collective(i, bucket, SHARDS_OF_STATES[plan.replicas], "all_gather")
         for i, plan in enumerate(plans)

@@ -31,7 +31,7 @@ class Span(NamedTuple):
 
 
 def overlaps(spans: Iterable[Span], others: Sequence[Span]) -> list[Span]:
-    """What each of `spans` has in common with each of `others`, where that is something."""
+    """The intersections of each of `spans` with each of `others` that are not empty."""
     common = (Span(max(a.start, b.start), min(a.stop, b.stop)) for a in spans for b in others)
     return [span for span in common if span.size > 0]
 
@@ -41,13 +41,13 @@ class Entry:
     """A parameter in its buffer."""
 
     index: int
-    """Which of the planned parameters it is."""
+    """Number of the planned parameter."""
     place: Place
     start: int
 
     @property
     def spec(self) -> ShardSpec:
-        """Of the parameter."""
+        """The cuts of the parameter."""
         return self.place.spec
 
     @property
@@ -80,7 +80,7 @@ class Segment(Generic[Treated]):
 
 @dataclass(frozen=True)
 class BucketRule:
-    """How parameters are dealt into buckets, which are reduced one by one."""
+    """The rule that deals parameters into buckets, which are reduced one by one."""
 
     size: int | None = None
     """Elements after which a bucket is closed, by the parameter that reaches it; None: one bucket."""
@@ -118,7 +118,7 @@ class BufferPlan:
         return self.buckets[-1].stop
 
     def segments(self, treat: Callable[[ShardSpec], Treated]) -> tuple[Segment[Treated], ...]:
-        """What an update sweeps, covering the buffer, where it treats parameters as `treat` says."""
+        """The segments that an update sweeps, covering the buffer, where it treats parameters as `treat` says."""
         runs = [(treated, next(run).start) for treated, run in groupby(self.entries, lambda entry: treat(entry.spec))]
         stops = [*(start for _, start in runs[1:]), self.size]
         return tuple(Segment(start, stop, treated) for (treated, start), stop in zip(runs, stops, strict=True))
@@ -134,7 +134,7 @@ class BufferPlan:
         return [Span(run[0].start, run[-1].stop) for is_wanted, run in groups if is_wanted]
 
     def owned_by(self, coordinates: Coordinates, *, sharded: bool) -> tuple[Span, ...]:
-        """What the rank at these coordinates updates: everything, or its part of each bucket (the distributed
+        """The spans that the rank at these coordinates updates: everything, or its part of each bucket (the distributed
         optimizer)."""
         if not sharded:
             return (self.span,)
@@ -142,7 +142,7 @@ class BufferPlan:
         return tuple(part_of(bucket, rank, size) for bucket in self.buckets)
 
     def owners(self, span: Span, size: int) -> list[int]:
-        """Which of `size` ranks that share the buckets out own something of a span."""
+        """The ranks, of `size` that share the buckets, that own a part of a span."""
         parts = {rank: [part_of(bucket, rank, size) for bucket in self.buckets] for rank in range(size)}
         return [rank for rank, owned in parts.items() if overlaps([span], owned)]
 
@@ -225,7 +225,7 @@ def _lay_out(
 
 
 def offloaded(plan: BufferPlan, owned: Sequence[Span], fraction: float) -> tuple[list[Span], list[Span]]:
-    """What of the owned spans is kept elsewhere, and the rest; cut between parameters.
+    """The part of the owned spans that is offloaded, and the rest; cut between parameters.
 
     The first is at least that fraction of all elements, and less without its last parameter.
     """

@@ -24,7 +24,7 @@ ALTERNATING = 2
 
 @dataclass(frozen=True)
 class SlotPlan:
-    """Where the buckets of a buffer that are transient lie while their cells are at work."""
+    """Places of a buffer's transient buckets while their cells compute."""
 
     cells: dict[Span, Cell] = field(default_factory=dict)
     """Bucket -> its cell. Buckets that are not here are kept."""
@@ -40,7 +40,7 @@ class SlotPlan:
         return next((bucket for bucket in self.cells if overlaps([span], [bucket])), None)
 
     def place(self, start: int, bucket: Span) -> int:
-        """Where element `start` of the buffer lies in the transient memory."""
+        """The place in the transient memory of element `start` of the buffer."""
         return self.starts[bucket] + start - bucket.start
 
 
@@ -74,14 +74,14 @@ def plan_slots(plan: BufferPlan, keys: Sequence[Cell | None], cells: int, takes_
 
 @dataclass(frozen=True)
 class Residence:
-    """What of one buffer a rank keeps, and where the rest is while it is needed."""
+    """The part of one buffer that a rank keeps, and the place of the rest while it is needed."""
 
     owned: tuple[Span, ...]
-    """What it updates, and of which it has the optimizer's state."""
+    """The part that it updates, and of which it has the optimizer's state."""
     parameters: tuple[Span, ...]
-    """What it keeps of the parameters all the time."""
+    """The parameters that it keeps all the time."""
     gradients: tuple[Span, ...]
-    """What it keeps of the gradients all the time."""
+    """The gradients that it keeps all the time."""
     parameter_slots: SlotPlan
     gradient_slots: SlotPlan
 
@@ -94,8 +94,8 @@ def plan_residence(
     stage: int,
     gathers_again: bool = True,
 ) -> Residence:
-    """Of the rank at these coordinates, at a stage of ZeRO; a rank that shares with no other keeps everything.
-    gathers_again: stage 3 gathers parameters for the backward, too, and keeps none meanwhile."""
+    """The residence for the rank at these coordinates, at a stage of ZeRO; a rank that shares with no other keeps
+    everything. gathers_again: stage 3 gathers parameters for the backward, too, and keeps none meanwhile."""
     owned = plan.owned_by(coordinates, sharded=stage > 0)
     whole: tuple[Span, ...] = (plan.span,)
     if stage < 2 or owned == plan.buckets:

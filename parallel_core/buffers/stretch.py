@@ -24,13 +24,13 @@ class Stretch:
     """Elements start..stop-1, in row-major order, of what a rank holds of a parameter."""
 
     whole: Place
-    """What the rank holds."""
+    """The rank's array."""
     start: int
     stop: int
 
     @classmethod
     def of(cls, entry: Entry, owned: Span) -> "Stretch":
-        """What a span of a buffer has of a parameter that lies there."""
+        """The part of a parameter that lies in a span of a buffer."""
         return cls(entry.place, owned.start - entry.start, owned.stop - entry.start)
 
     @property
@@ -125,8 +125,8 @@ def _in_row(row: int, shape: tuple[int, ...], start: int, stop: int) -> Iterator
 
 
 def _piece(box: Box, low: Corner, high: Corner, origin: Corner) -> Box | None:
-    """What a box of the rank's array has in common with one that its part of the global array is made of; in an array
-    that begins at `origin`."""
+    """The intersection of a box of the rank's array with a box of its part of the global array; in an array that begins
+    at `origin`."""
     ends = tuple(a + n for a, n in zip(box.at, box.shape, strict=True))
     first, last = tuple(map(max, low, box.at)), tuple(map(min, high, ends))
     if any(a >= b for a, b in zip(first, last, strict=True)):

@@ -10,11 +10,11 @@ from parallel_core.config.tree import OPTIONS, SECTIONS, Option, path_of
 from parallel_core.no_effect.row import ALWAYS
 
 Change = Mapping[str, Any]
-"""What differs in a row from what its option says."""
+"""A difference between a flag's row and its option."""
 
 
 class Acting(NamedTuple):
-    """What the config cannot know of the flags of one section, and of the sections inside it."""
+    """Facts that the config does not have about the flags of one section, and of the sections inside it."""
 
     own: Mapping[str, Change]
     """Differences of the flags that options name: Megatron's default, notation, aliases."""
@@ -72,7 +72,7 @@ def refusing(reason: str, *refused: str, **change: Any) -> Change:
 
 
 def first_sentence(text: str) -> str:
-    """Of a docstring, in one line and without its full stop; that of "et al." ends none."""
+    """The first sentence of a docstring, in one line and without its full stop; that of "et al." ends none."""
     return re.split(r"(?<!et al)\.(?=\s|$)", " ".join(text.split()), maxsplit=1)[0]
 
 

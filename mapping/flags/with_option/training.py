@@ -4,7 +4,7 @@ from mapping.flags.flag import value
 from mapping.flags.with_option.build import Acting, refusing, same
 
 STRATEGIES = ("no_shard", "optim", "optim_grads", "optim_grads_params")
-"""What Megatron's FSDP shards, by ZeRO stage."""
+"""The tensors that Megatron's FSDP shards, by ZeRO stage."""
 
 ACTING = Acting(
     {

@@ -26,6 +26,7 @@ from parallel_core.blocks.latent_attention import LatentAttention
 from parallel_core.blocks.layer import AnyLayer, Branch, Layer
 from parallel_core.blocks.layer_kinds import LAYERS, layer_of
 from parallel_core.blocks.layer_stack import LayerStack
+from parallel_core.blocks.lightning_attention import LightningAttention
 from parallel_core.blocks.linear import Linear
 from parallel_core.blocks.mamba import GroupedNorm, MambaMixer
 from parallel_core.blocks.mamba_layer import MambaLayer
@@ -69,6 +70,7 @@ __all__ = [
     "LatentAttention",
     "Layer",
     "LayerStack",
+    "LightningAttention",
     "Linear",
     "MambaLayer",
     "MambaMixer",

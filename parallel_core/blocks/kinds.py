@@ -11,6 +11,7 @@ from typing import Generic, TypeVar
 from parallel_core.blocks.attention import Attention
 from parallel_core.blocks.gated_delta_net import GatedDeltaNet
 from parallel_core.blocks.latent_attention import LatentAttention, SparseLatentAttention
+from parallel_core.blocks.lightning_attention import LightningAttention
 from parallel_core.blocks.mlp import MLP
 from parallel_core.blocks.moe_layer import MoELayer
 from parallel_core.blocks.sublayer import Sublayer
@@ -43,6 +44,11 @@ MIXERS: list[Kind[Sublayer | None]] = [
         "gated delta net",
         GatedDeltaNet.of,
         lambda config, number: config.has_delta_nets and config.linear_attention.is_linear(number),
+    ),
+    Kind(
+        "lightning attention",
+        LightningAttention.of,
+        lambda config, number: config.has_lightning_attention and config.linear_attention.is_linear(number),
     ),
     Kind(
         "sparse latent attention",

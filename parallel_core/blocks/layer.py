@@ -8,6 +8,7 @@ from typing import ClassVar, NamedTuple
 
 from parallel_core.blocks.block import Block, join
 from parallel_core.blocks.kinds import FEED_FORWARDS, MIXERS, made
+from parallel_core.blocks.lightning_attention import LightningAttention
 from parallel_core.blocks.micro_batch import MicroBatch
 from parallel_core.blocks.norm import Norm
 from parallel_core.blocks.sublayer import Sublayer
@@ -28,6 +29,9 @@ class Branch(NamedTuple):
     """Whether the sublayer mixes positions, and so is given masks and where documents begin."""
     earlier_norm: str | None = None
     """The name by which the earlier system's lists know the norm."""
+
+
+UNWEIGHTED = ((1.0, 1.0), (1.0, 1.0))
 
 
 class AnyLayer(Block):
@@ -55,6 +59,8 @@ class BranchedLayer(AnyLayer):
     """Sublayers one after the other, each normed before and added to the residual stream."""
 
     BRANCHES: ClassVar[tuple[Branch, ...]]
+    residual_weights: tuple[tuple[float, float], ...] = UNWEIGHTED
+    """Of each of the branches, those of the residual and of what the sublayer adds to it."""
 
     @property
     def branches(self) -> tuple[Branch, ...]:
@@ -103,8 +109,8 @@ class BranchedLayer(AnyLayer):
 
 @dataclass(frozen=True)
 class Layer(BranchedLayer):
-    """x + attention(norm(x)), then x + mlp(norm(x)); with sandwich norm each result is normed before it is added. Of a
-    hybrid stack a layer may have one of the two."""
+    """x + attention(norm(x)), then x + mlp(norm(x)); with sandwich norm each result is normed before it is added, and
+    both addends may have a weight. Of a hybrid stack a layer may have one of the two."""
 
     input_layernorm: Norm | None
     self_attention: Sublayer | None
@@ -112,6 +118,7 @@ class Layer(BranchedLayer):
     mlp: Sublayer | None
     post_attention_layernorm: Norm | None = None
     post_mlp_layernorm: Norm | None = None
+    residual_weights: tuple[tuple[float, float], tuple[float, float]] = UNWEIGHTED
 
     BRANCHES: ClassVar[tuple[Branch, ...]] = (
         Branch("input_layernorm", "self_attention", "post_attention_layernorm", 1, True, "attention_norm"),
@@ -130,7 +137,15 @@ class Layer(BranchedLayer):
             feed_forward,
             Norm.of_branch_output(config, config.attn_post_norm_scale) if mixer and sandwiched else None,
             Norm.of_branch_output(config, config.ffn_post_norm_scale) if feed_forward and sandwiched else None,
+            _residual_weights(config, mixer),
         )
+
+
+def _residual_weights(config: ModelConfig, mixer: Sublayer | None) -> tuple[tuple[float, float], tuple[float, float]]:
+    scales, is_linear = config.scales, isinstance(mixer, LightningAttention)
+    of_mixer = scales.linear_attention_residual if is_linear else scales.attention_residual
+    (alpha, beta), (gamma, delta) = (given or (1.0, 1.0) for given in (of_mixer, scales.mlp_residual))
+    return (alpha, beta), (gamma, delta)
 
 
 def _norm_part(branch: Branch, feeds: tuple[str, ...]) -> Part:

@@ -132,6 +132,11 @@ class RecurrentMixer(Sublayer):
     """Names of what lies between the two linears, in order."""
 
     @property
+    def mixed(self) -> tuple[int, ...]:
+        """Widths of the queries, keys and values that the first linear gives, as they lie there."""
+        return self.conv1d.widths
+
+    @property
     def first_linears(self) -> tuple[str, ...]:
         return ("in_proj",)
 

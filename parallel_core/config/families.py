@@ -77,6 +77,12 @@ class ScalesConfig(Config):
     """Embeddings are multiplied by this."""
     residual: float = option("--scale-depth", 1.0, above=0)
     """What a block adds to the residual is multiplied by this."""
+    attention_residual: list[float] | None = option("--attention-residual-weights", None)
+    """Weights of the residual and of what attention adds to it (MiniMax-01, 2025); none: 1 and 1."""
+    linear_attention_residual: list[float] | None = option("--linear-attention-residual-weights", None)
+    """The same in layers with lightning attention."""
+    mlp_residual: list[float] | None = option("--mlp-residual-weights", None)
+    """The same of feed-forward blocks."""
     logits: float = option("--output-multiplier-scale", 1.0, above=0)
     """Logits are multiplied by this."""
     logit_cap: float | None = option("--output-logit-softcapping", None, above=0)
@@ -138,9 +144,11 @@ class MultiTokenPredictionConfig(Config):
 class SparseAttentionConfig(Config):
     """DeepSeek sparse attention (DeepSeek-V3.2, 2025): an indexer chooses the keys that a query attends to."""
 
-    variant: str | None = option("--experimental-attention-variant", None, choices=("dsa", "gated_delta_net"))
-    """dsa: queries of latent attention see the keys that an indexer chooses. gated_delta_net: most layers keep a state
-    instead of keys and values (--linear-attention-freq)."""
+    variant: str | None = option(
+        "--experimental-attention-variant", None, choices=("dsa", "gated_delta_net", "lightning_attention")
+    )
+    """dsa: queries of latent attention see the keys that an indexer chooses. gated_delta_net, lightning_attention (with
+    the heads of attention): most layers keep a state instead of keys and values (--linear-attention-freq)."""
     dsa_indexer_n_heads: int = option("--dsa-indexer-n-heads", 64, at_least=1, of="shapes")
     """Heads of the indexer."""
     dsa_indexer_head_dim: int = option("--dsa-indexer-head-dim", 128, at_least=1, of="shapes")

@@ -254,6 +254,11 @@ class ModelConfig(Config):
         return self.sparse_attention.variant == "gated_delta_net"
 
     @property
+    def has_lightning_attention(self) -> bool:
+        """Whether layers have lightning attention."""
+        return self.sparse_attention.variant == "lightning_attention"
+
+    @property
     def rotates(self) -> bool:
         """Whether queries and keys have rotary positions; those of latent attention always do."""
         return self.position_embedding_type == "rope" or self.multi_latent_attention.enabled

@@ -133,7 +133,9 @@ ROWS = (
         lambda config: not config.model_config.hybrid.has(ATTENTION),
         "no layer has attention",
     ),
-    needs("sparse_attention.variant", below(LinearAttentionConfig), "gated_delta_net"),
+    needs("sparse_attention.variant", below(LinearAttentionConfig, "linear_attention_freq"), "gated_delta_net"),
+    needs("sparse_attention.variant", "linear_attention_freq", "gated_delta_net", "lightning_attention"),
+    needs("sparse_attention.variant", "linear_attention_residual", "lightning_attention"),
     Idle("attention_dropout_rate", where("sparse_attention.variant", "dsa"), _NO_DROPOUT),
     Idle(
         "loss_scaling_factor share_embedding_and_output_weight",

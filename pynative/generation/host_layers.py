@@ -160,23 +160,25 @@ class Decoder:
         return y if cap is None else np.float32(cap) * np.tanh(y / np.float32(cap))
 
     def _layer(self, cell: nn.Cell) -> Part:
-        scale, after_norm = np.float32(cell.residual_scale), cell.residual_after_norm
+        after_norm = cell.residual_after_norm
         parts = ((branch, getattr(cell, branch.sublayer)) for branch in cell.branches)
         halves = [
             (
                 norm(getattr(cell, branch.norm, None)),
                 self._attention(part) if branch.mixes else self._feed_forward(part),
                 norm(getattr(cell, branch.norm_after, None)),
+                *map(np.float32, cell.weights[branch.sublayer]),
             )
             for branch, part in parts
         ]
 
         def layer(x: Array) -> Array:
-            for first, part, last in halves:
+            for first, part, last, weight, scale in halves:
                 normed = x if first is None else first(x)
                 y = part(normed)
                 y = y if last is None else last(y)
-                x = (normed if after_norm else x) + (y if scale == 1 else y * scale)
+                residual = normed if after_norm else x
+                x = (residual if weight == 1 else residual * weight) + (y if scale == 1 else y * scale)
             return x
 
         return layer

@@ -21,6 +21,7 @@ from pynative.moe.moe_layer import MoELayer
 from pynative.tensor_parallel.mlp import ParallelMLP
 from pynative.transformer.attention import ParallelAttention
 from pynative.transformer.gated_delta_net import GatedDeltaNet
+from pynative.transformer.lightning_attention import LightningAttention
 from pynative.transformer.mamba import MambaMixer
 from pynative.transformer.multi_latent_attention import MLASelfAttention
 from pynative.transformer.norm import norm_cell
@@ -52,6 +53,9 @@ CELLS: dict[type[blocks.Block], Callable[[Any, LayerSettings], nn.Cell]] = {
     blocks.GatedDeltaNet: lambda block, given: GatedDeltaNet(given.config, given.layer_number, block, given.recomputed),
     blocks.LatentAttention: lambda block, given: MLASelfAttention(*given.of_layer, block, given.recomputed),
     SparseLatentAttention: lambda block, given: SparseMLASelfAttention(*given.of_layer, block, given.recomputed),
+    blocks.LightningAttention: lambda block, given: LightningAttention(
+        given.config, given.layer_number, block, given.recomputed
+    ),
     blocks.MambaMixer: lambda block, given: MambaMixer(given.config, given.layer_number, block, given.recomputed),
     blocks.MLP: lambda block, given: ParallelMLP(given.config, block, given.recomputed),
     blocks.MoELayer: lambda block, given: MoELayer(given.config, block, given.layer_number, given.recomputed),

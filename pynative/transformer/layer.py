@@ -3,7 +3,7 @@
 import enum
 from typing import Any
 
-from mindspore import Tensor, nn
+from mindspore import Tensor
 
 from parallel_core import blocks
 from parallel_core.config import ModelConfig
@@ -38,7 +38,10 @@ class ParallelTransformerLayer(Observable):
         self.boundary = Boundary.of(config)
         self.layer_number, self.recomputed = layer_number, recomputed
         self.hidden_dropout = config.hidden_dropout_rate
-        self.residual_scale = config.scales.residual
+        self.weights = {
+            branch.sublayer: (weights[0], weights[1] * config.scales.residual)
+            for branch, weights in zip(block.BRANCHES, block.residual_weights, strict=False)
+        }
         self.residual_after_norm = config.apply_residual_connection_post_norm
         self.branches = block.branches
         settings = LayerSettings(config, layer_number, self_attn_mask_type, recomputed)
@@ -56,16 +59,18 @@ class ParallelTransformerLayer(Observable):
         cell = getattr(self, norm, None)
         return hidden_states if cell is None else run_part(self, norm, cell, hidden_states)
 
-    def _join(self, result: tuple[Tensor, Tensor | None], residual: Tensor, norm: nn.Cell | None, place: int) -> Tensor:
-        """residual + dropout(scale x norm(output + bias))."""
-        output, bias = result
+    def _join(self, result: tuple[Tensor, Tensor | None], residual: Tensor, branch: blocks.Branch) -> Tensor:
+        """weight x residual + dropout(scale x norm(output + bias))."""
+        (output, bias), norm = result, getattr(self, branch.norm_after, None)
+        weight, scale = self.weights[branch.sublayer]
         if norm is not None:
             output, bias = norm(output if bias is None else kernels.bias_dropout_add(output, bias)), None
-        if self.residual_scale != 1.0:
-            output, bias = (None if x is None else kernels.scale(x, self.residual_scale) for x in (output, bias))
+        if scale != 1.0:
+            output, bias = (None if x is None else kernels.scale(x, scale) for x in (output, bias))
+        residual = residual if weight == 1.0 else kernels.scale(residual, weight)
         if not (self.training and self.hidden_dropout):
             return kernels.bias_dropout_add(output, bias, residual)
-        key, rows = get_rng_tracer().key(self.layer_number, place), self.boundary.positions(residual.shape[0])
+        key, rows = get_rng_tracer().key(self.layer_number, branch.place), self.boundary.positions(residual.shape[0])
         return kernels.bias_dropout_add(output, bias, residual, self.hidden_dropout, key, rows)
 
     def construct(
@@ -89,4 +94,4 @@ class ParallelTransformerLayer(Observable):
         """The residual stream with what the branch's sublayer makes of its input."""
         inputs = (normed, *context) if branch.mixes else (normed,)
         result = run_part(self, branch.sublayer, getattr(self, branch.sublayer), *inputs)
-        return self._join(result, residual, getattr(self, branch.norm_after, None), branch.place)
+        return self._join(result, residual, branch)

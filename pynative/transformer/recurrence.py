@@ -123,7 +123,7 @@ class RecurrentMixer(nn.Cell):
         self.exchange = SequenceExchange()
         tensor = parallel_state.get_tensor_model_parallel_world_size()
         self.widths = tuple(width // tensor for width in block.in_proj.widths)
-        self.mixed = tuple(width // tensor for width in block.conv1d.widths)
+        self.mixed = tuple(width // tensor for width in block.mixed)
         self.sharing = tensor * self.exchange.group.size  # ranks that share the features out
         keep_collectives(self)
 

@@ -33,6 +33,9 @@ FAMILIES = {
     "--qk-pos-emb-head-dim 4 --v-head-dim 8 --qk-layernorm --rope-type rope --normalization RMSNorm "
     "--experimental-attention-variant dsa --dsa-indexer-n-heads 4 --dsa-indexer-head-dim 8 --dsa-indexer-topk 5 "
     "--dsa-indexer-loss-coeff 0.5",
+    "lightning attention": "--experimental-attention-variant lightning_attention --linear-attention-freq 2 "
+    "--apply-residual-connection-post-layernorm --linear-attention-residual-weights 1.5 0.7 "
+    "--position-embedding-type rope --normalization RMSNorm --swiglu --disable-bias-linear",
     "gated delta net": "--experimental-attention-variant gated_delta_net --linear-attention-freq 2 "
     "--linear-key-head-dim 6 --linear-value-head-dim 4 --linear-num-key-heads 4 --linear-num-value-heads 8 "
     "--norm-epsilon 1e-2 --attention-output-gate --apply-layernorm-1p --qk-layernorm --rotary-percent 0.5 "

@@ -196,27 +196,38 @@ def _choices_are_made(config: Sections) -> Iterator[Finding]:
         yield sparse.breaks("dsa_indexer_topk_freq", rule, "change it, or the stages by --num-layer-list")
 
 
-def delta_nets_fit(config: Sections) -> Iterator[Finding]:
+def residual_weights_are_two(config: Sections) -> Iterator[Finding]:
+    scales = config.model_config.scales
+    for name in ("attention_residual", "linear_attention_residual", "mlp_residual"):
+        weights = getattr(scales, name)
+        if weights is not None and (len(weights) != 2 or min(weights) <= 0):
+            rule = "must be two numbers above 0: the residual's, and of what is added to it"
+            yield scales.breaks(name, rule, "change it")
+
+
+def linear_attention_fits(config: Sections) -> Iterator[Finding]:
+    """Of gated delta nets and lightning attention, which have a state in some layers."""
     model, sizes = config.model_config, config.model_config.linear_attention
-    if not model.has_delta_nets:
+    if not (model.has_delta_nets or model.has_lightning_attention):
         return
     if sizes.linear_attention_freq is None:
         missing = "--linear-attention-freq, which says which layers have attention"
         yield model.sparse_attention.needs("variant", missing)
-    for rule in wrong_pattern(sizes.linear_attention_freq, model.num_layers, "attention", "a gated delta net"):
+    for rule in wrong_pattern(sizes.linear_attention_freq, model.num_layers, "attention", "a state"):
         yield sizes.breaks("linear_attention_freq", rule, "change it")
-    if sizes.linear_num_value_heads % sizes.linear_num_key_heads:
+    if model.has_delta_nets and sizes.linear_num_value_heads % sizes.linear_num_key_heads:
         rule = f"must be a multiple of --linear-num-key-heads {sizes.linear_num_key_heads}"
         yield sizes.breaks("linear_num_value_heads", rule)
     tensor, context = (
         config.parallel_config.tensor_model_parallel_size,
         config.parallel_config.context_parallel_size,
     )
-    if sizes.linear_num_key_heads % (tensor * context):
+    heads, of = (sizes.linear_num_key_heads, sizes) if model.has_delta_nets else (model.num_attention_heads, model)
+    if heads % (tensor * context):
         rule = f"must be a multiple of --tensor-model-parallel-size {tensor} x --context-parallel-size {context}"
-        yield sizes.breaks("linear_num_key_heads", rule)
+        yield of.breaks("linear_num_key_heads" if model.has_delta_nets else "num_attention_heads", rule)
     if config.dataset_config.reset_attention_mask:
-        rule = "does not go with gated delta nets: their states go on over a document's end"
+        rule = f"does not go with {model.sparse_attention.variant}: states go on over a document's end"
         yield Finding("--reset-attention-mask", None, rule, "leave one of them out")
 
 

@@ -121,6 +121,7 @@ LAYOUTS = [
     (2, TP2, FAMILIES["latent attention, compressed queries"]),
     (4, f"{RING2} {TP2_SP}", FAMILIES["latent attention"]),
     (4, f"{RING2} {TP2_SP}", FAMILIES["gated delta net"]),
+    (4, f"{RING2} {TP2_SP}", FAMILIES["lightning attention"]),
     (4, f"{RING2} {TP2_SP}", FAMILIES["state spaces"]),
     (4, f"{RING2} --context-parallel-algo ulysses_cp_algo {TP2_SP}", FAMILIES["latent attention, compressed queries"]),
     (4, "--tensor-model-parallel-size 4", FAMILIES["llama"]),

@@ -195,6 +195,24 @@ DELTA_BY_HEAD = Rule(_delta_from_heads, lambda whole, of: [whole.rows(ranges) fo
 """A gated delta net's first linear, whose parts take turns there by key head in two tensors."""
 DELTA_BY_PART = Rule(lambda parts, _: concatenated(parts), _delta_from_parts)
 """The same in four tensors: queries, keys and values; gates; rates; decays."""
+
+
+def _lightning_order(of: Rows) -> list[range]:
+    """Where rows of queries, keys and values of all heads, and then gates, lie in one tensor that has them head by
+    head, and another with gates."""
+    heads, size = of.qkv.heads, of.qkv.head_size
+    places = (3 * head + part for part in range(3) for head in range(heads))
+    by_part = [range(place * size, (place + 1) * size) for place in places]
+    return [*by_part, range(3 * heads * size, 4 * heads * size)]
+
+
+def _lightning_apart(whole: LazyTensor, of: Rows) -> list[LazyTensor]:
+    both, gates = whole.rows(_inverse(_lightning_order(of))), of.qkv.heads * of.qkv.head_size
+    return [both.rows([range(3 * gates)]), both.rows([range(3 * gates, 4 * gates)])]
+
+
+LIGHTNING = Rule(lambda parts, of: concatenated(parts).rows(_lightning_order(of)), _lightning_apart)
+"""Lightning attention's first linear: queries, keys and values head by head there, and gates in another tensor."""
 GATED = Rule(
     lambda parts, _: concatenated(parts),
     lambda whole, _: [whole.rows([half]) for half in gated_halves(whole.shape[0])],

@@ -141,5 +141,5 @@ OTHER_NAMES = {
 }
 """MindSpeed-LLM's names of families (--model-type-hf)."""
 
-IGNORED = r"(.*\.)?(attn\.(bias|masked_bias)|rotary_emb\.inv_freq)"
-"""Constants that older files hold among the weights. GPT-2's attention has a bias too, but of c_attn and c_proj."""
+IGNORED = r"(.*\.)?(attn\.(bias|masked_bias)|rotary_emb\.inv_freq|self_attn\.(slope_rate|(query|key|diagonal)_decay))"
+"""Constants that files hold among the weights. GPT-2's attention has a bias too, but of c_attn and c_proj."""

@@ -1,0 +1,82 @@
+"""Lightning attention (MiniMax-01, 2025): linear attention whose states decay by a constant of each head and layer.
+
+n heads, d their size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from parallel_core.attention.recurrence import RecurrenceForm
+from parallel_core.blocks.linear import Linear
+from parallel_core.blocks.micro_batch import MicroBatch
+from parallel_core.blocks.norm import NormOfAllHeads
+from parallel_core.blocks.recurrence import Recurrence, RecurrentMixer, exchanged
+from parallel_core.config import ModelConfig
+from parallel_core.messages import Message
+from parallel_core.operations import Operation, elementwise
+
+INSIDE = ("activation", "recurrence")
+"""What is computed of whole sequences."""
+
+
+def log_decays(heads: int, layer: int, layers: int) -> tuple[float, ...]:
+    """Of each head's state, by a token: -2^(-8 i / n), i = 1 .. n, times a share that falls from 1 in the first layer
+    to nearly 0 in the last (`transformers`' MiniMax; its 1e-5 keeps that from 0)."""
+    share = 1 - layer / (layers - 1 + 1e-5) + 1e-5
+    return tuple(-(2.0 ** (-8.0 * i / heads)) * share for i in range(1, heads + 1))
+
+
+@dataclass(frozen=True)
+class LightningAttention(RecurrentMixer):
+    """in_proj -> [q; k; v | gate]; silu of [q; k; v] -> recurrence -> norm over all heads -> times sigmoid(gate) ->
+    out_proj. There are no positions, and no scale."""
+
+    in_proj: Linear
+    recurrence: Recurrence
+    norm: NormOfAllHeads
+    out_proj: Linear
+    log_decays: tuple[float, ...]
+    """Of all heads."""
+
+    inside: ClassVar[tuple[str, ...]] = INSIDE
+
+    @classmethod
+    def of(cls, config: ModelConfig, number: int) -> LightningAttention:
+        """The configuration's, of the layer of this global number, 0-based."""
+        heads, size = config.num_attention_heads, config.kv_channels
+        inner = heads * size
+        into = Linear.column(config, config.hidden_size, 4 * inner, bias=False)
+        return cls(
+            replace(into, widths=(inner,) * 4),
+            Recurrence(heads, heads, size, size, RecurrenceForm(), rated=False),
+            NormOfAllHeads(config.normalization, inner, config.params_dtype),
+            Linear.row(config, inner, bias=False),
+            log_decays(heads, min(number, config.num_layers - 1), config.num_layers),
+        )
+
+    @property
+    def mixed(self) -> tuple[int, ...]:
+        return self.in_proj.widths[:3]
+
+    def _rows_bytes(self, micro_batch: MicroBatch) -> int:
+        """Of queries, keys and values."""
+        return 3 * self.out_proj.input_bytes(micro_batch)
+
+    def operations(self, micro_batch: MicroBatch) -> Iterator[Operation]:
+        yield from super().operations(micro_batch)
+        output, rows = self.out_proj.input_bytes(micro_batch), self._rows_bytes(micro_batch)
+        yield elementwise(2 * rows, 3 * rows).within("activation")
+        yield elementwise(3 * output, 5 * output).within("gate")
+
+    def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:
+        """With context parallelism gates stay with their tokens."""
+        yield from super(RecurrentMixer, self).messages(micro_batch)
+        yield from exchanged(micro_batch, sum(self.mixed), self.out_proj.input_size)
+
+    def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
+        """Beside its parts' what the activation is of, and what the gate multiplies."""
+        rows, output = self._rows_bytes(micro_batch), self.out_proj.input_bytes(micro_batch)
+        return {**super().kept_bytes(micro_batch), "activation": rows, "gate": 2 * output}

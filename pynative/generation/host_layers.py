@@ -167,18 +167,20 @@ class Decoder:
                 norm(getattr(cell, branch.norm, None)),
                 self._attention(part) if branch.mixes else self._feed_forward(part),
                 norm(getattr(cell, branch.norm_after, None)),
-                *map(np.float32, cell.weights[branch.sublayer]),
+                cell.weights[branch.sublayer],
             )
             for branch, part in parts
         ]
 
         def layer(x: Array) -> Array:
-            for first, part, last, weight, scale in halves:
+            for first, part, last, (weight, scale) in halves:
                 normed = x if first is None else first(x)
                 y = part(normed)
                 y = y if last is None else last(y)
                 residual = normed if after_norm else x
-                x = (residual if weight == 1 else residual * weight) + (y if scale == 1 else y * scale)
+                x = (residual if weight == 1 else residual * np.float32(weight)) + (
+                    y if scale == 1 else y * np.float32(scale)
+                )
             return x
 
         return layer

@@ -1,4 +1,4 @@
-"""How a directory appears whole or not at all.
+"""Atomic publication of directories.
 
 A checkpoint is written into a hidden directory of the same file system and renamed when every byte is on the disk; then
 `latest_checkpointed_iteration.txt` is replaced. A process that dies at any point leaves the earlier checkpoint the
@@ -25,7 +25,7 @@ EARLIER = "earlier"
 _PUBLISHED = re.compile(r"iter_\d{7,}")
 _TEMPORARY = re.compile(rf"\.({TRACKER}|{METRICS}|lock)\.\w+\.tmp")
 _OF_A_RUN = re.compile(rf"iter_\d{{7,}}|release|{TRACKER}|{METRICS}|{EVENTS}")
-"""What a run leaves in its folder, or one of Megatron-LM's."""
+"""Patterns of the files that a run, ours or Megatron-LM's, leaves in its folder."""
 _HIDDEN = re.compile(r"\.(?P<name>iter_\d{7,})\.(?P<state>partial|replaced|deleted)")
 
 
@@ -39,7 +39,7 @@ def _hidden(directory: Path, state: str) -> Path:
 
 
 def partial_directory(root: Path, iteration: int) -> Path:
-    """Where an iteration is written before it is published."""
+    """The hidden directory into which an iteration is written before it is published."""
     return _hidden(root / checkpoint_name(iteration), "partial")
 
 
@@ -121,8 +121,8 @@ def _date(manifest: Path, root: Path) -> None:
 
 
 def surplus(root: Path, newest: Path, run_id: str, keep: int, retain: int | None = None) -> list[Path]:
-    """Of the checkpoints that a run has written all but the `keep` that were published last, and those of iterations
-    that `retain` divides.
+    """The checkpoints that a run has written, but for the `keep` that were published last, and those of iterations that
+    `retain` divides.
 
     newest: the very last, whatever the clock said. If none of those that stay is whole, the newest whole one does, too.
     """
@@ -148,13 +148,13 @@ def is_of(checkpoint: Path, run_id: str) -> bool:
 
 
 def of_runs(root: Path) -> list[Path]:
-    """What runs have left in their folder `root`, whichever tool's: the pointer, checkpoints, figures."""
+    """The files of runs in their folder `root`, whichever tool's: the pointer, checkpoints, figures."""
     found = [path for path in root.iterdir() if _OF_A_RUN.fullmatch(path.name)] if root.is_dir() else []
     return sorted(found, key=lambda path: (path.name != TRACKER, path.name))
 
 
 def make_way(root: Path, iteration: int, run_id: str) -> Path | None:
-    """Where the checkpoint of this iteration was moved that another run has written; none: there is no such."""
+    """The new place of the checkpoint that another run has written at this iteration; none: there is no such."""
     final = root / checkpoint_name(iteration)
     return None if not final.exists() or is_of(final, run_id) else set_aside(root, [final])
 
@@ -196,7 +196,7 @@ def newest_whole(root: Path, besides: Path | None = None) -> Path | None:
 
 
 def another(directory: Path) -> str:
-    """What to tell a user whose checkpoint is damaged."""
+    """Advice for a user whose checkpoint is damaged."""
     other = newest_whole(directory.parent, directory)
     if other is None:
         return f"{directory.parent} holds no other whole checkpoint"
@@ -205,7 +205,7 @@ def another(directory: Path) -> str:
 
 
 def overlooked(root: Path) -> str | None:
-    """What to tell a user if `root` names a latest checkpoint that is not the one that was published last: a save died
+    """Advice for a user if `root` names a latest checkpoint that is not the one that was published last: a save died
     before it was named, or the name was changed since. None: it is."""
     last = newest_whole(root)
     if (root / MANIFEST).exists() or last is None:
@@ -222,7 +222,7 @@ def overlooked(root: Path) -> str | None:
 
 
 def cannot_write(root: Path, needed: int, error: OSError) -> str:
-    """What to tell a user whose checkpoint of `needed` bytes on this rank could not be written into `root`."""
+    """Advice for a user whose checkpoint of `needed` bytes on this rank could not be written into `root`."""
     sizes = f"this rank writes {needed / 2**20:,.3f} MiB"
     with suppress(OSError):
         sizes += f", {shutil.disk_usage(root).free / 2**20:,.3f} MiB are free"
@@ -267,7 +267,7 @@ def find(root: Path, step: int | None = None) -> Path:
 
 
 def _of_iteration(root: Path, iteration: int) -> Path:
-    """Where its checkpoint is, also after a save that died while it replaced it."""
+    """The place of an iteration's checkpoint, also after a save that died while it replaced it."""
     final = root / checkpoint_name(iteration)
     aside = _hidden(final, "replaced")
     return aside if aside.exists() and not final.exists() else final

@@ -89,7 +89,7 @@ def load_findings(config: AllConfig) -> Iterator[Finding]:
 
 
 def unreadable(flag: str, directory: str, error: ValueError) -> Finding:
-    """That a checkpoint is not there, or cannot be read."""
+    """The error for a checkpoint that is not there, or cannot be read."""
     rule = str(error).removeprefix(f"--load {directory}: ").removeprefix(f"{directory}: ")
     return Finding(flag, directory, rule, "" if ";" in rule else "give the path of a checkpoint, or leave it out")
 

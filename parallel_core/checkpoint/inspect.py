@@ -58,7 +58,7 @@ def _bytes(tensors: Mapping[str, LazyTensor]) -> int:
 
 
 def problems(folder: Path, model: Model) -> list[str]:
-    """What is wrong with the bytes: checksums of ours and of files of torch.save; all tensors are read."""
+    """Findings about the bytes: checksums of ours and of files of torch.save; all tensors are read."""
     found = list(damages(folder))
     for name, tensor in model.all_tensors():
         try:

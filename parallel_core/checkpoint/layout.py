@@ -18,7 +18,7 @@ class Copy:
 
 
 def overlap(source: Box, target: Box) -> Copy | None:
-    """What `target` takes from `source`; None if they share nothing."""
+    """The box that `target` takes from `source`; None if they share nothing."""
     starts = [max(pair) for pair in zip(source.start, target.start, strict=True)]
     stops = [min(s, t) for s, t in zip(_stop(source), _stop(target), strict=True)]
     if any(start >= stop for start, stop in zip(starts, stops, strict=True)):

@@ -57,7 +57,7 @@ class LazyTensor:
         return LazyTensor(box.shape, self.dtype, lambda: self.read()[box.in_whole])
 
     def changed(self, shape: tuple[int, ...], change: Callable[[Array], Array]) -> LazyTensor:
-        """What `change` makes of the values, of shape `shape`."""
+        """The tensor that `change` makes of the values, of shape `shape`."""
         return LazyTensor(shape, self.dtype, lambda: change(self.read()))
 
     def sliced(self, slices: Sequence[slice]) -> LazyTensor:
@@ -111,7 +111,7 @@ class InFile(LazyTensor):
 
     path: Path
     offset: int
-    """Where it begins, in bytes."""
+    """Its start, in bytes."""
 
     def part(self, box: Box) -> LazyTensor:
         """The part at `box`, which lies at the part's origin."""

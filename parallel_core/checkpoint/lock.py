@@ -33,14 +33,14 @@ class InUse(OSError):
 
 @dataclass(frozen=True)
 class Holder:
-    """Who writes into a folder."""
+    """The process that writes into a folder."""
 
     job: str
     host: str
     pid: int
     machine: str
     start: str | None
-    """Of the process, in its kernel's ticks."""
+    """Start of the process, in its kernel's ticks."""
     since: str
     token: str
 
@@ -82,7 +82,7 @@ _UNKNOWN = Holder("a job that has not said which", "an unknown host", 0, "", Non
 
 
 def read(root: Path) -> Holder | None:
-    """Whoever holds, or has held, the folder."""
+    """Read who holds, or has held, the folder."""
     for _ in range(2):
         try:
             found = json.loads((root / LOCK).read_bytes())
@@ -95,7 +95,8 @@ def read(root: Path) -> Holder | None:
 
 
 def holder(root: Path) -> Holder | None:
-    """Who writes into the folder now, as far as can be said at once: of a holder elsewhere nothing can."""
+    """The process that writes into the folder now; none for a holder on another host, which cannot be judged at
+    once."""
     found = read(root)
     return found if found is not None and found.runs_here else None
 

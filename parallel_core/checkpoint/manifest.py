@@ -53,7 +53,7 @@ class OptimizerRecord:
 
 @dataclass(kw_only=True)
 class Run:
-    """Where the run stood."""
+    """The iteration, samples and steps of the run."""
 
     iteration: int
     consumed_samples: int
@@ -69,9 +69,9 @@ class Run:
     loss_scaler: dict[str, Any] | None = None
     """Its state; none: the run had none, or was saved without its optimizer."""
     state: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """What callbacks keep of a run, plain values by the callback's name."""
+    """States of callbacks, plain values by the callback's name."""
     run_id: str | None = None
-    """Of the run, from its first start on through every resumption; none: not written by a run that had one."""
+    """Name of the run, from its first start on through every resumption; none: not written by a run that had one."""
 
 
 @dataclass(kw_only=True)
@@ -82,7 +82,7 @@ class Manifest(Run):
     files: dict[str, FileRecord] = field(default_factory=dict)
     format_version: int = FORMAT_VERSION
     digest: str | None = None
-    """Of the rest, as it was read; none: somebody by hand wrote none."""
+    """Digest of the rest, as it was read; none: a manifest written by hand has none."""
 
     @property
     def weights(self) -> list[str]:

@@ -55,9 +55,9 @@ class MindSporeFile(TensorFile):
 
     def _read_header(self) -> int:
         self._contents: list[range] = []
-        """Where the values of each entry lie in the file, in the order of the entries."""
+        """Places of the values of each entry in the file, in the order of the entries."""
         self._starts: list[int] = []
-        """Where they would lie if nothing stood between them."""
+        """Places that they would have if nothing stood between them."""
         self._length = 0
         data = self._map
         end = len(data) - (17 if bytes(data[-17:-10]) == _CHECKSUM else 0)

@@ -95,7 +95,7 @@ def groups(config: AllConfig) -> tuple[int, int, int] | tuple[None, None, None]:
 
 
 def scaling(config: AllConfig) -> str | None:
-    """How positions are stretched; by a factor of one, Megatron's default in latent attention, they are not."""
+    """The stretching of positions; by a factor of one, Megatron's default in latent attention, they are not."""
     model = config.model_config
     factors = {"yarn": model.rotary_factor, "llama3": model.rope_scaling.factor}
     return None if factors.get(model.rope_scaling.type or "") == 1 else model.rope_scaling.type
@@ -121,7 +121,7 @@ def _band(config: AllConfig) -> int | None:
 
 
 def latent_norm_epsilon(config: AllConfig) -> float:
-    """Of the norms of latents."""
+    """Epsilon of the norms of latents."""
     return config.model_config.multi_latent_attention.latent_norm_epsilon or config.model_config.norm_epsilon
 
 
@@ -132,7 +132,7 @@ def shared_choices(config: AllConfig) -> str:
 
 
 def _reach_of_state_spaces(config: AllConfig) -> int | None:
-    """Of their short convolution; gated delta nets have an option of their own."""
+    """Length of their short convolution; gated delta nets have an option of their own."""
     hybrid = config.model_config.hybrid
     return hybrid.mamba_d_conv if hybrid.enabled and hybrid.has(MAMBA) else None
 

@@ -41,10 +41,10 @@ class CheckpointReader:
         self._vocabulary = vocabulary or self._stored_vocabulary
         self._open = cache(lambda name: open_tensors(directory / name))
         self.notes: list[str] = []
-        """What it says that is not taken over, and that nobody knows to say nothing of the network."""
+        """Keys that are not taken over and that may describe the network."""
 
     def damaged_files(self, share: int = 0, shares: int = 1) -> list[str]:
-        """What is wrong with the files: missing, of another size, with other bytes.
+        """Findings about the files: missing, of another size, with other bytes.
 
         Reading everything takes time, so ranks can divide the files: this is share number `share` of `shares`.
         """
@@ -136,7 +136,7 @@ class CheckpointReader:
 
 
 def _copies(tensor: StoredTensor, wanted: Sequence[Box]) -> list[tuple[Shard, list[Copy]]]:
-    """What to take from which file."""
+    """The boxes to copy from each file."""
     planned = []
     for shard in tensor.shards:
         copies = (overlap(source, target) for source in shard.pieces for target in wanted)

@@ -18,7 +18,7 @@ _FLAGS = {
     "wd_incr_style": "--weight-decay-incr-style",
     "lr_wsd_decay_style": "--lr-wsd-decay-style",
 }
-"""Which flag gives an entry of the scheduler's state."""
+"""The flag that gives an entry of the scheduler's state."""
 
 _LENGTHS = {
     "lr_warmup_steps": ("--lr-warmup-{} or --lr-warmup-fraction", "the learning rate rises over"),
@@ -74,5 +74,5 @@ def _length(samples: float | None, batch: int, unit: str, says_batch: bool) -> s
 
 
 def _is_idle(entry: str, now: Mapping[str, Any], then: Mapping[str, Any]) -> bool:
-    """How long weight decay grows says nothing if it doesn't grow."""
+    """Whether an entry has no effect: the length of the growth of weight decay, if it does not grow."""
     return entry == "wd_incr_steps" and now["wd_incr_style"] == then["wd_incr_style"] == "constant"

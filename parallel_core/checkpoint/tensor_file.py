@@ -34,12 +34,12 @@ _MOST_HEADER = 1 << 30
 
 @dataclass(frozen=True)
 class FileRecord:
-    """What a file must be, to be believed."""
+    """The properties that a file must have to be trusted."""
 
     size: int
     """Bytes."""
     crc32: dict[str, int] = field(default_factory=dict)
-    """Of the header, called "", and of each tensor's bytes; a manifest made by hand may have none."""
+    """Checksums of the header, called "", and of each tensor's bytes; a manifest made by hand may have none."""
 
 
 def write_tensors(
@@ -73,8 +73,7 @@ def write_blocks(path: Path, blocks: Iterable[tuple[str, Any]]) -> FileRecord:
 
 
 def damage(path: Path, record: FileRecord, opens: Callable[[Path], TensorFile]) -> str | None:
-    """What is wrong with a file of which `record` was kept, and which tensors are not what was written; all of it is
-    read. None: nothing."""
+    """Findings about a file of which `record` was kept, and its damaged tensors; all of it is read. None: nothing."""
     if not path.is_file():
         return f"{path}: missing"
     if path.stat().st_size != record.size:
@@ -121,7 +120,7 @@ def _header(tensors: Mapping[str, LazyTensor], metadata: Mapping[str, str] | Non
 
 
 def _end(header: Mapping[str, Any]) -> int:
-    """Of the data. Raises ValueError if tensors share bytes or leave some out, which the format forbids."""
+    """End of the data. Raises ValueError if tensors share bytes or leave some out, which the format forbids."""
     end = 0
     for begin, stop in sorted(tuple(entry["data_offsets"]) for entry in header.values()):
         if type(begin) is not int or type(stop) is not int or begin != end or stop < begin:

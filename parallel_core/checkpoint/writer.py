@@ -28,7 +28,7 @@ from parallel_core.sharding import INSTANCES_OF_STATES, MODEL_KINDS, Coordinates
 from parallel_core.topology import Topology
 
 PREFIX = "network"
-"""What names of files start with where nothing is said; safetensors' then have none."""
+"""Default beginning of the names of files; safetensors' then have none."""
 
 
 class LocalTensor(NamedTuple):
@@ -62,7 +62,7 @@ def file_name(tensor_rank: int, stage: int, replica: int = 0) -> str:
 
 @dataclass(frozen=True)
 class FileNames:
-    """How the files of a checkpoint are called, and so of which kind they are."""
+    """Names of a checkpoint's files, and so their kind."""
 
     is_mindspore: bool = False
     """Each rank's in MindSpore's own format, with the earlier system's names."""

@@ -43,7 +43,7 @@ class AllConfig(Sections):
 
     @property
     def callbacks(self) -> list[dict[str, Any]]:
-        """What saves, as the earlier system's list of callbacks says it."""
+        """The callback that saves, as an entry of MindFormers' list of callbacks."""
         checkpoint = self.training_config.checkpoint
         saves = {"type": "CheckpointMonitor", "save_checkpoint_steps": checkpoint.save_interval}
         return [saves] if checkpoint.output_dir else []

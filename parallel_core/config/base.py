@@ -1,4 +1,4 @@
-"""How a config class is written: fields that know their flag and their range, and one way to complain."""
+"""The form of a config class: fields that know their flag and their range, and one way to complain."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def complain(findings: Iterable[Finding]) -> None:
 
 
 def judge(rules: Iterable[Any], subject: Any) -> Iterator[Finding]:
-    """What the rules (functions that yield findings) say of `subject`, as far as it is known."""
+    """Findings of the rules (functions that yield findings) about `subject`, as far as it is known."""
     for rule in rules:
         try:
             yield from (finding for finding in rule(subject) if not isinstance(finding.value, Unknown))
@@ -152,7 +152,7 @@ def type_name(hint: Any) -> str:
 
 
 def _broken_rule(metadata: Any, hint: Any, value: Any) -> str | None:
-    """What the value of one field breaks: its type, its choices, its range."""
+    """The rule that the value of one field breaks: its type, its choices, its range."""
     if not has_type(value, hint):
         return f"must be of type {type_name(hint)}"
     if value is None:

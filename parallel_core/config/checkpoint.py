@@ -1,4 +1,4 @@
-"""Where checkpoints are written and read, and what of them."""
+"""Options of checkpoints: folders, formats, parts that are saved and loaded."""
 
 import re
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ class CheckpointConfig(Config):
     """Saving, loading and resuming."""
 
     output_dir: str | None = option("--save", None)
-    """Where checkpoints are written."""
+    """Folder of the checkpoints that are written."""
     load_checkpoint: str | None = option("--load", None)
     """Checkpoint to start from."""
     save_interval: int | None = option("--save-interval", None, at_least=1)
@@ -40,7 +40,7 @@ class CheckpointConfig(Config):
         "torch_dist",
         choices=("torch", "torch_dist", "torch_dcp", "fsdp_dtensor", "safetensors", "ckpt"),
     )
-    """Which checkpoint layout was asked for: ckpt is MindSpore's file for each rank, all others give safetensors."""
+    """The checkpoint layout that was asked for: ckpt is MindSpore's file for each rank, all others give safetensors."""
     no_save_optim: bool = option("--no-save-optim", False)
     """Leave the optimizer out of checkpoints."""
     no_save_rng: bool = option("--no-save-rng", False)

@@ -1,4 +1,4 @@
-"""What the network reads: files, tokenizer, batch sizes, conversations."""
+"""Options of the data: files, tokenizer, batch sizes, conversations."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from parallel_core.findings import Finding
 
 @dataclass(kw_only=True)
 class InstructionConfig(Config):
-    """How prompts and answers become samples."""
+    """Options that turn prompts and answers into samples."""
 
     enabled: bool = option("--is-instruction-dataset", False)
     """Samples are prompts with answers; only answers carry loss."""
@@ -30,7 +30,7 @@ class InstructionConfig(Config):
     pad_to_multiple_of: int = option("--pad-to-multiple-of", 8, at_least=1)
     """Otherwise to the next multiple of this."""
     padding_side: str = option("--tokenizer-padding-side", "right", choices=("left", "right"))
-    """Where the padding goes."""
+    """Side of the padding."""
     padded_samples: bool = option("--padded-samples", False)
     """Repeat samples until the data set is a whole number of batches."""
     cut_max_seqlen: bool = option("--cut-max-seqlen", False)
@@ -47,7 +47,7 @@ class InstructionConfig(Config):
 
 @dataclass(kw_only=True)
 class TokenizerConfig(Config):
-    """How the tokenizer is read, and the tokens that are added to it."""
+    """Options of the tokenizer, and the tokens that are added to it."""
 
     legacy_tokenizer: bool = option("--legacy-tokenizer", False)
     """Megatron's older tokenizers: HuggingFace's and Llama2's begin texts with BOS, and special tokens show in text."""
@@ -60,7 +60,7 @@ class TokenizerConfig(Config):
     trust_remote_code: bool = option("--trust-remote-code", False)
     """Run the code of a HuggingFace folder that nothing else reads."""
     tiktoken_pattern: str | None = option("--tiktoken-pattern", None, choices=("v1", "v2"))
-    """How text is cut into words; v2 also where the case of letters changes."""
+    """The pattern that cuts text into words; v2 cuts also where the case of letters changes."""
     tiktoken_num_special_tokens: int = option("--tiktoken-num-special-tokens", 1000, at_least=3)
     """Ids in front of the vocabulary, for special tokens and placeholders."""
     tokenizer_sentencepiece_legacy: bool = option("--tokenizer-sentencepiece-legacy", False)
@@ -78,7 +78,7 @@ class TokenizerConfig(Config):
         "nemotron-h-aligned",
         choices=("nemotron-h-aligned", "nemotron-nano-v2", "identity", "default"),
     )
-    """How conversations are written and which token fills up samples."""
+    """Format of conversations, and the token that fills up samples."""
 
 
 @dataclass(kw_only=True)
@@ -111,7 +111,7 @@ class DatasetConfig(Config):
     test_data_path: list[str] | None = option("--test-data-path", None)
     """Prefixes of the test data alone."""
     data_cache_path: str | None = option("--data-cache-path", None)
-    """Where the indices of shuffled samples are kept."""
+    """Folder of the indices of shuffled samples."""
     mock_data: bool = option("--mock-data", False)
     """Train on made-up tokens."""
     mmap_bin_files: bool = option("--no-mmap-bin-files", True)
@@ -127,7 +127,7 @@ class DatasetConfig(Config):
     every step is averaged by its tokens."""
 
     tokenizer_type: str | None = option("--tokenizer-type", None)
-    """Which tokenizer reads the files below."""
+    """Kind of the tokenizer that reads the files below."""
     vocab_file: str | None = option("--vocab-file", None)
     """The byte-pair tokenizer's vocabulary."""
     merge_file: str | None = option("--merge-file", None)
@@ -137,7 +137,7 @@ class DatasetConfig(Config):
     tokenizer_kwargs: list[str] | None = option("--tokenizer-kwargs", None)
     """Settings that replace those of the folder's tokenizer_config.json: names and values in turn."""
     tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
-    """How it is read, and the tokens that are added to it."""
+    """Options of the tokenizer, and the tokens that are added to it."""
     pad_token_id: int | None = option("--pad-token-id", None, at_least=0)
     """Id that fills up samples, instead of the tokenizer's; its positions carry no loss."""
     eos_token_id: int | None = option("--eos-token-id", None, at_least=0)

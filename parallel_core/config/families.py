@@ -1,4 +1,5 @@
-"""What only some model families have: stretched rotary positions, latent attention, constant scales, extra heads."""
+"""Options that only some model families have: stretched rotary positions, latent attention, constant scales, extra
+heads."""
 
 from dataclasses import dataclass
 
@@ -7,7 +8,7 @@ from parallel_core.config.base import Config, option
 
 @dataclass(kw_only=True)
 class RopeScalingConfig(Config):
-    """How rotary positions reach beyond the length a model was first trained on."""
+    """Options that stretch rotary positions beyond the length that a model was first trained on."""
 
     type: str | None = option("--rope-scaling-type", None, choices=("llama3", "yarn", "longrope", "dynamic"))
     """The method: Llama 3.1's, YaRN (Peng et al., 2023), LongRoPE (Ding et al., 2024), or by the length at hand."""
@@ -64,7 +65,7 @@ class MultiLatentAttentionConfig(Config):
     scale_kv_lora: bool = option("--enable-mla-scale-kv-lora", False)
     """The same of the latent of keys and values."""
     latent_norm_epsilon: float | None = option("--latent-norm-epsilon", None, above=0)
-    """Of the norms of latents; none: --norm-epsilon. DeepSeek's models have 1e-6, whatever the others'."""
+    """Epsilon of the norms of latents; none: --norm-epsilon. DeepSeek's models have 1e-6, whatever the others'."""
     rotary_scaling_factor: float = option("--rotary-scaling-factor", None, above=0)
     """By how much positions are stretched; if not given, by the factor of YaRN where that is asked for, else 1."""
 
@@ -76,7 +77,7 @@ class ScalesConfig(Config):
     embedding: float = option("--embedding-multiplier-scale", 1.0, above=0)
     """Embeddings are multiplied by this."""
     residual: float = option("--scale-depth", 1.0, above=0)
-    """What a block adds to the residual is multiplied by this."""
+    """Factor of a block's output before it is added to the residual."""
     attention_residual: list[float] | None = option("--attention-residual-weights", None)
     """Weights of the residual and of what attention adds to it (MiniMax-01, 2025); none: 1 and 1."""
     linear_attention_residual: list[float] | None = option("--linear-attention-residual-weights", None)
@@ -98,7 +99,7 @@ class SlidingWindowConfig(Config):
     """Attention to the latest tokens only."""
 
     size: int | None = option("--sliding-window", None, at_least=1)
-    """How many tokens before its own a query sees; none: all."""
+    """Number of tokens before its own that a query sees; none: all."""
     local_rotary_base: float | None = option("--rope-local-base-freq", None, above=0)
     """Rotary base of the layers that have it, whose positions nothing stretches; none: that of all (Gemma 3, 2025)."""
     skip_freq: int | list[int] | None = option("--window-attn-skip-freq", None)
@@ -118,7 +119,7 @@ class MultiTokenPredictionConfig(Config):
     """Extra layers that predict further tokens (DeepSeek-V3, 2024)."""
 
     num_layers: int | None = option("--mtp-num-layers", None, at_least=0, of="shapes")
-    """How many further tokens are predicted."""
+    """Number of further tokens that are predicted."""
     loss_scaling_factor: float = option("--mtp-loss-scaling-factor", 0.1, at_least=0, of="run")
     """Weight of their losses' mean."""
     share_embedding_and_output_weight: bool = option("--share-mtp-embedding-and-output-weight", True)
@@ -126,7 +127,7 @@ class MultiTokenPredictionConfig(Config):
 
     @property
     def depths(self) -> int:
-        """How many there are."""
+        """Number of depths."""
         return self.num_layers or 0
 
     @property
@@ -136,7 +137,7 @@ class MultiTokenPredictionConfig(Config):
 
     @property
     def own_ends(self) -> int:
-        """How many have an embedding and an output layer of their own, not tied to each other."""
+        """Number of depths that have an embedding and an output layer of their own, not tied to each other."""
         return 0 if self.share_embedding_and_output_weight else self.depths
 
 
@@ -158,9 +159,9 @@ class SparseAttentionConfig(Config):
     dsa_indexer_loss_coeff: float = option("--dsa-indexer-loss-coeff", None, at_least=0, of="run")
     """Coefficient of the loss that trains the indexer: how far its choice is from attention's probabilities."""
     dsa_indexer_use_sparse_loss: bool = option("--dsa-indexer-use-sparse-loss", False, of="run")
-    """That loss is of the chosen keys alone, instead of all."""
+    """Whether that loss is over the chosen keys alone, instead of all."""
     dsa_indexer_k_norm_epsilon: float | None = option("--dsa-indexer-k-norm-epsilon", None, above=0)
-    """Of the norm of the indexer's keys; none: that of the norms of latents."""
+    """Epsilon of the norm of the indexer's keys; none: that of the norms of latents."""
     dsa_indexer_topk_freq: int = option("--dsa-indexer-topk-freq", 1, at_least=1)
     """Every so many-th layer has an indexer, those between have the choice of the last one that has (GLM-5, 2026)."""
     dsa_indexer_skip_topk_offset: int = option("--dsa-indexer-skip-topk-offset", 0, at_least=0)
@@ -168,7 +169,8 @@ class SparseAttentionConfig(Config):
     index_topk_pattern: str | None = option("--index-topk-pattern", None)
     """Instead a letter for each layer: F, full, has an indexer, S, shared, the choice of the last one that has."""
     index_share_for_mtp_iteration: bool = option("--index-share-for-mtp-iteration", False)
-    """Of layers that predict further tokens all have the choice of the first, which has an indexer in any case."""
+    """Whether all layers of multi-token prediction use the choice of the first of them, which has an indexer in any
+    case."""
 
     @property
     def enabled(self) -> bool:
@@ -182,7 +184,8 @@ class SparseAttentionConfig(Config):
         return max(layer + 1 - max(self.dsa_indexer_skip_topk_offset, 1), 0) % self.dsa_indexer_topk_freq != 0
 
     def chosen_by(self, layer: int, layers: int) -> int:
-        """Whose choice the layer of this global number, from 0, has; those from `layers` on predict further tokens."""
+        """The layer whose choice the layer of this global number, from 0, uses; layers from `layers` on are multi-token
+        prediction's."""
         if layer >= layers:
             return layers if self.index_share_for_mtp_iteration else layer
         while self.is_shared(layer):

@@ -1,4 +1,4 @@
-"""Which operators a run wants in their fused form, as a value (`ModelConfig.fused_operators`)."""
+"""The operators that a run wants in their fused form, as a value (`ModelConfig.fused_operators`)."""
 
 from dataclasses import dataclass
 
@@ -23,7 +23,7 @@ class FusedOperators:
 
     operators: tuple[str, ...] = ()
     input_layout: str = "SBH"
-    """How a fused attention operator wants its heads: SBH, BSH, BSND or BNSD."""
+    """Layout of heads that a fused attention operator takes: SBH, BSH, BSND or BNSD."""
 
     def __post_init__(self) -> None:
         unknown = set(self.operators) - set(NAMES)

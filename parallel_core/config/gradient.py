@@ -15,7 +15,8 @@ MEM_ALIGN = 256
 
 @dataclass(kw_only=True)
 class GradientConfig(Config):
-    """How gradients are accumulated and reduced, and what data-parallel ranks shard ("ZeRO", 2020)."""
+    """Options of the accumulation and reduction of gradients, and of the tensors that data-parallel ranks shard
+    ("ZeRO", 2020)."""
 
     accumulate_allreduce_grads_in_fp32: bool = option("--accumulate-allreduce-grads-in-fp32", False)
     """Add up and reduce gradients in float32."""
@@ -41,7 +42,7 @@ class GradientConfig(Config):
     num_distributed_optimizer_instances: int = option("--num-distributed-optimizer-instances", 1, at_least=1)
     """Copies of the shared-out optimizer states: a rank shares with the ranks of its copy."""
     zero_stage: int = option("--zero-stage", None, at_least=0, at_most=3)
-    """What data-parallel ranks share out: 1 optimizer states, 2 gradients too, 3 weights too."""
+    """Tensors that data-parallel ranks share out: 1 optimizer states, 2 gradients too, 3 weights too."""
     parallel_optimizer_comm_recompute: bool = option("--no-parallel-optimizer-comm-recompute", True)
     """Gather a layer's weights again for its backward (ZeRO stage 3), instead of keeping from the forward, until the
     update, those that were gathered for it."""
@@ -70,7 +71,7 @@ class GradientConfig(Config):
         return self.zero_stage, self.parallel_optimizer_comm_recompute
 
     def bucket_rule(self, coordinates: Coordinates) -> BucketRule:
-        """How the rank at these coordinates deals its parameters into buckets."""
+        """The rule by which the rank at these coordinates deals its parameters into buckets."""
         size = self._bucket_size_on(coordinates)
         if not self.shards_states:
             return BucketRule(size, entry_alignment=MEM_ALIGN if self.enable_mem_align else ALIGNMENT)
@@ -82,8 +83,8 @@ class GradientConfig(Config):
         return self.overlap_grad_reduce and not (self.delay_grad_reduce and _is_on_later_stage(coordinates))
 
     def _bucket_size_on(self, coordinates: Coordinates) -> int | None:
-        """Where reductions overlap the backward, later stages, which the first one waits for, reduce a chunk at once
-        (Megatron's rule). With ZeRO's stages 2 and 3 a bucket is a layer."""
+        """The bucket size of a stage. Where reductions overlap the backward, later stages, which the first one waits
+        for, reduce a chunk at once (Megatron's rule). With ZeRO's stages 2 and 3 a bucket is a layer."""
         is_late = self.overlap_grad_reduce and _is_on_later_stage(coordinates)
         if not self.wrap_with_ddp or is_late or self.zero_stage >= 2:
             return None

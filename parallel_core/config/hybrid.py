@@ -13,8 +13,8 @@ class HybridConfig(Config):
     """Layers of one part each, some of which are state spaces (Mamba-2, Dao and Gu, 2024)."""
 
     layer_pattern: str | None = option("--hybrid-override-pattern", None)
-    """Of each layer what it is: M a state space, * attention, - a feed-forward block, E experts; none: all have
-    attention and a feed-forward block."""
+    """The kind of each layer: M a state space, * attention, - a feed-forward block, E experts; none: all have attention
+    and a feed-forward block."""
     mamba_state_dim: int = option("--mamba-state-dim", 128, at_least=1)
     """Width of what a state is written and read by."""
     mamba_head_dim: int = option("--mamba-head-dim", 64, at_least=1)

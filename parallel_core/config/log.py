@@ -1,4 +1,4 @@
-"""What is said of a run, and where."""
+"""Options of a run's log, and its places."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -12,18 +12,18 @@ class WriterPlan(NamedTuple):
     """A logging back end that a run writes to."""
 
     package: str
-    """That it needs: the name under which it is imported, and installed."""
+    """The package that it needs: the name under which it is imported, and installed."""
     flag: str
-    """That asks for it, with its value."""
+    """The flag that asks for it, with its value."""
     options: dict[str, Any]
 
 
 @dataclass(kw_only=True)
 class LogConfig(Config):
-    """What is logged, and where; timers."""
+    """Options of the log, of curves and of timers."""
 
     tensorboard_dir: str | None = option("--tensorboard-dir", None)
-    """Where TensorBoard files are written, by the last rank and with Megatron's tags; not if not given."""
+    """Folder of TensorBoard's files, written, by the last rank and with Megatron's tags; not if not given."""
     tensorboard_log_interval: int = option("--tensorboard-log-interval", 1, at_least=1)
     """Iterations from one point of the curves to the next."""
     tensorboard_queue_size: int = option("--tensorboard-queue-size", 1000, at_least=1)
@@ -54,7 +54,7 @@ class LogConfig(Config):
     timing_log_level: int = option("--timing-log-level", 0, choices=(0, 1, 2))
     """Timers in the log: 0, none; 1, parts of a step; 2, also every forward, backward and receive."""
     timing_log_option: str = option("--timing-log-option", "minmax", choices=("max", "minmax", "all"))
-    """Of each timer the longest of all ranks, the shortest and the longest, or every rank's."""
+    """For each timer the time of the slowest of all ranks, the shortest and the longest, or every rank's."""
     barrier_with_L1_time: bool = option("--no-barrier-with-level-1-timing", True)
     """Timers of level 1 begin when all ranks have come."""
     wandb_project: str | None = option("--wandb-project", None)

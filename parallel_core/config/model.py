@@ -1,4 +1,4 @@
-"""What the network is."""
+"""The network."""
 
 from dataclasses import dataclass, field
 
@@ -31,9 +31,9 @@ class FlashAttentionConfig(Config):
     sparse_mode: int = option("--sparse-mode", 0, at_least=0, at_most=4)
     """The operator's kind of mask; the mask itself follows from the model."""
     pre_tokens: int = option("--pre-tockens", 1048576, at_least=0)
-    """How many tokens before its own a query may see, in every layer, with sparse_mode 0 or 4."""
+    """Number of tokens before its own that a query may see, in every layer, with sparse_mode 0 or 4."""
     next_tokens: int = option("--next-tockens", 0, at_least=0, of="run")
-    """How many tokens after its own a query may see."""
+    """Number of tokens after its own that a query may see."""
     input_layout: str = option("--shape-order", "SBH", choices=("SBH", "BSH", "BSND", "BNSD"), of="run")
     """Order of the operator's dimensions: B batch, S sequence, N heads, D head size, H = N x D."""
 
@@ -108,7 +108,7 @@ class ModelConfig(Config):
     position_embedding_type: str = option(
         "--position-embedding-type", "learned_absolute", choices=("learned_absolute", "rope", "none", "alibi")
     )
-    """How tokens learn where they are."""
+    """Form of the positions of tokens."""
     use_rotary_embedding: bool = option("--use-rotary-position-embeddings", False)
     """The older spelling of `position_embedding_type` rope: kept equal to it."""
     rotary_base: float = option("--rotary-base", 10000.0, above=0)
@@ -120,7 +120,7 @@ class ModelConfig(Config):
     rotary_seq_len_interpolation_factor: float | None = option("--rotary-seq-len-interpolation-factor", None, above=0)
     """Positions are divided by this."""
     rope_scaling: RopeScalingConfig = field(default_factory=RopeScalingConfig)
-    """How rotary positions reach beyond the length a model was first trained on."""
+    """Options that stretch rotary positions beyond the length that a model was first trained on."""
     sliding_window: SlidingWindowConfig = field(default_factory=SlidingWindowConfig)
     """Attention to the latest tokens only."""
     multi_latent_attention: MultiLatentAttentionConfig = field(default_factory=MultiLatentAttentionConfig)
@@ -154,7 +154,7 @@ class ModelConfig(Config):
     """Give the output layer a bias."""
 
     softmax_type: str = option("--softmax-type", "vanilla", choices=("vanilla", "off-by-one", "learnable"))
-    """What attention's weights sum to: one, or less, as one more score of each head takes part: 0, or a learnt one."""
+    """Sum of attention's weights: one; or less, because one more score of each head takes part, 0 or a learnt one."""
 
     attention_dropout_rate: float = option("--attention-dropout", 0.1, at_least=0, below=1, of="run")
     """Dropout on attention probabilities."""
@@ -185,7 +185,7 @@ class ModelConfig(Config):
     transformer_impl: str = option(
         "--transformer-impl", "transformer_engine", choices=("local", "transformer_engine"), of="run"
     )
-    """Which of Megatron's implementations to follow."""
+    """The implementation of Megatron's to follow."""
     use_flash_attention: bool = option("--use-flash-attn", False, of="run")
     """Attention by the device's fused operator, or in blocks: without a score matrix of sequence by sequence."""
     fa_config: FlashAttentionConfig = field(default_factory=FlashAttentionConfig)
@@ -238,7 +238,7 @@ class ModelConfig(Config):
 
     @property
     def fused_operators(self) -> FusedOperators:
-        """What the switches ask for, among the operators that the model has."""
+        """Fused operators that the switches ask for, among those that the model has."""
         switches = {
             "attention": self.use_flash_attention,
             "rotary": self.apply_rope_fusion and self.rotates,
@@ -265,8 +265,8 @@ class ModelConfig(Config):
 
     @property
     def rotating_share(self) -> float:
-        """Of the channels that may rotate. Where latent attention's positions are stretched, its rotary part is all of
-        them: Megatron's yarn knows no --rotary-percent, and MindSpeed-LLM's is of --kv-channels."""
+        """The share of the channels that rotate. Where latent attention's positions are stretched, its rotary part is
+        all of them: Megatron's yarn knows no --rotary-percent, and MindSpeed-LLM's is of --kv-channels."""
         stretched = self.multi_latent_attention.enabled and self.rope_scaling.type is not None
         return 1.0 if stretched else self.rotary_percent
 

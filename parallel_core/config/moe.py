@@ -1,4 +1,4 @@
-"""What a mixture of experts is made of, and what is told of a run's."""
+"""Options of a mixture of experts, and of its figures in the log."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from parallel_core.config.base import Config, concern, option, section
 
 @dataclass(kw_only=True)
 class MoEMonitorConfig(Config):
-    """What is logged and recorded of experts."""
+    """Options of the figures of experts that are logged and recorded."""
 
     moe_log_drop_rate: bool = option("--moe-log-drop-rate", False, of="run")
     """Log the share of choices that each layer's experts drop, as they are dropped."""
@@ -18,7 +18,7 @@ class MoEMonitorConfig(Config):
     save_token_distribution: bool = option("--save-token-distribution", False, of="run")
     """Record how many tokens each expert of a layer receives, in a file for each layer and step."""
     summary_dir: str | None = option("--summary-dir", None, of="run")
-    """Where; by default token_distribution in --save."""
+    """Folder of these files; by default token_distribution in --save."""
     summary_collect_freq: int = option("--summary-collect-freq", 1, at_least=1, of="run")
     """Every how many iterations."""
 
@@ -67,8 +67,8 @@ class MoEConfig(Config):
     moe_router_topk: int = option("--moe-router-topk", 2, at_least=1)
     """Experts each token goes to."""
     moe_router_load_balancing_type: str | list[str] = option("--moe-router-load-balancing-type", "aux_loss")
-    """How tokens are kept spread over experts, or several balancing losses; sparsemixer_topk samples experts
-    (SparseMixer, Liu et al., 2023)."""
+    """Kind of load balancing over experts, or several balancing losses; sparsemixer_topk samples experts (SparseMixer,
+    Liu et al., 2023)."""
     moe_aux_loss_coeff: float | list[float] = option("--moe-aux-loss-coeff", 0.0, of="run")
     """Weight of the balancing loss, or of each of several."""
     moe_device_level_aux_loss_coeff: float = option("--moe-device-level-aux-loss-coeff", 0.0, at_least=0, of="run")
@@ -78,7 +78,7 @@ class MoEConfig(Config):
     moe_z_loss_coeff: float | None = option("--moe-z-loss-coeff", None, at_least=0, of="run")
     """Weight of the loss on the size of router logits."""
     moe_router_score_function: str = option("--moe-router-score-function", "softmax", choices=("softmax", "sigmoid"))
-    """What turns router logits into scores."""
+    """Function that turns router logits into scores."""
     moe_router_pre_softmax: bool = option("--moe-router-pre-softmax", False)
     """Score all experts before the best are chosen, not only the chosen ones."""
     moe_router_norm_topk_prob: bool = option("--norm-topk-prob", False)
@@ -105,7 +105,7 @@ class MoEConfig(Config):
     moe_token_dispatcher_type: str = option(
         "--moe-token-dispatcher-type", "allgather", choices=("allgather", "alltoall"), of="run"
     )
-    """How tokens travel to the ranks of their experts."""
+    """The way in which tokens travel to the ranks of their experts."""
     moe_expert_capacity_factor: float | None = option("--moe-expert-capacity-factor", None, above=0, of="run")
     """Tokens an expert takes, as a multiple of an even share; none: all."""
     moe_pad_expert_input_to_capacity: bool = option("--moe-pad-expert-input-to-capacity", False, of="run")
@@ -117,14 +117,14 @@ class MoEConfig(Config):
     hot_expert_update_step: int = option("--hot-expert-update-step", 10000, at_least=1, of="run")
     """Iterations from one choice of those experts to the next."""
     moe_token_drop_policy: str = option("--moe-token-drop-policy", "probs", choices=("probs", "position"), of="run")
-    """Which tokens an overfull expert drops: the least probable or the last."""
+    """The tokens that an overfull expert drops: the least probable or the last."""
 
     monitors: MoEMonitorConfig = concern(MoEMonitorConfig)
-    """What is logged and recorded."""
+    """Options of the figures that are logged and recorded."""
 
     @property
     def num_choices(self) -> int:
-        """What a router chooses among."""
+        """Number of experts that a router chooses among."""
         return (self.num_experts or 0) + self.num_zero_experts
 
     @property
@@ -153,7 +153,7 @@ class MoEConfig(Config):
 
     @property
     def balancing(self) -> tuple[str, ...]:
-        """How tokens are kept spread: one kind, or several losses at once."""
+        """Kinds of load balancing: one kind, or several losses at once."""
         kinds = self.moe_router_load_balancing_type
         return tuple(kinds) if isinstance(kinds, list) else (kinds,)
 
@@ -164,7 +164,8 @@ class MoEConfig(Config):
 
     @property
     def sampled_within(self) -> float:
-        """How far from the best experts are sampled, where they are; else the number is of noise."""
+        """The distance from the best score within which experts are sampled; for other routers, the strength of
+        noise."""
         return (self.samples and self.moe_input_jitter_eps) or 0.01
 
     @property

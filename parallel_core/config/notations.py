@@ -1,4 +1,4 @@
-"""How people write shares of --split, blends of --data-path and patterns of layers, for rules and data sets."""
+"""Notations of shares of --split, blends of --data-path and patterns of layers, for rules and data sets."""
 
 import re
 from collections.abc import Iterator, Sequence

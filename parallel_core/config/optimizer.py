@@ -1,4 +1,4 @@
-"""How weights change: the optimizer, its learning rate and its weight decay over time."""
+"""Options of the update: the optimizer, its learning rate and its weight decay over time."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -47,7 +47,7 @@ class OptimizerConfig(Config):
     weight_decay_incr_style: str = option(
         "--weight-decay-incr-style", "constant", choices=("constant", "linear", "cosine")
     )
-    """How weight decay goes from its start to its end."""
+    """Form of the growth of weight decay from its start to its end."""
     clip_grad: float = option("--clip-grad", 1.0, at_least=0)
     """Gradients are scaled down to this global norm; 0 leaves them alone."""
     clip_grad_value: float | None = option("--clip-grad-value", None, above=0)
@@ -56,7 +56,7 @@ class OptimizerConfig(Config):
     lr_decay_style: str = option(
         "--lr-decay-style", "linear", choices=("constant", "linear", "cosine", "inverse-square-root", "WSD")
     )
-    """How the learning rate falls."""
+    """Form of the decay of the learning rate."""
     lr_decay_iters: int | None = option("--lr-decay-iters", None, at_least=1)
     """Iterations until `min_lr`; those of the training if not given."""
     lr_decay_samples: int | None = option("--lr-decay-samples", None, at_least=1)
@@ -70,13 +70,14 @@ class OptimizerConfig(Config):
     lr_warmup_init: float = option("--lr-warmup-init", 0.0, at_least=0)
     """Learning rate at the first iteration of the warm-up."""
     lr_warmup_style: str = option("--lr-warmup-style", "linear", choices=("linear", "log"))
-    """How the learning rate rises: evenly, or by the logarithm of the updates, as DeepSpeed's WarmupLR does."""
+    """Form of the warm-up of the learning rate: evenly, or by the logarithm of the updates, as DeepSpeed's WarmupLR
+    does."""
     lr_schedule_delay: int = option("--lr-schedule-delay", 0, at_least=0)
     """Updates with the first learning rate before its schedule begins; DeepSpeed's schedulers have one."""
     lr_wsd_decay_style: str = option(
         "--lr-wsd-decay-style", "exponential", choices=("exponential", "linear", "cosine", "minus_sqrt")
     )
-    """How the last part of a WSD schedule falls."""
+    """Form of the last part of a WSD schedule."""
     lr_wsd_decay_iters: int | None = option("--lr-wsd-decay-iters", None, at_least=1)
     """Iterations of the last part of a WSD schedule."""
     lr_wsd_decay_samples: int | None = option("--lr-wsd-decay-samples", None, at_least=1)

@@ -1,4 +1,4 @@
-"""How the work is split over processes, and how one process runs its part."""
+"""Options of the layout of ranks, and of one process."""
 
 from collections.abc import Iterator
 from dataclasses import field
@@ -78,7 +78,7 @@ class ParallelConfig(Config):
     account_for_loss_in_pipeline_split: bool = option("--account-for-loss-in-pipeline-split", False)
     """Count the output layer as a layer when layers are divided."""
     rank_order: str = option("--use-tp-pp-dp-mapping", RANK_ORDERS[0], choices=RANK_ORDERS)
-    """Which neighbours share what: the first named varies fastest over ranks."""
+    """Order of the axes of the rank grid: the first named varies fastest over ranks."""
     pipeline_schedule: str | None = option("--pipeline-schedule", None, choices=tuple(GENERATORS))
     """Order of the pipeline's work; 1f1b, or interleaved with virtual stages, if not given."""
 
@@ -92,13 +92,13 @@ class ParallelConfig(Config):
     threads: int | None = option("--threads", None, at_least=1)
     """Threads of one process on a CPU."""
     distributed_timeout_minutes: float = option("--distributed-timeout-minutes", 10.0, above=0)
-    """How long a rank waits for another before it names it and gives up."""
+    """Time for which a rank waits for another before it names it and gives up."""
     recompute_config: RecomputeConfig = sibling(shows=STAGE_NAMES)
     """The sibling section, set by `AllConfig`."""
     fused: FusedOperators = field(default=NOTHING_FUSED, repr=False, compare=False)
     """Operators that the model section wants fused, set by `AllConfig`: the device is prepared with them."""
     found_device: str | None = field(default=None, repr=False, compare=False)
-    """What a process computes on where no device was asked for, set when it is prepared."""
+    """The device that a process computes on where no device was asked for, set when it is prepared."""
     all_config: Any = field(default=None, repr=False, compare=False)
     """The configuration that this is a section of, set by `AllConfig`: a job is initialised with this section."""
 
@@ -148,7 +148,7 @@ class ParallelConfig(Config):
 
     @property
     def placement(self) -> Placement:
-        """Which stage has which chunk of the model."""
+        """The stage of each chunk of the model."""
         return Placement(self.pipeline_model_parallel_size, self.chunks, self.schedule_name in FOLDED)
 
     @property

@@ -29,7 +29,7 @@ class PrecisionConfig(Config):
     loss_scale: float | None = option("--loss-scale", None, at_least=0)
     """Fixed loss scale; none or 0: it adapts."""
     loss_scaler: str = option("--loss-scaler", None, choices=("dynamic", "deepspeed", "adaptive"))
-    """How a loss scale adapts: as Megatron's, as DeepSpeed's, or with a window that adapts too."""
+    """The rule by which a loss scale adapts: as Megatron's, as DeepSpeed's, or with a window that adapts too."""
     loss_scale_value: float = option("--initial-loss-scale", 2.0**32, above=0)
     """First value of an adapting loss scale."""
     loss_scale_window: float = option("--loss-scale-window", None, above=0)

@@ -18,13 +18,13 @@ class ProfilerConfig(Config):
     and --profile-step-end name, for Chrome and Perfetto. On a CPU --profile writes one where --profile-save-path says.
     """
     profile_save_path: str = option("--profile-save-path", "./profile_dir")
-    """Where the profile is written."""
+    """Folder of the profile."""
     profile_step_start: int = option("--profile-step-start", 1, at_least=0)
     """First iteration that is profiled, counted from 0."""
     profile_step_end: int = option("--profile-step-end", 5, at_least=0)
     """First iteration that no longer is."""
     profile_level: str = option("--profile-level", "level0", choices=("level_none", "level0", "level1", "level2"))
-    """How much detail is recorded."""
+    """Level of detail that is recorded."""
     profile_with_stack: bool = option("--profile-with-stack", False)
     """Record Python stacks."""
     profile_with_cpu: bool = option("--profile-with-cpu", False)
@@ -44,7 +44,7 @@ class ProfilerConfig(Config):
     profile_parallel_strategy: bool = option("--profile-parallel-strategy", False)
     """Record how operators are split."""
     profile_aicore_metrics: int = option("--profile-aicore-metrics", 0, at_least=-1, at_most=6)
-    """Which counters of the device's cores are recorded."""
+    """Counters of the device's cores that are recorded."""
     profile_l2_cache: bool = option("--profile-l2-cache", False)
     """Record cache hits."""
     profile_hbm_ddr: bool = option("--profile-hbm-ddr", False)

@@ -1,4 +1,4 @@
-"""What is computed again in the backward pass instead of being kept, in both notations."""
+"""Options of recomputation, in both notations."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -11,13 +11,13 @@ class RecomputeConfig(Config):
     """Activation recomputation (Chen et al., 2016): Megatron's flags, and the earlier system's lists by stage."""
 
     recompute_granularity: str | None = option("--recompute-granularity", None, choices=("selective", "full"))
-    """What is computed again in the backward pass: attention's core, or whole layers."""
+    """Parts that are recomputed in the backward pass: attention's core, or whole layers."""
     recompute_method: str | None = option("--recompute-method", None, choices=("uniform", "block"))
-    """Which layers a full recompute covers."""
+    """Layers that a full recompute covers."""
     recompute_num_layers: int | None = option("--recompute-num-layers", None, at_least=0)
     """Layers of a recomputed group (uniform), or recomputed layers of a stage (block)."""
     recompute_modules: list[str] | None = option("--recompute-modules", None)
-    """What a selective recompute covers; attention's core if not given."""
+    """Modules that a selective recompute covers; attention's core if not given."""
     recompute_activation_function: bool = option("--recompute-activation-function", False)
     """Keep the input of the feed-forward block's activation, but not what it gives."""
     recompute_activation_function_num_layers: int | None = option(
@@ -51,13 +51,13 @@ class RecomputeConfig(Config):
     swap_attention: bool = option("--swap-attention", False)
     """Keep in host memory what `swap_modules` keep for the backward pass, in layers that are not recomputed whole."""
     swap_modules: str = option("--swap-modules", "input_norm,self_attention,post_attention_norm")
-    """Of which modules of a layer, separated by commas."""
+    """The modules of a layer whose activations are swapped, separated by commas."""
     cpu_offloading_num_layers: int = option("--cpu-offloading-num-layers", 0, at_least=0)
     """Keep in host memory what this many layers of each chunk, the first, keep for the backward pass."""
     fine_grained_activation_offloading: bool = option("--fine-grained-activation-offloading", False)
     """Keep in host memory what `offload_modules` keep for the backward, in layers that are not recomputed whole."""
     offload_modules: list[str] = option("--offload-modules", None)
-    """Of which modules of a layer."""
+    """The modules of a layer whose activations are offloaded."""
     min_offloaded_tensor_size: int = option("--min-offloaded-tensor-size", 1048576, at_least=0)
     """Elements below which `fine_grained_activation_offloading` leaves a tensor where it is."""
 

@@ -14,7 +14,7 @@ from parallel_core.config.training import TrainingConfig
 
 @dataclass(kw_only=True)
 class Sections:
-    """What rules that span sections read; `AllConfig` derives and judges."""
+    """The sections of a configuration, for rules that span several; `AllConfig` derives and judges."""
 
     model_config: ModelConfig
     training_config: TrainingConfig = field(default_factory=TrainingConfig)

@@ -1,4 +1,4 @@
-"""How long training runs, and what surrounds the loop; what is a concern of its own has a file of its own."""
+"""Options of the loop: its length and the actions around it; what is a concern of its own has a file of its own."""
 
 from parallel_core.config.base import Config, concern, option, section
 from parallel_core.config.checkpoint import CheckpointConfig
@@ -59,9 +59,9 @@ class TrainingConfig(Config):
     gradient: GradientConfig = concern(GradientConfig)
     """Gradients between data-parallel ranks."""
     offload: OffloadConfig = concern(OffloadConfig)
-    """What lies elsewhere than on the device."""
+    """Options of tensors that lie elsewhere than on the device."""
     log: LogConfig = concern(LogConfig)
-    """What is logged, and where."""
+    """Options of the log."""
     profiler: ProfilerConfig = concern(ProfilerConfig)
     """The profile of a few iterations."""
 

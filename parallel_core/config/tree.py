@@ -25,7 +25,8 @@ class Option(NamedTuple):
 
     @property
     def of(self) -> str:
-        """What an option of the model or its experts is of: "network", "shapes" or "run" (see `option`)."""
+        """The part that an option of the model or its experts describes: "network", "shapes" or "run" (see
+        `option`)."""
         return str(self.field.metadata["of"])
 
     @property
@@ -90,7 +91,7 @@ FLAG_OF: dict[str, str] = {path: option.flag for path, option in OPTIONS.items()
 
 @cache
 def _paths_by_ending() -> dict[str, list[str]]:
-    """Of options: `seed`, `training_config.seed`, ..."""
+    """Paths of options by their endings: `seed`, `training_config.seed`, ..."""
     found: dict[str, list[str]] = {}
     for path in OPTIONS:
         parts = path.split(".")

@@ -11,7 +11,7 @@ from parallel_core.schedules.actions import Action, Compute, singles
 
 
 def kept_bytes(plan: StagePlan) -> list[int]:
-    """Of one micro-batch, for each of a stage's chunks; how many are in flight is the schedule's."""
+    """The bytes that one micro-batch keeps, for each of a stage's chunks; how many are in flight is the schedule's."""
     return [sum(chunk.kept_bytes(plan.micro_batch).values()) for chunk in plan.chunks]
 
 
@@ -33,7 +33,7 @@ class Moment(NamedTuple):
 
     action: Compute
     kept: int
-    """Of all micro-batches in flight, and of messages."""
+    """Bytes of all micro-batches in flight, and of messages."""
     again: int
     """Beside them what the second run of parts keeps."""
 

@@ -14,7 +14,7 @@ from parallel_core.optimizer import PlannedState, plan_states
 
 @dataclass(frozen=True)
 class MemoryBytes:
-    """Of one rank, from the first step on; padding of buffers included."""
+    """Memory of one rank, from the first step on; padding of buffers included."""
 
     parameters: int
     gradients: int
@@ -38,7 +38,7 @@ class MemoryBytes:
 
 
 def memory(plan: StagePlan) -> MemoryBytes:
-    """What each rank of a pipeline stage allocates."""
+    """The memory that each rank of a pipeline stage allocates."""
     gradients = states = states_elsewhere = parameters_elsewhere = 0
     config, parameters = plan.config, plan.frozen_bytes
     for buffer, kept in plan.residences:
@@ -56,17 +56,17 @@ def memory(plan: StagePlan) -> MemoryBytes:
 
 
 def _offloaded(config: AllConfig, plan: BufferPlan, kept: Residence) -> Sequence[Span]:
-    """What of a buffer has its optimizer states elsewhere than on the device."""
+    """The spans of a buffer whose optimizer states lie elsewhere than on the device."""
     offload = config.training_config.offload
     fraction = offload.optimizer_offload_fraction if offload.offloads_optimizer else 0.0
     return offloaded(plan, kept.owned, fraction)[0]
 
 
 def _bytes_elsewhere(states: Iterable[PlannedState], elsewhere: Sequence[Span]) -> int:
-    """Of states, what lies in these spans."""
+    """Bytes of the states of these spans."""
     return sum(DTYPES[state.dtype].bytes * span.size for state in states for span in overlaps(state.spans, elsewhere))
 
 
 def _elements(kept: Iterable[Span], slots: SlotPlan) -> int:
-    """What is kept, and the slots of what is not."""
+    """Elements that are kept, and the slots of those that are not."""
     return sum(span.size for span in kept) + slots.size

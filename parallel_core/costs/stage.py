@@ -155,6 +155,6 @@ def training_flops(config: ModelConfig, samples: int) -> float:
 
 
 def flops_of(chunks: Iterable[Chunk], seq_length: int) -> float:
-    """Of one sequence: forward, and backward twice that, but of products with frozen weights once."""
+    """FLOPs of one sequence: forward, and backward twice that, but of products with frozen weights once."""
     of_token = (3.0 * chunk.forward_flops(1, seq_length) - chunk.frozen_flops(1) for chunk in chunks)
     return sum(of_token) * seq_length

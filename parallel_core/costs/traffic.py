@@ -38,8 +38,8 @@ from parallel_core.step_figures import figures_of
 
 
 def updates(plan: StagePlan) -> Iterator[Message]:
-    """Of each such parameter of a stage: directions that slices of the distributed optimizer cut are put together;
-    then come the messages of its rule."""
+    """Messages of an update for each such parameter of a stage: directions that slices of the distributed optimizer cut
+    are put together; then come the messages of its rule."""
     optimizer, sharded = plan.config.optimizer_config, plan.config.training_config.gradient.shards_states
     coordinates = plan.coordinates
     for buffer in plan.buffers:
@@ -61,8 +61,9 @@ OTHER_SUMS = {"tp": "partial gradients", "expert-tp": "partial gradients", "embe
 
 
 def pipeline(plan: StagePlan) -> Iterator[Message]:
-    """Of a micro-batch, hidden states to the next chunk and gradients to the one before; the very last and very first
-    have none, nor has what stays on the stage. With --variable-seq-lengths each goes after a message with its sizes."""
+    """Messages of a micro-batch: hidden states to the next chunk and gradients to the one before; the very last and
+    very first have none, nor has what stays on the stage. With --variable-seq-lengths each goes after a message with
+    its sizes."""
     parallel, micro_batch, model = plan.config.parallel_config, plan.micro_batch, plan.config.model_config
     placement = parallel.placement
     virtual = [placement.virtual(plan.stage, chunk) for chunk in range(placement.chunks)]
@@ -102,7 +103,7 @@ def _repeated(times: int, messages: Iterable[Message]) -> Iterator[Message]:
 
 
 def _gathers_of_cells(plan: StagePlan, slots: SlotPlan) -> dict[Span, int]:
-    """How often the parameters of each transient bucket are gathered in a step."""
+    """The number of gathers of each transient bucket's parameters in a step."""
     bucket_of = {cell: bucket for bucket, cell in slots.cells.items()}
     cells, recomputed = 0, []
     for chunk in plan.chunks:
@@ -114,8 +115,8 @@ def _gathers_of_cells(plan: StagePlan, slots: SlotPlan) -> dict[Span, int]:
 
 
 def hot_copies(plan: StagePlan) -> Iterator[Message]:
-    """Of each layer's hot experts, those of the first steps: the weights from their owner, the sums of the copies'
-    gradients."""
+    """Messages of each layer's hot experts, those of the first steps: the weights from their owner, the sums of the
+    copies' gradients."""
     config, coordinates = plan.config, plan.coordinates
     moe, (rank, owners) = config.model_config.moe_config, coordinates["ep"]
     for block in (block for chunk in plan.chunks for block in blocks_within(chunk, Experts)):
@@ -166,7 +167,7 @@ def step(plan: StagePlan) -> Iterator[Message]:
 
 
 def step_traffic(plan: StagePlan) -> list[Message]:
-    """What a rank of a stage sends in one training step; equal messages are one entry. The few numbers that
+    """The messages of a rank of a stage in one training step; equal messages are one entry. The few numbers that
     --log-params-norm and its like sum where a line is logged are not among them.
 
     The replicas send the same, but with the distributed optimizer, where each sums its own part of partial gradients.

@@ -206,7 +206,7 @@ class BlendedMegatronDatasetBuilder:
 
 
 def cut(number: int, interval: Interval) -> NDArray[np.int32]:
-    """Which of so many sequences lie in an interval."""
+    """The sequences, of so many, that lie in an interval."""
     begin, end = (round(fraction * float(number)) for fraction in interval)
     return np.arange(begin, end, dtype=np.int32)
 

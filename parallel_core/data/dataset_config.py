@@ -1,4 +1,4 @@
-"""What a user asks of the training data, under Megatron's names."""
+"""Options of the training data, under Megatron's names."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ class Split(Enum):
 
 @dataclass(kw_only=True)
 class GPTDatasetConfig:
-    """Where the samples come from and what they look like."""
+    """Sources and form of the samples."""
 
     random_seed: int
     """Seed of the order of documents and samples."""

@@ -1,4 +1,4 @@
-"""How many iterations passes over the data come to (--num_train_epochs), which a schedule has to know beforehand."""
+"""The number of iterations of passes over the data (--num_train_epochs), which a schedule has to know beforehand."""
 
 from collections.abc import Mapping
 from contextlib import suppress

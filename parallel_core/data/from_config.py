@@ -94,7 +94,7 @@ def samples_per_epoch(config: AllConfig) -> int | None:
 
 
 def gpt_dataset_config(config: AllConfig, tokenizer: Facts | None = None) -> GPTDatasetConfig:
-    """What the flags say of the data; raises ValueError where they say too little."""
+    """The options of the data that the flags give; raises ValueError where they say too little."""
     data = config.dataset_config
     return GPTDatasetConfig(
         random_seed=config.training_config.seed,

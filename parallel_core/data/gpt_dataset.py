@@ -23,7 +23,7 @@ _TOKENS_CHECKED = 1 << 22
 
 
 class Sequences(Protocol):
-    """What a GPTDataset reads: an IndexedDataset, or something that behaves like one."""
+    """The sequences that a GPTDataset reads: an IndexedDataset, or something that behaves like one."""
 
     @property
     def sequence_lengths(self) -> NDArray[np.int32]:

@@ -1,4 +1,4 @@
-"""Which tokens make up which sample: Megatron's document, sample and shuffle indices.
+"""The tokens of each sample: Megatron's document, sample and shuffle indices.
 
 The documents, shuffled, are laid end to end, one epoch after the other, and cut into samples of s tokens. The
 samples are shuffled once more. One random state does both, so an index is a function of (lengths, seed, s, samples).
@@ -31,7 +31,7 @@ class IndexRequest:
     sequence_length: int
     """s, tokens in a sample."""
     seed: int
-    """Of the random state."""
+    """Seed of the random state."""
     extra_token: bool = True
     """Whether a sample reads one more token, which is also the first of the next sample."""
     drop_last_partial: bool = True

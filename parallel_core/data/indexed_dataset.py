@@ -59,7 +59,7 @@ def smallest_token_type(vocab_size: int) -> type[np.number[Any]]:
 
 @dataclass(frozen=True)
 class Index:
-    """What an `.idx` file says; letters as in the head of this file."""
+    """The content of an `.idx` file; letters as in the head of this file."""
 
     token_type: np.dtype[Any]
     sequence_lengths: NDArray[np.int32]
@@ -243,7 +243,7 @@ class IndexedDatasetBuilder:
             self._modes.extend(modes)
 
     def end_document(self) -> None:
-        """What was added since the last call is one document."""
+        """End a document, which has all sequences that were added since the last call."""
         self._documents.append(len(self._lengths))
 
     def finalize(self) -> None:

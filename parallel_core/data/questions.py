@@ -29,7 +29,7 @@ class Task:
     answer: list[int]
     """The tokens that fine-tuning learns: with a template also those that end the answer."""
     line: int
-    """Of the file, from 1."""
+    """Line of the file, from 1."""
 
 
 def read_questions(file: Path) -> list[tuple[int, Question]]:

@@ -1,4 +1,4 @@
-"""Which samples a data-parallel rank reads, and in which order: Megatron's two samplers.
+"""The samples that a data-parallel rank reads, and their order: Megatron's two samplers.
 
 A global micro-batch is micro_batch_size samples on each of data_parallel_size ranks. Each item that a sampler gives is
 one rank's part of it, a list of micro_batch_size sample numbers.
@@ -14,7 +14,7 @@ from parallel_core.numerics.dtypes import Array
 
 @dataclass
 class _Sampler:
-    """What both samplers are told, and checked for."""
+    """Arguments of both samplers, and their checks."""
 
     total_samples: int
     consumed_samples: int

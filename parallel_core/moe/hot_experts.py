@@ -1,4 +1,5 @@
-"""Which experts every rank computes for its own tokens, and how many rows each expert takes, as plain numbers.
+"""Hot experts, which every rank computes for its own tokens, and the number of rows that each expert takes, as plain
+numbers.
 
 The H experts with most tokens are hot: every expert-parallel rank has a copy of them, so that their tokens do not
 travel. The others are cold: they stay with their owner, and of an expert's capacity C they have the share c.
@@ -41,7 +42,7 @@ def capacities(capacity: int, cold_share: float, hot: Hot, experts: int) -> Arra
 
 
 class Slots(NamedTuple):
-    """Where a rank's tokens go for each expert: slots of all owners, one owner's after the other's.
+    """Destinations of a rank's tokens by expert: slots of all owners, one owner's after the other's.
 
     An owner's slots are its own E/e experts and then, of S = E/e + H, one for a copy of each hot expert.
     """

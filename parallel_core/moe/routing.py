@@ -228,7 +228,7 @@ class Tokens(NamedTuple):
     """Numbers of tokens that weights are made of."""
 
     number: int
-    """That the load is of."""
+    """The number of tokens that the load counts."""
     sequences: int = 1
     """Losses that are averaged."""
 
@@ -248,7 +248,7 @@ def group_weights(load: Array, tokens: Tokens, share: float, number: int) -> Arr
 
 
 def z_weight(coefficient: float, tokens: int) -> float:
-    """Of each of so many tokens' log_sum_exp^2 in the z loss."""
+    """Weight of each token's log_sum_exp^2 in the z loss, of so many tokens."""
     return coefficient / tokens
 
 

@@ -1,4 +1,4 @@
-"""Which rows travel where when tokens go to the ranks of their experts, as plain numbers.
+"""The rows that travel when tokens go to the ranks of their experts, as plain numbers.
 
 T tokens of a rank, k choices of each, E experts, m experts of a rank, n ranks of a group, r rows. A row is a token's
 hidden state on its way to one expert, and -1 in place of a row's number stands for none.
@@ -25,7 +25,7 @@ class Copies(NamedTuple):
 
     @staticmethod
     def of(sources: Array, rows: int, most: int) -> Copies:
-        """Of `rows` rows, none of which is copied more than `most` times."""
+        """The plan for `rows` rows, none of which is copied more than `most` times."""
         at = np.flatnonzero(sources != NONE)
         copied: Array = sources[at]
         number: Array | int = 0
@@ -38,12 +38,12 @@ class Copies(NamedTuple):
         return Copies(sources.astype(np.int32), places)
 
     def of_rows(self, times: int) -> Copies:
-        """Where `times` rows after one another are parts of one: the copies of those."""
+        """The copies of rows of which each is made of `times` rows after one another."""
         return Copies(self.sources // times, self.places.reshape(-1, times * self.places.shape[1]))
 
     @property
     def undone(self) -> Copies:
-        """Of rows that are copied once each: the way back to what they are copies of."""
+        """The inverse of copies that copy each row once."""
         return Copies(self.places[:, 0], self.sources[:, None])
 
 
@@ -96,7 +96,7 @@ def of_experts(chosen: SortedChoices, first: int, count: int) -> SortedChoices:
 
 
 class Sent(NamedTuple):
-    """What a rank sends to the others of its group."""
+    """The rows that a rank sends to the others of its group."""
 
     choices: Array
     """[r]: numbers of choices in the order in which their rows leave."""

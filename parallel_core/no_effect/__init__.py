@@ -16,11 +16,11 @@ __all__ = ["ROWS", "beyond_the_stages", "without_effect"]
 beyond_the_stages = recompute.beyond_the_stages
 
 ROWS = (*network.ROWS, *experts.ROWS, *training.ROWS, *layout.ROWS, *recompute.ROWS)
-"""Where several rows hold for an option, the first one's reason is said."""
+"""Rows of options without effect. Where several hold for an option, the first one's reason counts."""
 
 
 def without_effect(config: AllConfig, given: Iterable[str], *, at_any_length: bool = False) -> dict[str, str]:
-    """Of options, by their paths: why the value does nothing; of a config that no rule has a finding about.
+    """The reasons why options, by their paths, have no effect, for a config that no rule has a finding about.
 
     at_any_length: of the model, whatever sequences a run has.
     """

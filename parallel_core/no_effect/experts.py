@@ -1,4 +1,4 @@
-"""Of mixtures of experts."""
+"""Options of mixtures of experts."""
 
 from parallel_core.config.all import AllConfig
 from parallel_core.config.moe import BALANCING_LOSSES, SPARSE_MIXER, MoEConfig, MoEMonitorConfig

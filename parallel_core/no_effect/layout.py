@@ -1,4 +1,4 @@
-"""Of the layout of ranks, of gradients between replicas, and of the device."""
+"""Options of the layout of ranks, of gradients between replicas, and of the device."""
 
 from parallel_core.config.all import AllConfig
 from parallel_core.no_effect.row import Idle, all_of, needs, unless, where

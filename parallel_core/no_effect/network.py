@@ -1,4 +1,4 @@
-"""Of the model."""
+"""Options of the model."""
 
 from parallel_core.config.all import AllConfig
 from parallel_core.config.families import RopeScalingConfig, SparseAttentionConfig

@@ -1,4 +1,4 @@
-"""Of recomputation, swapping and offloading of activations."""
+"""Options of recomputation, swapping and offloading of activations."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace

@@ -43,7 +43,7 @@ class Idle(NamedTuple):
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """Of the options."""
+        """Paths of the options."""
         return _paths(self.options)
 
 

@@ -1,4 +1,4 @@
-"""Of the loop, data, checkpoints, precision, the optimizer and adapters."""
+"""Options of the loop, data, checkpoints, precision, the optimizer and adapters."""
 
 from parallel_core.config.all import AllConfig
 from parallel_core.config.dataset import InstructionConfig
@@ -12,7 +12,7 @@ _OF_TRACES = "profile_step_start profile_step_end profile_ranks"
 _OF_PROFILES = below(ProfilerConfig, "profile", "trace", *_OF_TRACES.split())
 _DYNAMIC = "profile_dynamic_profiler_config_path"
 _OF_MINDSPORE = below(ProfilerConfig, "profile", "trace", "profile_save_path", *_OF_TRACES.split())
-"""What MindSpore's profiler alone has."""
+"""Options that MindSpore's profiler alone has."""
 
 
 def _reads_no_sample_again(config: AllConfig) -> bool:

@@ -35,7 +35,7 @@ GATES = {"swiglu": "silu", "geglu_erf": "gelu_erf", "geglu_tanh": "gelu_tanh", "
 
 
 QUICK_SLOPE = 1.702
-"""Of gelu_quick, x sigmoid(1.702 x) (Hendrycks & Gimpel, 2016)."""
+"""Slope of gelu_quick, x sigmoid(1.702 x) (Hendrycks & Gimpel, 2016)."""
 
 
 class GatedUnit(NamedTuple):
@@ -59,6 +59,6 @@ def limited(operator: str, limit: float | None, offset: float) -> str:
 
 @lru_cache
 def gated_unit(operator: str) -> GatedUnit | None:
-    """What an operator's name says; none: it is not gated."""
+    """The activation in an operator's name; none: it is not gated."""
     name, *numbers = operator.split(" ")
     return GatedUnit(GATES[name], *map(float, numbers)) if name in GATES else None

@@ -1,4 +1,4 @@
-"""How micro-batches and replicas are averaged: the one home of every factor.
+"""Averages over micro-batches and replicas: the one home of every factor.
 
 A backward pass starts from a seed, gradients are summed over micro-batches and data- and context-parallel ranks, and
 the sum is multiplied once, inside the optimizer's update. A micro-batch's loss and its tokens are those of whole
@@ -21,11 +21,11 @@ from parallel_core.numerics.loss_scale import LossScaler
 
 
 class Weight(Protocol):
-    """What a micro-batch's loss is made of."""
+    """The parts of a micro-batch's loss."""
 
     @property
     def tokens(self) -> float:
-        """How many tokens count in it."""
+        """Number of tokens that count in it."""
 
     @property
     def is_mean(self) -> bool:
@@ -62,7 +62,7 @@ class Averaging:
 
     @property
     def factor_before_sum(self) -> float:
-        """What a replica's own gradient is multiplied with."""
+        """Factor of a replica's own gradient."""
         sums_first = self.loss_scaler is None or self.per_token or self.average_in_collective
         return 1.0 if sums_first else 1.0 / self.replicas
 
@@ -74,7 +74,7 @@ class Averaging:
         return mean / self.micro_batches * self.loss_scale
 
     def gradient_scale(self, global_tokens: float) -> float:
-        """What the gradient summed over micro-batches and replicas is multiplied with."""
+        """Factor of the gradient that is summed over micro-batches and replicas."""
         average = 1.0 / max(global_tokens, 1.0) if self.per_token else 1.0 / self.replicas
         return average / self.factor_before_sum / self.loss_scale
 
@@ -86,7 +86,7 @@ class Averaging:
 
 @dataclass(frozen=True)
 class FurtherLosses:
-    """What the losses of further tokens weigh beside the main one (DeepSeek-V3, 2024, section 2.2): the mean over
+    """Weights of multi-token prediction's losses beside the main one (DeepSeek-V3, 2024, section 2.2): the mean over
     depths, times a factor."""
 
     factor: float
@@ -95,6 +95,6 @@ class FurtherLosses:
     per_token: bool
 
     def weight(self, tokens: float, main_tokens: float) -> float:
-        """Of a depth's mean loss. --calculate-per-token-loss divides sums by the main loss's tokens, so that a depth's
-        mean counts as many as it has."""
+        """Weight of a depth's mean loss. --calculate-per-token-loss divides sums by the main loss's tokens, so that a
+        depth's mean counts as many as it has."""
         return self.factor / max(self.depths, 1) * (tokens / max(main_tokens, 1.0) if self.per_token else 1.0)

@@ -13,12 +13,12 @@ from typing import Any, ClassVar
 
 
 class LossScaler(ABC):
-    """What every loss scaler is."""
+    """The base of every loss scaler."""
 
     scale: float
     """The factor of the next step's loss."""
     kind: ClassVar[str]
-    """Whose states it continues from."""
+    """The kind of loss scaler whose states it continues from."""
     state_names: ClassVar[tuple[str, ...]] = ("scale",)
     """The fields that `update` changes; the others are settings."""
 

@@ -13,7 +13,7 @@ _DECAY_STYLES = ("constant", "linear", "cosine", "inverse-square-root", "WSD")
 
 
 class Rates(NamedTuple):
-    """What an update takes from the schedules."""
+    """Learning rates and weight decay of an update."""
 
     learning_rate: float
     weight_decay: float
@@ -84,7 +84,7 @@ class OptimizerParamScheduler:
         return floor + self._decay_coefficient() * (top - floor)
 
     def _warmup_share(self) -> float:
-        """How much of the rise is done: s/w, or log(u + 1) / log(w) of updates as DeepSpeed's WarmupLR has it."""
+        """The share of the rise that is done: s/w, or log(u + 1) / log(w) of updates as DeepSpeed's WarmupLR has it."""
         if self.lr_warmup_style == "linear":
             return self._lr_steps / self.lr_warmup_steps
         updates, all_updates = self._lr_steps / self.lr_warmup_unit, self.lr_warmup_steps / self.lr_warmup_unit
@@ -128,7 +128,7 @@ class OptimizerParamScheduler:
         return Rates(self.get_lr(), self.get_wd(), self.get_lr(self.decoupled_lr, self.decoupled_min_lr))
 
     def state_dict(self) -> dict[str, float | int | str | None]:
-        """What a checkpoint keeps."""
+        """The state that a checkpoint keeps."""
         return dict(vars(self))
 
     def load_state_dict(self, state: dict[str, Any], *, override: bool = False) -> None:

@@ -11,7 +11,7 @@ class StageAnswer(TypedDict):
     """Memory of a rank of one stage, in bytes."""
 
     total_bytes: int
-    """What the program allocates: the sum of `parts`."""
+    """Bytes that the program allocates: the sum of `parts`."""
     low_bytes: int
     high_bytes: int
     reserved_bytes: int
@@ -22,14 +22,14 @@ class StageAnswer(TypedDict):
 
 
 class MemoryAnswer(TypedDict):
-    """Of all stages."""
+    """Memory of all stages."""
 
     device_bytes: int
     stages: list[StageAnswer]
 
 
 class TimeAnswer(TypedDict):
-    """Of one step, in seconds."""
+    """Time of one step, in seconds."""
 
     total: float
     low: float
@@ -41,7 +41,7 @@ class TimeAnswer(TypedDict):
 
 
 class RunAnswer(TypedDict):
-    """Of --train-iters steps; with --mtbf-hours what failures cost."""
+    """The run of --train-iters steps; with --mtbf-hours the cost of failures."""
 
     days: float
     device_hours: float
@@ -53,7 +53,7 @@ class LayoutAnswer(TypedDict):
     flags: list[str]
     step_seconds: float
     memory_bytes: int
-    """Of the fullest stage."""
+    """Bytes of the fullest stage."""
     fits: bool
 
 
@@ -61,7 +61,7 @@ class ReliabilityAnswer(TypedDict):
     """With --mtbf-hours: failures of devices, and checkpoints against them."""
 
     mean_hours_between_failures: float
-    """Of the job."""
+    """Mean hours between failures of the job."""
     checkpoint_seconds: float
     """The best interval between two."""
     goodput: float
@@ -89,7 +89,7 @@ class Answer(TypedDict):
     assumptions: list[str]
     reliability: ReliabilityAnswer | None
     layouts: list[LayoutAnswer]
-    """Of --suggest, the fastest first."""
+    """Layouts of --suggest, the fastest first."""
 
 
 def answer(plan: Plan) -> Answer:

@@ -51,13 +51,13 @@ class Quantity:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Of one step on one rank."""
+    """The comparison of one step on one rank."""
 
     step: int
     stage: int
     device: str
     source: str
-    """Of the device's calibration."""
+    """Source of the device's calibration."""
     seconds: Quantity
     memory: Quantity
 
@@ -75,7 +75,8 @@ def compare(plan: Plan, step: int, stage: int, spans: Sequence[Span], held: Mapp
 
 
 def predicted_bytes(plan: Plan, stage: int) -> dict[str, float]:
-    """Of a stage's rank by MEMORY_PARTS; buffers wherever they lie, activations with all that is transient."""
+    """Predicted bytes of a stage's rank by MEMORY_PARTS; buffers wherever they lie, activations with all that is
+    transient."""
     owned, parts = plan.buffers[stage], plan.memory[stage].parts
     transient = sum(size for name, size in parts.items() if name not in MEMORY_PARTS or name == ACTIVATIONS)
     buffers = (owned.parameters, owned.gradients, owned.optimizer_states)

@@ -18,7 +18,7 @@ ENGINES = ("megatron", "pynative")
 
 @dataclass(frozen=True)
 class Link:
-    """What connects two devices."""
+    """The connection of two devices."""
 
     bandwidth: float
     """Bytes a second that a device sends, published."""
@@ -39,24 +39,26 @@ class Calibration:
     """Fractions of the published peaks that programs reach, one set for a kind of device."""
 
     products: float
-    """Of the peak, by a large product; small ones are slower because they move bytes and are launched."""
+    """Share of the peak that is reached by a large product; small ones are slower because they move bytes and are
+    launched."""
     attention: float
-    """Of the peak, by the fused operator, counted with half of the square where the mask is causal."""
+    """Share of the peak that is reached by the fused operator, counted with half of the square where the mask is
+    causal."""
     elementwise: float
-    """Of the memory's bandwidth."""
+    """Share of the memory's bandwidth."""
     inside_share: float
-    """Of the links' bandwidth inside a node."""
+    """Share of the links' bandwidth inside a node."""
     between_share: float
-    """Of that between nodes."""
+    """Share of the bandwidth between nodes."""
     congestion: float
     """Bandwidth between n nodes falls as (n/2)^-congestion: switches are shared."""
     launch: float
     """Seconds that the host takes to start an operation."""
     ranges: Ranges
     source: str
-    """Where these come from."""
+    """Source of these figures."""
     update: float | None = None
-    """Of the memory's bandwidth, by the optimizer's sweeps; none: `elementwise`."""
+    """Share of the memory's bandwidth, by the optimizer's sweeps; none: `elementwise`."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,7 @@ class Device:
         return self.names[0]
 
     def peak(self, dtype: str) -> float:
-        """Of a type, or of the widest type if this one is not published."""
+        """The peak of a type, or of the widest type if this one is not published."""
         return self.peak_flops.get(dtype, self.peak_flops["float32"])
 
 
@@ -107,7 +109,7 @@ def known_devices() -> dict[str, Path]:
 
 
 def _names(path: Path) -> list[str]:
-    """Of a file of `devices/`."""
+    """Names of a file of `devices/`."""
     found = _NAMES.search(path.read_text(encoding="utf-8"))
     return [name.strip() for name in found[1].split(",")] if found else []
 

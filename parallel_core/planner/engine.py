@@ -26,7 +26,7 @@ MEBIBYTE = 2**20
 
 @dataclass(frozen=True)
 class Engine:
-    """What differs from one program to another."""
+    """The properties in which programs differ."""
 
     writes_scores: bool
     """Whether attention keeps its matrix of scores."""
@@ -52,7 +52,7 @@ class Engine:
         return float(sum(rows * columns for rows, columns in shapes) * micro_batch.item_size)
 
     def kept_beside(self, chunk: Chunk, micro_batch: MicroBatch) -> int:
-        """Of a micro-batch, beside the blocks' `kept_bytes`; nothing of what runs again."""
+        """Bytes of a micro-batch that are kept beside the blocks' `kept_bytes`; nothing of what runs again."""
         return sum(
             size
             for layer, asked in _layers(chunk)

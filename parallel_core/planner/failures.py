@@ -10,7 +10,7 @@ from math import exp, sqrt
 
 @dataclass(frozen=True)
 class Reliability:
-    """Of a job; all in seconds."""
+    """Times between failures and saves of a job, all in seconds."""
 
     between_failures: float
     """Mean time between two failures of any of its devices."""

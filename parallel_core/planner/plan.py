@@ -34,8 +34,8 @@ class Plan:
 
     @classmethod
     def of_run(cls, config: AllConfig) -> "Plan":
-        """Of a run of this program, on the device of --plan-device: of this a file may say that another one runs
-        there."""
+        """The plan of a run of this program, on the device of --plan-device: of this a file may say that another one
+        runs there."""
         named = config.training_config.log.plan_device
         device = find_device(named or DEVICES[config.parallel_config.is_on_cpu])
         return cls(config, replace(device, engine="pynative", fuses_attention=True))
@@ -53,7 +53,7 @@ class Plan:
 
     @cached_property
     def _models(self) -> list[StagePlan]:
-        """Of each stage the first one whose chunks differ in the numbers of their layers alone."""
+        """For each stage the first one whose chunks differ in the numbers of their layers alone."""
         distinct: list[StagePlan] = []
         for plan in self.stages:
             if not any(plan.shape == other.shape for other in distinct):
@@ -62,13 +62,13 @@ class Plan:
 
     @cached_property
     def buffers(self) -> list[MemoryBytes]:
-        """Of a rank of each stage what its buffers have, wherever they lie; stages alike share a value."""
+        """The bytes of the buffers of a rank of each stage, wherever they lie; stages alike share a value."""
         found = {number: memory(plan) for number, plan in {id(plan): plan for plan in self._models}.items()}
         return [found[id(plan)] for plan in self._models]
 
     @cached_property
     def memory(self) -> list[StageMemory]:
-        """Of a rank of each stage."""
+        """Memory of a rank of each stage."""
         pairs = zip(self.stages, self.buffers, strict=True)
         return [stage_memory(plan, owned, self.device) for plan, owned in pairs]
 
@@ -101,7 +101,7 @@ class Plan:
 
     @property
     def tokens_per_second(self) -> float:
-        """Of the whole job."""
+        """Tokens per second of the whole job."""
         return self.samples * self.config.model_config.seq_length / self.step.total
 
     @cached_property
@@ -117,7 +117,7 @@ class Plan:
 
     @property
     def flops_per_device(self) -> float:
-        """Of these, every second on one device."""
+        """FLOPs per second of one device."""
         return self.flops / self.config.parallel_config.world_size / self.step.total
 
     @property
@@ -132,7 +132,7 @@ class Plan:
 
     @property
     def days(self) -> float | None:
-        """Of --train-iters steps."""
+        """Days of --train-iters steps."""
         steps = self.config.training_config.training_iters
         return steps * self.step.total / SECONDS_OF_DAY if steps else None
 

@@ -20,7 +20,7 @@ from parallel_core.trace import Kind, Span, read_chrome
 ROUNDS = 6
 """Launches count where they take longer than all else, so that passes do not scale with their parts alone."""
 LEAST_RANGE = 0.05
-"""Of the time; one run says nothing of smaller differences."""
+"""The smallest range of a time; one run says nothing of smaller differences."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Recorded:
 
 
 def read_run(folder: Path) -> Recorded:
-    """Of a run's folder. Raises ValueError saying what is missing, OSError if there is no folder."""
+    """The measured run in a folder. Raises ValueError saying what is missing, OSError if there is no folder."""
     started: dict[str, Any] = {}
     for line in (folder / EVENTS).read_text(encoding="utf-8").splitlines():
         event = json.loads(line)
@@ -116,5 +116,5 @@ def _scaled(plan: Plan, moved: Mapping[str, float]) -> dict[str, tuple[tuple[flo
 
 
 def _largest_error(plan: Plan, seconds: Mapping[int, Mapping[str, float]]) -> float:
-    """Of the step's time on any rank."""
+    """The largest error of the step's time on any rank."""
     return max((abs(plan.step.total / sum(own.values()) - 1) for own in seconds.values()), default=0.0)

@@ -103,7 +103,8 @@ def _svg(plan: Plan) -> str:
 
 
 def spans(plan: Plan) -> Iterator[Span]:
-    """Of the first rank of each stage: computation and waiting of the micro-batches drawn, then the update."""
+    """The spans of the first rank of each stage: computation and waiting of the micro-batches drawn, then the
+    update."""
     per_stage = plan.config.parallel_config.world_size // len(plan.stages)
     end = float(plan.step.timeline.length)
     for stage, computed in enumerate(plan.step.timeline.spans):

@@ -18,7 +18,7 @@ class Found:
 
     @property
     def seconds(self) -> float:
-        """Of a step."""
+        """Seconds of a step."""
         return self.plan.step.total
 
     @property
@@ -33,7 +33,7 @@ class Bound:
     is recomputed whole, and the pipeline's bubble."""
 
     flops: float
-    """Of a step, of the whole job."""
+    """FLOPs of a step of the whole job."""
     world_size: int
     samples: int
     device: Device

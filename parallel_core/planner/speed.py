@@ -94,17 +94,17 @@ class Speed:
 
     @cached_property
     def bytes_per_second(self) -> float:
-        """Of the device's memory, as sweeps reach it."""
+        """Bandwidth of the device's memory, as sweeps reach it."""
         return self.device.bandwidth * self.device.calibration.elementwise
 
     @cached_property
     def update_bytes_per_second(self) -> float:
-        """Of the device's memory, by the optimizer."""
+        """Bandwidth of the device's memory, as reached by the optimizer."""
         calibration = self.device.calibration
         return self.device.bandwidth * (calibration.update or calibration.elementwise)
 
     def seconds(self, kind: str, work: Work) -> float:
-        """Of one operation's pass: its arithmetic, then its bytes."""
+        """Seconds of one operation's pass: its arithmetic, then its bytes."""
         return work.flops / self._rate[kind] + work.bytes / self.bytes_per_second
 
     def by_part(self, operations: Iterable[tuple[Operation, Work]], messages: dict[str, float]) -> dict[str, float]:

@@ -35,12 +35,12 @@ class Passes:
 
     @cached_property
     def totals(self) -> tuple[float, float, float]:
-        """Of forward, backward and weight."""
+        """Totals of forward, backward and weight gradients."""
         return sum(self.forward.values()), sum(self.backward.values()), sum(self.weight.values())
 
     @property
     def parts(self) -> Counter[str]:
-        """Of all passes."""
+        """Parts of all passes."""
         return _sum((self.forward, self.backward, self.weight))
 
 
@@ -69,7 +69,7 @@ def passes_of(chunk: Chunk, plan: StagePlan, speed: Speed) -> Passes:
 
 
 def _passes(plan: StagePlan, speed: Speed) -> list[Passes]:
-    """Of each chunk; equal ones are computed once."""
+    """The passes of each chunk; equal ones are computed once."""
     found: list[Passes] = []
     for number, shape in enumerate(plan.shape):
         earlier = plan.shape.index(shape)
@@ -118,13 +118,13 @@ class StepTime(Prediction):
     hidden: dict[str, float]
     """Messages that are overlapped with computation."""
     flops_per_device: float
-    """That a device computes in a step, on average."""
+    """FLOPs that a device computes in a step, on average."""
     slowest: int
     """The stage whose computation the others wait for."""
     work: tuple[float, ...]
     """Seconds that each stage is busy with micro-batches."""
     timeline: Timeline = field(repr=False)
-    """Of a step of few micro-batches."""
+    """The timeline of a step of few micro-batches."""
     times: StageTimes = field(repr=False)
 
     def of_stage(self, stage: int) -> dict[str, float]:
@@ -141,7 +141,7 @@ class StepTime(Prediction):
 
     @property
     def bubble_fraction(self) -> float:
-        """Of the time that the pipeline takes, the part in which its slowest stage waits for others."""
+        """The share of the pipeline's time in which its slowest stage waits for others."""
         whole = max(self.work) + self.parts["bubble"] + self.parts[PIPELINE]
         return self.parts["bubble"] / whole if whole else 0.0
 

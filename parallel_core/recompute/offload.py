@@ -1,4 +1,4 @@
-"""Which modules of a layer keep in host memory what their backward needs."""
+"""The modules of a layer whose saved activations lie in host memory."""
 
 from collections.abc import Iterator
 from typing import Protocol
@@ -29,7 +29,7 @@ OFFLOAD_MODULES = {
 
 
 class OffloadSettings(Protocol):
-    """What a RecomputeConfig says."""
+    """The settings of a RecomputeConfig that concern offloading."""
 
     swap_attention: bool
     swap_modules: str

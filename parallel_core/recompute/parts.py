@@ -14,7 +14,7 @@ Sizes = dict[str, int]
 
 
 class Again(IntEnum):
-    """How a part is recomputed, in the order in which parts of one layer change what the layer keeps."""
+    """Ways to recompute a part, in the order in which parts of one layer change what the layer keeps."""
 
     WHOLE = 0
     """The part keeps its input, and runs again when its backward comes."""
@@ -31,7 +31,7 @@ class Part:
     """A part of a block, or of a layer, that may run again. Paths are within the block, or the layer."""
 
     path: str
-    """Where it stands, and the name by which its cell runs it. The whole block: empty."""
+    """Its place, and the name by which its cell runs it; empty for the whole block."""
     again: Again = Again.WHOLE
     runs: tuple[str, ...] = ()
     """Submodules that run again; by default the one at `path`."""
@@ -71,8 +71,8 @@ class Part:
         return any(is_within(path, run) for run in self.runs)
 
     def kept(self, kept: Sizes, normed: int, micro_batch: Any, asked: Collection[str]) -> Sizes:
-        """What the layer keeps, where this part, and those of the paths `asked`, run again. normed: bytes of the hidden
-        states with which the part may begin."""
+        """The bytes that the layer keeps if this part and those of the paths `asked` are recomputed. normed: bytes of
+        the hidden states with which the part may begin."""
         if self.again is Again.OUTPUT:
             return {**kept, **dict.fromkeys(self.feeds, 0)}
         rest = {path: size for path, size in kept.items() if not self.covers(path)}
@@ -103,7 +103,7 @@ class LayerParts(NamedTuple):
 
     @classmethod
     def of_all(cls, layers: Iterable[LayerParts]) -> LayerParts:
-        """What layers have together, each once, in the order of a layer."""
+        """The parts of several layers, each once, in the order of a layer."""
         return cls(tuple({part.name: part for layer in layers for part in layer.parts}.values()))
 
     @property
@@ -136,7 +136,7 @@ class LayerParts(NamedTuple):
         return tuple(p for p in chosen if not any(is_within(p.path, other.path) for other in chosen if other is not p))
 
     def rest(self, left_out: Collection[str]) -> tuple[Part, ...]:
-        """What can be computed again of the layer but these, what they lie in and what lies in them."""
+        """The parts of the layer that can be recomputed, without these, the parts around them and the parts in them."""
         kept = [part.path for part in self.parts if part.name in left_out]
         return self.outermost(
             part.name

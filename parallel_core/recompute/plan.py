@@ -1,4 +1,4 @@
-"""Which layers and modules are computed again, as one value for both notations."""
+"""The layers and modules that are recomputed, as one value for both notations."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from parallel_core.recompute.tables import Table, as_logged
 
 
 class RecomputeSettings(OffloadSettings, Protocol):
-    """What a RecomputeConfig says."""
+    """The settings of a RecomputeConfig."""
 
     recompute_granularity: str | None
     recompute_method: str | None
@@ -38,7 +38,7 @@ class RecomputeSettings(OffloadSettings, Protocol):
 
 
 class LayerRecompute(NamedTuple):
-    """What is computed again of one layer."""
+    """The parts of one layer that are recomputed."""
 
     full: bool = False
     parts: tuple[Part, ...] = ()
@@ -82,10 +82,11 @@ class LayerRecompute(NamedTuple):
 
 @dataclass(frozen=True)
 class CellRecompute:
-    """How the parts of one cell run, as it is told when it is built. Paths are within the cell; its own is empty."""
+    """The ways in which the parts of one cell run, given to it when it is built. Paths are within the cell; its own is
+    empty."""
 
     ways: Mapping[str, Again] = field(default_factory=dict)
-    """Of the parts that run again."""
+    """Ways of the parts that are recomputed."""
     kept_collectives: frozenset[str] = frozenset()
     """Linears whose tensor-parallel collectives are not run again: what they gave is kept."""
     offloaded: frozenset[str] = frozenset()
@@ -95,7 +96,7 @@ class CellRecompute:
 
     @classmethod
     def of(cls, asked: LayerRecompute, smallest_offloaded: int) -> CellRecompute:
-        """Of a layer's."""
+        """The recomputation of a cell, from its layer's."""
         return cls(asked.ways, asked.kept_collectives, frozenset(asked.offloaded), smallest_offloaded)
 
     def within(self, module: str) -> CellRecompute:
@@ -111,10 +112,10 @@ class CellRecompute:
 
 @dataclass(frozen=True)
 class ChunkRecompute:
-    """What is computed again of a chunk's layers."""
+    """The parts of a chunk's layers that are recomputed."""
 
     layers: tuple[LayerRecompute, ...]
-    """Of each layer of the chunk, in order."""
+    """The recomputation of each layer of the chunk, in order."""
     group_size: int = 1
     """Neighbours that are computed again together, from the input of the first."""
     slices_inputs: bool = False
@@ -150,7 +151,7 @@ class RecomputePlan:
     """Pattern of modules whose collectives are run again -> layers."""
     select_exclude: dict[str, Table]
     communication_exclude: dict[str, Table]
-    """What is left out of the two."""
+    """The patterns that are left out of the two."""
     group_size: int = 1
     slices_inputs: bool = False
     runs_collectives_again: bool = True
@@ -188,11 +189,11 @@ class RecomputePlan:
         )
 
     def of_layers(self, layers: Iterable[LayerRecompute]) -> ChunkRecompute:
-        """Of layers of one chunk."""
+        """The recomputation of layers of one chunk."""
         return ChunkRecompute(tuple(layers), self.group_size, self.slices_inputs, self.smallest_offloaded)
 
     def layer(self, stage: int, chunk: int, index: int, there: LayerParts) -> LayerRecompute:
-        """Of a stage's chunk's `index`-th layer, which has these parts."""
+        """The recomputation of the `index`-th layer of a stage's chunk, which has these parts."""
 
         def named(patterns: dict[str, Table], of_name: Callable[[str], set[str]] = there.matching) -> set[str]:
             here = (pattern for pattern, table in patterns.items() if index < table[chunk][stage])
@@ -225,7 +226,7 @@ class RecomputePlan:
             yield f"Formative select_comm_recompute_exclude: {as_logged(self.communication_exclude)}"
 
     def layer_lines(self, layers: Iterable[tuple[int, LayerRecompute]]) -> Iterator[str]:
-        """Which of these numbered layers are computed again, if the user wrote lists by stage."""
+        """Lines with those of these numbered layers that are recomputed, if the user wrote lists by stage."""
         if not self.by_stage:
             return
         for number, layer in layers:
@@ -236,7 +237,8 @@ class RecomputePlan:
 
 
 NORMS, ACTIVATION = "layernorm", r"mlp\.activation"
-"""Of --recompute-norm, as --recompute-modules says it; of --recompute-activation-function, as a pattern."""
+"""The modules of --recompute-norm, as values of --recompute-modules; those of --recompute-activation-function, as a
+pattern."""
 
 PATTERNS = {
     "select_recompute": (r"feed_forward\.mul", r"feed_forward\.w1\.activation\.silu"),
@@ -258,7 +260,8 @@ def _full(settings: RecomputeSettings, counts: Table) -> Table:
 
 
 def _first(settings: RecomputeSettings, layers: int, counts: Table) -> Table:
-    """Of each chunk or, with --enable-recompute-layers-per-pp-rank, of each stage, dealt over its chunks."""
+    """The first layers of each chunk or, with --enable-recompute-layers-per-pp-rank, of each stage, dealt over its
+    chunks."""
     if settings.enable_recompute_layers_per_pp_rank:
         return tables.dealt([layers] * len(counts[0]), counts)
     return tables.first_of(layers, counts)
@@ -291,7 +294,7 @@ def _after_whole(settings: RecomputeSettings, layers: int | None, counts: Table)
 def wrong_settings(
     settings: RecomputeSettings, counts: Table, flags: dict[str, str], there: LayerParts
 ) -> Iterator[Finding]:
-    """What is wrong with the lists by stage; `flags` are the names of the settings, `there` the parts of the model's
+    """Findings about the lists by stage; `flags` are the names of the settings, `there` the parts of the model's
     layers."""
     for name in (*BY_STAGE, *(f"{pattern}_exclude" for pattern in PATTERNS)):
         value = getattr(settings, name)

@@ -1,4 +1,4 @@
-"""What runs have left in their folders, as one page: read, thinned, in sections; then JSON, and HTML around it."""
+"""The figures in the folders of runs, as one page: read, thinned, in sections; then JSON, and HTML around it."""
 
 from parallel_core.report.document import html
 from parallel_core.report.page import page_of

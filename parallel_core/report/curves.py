@@ -11,7 +11,7 @@ from parallel_core.report.run import Run
 from parallel_core.report.thin import plain, thinned
 
 ROWS = 9
-"""Of the table under a plot."""
+"""The number of rows of the table under a plot."""
 
 
 class Curve(NamedTuple):

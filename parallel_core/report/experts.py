@@ -1,4 +1,4 @@
-"""How evenly tokens are shared among experts, by layer."""
+"""The load of experts, by layer."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence

@@ -66,7 +66,7 @@ class Figures:
                 self._put(f"{key}/", value)
 
     def names(self) -> list[str]:
-        """Of all columns."""
+        """Names of all columns."""
         return list(self._columns)
 
     def of(self, name: str) -> Array:

@@ -103,7 +103,7 @@ def _compared(parts: dict[str, Any], unit: str, size: float) -> Iterator[list[st
 
 
 def _sums(pairs: Sequence[Sequence[float | None]]) -> list[float | None]:
-    """Of what is planned and of what is measured; none where a part is missing."""
+    """The sums of the planned and of the measured figures; none where a part is missing."""
     return [None if None in column else sum(filter(None, column)) for column in zip(*pairs, strict=True)] or [None] * 2
 
 

@@ -65,7 +65,7 @@ class Heat:
 
 @dataclass(frozen=True)
 class Bars:
-    """What rows do on one time axis, in milliseconds."""
+    """Bars of rows on one time axis, in milliseconds."""
 
     id: str
     title: str

@@ -11,7 +11,7 @@ from parallel_core.trace import Span, read_chrome, read_planned
 
 TRACE = "trace.json"
 MOST_EVENTS = 10_000
-"""Of a kind; earlier ones are left out."""
+"""The largest number of events of a kind; earlier ones are left out."""
 
 
 class Run:

@@ -8,7 +8,7 @@ import numpy as np
 from parallel_core.numerics.dtypes import Array
 
 BINS = 800
-"""Of a curve: twice as many points, which is about the number of a wide screen's pixels."""
+"""Bins of a curve: twice as many points, which is about the number of a wide screen's pixels."""
 
 
 def thinned(values: Array, bins: int = BINS) -> Array:

@@ -13,7 +13,7 @@ NOTE = (
     "difference to the ranks above it is messages, waiting and uneven work."
 )
 _ORDER = sorted(Kind, key=lambda kind: kind is not Kind.OTHER)
-"""What lies around other spans is drawn first."""
+"""The order of drawing: spans around others come first."""
 
 
 def section(runs: Sequence[Run]) -> Section | None:

@@ -55,7 +55,7 @@ def parser() -> ArgumentParser:
 
 
 def faults(args: Namespace) -> Iterator[Finding]:
-    """What is wrong with the arguments."""
+    """Findings about the arguments."""
     for name in ("stages", "micro_batches", "chunks", "group_size"):
         value = getattr(args, name)
         if value is not None and value < 1:

@@ -1,4 +1,4 @@
-"""What a stage does: compute actions, the exchanges between them, and who needs whose result.
+"""Actions of a stage: computations, the exchanges between them, and the use of each result.
 
 A large pipeline has a million transfers, so those are tuples, the cheapest of values.
 """
@@ -43,7 +43,7 @@ class Pair(NamedTuple):
 
     forward: Forward
     backward: Backward
-    """Of another micro-batch or chunk."""
+    """The backward of another micro-batch or chunk."""
 
 
 Ordered = Compute | Pair
@@ -88,7 +88,7 @@ def singles(actions: Iterable[Action]) -> Iterator[Compute | Exchange]:
 
 
 class Placement(NamedTuple):
-    """Which stage has which part of the model: in the order in which a micro-batch visits them, virtual stages.
+    """The stage of each part of the model: in the order in which a micro-batch visits them, virtual stages.
 
     Chunk c of stage s is virtual stage c p + s of a pipeline of p stages, as in Megatron: the last stage hands chunk c
     over to chunk c + 1 of the first. In a folded pipeline every other chunk goes the way back, stage s has
@@ -117,12 +117,12 @@ class Placement(NamedTuple):
 
 
 def consumer(action: Compute, stage: int, placement: Placement) -> tuple[Compute, int] | None:
-    """What needs the result of `action` of `stage`, and the stage that runs it; none where the way ends."""
+    """The action that needs the result of `action` of `stage`, and the stage that runs it; none where the way ends."""
     return _moved(action, stage, placement, 1)
 
 
 def producer(action: Compute, stage: int, placement: Placement) -> tuple[Compute, int] | None:
-    """What makes the input of `action` of `stage`, and the stage that runs it; none where the way starts."""
+    """The action that makes the input of `action` of `stage`, and the stage that runs it; none where the way starts."""
     return _moved(action, stage, placement, -1)
 
 
@@ -137,6 +137,6 @@ def _moved(action: Compute, stage: int, placement: Placement, along: int) -> tup
 
 
 def input_of(action: Backward | WeightGrad) -> Compute:
-    """What the same stage must have run before."""
+    """The actions that the same stage must have run before."""
     before = Backward if isinstance(action, WeightGrad) else Forward
     return before(action.micro_batch, action.chunk)

@@ -114,7 +114,8 @@ def check(
 
 
 def kept(actions: Sequence[Action]) -> Iterator[int]:
-    """How many activations a stage keeps while each computation runs, the one that it makes or frees included.
+    """The number of activations that a stage keeps while each computation runs, the one that it makes or frees
+    included.
 
     Evaluation keeps none.
     """

@@ -10,7 +10,7 @@ from parallel_core.schedules.simulate import TimedAction, Timeline
 
 
 class Look(NamedTuple):
-    """How a kind of computation is drawn."""
+    """The look of a kind of computation."""
 
     letter: str
     colour: str
@@ -54,7 +54,7 @@ def _label_width(timeline: Timeline) -> int:
 
 
 def columns(timeline: Timeline) -> int:
-    """How many characters the rows of `text` have for their computations, without drawing it."""
+    """The width in characters of the rows of `text`, without drawing it."""
     return int(timeline.length / _tick(timeline)) * _label_width(timeline)
 
 

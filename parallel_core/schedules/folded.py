@@ -47,7 +47,8 @@ def _hand_over(ticks: "list[_Stage]", stage: int, action: Compute, placement: Pl
 
 
 class _Stage:
-    """What a stage has done, and what it could do now: by chunk the micro-batches whose input is there."""
+    """The work that a stage has done, and the work that it could do now: by chunk the micro-batches whose input is
+    there."""
 
     def __init__(self, most: int) -> None:
         self.actions: list[Compute] = []
@@ -58,7 +59,7 @@ class _Stage:
         self._last: Compute | None = None
 
     def queue(self, action: Compute) -> deque[int]:
-        """Where an input of the action is noted."""
+        """The queue in which an input of the action is noted."""
         return (self.forwards if isinstance(action, Forward) else self.backwards)[action.chunk]
 
     def tick(self) -> Iterable[Compute]:

@@ -9,7 +9,7 @@ from parallel_core.schedules.folded import zb_v
 
 
 class Generator(Protocol):
-    """What each stage computes, in order."""
+    """A function that gives the computations of each stage, in order."""
 
     def __call__(
         self, stages: int, micro_batches: int, chunks: int = 1, group_size: int | None = None

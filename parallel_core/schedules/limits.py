@@ -1,4 +1,4 @@
-"""Which sizes a schedule can be built for."""
+"""The sizes that a schedule can be built for."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -9,7 +9,7 @@ from parallel_core.schedules.generators import COMBINED, FOLDED
 
 
 class Asked(NamedTuple):
-    """How the user gave each size, for the findings that refuse it."""
+    """The flag or key by which the user gave each size, for the findings that refuse it."""
 
     schedule: Setting
     stages: Setting
@@ -21,7 +21,7 @@ class Asked(NamedTuple):
 def refusals(
     name: str, stages: int, micro_batches: int, chunks: int, group_size: int | None, asked: Asked
 ) -> Iterator[Finding]:
-    """What does not go together."""
+    """Findings for sizes that do not go together."""
     if name in FOLDED:
         yield from _of_folded(stages, chunks, group_size, asked)
     elif name == "interleaved" or (name == COMBINED and chunks > 1):

@@ -1,4 +1,4 @@
-"""How long a schedule takes: its timeline, its bubble, the activations that it keeps; exact, without a device."""
+"""The time of a schedule: its timeline, its bubble, the activations that it keeps; exact, without a device."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,19 +23,19 @@ Time = int | Fraction | float
 
 
 class Durations(Protocol):
-    """How long computations take, and messages between stages."""
+    """The times of computations, and of messages between stages."""
 
     @property
     def transfer(self) -> Time:
         """From the end of a computation to the earliest start of what needs its result on another stage."""
 
     def of(self, action: Compute, stage: int, chunks: int, split: bool) -> Time:
-        """How long `action` takes; `split` if weight gradients are actions of their own."""
+        """The time of `action`; `split` if weight gradients are actions of their own."""
 
 
 @dataclass(frozen=True)
 class Times:
-    """What one micro-batch costs on one stage, all its chunks together."""
+    """The times of one micro-batch on one stage, all its chunks together."""
 
     forward: Time = 1
     backward: Time = 2
@@ -48,7 +48,7 @@ class Times:
     """The part of these times that each chunk of each stage takes, [chunk][stage]; an even one if not given."""
 
     def of(self, action: Compute, stage: int, chunks: int, split: bool) -> Time:
-        """How long `action` takes; `split` if weight gradients are actions of their own."""
+        """The time of `action`; `split` if weight gradients are actions of their own."""
         match action:
             case Forward():
                 whole = self.forward
@@ -74,7 +74,7 @@ class Timeline:
     """When each stage computes what."""
 
     spans: list[list[TimedAction]]
-    """Of each stage, in order."""
+    """Spans of each stage, in order."""
 
     @cached_property
     def length(self) -> Time:
@@ -83,12 +83,12 @@ class Timeline:
 
     @cached_property
     def work(self) -> list[Time]:
-        """How long each stage computes."""
+        """The time in which each stage computes."""
         return [sum(span.stop - span.start for span in spans) for spans in self.spans]
 
     @property
     def bubble(self) -> Time:
-        """How long the stage with the most work does not compute."""
+        """The time in which the stage with the most work does not compute."""
         return self.length - max(self.work)
 
     @property

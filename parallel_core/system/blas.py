@@ -1,4 +1,4 @@
-"""Which kernels OpenBLAS should use on a CPU: a decision from the CPU's flags and from what the library chose.
+"""The choice of OpenBLAS's kernels on a CPU: a decision from the CPU's flags and from what the library chose.
 
 OpenBLAS selects its kernels when it is loaded, from a table of CPU models. A CPU newer than the library is not in that
 table and gets kernels of the oldest one: OpenBLAS 0.3.23 in numpy 1.26 takes Prescott's on Intel model 207, 37 GFLOP/s

@@ -44,8 +44,8 @@ _PREFIXES = ("MS_", "MINDSPORE_", "ASCEND_", "HCCL_", "OMP_", "OPENBLAS_")
 
 
 def described(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """What a run depends on beside its flags: versions, this host's processors, variables that MindSpore, an Ascend
-    and numpy read. No other variable: they may hold secrets."""
+    """The environment that a run depends on beside its flags: versions, this host's processors, variables that
+    MindSpore, an Ascend and numpy read. No other variable: they may hold secrets."""
     versions = {name: _installed(name) or "not installed" for name in PACKAGES}
     system = f"{platform.system()} {platform.release()} {platform.machine()}"  # `platform()` starts a process
     host = {"python": platform.python_version(), "system": system, "processors": str(os.cpu_count())}

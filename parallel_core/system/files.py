@@ -61,7 +61,7 @@ def plain_file(folder: Path, name: str, *, links: bool = False) -> Path:
 
 
 def parse_json(text: str | bytes, where: Path) -> Any:
-    """What JSON says that anybody may have written.
+    """The value of JSON that may come from any source.
 
     Raises ValueError naming `where` if it is none, and for a name that is there twice or levels beyond Python's.
     """

@@ -29,7 +29,7 @@ def start_time(pid: int) -> str | None:
 
 
 def _answers(pid: int) -> bool:
-    """Where there is no /proc: whether any process has the number."""
+    """Whether any process has the number, on systems without /proc."""
     try:
         os.kill(pid, 0)
     except PermissionError:

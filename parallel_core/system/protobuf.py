@@ -47,7 +47,7 @@ def entry(field: int, value: int | bytes) -> bytes:
 
 
 def opening(field: int, length: int) -> bytes:
-    """What stands before `length` bytes that are an entry."""
+    """The bytes that stand before an entry of `length` bytes."""
     return _written(field << 3 | _BYTES) + _written(length)
 
 

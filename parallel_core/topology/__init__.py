@@ -1,4 +1,4 @@
-"""Which ranks work together: the rank grid, and every process group of a job as a slice of it.
+"""Groups of ranks: the rank grid, and every process group of a job as a slice of it.
 
 python -m parallel_core.topology --world-size 10240 --tensor-model-parallel-size 8 --rank 4711
 """

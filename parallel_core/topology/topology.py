@@ -66,7 +66,7 @@ class RankGrid:
         return tuple(self._ranks[tuple(index)].reshape(-1).tolist())
 
     def coordinate(self, axis: str, rank: int) -> int:
-        """Where `rank` stands along an axis, 0-based."""
+        """The coordinate of `rank` along an axis, 0-based."""
         (position,) = self._positions(axis)
         return int(np.unravel_index(rank, self._ranks.shape)[position])
 
@@ -95,7 +95,7 @@ class Kind(NamedTuple):
     """"dense" or "expert", and then `name` names axes of that grid; empty where its groups are no slices of a grid."""
     name: str
     meaning: str
-    """What its members have in common, or share."""
+    """The property that its members have in common, or share."""
 
 
 KINDS = {
@@ -164,7 +164,7 @@ class Topology:
 
     @classmethod
     def of(cls, sizes: Any, **others: Any) -> Topology:
-        """Of the sizes that another object has under the same names, but for `others`."""
+        """The topology of the sizes that another object has under the same names, but for `others`."""
         same = (field.name for field in fields(cls) if field.name not in others)
         return cls(**{name: getattr(sizes, name) for name in same}, **others)
 

@@ -143,7 +143,7 @@ def _size(text: str) -> int:
 
 
 def parser(description: str | None = None) -> argparse.ArgumentParser:
-    """What can be said."""
+    """The command line."""
     made = command_line(description, program("convert"))
     made.add_argument("--input", type=Path, required=True, help="a checkpoint's folder, or what --save was")
     made.add_argument("--output", type=Path, required=True, help="a new folder; of our format also one that --save was")
@@ -197,7 +197,7 @@ _TARGETS: dict[tuple[str, ...], dict[str, dict[str, Any]]] = {
 
 
 def findings(options: argparse.Namespace) -> Iterator[Finding]:
-    """What does not go together."""
+    """Findings for options that do not go together."""
     for targets, flags in _TARGETS.items():
         for flag in flags if options.to not in targets else ():
             value = getattr(options, flag.removeprefix("--").replace("-", "_"))

@@ -31,7 +31,7 @@ class Format(NamedTuple):
     """A format that can be read."""
 
     kind: str
-    """What --from calls it."""
+    """Its name as a value of --from."""
     name: str
     is_one: Callable[[Path], bool]
     read: Reader
@@ -102,7 +102,7 @@ def read_as_stored(one: Format, folder: Path) -> Model:
 
 @contextmanager
 def told_of(folder: Path, name: str) -> Iterator[None]:
-    """Whatever the files of a format lead to, somebody's own among them, is a ValueError that names the folder."""
+    """Turn any error in the files of a format, also files written by hand, into a ValueError that names the folder."""
     try:
         yield
     except (KeyError, TypeError, AttributeError, IndexError, ArithmeticError, RecursionError) as error:
@@ -114,8 +114,8 @@ def told_of(folder: Path, name: str) -> Iterator[None]:
 
 
 def damages(folder: Path, share: int = 0, shares: int = 1) -> Iterator[str]:
-    """What is not as it was written, of the files that are read of a checkpoint; safetensors of other tools have no
-    checksums. Ranks can divide the files: this is share number `share` of `shares`."""
+    """Damages in the files of a checkpoint that are read; safetensors of other tools have no checksums. Ranks can
+    divide the files: this is share number `share` of `shares`."""
     if is_native(folder):
         yield from CheckpointReader(folder).damaged_files(share, shares)
     for path, offset, length in [*_archives(folder)][share::shares]:

@@ -22,14 +22,14 @@ from parallel_core.numerics.dtypes import Array
 
 ENGINE = "pynative.generation.checkpoint_logits"
 MOST_BYTES = 2 << 30
-"""Of the weights in float32: a larger model is compared only if it is asked for."""
+"""Limit for the weights in float32: a larger model is compared only if it is asked for."""
 TOLERANCE = 1e-4
 """Largest difference, over the largest logit: a vocabulary that is padded otherwise is multiplied in other blocks."""
 ROUNDED = 0.1
 """The same where adapters were merged into weights of 16 bits: the sums were rounded, which the source's are not."""
 _PROMPT = 16
 SECONDS, SECONDS_OF_GIB = 300, 120
-"""That the engine may take to start, and for each GiB of the weights in float32."""
+"""Time that the engine may take to start, and for each GiB of the weights in float32."""
 
 
 class Unfinished(ValueError):

@@ -20,7 +20,7 @@ VOCABULARY = ("embedding.word_embeddings.weight", "output_layer.weight", "output
 
 @dataclass
 class Position:
-    """Where the run stood."""
+    """The iteration, samples and steps of the run."""
 
     iteration: int = 0
     consumed_samples: int = 0
@@ -28,7 +28,7 @@ class Position:
     optimizer_steps: int = 0
     scheduler: dict[str, Any] = field(default_factory=dict)
     hyperparameters: dict[str, Any] = field(default_factory=dict)
-    """Of Adam, as far as they are known: betas, eps, weight_decay."""
+    """Adam's settings, as far as they are known: betas, eps, weight_decay."""
     loss_scaler: dict[str, Any] | None = None
     """The state of a loss scaler, as `LossScaler.state_dict` gives it."""
 
@@ -44,9 +44,9 @@ class Model:
     """Name of a state -> weight -> its state."""
     position: Position = field(default_factory=Position)
     adapters: int = 0
-    """How many adapters were merged into their weights."""
+    """The number of adapters that were merged into their weights."""
     left_out: dict[str, list[str]] = field(default_factory=dict)
-    """Of what keys of the source say something that no setting does -> the keys."""
+    """Subject -> the keys of the source about it that no setting takes over."""
     model_type: str | None = None
     """HuggingFace's, if the source says it: several may have the same network."""
 

@@ -26,7 +26,7 @@ from parallel_core.sharding import ShardSpec, place
 from parallel_core.system.files import plain_file
 
 OF_ADAPTERS = _A, _B = ".adapter.lora_a", ".adapter.lora_b"
-"""What the names of an adapter's parameters add to their linear's."""
+"""Suffixes that the names of an adapter's parameters add to their linear's."""
 
 _MOST = 4 << 30
 """Bytes of a file: tensors are spread over files so that none is larger, unless a single one is."""
@@ -65,8 +65,8 @@ def read_native(folder: Path, *, optimizer: bool = True, merges: bool = True) ->
 
 
 def merged(weights: Mapping[str, LazyTensor], lora: LoraConfig) -> dict[str, LazyTensor]:
-    """Of weights and the adapters beside them the weights alone that compute the same: W + (alpha / r) B A, computed in
-    float32 and rounded once to W's type."""
+    """The weights that compute the same as these weights with their adapters: W + (alpha / r) B A, computed in float32
+    and rounded once to W's type."""
     found = {name: tensor for name, tensor in weights.items() if not name.endswith(OF_ADAPTERS)}
     for name in weights:
         if name.endswith(_A):
@@ -127,7 +127,7 @@ def write_native(model: Model, directory: Path, check: Callable[[Path], None] | 
 
 
 def run_of(model: Model) -> Run:
-    """What a manifest says of the run. Raises `ConfigError` if the settings do not go together."""
+    """The run as a manifest describes it. Raises `ConfigError` if the settings do not go together."""
     return Run(
         iteration=model.position.iteration,
         consumed_samples=model.position.consumed_samples,

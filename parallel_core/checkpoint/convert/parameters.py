@@ -55,7 +55,7 @@ def _needed(model: Model) -> dict[str, tuple[int, ...]]:
 
 
 def differences(written: Model, found: Model, *, states: bool) -> list[str]:
-    """What differs: settings of the network, and tensors (of the rows of the vocabulary, those of ids)."""
+    """Differences: settings of the network, and tensors (of the rows of the vocabulary, those of ids)."""
     return list(_differences(written, found, states))
 
 

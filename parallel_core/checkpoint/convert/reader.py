@@ -41,8 +41,8 @@ class ConvertedReader(CheckpointReader):
         return []
 
     def damaged_files(self, share: int = 0, shares: int = 1) -> list[str]:
-        """What differs from the checksums of the files, where they have any, and of which this is the share of a rank;
-        what is missing was found when the files were opened."""
+        """Differences from the checksums of a rank's share of the files, where they have any; what is missing was found
+        when the files were opened."""
         return list(damages(self.directory, share, shares))
 
     def _storage_problem(self, name: str, tensor: StoredTensor) -> str | None:

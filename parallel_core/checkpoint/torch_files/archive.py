@@ -17,7 +17,7 @@ from parallel_core.sharding import Box
 from parallel_core.system.files import regular
 
 _LOCAL_HEADER = struct.Struct("<26xHH")
-"""Of a zip entry: the lengths of its name and of its extra field, after 26 bytes."""
+"""Format of a zip entry's local header: the lengths of its name and of its extra field, after 26 bytes."""
 _MOST_PICKLE = 1 << 31
 
 
@@ -39,7 +39,7 @@ class ArchivedTensor(LazyTensor):
     storage: StoredBytes
     strides: tuple[int, ...]
     first: int
-    """Where it begins in the storage, in entries."""
+    """Its start in the storage, in entries."""
 
     def part(self, box: Box) -> LazyTensor:
         """The part at `box`; where rows lie one after another, no more than those that it meets are read."""
@@ -59,7 +59,7 @@ class ArchivedTensor(LazyTensor):
 
 
 def read_archive(path: Path, begin: int = 0, size: int | None = None) -> Any:
-    """What `torch.save` wrote, tensors unread: `path`, or the `size` bytes of it from `begin`.
+    """The object that `torch.save` wrote, tensors unread: `path`, or the `size` bytes of it from `begin`.
 
     Raises ValueError naming the file if it isn't such an archive or lacks something.
     """

@@ -23,7 +23,7 @@ METADATA = ".metadata"
 
 @dataclass(frozen=True)
 class _Stored:
-    """Where a chunk lies."""
+    """The place of a chunk."""
 
     path: Path
     offset: int
@@ -120,7 +120,7 @@ def _stored(folder: Path, info: Any) -> _Stored:
 
 
 def _dtype(described: Any) -> str:
-    """Of TensorProperties: pickled as a tuple whose first entry is the type, or by fields."""
+    """The type in TensorProperties: pickled as a tuple whose first entry is the type, or by fields."""
     properties = described.get("properties")
     state = properties.state
     return str(state["dtype"] if isinstance(state, dict) else state[0])

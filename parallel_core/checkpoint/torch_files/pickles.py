@@ -41,7 +41,7 @@ class StandIn:
     items: list[Any]
 
     def __new__(cls, *arguments: Any, **_: Any) -> StandIn:
-        """Where a pickle builds an object without calling its initialiser, the fields are there as well."""
+        """Make the fields also where a pickle builds an object without calling its initialiser."""
         made = super().__new__(cls)
         made.arguments, made.state, made.items = arguments, None, []
         return made
@@ -53,7 +53,7 @@ class StandIn:
         self.items.append((key, value))
 
     def append(self, value: Any) -> None:
-        """What a pickled list or set of a subclass gets."""
+        """Take an entry of a pickled list or set of a subclass."""
         self.items.append(value)
 
     extend = add = append
@@ -133,7 +133,8 @@ class Unpickler(pickle.Unpickler):
 def read_pickle(
     data: bytes, where: str, storage: Callable[[Any], Any] | None = None, tensor: Callable[..., Any] | None = None
 ) -> Any:
-    """What a pickle holds, its unknown objects as `StandIn`s. Raises ValueError naming `where` if it cannot be read."""
+    """The object in a pickle, its unknown objects as `StandIn`s. Raises ValueError naming `where` if it cannot be
+    read."""
 
     def none_here(*_: Any) -> Any:
         raise pickle.UnpicklingError("tensors are not expected in it")

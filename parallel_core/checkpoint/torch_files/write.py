@@ -76,7 +76,7 @@ def _tensor(value: LazyTensor, tensors: list[LazyTensor]) -> Iterable[bytes]:
 
 
 def _named(module: str, name: str) -> bytes:
-    """What the reader of the file finds by its name."""
+    """An object that the reader of the file finds by its name."""
     return pickle.GLOBAL + f"{module}\n{name}\n".encode()
 
 

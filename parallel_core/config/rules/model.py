@@ -114,7 +114,7 @@ def types_agree(config: Sections) -> Iterator[Finding]:
 
 
 def _rotating_channels(config: Sections) -> tuple[int, int]:
-    """Of a head: those that rotate, and those that may."""
+    """Channels of a head: those that rotate, and those that may."""
     model = config.model_config
     latent = model.multi_latent_attention
     width = latent.qk_pos_emb_head_dim if latent.enabled else model.kv_channels

@@ -25,7 +25,7 @@ def expert_ranks_divide(config: Sections) -> Iterator[Finding]:
 
 
 def dense_widths_divide(config: Sections) -> Iterator[Finding]:
-    """Of the blocks that all tokens pass through: of dense layers, and shared experts."""
+    """Check the widths of the blocks that all tokens pass through: of dense layers, and shared experts."""
     model, moe, size = config.model_config, config.moe_config, config.parallel_config.tensor_model_parallel_size
     kinds, rule = _kinds_of_layers(config), f"must be a multiple of --tensor-model-parallel-size {size}"
     if (False in kinds or moe.moe_shortcut_connected) and model.ffn_hidden_size % size:

@@ -23,7 +23,8 @@ def _chunks(parallel: ParallelConfig) -> Setting:
 
 
 def schedule_fits(config: Sections) -> Iterator[Finding]:
-    """Of batches that grow the first that the schedule has no place for."""
+    """Check that the schedule has a place for each batch; of batches that grow, the first that it has none for is
+    named."""
     parallel, data = config.parallel_config, config.dataset_config
     group = parallel.microbatch_group_size_per_virtual_pipeline_stage
     batch = Setting("--global-batch-size", f"{data.global_batch_size} (micro-batches: {data.micro_batch_num})")

@@ -17,7 +17,7 @@ PMA_WEIGHT = "pma_weight"
 
 @dataclass(kw_only=True)
 class AdamConfig(Config):
-    """How --optimizer adam updates weights (Kingma and Ba, 2015; Loshchilov and Hutter, 2019).
+    """The update of --optimizer adam (Kingma and Ba, 2015; Loshchilov and Hutter, 2019).
 
     pma: MindFormers' PmaAdamW (Li et al., "Model Merging in Pre-training of Large Language Models", 2025). Every so
     many steps weights are taken into an average; when it has enough of them it becomes the weights, and begins anew.

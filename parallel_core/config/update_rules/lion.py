@@ -8,7 +8,7 @@ from parallel_core.config.update_rules.rule import UpdateRule
 
 @dataclass(kw_only=True)
 class LionConfig(Config):
-    """How --optimizer lion updates weights (Chen et al., "Symbolic Discovery of Optimization Algorithms", 2023)."""
+    """The update of --optimizer lion (Chen et al., "Symbolic Discovery of Optimization Algorithms", 2023)."""
 
     lion_beta1: float = option("--lion-beta1", 0.95, at_least=0, below=1)
     """Share of Lion's average, beside the gradient, in the direction of an update."""

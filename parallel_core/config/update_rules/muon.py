@@ -18,7 +18,7 @@ FLOAT32 = DTYPES["float32"].bytes
 
 @dataclass(kw_only=True)
 class MuonConfig(Config):
-    """How --optimizer muon updates matrices (Jordan et al., "Muon", 2024); Adam's settings are for the rest."""
+    """The update of matrices by --optimizer muon (Jordan et al., "Muon", 2024); Adam's settings are for the rest."""
 
     muon_momentum: float = option("--muon-momentum", 0.9, at_least=0, below=1)
     """Decay rate of the average of gradients."""
@@ -27,7 +27,7 @@ class MuonConfig(Config):
     muon_scale_mode: str = option(
         "--muon-scale-mode", "spectral", choices=("spectral", "unit_rms_norm", "shape_scaling")
     )
-    """What an orthogonal matrix [o, i] is multiplied with: sqrt(max(o, i)), sqrt(o / i), or sqrt(max(1, o / i))."""
+    """Factor of an orthogonal matrix [o, i]: sqrt(max(o, i)), sqrt(o / i), or sqrt(max(1, o / i))."""
     muon_extra_scale_factor: float = option("--muon-extra-scale-factor", 1.0, above=0)
     """Multiplies that again; 0.2 gives updates about as large as Adam's."""
     muon_num_ns_steps: int = option("--muon-num-ns-steps", 5, at_least=1)
@@ -37,8 +37,8 @@ class MuonConfig(Config):
     muon_fp32_matmul_prec: str = option("--muon-fp32-matmul-prec", "medium", choices=("medium", "high"))
     """Iterate in bfloat16 (medium) or in float32 (high)."""
     muon_tp_mode: str = option("--muon-tp-mode", "duplicated", choices=("blockwise", "duplicated", "distributed"))
-    """Of a matrix that tensor parallelism cuts: each rank orthogonalises its block alone; or all of the matrix, which
-    is gathered; or its part of it, with sums over the ranks in every iteration."""
+    """The orthogonalisation of a matrix that tensor parallelism cuts: each rank orthogonalises its block alone; or all
+    of the matrix, which is gathered; or its part of it, with sums over the ranks in every iteration."""
     muon_split_qkv: bool = option("--muon-no-split-qkv", True)
     """Queries, keys and values are three matrices."""
 

@@ -30,7 +30,7 @@ class UpdateRule:
     sharing_names: tuple[str, ...] = ()
     """Those of them that ask for the distributed optimizer."""
     asked_by: str = ""
-    """What selects it, for messages."""
+    """The flag that selects it, for messages."""
     exclusive: tuple[str, ...] = ()
     """Options that are refused beside another rule; its others have no effect there."""
     is_elementwise: bool = True

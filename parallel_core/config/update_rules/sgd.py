@@ -8,7 +8,7 @@ from parallel_core.config.update_rules.rule import MOMENTUM, UpdateRule
 
 @dataclass(kw_only=True)
 class SgdConfig(Config):
-    """How --optimizer sgd updates weights; weight decay is added to the gradient."""
+    """The update of --optimizer sgd; weight decay is added to the gradient."""
 
     sgd_momentum: float = option("--sgd-momentum", 0.9, at_least=0, below=1)
     """Momentum of plain gradient descent."""

@@ -1,4 +1,4 @@
-"""Which columns of a row hold what, and how roles are called in them: handlers' defaults and `--map-keys`."""
+"""Names of the columns of a row, and of roles in them: handlers' defaults and `--map-keys`."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields, replace

@@ -1,4 +1,4 @@
-"""How DeepSeek V4 writes a conversation: thoughts, tool calls and tool results with its own marks."""
+"""DeepSeek V4's format of a conversation: thoughts, tool calls and tool results with its own marks."""
 
 import json
 import re

@@ -22,7 +22,7 @@ Pair = tuple[list[int], list[int]]
 
 
 def shares(source: int, target: int, room: int) -> tuple[int, int]:
-    """How much of source and target fits, where the shorter of both stays whole if it takes less than half."""
+    """The lengths of source and target that fit, where the shorter of both stays whole if it takes less than half."""
     if target * 2 < room:
         most = room
     elif source * 2 < room:
@@ -34,7 +34,7 @@ def shares(source: int, target: int, room: int) -> tuple[int, int]:
 
 
 def _proportional(source: int, target: int, room: int) -> tuple[int, int]:
-    """How much of source and target fits, by the target's share; at least one token of it."""
+    """The lengths of source and target that fit, by the target's share; at least one token of it."""
     most = max(int(room * (target / (source + target))) if source + target else 0, 1)
     return room - min(most, target), most
 

@@ -56,7 +56,7 @@ def instruction_datasets(config: AllConfig) -> Callable[[Sequence[int | None]], 
 
 
 def conversations_per_epoch(config: AllConfig) -> int | None:
-    """Of one pass over the training data. Raises ValueError as `instruction_datasets`."""
+    """The number of conversations of one pass over the training data. Raises ValueError as `instruction_datasets`."""
     part = _parts(config)[0]
     return part.bounds[1] - part.bounds[0] if part else None
 

@@ -30,7 +30,7 @@ Encode = Callable[[Any, Setting], Sequences]
 
 @dataclass(frozen=True)
 class Handler:
-    """How a `--handler-name` reads and writes."""
+    """The reader and writer of a `--handler-name`."""
 
     encode: Encode
     converter: str | None = None

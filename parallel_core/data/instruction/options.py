@@ -14,7 +14,7 @@ from parallel_core.data.instruction.records import ON_BAD_RECORD
 from parallel_core.data.instruction.templates import OWN_TEMPLATE, TABLE
 
 DEFAULT_HANDLER = "GeneralPretrainHandler"
-"""Of --tokenizer-type PretrainedFromHF without --handler-name."""
+"""The handler of --tokenizer-type PretrainedFromHF without --handler-name."""
 
 NO_EFFECT = {
     "--n-subs": (int, "parts are joined to what one go writes"),
@@ -87,7 +87,7 @@ class InstructionOptions:
 
     @property
     def prefix(self) -> Path:
-        """Of the data sets' names: data for fine-tuning have `_packed` in it."""
+        """Prefix of the data sets' names: data for fine-tuning have `_packed` in it."""
         is_running_text = self.handler_name.endswith("PretrainHandler")
         return self.output_prefix if is_running_text else Path(f"{self.output_prefix}_packed")
 
@@ -128,7 +128,7 @@ class InstructionOptions:
 
     @classmethod
     def of(cls, args: argparse.Namespace) -> InstructionOptions:
-        """Of parsed flags. Raises ValueError for what contradicts, all at once, and for what is refused."""
+        """The options of parsed flags. Raises ValueError for what contradicts, all at once, and for what is refused."""
         refused = [name for name in _REFUSALS if getattr(args, name)]
         if refused:
             raise ValueError("; ".join(f"--{n.replace('_', '-')}: {_REFUSALS[n]}" for n in refused))

@@ -43,7 +43,7 @@ class _Item(NamedTuple):
     place: str
     content: Any
     bytes_read: int
-    """Of all input up to here."""
+    """Bytes of all input up to here."""
 
 
 def data_set(prefix: Path, key: str) -> str:
@@ -59,7 +59,7 @@ class Progress:
     """Conversations and rows, those that were then left out among them."""
     documents: int = 0
     report: Report = field(default_factory=Report)
-    """What became of them."""
+    """Counts of records by outcome."""
 
     @classmethod
     def of(cls, content: dict[str, Any], report: Report) -> Progress:
@@ -225,7 +225,7 @@ def _stream(documents: list[Document], key: str) -> Part:
 def _document(
     place: str, sequences: Sequences | BadRecord, options: InstructionOptions, report: Report
 ) -> Document | None:
-    """What is written of a record; None: it is left out, which the report says."""
+    """The sample that is written of a record; None: it is left out, which the report says."""
     wrong = _wrong(sequences, options)
     if wrong is not None:
         report.left_out_for(place, wrong)

@@ -29,7 +29,7 @@ class Record:
     """Such as "data.jsonl, line 3"."""
     row: Row | UnreadableRecord
     bytes_read: int
-    """Of the files as they lie on the disk, up to here."""
+    """Bytes of the files as they lie on the disk, up to here."""
 
 
 ON_BAD_RECORD = {

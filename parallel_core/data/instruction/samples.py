@@ -18,7 +18,7 @@ PARTS = ("input_ids", "attention_mask", "labels")
 
 @dataclass(frozen=True)
 class SampleRules:
-    """How conversations become samples."""
+    """Rules that turn conversations into samples."""
 
     seq_length: int
     eos: int | None = None
@@ -31,7 +31,7 @@ class SampleRules:
     cut_max_seqlen: bool = False
     """Cut the end of what is too long; else each turn, question and answer by their shares."""
     efficient_eos: bool = False
-    """Of the template: there is one end of text, behind the last answer."""
+    """A property of the template: there is one end of text, behind the last answer."""
 
 
 class Conversations:
@@ -57,7 +57,7 @@ class Conversations:
 
     @property
     def largest_id(self) -> int:
-        """Of the tokens; -1 without any."""
+        """The largest id of the tokens; -1 without any."""
         tokens = self.parts["input_ids"].tokens
         return int(tokens.max()) if len(tokens) else -1
 

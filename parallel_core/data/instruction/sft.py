@@ -19,7 +19,7 @@ ROLES = ("system", "user", "tool", "assistant")
 
 @dataclass(frozen=True)
 class PromptFormat:
-    """How messages are written under a `--sft-tokenizer-prompt-format`."""
+    """The format of messages under a `--sft-tokenizer-prompt-format`."""
 
     around: dict[str, tuple[str, str]] | None
     """Role -> the texts before and behind its content; a message of another role is written as nothing. None: by the
@@ -128,7 +128,7 @@ class ConversationRows:
 
 @dataclass(kw_only=True)
 class SFTDatasetConfig(GPTDatasetConfig):
-    """Of GPT's data, with what conversations need besides."""
+    """Options of GPT's data, and of conversations."""
 
     form: PromptFormat
     context_parallel_size: int = 1

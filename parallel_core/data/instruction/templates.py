@@ -1,4 +1,4 @@
-"""How a conversation is written: templates as data, MindSpeed-LLM's table and the user's own.
+"""Formats of a conversation: templates as data, MindSpeed-LLM's table and the user's own.
 
 A template is a row of JSON: `format_user`, `format_assistant`, `format_system`, `format_observation` and
 `format_function` have slots, which are texts with `{{content}}` in them, tokens `{"token": "<|user|>"}`, or a token of
@@ -74,7 +74,7 @@ class Template:
     formats: dict[str, Slots]
     """Slots by the role of a message: user, assistant, system, function, observation; and prefix, separator."""
     tool_format: str
-    """How tools are described, and function calls written if a format has no {{name}}."""
+    """Format of descriptions of tools, and of function calls if a format has no {{name}}."""
     default_system: str
     stop_words: tuple[str, ...]
     thought_words: tuple[str, str]

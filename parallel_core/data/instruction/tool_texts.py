@@ -1,4 +1,4 @@
-"""How templates describe tools and write function calls; texts are data in `texts.json`."""
+"""The texts by which templates describe tools and write function calls; texts are data in `texts.json`."""
 
 import json
 import re
@@ -72,7 +72,7 @@ def _parameters(parameters: dict[str, Any]) -> str:
 
 
 def name_and_arguments(call: str) -> tuple[str, str]:
-    """Of a function call in JSON; empty for what is none, as MindSpeed-LLM's plain templates."""
+    """Name and arguments of a function call in JSON; empty for what is none, as MindSpeed-LLM's plain templates."""
     try:
         given = json.loads(call)
         return given["name"], json.dumps(given["arguments"], ensure_ascii=False)

@@ -20,7 +20,7 @@ class Part(NamedTuple):
     """Tokens that a block adds to one stream of documents."""
 
     tokens: bytes
-    """Of all sequences, one after the other, in the data set's type."""
+    """Tokens of all sequences, one after the other, in the data set's type."""
     lengths: NDArray[np.int32]
     """Tokens of each sequence."""
     sequences: NDArray[np.int32]
@@ -31,10 +31,10 @@ class Encoded(NamedTuple):
     """A block as token ids."""
 
     parts: list[Part]
-    """Of each key, and of each partition of it."""
+    """Parts of each key, and of each partition of it."""
     documents: int
     tokens: list[int]
-    """Of each key."""
+    """Tokens of each key."""
     wrong: list[str]
     """Place and reason of each record that cannot be tokenised."""
     end: Position
@@ -71,7 +71,7 @@ class Encoder:
 
     @property
     def token_type(self) -> type[np.number[Any]]:
-        """Of the data set."""
+        """Type of the data set's tokens."""
         return smallest_token_type(self.tokenizer.vocab_size)
 
     def _tokenized(self, found: dict[int, tuple[str, Texts]], wrong: list[str]) -> dict[int, dict[str, Sequences]]:

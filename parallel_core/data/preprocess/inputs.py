@@ -21,7 +21,7 @@ Texts = dict[str, list[str]]
 
 @dataclass(frozen=True)
 class Position:
-    """How far input has been read; what lies before it is written."""
+    """The place up to which input has been read; input before it is written."""
 
     file: int = 0
     """Number of the file."""
@@ -44,7 +44,8 @@ class Block(NamedTuple):
     start: Position
     end: Position
     bytes_read: int
-    """Of the file as it lies on the disk, up to here; of all files before it, too, once it comes from `blocks`."""
+    """Bytes of the file as it lies on the disk, up to here; of all files before it, too, once it comes from
+    `blocks`."""
 
     def documents(self, keys: Sequence[str]) -> Iterator[tuple[int, str, Texts | BadRecord]]:
         """Number among the lines of all files, place, and texts or what is wrong with them."""

@@ -1,4 +1,4 @@
-"""How far a run is: a line that is written over on a terminal, else a line now and then."""
+"""Progress of a run: a line that is written over on a terminal, else a line now and then."""
 
 import time
 from collections.abc import Callable

@@ -27,7 +27,7 @@ class Progress:
     position: Position = BEGINNING
     documents: int = 0
     tokens: tuple[int, ...] = ()
-    """Of each key."""
+    """Tokens of each key."""
     left_out: int = 0
     wrong: tuple[str, ...] = ()
     """Place and reason of the first records that were left out."""
@@ -81,7 +81,7 @@ class TextOptions:
 
     @property
     def prefixes(self) -> list[str]:
-        """Of the data sets, one for each key."""
+        """Prefixes of the data sets, one for each key."""
         return [data_set(self.output_prefix, key) for key in self.json_keys]
 
     @property

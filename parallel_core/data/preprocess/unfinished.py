@@ -35,7 +35,7 @@ class Unfinished:
     def __init__(self, folder: Path, prefixes: Sequence[str], partitions: int, made_from: dict[str, Any]) -> None:
         self.folder, self.prefixes, self.partitions, self._made_from = folder, prefixes, partitions, made_from
         self.progress: dict[str, Any] = {}
-        """What the caller says of the parts that are complete, as JSON has it."""
+        """The caller's state of the parts that are complete, as JSON has it."""
         self._sizes: list[int] = []
         """Bytes of each file that are complete."""
         self.is_resumed, self.is_complete = False, False

@@ -43,7 +43,7 @@ def _to_json(value: Any, indent: int | None = None, **more: Any) -> str:
 
 
 _LARGEST = 2**32 - 1
-"""Of the ids that the package takes."""
+"""The largest id that the package takes."""
 
 
 def facts(options: TokenizerOptions) -> Facts:

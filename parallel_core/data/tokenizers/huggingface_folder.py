@@ -158,7 +158,7 @@ class HuggingFaceFolder:
                 yield token
 
     def chat_template(self) -> str | None:
-        """How a conversation is written; None without one. Of several the one named default."""
+        """The template of conversations; None without one. Of several the one named default."""
         path = self.path / "chat_template.jinja"
         if path.is_file():
             return path.read_text(encoding="utf-8", errors="replace")

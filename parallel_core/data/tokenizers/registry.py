@@ -12,7 +12,7 @@ from parallel_core.findings import ConfigError, Finding
 
 @dataclass(frozen=True)
 class TokenizerType:
-    """How a `--tokenizer-type` is made."""
+    """The constructor of a `--tokenizer-type`."""
 
     build: Callable[[TokenizerOptions], MegatronTokenizer]
     facts: Callable[[TokenizerOptions], Facts]

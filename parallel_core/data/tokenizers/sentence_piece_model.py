@@ -30,13 +30,13 @@ class SentencePieceModel(NamedTuple):
     pieces: list[str]
     roles: dict[str, int]
     scores: list[float]
-    """Of each piece: the higher, the sooner it is made."""
+    """Score of each piece: the higher, the sooner it is made."""
     kinds: list[int]
     is_unigram: bool
     unk_id: int
     unk_piece: str
     character_map: bytes
-    """What normalises text before it is cut."""
+    """The map that normalises text before it is cut."""
 
     def facts(self) -> Facts:
         """Size and special ids; a document ends as a text does."""

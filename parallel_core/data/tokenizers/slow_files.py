@@ -36,7 +36,7 @@ _BLANK = "\u2581"
 _QWEN_WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-"""Where Qwen2 cuts text before byte pairs are merged."""
+"""The pattern at which Qwen2 cuts text before byte pairs are merged."""
 
 
 class SlowClass(NamedTuple):

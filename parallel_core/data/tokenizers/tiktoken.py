@@ -15,7 +15,7 @@ FLAG = "--tokenizer-model"
 DEFAULT_VOCAB_SIZE = 131072
 _ROLES = {"<unk>": "unk", "<s>": "bos", "</s>": "eos", "<mask>": "mask", "<pad>": "pad", "<cls>": "cls", "<sep>": "sep"}
 _OF_LEGACY = 3
-"""How many of them Megatron's older tokenizer has."""
+"""Number of special tokens of Megatron's older tokenizer."""
 
 _LETTERS_BEFORE = r"[^\r\n\p{L}\p{N}]?"
 _UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"

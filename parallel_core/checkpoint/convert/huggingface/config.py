@@ -13,7 +13,7 @@ from parallel_core.config import AllConfig, serialise
 from parallel_core.config.tree import OF_MODEL
 
 _READ = {"model_type", "quantization_config"}
-"""Which family it is, and how its weights are stored."""
+"""Keys for the family and the storage of the weights."""
 
 _REASONS: dict[str, tuple[str, ...]] = {
     "files and tools": (
@@ -48,14 +48,14 @@ _REASONS: dict[str, tuple[str, ...]] = {
         "head_dim", "qk_head_dim", "num_key_value_heads",
     ),
 }  # fmt: skip
-"""Of what a key says something -> keys. Those that a family maps are not left out of its models."""
+"""Subject -> keys about it. Keys that a family maps are not left out of its models."""
 
 _REASON_OF = {key: reason for reason, keys in _REASONS.items() for key in keys}
 UNKNOWN = "something that is not known here, and that transformers' class of today does not read either"
 
 
 def left_out(config: Mapping[str, Any], family: Family) -> dict[str, list[str]]:
-    """Of what the keys that are left out say something -> the keys."""
+    """Subject -> the keys about it that are left out."""
     found: dict[str, list[str]] = {}
     mapped = _READ.union(*map(keys_of, family.fields))
     for key in config:
@@ -125,7 +125,7 @@ def matching_family(ours: AllConfig, model_type: str | None = None) -> Family:
 
 
 def _unsaid(ours: AllConfig, family: Family) -> str | None:
-    """What this model has and no key of the family's config.json can say: read back, the settings must be the same."""
+    """Settings of this model that no key of the family's config.json has: read back, the settings must be the same."""
     further = ours.model_config.multi_token_prediction
     if further.depths and not family.predicts_further:
         return "it has no layers that predict further tokens"

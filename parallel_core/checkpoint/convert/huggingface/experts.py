@@ -8,7 +8,7 @@ from parallel_core.checkpoint.networks import layers_with_experts
 
 
 def experts_in(dense: Callable[[Mapping[str, Any], int], bool]) -> Callable[[Mapping[str, Any]], Settings]:
-    """Which layers have experts, where `dense` says whether one has none."""
+    """The layers that have experts, where `dense` says whether one has none."""
 
     def read(config: Mapping[str, Any]) -> Settings:
         layers = [int(not dense(config, layer)) for layer in range(config["num_hidden_layers"])]
@@ -49,7 +49,7 @@ def _deepseek_dense_out(ours: Settings) -> Mapping[str, Any]:
 
 
 def shared(key: str) -> Group:
-    """How many shared experts there are, each as wide as a routed one."""
+    """The number of shared experts, each as wide as a routed one."""
 
     def read(config: Mapping[str, Any]) -> Settings:
         count = config.get(key)

@@ -1,4 +1,4 @@
-"""What a family of HuggingFace's models is, and what many have in common: names of parameters, and settings.
+"""A family of HuggingFace's models, and parts that many have in common: names of parameters, and settings.
 
 {layer} and {expert} stand for numbers.
 """
@@ -13,7 +13,7 @@ from parallel_core.checkpoint.convert.huggingface.rules import GATED, INDEXER, Q
 OURS, THEIRS = "decoder.layers.{layer}.", "model.layers.{layer}."
 
 FURTHER_LAYERS = "mtp.layers.", "model.mtp."
-"""How names of layers that predict further tokens begin: ours, and theirs with the layers before not counted."""
+"""Beginnings of the names of multi-token prediction's layers: ours, and theirs with the layers before not counted."""
 
 Parameter = tuple[str, tuple[str, ...], Rule]
 """Our name, theirs, and how one is made of the other."""
@@ -30,7 +30,7 @@ class Family:
     fixed: Mapping[str, Any]
     """Settings that all of its models have."""
     optional_prefix: str
-    """What names lack in files that hold the model without its head."""
+    """The prefix that names lack in files that hold the model without its head."""
     stacks_experts: bool = False
     """Whether a tensor of the files has all experts of a layer, by its first axis."""
 

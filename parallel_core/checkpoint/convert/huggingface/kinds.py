@@ -1,4 +1,4 @@
-"""What a row of a family's settings is: our path, the key in config.json, and how a value changes between them."""
+"""A row of a family's settings: our path, the key in config.json, and how a value changes between them."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -20,14 +20,14 @@ class Field(NamedTuple):
     path: str
     key: str
     default: Any = REQUIRED
-    """What it is where the key is missing or null."""
+    """The value if the key is missing or null."""
     to_ours: Callable[[Any], Any] = _same
     to_theirs: Callable[[Any], Any] = _same
     also: tuple[str, ...] = ()
     """Other spellings of the key, which are read."""
 
     def value_in(self, config: Mapping[str, Any]) -> Any:
-        """What config.json says under any of the spellings; none: nothing."""
+        """The value in config.json under any of the spellings; none: it has none."""
         return next((config[key] for key in (self.key, *self.also) if config.get(key) is not None), None)
 
 

@@ -196,7 +196,7 @@ def _further(layer: int, layers: int) -> str:
 
 
 def _drop_copy(tensors: dict[str, LazyTensor], name: str, folder: Path) -> None:
-    """Of a tied model: some files have the embedding twice."""
+    """Drop the second copy of the embedding that some files of tied models have."""
     copy, embedding = (
         tensors.pop(name, None),
         next((t for n, t in tensors.items() if n.endswith(("embed_tokens.weight", "wte.weight"))), None),

@@ -1,4 +1,4 @@
-"""How one of our tensors is made of those of a HuggingFace file, and they of it."""
+"""Rules that make one of our tensors of those of a HuggingFace file, and back."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ class DeltaRows(NamedTuple):
     keys: int = 1
     """Heads of queries and keys."""
     heads: int = 1
-    """Of values."""
+    """Heads of values."""
     key_size: int = 0
     value_size: int = 0
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """Of the six parts."""
+        """Widths of the six parts."""
         key, value = self.keys * self.key_size, self.heads * self.value_size
         return key, key, value, value, self.heads, self.heads
 
@@ -86,7 +86,7 @@ class Rows(NamedTuple):
 
     @classmethod
     def of(cls, found: Mapping[str, Any]) -> Rows:
-        """Of a model with these settings."""
+        """The rule for a model with these settings."""
         network = found["model_config"]
         heads = network["num_attention_heads"]
         size = network.get("kv_channels") or network["hidden_size"] // heads
@@ -176,7 +176,7 @@ _DELTA = "num_key_heads", "num_value_heads", "key_head_dim", "value_head_dim"
 
 
 def _inverse(ranges: Sequence[range]) -> list[range]:
-    """Where the rows are, in their own order, when they lie in the order of these ranges, which cover them."""
+    """Places of the rows, in their own order, when they lie in the order of these ranges, which cover them."""
     there = [(run.start, end - len(run), end) for run, end in zip(ranges, accumulate(map(len, ranges)), strict=True)]
     return [range(start, end) for _, start, end in sorted(there)]
 

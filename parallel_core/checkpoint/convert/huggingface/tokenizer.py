@@ -1,4 +1,5 @@
-"""What lies beside the weights in a model's folder: its tokenizer, and how it generates. Files that are only copied."""
+"""Files beside the weights in a model's folder: its tokenizer, and settings of generation. Files that are only
+copied."""
 
 import shutil
 from collections.abc import Iterable, Mapping
@@ -19,7 +20,7 @@ FILES = (
     "chat_template.json",
     "generation_config.json",
 )
-"""What AutoTokenizer and GenerationConfig read, of the families that are known here."""
+"""Files that AutoTokenizer and GenerationConfig read for the families that are known here."""
 
 _IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 

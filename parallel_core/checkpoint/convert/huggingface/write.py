@@ -15,7 +15,7 @@ from parallel_core.config import AllConfig, serialise
 from parallel_core.findings import Finding
 
 MOST_BYTES = 5 * 10**9
-"""Of a file, as transformers has it by default."""
+"""The largest file, transformers' default."""
 
 
 def write_huggingface(

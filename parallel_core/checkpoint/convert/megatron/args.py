@@ -146,7 +146,7 @@ def _by_row(args: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def position_of(content: Mapping[str, Any], args: Mapping[str, Any]) -> Position:
-    """Where a Megatron run stood."""
+    """The iteration and samples of a Megatron run."""
     scheduler = content.get("opt_param_scheduler")
     return Position(
         iteration=_number(content.get("iteration")),

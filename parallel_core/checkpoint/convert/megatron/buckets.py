@@ -34,7 +34,7 @@ _COUNTED = ("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipe
 
 
 class _Rank(NamedTuple):
-    """Whose memory a group of buffers is."""
+    """The rank that a group of buffers belongs to."""
 
     of_experts: bool
     group: int
@@ -45,7 +45,7 @@ class _Buffer(NamedTuple):
 
     buckets: dict[str, list[LazyTensor]]
     names: list[str]
-    """What is in it, in the order of the model."""
+    """Names of its parameters, in the order of the model."""
     coordinates: Coordinates
 
 
@@ -98,7 +98,7 @@ def _by_rank(tensors: Mapping[str, LazyTensor]) -> dict[_Rank, list[dict[str, li
 
 
 def _layers(args: Mapping[str, Any], sizes: Mapping[str, int], folder: Path) -> list[list[range]]:
-    """Which layers each chunk of each stage had."""
+    """The layers of each chunk of each stage."""
     if args.get("num_layers") is None:
         raise ValueError(f"{folder}: its args do not say how layers are divided; {REMEDY}")
     parallel = SimpleNamespace(

@@ -71,7 +71,7 @@ def _rewritten(name: str, rows: Iterable[tuple[str, str]]) -> str:
 _LAYER = re.compile(r"^decoder\.layers\.(\d+)\.")
 _DEPTH = re.compile(r"^mtp\.layers\.(\d+)\.(\w+)\.")
 PARTS_OF_DEPTH = ("embedding", "enorm", "hnorm", "eh_proj", "transformer_layer", "final_layernorm", "output_layer")
-"""Of multi-token prediction, in the order of their parameters."""
+"""Parts of a depth of multi-token prediction, in the order of their parameters."""
 _EXPERT = re.compile(r"\.local_experts\.(\d+)\.")
 
 
@@ -104,7 +104,8 @@ class Order(NamedTuple):
 
 
 _INDEXER = ("linear_wq_b", "linear_wk", "k_norm", "linear_weights_proj")
-"""Of sparse attention, a part of what multiplies queries and keys, which is there before the projections."""
+"""Names of sparse attention's indexer, a part of what multiplies queries and keys, which is there before the
+projections."""
 _ATTENTION = (
     "linear_proj", "linear_qkv", "linear_q_proj", "linear_q_down_proj", "linear_q_up_proj", "linear_kv_down_proj",
     "linear_kv_up_proj", "q_layernorm", "k_layernorm", "kv_layernorm",

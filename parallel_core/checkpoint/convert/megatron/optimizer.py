@@ -139,7 +139,8 @@ def _entries(inner: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _distributed(file: RankFile, names: Sequence[Sequence[str]]) -> States:
-    """Of the distributed optimizer: a parameter begins in the flat states where its weight begins in its storage.
+    """States of the distributed optimizer: a parameter begins in the flat states where its weight begins in its
+    storage.
 
     Experts have an optimizer of their own, behind that of the rest. The rest is the same on all expert ranks, and only
     the first of them has its states.
@@ -164,7 +165,7 @@ def _distributed(file: RankFile, names: Sequence[Sequence[str]]) -> States:
 
 
 def _starts(weights: Mapping[str, ArchivedTensor], main: LazyTensor, path: Path) -> dict[str, int]:
-    """Where each parameter begins in a flat state, which has several buckets without what filled up their ends.
+    """The start of each parameter in a flat state, which has several buckets without what filled up their ends.
 
     In the weights' memory a parameter begins at a multiple of 64, one that begins a bucket at a multiple of 128. Where
     this does not tell whether a bucket began, the float32 values do.
@@ -183,7 +184,8 @@ def _starts(weights: Mapping[str, ArchivedTensor], main: LazyTensor, path: Path)
 
 
 def _gaps(end: int, first: int) -> list[int]:
-    """What can be left out of the gap before a parameter at `first` in memory; the one before it ends at `end`."""
+    """The elements that can be left out of the gap before a parameter at `first` in memory; the one before it ends at
+    `end`."""
     aligned = -(-end // ALIGNMENT) * ALIGNMENT
     if first != aligned:
         return sorted({gap for gap in (first - aligned, first - end) if gap >= 0})

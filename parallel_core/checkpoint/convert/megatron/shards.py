@@ -1,4 +1,4 @@
-"""How Megatron cuts each parameter over its ranks, as its block says, a rank's file, and parts put together."""
+"""Megatron's cuts of each parameter, a rank's file, and parts put together."""
 
 import re
 from collections import defaultdict
@@ -20,7 +20,7 @@ BUFFERS = re.compile(r".*\.router\.expert_bias$")
 """Tensors of a model that its optimizer does not have."""
 
 COPY = "output_layer.weight"
-"""Of the word embedding, in a tied model's last stage."""
+"""Name of the copy of the word embedding, in a tied model's last stage."""
 
 
 _CHUNK = re.compile(r"model(\d*)")
@@ -129,7 +129,7 @@ def group_sizes(args: Mapping[str, Any], path: Path) -> dict[str, int]:
 
 
 class Part(NamedTuple):
-    """What one rank holds of a tensor."""
+    """The part of a tensor that one rank holds."""
 
     path: Path
     coordinates: Coordinates
@@ -150,7 +150,7 @@ class Shards:
 
     @property
     def names(self) -> list[str]:
-        """Of the weights."""
+        """Names of the weights."""
         return list(self._found[""])
 
     def merged(self, cuts: Cuts) -> dict[str, dict[str, LazyTensor]]:

@@ -158,7 +158,8 @@ def _check_places(model: Model, content: Mapping[str, Any], folder: Path) -> Non
 
 
 def _groups(folder: Path) -> list[Any]:
-    """What the distributed optimizer keeps apart: its parameter groups with betas and steps, its loss scaler."""
+    """The parts of the state that the distributed optimizer keeps apart: its parameter groups with betas and steps, its
+    loss scaler."""
     found = []
     for key, value in _objects(folder):
         if key.endswith(".optimizer"):

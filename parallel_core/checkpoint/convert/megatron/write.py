@@ -34,7 +34,7 @@ class RankParameter(NamedTuple):
 
 
 def optimizer_of(entries: Sequence[RankParameter], position: Position) -> Any:
-    """What a file keeps under "optimizer", of a rank's parameters in the model's order; experts have their own."""
+    """The entry "optimizer" of a file, for a rank's parameters in the model's order; experts have their own."""
     parts = []
     for expert in (False, True):
         own = [e for e in entries if is_of_expert(e.name) == expert and not BUFFERS.fullmatch(e.name)]
@@ -192,7 +192,7 @@ def _sizes(layout: Layout) -> dict[str, Any]:
 
 
 def _chunk(model: Model, cuts: Cuts, layout: Layout, chunk: Chunk, tensor: int, expert: int) -> list[RankParameter]:
-    """What one rank has of one model chunk, under local numbers, in the order of Megatron's models."""
+    """One rank's part of one model chunk, under local numbers, in the order of Megatron's models."""
     coordinates: Coordinates = {
         "tp": (tensor, layout.tensor),
         "expert-tp": (tensor % layout.expert_tensor_size, layout.expert_tensor_size),

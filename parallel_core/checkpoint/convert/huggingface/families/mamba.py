@@ -107,7 +107,7 @@ _EXPERTS = {
 
 
 def _of_experts(config: Mapping[str, Any]) -> Settings:
-    """Of a model with experts: all of them choose by a sigmoid."""
+    """A setting of models with experts: all of them choose by a sigmoid."""
     if EXPERTS not in _pattern(config)[_PATTERN]:
         return {}
     if (config.get("n_group") or 1) != 1 or (config.get("n_shared_experts") or 1) != 1:

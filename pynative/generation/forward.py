@@ -16,6 +16,7 @@ from parallel_core.numerics.dtypes import Array
 from pynative import kernels, parallel_state
 from pynative.collectives import Group
 from pynative.generation.host_layers import Decoder
+from pynative.kernels.host.threads import awake
 from pynative.key_value_cache import Cache, generating
 from pynative.parameter import type_of
 
@@ -101,9 +102,10 @@ class Forward:
     def _decoded(self, tokens: Array, group: Group) -> Array | None:
         """The same by `Decoder`, tokens int32 [b]."""
         assert self._decoder is not None
-        hidden_states = self._decoder(tokens)
-        if self.model.post_process:
-            return self._decoder.logits(hidden_states)[:, : self.config.unpadded_vocab_size]
+        with awake():
+            hidden_states = self._decoder(tokens)
+            if self.model.post_process:
+                return self._decoder.logits(hidden_states)[:, : self.config.unpadded_vocab_size]
         group.send(Tensor.from_numpy(np.ascontiguousarray(hidden_states[None])), group.rank + 1)
         return None
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from mindspore import Parameter, Tensor, from_numpy, nn
+from mindspore import Tensor, from_numpy, nn
 
 from parallel_core.attention.rotary import Rotary
 from parallel_core.numerics.dtypes import Array
-from pynative.generation.host_products import Product, parts_of, summed
+from pynative.generation.host_products import Product
 from pynative.kernels.block import AttentionRule
 from pynative.kernels.host.cache import attend, bias_of
 from pynative.kernels.host.engine import ENGINE
@@ -35,11 +35,6 @@ def array(parameter: Tensor | None) -> Array | None:
     return None if parameter is None else array_of(parameter)
 
 
-def product(weight: Parameter, bias: Parameter | None = None) -> Product:
-    """That of a linear layer."""
-    return Product(array_of(weight), array(bias))
-
-
 def norm(cell: nn.Cell | None) -> Part | None:
     """A norm over the last axis."""
     if cell is None:
@@ -52,7 +47,8 @@ def norm(cell: nn.Cell | None) -> Part | None:
         if shift is not None:
             x = x - x.mean(-1, keepdims=True)
         squares = np.einsum("...h,...h->...", x, x)[..., None]
-        y = x * (scale / np.sqrt(squares / size + epsilon))
+        y = x / np.sqrt(squares / size + epsilon)
+        y *= scale
         return y if shift is None else y + shift
 
     return normed
@@ -86,7 +82,7 @@ class Turned:
         """Turn x [b, g, n/g, d] in place."""
         turning = x[..., : self.width]
         pairs = turning.reshape(*turning.shape[:-1], *self.cos.shape[-2:])
-        exchanged = np.flip(pairs, self.axis) * self.sin
+        exchanged = (pairs[..., ::-1] if self.axis == -1 else pairs[..., ::-1, :]) * self.sin
         exchanged += pairs * self.cos
         turning[:] = exchanged.reshape(turning.shape)
 
@@ -128,7 +124,7 @@ class Decoder:
         if head is not None:
             shared = model.share_embeddings_and_output_weights
             weight = model.shared_embedding_or_output_weight() if shared else head.weight
-            self.head = product(weight, head.bias)
+            self.head = self._product(weight, head.bias)
 
     @staticmethod
     def can(model: nn.Cell) -> bool:
@@ -153,11 +149,17 @@ class Decoder:
         """[b, h] -> [b, v]."""
         config, head = self.model.config, self.model.language_model.output_layer
         assert self.head is not None, "only the last stage has a head"
-        y = self.head(x)
+        y = np.array(self.head(x.T).T, order="C")
         if head.scale != 1.0:
             y *= np.float32(head.scale)
         cap = config.scales.logit_cap
         return y if cap is None else np.float32(cap) * np.tanh(y / np.float32(cap))
+
+    def _product(self, weight: Tensor, bias: Tensor | None) -> Product:
+        return Product(array_of(weight), array(bias), len(self.cache.lengths))
+
+    def _linear(self, cell: nn.Cell) -> Product:
+        return self._product(cell.weight, cell.bias)
 
     def _layer(self, cell: nn.Cell) -> Part:
         after_norm = cell.residual_after_norm
@@ -190,72 +192,47 @@ class Decoder:
             return _as_it_is(cell)
         if isinstance(cell.q_layernorm, RMSNormOfAllHeads):
             return _as_it_is(cell)
-        into, out = (product(linear.weight, linear.bias) for linear in (cell.linear_qkv, cell.linear_proj))
-        core = cell.core_attention
-        groups, heads, size, number = cell.groups, cell.heads, cell.head_size, core.layer_number
-        norms = norm(cell.q_layernorm), norm(cell.k_layernorm)
-        rule, rotary, shares = core.rule, cell.rotary, heads // groups
-        sinks = array(core.softmax_offset)
-        width = (shares + 2) * size
+        core, rotary, number = cell.core_attention, cell.rotary, cell.core_attention.layer_number
+        heads, groups, size, rule = cell.heads, cell.groups, cell.head_size, core.rule
+        into, out = self._linear(cell.linear_qkv), self._linear(cell.linear_proj)
+        norms, sinks = (norm(cell.q_layernorm), norm(cell.k_layernorm)), array(core.softmax_offset)
 
         def attention(x: Array) -> Array:
-            bias = self.step.bias(number, rule, heads)
-            turn = None if rotary is None else self.step.turning(rotary)
-
-            def of(chosen: slice) -> Array:
-                """That of some groups of heads."""
-                rows = into.outputs(x, _times(chosen, width)).reshape(len(x), -1, shares + 2, size)
-                for part, normed in zip((rows[:, :, :-2], rows[:, :, -2]), norms, strict=True):
-                    if normed is not None:
-                        part[:] = normed(part)
-                if turn is not None:
-                    turn(rows[:, :, :-1])
-                keys, values = self._kept(number, chosen, rows[:, :, -2], rows[:, :, -1])
-                queries, own = rows[:, :, :-2].reshape(len(x), -1, size), _times(chosen, shares)
-                terms = bias if bias is None or bias.shape[1] == 1 else bias[:, own]
-                own_sinks = None if sinks is None else sinks[own]
-                seen = attend(queries, keys, values, terms, rule, own_sinks).reshape(len(x), -1)
-                return out.of_inputs(seen, _times(own, size))
-
-            return out.shifted(summed(groups, of, parts_of(x)))
+            rows = into(x.T).T.reshape(len(x), groups, -1, size)
+            for part, normed in zip((rows[:, :, :-2], rows[:, :, -2]), norms, strict=True):
+                if normed is not None:
+                    part[:] = normed(part)
+            if rotary is not None:
+                self.step.turning(rotary)(rows[:, :, :-1])
+            kept = self._kept(number, rows[:, :, -2], rows[:, :, -1])
+            queries, bias = rows[:, :, :-2].reshape(len(x), heads, size), self.step.bias(number, rule, heads)
+            return out(attend(queries, *kept, bias, rule, sinks).reshape(len(x), -1).T).T
 
         return attention
 
-    def _kept(self, number: int, groups: slice, *new: Array) -> list[Array]:
-        """Keys and values of some groups, of all tokens in the cache, the new ones among them."""
+    def _kept(self, number: int, *new: Array) -> list[Array]:
+        """Keys and values of all tokens in the cache, the new ones among them."""
         own, used = self.cache.layers[number], len(self.cache.ages(number))
         slots = self.cache.positions[0] % own.slots
         if number not in self.kept:
             self.kept[number] = [array_of(tensor) for tensor in own.kept]
         kept = self.kept[number]
         for memory, rows in zip(kept, new, strict=True):
-            memory[slots, self.step.texts, groups] = rows
-        return [memory[:used, :, groups] for memory in kept]
+            memory[slots, self.step.texts] = rows
+        return [memory[:used] for memory in kept]
 
     def _feed_forward(self, cell: nn.Cell) -> Part:
         if type(cell) is not ParallelMLP or _is_adapted(cell.linear_fc1, cell.linear_fc2):
             return _as_it_is(cell)
-        into, out = product(cell.linear_fc1.weight), product(cell.linear_fc2.weight, cell.linear_fc2.bias)
-        bias, operator, width = array(cell.linear_fc1.bias), cell.operator, out.weight.shape[1]
-        firsts = range(0, len(into.weight), width)  # of a gated activation two
+        into, out, operator = self._linear(cell.linear_fc1), self._linear(cell.linear_fc2), cell.operator
 
         def feed_forward(x: Array) -> Array:
-            def of(chosen: slice) -> Array:
-                """That of some of the activations."""
-                rows = [slice(first + chosen.start, first + chosen.stop) for first in firsts]
-                activated = np.empty((len(x), chosen.stop - chosen.start), np.float32)
-                own = None if bias is None else np.concatenate([bias[part] for part in rows])
-                ENGINE.activation(operator, into.outputs(x, *rows), own, activated)
-                return out.of_inputs(activated, chosen)
-
-            return out.shifted(summed(width, of, parts_of(x)))
+            forth = into(x.T)
+            activated = np.empty(out.x.shape, np.float32)
+            ENGINE.activation(operator, forth.reshape(1, -1), None, activated.reshape(1, -1))  # halves lie as in a row
+            return out(activated).T
 
         return feed_forward
-
-
-def _times(chosen: slice, size: int) -> slice:
-    """A span of units as one of their parts."""
-    return slice(chosen.start * size, chosen.stop * size)
 
 
 def _is_adapted(*linears: nn.Cell) -> bool:

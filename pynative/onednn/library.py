@@ -304,6 +304,23 @@ class Primitive:
         if status:
             raise OneDnnError(f"{self.implementation} returned status {status}")
 
+    def prepared(self, *arrays: Array) -> Callable[[], None]:
+        """The execution on these arrays, at any time in any thread, but in one at a time."""
+        if self._scratch_bytes:
+            arrays = (*arrays, np.empty(self._scratch_bytes, np.uint8))
+        arguments = _Arguments(self._names, self._descriptors, made("stream_create", engine(), _IN_ORDER))
+        let_go(arguments, "stream_destroy", [arguments.stream])
+        for memory, array in zip(arguments.memories, arrays, strict=True):
+            self._set_address(memory, address_of(array))
+        given = self._handle, arguments.stream, arguments.count, arguments.array
+
+        def execute(kept: object = (arguments, arrays)) -> None:
+            status = self._execute(*given)
+            if status:
+                raise OneDnnError(f"{self.implementation} returned status {status}")
+
+        return execute
+
     def _arguments(self) -> _Arguments:
         """This thread's, the first time that it executes the primitive."""
         own = self._own[get_ident()] = _Arguments(self._names, self._descriptors, _thread.stream)

@@ -4,7 +4,6 @@ import ctypes
 import os
 import platform
 from collections.abc import Callable, Iterator
-from functools import cache
 from typing import Any
 
 from parallel_core.system.blas import Decision, cpu_flags, decide
@@ -43,10 +42,6 @@ def set_blas_threads(count: int) -> bool:
 def _thread_setters() -> list[Callable[[int], None]]:
     setters = [_function(library, "openblas_set_num_threads") for library in _libraries()]
     return [setter for setter in setters if setter is not None]
-
-
-setters_of_numpy = cache(_thread_setters)
-"""Those of the libraries that were loaded when this was asked first, numpy's among them: to find them takes 1 ms."""
 
 
 def _core(library: ctypes.CDLL) -> str:

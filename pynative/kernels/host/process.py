@@ -5,11 +5,9 @@ Nobody else sets a number of threads, chooses BLAS kernels (`blas.py` says how) 
 
 import ctypes
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 
-from pynative.kernels.host.blas import select_fastest_core, set_blas_threads, setters_of_numpy
-from pynative.kernels.host.threads import set_threads, thread_count
+from pynative.kernels.host.blas import select_fastest_core, set_blas_threads
+from pynative.kernels.host.threads import set_threads
 
 
 def prepare(threads: int) -> None:
@@ -18,22 +16,6 @@ def prepare(threads: int) -> None:
     set_blas_threads(1)
     set_threads(threads)
     _keep_freed_memory()
-
-
-@contextmanager
-def blas_has_all_threads() -> Iterator[None]:
-    """Inside, BLAS computes with the threads of the host kernels, which then must have nothing to do.
-
-    Its own wait for work without sleeping for a while, and without Python: another product begins at once.
-    """
-    setters = setters_of_numpy()
-    for setter in setters:
-        setter(thread_count())
-    try:
-        yield
-    finally:
-        for setter in setters:
-            setter(1)
 
 
 def cores_of_a_rank(ranks: int) -> int:

@@ -10,15 +10,17 @@ slower, in float32 on a CPU without AVX-512 up to twice (docs/mindspore.md).
 """
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache, partial
 from queue import SimpleQueue
-from threading import Thread
+from threading import Thread, get_ident
 from typing import Any
 
 import numpy as np
 
 from parallel_core.numerics.dtypes import Array
+from pynative.kernels.host.spinning import AwakeHelper, Job, can_spin, error_of
 
 BLOCK_BYTES = 1024 * 1024
 """Size of an elementwise block. Smaller ones stay in level 2 of the cache, but one thread is no faster with them, and
@@ -33,12 +35,14 @@ MATMUL_WORK = 4_000_000
 Spans = tuple[tuple[int, int], ...]
 """(start, stop) of consecutive rows."""
 
-Job = tuple[Callable[[], None], "SimpleQueue[BaseException | None]"]
+Handed = tuple[Job, "SimpleQueue[BaseException | None]"]
 """What a thread is to do, and where it says how that ended."""
 
-_jobs: SimpleQueue[Job] = SimpleQueue()
+_jobs: SimpleQueue[Handed] = SimpleQueue()
 _threads = 1
 _workers: list[Thread] = []
+_awake: dict[int, list[AwakeHelper]] = {}
+"""Those of the thread that is within `awake`."""
 
 
 def set_threads(count: int) -> None:
@@ -57,18 +61,10 @@ def thread_count() -> int:
     return _threads
 
 
-def _serve(jobs: SimpleQueue[Job]) -> None:
+def _serve(jobs: SimpleQueue[Handed]) -> None:
     while True:
         drain, finished = jobs.get()
-        finished.put(_outcome(drain))
-
-
-def _outcome(drain: Callable[[], None]) -> BaseException | None:
-    try:
-        drain()
-    except BaseException as error:  # handed to the thread that waits
-        return error
-    return None
+        finished.put(error_of(drain))
 
 
 def _forget_workers() -> None:
@@ -76,6 +72,7 @@ def _forget_workers() -> None:
     global _jobs
     _jobs = SimpleQueue()
     _workers.clear()
+    _awake.clear()
     set_threads(_threads)
 
 
@@ -104,14 +101,50 @@ def run(work: Callable[..., None], tasks: Sequence[tuple[Any, ...]]) -> None:
     if helpers <= 0:
         return _drain(work, tasks)
     # `next` of a list's iterator is atomic under the GIL.
-    drain, finished = partial(_drain, work, iter(tasks)), SimpleQueue[BaseException | None]()
-    for _ in range(helpers):
-        _jobs.put((drain, finished))
-    outcomes = [_outcome(drain)] + [finished.get() for _ in range(helpers)]
-    for error in outcomes:
+    drain = partial(_drain, work, iter(tasks))
+    return together([drain] * (helpers + 1))
+
+
+def together(jobs: Sequence[Job]) -> None:
+    """Do jobs at once, at most as many as there are threads: the first in the calling one."""
+    for error in _errors_awake(jobs) if _awake else _errors(jobs):
         if error is not None:
             raise error
-    return None
+
+
+def _errors(jobs: Sequence[Job]) -> list[BaseException | None]:
+    finished = SimpleQueue[BaseException | None]()
+    for job in jobs[1:]:
+        _jobs.put((job, finished))
+    return [error_of(jobs[0])] + [finished.get() for _ in jobs[1:]]
+
+
+def _errors_awake(jobs: Sequence[Job]) -> list[BaseException | None]:
+    helpers = _awake.get(get_ident())
+    if helpers is None:  # another thread than the one that keeps them awake
+        return [error_of(job) for job in jobs]
+    busy = helpers[: len(jobs) - 1]
+    for helper, job in zip(busy, jobs[1:], strict=True):
+        helper.hand(job)
+    return [error_of(jobs[0])] + [helper.finish() for helper in busy]
+
+
+@contextmanager
+def awake() -> Iterator[None]:
+    """Within the block, which is to be short, the threads wait for the calling one's work without sleep."""
+    if _threads == 1 or _awake or not can_spin():
+        yield
+        return
+    helpers = [AwakeHelper() for _ in range(_threads - 1)]
+    for helper in helpers:
+        _jobs.put((helper.serve, SimpleQueue()))
+    _awake[get_ident()] = helpers
+    try:
+        yield
+    finally:
+        _awake.clear()
+        for helper in helpers:
+            helper.hand(None)
 
 
 @lru_cache(maxsize=1024)

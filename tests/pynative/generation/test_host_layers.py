@@ -32,8 +32,8 @@ def test_products(two_threads, outputs, rows):
     rng, inputs = np.random.default_rng(0), 40 if outputs * rows < 1000 else MATMUL_WORK // (outputs * rows) + 1
     shapes = (outputs, inputs), outputs, (rows, inputs)
     weight, bias, x = (rng.standard_normal(shape).astype(np.float32) for shape in shapes)
-    np.testing.assert_allclose(Product(weight, bias)(x), x @ weight.T + bias, rtol=1e-5, atol=1e-4)
-    np.testing.assert_allclose(Product(weight)(x), x @ weight.T, rtol=1e-5, atol=1e-4)
+    np.testing.assert_allclose(Product(weight, bias, rows)(x.T).T, x @ weight.T + bias, rtol=1e-5, atol=1e-4)
+    np.testing.assert_allclose(Product(weight, None, rows)(x.T).T, x @ weight.T, rtol=1e-5, atol=1e-4)
 
 
 def logits(backend, flags: str) -> list[np.ndarray]:

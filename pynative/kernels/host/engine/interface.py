@@ -9,6 +9,7 @@ Letters: r rows of a block, c columns, f features of an activation's input, h hi
 their queries, k of their keys, d size of a query's and a key's head, e of a value's.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -48,6 +49,9 @@ class Engine(Protocol):
         Transposes are views. out is of the operands' type or float32. All may have one leading axis more, of matrices
         that are multiplied each with its own; left and right may have a single one for all.
         """
+
+    def prepared_matmul(self, left: Array, right: Array, out: Array) -> Callable[[], object]:
+        """`matmul` of float32 matrices, to be called again and again as they change: by any thread, one at a time."""
 
     def add(self, x: Array, bias: Array | None, mask: Array | None, residual: Array | None, out: Array) -> None:
         """out [r, c] = (x + bias [c]) * mask + residual; what is None is left out. mask is float32.

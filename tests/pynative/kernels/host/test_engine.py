@@ -1,5 +1,7 @@
 """The engine of primitives beneath the host operators, and that operators need nothing else of it."""
 
+from threading import Thread
+
 import mindspore
 import numpy as np
 import pytest
@@ -43,6 +45,25 @@ def test_products_of_any_strides(engine, dtype, out_dtype, accumulate, biased):
 
 
 @pytest.mark.parametrize("engine", ENGINES, ids=ENGINES.get)
+@pytest.mark.parametrize("columns", [1, 7])
+def test_a_prepared_product_is_of_what_its_arrays_hold(engine, columns):
+    """Twice, by another thread than the one that prepared it."""
+    left, right, out = (
+        np.empty((40, 9), np.float32),
+        np.empty((9, columns), np.float32),
+        np.zeros((41, columns), np.float32),
+    )
+    multiply = engine.prepared_matmul(left, right, out[1:])
+    for seed in range(2):
+        left[:], right[:] = normal(40, 9, seed=seed), normal(9, columns, seed=seed + 2)
+        thread = Thread(target=multiply)
+        thread.start()
+        thread.join()
+        assert_close(out[1:], left.astype(np.float64) @ right, 1e-5)
+        assert not out[0].any()
+
+
+@pytest.mark.parametrize("engine", ENGINES, ids=ENGINES.get)
 def test_a_product_computes_in_float32_and_rounds_once(engine):
     """Sums that 16 bits cannot hold between the terms: 2048 + 1 - 2048."""
     left, right = np.array([[2048, 1, -2048]], np.float16), np.ones((3, 1), np.float16)
@@ -61,6 +82,9 @@ class PlainEngine:
         self.calls.add("matmul")
         product = left.astype(np.float64) @ right + (0 if bias is None else bias)
         out[...] = product + out if accumulate else product
+
+    def prepared_matmul(self, left, right, out):
+        return lambda: self.matmul(left, right, out)
 
     def add(self, x, bias, mask, residual, out):
         self.calls.add("add")

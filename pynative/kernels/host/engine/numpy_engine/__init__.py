@@ -13,6 +13,7 @@ class NumpyEngine:
     name = "numpy"
 
     matmul = staticmethod(products.matmul)
+    prepared_matmul = staticmethod(products.prepared_matmul)
     add = staticmethod(sweeps.add)
     sum_rows = staticmethod(sweeps.sum_rows)
     norm = staticmethod(norms.norm)

@@ -1,5 +1,8 @@
 """Matrix products by numpy's BLAS, and tiles of attention's scores, in place."""
 
+from collections.abc import Callable
+from functools import partial
+
 import numpy as np
 
 from parallel_core.numerics.dtypes import Array
@@ -31,6 +34,10 @@ def matmul(left: Array, right: Array, out: Array, bias: Array | None = None, acc
     if bias is not None:
         _add_bias(result, widened(bias))
     fill(out, result)
+
+
+def prepared_matmul(left: Array, right: Array, out: Array) -> Callable[[], object]:
+    return partial(np.matmul, left, right, out=out)
 
 
 def _add_bias(result: Array, bias: Array) -> None:

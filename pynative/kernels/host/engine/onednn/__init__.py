@@ -77,6 +77,11 @@ class OneDnnEngine(NumpyEngine):
             primitive(left, right, out, bias)
 
     @staticmethod
+    def prepared_matmul(left: Array, right: Array, out: Array) -> Callable[[], object]:
+        primitive = primitives.product(*map(layout_of, (left, right, out))) if _multiplies(left) else None
+        return (NumpyEngine.prepared_matmul if primitive is None else primitive.prepared)(left, right, out)
+
+    @staticmethod
     def norm(
         x: Array, scale: Array, shift: Array | None, epsilon: float, out: Array, mean: Array | None, inverse: Array
     ) -> None:

@@ -14,10 +14,11 @@ from mindspore import Tensor, from_numpy, nn
 
 from parallel_core.attention.rotary import Rotary
 from parallel_core.numerics.dtypes import Array
-from pynative.generation.host_products import Product
+from pynative.generation.host_products import Product, shared
 from pynative.kernels.block import AttentionRule
 from pynative.kernels.host.cache import attend, bias_of
 from pynative.kernels.host.engine import ENGINE
+from pynative.kernels.host.threads import run
 from pynative.key_value_cache import Cache
 from pynative.memory.arrays import array_of
 from pynative.tensor_parallel.mlp import ParallelMLP
@@ -25,6 +26,9 @@ from pynative.transformer.attention import ParallelAttention
 from pynative.transformer.embedding import Embedding
 from pynative.transformer.layer import ParallelTransformerLayer
 from pynative.transformer.norm import LayerNorm, RMSNormOfAllHeads
+
+SHARED_KEYS = 4 * 1024 * 1024
+"""Bytes of a layer's keys that threads share; see `host_products` for fewer."""
 
 Part = Callable[[Array], Array]
 """[b, h] -> [b, h]; a norm of any size."""
@@ -204,9 +208,19 @@ class Decoder:
                     part[:] = normed(part)
             if rotary is not None:
                 self.step.turning(rotary)(rows[:, :, :-1])
-            kept = self._kept(number, rows[:, :, -2], rows[:, :, -1])
+            keys, values = self._kept(number, rows[:, :, -2], rows[:, :, -1])
             queries, bias = rows[:, :, :-2].reshape(len(x), heads, size), self.step.bias(number, rule, heads)
-            return out(attend(queries, *kept, bias, rule, sinks).reshape(len(x), -1).T).T
+            seen = np.empty(queries.shape, np.float32)
+
+            def of(start: int, stop: int) -> None:
+                """That of some groups of heads."""
+                own, chosen = slice(start * heads // groups, stop * heads // groups), slice(start, stop)
+                terms = bias if bias is None or bias.shape[1] == 1 else bias[:, own]
+                own_sinks = None if sinks is None else sinks[own]
+                seen[:, own] = attend(queries[:, own], keys[:, :, chosen], values[:, :, chosen], terms, rule, own_sinks)
+
+            run(of, shared(groups, keys.nbytes, SHARED_KEYS))
+            return out(seen.reshape(len(x), -1).T).T
 
         return attention
 

@@ -12,10 +12,15 @@ import numpy as np
 
 from parallel_core.numerics.dtypes import Array
 from pynative.kernels.host.engine import ENGINE
-from pynative.kernels.host.threads import spans, thread_count, together
+from pynative.kernels.host.threads import Spans, spans, thread_count, together
 
 SHARED_BYTES = 256 * 1024
 """Of a weight that threads share; to hand over a part of a smaller one takes as long as to read it."""
+
+
+def shared(units: int, size: int, least: int) -> Spans:
+    """Spans of units that are read for some work, one for each thread if they have at least so many bytes."""
+    return spans(units, -(-units // (thread_count() if size >= least else 1)))
 
 
 class Product:
@@ -31,7 +36,7 @@ class Product:
         outputs, inputs = weight.shape
         self.x, self.y = np.empty((inputs, columns), np.float32), np.empty((outputs, columns), np.float32)
         self.bias = None if bias is None else bias[:, None]
-        parts = spans(outputs, -(-outputs // (thread_count() if weight.nbytes >= SHARED_BYTES else 1)))
+        parts = shared(outputs, weight.nbytes, SHARED_BYTES)
         self.jobs = [ENGINE.prepared_matmul(weight[a:b], self.x, self.y[a:b]) for a, b in parts]
 
     def __call__(self, x: Array) -> Array:

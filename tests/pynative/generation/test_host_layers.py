@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from pynative.generation.host_products import Product
-from pynative.kernels.host.threads import MATMUL_ROWS, MATMUL_WORK, set_threads, thread_count
+from pynative.generation.host_products import SHARED_BYTES, Product
+from pynative.kernels.host.threads import MATMUL_ROWS, set_threads, thread_count
 from tests.support.distributed import run
 from tests.support.engine import TINY, config_of, job
 
@@ -25,19 +25,21 @@ def two_threads():
     set_threads(before)
 
 
-@pytest.mark.parametrize("outputs", [1, MATMUL_ROWS, 5 * MATMUL_ROWS + 5])
+@pytest.mark.parametrize("outputs, inputs", [(1, 40), (MATMUL_ROWS, 40), (165, SHARED_BYTES // 4 // 165 + 1)])
 @pytest.mark.parametrize("rows", [1, 3, 40])
-def test_products(two_threads, outputs, rows):
-    """By one thread and shared out to two, also of outputs that fill no block."""
-    rng, inputs = np.random.default_rng(0), 40 if outputs * rows < 1000 else MATMUL_WORK // (outputs * rows) + 1
-    shapes = (outputs, inputs), outputs, (rows, inputs)
-    weight, bias, x = (rng.standard_normal(shape).astype(np.float32) for shape in shapes)
-    np.testing.assert_allclose(Product(weight, bias, rows)(x.T).T, x @ weight.T + bias, rtol=1e-5, atol=1e-4)
-    np.testing.assert_allclose(Product(weight, None, rows)(x.T).T, x @ weight.T, rtol=1e-5, atol=1e-4)
+def test_products(two_threads, outputs, inputs, rows):
+    """By one thread and shared out to two; of what x holds at each call."""
+    rng, shapes = np.random.default_rng(0), ((outputs, inputs), outputs, (2, rows, inputs))
+    weight, bias, texts = (rng.standard_normal(shape).astype(np.float32) for shape in shapes)
+    shifted, product = Product(weight, bias, rows), Product(weight, None, rows)
+    for x in texts:
+        np.testing.assert_allclose(shifted(x.T).T, x @ weight.T + bias, rtol=1e-5, atol=1e-4)
+        np.testing.assert_allclose(product(x.T).T, x @ weight.T, rtol=1e-5, atol=1e-4)
 
 
 def logits(backend, flags: str) -> list[np.ndarray]:
-    """Of the tokens behind two prompts, by arrays, by cells with a cache, and by whole forwards."""
+    """Of the tokens behind two prompts, by arrays that threads share, by cells with a cache, and by whole forwards."""
+    from pynative.generation import host_layers, host_products
     from pynative.generation.forward import Forward
     from pynative.parameter import initialize_parameters
     from pynative.tape.autograd import no_grad
@@ -45,7 +47,9 @@ def logits(backend, flags: str) -> list[np.ndarray]:
 
     config, said = config_of(f"{TINY} {flags}", 1), [[3, 1, 4, 1, 5, 9, 2, 6, 5, 3], [2, 7, 1, 8, 2, 8, 1, 8, 3]]
     found = []
-    with job(backend, config), no_grad():
+    with job(backend, config), no_grad(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(host_products, "SHARED_BYTES", 0)
+        patch.setattr(host_layers, "SHARED_KEYS", 0)
         model = GPTModel(config.model_config)
         initialize_parameters(model, 1)
         model.set_train(False)
@@ -62,7 +66,7 @@ def logits(backend, flags: str) -> list[np.ndarray]:
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("flags", KINDS.values(), ids=KINDS)
 def test_logits_equal_those_of_the_cells(flags, threads):
-    """Of every step, for texts of different lengths; two threads share heads and activations."""
+    """Of every step, for texts of different lengths; two threads share heads and outputs."""
     arrays, cells, whole = run(1, logits, f"{flags} --threads {threads}")[0]
     np.testing.assert_allclose(arrays, whole, atol=1e-5)
     np.testing.assert_allclose(cells, whole, atol=1e-5)

@@ -21,6 +21,8 @@ What code of this package reads without being given it, all there is in a proces
     numpy.random                   for the script's own use                     set_seed
     a thread                       waits for the end of msrun, which started    startup.lifetime, here
                                    this process
+    another                        answers roll calls (collectives.roll_call)   set_parallel_context
+    SIGUSR2                        asks all ranks where they stand              set_parallel_context
 
 Caches (`functools.cache`, the ledger's call sites) are not listed: what they return does not depend on
 them. `mapping.arguments` keeps the flags for Megatron's `get_args`; nothing here reads it.

@@ -78,7 +78,7 @@ FLOORS = {
         {"__main__"},
     ),
     "parallel_core": (
-        {"batch_sizes", "findings", "messages", "numerics", "strictness"},
+        {"batch_sizes", "findings", "messages", "numerics", "strictness", "whereabouts"},
         {"sharding", "system"},
         {"buffers", "initial_values", "operations", "recompute", "sampling", "schedules", "sizes"},
         {"context", "partition"},

@@ -3,14 +3,18 @@
 import os
 from collections.abc import Mapping, Sequence
 
+from parallel_core.whereabouts import Standing
 from pynative.collectives.engine import Engine
 from pynative.collectives.errors import CollectiveMismatch
 from pynative.collectives.interface import Backend, Group
+from pynative.collectives.ledger import Label
 from pynative.collectives.meeting.address import Address
 from pynative.collectives.meeting.hosts import Membership, membership
 from pynative.collectives.meeting.rendezvous import Place, Rendezvous, meet
+from pynative.collectives.roll_call import RollCall
 from pynative.collectives.trace import Trace
 from pynative.collectives.wire.arena import Arena
+from pynative.collectives.wire.board import ArenaBoard
 from pynative.collectives.wire.mailbox import Channels
 from pynative.collectives.wire.network import Network
 from pynative.collectives.wire.shared_memory import SharedMemoryGroup
@@ -35,6 +39,8 @@ class SharedMemoryBackend(Backend):
         self._waiting = Waiter(self._arena, local.doorbells, _names(local, found), local.pids, self._network)
         channels = Channels(self._arena, self._waiting.ring, self._network)
         self._engine = Engine(self._arena, self._waiting, channels, address.timeout)
+        self._roll_call = RollCall(ArenaBoard(self._arena, self._network))
+        self._waiting.before_late = self._roll_call.ask_and_wait
         self._groups: dict[tuple[int, ...], SharedMemoryGroup] = {}
         self._closed = False
         self.world = self.group(range(self.world_size), "world")
@@ -59,6 +65,15 @@ class SharedMemoryBackend(Backend):
     def progress(self) -> None:
         self._engine.look_in()
 
+    def standing(self) -> tuple[bool, tuple[Standing, ...]]:
+        waits, outstanding = self._engine.standing()
+        labels = ((label, missing) for label, missing in outstanding if isinstance(label, Label))
+        return waits, tuple(label.standing(self.rank, missing) for label, missing in labels)
+
+    @property
+    def roll_call(self) -> RollCall:
+        return self._roll_call
+
     def fail(self, error: BaseException) -> None:
         if not self._closed:
             self._waiting.fail(error)
@@ -71,6 +86,7 @@ class SharedMemoryBackend(Backend):
                 self._leave_together()
         finally:
             self._closed = True
+            self._roll_call.close()
             self._groups.clear()
             self._network.close(is_orderly=self._waiting.failure is None)
             self._waiting.close()

@@ -126,6 +126,7 @@ class Engine:
         self.idle = 0.0
         """Seconds in which nothing could move, so far."""
         self._busy: list[Lane] = []
+        self._waited_for: Work | None = None
 
     def issue(self, lane: Lane, steps: Steps, label: object, count: Count) -> Work:
         """Start an operation behind what its lane still holds; `str(label)` names it, `count` gets its time."""
@@ -157,6 +158,20 @@ class Engine:
         """Labels of what is outstanding."""
         return [str(work.label) for lane in self._busy for work in lane.works]
 
+    def standing(self) -> tuple[bool, list[tuple[object, tuple[int, ...]]]]:
+        """Whether this rank waits; and labels of what is outstanding, that which it waits for first, each with the
+        ranks without which it does not move on. Another thread asks, while this one waits or works."""
+        waited = self._waited_for
+        heads = [works[0] for lane in tuple(self._busy) if (works := tuple(lane.works))]
+        if waited is not None:
+            first = next(iter(tuple(waited.lane.works)), waited)
+            heads = [first, *(head for head in heads if head is not first)]
+        words = self.arena.words
+        return waited is not None, [
+            (head.label, tuple(sorted({rank for rank, word, value in head.targets if words[word] < value})))
+            for head in heads
+        ]
+
     def _drain(self, lane: Lane) -> bool:
         moved = False
         works = lane.works
@@ -175,9 +190,10 @@ class Engine:
             if self.progress():
                 continue
             deadline = deadline or time.monotonic() + self.timeout
-            start = time.perf_counter()
+            start, self._waited_for = time.perf_counter(), work
             self.waiting.pause(work.lane.works[0], [lane.works[0] for lane in self._busy], deadline)
             self.idle += time.perf_counter() - start
+            self._waited_for = None
 
     def _guarded(self, action: Callable[[A], R], argument: A) -> R:
         """Whatever goes wrong inside an operation stops this rank's collectives for good, and tells the others."""

@@ -14,10 +14,12 @@ from mindspore import Tensor, mint
 from mindspore.communication import create_group
 from mindspore.mint import distributed
 
+from parallel_core.whereabouts import Standing
 from pynative.collectives.arrays import Kind, kind_of
 from pynative.collectives.engine import Engine, Handle, Lane, Steps
 from pynative.collectives.interface import Backend, Group, Recv, Send
-from pynative.collectives.ledger import Call
+from pynative.collectives.ledger import Call, Label
+from pynative.collectives.roll_call import OwnBoard, RollCall
 from pynative.collectives.trace import Count, Trace
 
 
@@ -42,8 +44,12 @@ class Launched(Handle):
 class Launcher:
     """Stands where `engine.Engine` stands elsewhere: every operation is launched when it is issued."""
 
+    last: object = None
+    """That which was launched last."""
+
     def issue(self, lane: Lane, steps: Steps, label: object, count: Count) -> Launched:
         """Run the generator, which waits for nothing and returns a Launched."""
+        self.last = label
         start = time.perf_counter()
         try:
             next(steps)
@@ -167,13 +173,15 @@ class HcclBackend(Backend):
         self.rank = distributed.get_rank()
         self.world_size = distributed.get_world_size()
         self.trace = Trace()
+        self._launcher = Launcher()
+        self._roll_call = RollCall(OwnBoard(self.rank))
         self._groups: dict[tuple[int, ...], HcclGroup] = {}
         self.world = self.group(range(self.world_size), "world")
 
     def group(self, ranks: Sequence[int], name: str = "") -> Group:
         ranks = tuple(ranks)
         if ranks not in self._groups:
-            group = HcclGroup(cast(Engine, Launcher()), self.trace, self.rank, ranks, name)
+            group = HcclGroup(cast(Engine, self._launcher), self.trace, self.rank, ranks, name)
             group._native = _native_name(ranks, self.world_size)
             self._groups[ranks] = group
         return self._groups[ranks]
@@ -185,10 +193,20 @@ class HcclBackend(Backend):
     def progress(self) -> None:
         """HCCL moves data by itself."""
 
+    def standing(self) -> tuple[bool, tuple[Standing, ...]]:
+        """The operation that was launched last: HCCL does not say which are complete."""
+        label = self._launcher.last
+        return False, (label.standing(self.rank, ()),) if isinstance(label, Label) else ()
+
+    @property
+    def roll_call(self) -> RollCall:
+        return self._roll_call
+
     def fail(self, error: BaseException) -> None:
         """HCCL has no way to tell the others; they learn it by msrun, which ends them."""
 
     def close(self) -> None:
+        self._roll_call.close()
         distributed.destroy_process_group()
 
 

@@ -11,9 +11,11 @@ from typing import Any
 
 from mindspore import Tensor
 
+from parallel_core.whereabouts import Standing
 from pynative.collectives.arrays import REDUCTIONS, Kind, kind_of, to_numpy, writable
 from pynative.collectives.engine import Completed, Engine, Handle, Lane, Steps
-from pynative.collectives.ledger import Call, call_site
+from pynative.collectives.ledger import Call, Label, call_site
+from pynative.collectives.roll_call import RollCall
 from pynative.collectives.trace import TRAFFIC, Trace
 
 
@@ -63,6 +65,15 @@ class Backend(ABC):
     def progress(self) -> None:
         """Move on what was issued with async_op and is not complete, without waiting for anybody: for a rank to call
         now and then while it computes. Nothing where data moves by itself."""
+
+    @abstractmethod
+    def standing(self) -> tuple[bool, tuple[Standing, ...]]:
+        """Whether this rank waits in a collective, and what it has issued that is not complete, that first."""
+
+    @property
+    @abstractmethod
+    def roll_call(self) -> RollCall:
+        """Asks all ranks where they stand, when a wait is too long or a signal comes."""
 
     @abstractmethod
     def fail(self, error: BaseException) -> None:
@@ -262,7 +273,7 @@ class Group(ABC):
         count = self.trace.of(self.name, operation)
         count.calls += 1
         count.bytes += TRAFFIC[operation](size, self.size, is_source)
-        label = _Label(operation, self.name, call)
+        label = Label(operation, self.name, self.ranks, call)
         work = self._engine.issue(lane, steps, label, count)
         return work if async_op else work.wait()
 
@@ -319,17 +330,6 @@ class Group(ABC):
         if rows[0][self.rank] != rows[1][self.rank]:
             raise ValueError(f"all_to_all: this rank keeps {rows[0][self.rank]} rows but expects {rows[1][self.rank]}")
         return rows
-
-
-class _Label:
-    """Names an operation in messages; the text is made only when one is needed."""
-
-    def __init__(self, operation: str, group: str, call: Call):
-        self._parts = operation, group, call
-
-    def __str__(self) -> str:
-        operation, group, call = self._parts
-        return f"{operation} of group {group}: {call}"
 
 
 def _described(shape: Sequence[int], kind: Kind) -> str:

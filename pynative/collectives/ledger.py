@@ -9,8 +9,11 @@ import mmap
 import os
 import struct
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
+from parallel_core.whereabouts import Standing
 from pynative.collectives.errors import CollectiveMismatch
 
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
@@ -61,6 +64,25 @@ class Call:
 
     def __str__(self) -> str:
         return f"{self.signature} (call {self.number}) at {self.site}"
+
+
+class Label(NamedTuple):
+    """Names an operation in messages; the text is made only when one is needed."""
+
+    operation: str
+    group: str
+    ranks: tuple[int, ...]
+    call: Call
+
+    def __str__(self) -> str:
+        return f"{self.operation} of group {self.group}: {self.call}"
+
+    def standing(self, own: int, missing: Sequence[int]) -> Standing:
+        """The operation of global rank `own` as a value. A message has two members, as far as they are known."""
+        is_message = self.operation in ("send", "recv")
+        members = tuple(sorted({own, *missing})) if is_message else self.ranks
+        details = f"{self.call.signature} at {self.call.site}"
+        return Standing(self.operation, self.group, self.call.number, details, members, tuple(missing))
 
 
 def check(memory: mmap.mmap, start: int, mine: Call, my_rank: int, peer: int, group: str) -> None:

@@ -12,7 +12,7 @@ from parallel_core.optimizer import is_decayed
 from pynative import collectives, parallel_state
 from pynative.collectives import failure
 from pynative.context_parallel.batch import get_batch_on_this_cp_rank
-from pynative.startup import device
+from pynative.startup import device, whereabouts
 from pynative.startup.log import log, warn
 from pynative.tensor_parallel.data import get_batch_on_this_tp_rank
 from pynative.tensor_parallel.random import set_rng_seed
@@ -44,6 +44,7 @@ def set_parallel_context(parallel_config: ParallelConfig) -> None:
     backend = collectives.connect(transport, timeout_minutes=config.distributed_timeout_minutes)
     if backend.local_size < config.world_size:  # known only now: the cores are shared by the ranks of this host alone
         device.initialize(target, config.kernels, config.threads, backend.local_size, config.fused)
+    whereabouts.watch(backend)
     if not _has_prompt():
         sys.excepthook = lambda kind, error, trace: failure.end(backend, error)
     if backend.world_size != config.world_size:

@@ -7,7 +7,7 @@ Every rank owns one region and hands out blocks of it to itself, without asking 
 64-bit key in the region's directory, where peers look it up. All numbers that ranks wait for are 64-bit words with one
 writer and only ever growing, so that nothing needs a lock.
 
-    region of a rank:   board (one page) | failure text (one page) | directory | blocks ...
+    region of a rank:   board (one page) | failure text (one page) | answer (four pages) | directory | blocks ...
 """
 
 import mmap
@@ -20,7 +20,9 @@ import numpy as np
 
 PAGE = 4096
 REGION = 4 << 30
-DIRECTORY = 2 * PAGE
+ANSWER = 2 * PAGE
+ANSWER_BYTES = 4 * PAGE
+DIRECTORY = ANSWER + ANSWER_BYTES
 DIRECTORY_ENTRIES = 8191
 FIRST_FREE = DIRECTORY + 16 * (DIRECTORY_ENTRIES + 1)
 CACHE_LINE_WORDS = 8
@@ -31,6 +33,9 @@ FAILED = 8
 BLOCKED = 16
 IDLE_ROUNDS = 24
 ANY_FAILED = 28  # of rank 0's board only; whoever fails sets it
+ASKED = 29  # of rank 0's board only: when the ranks were asked for their places, a number that grows
+ANSWERED = 30  # the last such number that this rank answered
+SHOWN = 31  # of rank 0's board only: the last such number whose table was shown
 TARGETS = 32
 MAX_TARGETS = 64
 LABEL = 2048  # bytes: what the rank waits for, as text
@@ -148,6 +153,12 @@ class Arena:
         """The text another rank stored at that offset of its board."""
         start = self.board(rank) * 8 + offset
         return self.memory[start + 8 : start + 8 + self.words[start // 8]].decode(errors="replace")
+
+    def put_answer(self, rank: int, number: int, text: str) -> None:
+        """The place of a rank, as text, in answer to question `number`."""
+        self.write_text(rank, ANSWER, text, ANSWER_BYTES)
+        fence()
+        self.words[self.board(rank) + ANSWERED] = number
 
     def close(self) -> None:
         """Unmap; the last rank's unmapping frees the memory."""

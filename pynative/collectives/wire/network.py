@@ -6,8 +6,9 @@ in the reader's own region, raises the copy's counter and wakes the rank. When t
 travels the other way. So algorithms, ledger and waiting are the same between hosts as within one, and results are equal
 to the bit. A post is sent only when its slot is free, so a reader takes whatever comes: no send waits for a program.
 
-A rank's failure travels as text, its death as the end of the connection; the kernel's keep-alive finds a host that fell
-silent. What comes over the network is data only, and its sizes are checked against the slot.
+A rank's failure travels as text, and so does its place when ranks are asked for theirs; its death as the end of the
+connection; the kernel's keep-alive finds a host that fell silent. What comes over the network is data only, and its
+sizes are checked against the slot.
 """
 
 import os
@@ -20,9 +21,10 @@ from typing import Any
 import numpy as np
 
 from parallel_core.numerics.dtypes import Array
+from pynative.collectives.wire import arena as arena_words
 from pynative.collectives.wire.arena import PAGE, Arena, ChannelLayout, order_memory
 
-POST, CONSUMED, FAILURE, GOODBYE = range(1, 5)
+POST, CONSUMED, FAILURE, GOODBYE, ASKED, ANSWER = range(1, 7)
 HEAD = struct.Struct("<BxHIQQIII")
 """Kind, bytes of header, bytes of payload, channel's key, number, start of the payload, slots, bytes of a slot."""
 NOTHING = np.empty(0, np.uint8)
@@ -48,6 +50,7 @@ class Network:
         self._copying = threading.Lock()
         self._consumed_words: dict[tuple[int, int], int] = {}
         self._unusable: set[int] = set()
+        self._sending = {rank: threading.Lock() for rank in connections}
         self._threads: list[threading.Thread] = []
         for connection in connections.values():
             _configure(connection, timeout)
@@ -73,7 +76,7 @@ class Network:
             connection.close()
         self._memory.release()
 
-    # Sending, by the main thread.
+    # Sending, by the main thread; places by the thread that answers for them.
 
     def await_consumed(self, rank: int, key: int, word: int) -> None:
         """Store in a word what `rank` has consumed of this rank's channel `key`."""
@@ -94,6 +97,15 @@ class Network:
         for rank in self.peers:
             self._send(rank, FAILURE, payload=np.frombuffer(text.encode(), np.uint8))
 
+    def ask(self, number: int) -> None:
+        """Ask the ranks of other hosts for their places."""
+        for rank in self.peers:
+            self._send(rank, ASKED, number=number)
+
+    def answer(self, rank: int, number: int, text: str) -> None:
+        """Tell a rank of another host this one's place."""
+        self._send(rank, ANSWER, number=number, payload=np.frombuffer(text.encode(), np.uint8))
+
     def _send(
         self,
         rank: int,
@@ -110,12 +122,16 @@ class Network:
 
         One that was left in the middle of a message, by a break or an interrupt, is not used again.
         """
+        head = HEAD.pack(kind, len(header), payload.nbytes, key, number, start, slots, slot_bytes)
+        with self._sending[rank]:
+            self._send_parts(rank, [head, header, payload])
+
+    def _send_parts(self, rank: int, parts: Sequence[Any]) -> None:
         if rank in self._unusable:
             return
         self._unusable.add(rank)
-        head = HEAD.pack(kind, len(header), payload.nbytes, key, number, start, slots, slot_bytes)
         try:
-            _send_all(self.peers[rank], [head, header, payload])
+            _send_all(self.peers[rank], parts)
         except OSError as error:
             if isinstance(error, BlockingIOError):
                 self.lost[rank] = "took nothing for the whole time-out (--distributed-timeout-minutes)"
@@ -138,6 +154,10 @@ class Network:
                     self.arena.words[self._consumed_words[rank, key]] = number
                 elif kind == FAILURE:
                     fail(rank, self._text(rank, size))
+                elif kind == ASKED:
+                    self.arena.words[arena_words.ASKED] = number
+                elif kind == ANSWER:
+                    self.arena.put_answer(rank, number, self._text(rank, size, arena_words.ANSWER_BYTES))
                 elif kind == GOODBYE:
                     reason = ""
                 else:
@@ -180,8 +200,8 @@ class Network:
                 self._copies[rank, key] = self.arena.take(layout.size(1)), layout
             return self._copies[rank, key]
 
-    def _text(self, rank: int, size: int) -> str:
-        raw = bytearray(min(size, PAGE))
+    def _text(self, rank: int, size: int, limit: int = PAGE) -> str:
+        raw = bytearray(min(size, limit))
         self._receive(rank, memoryview(raw))
         return raw.decode(errors="replace")
 

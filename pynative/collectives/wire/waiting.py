@@ -11,7 +11,7 @@ import json
 import os
 import select
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from pynative.collectives.errors import CollectiveError, CollectiveMismatch, PeerFailed, PeerLate, PeerLost
 from pynative.collectives.wire import arena as layout
@@ -54,6 +54,8 @@ class Waiter:
         self.rank = arena.rank
         self.names = names
         self.failure: CollectiveError | None = None
+        self.before_late: Callable[[], object] = lambda: None
+        """Called when a wait has lasted for the whole time-out, ahead of the error."""
         self._doorbells = doorbells
         self._network = network
         self.processes = {rank: _watch(pid) for rank, pid in pids.items() if rank != self.rank} | network.ended
@@ -91,7 +93,10 @@ class Waiter:
                 self._poll(work, heads)
                 self.raise_failure()
                 if time.monotonic() > deadline:
-                    raise self._late(work)
+                    error = self._late(work)
+                    self.before_late()
+                    self.raise_failure()
+                    raise error
                 words[self._board + layout.IDLE_ROUNDS] += 1
                 self._check_deadlock()
         finally:

@@ -1,0 +1,145 @@
+"""A roll call: all ranks say where they stand, and the first shows it as a table.
+
+A rank asks when it has waited for the whole time-out, or gets SIGUSR2. Each rank has a thread that looks twice a second
+whether somebody asked, and answers for the main thread, which may be anywhere: in a wait, in a computation, in a
+script's own loop.
+"""
+
+import contextlib
+import faulthandler
+import os
+import select
+import signal
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from parallel_core.whereabouts import Whereabouts
+
+SIGNAL = signal.SIGUSR2
+LOOK_SECONDS = 0.5
+"""From one look to the next: some 20 microseconds of a processor's time."""
+GATHER_SECONDS = 2.5
+"""How long the first rank waits for answers."""
+SHOWN_SECONDS = 4.0
+"""How long a rank whose wait was too long leaves the others time for their answers and the table."""
+
+
+class Board(Protocol):
+    """Where questions and answers lie."""
+
+    rank: int
+    world_size: int
+
+    def asked(self) -> int:
+        """The last question; 0: there was none."""
+
+    def ask(self) -> None:
+        """Ask every rank."""
+
+    def answer(self, number: int, text: str) -> None:
+        """This rank's answer."""
+
+    def answers(self, number: int) -> list[str]:
+        """Those that have come."""
+
+    def show(self, number: int) -> None:
+        """The table was shown."""
+
+    def is_shown(self, number: int) -> bool:
+        """Whether it was."""
+
+
+class OwnBoard:
+    """Of a rank that reaches no other but by collectives: a signal makes it tell of itself."""
+
+    world_size = 1
+
+    def __init__(self, rank: int) -> None:
+        self.rank, self._asked = rank, 0
+
+    def asked(self) -> int:
+        return self._asked
+
+    def ask(self) -> None:
+        self._asked += 1
+
+    def answer(self, number: int, text: str) -> None:
+        """Nobody else asked."""
+
+    def answers(self, number: int) -> list[str]:
+        return []
+
+    def show(self, number: int) -> None:
+        """There is no table."""
+
+    def is_shown(self, number: int) -> bool:
+        return True
+
+
+class RollCall:
+    """This rank's part in it, from `start` to `close`."""
+
+    def __init__(self, board: Board) -> None:
+        self._board = board
+        self._thread: threading.Thread | None = None
+        self._ends = False
+
+    def start(self, describe: Callable[[], Whereabouts], show: Callable[[Sequence[Whereabouts], int], None]) -> None:
+        """Answer with `describe()`, from a thread. `show(answers, world size)` is called on the first rank."""
+        self.close()
+        self._describe, self._show, self._ends = describe, show, False
+        self._answered = self._board.asked()
+        self._signals, self._written = os.pipe()
+        faulthandler.register(SIGNAL, file=self._written, all_threads=False)  # in C: also where Python stands still
+        self._thread = threading.Thread(target=self._run, daemon=True, name="roll call")
+        self._thread.start()
+
+    def ask_and_wait(self) -> None:
+        """Ask all ranks, and give them time to answer and the first to show the table."""
+        if self._thread is None:
+            return
+        self._board.ask()
+        number, end = self._board.asked(), time.monotonic() + SHOWN_SECONDS
+        while not self._board.is_shown(number) and time.monotonic() < end:
+            time.sleep(LOOK_SECONDS / 10)
+
+    def close(self) -> None:
+        """The thread ends; its signal has no effect any more."""
+        if self._thread is None:
+            return
+        faulthandler.unregister(SIGNAL)
+        self._ends = True
+        os.write(self._written, b"\n")
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+        self._thread = None
+        os.close(self._signals)
+        os.close(self._written)
+
+    def _run(self) -> None:
+        while True:
+            if select.select([self._signals], [], [], LOOK_SECONDS)[0]:
+                os.read(self._signals, 1 << 16)
+                if self._ends:
+                    return
+                self._board.ask()
+            if (number := self._board.asked()) != self._answered:
+                self._answered = number
+                self._answer(number)
+
+    def _answer(self, number: int) -> None:
+        own = self._describe()
+        with contextlib.suppress(OSError):  # past Python's buffer, whose lock the main thread may hold
+            os.write(2, ("\n".join(own.lines()) + "\n").encode())
+        self._board.answer(number, own.packed())
+        if self._board.rank == 0 and self._board.world_size > 1:
+            self._show(self._gathered(number), self._board.world_size)
+            self._board.show(number)
+
+    def _gathered(self, number: int) -> list[Whereabouts]:
+        end = time.monotonic() + GATHER_SECONDS
+        while len(texts := self._board.answers(number)) < self._board.world_size and time.monotonic() < end:
+            time.sleep(LOOK_SECONDS / 10)
+        return [Whereabouts.unpacked(text) for text in texts]

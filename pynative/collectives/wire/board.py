@@ -1,0 +1,49 @@
+"""Questions and answers of a roll call, in the memory that the ranks of a host share and over the network."""
+
+import time
+
+from pynative.collectives.wire import arena as layout
+from pynative.collectives.wire.arena import Arena
+from pynative.collectives.wire.network import Network
+
+SPACING_MILLISECONDS = 5_000
+"""Ranks whose waits end together ask once."""
+
+
+class ArenaBoard:
+    """A question is a number that grows: milliseconds of the asking host's clock."""
+
+    def __init__(self, arena: Arena, network: Network) -> None:
+        self.rank, self.world_size = arena.rank, arena.world_size
+        self._arena, self._network = arena, network
+
+    def asked(self) -> int:
+        """The last question; 0: there was none."""
+        return int(self._arena.words[layout.ASKED])
+
+    def ask(self) -> None:
+        """Ask every rank, unless somebody just did."""
+        now = int(time.time() * 1e3)
+        if abs(now - self.asked()) > SPACING_MILLISECONDS:
+            self._arena.words[layout.ASKED] = now
+            self._network.ask(now)
+
+    def answer(self, number: int, text: str) -> None:
+        """This rank's place, for the first rank."""
+        self._arena.put_answer(self.rank, number, text)
+        if 0 in self._network.peers:
+            self._network.answer(0, number, text)
+
+    def answers(self, number: int) -> list[str]:
+        """Those that have come."""
+        ranks = range(self.world_size)
+        came = [rank for rank in ranks if self._arena.words[Arena.board(rank) + layout.ANSWERED] == number]
+        return [self._arena.read_text(rank, layout.ANSWER) for rank in came]
+
+    def show(self, number: int) -> None:
+        """The first rank has shown the table."""
+        self._arena.words[layout.SHOWN] = number
+
+    def is_shown(self, number: int) -> bool:
+        """Whether it has, on this host."""
+        return bool(self._arena.words[layout.SHOWN] == number)

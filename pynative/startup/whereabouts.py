@@ -1,0 +1,117 @@
+"""Where this rank stands: read off the frames of its main thread when somebody asks, so that a step pays nothing."""
+
+import itertools
+import os
+import sys
+import threading
+import traceback
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from mindspore import Parameter, nn
+
+from parallel_core.schedules.actions import Backward, Forward, WeightGrad
+from parallel_core.whereabouts import Whereabouts, table
+from pynative.collectives import Backend
+from pynative.startup.log import warn
+from pynative.step_position import get_step_position
+
+_PACKAGE = Path(__file__).resolve().parents[1]
+_KERNELS, _TRAINING = (str(_PACKAGE / name) + os.sep for name in ("kernels", "training"))
+_CALLERS = {"step", "_train", "train", "pretrain"}
+"""Functions of training from which a part of a step is called."""
+_ACTIONS = {Forward: "forward", Backward: "backward", WeightGrad: "weight gradients"}
+_DEPTH = 3
+_FRAMES = 20
+"""Of the stack, the innermost."""
+
+
+def watch(backend: Backend) -> None:
+    """Have this rank answer roll calls: when a wait in a collective exceeds the time-out, and on SIGUSR2."""
+    backend.roll_call.start(lambda: whereabouts(backend), _show)
+
+
+def _show(found: Sequence[Whereabouts], world_size: int) -> None:
+    warn("Where the ranks stand:\n" + "\n".join(table(found, world_size)))
+
+
+def whereabouts(backend: Backend) -> Whereabouts:
+    """The place of the main thread."""
+    position = get_step_position()
+    waits, standing = backend.standing()
+    innermost = sys._current_frames().get(threading.main_thread().ident or 0)
+    frames = list(_outwards(innermost))
+    stack = traceback.format_stack(innermost)[-_FRAMES:] if innermost is not None else []
+    return Whereabouts(
+        backend.rank,
+        position.iteration + 1,
+        position.micro_batch,
+        position.chunk,
+        part=_part(frames),
+        action=_action(frames),
+        layer=layer_of(frames),
+        operator=_operator(frames),
+        waits=waits,
+        standing=standing,
+        stack=tuple(stack),
+    )
+
+
+def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def _action(frames: Sequence[FrameType]) -> str:
+    """The innermost frame's that has one."""
+    for frame in frames:
+        action = frame.f_locals.get("action")
+        if isinstance(action, Forward | Backward | WeightGrad):
+            return f"{_ACTIONS[type(action)]} {action.micro_batch}.{action.chunk}"
+    return ""
+
+
+def _operator(frames: Sequence[FrameType]) -> str:
+    """The outermost function of `kernels` that runs."""
+    names = [frame.f_code.co_name for frame in frames if frame.f_code.co_filename.startswith(_KERNELS)]
+    return names[-1] if names else ""
+
+
+def _part(frames: Sequence[FrameType]) -> str:
+    """The functions that the training loop or a step has called, the first few of them."""
+    for place, frame in enumerate(frames):
+        if place and frame.f_code.co_name in _CALLERS and frame.f_code.co_filename.startswith(_TRAINING):
+            inside = frames[max(0, place - _DEPTH) : place]
+            return " > ".join(inner.f_code.co_name for inner in reversed(inside))
+    return ""
+
+
+def layer_of(frames: Sequence[FrameType]) -> str:
+    """The innermost cell that runs and has parameters; in a backward the parameter whose gradient is computed."""
+    for frame in frames:
+        for value in _cell_or_parameter(frame):
+            if name := _name_of(value):
+                return name
+    return ""
+
+
+def _cell_or_parameter(frame: FrameType) -> Iterator[Any]:
+    found = frame.f_locals
+    if isinstance(found.get("self"), nn.Cell):
+        yield found["self"]
+    for name in ("weight", "parameter", "gamma"):
+        if isinstance(found.get(name), Parameter):
+            yield found[name]
+
+
+def _name_of(value: Any) -> str:
+    """Global name of a parameter, or of a cell by its parameters; none of a whole model."""
+    if isinstance(value, Parameter):
+        meta = getattr(value, "meta", None)
+        return meta.spec.name if meta is not None else ""
+    names = [p.meta.spec.name.split(".")[:-1] for p in value.get_parameters() if hasattr(p, "meta")]
+    shared = itertools.takewhile(lambda words: len(set(words)) == 1, zip(*names, strict=False))
+    return ".".join(words[0] for words in shared)

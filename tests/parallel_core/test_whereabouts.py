@@ -1,0 +1,55 @@
+"""The table of a hang: who is awaited, which members of each message came, and what a rank says of itself."""
+
+import pytest
+
+from parallel_core.whereabouts import Standing, Whereabouts, late, table
+
+
+def waiting(rank: int, *missing: int, members: tuple[int, ...] = (0, 1, 2), group: str = "tp") -> Whereabouts:
+    """A rank that waits in an all_reduce for others."""
+    message = Standing("all_reduce", group, 7, "op=sum float32[2] at x.py:1", members, missing)
+    return Whereabouts(rank, 3, layer="decoder.layers.1", action="forward 2.0", waits=True, standing=(message,))
+
+
+BUSY = Whereabouts(2, 3, part="run > begin", stack=("  File x\n    y()\n",))
+UNDER_WAY = Whereabouts(2, 3, standing=waiting(2, 0).standing)
+HANGS = {
+    "one computes": ([waiting(0, 2), waiting(1, 2), BUSY], {2}),
+    "one computes, and has issued something": ([waiting(0, 2), waiting(1, 2), UNDER_WAY], {2}),
+    "a chain": ([waiting(0, 1, group="pp"), waiting(1, 2), BUSY], {2}),
+    "one without an answer": ([waiting(0, 2), waiting(1, 2)], {2}),
+    "two are late": ([waiting(0, 1, 2), BUSY], {1, 2}),
+    "a circle": ([waiting(0, 1), waiting(1, 2), waiting(2, 0)], set()),
+    "nobody waits": ([BUSY], set()),
+}
+
+
+@pytest.mark.parametrize("name", HANGS)
+def test_who_is_awaited(name):
+    """Whom others wait for and who waits for nobody; marked in the table."""
+    found, expected = HANGS[name]
+    assert late(found) == expected
+    lines = table(found, 3)
+    assert {int(line.split()[0]) for line in lines[1:4] if "<-" in line} >= expected
+
+
+def test_the_members_of_a_message_that_came():
+    """Of all ranks' answers together: a member that is elsewhere did not come."""
+    lines = table([waiting(0, 1, 2), waiting(1, 2), BUSY], 3)
+    assert "all_reduce of group tp, call 7: came 0, 1; did not come 2" in lines
+
+
+@pytest.mark.parametrize("one", [waiting(1, 2), BUSY])
+def test_an_answer_travels_as_text(one):
+    """Everything but frames that have no room: the outermost are left out."""
+    assert Whereabouts.unpacked(one.packed()) == one
+    deep = Whereabouts(0, stack=tuple(f"{number} {'x' * 1000}" for number in range(30)))
+    kept = Whereabouts.unpacked(deep.packed()).stack
+    assert len(deep.packed()) < 14_001 and 5 < len(kept) < 30 and kept[-1].startswith("29")
+
+
+def test_a_rank_says_where_it_is():
+    """Place, message with its members, frames."""
+    lines = [*waiting(0, 2).lines(), *BUSY.lines()]
+    assert lines[0] == "rank 0 is in iteration 3: forward 2.0, decoder.layers.1"
+    assert "came 0, 1; did not come 2" in lines[1] and lines[-1].strip() == "y()"

@@ -1,0 +1,107 @@
+"""Hangs: whoever waits for too long has all ranks say where they stand, and the first puts it together."""
+
+import os
+import signal
+import time
+from contextlib import ExitStack
+from unittest.mock import patch
+
+import pytest
+
+from pynative.collectives import CollectiveError, connect
+from tests.support.distributed import run
+from tests.support.engine import TINY
+from tests.support.pretraining import listening, pretrain_tiny
+from tests.support.two_hosts import why_not
+
+TP2, PP2 = "--tensor-model-parallel-size 2", "--pipeline-model-parallel-size 2"
+
+
+def hang(backend, flags: str, owner: str, name: str, address: str) -> tuple[list[str], str]:
+    """Train with a rank 1 that never returns from the second call of a function: what rank 0 says, and raises."""
+    from pynative.startup import whereabouts
+
+    own = connect(address=address)
+    whereabouts.watch(own)
+    module, _, inside = owner.partition(":")
+    place = __import__(module, fromlist=["_"])
+    for part in filter(None, inside.split(".")):
+        place = getattr(place, part)
+    original, calls = None, []
+
+    from pynative.training.callbacks import Callback
+
+    def stay(*arguments, **named):
+        calls.append(name)
+        while own.rank == 1 and len(calls) >= 2:
+            time.sleep(0.05)
+            own._waiting.raise_failure()
+        return original(*arguments, **named)
+
+    class Plant(Callback):
+        def on_train_begin(self, state):
+            nonlocal original
+            own._engine.timeout = 1.5  # seconds
+            original = getattr(place, name)
+            stays.enter_context(patch.object(place, name, stay))
+
+    with listening() as said, ExitStack() as stays:
+        with pytest.raises(CollectiveError) as caught:
+            pretrain_tiny(own, f"{TINY} --global-batch-size 4 {flags}", callbacks=[Plant()])
+        own.fail(caught.value)
+        own.close()
+    return [line for text in said if text.startswith("Where the ranks") for line in text.splitlines()], str(
+        caught.value
+    )
+
+
+HANGS = (
+    (TP2, "pynative.kernels", "linear_forward", "forward 0.0, decoder.layers.0.self_attention.linear_proj.weight"),
+    (TP2, "pynative.kernels", "linear_weight_gradient", "backward 0.0, decoder.layers.1.mlp.linear_fc2.weight"),
+    (PP2, "pynative.tape.autograd:HandedOver", "backward", "backward 1.0"),
+    ("", "pynative.optimizer.flat_optimizer:FlatOptimizer", "step", "stay"),
+    ("", "tests.support.layouts:Rows", "__getitem__", "run > begin > _next"),
+    ("", "pynative.training.callbacks.log:LogCallback", "on_step_end", "stay"),
+)
+"""Layout, and where rank 1 stays -> words of its place; `stay` is the name under which a planted function runs."""
+
+
+@pytest.mark.parametrize("row", range(len(HANGS)))
+def test_a_rank_that_hangs_is_named_with_its_place(row):
+    """Layer, action of the schedule or part of the step, and the message that the other rank waits in."""
+    flags, owner, name, place = HANGS[row]
+    (said, error), _ = run(2, hang, flags, owner, name, f"hang-{row}")
+    (line,) = [line for line in said if line.startswith("1 <-")]
+    assert place in line and line.endswith("-"), said
+    assert any("did not come 1" in line and "came 0" in line for line in said) and "rank 1" in error
+
+
+def ask(backend) -> list[str]:
+    """Rank 1 gets SIGUSR2 after the first step, and goes on when there was time to answer."""
+    from pynative.startup import whereabouts
+    from pynative.training.callbacks import Callback
+
+    whereabouts.watch(backend)
+
+    class Signal(Callback):
+        def on_step_end(self, state):
+            if backend.rank == 1 and state.iteration == 1:
+                os.kill(os.getpid(), signal.SIGUSR2)
+                time.sleep(2)
+
+    with listening() as said:
+        state = pretrain_tiny(backend, f"{TINY} --global-batch-size 4", callbacks=[Signal()])
+        backend.roll_call.close()
+    assert state.iteration == 2
+    return [line for text in said if text.startswith("Where the ranks") for line in text.splitlines()]
+
+
+@pytest.mark.parametrize(
+    "apart", [False, pytest.param(True, marks=pytest.mark.skipif(bool(why_not()), reason="no hosts"))]
+)
+def test_a_signal_to_one_rank_shows_all_and_ends_nothing(apart):
+    """SIGUSR2; the table comes once, also if the first rank is on another host."""
+    said, _ = run(2, ask, between_hosts=apart)
+    assert sum(line.startswith("rank") for line in said) == 1
+    (line,) = [line for line in said if line.startswith("1 ")]
+    assert "on_step_end" in line and "others wait for rank 1" in said[-1]

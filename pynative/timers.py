@@ -26,16 +26,24 @@ class Timers:
     Args:
         level: parts of a higher level are not timed, unless they are recorded.
         barrier: called before a part of level 1 is timed.
+        idle: seconds that this rank has waited for others so far; given, each part's time without them is summed, too,
+            at every level.
     """
 
-    def __init__(self, level: int = 0, barrier: Callable[[], None] | None = None) -> None:
-        self.level, self.barrier = level, barrier
+    def __init__(
+        self,
+        level: int = 0,
+        barrier: Callable[[], None] | None = None,
+        idle: Callable[[], float] | None = None,
+    ) -> None:
+        self.level, self.barrier, self.idle = level, barrier, idle
         self.seconds: dict[str, float] = {}
+        self.busy: dict[str, float] = {}
         self.recorded: list[Timed] | None = None
 
     def __call__(self, name: str, level: int = 2, about: object = "") -> AbstractContextManager[object]:
         """Time what is done inside the block."""
-        if level > self.level and self.recorded is None:
+        if level > self.level and self.recorded is None and self.idle is None:
             return _NOTHING
         if self.barrier is not None and level == 1 <= self.level:
             self.barrier()
@@ -46,17 +54,26 @@ class Timers:
         taken, self.seconds = self.seconds, {}
         return taken
 
+    def take_busy(self) -> dict[str, float]:
+        """The sums without waiting, which begin anew."""
+        taken, self.busy = self.busy, {}
+        return taken
+
 
 class _Running:
     def __init__(self, timers: Timers, name: str, about: object, is_summed: bool) -> None:
         self._timers, self._name, self._about, self._is_summed = timers, name, about, is_summed
 
     def __enter__(self) -> None:
+        self._idle = self._timers.idle() if self._timers.idle is not None else 0.0
         self._start = time.perf_counter()
 
     def __exit__(self, *_: object) -> None:
         stop, timers = time.perf_counter(), self._timers
         if self._is_summed:
             timers.seconds[self._name] = timers.seconds.get(self._name, 0.0) + stop - self._start
+        if timers.idle is not None:
+            busy = stop - self._start - (timers.idle() - self._idle)
+            timers.busy[self._name] = timers.busy.get(self._name, 0.0) + busy
         if timers.recorded is not None:
             timers.recorded.append(Timed(self._name, self._start, stop, self._about))

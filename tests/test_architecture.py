@@ -79,7 +79,7 @@ FLOORS = {
     ),
     "parallel_core": (
         {"batch_sizes", "findings", "messages", "numerics", "strictness", "whereabouts"},
-        {"sharding", "system"},
+        {"faults", "sharding", "system"},
         {"buffers", "initial_values", "operations", "recompute", "sampling", "schedules", "sizes"},
         {"context", "partition"},
         {"config"},

@@ -2,6 +2,7 @@
 
 from parallel_core.config.base import Config, concern, option, section
 from parallel_core.config.checkpoint import CheckpointConfig
+from parallel_core.config.faults import FaultConfig
 from parallel_core.config.gradient import GradientConfig
 from parallel_core.config.log import LogConfig
 from parallel_core.config.optimizer import OffloadConfig
@@ -62,6 +63,8 @@ class TrainingConfig(Config):
     """Options of tensors that lie elsewhere than on the device."""
     log: LogConfig = concern(LogConfig)
     """Options of the log."""
+    faults: FaultConfig = concern(FaultConfig)
+    """Options of results that cannot be right, and of slow ranks."""
     profiler: ProfilerConfig = concern(ProfilerConfig)
     """The profile of a few iterations."""
 

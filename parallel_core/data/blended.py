@@ -116,6 +116,10 @@ class BlendedDataset:
         part = int(self.dataset_index[i])
         return {"dataset_id": np.array(part), **self.datasets[part][int(self.dataset_sample_index[i])]}
 
+    def documents_of(self, i: int) -> str:
+        """As the data set says that sample `i` is from."""
+        return self.datasets[int(self.dataset_index[i])].documents_of(int(self.dataset_sample_index[i]))
+
 
 Dataset = GPTDataset | BlendedDataset
 

@@ -53,6 +53,7 @@ class GPTDataset:
         self.num_samples = num_samples
         self.index_split = index_split
         self.config = config
+        self.path = dataset_path
         self._pad = -1 if config.tokenizer.pad is None else config.tokenizer.pad
         if num_samples and not dataset.sequence_lengths[indices].any():
             raise ValueError(
@@ -121,6 +122,14 @@ class GPTDataset:
             text[filled : filled + len(part)] = part
             filled += len(part)
         return text
+
+    def documents_of(self, i: int) -> str:
+        """The data and the sequences in them that sample `i` is made of, the first with its first token."""
+        k = int(self.shuffle_index[i])
+        (first, begin), (last, end) = self.sample_index[k].tolist(), self.sample_index[k + 1].tolist()
+        stop = last + (end + self.config.add_extra_token_to_sequence > 0)
+        sequences = ", ".join(str(int(number)) for number in self.document_index[first:stop])
+        return f"{self.path or 'the data'}, sequences {sequences} (from token {begin} of the first)"
 
     def _masks_and_positions(self, tokens: NDArray[np.int32]) -> Sample:
         config, sample = self.config, dict(self._plain_masks_and_positions)

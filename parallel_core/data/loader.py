@@ -46,6 +46,28 @@ class FirstSamples:
     def __getitem__(self, i: int) -> Batch:
         return self.dataset[i % self.samples_per_epoch]
 
+    def documents_of(self, i: int) -> str:
+        """As the data set says."""
+        return described(self.dataset, i % self.samples_per_epoch)
+
+
+class StepItem(dict[str, Array]):
+    """A step's batch that knows which samples its rows are."""
+
+    def __init__(self, batch: Batch, dataset: Samples, samples: Sequence[int]) -> None:
+        super().__init__(batch)
+        self.dataset, self.samples = dataset, samples
+
+    def described(self, row: int) -> str:
+        """A row by its sample's number and documents, as far as the data set tells them."""
+        return described(self.dataset, self.samples[row])
+
+
+def described(dataset: Samples, sample: int) -> str:
+    """A sample by its number and the documents in it, as far as the data set tells (its `documents_of(sample)`)."""
+    tells = getattr(dataset, "documents_of", None)
+    return f"sample {sample}{f': {tells(sample)}' if tells else ''}"
+
 
 class StepLoader:
     """Gives one training step at a time: `micro_batch_num` micro-batches of this rank, one after the other.
@@ -105,7 +127,7 @@ class StepLoader:
     def _read(self, rows: Sequence[int]) -> Batch:
         collate = getattr(self.dataset, "collate", stacked)
         batch = collate([self.dataset[i] for i in rows or (0,)])
-        return {name: array[: len(rows)] for name, array in batch.items()}
+        return StepItem({name: array[: len(rows)] for name, array in batch.items()}, self.dataset, rows)
 
 
 def build_step_loader(

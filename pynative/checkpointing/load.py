@@ -79,6 +79,29 @@ def load_checkpoint(directory: Path, state: RunState) -> None:
     log(f"Loaded {reader.directory}; training goes on after step {state.iteration}")
 
 
+def roll_back(directory: Path, state: RunState) -> Path | None:
+    """Take up the run's latest checkpoint in `directory` once more, all of it but the count of samples; which it was.
+
+    None, and nothing is changed, if there is none. Raises ValueError as `load_checkpoint` does. All ranks call this.
+    """
+    if not commit.has_checkpoint(directory):
+        return None
+    consumed, strictness = state.consumed_samples, STRICTNESS["raise_all"]
+    reader = open_checkpoint(directory)
+    optimizer, scheduler = state.step_cell.optimizer, state.step_cell.scheduler
+    problems = optimizer_problems(reader, optimizer, strictness)
+    verifies = state.config.training_config.checkpoint.crc_check
+    _check(reader, state.model, problems, strictness, exactly=True, wanted=_any, verifies=verifies)
+    _read_weights(reader, state.model, exactly=True, wanted=_any)
+    if optimizer is not None:
+        read_optimizer(reader, optimizer, strictness)
+    if scheduler is not None:
+        scheduler.load_state_dict(reader.manifest.scheduler, override=False)
+    _take_up(reader, state)
+    state.consumed_samples = consumed
+    return reader.directory
+
+
 def _take_up(reader: CheckpointReader, state: RunState) -> None:
     """Be the run that was saved, where it stood: iteration, samples, callbacks' states and random numbers."""
     state.run_id, state.resumed_from = reader.manifest.run_id or state.run_id, reader.directory

@@ -70,6 +70,9 @@ class SharedMemoryBackend(Backend):
         labels = ((label, missing) for label, missing in outstanding if isinstance(label, Label))
         return waits, tuple(label.standing(self.rank, missing) for label, missing in labels)
 
+    def seconds_waited(self) -> float:
+        return self._engine.idle
+
     @property
     def roll_call(self) -> RollCall:
         return self._roll_call

@@ -198,6 +198,9 @@ class HcclBackend(Backend):
         label = self._launcher.last
         return False, (label.standing(self.rank, ()),) if isinstance(label, Label) else ()
 
+    def seconds_waited(self) -> float:
+        return 0.0
+
     @property
     def roll_call(self) -> RollCall:
         return self._roll_call

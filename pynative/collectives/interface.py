@@ -70,6 +70,10 @@ class Backend(ABC):
     def standing(self) -> tuple[bool, tuple[Standing, ...]]:
         """Whether this rank waits in a collective, and what it has issued that is not complete, that first."""
 
+    @abstractmethod
+    def seconds_waited(self) -> float:
+        """So far, for other ranks, without anything to move; 0 where the backend does not know."""
+
     @property
     @abstractmethod
     def roll_call(self) -> RollCall:

@@ -50,6 +50,21 @@ class Transfer:
         return sent.then(partial(in_place.assign, self.result))
 
 
+MOST_NAMED = 5
+"""Parameters in a message."""
+
+
+class NonFiniteGradients(FloatingPointError):
+    """A rank's own gradients are not finite; `fault` says so, the message what can be done, too."""
+
+    def __init__(self, fault: str) -> None:
+        self.fault = fault
+        super().__init__(
+            f"{fault}. Lower --lr or --clip-grad, check the data, or train on with "
+            f"--no-check-for-nan-in-loss-and-grad, which skips such updates"
+        )
+
+
 class ParamAndGradBucket:
     """Parameters whose gradients are summed over the replicas together, under Megatron's names.
 
@@ -106,17 +121,16 @@ class ParamAndGradBucket:
         finite and that is an error. The flags stay on the device until here."""
         if not all(finite.asnumpy().item() for finite in self._finite):
             rank, iteration = parallel_state.get_global_rank(), get_step_position().iteration + 1
-            raise FloatingPointError(
-                f"rank {rank}: the gradient of {self._spoiled()} is not finite in iteration {iteration}. Lower --lr or "
-                f"--clip-grad, check the data, or train on with --no-check-for-nan-in-loss-and-grad, which skips such "
-                f"updates"
+            raise NonFiniteGradients(
+                f"rank {rank}: the gradient of {self._spoiled()} is not finite in iteration {iteration}"
             )
 
     def _spoiled(self) -> str:
         """The parameters whose gradients are not finite, as far as the sum tells."""
         gradients = {p.meta.spec.name: p.meta.main_grad for p in self.params}
         found = [name for name, gradient in gradients.items() if not math.isfinite(kernels.squared_norm(gradient))]
-        return ", ".join(found) or self.about
+        more = f" and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else ""
+        return ", ".join(found[:MOST_NAMED]) + more or self.about
 
     def start_grad_sync(self) -> None:
         """Start the sum of the gradients over the replicas; nothing if that was done before."""

@@ -10,9 +10,9 @@ therefore looked up in this module when they are called; `from pynative.kernels 
 implementation forever.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import mindspore
 
@@ -54,6 +54,17 @@ def on_host() -> Iterator[None]:
     """Within the block operators are the host's, for tensors of the host's memory, whichever are selected."""
     selected = {name: globals()[name] for name in CONTRACT}
     globals().update(selection.merged(selection.STACKS["host", "CPU"].tables(NOTHING_FUSED)))
+    try:
+        yield
+    finally:
+        globals().update(selected)
+
+
+@contextmanager
+def watched(watch: Callable[[str, Callable[..., Any]], Callable[..., Any]]) -> Iterator[None]:
+    """Within the block each operator is `watch(name, operator)`."""
+    selected = {name: globals()[name] for name in CONTRACT}
+    globals().update({name: watch(name, operator) for name, operator in selected.items()})
     try:
         yield
     finally:

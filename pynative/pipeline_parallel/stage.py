@@ -53,6 +53,12 @@ class ForwardStep(Protocol):
     ) -> None:
         """Start a step of so many micro-batches of a stage with these chunks, whose data keep the rules."""
 
+    def again(self) -> None:
+        """Start the same step once more, of the data that were drawn for it."""
+
+    def described(self, micro_batch: int, row: int) -> str:
+        """A row of one of this rank's micro-batches by its sample and documents; empty where nobody knows."""
+
     def __call__(self, model: nn.Cell, micro_batch: int, chunk: int) -> tuple[Tensor, LossOf]:
         """What the chunk's model gives, and how its loss is read off."""
 

@@ -71,6 +71,8 @@ class PipelineStep:
         self._figures = figures_of(config.model_config)
         self._config, self.micro_batches = config, config.dataset_config.micro_batch_num
         self._rules = BatchRules.of(config)
+        self.own_losses: tuple[float, ...] = ()
+        """Of this rank's micro-batches of the last step, if it has them."""
         self._plans = {(train, self.micro_batches): self._plan(train, self.micro_batches) for train in (True, False)}
         # Tensor- and context-parallel ranks have the same loss; one of each replica's reports it.
         self._reports = is_last and parallel_state.get_tensor_and_context_parallel_rank() == 0
@@ -94,10 +96,12 @@ class PipelineStep:
         data_iterator: Iterator[Any] | None,
         train: bool,
         micro_batches: int | None = None,
+        again: bool = False,
     ) -> GlobalLoss:
         """Every micro-batch of a step: gradients into the buffer when training, and the loss.
 
         micro_batches: of this rank; the configuration's, if the batch does not grow.
+        again: the last step once more, of the data that were drawn for it.
         """
         number = micro_batches or self.micro_batches
         if (train, number) not in self._plans:
@@ -105,7 +109,10 @@ class PipelineStep:
         plan = self._plans[train, number]
         self.averaging = self.stage.averaging = replace(self.averaging, micro_batches=number)
         with self._timers("batch-generator"):
-            forward_step.begin(data_iterator, self.stage.model, number, self._rules)
+            if again:
+                forward_step.again()
+            else:
+                forward_step.begin(data_iterator, self.stage.model, number, self._rules)
         self.stage.begin(forward_step, train, plan.defers_weight_gradients, plan.completing)
         figures = StepFigures(self._figures if train else (), self.averaging)
         with collected(figures if train else None):
@@ -116,6 +123,7 @@ class PipelineStep:
     def _global_loss(self, figures: StepFigures) -> GlobalLoss:
         """The only place where losses are read from the device."""
         read = [loss.read() for loss in self.stage.losses]
+        self.own_losses = tuple(loss for loss, _, _ in read)
         own = np.sum(read, axis=0) if self._reports and read else np.zeros(3)
         total, weight, tokens, *vector = sum_over_group(
             [*own.tolist(), *figures.vector()], parallel_state.get_world_group()

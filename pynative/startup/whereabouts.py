@@ -42,7 +42,7 @@ def whereabouts(backend: Backend) -> Whereabouts:
     position = get_step_position()
     waits, standing = backend.standing()
     innermost = sys._current_frames().get(threading.main_thread().ident or 0)
-    frames = list(_outwards(innermost))
+    frames = list(outwards(innermost))
     stack = traceback.format_stack(innermost)[-_FRAMES:] if innermost is not None else []
     return Whereabouts(
         backend.rank,
@@ -59,7 +59,8 @@ def whereabouts(backend: Backend) -> Whereabouts:
     )
 
 
-def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
+def outwards(frame: FrameType | None) -> Iterator[FrameType]:
+    """A frame, and those that called it."""
     while frame is not None:
         yield frame
         frame = frame.f_back

@@ -10,6 +10,7 @@ from mindspore import Tensor, nn
 
 from parallel_core.batch.micro_batches import LENGTHS, LOSS_MASK, BatchEntry, StepBatch, filled_up
 from parallel_core.batch.rules import BatchRules
+from parallel_core.data.loader import StepItem
 from parallel_core.numerics.averaging import MicroBatchWeight
 from pynative import parallel_state
 from pynative.collectives.numbers import sum_over_group
@@ -37,6 +38,8 @@ class BatchedForwardStep:
         self.get_batch_func = get_batch_func
         self.is_of_a_script = get_batch_func is not None
         self._unread: Iterator[Any] | None = None
+        self._item: Any = None
+        self._rows = 1
 
     def begin(
         self, data_iterator: Iterator[Any] | None, model: Sequence[nn.Cell], micro_batches: int, rules: BatchRules
@@ -54,12 +57,21 @@ class BatchedForwardStep:
             entries = filled_up(entries, rules.micro_batch_size * micro_batches)
         given = {name: value for name, value in batch.items() if name != LENGTHS}
         refuse([*wrong_names(model, given, unread_entries), *rules.mistakes(entries, micro_batches)])
-        self.batch = StepBatch(entries, micro_batches, context_shard())
+        self.batch, self._rows = StepBatch(entries, micro_batches, context_shard()), rules.micro_batch_size
+
+    def again(self) -> None:
+        """The batch is still there."""
+
+    def described(self, micro_batch: int, row: int) -> str:
+        """By the loader's item that the batch was."""
+        number = micro_batch * self._rows + row
+        item = self._item
+        return item.described(number) if isinstance(item, StepItem) and number < len(item.samples) else ""
 
     def _next(self, data_iterator: Iterator[Any] | None) -> dict[str, Any]:
         if data_iterator is self._unread or data_iterator is None:
             return {}
-        item = next(data_iterator)
+        self._item = item = next(data_iterator)
         return {k: entry for k, entry in item.items() if k != "dataset_id"} if isinstance(item, dict) else item
 
     def __call__(self, model: nn.Cell, micro_batch: int, chunk: int) -> tuple[Tensor, LossOf]:
@@ -84,6 +96,7 @@ class MegatronForwardStep:
     def __init__(self, forward_step_func: Callable[..., Any], micro_batches: int) -> None:
         self.forward_step_func, self.draws = forward_step_func, micro_batches
         self._calls = CheckedCalls()
+        self._drawn: list[list[Any]] = []
 
     def begin(
         self,
@@ -94,13 +107,37 @@ class MegatronForwardStep:
     ) -> None:
         """A micro-batch is drawn whenever one runs: from a chunk's own iterator, as Megatron's list has them, or from
         a copy of the only one, so that every chunk sees the same micro-batches."""
-        self._rules = rules
+        self._rules, self._drawn = rules, []
         if isinstance(data_iterator, list):
-            self.data_iterators = [items and map(self._as_tensors, items) for items in data_iterator]
+            self.data_iterators = [None if items is None else self._kept(items) for items in data_iterator]
         elif data_iterator is None:
             self.data_iterators = [None] * len(model)
         else:
-            self.data_iterators = list(tee(map(self._as_tensors, data_iterator), len(model)))
+            self.data_iterators = list(tee(self._kept(data_iterator), len(model)))
+            self._drawn *= len(model)
+
+    def _kept(self, items: Iterator[Any]) -> Iterator[Any]:
+        """The items, which are kept for `again`."""
+        drawn: list[Any] = []
+        self._drawn.append(drawn)
+
+        def draw() -> Iterator[Any]:
+            for item in items:
+                drawn.append(item)
+                yield self._as_tensors(item)
+
+        return draw()
+
+    def again(self) -> None:
+        """Every chunk draws what it has drawn."""
+        if self._drawn:
+            self.data_iterators = [map(self._as_tensors, list(drawn)) for drawn in self._drawn]
+
+    def described(self, micro_batch: int, row: int) -> str:
+        """By the loader's item that the micro-batch was."""
+        drawn = self._drawn[0] if self._drawn else []
+        item = drawn[micro_batch] if micro_batch < len(drawn) else None
+        return item.described(row) if isinstance(item, StepItem) and row < len(item.samples) else ""
 
     def __call__(self, model: nn.Cell, micro_batch: int, chunk: int) -> tuple[Tensor, LossOf]:
         """Run the user's function on a chunk's next micro-batch."""

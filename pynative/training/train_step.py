@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from mindspore import nn
@@ -12,6 +13,7 @@ from parallel_core.numerics.dtypes import Array
 from parallel_core.numerics.loss_scale import LossScaler
 from parallel_core.numerics.lr_schedule import OptimizerParamScheduler
 from pynative import parallel_state
+from pynative.distributed.bucket import NonFiniteGradients
 from pynative.moe.expert_bias import ExpertBiases
 from pynative.moe.hot_experts import HotExpertLayers
 from pynative.optimizer.flat_optimizer import FlatOptimizer
@@ -22,6 +24,7 @@ from pynative.step_part import StepPart, around
 from pynative.step_position import StepPosition, set_step_position
 from pynative.timers import RECORDED, Timers
 from pynative.training.forward_step import BatchedForwardStep
+from pynative.training.rerun import Attempt, Rerun
 from pynative.training.utils import set_training
 
 
@@ -53,6 +56,10 @@ class StepResult:
     """Used by this update for embedding and output layer."""
     figures: Mapping[str, Array] = field(default_factory=dict)
     """What the cells reported, by the names of `parallel_core.step_figures`."""
+    spike: str = ""
+    """Why loss or norm is a spike; empty: neither is."""
+    explanation: str = ""
+    """Where a result that is no number came up, if the step was computed again (`--rerun-mode`)."""
 
 
 def config_of(training_config: TrainingConfig, model_config: ModelConfig) -> AllConfig:
@@ -90,14 +97,17 @@ class TrainOneStepCell:
         self.loss_scaler = optimizer.grad_scaler = loss_scaler or optimizer.grad_scaler
         log = training_config.log
         barrier = parallel_state.get_world_group().barrier if log.barrier_with_L1_time else None
-        self.timers = Timers(log.timing_log_level, barrier)
+        idle = parallel_state.get_backend().seconds_waited if training_config.faults.log_straggler else None
+        self.timers = Timers(log.timing_log_level, barrier, idle)
         self.expert_biases = ExpertBiases(self.model)
         self.hot_experts = HotExpertLayers(self.model, model_config.moe_config)
         self.parts: tuple[StepPart, ...] = (self.expert_biases, self.hot_experts)
         self.pipeline = PipelineStep(self.model, self.config, self.loss_scaler, self.timers)
-        if training_config.check_for_nan_in_grad and self.loss_scaler is None:
+        checks_finite = training_config.check_for_nan_in_grad and self.loss_scaler is None
+        if checks_finite:
             for bucket in self.buffers.buckets:
                 bucket.is_checked = True
+        self.rerun = Rerun(training_config.faults, checks_finite)
         self.gradient_norm = GradientNorm(self.buffers, checks_all=self.loss_scaler is not None)
         self.skipped_steps = 0
 
@@ -123,17 +133,10 @@ class TrainOneStepCell:
         """
         data, replicas = self.config.dataset_config, self.config.parallel_config.data_parallel_size
         samples = data.batch_size * replicas * (micro_batches or data.micro_batch_num)
-        with self.timers("zero-grad-buffer", RECORDED):
-            set_training(self.model, True)
-            self.buffers.empty_gradients(self.pipeline.averaging.factor_before_sum)
-        with self.timers("forward-backward", 1), around(self.parts, train=True):
-            loss = self.pipeline.run(self.forward_step, data_iterator, train=True, micro_batches=micro_batches)
-        averaging = self.pipeline.averaging
-        with self.timers("all-grads-sync", 1):
-            self.buffers.reduce_gradients()
-        loss_scale, scale = averaging.loss_scale, averaging.gradient_scale(loss.tokens)
-        with self.timers("optimizer-clip-main-grad", 1):
-            norm = self.gradient_norm(scale)
+        first = self._attempt(data_iterator, micro_batches)
+        judged = self.rerun.judge(first, partial(self._attempt, None, micro_batches, again=True), self)
+        loss, scale, norm = judged.attempt.loss, judged.attempt.gradient_scale, judged.attempt.norm
+        loss_scale = self.pipeline.averaging.loss_scale
         with self.timers("before-update", RECORDED):
             if before_update:
                 before_update(scale)
@@ -141,18 +144,45 @@ class TrainOneStepCell:
         is_finite = math.isfinite(norm) and (self.loss_scaler is not None or math.isfinite(loss.mean))
         if self.loss_scaler is not None:
             self.loss_scaler.update(overflow=not is_finite)
-        if is_finite:
+        is_updated = is_finite and not self.rerun.skips(judged)
+        if is_updated:
             clipped = scale * clip_coefficient(norm, self.config.optimizer_config.clip_grad)
             with self.timers("optimizer", 1):
                 self.optimizer.step(rates.learning_rate, rates.weight_decay, clipped, rates.decoupled_lr)
             self.scheduler.step(samples)
             for part in self.parts:
                 part.after_update(loss.figures)
-        self.skipped_steps += not is_finite
+        self.skipped_steps += not is_updated
         return StepResult(
-            loss.mean, loss.tokens, norm, *rates[:2], is_finite, not is_finite, loss_scale, scale, samples,
-            rates.decoupled_lr, loss.figures,
+            loss.mean, loss.tokens, norm, *rates[:2], is_finite, not is_updated, loss_scale, scale, samples,
+            rates.decoupled_lr, loss.figures, judged.spike, judged.explanation,
         )  # fmt: skip
+
+    def _attempt(
+        self, data_iterator: Iterator[Any] | None, micro_batches: int | None, *, again: bool = False
+    ) -> Attempt:
+        """The forwards and backwards of a step, up to the norm; again: of the data that it has drawn already."""
+        with self.timers("zero-grad-buffer", RECORDED):
+            set_training(self.model, True)
+            self.buffers.empty_gradients(self.pipeline.averaging.factor_before_sum)
+        with self.timers("forward-backward", 1), around(self.parts, train=True):
+            loss = self.pipeline.run(self.forward_step, data_iterator, True, micro_batches, again)
+        with self.timers("all-grads-sync", 1):
+            fault = self._reduce_gradients()
+        scale = self.pipeline.averaging.gradient_scale(loss.tokens)
+        with self.timers("optimizer-clip-main-grad", 1):
+            return Attempt(loss, scale, self.gradient_norm(scale), self.pipeline.own_losses, fault)
+
+    def _reduce_gradients(self) -> str:
+        """Sum them; a sentence about those of this rank that are not finite, where the step is computed again then."""
+        try:
+            self.buffers.reduce_gradients()
+        except NonFiniteGradients as error:
+            if not self.rerun.is_on:
+                raise
+            self.buffers.reduce_over_others()
+            return error.fault
+        return ""
 
     def evaluate(self, data_iterator: Iterator[Any] | None, batches: int) -> float:
         """Mean loss over `batches` global batches, without dropout and without gradients."""

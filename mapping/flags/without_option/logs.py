@@ -22,11 +22,12 @@ FLAGS = group(
         """,
     ),
     ignored(
-        "this figure is not measured; the log has memory, TFLOP/s and MFU, and --trace shows slow ranks",
-        """
-        --log-device-memory-used --log-max-attention-logit --log-energy --log-straggler
-        --straggler-ctrlr-port=int:65535 --straggler-minmax-count=int:1 --disable-straggler-on-startup --op-cal-tflops
-        """,
+        "this figure is not measured; the log has memory, TFLOP/s and MFU, and --log-straggler names slow ranks",
+        "--log-device-memory-used --log-max-attention-logit --log-energy --op-cal-tflops",
+    ),
+    ignored(
+        "--log-straggler compares the ranks at each log line, without a server of its own, from the start on",
+        "--straggler-ctrlr-port=int:65535 --disable-straggler-on-startup",
     ),
     ignored("--wandb-project alone switches W&B on", "--use-wandb"),
     ignored("MindSpore's profiler writes its own files", "--profile-export-type=str{text,db}:text"),

@@ -7,10 +7,10 @@ FLAGS = group(
     refused(
         "this debugging dump is not there; leave it out",
         """
-        --config-logger-dir=str: --iterations-to-skip=int+:[] --check-for-large-grads
+        --config-logger-dir=str: --iterations-to-skip=int+:[]
         --result-rejected-tracker-filename=str --dump-param-to-param-group-map=str --save-params-interval=int
         --save-activations-interval=int --save-wgrads-interval=int --save-dgrads-interval=int
-        --run-workload-inspector-server --check-for-spiky-loss --npu-datadump --transformer-timers
+        --run-workload-inspector-server --npu-datadump --transformer-timers
         """,
     ),
     refused(

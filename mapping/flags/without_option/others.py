@@ -36,10 +36,6 @@ FLAGS = group(
     ),
     ignored("the framework is MindSpore", "--ai-framework=str{pytorch,mindspore}:pytorch"),
     ignored(
-        "a step is not run twice to find faulty hardware",
-        "--rerun-mode=str{disabled,validate_results,report_stats}:validate_results",
-    ),
-    ignored(
         "there is one Adam",
         value(
             "--optimizer-selection=str{fused_adamw,fused_torch_adamw,fused_ema_adamw}:fused_adamw",

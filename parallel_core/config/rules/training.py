@@ -4,10 +4,20 @@ from collections.abc import Iterator
 
 from parallel_core.batch_sizes import BatchSizes
 from parallel_core.config.checkpoint import starts_a_name
+from parallel_core.config.faults import ROLL_BACK
 from parallel_core.config.notations import parse_blend, split_shares
 from parallel_core.config.sections import Sections
 from parallel_core.findings import ConfigError, Finding
 from parallel_core.sizes import instances_share_the_replicas
+
+
+def rolling_back_needs_checkpoints(config: Sections) -> Iterator[Finding]:
+    training = config.training_config
+    saves = training.checkpoint.output_dir and training.checkpoint.save_interval
+    if training.faults.loss_spike_action == ROLL_BACK and not saves:
+        yield training.faults.breaks(
+            "loss_spike_action", "needs checkpoints to go back to", "add --save and --save-interval"
+        )
 
 
 def batches_divide(config: Sections) -> Iterator[Finding]:

@@ -18,6 +18,8 @@ from pynative.training.callbacks.memory import MemoryCallback
 from pynative.training.callbacks.metrics import MetricsCallback
 from pynative.training.callbacks.profile import profile_callbacks
 from pynative.training.callbacks.progress import ProgressCallback
+from pynative.training.callbacks.rollback import RollbackCallback
+from pynative.training.callbacks.straggler import StragglerCallback
 from pynative.training.callbacks.timings import TimingsCallback
 from pynative.training.callbacks.weight_hash import WeightHashCallback
 from pynative.training.callbacks.writers import WritersCallback, writers_callbacks
@@ -36,8 +38,10 @@ __all__ = [
     "MetricsCallback",
     "MoEDropRateCallback",
     "ProgressCallback",
+    "RollbackCallback",
     "SignalCallback",
     "SkippedStepsCallback",
+    "StragglerCallback",
     "SummaryMonitor",
     "TimingsCallback",
     "TrainingState",

@@ -15,7 +15,7 @@ class FiniteCallback(Callback):
             raise FloatingPointError(
                 f"iteration {state.iteration}: loss {result.loss}, gradient norm {result.gradient_norm}: not finite. "
                 f"Lower --lr or --clip-grad, check the data, or train on with --no-check-for-nan-in-loss-and-grad, "
-                f"which skips such updates"
+                f"which skips such updates" + (f"\n{result.explanation}" if result.explanation else "")
             )
 
 

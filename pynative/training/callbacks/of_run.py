@@ -5,6 +5,7 @@ from pathlib import Path
 
 from parallel_core.checkpoint.commit import METRICS
 from parallel_core.config import AllConfig
+from parallel_core.config.faults import ROLL_BACK
 from pynative import parallel_state
 from pynative.training.callbacks import (
     BesideCallback,
@@ -18,8 +19,10 @@ from pynative.training.callbacks import (
     MemoryCallback,
     MetricsCallback,
     ProgressCallback,
+    RollbackCallback,
     SignalCallback,
     SkippedStepsCallback,
+    StragglerCallback,
     TimingsCallback,
     WeightHashCallback,
     expert_callbacks,
@@ -42,6 +45,8 @@ def callbacks_of_run(config: AllConfig, data: RunData, more: Sequence[Callback])
     if parallel_state.get_global_rank() == 0:
         callbacks.append(MetricsCallback(output / METRICS))
     callbacks += writers_callbacks(training.log, output)
+    if training.faults.log_straggler:
+        callbacks.append(StragglerCallback(training.log_interval, training.faults.straggler_minmax_count))
     if training.log.log_memory_interval:
         callbacks.append(MemoryCallback(training.log.log_memory_interval))
     if training.check_for_nan_in_grad:
@@ -58,6 +63,8 @@ def callbacks_of_run(config: AllConfig, data: RunData, more: Sequence[Callback])
         callbacks.append(CheckpointCallback(directory, checkpoint.save_interval, checkpoint.async_save, may_fail))
         if training.log.log_progress and parallel_state.get_global_rank() == 0:
             callbacks.append(ProgressCallback(directory, checkpoint.async_save))
+    if training.faults.loss_spike_action == ROLL_BACK and checkpoint.output_dir:
+        callbacks.append(RollbackCallback(Path(checkpoint.output_dir)))
     callbacks += profile_callbacks(config, output)
     if training.exit_interval or training.exit_duration_in_mins:
         callbacks.append(ExitCallback(training.exit_interval, training.exit_duration_in_mins))

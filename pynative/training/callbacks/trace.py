@@ -21,6 +21,7 @@ from parallel_core.trace import (
 )
 from pynative import parallel_state
 from pynative.collectives import Group
+from pynative.collectives.texts import gathered_texts
 from pynative.startup.log import log, warn
 from pynative.training.callbacks.base import Callback, TrainingState
 
@@ -111,10 +112,8 @@ def _gathered(row: Array, world: Group) -> Array:
 
 def _of_all_ranks(spans: list[Span], world: Group) -> list[Span]:
     """Those of every rank, on every rank."""
-    text = json.dumps([(*span[:1], span.kind.value, *span[2:]) for span in spans]).encode()
-    longest = int(_gathered(np.array([len(text)], np.int64), world).max())
-    words = np.frombuffer(text.ljust(-(-longest // 4) * 4), np.int32)
-    texts = [row.tobytes() for row in _gathered(words, world)]
+    text = json.dumps([(*span[:1], span.kind.value, *span[2:]) for span in spans])
+    texts = gathered_texts(text, world)
     return [Span(row[0], Kind(row[1]), *row[2:]) for text in texts for row in json.loads(text)]
 
 

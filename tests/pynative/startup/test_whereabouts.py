@@ -104,4 +104,4 @@ def test_a_signal_to_one_rank_shows_all_and_ends_nothing(apart):
     said, _ = run(2, ask, between_hosts=apart)
     assert sum(line.startswith("rank") for line in said) == 1
     (line,) = [line for line in said if line.startswith("1 ")]
-    assert "on_step_end" in line and "others wait for rank 1" in said[-1]
+    assert "on_step_end" in line and any(line.startswith("0 ") for line in said)

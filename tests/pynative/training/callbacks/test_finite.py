@@ -10,7 +10,7 @@ from tests.support.distributed import run
 from tests.support.engine import TINY
 from tests.support.pretraining import pretrain_tiny
 
-FLAGS = f"{TINY} --global-batch-size 8"
+FLAGS = f"{TINY} --global-batch-size 8 --rerun-mode disabled"
 NAME = "decoder.layers.1.mlp.linear_fc2.weight"
 
 

@@ -1,0 +1,44 @@
+"""What is done about results that cannot be right, and about ranks that are slow."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from parallel_core.config.base import Config, option
+from parallel_core.findings import Finding
+
+REPORT, SKIP, ROLL_BACK = "report", "skip", "rollback"
+
+
+@dataclass(kw_only=True)
+class FaultConfig(Config):
+    """Results that cannot be right, and ranks that are slow."""
+
+    rerun_mode: str = option(
+        "--rerun-mode", "validate_results", choices=("disabled", "validate_results", "report_stats")
+    )
+    """validate_results: a step whose loss or gradient is no number, or is a spike, is computed again, which tells
+    hardware that failed once from what repeats, and names layer, operator, rank, micro-batch and documents.
+    report_stats: every step is computed twice, and compared. disabled: neither."""
+    check_for_spiky_loss: bool = option("--check-for-spiky-loss", False)
+    """A loss ten times as high as any of the first 100 steps is a spike, as in Megatron."""
+    check_for_large_grads: bool = option("--check-for-large-grads", False)
+    """A gradient norm ten times as high as any of the first 100 steps is a spike."""
+    loss_spike_deviations: float | None = option("--loss-spike-deviations", None, above=0)
+    """A loss so many standard deviations above the mean of the last 100 steps, 20 at least, is a spike."""
+    loss_spike_action: str = option("--loss-spike-action", REPORT, choices=(REPORT, SKIP, ROLL_BACK))
+    """report: a warning. skip: the spike's update is not made. rollback: besides, weights, optimizer and iteration go
+    back to the last checkpoint of this run, and data go on behind the spike."""
+    log_straggler: bool = option("--log-straggler", False)
+    """At each log line compare how long every rank computed in the parts of a step, and name those that are slow."""
+    straggler_minmax_count: int = option("--straggler-minmax-count", 1, at_least=1)
+    """How many of the fastest and the slowest ranks --log-straggler names."""
+
+    @property
+    def finds_spikes(self) -> bool:
+        """Whether spikes are looked for."""
+        return self.check_for_spiky_loss or self.check_for_large_grads or self.loss_spike_deviations is not None
+
+    def rules(self) -> Iterator[Finding]:
+        if self.loss_spike_action != REPORT and not self.finds_spikes:
+            fix = "add --loss-spike-deviations 6, or --check-for-spiky-loss"
+            yield self.breaks("loss_spike_action", "needs a rule that says which loss is a spike", fix)

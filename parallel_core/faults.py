@@ -1,0 +1,190 @@
+"""Results that cannot be right, as values: what a rank found when a step was computed again, and what it means; spikes
+of the loss; ranks that are slow."""
+
+import json
+import math
+from collections import deque
+from collections.abc import Collection, Sequence
+from dataclasses import asdict, dataclass
+from typing import NamedTuple
+
+from parallel_core.numerics.dtypes import Array
+
+FACTOR, SAMPLES = 10.0, 100
+"""Megatron's: ten times as high as any of the first hundred."""
+RECENT, FEWEST = 100, 20
+"""Steps of which mean and deviation are taken, and fewest of them."""
+TRANSIENT, REPEATABLE = "transient", "repeatable"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a value that is no number came up: an operator whose inputs were all finite, or that was given one."""
+
+    operator: str
+    direction: str
+    """forward or backward."""
+    layer: str
+    micro_batch: int
+    """Of the global batch."""
+    chunk: int = 0
+    rows: tuple[int, ...] = ()
+    """Of the micro-batch, where its tensors tell."""
+    samples: tuple[str, ...] = ()
+    """Those rows' samples and documents."""
+
+    def __str__(self) -> str:
+        rows = f", row {', '.join(map(str, self.rows))}" if self.rows else ""
+        samples = f" ({'; '.join(self.samples)})" if self.samples else ""
+        layer = f" of {self.layer}" if self.layer else ""
+        return f"{self.direction} of {self.operator}{layer}, micro-batch {self.micro_batch}{rows}{samples}"
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What one rank saw."""
+
+    rank: int
+    origin: Place | None = None
+    """The first operator that made it of finite inputs."""
+    carried: Place | None = None
+    """The first operator that was given it."""
+    weights: tuple[str, ...] = ()
+    """Parameters that held it before the step."""
+    gradients: str = ""
+    """The parameters whose own gradient had it, as a sentence."""
+    differs: bool = False
+    """Whether the second computation gave this rank other losses or gradients than the first."""
+
+    def packed(self) -> str:
+        """As text."""
+        return json.dumps(asdict(self))
+
+    @staticmethod
+    def unpacked(text: str) -> "Findings":
+        """That which `packed` gave."""
+        values = json.loads(text)
+        for name in ("origin", "carried"):
+            if values[name] is not None:
+                place = values[name]
+                values[name] = Place(**place | {"rows": tuple(place["rows"]), "samples": tuple(place["samples"])})
+        return Findings(**values | {"weights": tuple(values["weights"])})
+
+
+class Figures(NamedTuple):
+    """The result of a step's forwards and backwards, the same on every rank."""
+
+    loss: float
+    gradient_norm: float
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether both are numbers."""
+        return math.isfinite(self.loss) and math.isfinite(self.gradient_norm)
+
+    def same(self, other: "Figures") -> bool:
+        """Whether both are equal, NaN to NaN."""
+        return all(a == b or (a != a and b != b) for a, b in zip(self, other, strict=True))
+
+    def __str__(self) -> str:
+        return f"loss {self.loss}, gradient norm {self.gradient_norm}"
+
+
+def verdict(first: Figures, second: Figures) -> str:
+    """transient: the same computation gave something else, which software that repeats its bits does not do."""
+    return REPEATABLE if first.same(second) else TRANSIENT
+
+
+def explained(iteration: int, what: str, first: Figures, second: Figures, found: Sequence[Findings]) -> list[str]:
+    """The lines that a run says of a step that was computed twice. what: why it was."""
+    if verdict(first, second) == TRANSIENT:
+        ranks = [one.rank for one in found if one.differs]
+        where = f"on rank {', '.join(map(str, ranks))}" if ranks else "on a rank that the figures do not tell"
+        return [
+            f"iteration {iteration}: {what} ({first}) is transient: computed again, the step gives {second}. Hardware "
+            f"{where} is to be suspected; the run goes on with the second result"
+        ]
+    return [
+        f"iteration {iteration}: {what} ({first}) is repeatable: computed again, the step gives the same",
+        *_places(found),
+    ]
+
+
+def _places(found: Sequence[Findings]) -> list[str]:
+    """Weights before operators, operators that made it before those that were given it."""
+    weights = [
+        f"  rank {one.rank}: no number in the weights {', '.join(one.weights[:5])}" for one in found if one.weights
+    ]
+    origins = [f"  rank {one.rank}: first in the {one.origin}" for one in found if one.origin]
+    carried = [f"  rank {one.rank}: first came into the {one.carried}" for one in found if one.carried]
+    lines = weights or origins or carried
+    return [*lines, *(f"  {one.gradients}" for one in found if one.gradients)]
+
+
+class Spikes:
+    """Which losses and gradient norms are spikes, of those of the steps before.
+
+    Args:
+        deviations: of a loss, from the mean of the last steps; none: not looked at.
+        loss, norm: whether Megatron's rule is kept for them.
+    """
+
+    def __init__(self, deviations: float | None, loss: bool, norm: bool) -> None:
+        self.deviations = deviations
+        self._checks = {"loss": loss, "gradient norm": norm}
+        self._highest = {"loss": (0, 0.0), "gradient norm": (0, 0.0)}
+        self._recent: deque[float] = deque(maxlen=RECENT)
+
+    def judge(self, figures: Figures) -> str:
+        """Why the figures are a spike, empty if they are none; those that are not are kept."""
+        if not figures.is_finite:
+            return ""
+        said = self._by_deviation(figures.loss) or self._by_factor(figures)
+        if not said:
+            self._recent.append(figures.loss)
+            for (name, (count, highest)), value in zip(self._highest.items(), figures, strict=True):
+                if count < SAMPLES:
+                    self._highest[name] = count + 1, max(highest, value)
+        return said
+
+    def _by_deviation(self, loss: float) -> str:
+        if self.deviations is None or len(self._recent) < FEWEST:
+            return ""
+        mean = sum(self._recent) / len(self._recent)
+        deviation = math.sqrt(sum((one - mean) ** 2 for one in self._recent) / len(self._recent))
+        above = (loss - mean) / deviation if deviation else math.inf if loss > mean else 0.0
+        return (
+            f"a loss spike: {above:.1f} standard deviations above the last steps' mean"
+            if above > self.deviations
+            else ""
+        )
+
+    def _by_factor(self, figures: Figures) -> str:
+        for (name, (count, highest)), value in zip(self._highest.items(), figures, strict=True):
+            if self._checks[name] and count >= SAMPLES and value >= FACTOR * highest:
+                return f"a spike: a {name} {value / highest:.1f} times as high as any of the first {SAMPLES} steps"
+        return ""
+
+
+SLOW = 1.2
+"""Times the median of ranks that do the same: a rank of which a part takes so long is slow."""
+SMALLEST_SHARE = 0.02
+"""Of a step; smaller differences are not told."""
+
+
+def stragglers(names: Sequence[str], seconds: Array, alike: Collection[Collection[int]], step: float) -> list[str]:
+    """Sentences that name slow ranks and parts. seconds: [ranks, names], without waiting; alike: ranks that do the same
+    work; step: seconds of a step. With fewer than three alike a rank is compared with the fastest."""
+    found = []
+    for ranks in map(list, alike):
+        for column, name in enumerate(names):
+            own = sorted(float(seconds[rank, column]) for rank in ranks)
+            usual = own[len(own) // 2] if len(own) > 2 else own[0]
+            for rank in ranks:
+                more = float(seconds[rank, column]) - usual
+                if len(ranks) > 1 and more > (SLOW - 1) * usual and more > SMALLEST_SHARE * step:
+                    found.append(
+                        f"rank {rank} is slow in {name}: {seconds[rank, column] * 1e3:.1f} ms a step, where ranks with "
+                        f"the same work take {usual * 1e3:.1f} ms"
+                    )
+    return found

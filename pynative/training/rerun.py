@@ -1,0 +1,138 @@
+"""--rerun-mode: a step whose result cannot be right is computed again, on the same data, and its place is found."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from mindspore import nn
+
+from parallel_core.config.faults import REPORT, FaultConfig
+from parallel_core.faults import TRANSIENT, Figures, Findings, Place, Spikes, explained, verdict
+from pynative import parallel_state
+from pynative.collectives.texts import gathered_texts
+from pynative.pipeline_parallel.stage import ForwardStep
+from pynative.pipeline_parallel.step import GlobalLoss
+from pynative.startup.log import log, warn
+from pynative.step_position import get_step_position
+from pynative.training.non_finite import NonFiniteWatch, non_finite_weights
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """A step's forwards and backwards: loss and norm are the same on every rank, the rest is this rank's."""
+
+    loss: GlobalLoss
+    gradient_scale: float
+    norm: float
+    own_losses: tuple[float, ...] = ()
+    own_fault: str = ""
+    """The sentence about gradients of this rank that are not finite."""
+
+    @property
+    def figures(self) -> Figures:
+        """By which results are judged."""
+        return Figures(self.loss.mean, self.norm)
+
+
+class _Cell(Protocol):
+    """The step cell, as far as it is asked."""
+
+    model: nn.CellList
+    forward_step: ForwardStep
+
+
+@dataclass(frozen=True)
+class Judged:
+    """The attempt that counts, and what was found."""
+
+    attempt: Attempt
+    spike: str = ""
+    """Why the result is a spike that repeats; empty: it is none."""
+    explanation: str = ""
+    """Of a result that is no number, and repeats."""
+
+
+class Rerun:
+    """Judges each step's result, and computes it again where it must."""
+
+    def __init__(self, config: FaultConfig, checks_finite: bool) -> None:
+        self.config, self.checks_finite = config, checks_finite
+        self._spikes = (
+            Spikes(config.loss_spike_deviations, config.check_for_spiky_loss, config.check_for_large_grads)
+            if config.finds_spikes
+            else None
+        )
+        self._twice = self._different = 0
+
+    @property
+    def is_on(self) -> bool:
+        """Whether a step may be computed again."""
+        return self.config.rerun_mode != "disabled"
+
+    def judge(self, first: Attempt, again: Callable[[], Attempt], cell: _Cell) -> Judged:
+        """The result, computed again if it cannot be right. All ranks call this, and decide the same."""
+        spike = self._spikes.judge(first.figures) if self._spikes else ""
+        is_wrong = self.checks_finite and not first.figures.is_finite
+        if self.config.rerun_mode == "report_stats":
+            self._compare(first, again())
+        elif (is_wrong or spike) and self.is_on:
+            return self._examined(first, again, cell, spike)
+        if spike and parallel_state.get_global_rank() == 0:
+            warn(f"iteration {get_step_position().iteration + 1}: {spike} ({first.figures})")
+        return Judged(first, spike)
+
+    def _compare(self, first: Attempt, second: Attempt) -> None:
+        self._twice += 1
+        self._different += verdict(first.figures, second.figures) == TRANSIENT
+        count = self._twice
+        if parallel_state.get_global_rank() == 0 and (count & (count - 1) == 0 or count % 100 == 0):
+            log(f"--rerun-mode report_stats: {count} steps computed twice, {self._different} of them with other bits")
+
+    def _examined(self, first: Attempt, again: Callable[[], Attempt], cell: _Cell, spike: str) -> Judged:
+        watch, weights = NonFiniteWatch(), non_finite_weights(cell.model)
+        with watch.watching():
+            second = again()
+        differs = first.own_fault != second.own_fault or not _equal(first.own_losses, second.own_losses)
+        rank = parallel_state.get_global_rank()
+        own = Findings(rank, watch.origin, watch.carried, weights, second.own_fault, differs)
+        found = [Findings.unpacked(text) for text in gathered_texts(own.packed(), parallel_state.get_world_group())]
+        found = _with_samples(found, cell.forward_step)
+        what = spike or "a result that is no number"
+        lines = explained(get_step_position().iteration + 1, what, first.figures, second.figures, found)
+        if verdict(first.figures, second.figures) == TRANSIENT:
+            if rank == 0:
+                warn("\n".join(lines))
+            return Judged(second, self._spikes.judge(second.figures) if self._spikes else "")
+        if rank == 0 and (spike or not self.checks_finite):
+            warn("\n".join(lines))
+        return Judged(first, spike, "" if spike else "\n".join(lines))
+
+    def skips(self, judged: Judged) -> bool:
+        """Whether the update of a spike is not made."""
+        return bool(judged.spike) and self.config.loss_spike_action != REPORT
+
+
+def _equal(first: tuple[float, ...], second: tuple[float, ...]) -> bool:
+    """Whether all are, NaN to NaN."""
+    pairs = zip(first, second, strict=False)
+    return len(first) == len(second) and all(a == b or (math.isnan(a) and math.isnan(b)) for a, b in pairs)
+
+
+def _with_samples(found: list[Findings], forward_step: ForwardStep) -> list[Findings]:
+    """The rows' samples, which ranks with data know."""
+    replicas, own = parallel_state.get_data_parallel_world_size(), parallel_state.get_data_parallel_rank()
+    places = [place for one in found for place in (one.origin, one.carried) if place is not None]
+    known = []
+    for place in places:
+        micro_batch, replica = divmod(place.micro_batch, replicas)
+        said = [forward_step.described(micro_batch, row) for row in place.rows or (0,)] if replica == own else []
+        known.append("\x1f".join(filter(None, said)))
+    of_ranks = [text.split("\x1e") for text in gathered_texts("\x1e".join(known), parallel_state.get_world_group())]
+    samples = [next((texts[i] for texts in of_ranks if texts[i]), "") for i in range(len(places))]
+    named = {id(place): tuple(filter(None, text.split("\x1f"))) for place, text in zip(places, samples, strict=True)}
+
+    def filled(place: Place | None) -> Place | None:
+        return None if place is None else replace(place, samples=named[id(place)])
+
+    return [replace(one, origin=filled(one.origin), carried=filled(one.carried)) for one in found]

@@ -84,3 +84,9 @@ def _fold(target: Array, parts: Sequence[Array], op: str) -> None:
     reduce(parts[0], parts[1], out=target)
     for part in parts[2:]:
         reduce(target, part, out=target)
+
+
+def copied(x: Tensor, out: Tensor, kind: Kind) -> Tensor:
+    """`out`, which now has the values of x."""
+    writable(out, kind)[...] = to_numpy(x, kind)
+    return out

@@ -12,7 +12,7 @@ from typing import Any
 from mindspore import Tensor
 
 from parallel_core.whereabouts import Standing
-from pynative.collectives.arrays import REDUCTIONS, Kind, kind_of, to_numpy, writable
+from pynative.collectives.arrays import REDUCTIONS, Kind, copied, kind_of
 from pynative.collectives.engine import Completed, Engine, Handle, Lane, Steps
 from pynative.collectives.ledger import Call, Label, call_site
 from pynative.collectives.roll_call import RollCall
@@ -116,7 +116,7 @@ class Group(ABC):
         if out is not None and out is not x and _typed(out) != _typed(x):
             raise ValueError(f"all_reduce: out is {_typed(out)}, x is {_typed(x)}; they must be alike")
         if self.size == 1:
-            return self._alone(x if out is None or out is x else _copied(x, out, kind), async_op)
+            return self._alone(x if out is None or out is x else copied(x, out, kind), async_op)
         call = self._call("all_reduce", f"op={op} {_described(x.shape, kind)}", about)
         return self._run("all_reduce", call, self._all_reduce(call, x, kind, op, out), async_op, _bytes(x, kind))
 
@@ -132,7 +132,7 @@ class Group(ABC):
         shape = (x.shape[0] * self.size, *x.shape[1:]) if axis == 0 else ()
         self._check_out("all_gather", x, axis, shape, out)
         if self.size == 1:
-            return self._alone(x if out is None else _copied(x, out, kind), async_op)
+            return self._alone(x if out is None else copied(x, out, kind), async_op)
         call = self._call("all_gather", f"axis={axis} {_described(x.shape, kind)}", about)
         return self._run("all_gather", call, self._all_gather(call, x, kind, axis, out), async_op, _bytes(x, kind))
 
@@ -155,7 +155,7 @@ class Group(ABC):
         shape = (x.shape[0] // self.size, *x.shape[1:])
         self._check_out("reduce_scatter", x, axis, shape, out)
         if self.size == 1:
-            return self._alone(x if out is None else _copied(x, out, kind), async_op)
+            return self._alone(x if out is None else copied(x, out, kind), async_op)
         call = self._call("reduce_scatter", f"op={op} axis={axis} {_described(x.shape, kind)}", about)
         steps = self._reduce_scatter(call, x, kind, axis, op, out)
         return self._run("reduce_scatter", call, steps, async_op, _bytes(x, kind))
@@ -346,8 +346,3 @@ def _typed(x: Tensor) -> str:
 
 def _bytes(x: Tensor, kind: Kind) -> int:
     return int(x.size) * kind.storage.itemsize
-
-
-def _copied(x: Tensor, out: Tensor, kind: Kind) -> Tensor:
-    writable(out, kind)[...] = to_numpy(x, kind)
-    return out

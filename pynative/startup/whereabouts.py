@@ -20,7 +20,7 @@ from pynative.step_position import get_step_position
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _KERNELS, _TRAINING = (str(_PACKAGE / name) + os.sep for name in ("kernels", "training"))
-_CALLERS = {"step", "_train", "train", "pretrain"}
+_CALLERS = {"step", "_attempt", "_train", "train", "pretrain"}
 """Functions of training from which a part of a step is called."""
 _ACTIONS = {Forward: "forward", Backward: "backward", WeightGrad: "weight gradients"}
 _DEPTH = 3

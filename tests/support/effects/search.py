@@ -53,6 +53,7 @@ VALUES = {
     "--summary-dir": "SAVE/summary",
     "--log-memory-interval": "1",
     "--plan-device": "A100",
+    "--rerun-mode": "report_stats",
 }
 """Folders, and values that a run of a few steps shows, in the place of what the lists of words have."""
 

@@ -106,7 +106,7 @@ def peers(length: int, batch: int, precision: str) -> tuple[Pass, Pass]:
 
 
 def product_seconds_per_flop(precision: str, threads: int, repeats: int) -> float:
-    """Of a large product of the type, shared by all threads."""
+    """Seconds per FLOP of a large product of the type, shared by all threads."""
     import numpy as np
 
     from pynative.dtypes import BFLOAT16
@@ -123,7 +123,7 @@ def product_seconds_per_flop(precision: str, threads: int, repeats: int) -> floa
 
 
 def peer_row(length: int, options: argparse.Namespace) -> dict:
-    """What another interpreter with this file and torch measures."""
+    """The row that another interpreter with this file and torch measures."""
     command = [options.peer_python, __file__, "--as-peer", "--lengths", str(length)]
     for name in ("tokens", "precision", "threads", "repeats"):
         command += [f"--{name}", str(getattr(options, name))]
@@ -131,7 +131,8 @@ def peer_row(length: int, options: argparse.Namespace) -> dict:
 
 
 def packed_ratio(length: int, batch: int, apart: dict[str, float], options: argparse.Namespace) -> dict[str, float]:
-    """How many times as long sequences take that are packed, so many into one, forward and backward together."""
+    """The time of sequences that are packed, so many into one, over that of the same sequences apart, forward and
+    backward together."""
     count = options.documents
     packed = shortest(ours(length * count, batch // count, options.precision, count), options)
     ratio = sum(packed.values()) * batch / sum(apart.values()) / (batch // count * count)

@@ -37,7 +37,7 @@ ROWS = {f"{precision}-ep{ranks}": (precision, ranks) for precision in ("fp32", "
 
 
 def measured(precision: str, ranks: int, flags: str) -> dict[str, float]:
-    """What throughput.py prints of one run."""
+    """The figures that throughput.py prints for one run."""
     options = f"{SIZES} --precision {precision} --dp {ranks}"
     split = f"--expert-model-parallel-size {ranks}" if "--num-experts" in flags else ""
     command = [sys.executable, str(ROOT / "benchmarks" / "throughput.py"), *options.split(), "--"]

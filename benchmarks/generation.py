@@ -119,7 +119,7 @@ class Program:
         return line.strip()
 
     def seconds(self, batch: int, count: int) -> float:
-        """Of generating so many tokens for each prompt."""
+        """Seconds of generating so many tokens for each prompt."""
         assert self.process.stdin is not None
         print(batch, count, file=self.process.stdin, flush=True)
         return float(self._line())

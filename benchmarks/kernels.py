@@ -1,4 +1,4 @@
-"""How close each operator of a GPT layer comes to the matrix products that it contains: JSON lines.
+"""The time of each operator of a GPT layer beside the matrix products that it contains: JSON lines.
 
     python benchmarks/kernels.py --threads 1 --kernels host --precision bf16 --only layer_norm gelu_tanh
 

@@ -1,4 +1,4 @@
-"""How many operators a layer is made of, forward and backward: what a step costs where almost nothing is computed.
+"""The number of operators of a layer, forward and backward: the cost of a step in which almost nothing is computed.
 
     python benchmarks/operators.py --kernels ops [-- more Megatron flags]
 
@@ -96,7 +96,7 @@ class Passes:
             self.loss = self.model[0](**self.batch)
 
     def backward(self) -> None:
-        """Of the loss, down to the gradients in the buffers."""
+        """The backward of the loss, down to the gradients in the buffers."""
         self.autograd.backward([self.loss], [self.seed])
         self.tape_gradients.collect()
 
@@ -131,7 +131,7 @@ def counted(calls: Counter[str]) -> Iterator[None]:
 
 
 def calls_of_a_layer(models: dict[int, Passes]) -> dict[str, dict[str, int]]:
-    """What is called -> pass -> how often."""
+    """Operator -> pass -> number of calls."""
     found: dict[tuple[int, str], Counter[str]] = {}
     for layers, passes in models.items():
 

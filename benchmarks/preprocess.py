@@ -36,7 +36,7 @@ def write_input(path: Path, megabytes: float) -> int:
 
 
 def seconds(command: list[str]) -> float:
-    """Of a command that must succeed."""
+    """Seconds of a command that must succeed."""
     began = time.monotonic()
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     subprocess.run(command, check=True, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
@@ -44,7 +44,7 @@ def seconds(command: list[str]) -> float:
 
 
 def contents(prefix: str) -> list[bytes]:
-    """Of both files of a data set."""
+    """The contents of both files of a data set."""
     return [Path(f"{prefix}_text_document{ending}").read_bytes() for ending in (".bin", ".idx")]
 
 

@@ -1,4 +1,4 @@
-"""What computing activations again saves of memory, beside the prediction, and what it costs in time.
+"""The memory that recomputation saves, beside the prediction, and its cost in time.
 
     python benchmarks/recompute.py --layers 12 --hidden 512 --heads 8 --seq 512 --mbs 4 --vocab 8192 -- --swiglu
 

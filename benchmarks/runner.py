@@ -1,4 +1,4 @@
-"""What the pipeline's runner costs: a step of it over a straight loop of the same forwards and backwards, one process.
+"""The cost of the pipeline's runner: a step of it over a straight loop of the same forwards and backwards, one process.
 
     python benchmarks/runner.py --hidden 128 --layers 4 --heads 4 --seq 128 --mbs 2 --micro-batches 8
 

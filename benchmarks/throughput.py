@@ -126,7 +126,7 @@ class RandomTokens:
 
 
 def figures(seconds: float, peak: float, flops: float, tokens: int) -> dict[str, float]:
-    """What a step of so many seconds, operations and tokens amounts to."""
+    """The figures of a step of so many seconds, operations and tokens."""
     gflops = flops / seconds / 1e9
     return {
         "tokens_per_s": round(tokens / seconds, 1),

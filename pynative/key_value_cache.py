@@ -91,7 +91,7 @@ class Cache:
         return [kept[: len(self.ages(layer))] for kept in self.layers[layer].kept] if self.continues else rows
 
     def state(self, layer: int, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Tensor:
-        """What the layer of this number keeps of all earlier tokens under a name; zeros at first."""
+        """The state under a name that the layer of this number keeps of all earlier tokens; zeros at first."""
         kept = self._states.get((layer, name))
         return from_numpy(np.zeros(shape, dtype)) if kept is None else kept
 

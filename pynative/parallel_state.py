@@ -20,7 +20,7 @@ from pynative.step_position import StepPosition, get_step_position, set_step_pos
 
 @dataclass
 class _State:
-    """What one process knows of the job."""
+    """The state of the job in one process."""
 
     backend: Backend
     topology: Topology
@@ -306,7 +306,7 @@ def get_pipeline_model_parallel_prev_rank() -> int:
 
 
 def get_virtual_pipeline_model_parallel_world_size() -> int | None:
-    """How many model chunks each stage holds; None without --virtual-pipeline-model-parallel-size."""
+    """The number of model chunks of each stage; None without --virtual-pipeline-model-parallel-size."""
     return _current().virtual_size
 
 

@@ -35,12 +35,12 @@ def type_of(dtype: Dtype) -> ms.Type:
 
 
 def _nothing() -> None:
-    """Where parameters are whole all the time."""
+    """A function that does nothing, for parameters that are always whole."""
 
 
 @dataclass(slots=True, eq=False)
 class ParameterMeta:
-    """What the project knows of a parameter beside its values: its attribute `meta`.
+    """The properties of a parameter beside its values: its attribute `meta`.
 
     Three attributes stand beside it because they are Megatron's names: `main_grad` and `main_param`, for scripts to
     read, and `sequence_parallel = True`, which a script sets on a parameter of its own cell that is applied to a part
@@ -48,7 +48,7 @@ class ParameterMeta:
     """
 
     spec: ShardSpec
-    """How it is cut; its name is the parameter's global name."""
+    """Its cuts; its name is the parameter's global name."""
     initial: AnyInitial | None = None
     """Initial values; None: those that its cell gave it."""
     main_grad: Tensor | None = None
@@ -63,7 +63,7 @@ class ParameterMeta:
     """The float32 copy of a 16-bit parameter, which the optimizer updates; with the distributed optimizer of the part
     that this rank owns, as a vector. None: there is none."""
     rounded_from_main: Tensor | None = None
-    """What of the parameter `main_param` is the copy of."""
+    """The slice of the parameter that `main_param` mirrors."""
     layer_events: Any = None
     """The LayerEvents of the chunk that it belongs to, which `get_model` sets; None: those of no chunk."""
     fetch: Callable[[], None] = _nothing
@@ -72,7 +72,8 @@ class ParameterMeta:
     keep: Callable[[], None] = _nothing
     """Takes over values that were written there."""
     kept: tuple[Stretch, Tensor] | None = None
-    """Where it is that part alone which the rank keeps: which, and the vector; None if the rank keeps nothing of it."""
+    """For a parameter of which the rank keeps a part alone: the part, and the vector; None if the rank keeps nothing of
+    it."""
     buffers: Callable[[], Any] = lambda: None
     """Gives the buffers that it is in, while there are any: a weak reference to them."""
 
@@ -120,7 +121,8 @@ def _global_name(path: str) -> str:
 
 
 def _meta_of_users(parameter: Parameter, name: str) -> ParameterMeta:
-    """Of a parameter of a user's own cell: replicated; weight decay by Megatron's rule, not on vectors and biases."""
+    """The properties of a parameter of a user's own cell: replicated; weight decay by Megatron's rule, not on vectors
+    and biases."""
     on_share = getattr(parameter, "sequence_parallel", False)
     decayed = len(parameter.shape) > 1 and not name.endswith(".bias")
     spec = ShardSpec(shape=tuple(parameter.shape), partial_over="tp" if on_share else None, weight_decay=decayed)

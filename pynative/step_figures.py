@@ -1,4 +1,5 @@
-"""What cells report while a training step runs, and auxiliary losses, which enter the graph without being returned.
+"""Figures that cells report while a training step runs, and auxiliary losses, which enter the graph without being
+returned.
 
 An auxiliary loss is attached to an activation by an identity whose backward starts the loss's own from its seed
 (Megatron's MoEAuxLossAutoScaler). So it needs no path to the last stage, where the main loss is; its seed comes from
@@ -54,7 +55,7 @@ class StepFigures:
             self._added[name].append(_Added(kept, layer, share))
 
     def running_mean(self, name: str, layer: int, value: Array) -> Array:
-        """Of what was given here so far in this step, this value included."""
+        """The mean of the values that were given here so far in this step, this value included."""
         total, count = self._running.get((name, layer), (np.zeros_like(value), 0))
         self._running[name, layer] = total + value, count + 1
         return (total + value) / (count + 1)
@@ -87,7 +88,8 @@ def collected(figures: StepFigures | None) -> Iterator[None]:
 
 
 def current() -> StepFigures | None:
-    """Where to report to: none outside of a training step, and in the first run of a part that is computed again."""
+    """The place to report to: none outside of a training step, and in the first run of a part that is computed
+    again."""
     return _current if autograd.is_recording() else None
 
 
@@ -126,5 +128,5 @@ class MoEAuxLossAutoScaler:
 
     @classmethod
     def set_loss_scale(cls, scale: Tensor | float) -> None:
-        """What the backward of every loss starts from, from here on."""
+        """Set the gradient from which the backward of every loss starts from here on."""
         cls.main_loss_backward_scale = float(scale.asnumpy()) if isinstance(scale, Tensor) else scale

@@ -1,4 +1,4 @@
-"""Where a step stands: what random numbers and pipeline getters read instead of being given it.
+"""The position in a step, which random numbers and pipeline getters read instead of being given it.
 
 The training loop sets the iteration, the pipeline's runner the micro-batch and chunk before each of its actions, so a
 backward sees the values of its forward.
@@ -22,7 +22,7 @@ _position = StepPosition()
 
 
 def get_step_position() -> StepPosition:
-    """Where this process stands."""
+    """The position of this process."""
     return _position
 
 

@@ -1,4 +1,4 @@
-"""How long the parts of a step take, by Megatron's names; the same places are what a trace is made of."""
+"""Timers of the parts of a step, by Megatron's names; the same places are what a trace is made of."""
 
 import time
 from collections.abc import Callable
@@ -17,7 +17,7 @@ class Timed(NamedTuple):
     start: float
     stop: float
     about: object
-    """Whose text says what it was, such as the action of a schedule."""
+    """The object that names the work in its text, such as the action of a schedule."""
 
 
 class Timers:

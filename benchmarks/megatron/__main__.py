@@ -30,7 +30,7 @@ MEASURES = {"speed": ("tokens_per_s", max, 1), "memory": ("peak_rss_mb", min, 2)
 
 
 def measured(python: str, program: str, flags: str) -> dict[str, float]:
-    """What a program prints of one run. Ends with its error if it fails."""
+    """The figures that a program prints for one run. Ends with its error if it fails."""
     command = [python, str(ROOT / "benchmarks" / program), *flags.split()]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     if done.returncode:

@@ -134,7 +134,7 @@ def largest_difference(ours: Path, theirs: Path, relative: bool) -> float | None
 
 
 def compare(case: Path, out: Path) -> dict[str, float | int | None]:
-    """How far our run is from the recorded one; gradient norms are those of steps that neither skipped."""
+    """The distance of our run from the recorded one; gradient norms are those of steps that neither skipped."""
     ours, theirs = json.loads((out / OUR_CURVE).read_text()), json.loads((case / "curve.json").read_text())
     steps = min(len(ours), len(theirs))
 

@@ -36,7 +36,7 @@ SKIPPED_FOLDERS = {"site-packages", "dist-packages", "test", "tests", "idle_test
 """Installed packages, tests, and character tables: not the standard library's text."""
 
 SEED = 1234
-"""Of the order of documents, so that the validation split is not the end of the alphabet."""
+"""Seed of the order of documents, so that the validation split is not the end of the alphabet."""
 
 PIECES = 1000
 """Long documents are cut to this part of the text: splits are made of whole documents, and the text may be one file."""

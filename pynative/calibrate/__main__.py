@@ -43,7 +43,7 @@ def measure() -> None:
 
 
 def measured() -> dict[str, Any]:
-    """What the ranks find, which are started here. Raises RuntimeError if one fails."""
+    """Measure with ranks that are started here. Raises RuntimeError if one fails."""
     job = {
         "RANK_SIZE": str(RANKS),
         "MS_SCHED_PORT": f"calibration-{os.getpid()}",

@@ -11,9 +11,9 @@ from parallel_core.messages import BYTES_SENT
 from pynative.collectives import Group
 
 BYTES = (4 << 10, 64 << 10, 1 << 20, 8 << 20)
-"""Of a rank's input."""
+"""Bytes of a rank's input."""
 SECONDS, MOST = 0.2, 300
-"""Of one operation and size, and how many calls at most: small messages are disturbed easily."""
+"""Time for one operation and size, and the largest number of calls: small messages are disturbed easily."""
 
 
 def _exchange(group: Group, x: Any) -> None:
@@ -50,7 +50,7 @@ def measured(group: Group) -> dict[str, list[list[float]]]:
 
 
 def _fastest(group: Group, call: Callable[[Group, Any], Any], x: Any) -> float:
-    """Of several calls that both ranks begin at once."""
+    """The fastest of several calls that both ranks begin at once."""
     start = time.perf_counter()
     call(group, x)
     rounds = np.array([min(MOST, 5 + SECONDS / (time.perf_counter() - start))], np.int32)

@@ -67,7 +67,7 @@ def copy_rate(elements: int = 1 << 24) -> float:
 
 
 def launch_seconds() -> float:
-    """Of an operation on next to nothing."""
+    """Seconds to launch an operation on next to nothing."""
     x = _random(1, 8)
     return fastest(lambda: kernels.bias_activation(x, None, "silu"), 200)
 

@@ -1,5 +1,5 @@
-"""What all ranks find out together: before the first weight is written, that every name and shape fits on every one of
-them; while a checkpoint is saved, that every rank has written its part."""
+"""Agreements of all ranks: before the first weight is written, that every name and shape fits on every one of them;
+while a checkpoint is saved, that every rank has written its part."""
 
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
@@ -37,7 +37,7 @@ def agree(
 
 
 _MOST_BYTES = 2000
-"""Of a message."""
+"""The largest message, in bytes."""
 
 
 class SaveFailed(RuntimeError, SaysAll):

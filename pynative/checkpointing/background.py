@@ -16,7 +16,7 @@ from pynative.checkpointing.save import Saving
 from pynative.checkpointing.state import RunState
 
 _NICENESS = 19
-"""Of a thread that copies and writes: what training leaves of a core is enough for it."""
+"""Niceness of a thread that copies and writes, for which the time that training leaves of a core is enough."""
 
 
 def prepared_memory(state: RunState) -> HostMemory:

@@ -171,7 +171,7 @@ def _has_adapters(reader: CheckpointReader) -> bool:
 
 
 def _adapters_too_many(reader: CheckpointReader) -> list[str]:
-    """What a run without adapters is told of a checkpoint that has some."""
+    """The message for a run without adapters about a checkpoint that has some."""
     if not _has_adapters(reader):
         return []
     lora = reader.manifest.config["lora_config"]
@@ -192,7 +192,7 @@ def _compare_adapters(reader: CheckpointReader, config: AllConfig) -> None:
 
 
 Wanted = Callable[[ShardSpec], bool]
-"""Which parameters of a model are read."""
+"""The parameters of a model that are read."""
 
 
 def _any(spec: ShardSpec) -> bool:

@@ -1,4 +1,4 @@
-"""What of a run's values this rank writes: each value is one rank's, whichever ranks hold it."""
+"""The part of a run's values that this rank writes: each value is written by one rank, whichever ranks hold it."""
 
 from collections.abc import Callable
 
@@ -40,8 +40,8 @@ def is_divided(state: RunState) -> bool:
 
 
 def written_weights(state: RunState) -> dict[str, LocalTensor]:
-    """Of a parameter that is gathered for its cell (ZeRO stage 3) each replica writes the part that it keeps; of others
-    the first one writes all."""
+    """The weights that this rank writes. Of a parameter that is gathered for its cell (ZeRO stage 3) each replica
+    writes the part that it keeps; of others the first one writes all."""
     found = ((p.meta.spec.name, _written_part(p)) for p in settled(name_parameters(state.model)))
     return {name: part for name, part in found if part is not None}
 
@@ -85,7 +85,8 @@ def _values_of_now(memory: Tensor) -> Callable[[], Array]:
 
 
 def _reading(memory: Tensor) -> Callable[[], Array]:
-    """What gives a tensor's values: on a CPU its own memory, which numpy can read in any thread; elsewhere a copy."""
+    """A function that gives a tensor's values: on a CPU its own memory, which numpy can read in any thread; elsewhere a
+    copy."""
     if mindspore.get_context("device_target") != "CPU":
         return lambda: np.asarray(memory.asnumpy())
     array = memory.asnumpy()

@@ -67,5 +67,6 @@ def read_optimizer(reader: CheckpointReader, optimizer: FlatOptimizer, strictnes
 
 
 def _stored_name(reader: CheckpointReader, name: str) -> str:
-    """Of a state's tensor: a run without float32 values beside its weights had weights that were float32."""
+    """The name in the checkpoint of a state's tensor: a run without float32 values beside its weights had weights that
+    were float32."""
     return name if reader.has(name) else name.removeprefix(f"{MAIN_PARAM}.")

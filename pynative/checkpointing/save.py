@@ -111,7 +111,7 @@ class Saving:
 
     @property
     def path(self) -> Path:
-        """Of the whole checkpoint."""
+        """Folder of the whole checkpoint."""
         return self.directory / commit.checkpoint_name(self.iteration)
 
     @property
@@ -184,7 +184,7 @@ class Saving:
 
 @contextmanager
 def _explained(directory: Path, tensors: dict[str, LocalTensor]) -> Iterator[None]:
-    """What the system refuses, said with the folder, what this rank writes, and what there is to resume from."""
+    """The system's error, with the folder, what this rank writes, and what there is to resume from."""
     try:
         yield
     except OSError as error:

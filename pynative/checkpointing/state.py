@@ -1,4 +1,4 @@
-"""What a checkpoint holds of a run, whichever loop runs it: `TrainingState` is one."""
+"""The state of a run that a checkpoint holds, whichever loop runs it: `TrainingState` is one."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,12 +14,12 @@ from pynative.optimizer.flat_optimizer import FlatOptimizer
 
 
 def new_run_id() -> str:
-    """Of a run that begins."""
+    """A name for a run that begins."""
     return uuid4().hex
 
 
 class Updates(Protocol):
-    """What updates the weights, and how fast; neither where weights alone are saved or loaded."""
+    """The optimizer and its schedules; neither where weights alone are saved or loaded."""
 
     @property
     def optimizer(self) -> FlatOptimizer | None: ...
@@ -42,7 +42,7 @@ class RunState(Protocol):
     iteration: int
     consumed_samples: int
     callback_states: dict[str, dict[str, Any]]
-    """Of the checkpoint that was loaded: name of a callback -> its state."""
+    """States in the checkpoint that was loaded: name of a callback -> its state."""
     run_id: str
     """A run that goes on keeps it; rank 0's is written. Only a run's own checkpoints are deleted for it."""
     resumed_from: Path | None

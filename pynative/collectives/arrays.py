@@ -18,7 +18,8 @@ from pynative.memory.rounding import convert, sum_into, widened
 
 
 class Kind(NamedTuple):
-    """How one of MindSpore's types travels: its name, the type itself, and numpy's type of the same bits."""
+    """The form in which one of MindSpore's types travels: its name, the type itself, and numpy's type of the same
+    bits."""
 
     name: str
     type: object

@@ -12,7 +12,7 @@ Waits = Generator[Sequence[Target], None, None]
 
 
 class CheckedGroup(Group):
-    """What the members of a group post for all others, in lock-step, each operation's first post with its record."""
+    """The posts of a group's members for all others, in lock-step, each operation's first post with its record."""
 
     def __init__(self, engine: Engine, trace: Trace, ranks: Sequence[int], name: str):
         super().__init__(engine, trace, engine.arena.rank, ranks, name)
@@ -65,5 +65,5 @@ class CheckedGroup(Group):
         return self._lanes.setdefault(("from", source), Lane())
 
     def unreceived(self) -> list[str]:
-        """What this rank sent in the group and nobody took, as text."""
+        """The messages that this rank sent in the group and nobody took, as text."""
         raise NotImplementedError

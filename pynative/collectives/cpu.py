@@ -106,7 +106,7 @@ class SharedMemoryBackend(Backend):
 
 
 def _name_on_host(address: Address, found: Membership | None) -> str:
-    """What the ranks of this host meet under."""
+    """The name under which the ranks of this host meet."""
     return address.name if found is None else f"{found.token}-{found.ranks_of_host(address.rank)[0]}"
 
 

@@ -196,7 +196,7 @@ class Engine:
             self._waited_for = None
 
     def _guarded(self, action: Callable[[A], R], argument: A) -> R:
-        """Whatever goes wrong inside an operation stops this rank's collectives for good, and tells the others."""
+        """Run an operation; an error inside it stops this rank's collectives for good, and is told to the others."""
         self.waiting.raise_failure()
         try:
             return action(argument)

@@ -1,4 +1,4 @@
-"""What a collective raises when the ranks of a job no longer agree, or are no longer all there."""
+"""Errors of collectives when the ranks of a job no longer agree, or are no longer all there."""
 
 from collections.abc import Sequence
 

@@ -1,5 +1,5 @@
-"""What a rank does when it must end early: the rank that failed shows its traceback, or a line that says all; the
-others one line.
+"""The end of a rank that must end early: the rank that failed shows its traceback, or a line that says all; the others
+one line.
 
 msrun looks once a second and kills every rank when one ended badly, so the order matters: the rank at fault prints,
 tells the others, and stays while they report in their turn. A rank whose peer died without a word reports at once.
@@ -15,7 +15,7 @@ from pynative.collectives.errors import PeerFailed, PeerLost
 from pynative.collectives.interface import Backend
 
 GRACE_SECONDS = 0.6
-"""How long a rank leaves the word to the rank at fault, which stays for twice that."""
+"""Seconds for which a rank leaves the word to the rank at fault, which stays for twice that."""
 EXIT_CODE = 1
 
 
@@ -39,7 +39,7 @@ def end(backend: Backend, error: BaseException) -> None:
 
 
 def _in_a_line(error: BaseException) -> str:
-    """What went wrong, ahead of a traceback of many lines, if there is one."""
+    """The error in one line, ahead of a traceback of many lines, if there is one."""
     if isinstance(error, SaysAll):
         return str(error)
     return traceback.format_exception_only(error)[-1].rstrip("\n")

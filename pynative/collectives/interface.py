@@ -1,4 +1,4 @@
-"""What a collective is, whatever carries it: arguments checked, the call recorded, degree one answered at once.
+"""The collectives, whatever carries them: arguments checked, the call recorded, degree one answered at once.
 
 A backend adds the transport: for each operation a generator (`engine.Steps`) that yields what it waits for and
 returns the result.
@@ -46,7 +46,7 @@ class Backend(ABC):
 
     @property
     def local_size(self) -> int:
-        """How many ranks share this host; all, for a backend that does not know."""
+        """The number of ranks that share this host; all, for a backend that does not know."""
         return self.world_size
 
     @abstractmethod
@@ -250,11 +250,11 @@ class Group(ABC):
 
     @abstractmethod
     def _send_lane(self, to: int) -> Lane:
-        """What a send to that rank must not overtake."""
+        """The lane of sends to that rank, which keep their order."""
 
     @abstractmethod
     def _recv_lane(self, source: int) -> Lane:
-        """What a receive from that rank must not overtake."""
+        """The lane of receives from that rank, which keep their order."""
 
     # Shared parts.
 

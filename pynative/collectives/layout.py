@@ -1,4 +1,4 @@
-"""Where parts lie in flat arrays: cut into parts, into posts, along an axis, by rows."""
+"""Places of parts in flat arrays: cut into parts, into posts, along an axis, by rows."""
 
 from collections.abc import Sequence
 
@@ -33,6 +33,6 @@ def join_axis(parts: Array, shape: Sequence[int], axis: int) -> Array:
 
 
 def row_parts(rows: Sequence[int], row: int) -> list[Span]:
-    """Where each rank's rows, of `row` entries, lie in the flat array."""
+    """Places of each rank's rows, of `row` entries, in the flat array."""
     ends = np.cumsum(rows) * row
     return [Span(int(end) - count * row, int(end)) for end, count in zip(ends, rows, strict=True)]

@@ -1,4 +1,4 @@
-"""How often, how much and how long: a count per group and operation, cheap enough to be always on."""
+"""Counts of collectives, their bytes and seconds: a count per group and operation, cheap enough to be always on."""
 
 import time
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ class Inside(NamedTuple):
     start: float
     stop: float
     idle: float
-    """Of these seconds, those in which nothing could move: it waited for other ranks."""
+    """The part of these seconds in which nothing could move: it waited for other ranks."""
 
 
 @dataclass
@@ -33,7 +33,7 @@ class Count:
     bytes: int = 0
     seconds: float = 0.0
     intervals: list[Interval] | None = None
-    """Of each call, if the trace keeps them."""
+    """Start and end of each call, if the trace keeps them."""
     stays: list[Inside] | None = None
     """As long as the trace keeps intervals."""
 

@@ -70,7 +70,8 @@ def _shard_of(name: str, whole: Array) -> Tensor:
 
 
 def counted_tokens(labels: Tensor, loss_mask: Tensor | None) -> float | None:
-    """How many tokens of a micro-batch's whole sequences count, if `to_tensor` made what says so."""
+    """The number of tokens of a micro-batch's whole sequences that count, if `to_tensor` made the arrays that tell
+    it."""
     made_of: BatchEntry | None = getattr(labels if loss_mask is None else loss_mask, "batch_entry", None)
     return None if made_of is None else made_of.tokens
 

@@ -33,7 +33,7 @@ def _reordered(x: Tensor, places: Any) -> Tensor:
 
 
 class _Exchange:
-    """How rows of fused parts travel."""
+    """The exchange of rows of fused parts."""
 
     def __init__(self, widths: Sequence[int], group: Group, layout: ContextLayout) -> None:
         self.widths, self.group, self.layout = widths, group, layout
@@ -53,7 +53,7 @@ class _Exchange:
         return kernels.take_columns(rows, self._back())
 
     def _back(self) -> list[range]:
-        """Where the columns are, in their own order, when they lie rank by rank."""
+        """Places of the columns, in their own order, when they lie rank by rank."""
         parts, size = len(self.widths), self.group.size
         ends = list(accumulate(map(len, self.by_rank)))
         there = [range(end - len(run), end) for run, end in zip(self.by_rank, ends, strict=True)]

@@ -25,9 +25,9 @@ class Transfer:
     """The group's."""
     given: Tensor
     result: Tensor
-    """Where its result lies."""
+    """The memory of its result."""
     about: str
-    """What the operands are, in messages."""
+    """Name of the operands, in messages."""
     sent_as: str | None = None
     """The type in which they travel, if it is not their own."""
 
@@ -85,14 +85,14 @@ class ParamAndGradBucket:
         self.span, self.params = span, list(params)
         self._gradient = gradients.span(*span)
         self.about = self.params[0].meta.spec.name + (f" and {len(self.params) - 1} more" if self.params[1:] else "")
-        """What it is, in messages."""
+        """Its name, in messages."""
         self._reductions = [Transfer.of(one, gradients, f"gradients of {self.about}", sent_as) for one in reductions]
         self._gathers = [Transfer.of(one, parameters, f"parameters {self.about}") for one in gathers]
         self._grad_work: Handle | None = None
         self._param_works: list[Handle] = []
         self._grad_sync_is_due = True
         self.factor_before_sum = 1.0
-        """What this rank's gradients are multiplied with."""
+        """Factor of this rank's gradients."""
         self.is_averaged = False
         """Whether `average_gradients` was called."""
         self._ready: set[int] = set()

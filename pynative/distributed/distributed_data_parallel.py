@@ -90,7 +90,7 @@ class DistributedDataParallel(nn.Cell):
 
     @property
     def unread_entries(self) -> frozenset[str]:
-        """Of the module."""
+        """The unread entries of the module."""
         return getattr(self.module, "unread_entries", frozenset())
 
     @property
@@ -116,11 +116,11 @@ class DistributedDataParallel(nn.Cell):
         return found[0]
 
     def construct(self, *arguments: Any, **named: Any) -> Any:
-        """What the module gives."""
+        """The output of the module."""
         return self.module(*arguments, **named)
 
     def set_input_tensor(self, input_tensor: Tensor | None) -> None:
-        """What the stage before sent."""
+        """Take the tensor that the stage before sent."""
         self.module.set_input_tensor(input_tensor)
 
     @contextmanager

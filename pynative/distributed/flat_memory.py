@@ -79,7 +79,7 @@ class FlatMemory:
         return any(held.start <= span.start and span.stop <= held.stop for held in self.spans)
 
     def _place(self, start: int, stop: int) -> int:
-        """Where in the memory elements start..stop-1 of the plan begin."""
+        """The place in the memory of elements start..stop-1 of the plan."""
         before = 0
         for held in self.spans:
             if held.start <= start and stop <= held.stop:
@@ -155,7 +155,7 @@ class InSlot:
         return self._memory.span(start + self._shift, stop + self._shift)
 
     def padding(self, entries: Sequence[Entry]) -> list[Tensor]:
-        """What belongs to no parameter; another bucket may have left something there."""
+        """The elements that belong to no parameter; another bucket may have left something there."""
         inside = [entry for entry in entries if self.bucket.start <= entry.start < self.bucket.stop]
         ends, starts = [entry.stop for entry in inside], [*(entry.start for entry in inside[1:]), self.bucket.stop]
         return [self.span(end, start) for end, start in zip(ends, starts, strict=True) if end < start]

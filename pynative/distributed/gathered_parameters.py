@@ -20,8 +20,8 @@ from pynative.memory import in_place
 from pynative.memory.rounding import bits
 
 NOT_HERE = -1024.0
-"""What every element of a slot is while no parameters are in it: no weight, so that nobody takes it for one; and not
-NaN, so that values that a script makes of it and assigns are told from it, too."""
+"""The value of every element of a slot while no parameters are in it: no weight, so that nobody takes it for one; and
+not NaN, so that values that a script makes of it and assigns are told from it, too."""
 
 
 class WeightSlot:

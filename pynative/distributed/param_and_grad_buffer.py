@@ -34,10 +34,11 @@ class ParamAndGradBuffer:
         """offloads_cut: parameters of which the rank keeps a part alone are kept in host memory."""
         self.plan = plan
         self.owned = residence.owned
-        """What this rank updates, and of which it has the optimizer's state: with the distributed optimizer its part of
-        every bucket. The reduced gradient is whole there only."""
+        """The spans that this rank updates, and of which it has the optimizer's state: with the distributed optimizer
+        its part of every bucket. The reduced gradient is whole there only."""
         self.parameters = _kept_parameters(residence, plan.parameter_type, offloads_cut)
-        """What the rank keeps of them; with ZeRO stage 3 that is its own part, and of the gradients with stage 2."""
+        """The memory of the parameters that the rank keeps; with ZeRO stage 3 that is its own part, and of the
+        gradients with stage 2."""
         self.gradients = FlatMemory(residence.gradients, plan.gradient_type)
         self.gradient_slots = Slots(residence.gradient_slots, plan.gradient_type)
         self.parameter_slots = Slots(residence.parameter_slots, plan.parameter_type)
@@ -154,7 +155,7 @@ class ParamAndGradBuffers:
         return [buffer.plan for buffer in self]
 
     def _keys(self, parameters: Sequence[Parameter]) -> list[Hashable] | None:
-        """What buckets don't mix: cells, or where sums overlap the backward chunks."""
+        """Keys of parameters that must not share a bucket: cells, or where sums overlap the backward chunks."""
         if self._config.zero_stage >= 2:
             return [*self._cells.of_parameters]
         return [p.meta.layer_events for p in parameters] if self._config.overlap_grad_reduce else None

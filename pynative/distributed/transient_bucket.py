@@ -16,8 +16,8 @@ from pynative.memory import in_place
 
 
 class Turn:
-    """Whose gradients are on their way: of one bucket at a time. While it leaves its slot the next one, which has
-    another, fills; that one's turn comes when the first has left."""
+    """Lets one bucket's reduce-scatter be in flight at a time. While its gradients leave their slot the next one, which
+    has another, fills; that one's turn comes when the first has left."""
 
     def __init__(self) -> None:
         self._leaving: TransientBucket | None = None

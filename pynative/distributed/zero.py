@@ -40,7 +40,7 @@ class Cells:
         return len(self._numbers)
 
     def number(self, cell: nn.Cell) -> int | None:
-        """Of a cell; a chunk, of which its events tell too, has none."""
+        """Number of a cell; a chunk, whose events come too, has none."""
         return self._numbers.get(id(cell))
 
 

@@ -123,7 +123,7 @@ def _given(options: argparse.Namespace, names: Iterable[str]) -> dict[str, Any]:
 
 
 def asked_of(options: argparse.Namespace, ends: frozenset[int]) -> Asked:
-    """How each prompt is continued. Raises ConfigError for values that there are not."""
+    """The options of the continuation of each prompt. Raises ConfigError for values that there are not."""
     counts = ("--max-new-tokens", "--batch-size")
     found = [
         Finding(flag, _value(options, flag), "must be at least 1", "change it")

@@ -120,7 +120,7 @@ def evaluate(options: Namespace) -> list[Given]:
 
 
 def _chat(options: Namespace, tokenizer: MegatronTokenizer) -> Chat | None:
-    """How questions are written; none for plain texts. Raises ValueError for a template that there is not."""
+    """The template of questions; none for plain texts. Raises ValueError for a template that there is not."""
     if options.chat or options.prompt_type == OWN_TEMPLATE:
         return Chat(None, tokenizer)
     template = options.prompt_type

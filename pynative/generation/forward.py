@@ -115,7 +115,7 @@ class Forward:
         return group.recv(rows, type_of(self.config.residual_dtype), group.rank - 1)
 
     def _logits(self, hidden_states: Tensor, last: Array) -> Array:
-        """Of the tokens at places last [b] of their texts."""
+        """Logits of the tokens at places last [b] of their texts."""
         texts = len(last)
         if self.shards == 1:  # those alone go through the head
             rows = (last * texts + np.arange(texts)).astype(np.int32)

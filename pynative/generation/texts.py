@@ -77,7 +77,7 @@ class Text:
 
 @dataclass(frozen=True)
 class Asked:
-    """How each prompt is continued."""
+    """The options of the continuation of each prompt."""
 
     max_new_tokens: int
     sampling: Sampling = field(default_factory=Sampling)
@@ -184,7 +184,7 @@ INCOMPLETE = "\ufffd"
 
 
 class Decoded:
-    """Of texts under way the words behind their prompts.
+    """The words behind the prompts of texts under way.
 
     Args:
         stops: words that end a text; they and what follows are left out.
@@ -221,11 +221,12 @@ class Decoded:
         return words
 
     def _end(self, words: str) -> int | None:
-        """Where the first of the stop words begins."""
+        """The place where the first stop word begins."""
         return min((place for stop in self.stops if (place := words.find(stop)) >= 0), default=None)
 
     def _certain(self, words: str) -> int:
-        """How much of the words no later token changes, and can be no beginning of a stop word."""
+        """The length of the part of the words that no later token changes, and that cannot be the beginning of a stop
+        word."""
         words = words.rstrip(INCOMPLETE)
         held = (n for stop in self.stops for n in range(len(stop) - 1, 0, -1) if words.endswith(stop[:n]))
         return len(words) - max(held, default=0)

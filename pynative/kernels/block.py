@@ -21,7 +21,7 @@ from pynative.kernels.dropout import Key, attention_dropout_mask
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionRule:
-    """Which attention: what decides about a sequence's scores besides its queries and keys."""
+    """The rule of an attention: everything that decides about a sequence's scores besides its queries and keys."""
 
     scale: float
     causal: bool = True
@@ -32,7 +32,8 @@ class AttentionRule:
     """Int32 [b, s] on the host: of each query the position of the first key that it sees, at most its own. They never
     decrease along a row, and act beside all the others. A block's are the last columns. None: the first of all."""
     form: ScoreForm = PLAIN
-    """What the model makes of scaled scores before they are masked; its window acts beside `causal` and `mask`."""
+    """The changes that the model makes to scaled scores before they are masked; its window acts beside `causal` and
+    `mask`."""
     dropout_rate: float = 0.0
     dropout_key: Key = ()
     head_offset: int = 0
@@ -51,7 +52,7 @@ class Scores(AttentionRule):
     """A block of scores, and what decides about it."""
 
     query_positions: Ranges
-    """Where the block's queries stand in the sequence: dropout masks are functions of the place."""
+    """Positions of the block's queries in the sequence: dropout masks are functions of the place."""
     key_positions: Ranges
     seq_length: int
     """Keys of the whole sequence."""
@@ -98,12 +99,12 @@ class Scores(AttentionRule):
 
     @property
     def queries(self) -> int:
-        """How many queries the block has."""
+        """The number of queries of the block."""
         return sum(map(len, self.query_positions))
 
     @property
     def keys(self) -> int:
-        """How many keys the block has."""
+        """The number of keys of the block."""
         return sum(map(len, self.key_positions))
 
     def dropout_mask(self, batch: int, head: int, rows: slice) -> Array | None:

@@ -1,4 +1,5 @@
-"""Which function an operator is: ordered stacks of layers of implementations, the first layer that has it wins.
+"""The choice of the function of an operator: ordered stacks of layers of implementations, the first layer that has it
+wins.
 
 A layer is a module with a table `OPERATORS`. It may have a function `forms(input_layout)` too, a table of operators
 that flags switch on: fused kernels of a device, or on a CPU forms that keep little memory.

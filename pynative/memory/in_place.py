@@ -52,7 +52,7 @@ def _as(source: Tensor, target: Tensor) -> Tensor:
 
 
 def _host_memory(target: Tensor) -> Array | None:
-    """Where numpy is to write; None where MindSpore's own operators can.
+    """The memory that numpy writes; None where MindSpore's own operators can.
 
     They cannot from a device into what is known to be the host's (`FlatMemory`), nor in 16 bits on a CPU.
     """

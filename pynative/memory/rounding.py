@@ -89,7 +89,7 @@ def sum_into(out: Array, parts: Sequence[Array]) -> None:
 
 
 def float32_for(out: Array) -> Array:
-    """Where to compute what `out` is to hold: `out` itself when it is float32, else new memory."""
+    """Memory in which to compute the values of `out`: `out` itself when it is float32, else new memory."""
     return out if out.dtype == np.float32 else np.empty(out.shape, np.float32)
 
 

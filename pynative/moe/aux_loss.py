@@ -34,7 +34,7 @@ class _Loss(NamedTuple):
     weights: Array
     """[b, E] or [1, E]."""
     replicas: int = 1
-    """Whose sum the loss is, already."""
+    """The group over which the loss is a sum already."""
 
     def value(self, sums: Tensor) -> float:
         """Without the coefficient; sums: of the scores, [b, E]."""
@@ -77,7 +77,7 @@ class RouterLosses:
         return kernels.with_router_losses(logits, weights, z_weight, self.rule)
 
     def _of_load(self, load: Array, of_all: int, group: Group) -> list[_Loss]:
-        """Of a micro-batch's load, and of each sequence's, load [b, E] of this rank's tokens."""
+        """The balancing loss of a micro-batch's load, and of each sequence's, load [b, E] of this rank's tokens."""
         kinds = {kind: c for kind, c in self.config.balancing_losses.items() if kind != "global_aux_loss"}
         if not kinds:
             return []
@@ -92,7 +92,8 @@ class RouterLosses:
         ]
 
     def _of_groups(self, logits: Tensor, experts: Tensor | None, of_all: int, group: Group) -> list[_Loss]:
-        """Of the loads of groups of experts: choices, and tokens that are sent there (DeepSeek-V2, section 2.2.3)."""
+        """The balancing losses of the loads of groups of experts: choices, and tokens that are sent there (DeepSeek-V2,
+        section 2.2.3)."""
         moe, number, batch = self.config, logits.shape[-1], logits.shape[1]
         groups, chosen_groups = self.rule.groups, self.rule.group_topk or self.rule.groups
         found = []
@@ -110,8 +111,8 @@ class RouterLosses:
         return found
 
     def _of_all_replicas(self, load: Array, tokens: int, figures: StepFigures | None) -> list[_Loss]:
-        """Of the mean load of this step's micro-batches so far on all replicas (Qiu et al., "Demons in the Detail",
-        2025)."""
+        """The balancing loss of the mean load of this step's micro-batches so far on all replicas (Qiu et al., "Demons
+        in the Detail", 2025)."""
         coefficient = self.config.balancing_losses.get("global_aux_loss")
         if not coefficient:
             return []

@@ -154,7 +154,7 @@ class HotExpertLayers(StepPart):
         self._count, self._update_step = moe.hot_expert_num, moe.hot_expert_update_step
         self._tokens: Array | None = None
         self.chosen: dict[int, Hot] = {}
-        """Of all stages' layers, by their numbers: what was chosen so far."""
+        """The hot experts chosen so far in the layers of all stages, by their numbers."""
 
     @contextmanager
     def around(self, train: bool) -> Iterator[None]:
@@ -182,7 +182,7 @@ class HotExpertLayers(StepPart):
             self.take({number: hottest(row, self._count) for number, row in enumerate(self._tokens, 1)})
 
     def take(self, chosen: Mapping[int, Hot]) -> None:
-        """What was chosen earlier, where it is of as many experts as are hot in this run."""
+        """Take up the earlier choice, if it has as many experts as are hot in this run."""
         self.chosen = {number: hot for number, hot in chosen.items() if len(hot) == self._count}
         for layer in self._layers:
             layer.hot = self.chosen.get(layer.layer_number, layer.hot)

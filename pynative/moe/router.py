@@ -55,7 +55,7 @@ def random_logits(logits: Tensor, layer: int, positions: Ranges) -> Tensor:
 
 
 def draws(shape: tuple[int, int, int], layer: int, positions: Ranges) -> Noise:
-    """What two experts of each of the [s, b] tokens are drawn by, of E."""
+    """Random numbers by which two experts of each of the [s, b] tokens are drawn, of E."""
     sequence, batch, number = shape
     both = [
         uniform(get_rng_tracer().key(layer, place), (sequence, batch, number + 1), positions).reshape(-1, number + 1)
@@ -66,7 +66,7 @@ def draws(shape: tuple[int, int, int], layer: int, positions: Ranges) -> Noise:
 
 
 class Routing(NamedTuple):
-    """Which experts the T tokens of a rank go to, k each, and with which weights."""
+    """The k experts of each of a rank's T tokens, and their weights."""
 
     probs: Tensor
     """[T, k] float32, recorded: the weight of each choice's result; 0 where it was dropped."""
@@ -146,7 +146,7 @@ class TopKRouter(nn.Cell):
         return Routing(probs, experts, capacity if self.moe.moe_pad_expert_input_to_capacity else None)
 
     def _capacity(self, tokens: int) -> Any:
-        """How many of this rank's tokens an expert takes, or each [E]; None: all."""
+        """The number of this rank's tokens that an expert takes, or each [E]; None: all."""
         factor = self.moe.moe_expert_capacity_factor
         if factor is None or is_generating():
             return None

@@ -43,9 +43,9 @@ class Route(ABC):
 
     group: Group
     copies: Copies
-    """Of the rows that go out from here, or if all ranks get them of the rows of all."""
+    """Copies of the rows that leave this rank, or of all ranks' rows if all ranks get them."""
     shape: tuple[int, ...]
-    """Of those rows together."""
+    """Shape of those rows together."""
     row: tuple[int, ...]
 
     @abstractmethod
@@ -234,7 +234,7 @@ class Planned(NamedTuple):
 
     tokens: Route
     choices: Route
-    """Of the choices' probabilities."""
+    """The route of the choices' probabilities."""
     counts: Array
     """int64 [m]: rows for each of this rank's experts."""
 
@@ -273,7 +273,8 @@ class MoEAlltoAllTokenDispatcher(MoETokenDispatcher):
         return _planned(route, shape, experts.shape[1], received.sum(0))
 
     def _exchanged(self, counts: Array) -> Array:
-        """What the ranks send to each other's experts: counts [n, m] to each -> [n, m] from each."""
+        """Exchange the numbers of rows that the ranks send to each other's experts: counts [n, m] to each -> [n, m]
+        from each."""
         if self.group.size == 1:
             return counts
         told = _arrived(self.group.all_to_all(Tensor.from_numpy(counts.astype(np.int32)), async_op=True))

@@ -28,8 +28,8 @@ def is_available() -> bool:
 
 
 ROWS = 128
-"""That are summed over in one call, which allocates packed copies of them. More at once are a few per cent faster, but
-larger copies leave holes between the tensors of a training step: 1% more memory with 256 rows, none with these."""
+"""Rows that are summed over in one call, which allocates packed copies of them. More at once are a few per cent faster,
+but larger copies leave holes between the tensors of a training step: 1% more memory with 256 rows, none with these."""
 
 
 def transposed_product(left: Array, right: Array, out: Array, accumulate: bool) -> None:

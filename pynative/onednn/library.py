@@ -69,7 +69,7 @@ class Argument(IntEnum):
     DIFF_SCALE = 255
     DIFF_SHIFT = 256
     MULTIPLE_SOURCE = 1024
-    """Of the first of several sources; the next ones count on."""
+    """Argument number of the first of several sources; the next ones count on."""
     POST_OP = 32768
     """DNNL_ARG_ATTR_MULTIPLE_POST_OP(i) is (i + 1) times this, plus SOURCE_1 for a binary one."""
 
@@ -127,7 +127,7 @@ def library() -> ctypes.CDLL | None:
 
 
 _RESULTS = {"primitive_desc_query_md": Handle, "memory_desc_get_size": ctypes.c_size_t}
-"""What functions return that return no status."""
+"""Results of functions that return no status."""
 
 
 def function(name: str) -> Callable[..., Any]:
@@ -221,13 +221,14 @@ class _Argument(ctypes.Structure):
 
 
 _DATA = object.__basicsize__
-"""Where an array's header has the address of its first entry: numpy's binary interface, right after Python's own."""
+"""The offset in an array's header of the address of its first entry: numpy's binary interface, right after Python's
+own."""
 
 _word_at = ctypes.c_size_t.from_address
 
 
 def address_of(array: Array) -> int:
-    """Where an array's first entry is; `array.ctypes.data` takes eight times as long."""
+    """The address of an array's first entry; `array.ctypes.data` takes eight times as long."""
     return _word_at(id(array) + _DATA).value
 
 
@@ -249,7 +250,8 @@ class _Thread(threading.local):
 
 
 class _Arguments:
-    """What one thread executes a primitive with: all is made once, but the addresses, which change with every call."""
+    """The arguments with which one thread executes a primitive: all is made once, but the addresses, which change with
+    every call."""
 
     def __init__(self, names: Sequence[int], descriptors: Sequence[Handle], stream: Handle) -> None:
         memories = [made("memory_create", description, engine(), None) for description in descriptors]

@@ -24,7 +24,7 @@ from pynative.optimizer.updates import UPDATES, WHOLE_UPDATES
 from pynative.parameter import set_main_param
 
 States = Mapping[str, SomeMemory]
-"""Of a buffer, by name."""
+"""States of a buffer, by name."""
 
 
 class FlatOptimizer:
@@ -60,7 +60,7 @@ class FlatOptimizer:
 
     @property
     def state_names(self) -> tuple[str, ...]:
-        """Of every state that a parameter may have, on any rank."""
+        """Names of every state that a parameter may have, on any rank."""
         return MAIN_PARAM, *moment_names(self.config)
 
     @property
@@ -81,7 +81,7 @@ class FlatOptimizer:
         }
 
     def _places(self, buffer: ParamAndGradBuffer) -> tuple[Sequence[Span], Sequence[Span]]:
-        """What of a buffer has its states elsewhere than on the device, and what there."""
+        """The spans of a buffer whose states lie elsewhere than on the device, and the others."""
         return offloaded(buffer.plan, buffer.owned, self._fraction) if self._allocate else ((), buffer.owned)
 
     def _plan_updates(self, buffer: ParamAndGradBuffer, states: States) -> None:
@@ -173,7 +173,7 @@ class FlatOptimizer:
 
 
 def _vectors(states: States, run: Span) -> dict[str, Tensor]:
-    """What there is of a run in each memory."""
+    """The vectors of a run in each memory."""
     return {name: memory.span(*run) for name, memory in states.items() if memory.holds(run)}
 
 

@@ -33,7 +33,7 @@ class CutMatrix(NamedTuple):
 
     @classmethod
     def of(cls, spec: ShardSpec) -> "CutMatrix | None":
-        """How a parameter is cut; none if a rank has all of it."""
+        """The cut of a parameter; none if a rank has all of it."""
         groups = [(parallel_state.get_group(cut.over), cut.axis) for cut in spec.cuts]
         several = [cls(group, axis) for group, axis in groups if group.size > 1]
         assert len(several) <= 1, f"{spec.name} is cut over several groups"
@@ -70,7 +70,7 @@ def orthogonalized(
 
 
 def scaled_update(direction: Tensor, spec: ShardSpec, config: MuonConfig) -> Tensor:
-    """What a matrix moves along for a learning rate of 1: this rank's part of it, from its part of the direction."""
+    """The update of a matrix for a learning rate of 1: this rank's part of it, from its part of the direction."""
     cut = CutMatrix.of(spec)
     if cut is None or config.muon_tp_mode != "duplicated":
         return _of_each_matrix(direction, spec, config, cut if config.muon_tp_mode == "distributed" else None)
@@ -80,7 +80,7 @@ def scaled_update(direction: Tensor, spec: ShardSpec, config: MuonConfig) -> Ten
 
 
 def _of_each_matrix(x: Tensor, spec: ShardSpec, config: MuonConfig, cut: CutMatrix | None) -> Tensor:
-    """Of x [r, c], or of each of the matrices whose rows are interleaved in it."""
+    """Apply a function to x [r, c], or to each of the matrices whose rows are interleaved in it."""
     rows = spec.interleaved_rows if config.muon_split_qkv else ()
     if not rows:
         return _scaled(x, config, cut)

@@ -52,14 +52,14 @@ class InFiles:
 
 
 def allocate_states(config: OffloadConfig) -> Allocate | None:
-    """Where the states go that are not kept on the device; none: all are."""
+    """A function that allocates the states that are not kept on the device; none: all are."""
     if not config.offloads_optimizer:
         return None
     return in_host_memory if config.nvme_path is None else InFiles(config.nvme_path)
 
 
 def offload_lines(config: OffloadConfig, gradient: GradientConfig) -> Iterator[str]:
-    """What the log says of it."""
+    """The log's lines about it."""
     on_cpu = mindspore.get_context("device_target") == "CPU"
     share = f"{config.optimizer_offload_fraction:.0%} of the optimizer's states are"
     if config.offloads_optimizer and config.nvme_path is not None:
@@ -72,8 +72,8 @@ def offload_lines(config: OffloadConfig, gradient: GradientConfig) -> Iterator[s
 
 @contextmanager
 def where_states_are(sweep: Sweep, states_are_on_host: bool) -> Iterator[Sweep]:
-    """What an update needs, where its states are - float32 values of 16-bit weights among them - though gradients or
-    weights lie elsewhere: both are brought there, and after the block the weights go back."""
+    """Bring an update's operands to where its states are - float32 values of 16-bit weights among them - though
+    gradients or weights lie elsewhere: both are brought there, and after the block the weights go back."""
     weights = sweep.param if sweep.model_param is None else sweep.model_param
     is_there = in_place.is_on_host(weights) is states_are_on_host
     updated = weights if is_there else _copy(weights)

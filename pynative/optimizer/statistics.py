@@ -17,7 +17,7 @@ from pynative.distributed.param_and_grad_buffer import ParamAndGradBuffer, Param
 
 
 class ModelSum:
-    """Which parameters this rank counts, and the sum of what all ranks counted.
+    """The parameters that this rank counts, and the sum over all ranks.
 
     of_owned: a rank counts what it owns of the buffers, where the replicas share their parameters out.
     """
@@ -38,7 +38,7 @@ class ModelSum:
         return is_counted(entry.spec, self._coordinates)
 
     def owned_runs(self, buffer: ParamAndGradBuffer, counted: bool = True) -> list[Span]:
-        """What this rank owns of the parameters that it counts, or does not count."""
+        """The spans that this rank owns of the parameters that it counts, or does not count."""
         return overlaps(buffer.plan.runs(lambda entry: self.counts(entry) is counted), buffer.owned)
 
     def __call__(self, own: Mapping[str, float]) -> float:
@@ -87,7 +87,7 @@ class GradientNorm:
 
 
 def clip_coefficient(norm: float, limit: float) -> float:
-    """What gradients are multiplied with so that their norm is at most `limit`; 0 means no limit."""
+    """Factor of gradients with which their norm is at most `limit`; 0 means no limit."""
     return min(1.0, limit / (norm + 1e-6)) if limit > 0 else 1.0
 
 
@@ -150,5 +150,5 @@ class ModelStatistics:
         return norms
 
     def zero_gradients(self) -> int:
-        """How many elements of the reduced gradient are exactly 0."""
+        """The number of elements of the reduced gradient that are exactly 0."""
         return int(self._summed("gradients", lambda vector: float(np.count_nonzero(vector.asnumpy() == 0))))

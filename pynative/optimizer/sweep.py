@@ -1,4 +1,4 @@
-"""What an update needs to know: a step's settings, and the memory of parameters that are treated alike."""
+"""The arguments of an update: a step's settings, and the memory of parameters that are treated alike."""
 
 from typing import NamedTuple
 
@@ -15,7 +15,7 @@ class Step(NamedTuple):
     """Counts from 1."""
     rates: Rates
     grad_scale: float
-    """What gradients are multiplied with."""
+    """Factor of the gradients."""
 
     def learning_rate_of(self, treatment: Treatment) -> float:
         """The learning rate of parameters that are treated so."""
@@ -31,7 +31,7 @@ class Sweep(NamedTuple):
 
     treatment: Treatment
     param: Tensor
-    """What is updated: float32."""
+    """The values that are updated: float32."""
     grad: Tensor
     moments: dict[str, Tensor]
     """The rule's states by name."""

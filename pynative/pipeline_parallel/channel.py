@@ -1,4 +1,4 @@
-"""How tensors travel between the stages of a pipeline.
+"""The exchange of tensors between the stages of a pipeline.
 
 s sequence, b batch, h hidden, c context-parallel size, t tensor-parallel size.
 """

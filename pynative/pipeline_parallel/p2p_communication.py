@@ -30,7 +30,7 @@ class P2PPrimitive:
         from_previous: bool = False,
         from_next: bool = False,
     ) -> tuple[Tensor | None, Tensor | None]:
-        """What arrived from the previous stage and from the next."""
+        """Send, and return the tensors from the previous stage and from the next."""
         channel = self._channel
         group, rank = channel.group, channel.group.rank
         sends = [(to_next, rank + 1), (to_previous, rank - 1)]

@@ -15,7 +15,7 @@ from pynative.timers import Timers
 
 @dataclass(frozen=True)
 class Plan:
-    """What one stage does in a step, and what follows from it."""
+    """The actions of one stage in a step, and facts that follow from them."""
 
     actions: tuple[Action, ...]
     sent: frozenset[Compute]
@@ -25,7 +25,7 @@ class Plan:
     completing: frozenset[Compute]
     """The last action of each chunk, with which its gradients are complete."""
     stays: dict[Compute, Compute]
-    """What needs the results that stay on the stage."""
+    """The actions that need the results that stay on the stage."""
 
     @classmethod
     def of(cls, actions: Sequence[Action], stage: int, placement: Placement) -> "Plan":

@@ -41,7 +41,7 @@ LossOf = Callable[[Tensor], MicroBatchLoss]
 
 
 class ForwardStep(Protocol):
-    """How a chunk runs on a micro-batch of a step's data."""
+    """The forward of a chunk on a micro-batch of a step's data."""
 
     draws: int
     """Items that a step takes from its data iterator."""
@@ -60,7 +60,7 @@ class ForwardStep(Protocol):
         """A row of one of this rank's micro-batches by its sample and documents; empty where nobody knows."""
 
     def __call__(self, model: nn.Cell, micro_batch: int, chunk: int) -> tuple[Tensor, LossOf]:
-        """What the chunk's model gives, and how its loss is read off."""
+        """The output of the chunk's model, and the function that reads its loss."""
 
 
 @dataclass
@@ -71,7 +71,7 @@ class _Pending:
     uses: Uses
     end: autograd.HandedOver
     seed: Tensor | None
-    """Where the backward of a loss starts."""
+    """The gradient of a loss from which its backward starts."""
 
 
 class Stage:

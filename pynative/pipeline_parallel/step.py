@@ -33,11 +33,11 @@ class GlobalLoss(NamedTuple):
     total: float
     """Sum of what micro-batches report."""
     weight: float
-    """What it is divided by to be reported: tokens, or micro-batches where a script reports their means."""
+    """Divisor of the reported loss: tokens, or micro-batches where a script reports their means."""
     tokens: float
-    """How many tokens count."""
+    """Number of tokens that count."""
     figures: dict[str, Array]
-    """What the cells reported of a training step, by the names of `parallel_core.step_figures`."""
+    """Figures of a training step that the cells reported, by the names of `parallel_core.step_figures`."""
 
     @property
     def mean(self) -> float:

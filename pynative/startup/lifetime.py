@@ -18,7 +18,7 @@ from pathlib import Path
 import psutil
 
 GRACE_SECONDS = 0.5
-"""How long a rank's last line has to reach the log and the terminal, and the other ranks to say the same."""
+"""Seconds in which a rank's last line must reach the log and the terminal, and the other ranks to say the same."""
 TAIL_SECONDS = 2.0
 """When the tail of this rank's log has been started, too."""
 _JOINS = re.compile(r"--j(?:o|oi|oin)?[= ]True\b")

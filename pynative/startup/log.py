@@ -1,4 +1,4 @@
-"""Where messages go: standard output, one line each, as "INFO - ..."."""
+"""Messages on standard output, one line each, as "INFO - ..."."""
 
 import logging
 import sys

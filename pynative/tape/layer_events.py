@@ -27,7 +27,7 @@ from pynative.tape import autograd
 Event = Literal["before_forward", "after_forward", "before_backward", "after_backward"]
 Observer = Callable[[nn.Cell], None]
 Uses = Counter[int]
-"""How often each cell (its id) runs in the forward of a micro-batch."""
+"""The number of runs of each cell (its id) in the forward of a micro-batch."""
 
 
 class Observable(nn.Cell):

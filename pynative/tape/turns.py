@@ -34,7 +34,7 @@ class Computation:
     resume: Callable[[], None]
     """Called when its turn begins: where the process stands is the same as before."""
     before_giving_way: Callable[[], None] = lambda: None
-    """What it has to do itself while its message travels."""
+    """Its own work while its message travels."""
 
 
 class _Ended(BaseException):
@@ -42,7 +42,8 @@ class _Ended(BaseException):
 
 
 class Turns:
-    """Whose turn it is. The first computation runs in the caller's thread, the second in one of its own."""
+    """The turns of two computations. The first computation runs in the caller's thread, the second in one of its
+    own."""
 
     def __init__(self, first: Computation, second: Computation) -> None:
         self._pair = (first, second)

@@ -106,7 +106,7 @@ def linear_block(
 
 
 class ParallelLinear(nn.Cell):
-    """What linears that are cut over the tensor-parallel group share: a weight [o, i] and a bias [o].
+    """The base of linears that are cut over the tensor-parallel group: a weight [o, i] and a bias [o].
 
     Args:
         input_size, output_size: i and o of the whole layer; t must divide the one that is cut.

@@ -102,7 +102,7 @@ class _AdaptedLinear(Function):
 
 
 class AdapterOfLinear(nn.Cell):
-    """What `Adapter` describes, as the linear's `adapter`: the linear's own names do not move."""
+    """The cell of an `Adapter`, as the linear's `adapter`: the linear's own names do not move."""
 
     def __init__(self, block: Adapter, lora_a: Parameter, lora_b: Parameter) -> None:
         super().__init__()
@@ -111,7 +111,7 @@ class AdapterOfLinear(nn.Cell):
 
     @classmethod
     def of(cls, linear: Linear, parameters: Mapping[str, Parameter]) -> AdapterOfLinear | None:
-        """That of a linear with these parameters, if it has one."""
+        """The adapter of a linear with these parameters, if it has one."""
         if linear.adapter is None:
             return None
         return cls(linear.adapter, parameters["adapter.lora_a"], parameters["adapter.lora_b"])
@@ -122,7 +122,8 @@ class AdapterOfLinear(nn.Cell):
         return _AdaptedLinear.apply(x, weight, bias, self.lora_a, self.lora_b, boundary, self.scale, drop)
 
     def _drop(self, within: Boundary) -> Drop:
-        """Of this micro-batch. A rank with some of the input's features has that part of the whole mask."""
+        """Dropout of the input for this micro-batch. A rank with some of the input's features has that part of the
+        whole mask."""
         key = get_rng_tracer().key(crc32(self.lora_a.meta.spec.name.encode()), 0)
         own = [range(box.start[1], box.start[1] + box.shape[1]) for box in place_of(self.lora_a).boxes]
 

@@ -18,7 +18,7 @@ Kept = Callable[[], Any]
 
 
 def made_again(tensor: Any) -> Kept | None:
-    """How to make a tensor again that is not to be kept; none: it has to be."""
+    """A function that recomputes a tensor that is not saved; none: the tensor is saved."""
     return getattr(tensor, "made_again", None)
 
 

@@ -122,7 +122,7 @@ def reduce_scatter_last_dim_to_tensor_parallel_region(x: Tensor, group: Group) -
 
 @dataclass(frozen=True)
 class Boundary:
-    """How hidden states lie outside of a tensor-parallel region, as the two moves that cross its edge.
+    """The layout of hidden states outside of a tensor-parallel region, as the two moves that cross its edge.
 
     `enter` makes a whole input of what lies outside, `leave` makes what lies outside of the ranks' shares of a sum.
     They are conjugate: the gradient of an input leaves, the gradient of an output enters.
@@ -132,7 +132,7 @@ class Boundary:
     enter: Move
     leave: Move
     sequence: SequenceLayout
-    """How the sequence is cut outside of the region."""
+    """The cut of the sequence outside of the region."""
     context_rank: int
 
     @staticmethod
@@ -164,7 +164,7 @@ class Boundary:
         return self.sequence.positions(length, self.context_rank, self.group.rank)
 
     def entered(self, x: Tensor) -> Tensor:
-        """What lies outside, whole inside the region, where each rank's use of it is a share of a sum; recorded."""
+        """The whole input inside the region, where each rank's use of it is a share of a sum; recorded."""
         return _apply(x, self.group, self.enter, self.leave)
 
     def exit(self, y: Tensor) -> Tensor:

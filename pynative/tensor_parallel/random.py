@@ -46,7 +46,7 @@ activations that are cut, the third for those inside experts. All differ between
 
 
 class States(NamedTuple):
-    """Where a tracer stands; give it to `set_states` before a forward that is to be repeated."""
+    """The states of a tracer; give them to `set_states` before a forward that is to be repeated."""
 
     position: StepPosition
     drawn: dict[str, int]
@@ -113,7 +113,7 @@ class RNGStateTracer:
         return np.random.Generator(np.random.Philox(np.random.SeedSequence(self.next_key())))
 
     def get_states(self) -> States:
-        """Where the tracer stands."""
+        """The states of the tracer."""
         self._start_over_elsewhere()
         return States(get_step_position(), {name: stream.drawn for name, stream in self._streams.items()})
 

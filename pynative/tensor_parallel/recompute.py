@@ -60,7 +60,7 @@ class _Run:
         return outputs
 
     def collective(self, run: Callable[[], Tensor]) -> Tensor:
-        """What a collective gives: in the second run what it gave in the first."""
+        """The result of a collective; in the second run that of the first."""
         if self._is_second:
             return self._collectives.popleft()
         self._collectives.append(run())
@@ -111,7 +111,7 @@ def _inside(run: _Run) -> Iterator[None]:
 
 
 def kept_collective(run: Callable[[], Tensor]) -> Tensor:
-    """What a collective gives; inside a part it is kept for the second run, which does not run it again."""
+    """The result of a collective; inside a part it is kept for the second run, which does not run it again."""
     return run() if _running is None else _running.collective(run)
 
 
@@ -137,7 +137,7 @@ def _keep(entry: Any) -> Kept:
 
 
 def _keep_slice(entry: Any) -> Kept:
-    """Of a tensor that is the same on all tensor-parallel ranks, this rank's part of the last axis."""
+    """This rank's part of the last axis of a tensor that is the same on all tensor-parallel ranks."""
     group = parallel_state.get_tensor_model_parallel_group()
     if group.size == 1 or not _has_gradient(entry) or entry.shape[-1] % group.size:
         return _keep(entry)

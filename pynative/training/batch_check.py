@@ -28,7 +28,7 @@ def refuse(mistakes: Iterable[str]) -> None:
 
 @cache
 def _arguments(construct: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
-    """Of a class's `construct`, by name."""
+    """The arguments of a class's `construct`, by name."""
     return dict(list(inspect.signature(construct).parameters.items())[1:])
 
 

@@ -17,7 +17,8 @@ from pynative.tensor_parallel.data import broadcast_item
 
 
 def get_train_valid_test_num_samples(config: AllConfig | None = None) -> tuple[int, int, int]:
-    """How many samples a run draws from each split; by default the run that `set_parallel_context` initialised."""
+    """The number of samples that a run draws from each split; by default the run that `set_parallel_context`
+    initialised."""
     config = config or parallel_state.get_config()
     training, data = config.training_config, config.dataset_config
     batch, evaluated = data.global_batch_size, data.eval_global_batch_size or data.global_batch_size
@@ -116,7 +117,7 @@ class RunData:
     is_evaluated: bool
     """Whether there are validation data."""
     samples_per_epoch: int | None
-    """Where it is known."""
+    """Samples per epoch, if they are known."""
 
 
 @dataclass

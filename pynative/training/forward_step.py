@@ -166,7 +166,7 @@ class MegatronForwardStep:
 
 
 def _micro_batch_loss(returned: tuple[Any, ...]) -> MicroBatchLoss:
-    """What Megatron's loss functions return."""
+    """Read the values that Megatron's loss functions return."""
     match returned:
         case (loss, dict(report)):
             return MicroBatchLoss(loss, MicroBatchWeight(1.0), lambda: _reported(report))
@@ -189,7 +189,7 @@ class _SumOfTokens:
 
     @cached_property
     def tokens(self) -> float:
-        """Of whole sequences."""
+        """Tokens of whole sequences."""
         return sum_over_group(_numbers(self._tokens)[:1], parallel_state.get_context_parallel_group())[0]
 
     def reported(self) -> tuple[float, float]:

@@ -35,7 +35,7 @@ def _training_line(state: TrainingState) -> str:
 
 
 def count_parameters(model: nn.Cell) -> ParameterCount:
-    """Of this rank, and of all. All ranks call this."""
+    """Count the parameters of this rank, and of all. All ranks call this."""
     coordinates, whole, own, trained = parallel_state.get_coordinates(), 0, 0, 0
     for parameter in name_parameters(model):
         spec, size = parameter.meta.spec, place_of(parameter).size

@@ -1,4 +1,4 @@
-"""What a training script calls before it builds anything."""
+"""Functions that a training script calls before it builds anything."""
 
 import sys
 from collections.abc import Iterable

@@ -86,7 +86,8 @@ class CoreAttention(nn.Cell):
 
 
 def _sinks_of(block: blocks.CoreAttention, ranks: int) -> Tensor | None:
-    """Of this rank's heads [n/t]: learnt, or 0 (Miller, "Attention Is Off By One", 2023); none: there are none."""
+    """Sinks of this rank's heads [n/t]: learnt, or 0 (Miller, "Attention Is Off By One", 2023); none: there are
+    none."""
     if block.softmax_offset is not None:
         return make_parameter(*block.softmax_offset)
     return Tensor.from_numpy(np.zeros(block.heads // ranks, np.float32)) if block.sinks else None

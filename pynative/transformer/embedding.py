@@ -72,6 +72,6 @@ class Embedding(Observable):
         return kernels.dropout(embeddings, self.hidden_dropout, key, rows)
 
     def _default_position_ids(self, batch: int, length: int) -> Tensor:
-        """Where this context-parallel rank's shard stands in its sequence, the same for every row: int32 [b, s]."""
+        """The positions of this context-parallel rank's shard in its sequence, the same for every row: int32 [b, s]."""
         numbers = as_array(self.boundary.inside().positions(length))
         return Tensor.from_numpy(np.ascontiguousarray(np.broadcast_to(numbers, (batch, length))))

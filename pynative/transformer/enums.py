@@ -4,7 +4,7 @@ import enum
 
 
 class AttnMaskType(enum.Enum):
-    """Which scores an attention leaves out."""
+    """The scores that an attention leaves out."""
 
     padding = 1
     causal = 2
@@ -13,21 +13,21 @@ class AttnMaskType(enum.Enum):
 
 
 class AttnType(enum.Enum):
-    """What attends to what."""
+    """Kinds of attention by their queries and keys."""
 
     self_attn = 1
     cross_attn = 2
 
 
 class LayerType(enum.Enum):
-    """Of which half of a model a layer is."""
+    """The half of a model that a layer belongs to."""
 
     encoder = 1
     decoder = 2
 
 
 class ModelType(enum.Enum):
-    """What kind of model is trained."""
+    """The kind of model that is trained."""
 
     encoder_or_decoder = 1
 

@@ -113,7 +113,8 @@ class GPTModel(Module):
         return head(hidden_states, weight, parallel_output)
 
     def _loss(self, hidden_states: Tensor, labels: Tensor, loss_mask: Tensor | None, depth: int = 0) -> Tensor:
-        """Of logits that are cut. The small tensors are turned to the logits' [s, b], not the logits to theirs."""
+        """The loss of logits that are cut. The small tensors are turned to the logits' [s, b], not the logits to
+        theirs."""
         turned_mask = None if loss_mask is None else kernels.sequence_first(loss_mask)
         tokens = counted_tokens(labels, loss_mask)
         return self.loss(self._logits(hidden_states, depth=depth), kernels.sequence_first(labels), turned_mask, tokens)

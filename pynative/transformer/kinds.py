@@ -30,7 +30,7 @@ from pynative.transformer.sparse_attention import SparseMLASelfAttention
 
 @dataclass(frozen=True)
 class LayerSettings:
-    """What a cell of a layer is built with, beside its block."""
+    """The arguments of a cell of a layer, beside its block."""
 
     config: ModelConfig
     layer_number: int
@@ -44,7 +44,7 @@ class LayerSettings:
         return self.config, self.layer_number, self.attn_mask_type
 
     def within(self, module: str) -> LayerSettings:
-        """Of a cell inside."""
+        """The settings of a cell inside."""
         return replace(self, recomputed=self.recomputed.within(module))
 
 

@@ -57,7 +57,7 @@ class TransformerLanguageModel(nn.Cell):
         self.further_output_layers = nn.CellList(own_heads)
 
     def set_input_tensor(self, input_tensor: Tensor | None) -> None:
-        """What the stage before sent, [s, b, h]."""
+        """Take the tensor that the stage before sent, [s, b, h]."""
         self.decoder.set_input_tensor(input_tensor)
 
     def construct(
@@ -87,7 +87,8 @@ class TransformerLanguageModel(nn.Cell):
 
 
 def _with_gradient(hidden_states: Tensor) -> Tensor:
-    """Of a frozen embedding too: so the first layer does what every layer does."""
+    """Mark an embedding's output as needing a gradient, a frozen one's too, so that the first layer does the same as
+    every layer."""
     if not autograd.is_recording() or autograd.needs_gradient(hidden_states):
         return hidden_states
     return autograd.leaf(hidden_states)

@@ -49,7 +49,7 @@ class ParallelTransformerLayer(Observable):
             setattr(self, name, cell_of(part, settings.within(name)))
 
     def entered(self, branch: blocks.Branch, hidden_states: Tensor) -> tuple[Tensor, Tensor]:
-        """What goes into the branch, and what by it."""
+        """The tensor that enters the branch, and the one that passes it."""
         if self.residual_after_norm:
             return kernels.fork(self._normed(hidden_states, branch.norm))
         inner, residual = kernels.fork(hidden_states)

@@ -41,7 +41,7 @@ class LightningAttention(RecurrentMixer):
         self.log_decays = self._own(np.array(block.log_decays, np.float32))
 
     def _own(self, of_heads: Array) -> Array:
-        """Of all heads' numbers those of this rank's heads in the recurrence."""
+        """The numbers of this rank's heads, of all heads' numbers in the recurrence."""
         rank = parallel_state.get_tensor_model_parallel_rank() * self.exchange.group.size + self.exchange.group.rank
         return of_heads[rank * self.heads : (rank + 1) * self.heads]
 

@@ -46,5 +46,5 @@ class Module(nn.Cell):
         return self.language_model.output_layer.weight
 
     def set_input_tensor(self, input_tensor: Tensor | None) -> None:
-        """What the stage before sent."""
+        """Take the tensor that the stage before sent."""
         self.language_model.set_input_tensor(input_tensor)

@@ -125,7 +125,7 @@ class MultiTokenPrediction(nn.Cell):
 
 
 class FurtherLosses:
-    """What the depths' losses add to the gradient of the main loss."""
+    """The gradients that the depths' losses add to that of the main loss."""
 
     def __init__(self, config: ModelConfig) -> None:
         settings, training = config.multi_token_prediction, config.parallel_config.all_config.training_config

@@ -81,7 +81,7 @@ def _rows(x: Tensor) -> Tensor:
 
 
 def _sum(x: Tensor, group: Group) -> Tensor:
-    """Of each token, over the ranks: [s, b, 1]."""
+    """The sum of each token, over the ranks: [s, b, 1]."""
     total = x.sum(axis=-1, keepdims=True)
     return group.all_reduce(total) if group.size > 1 else total
 
@@ -99,7 +99,7 @@ class RMSNormOfAllHeads(_Norm):
 
 
 FusedRMSNorm = RMSNorm
-"""Which kernel computes it, the operators in use decide."""
+"""RMS norm; the operators in use decide which kernel computes it."""
 
 
 _NORMS = {"LayerNorm": LayerNorm, "RMSNorm": RMSNorm, "FusedRMSNorm": RMSNorm}

@@ -37,7 +37,7 @@ from pynative.transformer.rope import angle_tables
 
 
 class Indexed(NamedTuple):
-    """What index scores are made of."""
+    """The inputs of index scores."""
 
     query: Tensor
     """[s, b, j, c]."""
@@ -78,14 +78,15 @@ class DSAIndexer(nn.Cell):
         return Indexed(queries, keys.reshape(*keys.shape[:2], -1), kernels.scale(weights, self.weight_scale))
 
     def _whole(self, x: Tensor) -> Tensor:
-        """Of the whole sequence; what follows is the same on all ranks, and so is its gradient."""
+        """Gather the whole sequence; what follows is the same on all ranks, and so is its gradient."""
         if not self.boundary.cuts_sequence:
             return x
         return gather_from_sequence_parallel_region(x, self.boundary.group, tensor_parallel_output_grad=False)
 
 
 Choices = dict[int, Tensor | None]
-"""Of one forward: number of a layer, from 0 -> positions [b, s, topk] of the keys that its indexer chose; None: all."""
+"""The choices of one forward: number of a layer, from 0 -> positions [b, s, topk] of the keys that its indexer chose;
+None: all."""
 
 
 class DSAttention(nn.Cell):

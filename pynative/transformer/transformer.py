@@ -92,7 +92,8 @@ class ParallelTransformer(nn.Cell):
         self.final_layernorm = norm_of(block.final_layernorm, config)
 
     def set_input_tensor(self, input_tensor: Tensor | None) -> None:
-        """What the chunk before sent, [s, b, h]; used instead of the argument by every chunk but the first."""
+        """Take the tensor that the chunk before sent, [s, b, h]; used instead of the argument by every chunk but the
+        first."""
         self.input_tensor = input_tensor
 
     def construct(

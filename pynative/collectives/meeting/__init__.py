@@ -1,1 +1,1 @@
-"""How the ranks of a job find each other."""
+"""The meeting of a job's ranks."""

@@ -1,4 +1,4 @@
-"""Where a rank belongs: its number, the number of ranks, and where the ranks of its job meet."""
+"""A rank's address: its number, the number of ranks, and the place where the ranks of its job meet."""
 
 import ipaddress
 import os
@@ -38,7 +38,8 @@ class Address:
 def address_from_environment(
     rank: int | None, world_size: int | None, address: str | None, timeout_minutes: float
 ) -> Address:
-    """What is not given comes from RANK_ID, RANK_SIZE, MS_SCHED_HOST and MS_SCHED_PORT, as msrun sets them."""
+    """The address of this rank. Arguments that are not given come from RANK_ID, RANK_SIZE, MS_SCHED_HOST and
+    MS_SCHED_PORT, as msrun sets them."""
     if rank is None and os.environ.get("MS_ROLE") == "MS_WORKER" and "MS_NODE_ID" not in os.environ:
         raise ValueError(
             "--node_rank: msrun left the ranks unnumbered (RANK_ID); on several hosts give each msrun its own "

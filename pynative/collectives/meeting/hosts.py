@@ -1,4 +1,4 @@
-"""Which ranks live on which host: they meet over TCP at rank 0, which tells everybody about everybody.
+"""The meeting of ranks on several hosts: they meet over TCP at rank 0, which tells everybody about everybody.
 
 Every rank brings what others need to know of it (`Member`), one of them its host's identity: the boot of the machine
 and its network and process namespaces, so that two containers of one machine are two hosts. Ranks of one host go on
@@ -25,7 +25,7 @@ from pynative.collectives.meeting.messages import receive, same_secret, send
 RETRY_SECONDS = 0.1
 NOTICE_SECONDS = 20.0
 STRANGER_SECONDS = 5.0
-"""How long somebody who connects may take to say who it is."""
+"""Seconds in which somebody who connects must say who it is."""
 VERDICT_SECONDS = 2.0
 CONNECT_SECONDS = 60.0
 SECRET_VARIABLE = "PYNATIVE_JOB_SECRET"
@@ -283,7 +283,7 @@ def _callers(listener: socket.socket, awaited: set[int], token: str) -> Iterator
 
 
 def _rank_of(connection: socket.socket, token: str) -> int:
-    """Who calls; -1 for somebody without the token."""
+    """The rank that calls; -1 for somebody without the token."""
     try:
         hello = receive(connection)
         return int(hello["rank"]) if same_secret(hello["token"], token) else -1

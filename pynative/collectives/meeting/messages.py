@@ -1,4 +1,4 @@
-"""What ranks say to each other while they meet: JSON behind its length, over a stream socket."""
+"""Messages between ranks while they meet: JSON behind its length, over a stream socket."""
 
 import hmac
 import json

@@ -1,4 +1,4 @@
-"""How the ranks of one host find each other: they meet at an abstract Unix socket and pass file descriptors.
+"""The meeting of the ranks of one host: they meet at an abstract Unix socket and pass file descriptors.
 
 The lowest rank of the host listens at a name that only this job has; the others bring their rank and their doorbell (an
 eventfd), and take home the arena's memory, everybody's doorbell and everybody's process id as the kernel tells it. An
@@ -26,7 +26,7 @@ LARGEST_HOST = 200
 
 @dataclass
 class Rendezvous:
-    """What a rank brings home: the arena's descriptor and, by rank, doorbells (eventfds) and process ids."""
+    """The result of the meeting: the arena's descriptor and, by rank, doorbells (eventfds) and process ids."""
 
     memory: int
     doorbells: dict[int, int]
@@ -35,7 +35,8 @@ class Rendezvous:
 
 @dataclass(frozen=True)
 class Place:
-    """Where the ranks of one host meet: this rank, all `ranks` of the host, those of the job, seconds to wait."""
+    """The meeting place of the ranks of one host: this rank, all `ranks` of the host, those of the job, seconds to
+    wait."""
 
     rank: int
     ranks: tuple[int, ...]

@@ -1,1 +1,1 @@
-"""How bytes get from rank to rank of CPUs: shared memory on a host, TCP between hosts."""
+"""The transport of bytes between ranks on CPUs: shared memory on a host, TCP between hosts."""

@@ -51,7 +51,7 @@ class Outbox:
             network.await_consumed(rank, self._key, self._consumed(i))
 
     def room(self) -> list[Target]:
-        """What must happen before the next post: every reader gave back the post whose slot it takes."""
+        """The event that must come before the next post: every reader gave back the post whose slot it takes."""
         needed = self.posted - self.layout.slots + 1
         return [(rank, self._consumed(i), needed) for i, rank in enumerate(self.readers)] if needed > 0 else []
 
@@ -122,7 +122,7 @@ class Inbox:
         self._base: int | None = None
 
     def arrival(self) -> Target:
-        """What must happen before the next post can be read."""
+        """The event that must come before the next post can be read."""
         if self._base is None:
             growth = self.arena.directory_growth(self.writer)
             self._base = self.arena.find(self.writer, self._key)

@@ -285,7 +285,7 @@ class SharedMemoryGroup(CheckedGroup):
         return to_tensor(target, kind)
 
     def unreceived(self) -> list[str]:
-        """What this rank sent in the group and nobody took, as text."""
+        """The messages that this rank sent in the group and nobody took, as text."""
         for to in self._sent:
             self._forget_received(to)
         return [

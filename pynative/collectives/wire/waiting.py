@@ -1,4 +1,4 @@
-"""How a rank waits for others: cheaply, noticing death, lateness, failure and deadlock, and naming who.
+"""The waiting of a rank for others: cheaply, noticing death, lateness, failure and deadlock, and naming who.
 
 A wait looks at its words for some microseconds, then lets other processes run, then sleeps in `poll` on its doorbell
 and on the process descriptors (pidfd) of the ranks it waits for, so that a message and a death both wake it. A rank
@@ -27,7 +27,7 @@ KINDS: tuple[type[CollectiveError], ...] = (CollectiveMismatch, PeerLost, PeerLa
 
 
 class Pending:
-    """What a rank waits for: `targets`, all of them needed. `str(label)` names it in messages."""
+    """The events that a rank waits for: `targets`, all of them needed. `str(label)` names it in messages."""
 
     def __init__(self, label: object):
         self.label = label

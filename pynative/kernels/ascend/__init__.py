@@ -1,4 +1,4 @@
-"""What an Ascend has operators of its own for, in front of `ops`, and those that flags switch on."""
+"""Operators that an Ascend has fused kernels for, in front of `ops`, and those that flags switch on."""
 
 from pynative.kernels.ascend import always, attention_block, fused, grouped_matmul
 from pynative.kernels.contract import bodies_in

@@ -41,7 +41,7 @@ def bias_activation(x: Tensor, bias: Tensor | None, activation: str) -> Tensor:
 
 
 def weighted_activation(x: Tensor, factors: Tensor, activation: str) -> Tensor:
-    """Of experts, by the same."""
+    """The weighted activation of experts, by the same."""
     return weighted(bias_activation, x, factors, activation)
 
 

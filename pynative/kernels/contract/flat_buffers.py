@@ -23,7 +23,7 @@ class AdamStep(NamedTuple):
     step: int
     """Counts from 1."""
     grad_scale: float = 1.0
-    """What the gradient is multiplied with."""
+    """Factor of the gradient."""
     is_decoupled: bool = True
     """Weight decay shrinks the weights (AdamW) instead of being added to the gradient (L2 regularisation)."""
     is_corrected: bool = True
@@ -31,12 +31,12 @@ class AdamStep(NamedTuple):
 
     @property
     def corrections(self) -> tuple[float, float]:
-        """What the averages of the gradient and of its square are divided by."""
+        """Divisors of the averages of the gradient and of its square."""
         return (1 - self.beta1**self.step, 1 - self.beta2**self.step) if self.is_corrected else (1.0, 1.0)
 
     @property
     def decay(self) -> float:
-        """What the weights are multiplied with."""
+        """Factor of the weights."""
         return 1 - self.learning_rate * self.weight_decay if self.is_decoupled else 1.0
 
     @property

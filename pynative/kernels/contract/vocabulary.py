@@ -9,7 +9,8 @@ def embedding(ids: Tensor, weight: Tensor, first_id: int = 0) -> Tensor:
 
 
 def softmax_statistics(logits: Tensor, target: Tensor, first_id: int = 0) -> tuple[Tensor, Tensor, Tensor]:
-    """What cross entropy needs of this rank's columns: logits [..., v/t], target int [...]. Not recorded.
+    """The statistics of this rank's columns that cross entropy needs: logits [..., v/t], target int [...]. Not
+    recorded.
 
     Returns [...] each, float32: the rows' maximum, the sum of exp(logits - maximum), and the logit of the target, 0
     where the target's column is another rank's. 16-bit logits are widened a block of rows at a time.
@@ -17,7 +18,8 @@ def softmax_statistics(logits: Tensor, target: Tensor, first_id: int = 0) -> tup
 
 
 def cross_entropy_addends(own_maximum: Tensor, maximum: Tensor, own_sum: Tensor, target_logit: Tensor) -> Tensor:
-    """What all ranks add up [2, ...]: the rank's sum relative to `maximum`, that of all ranks, and the target's logit.
+    """The addends that all ranks sum, [2, ...]: the rank's sum relative to `maximum`, that of all ranks, and the
+    target's logit.
 
     Not recorded.
     """

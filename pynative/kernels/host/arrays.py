@@ -29,7 +29,7 @@ def as_float32(tensor: Tensor) -> Array:
 
 
 def gradient_memory(out: Tensor | None, shape: Sequence[int], dtype: np.dtype[Any]) -> Array:
-    """Where a parameter's gradient of this shape goes: into `out` when given, else into new memory of this type."""
+    """The memory of a parameter's gradient of this shape: `out` when given, else new memory of this type."""
     return np.empty(shape, dtype) if out is None else writable(out).reshape(shape)
 
 

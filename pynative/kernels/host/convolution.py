@@ -20,7 +20,7 @@ from pynative.tape.autograd import Function
 
 
 class _Convolution:
-    """Of x [s, b, c] behind earlier tokens [w - 1, b, c], or none: taps float32 [w, c], bias [c]."""
+    """The convolution of x [s, b, c] behind earlier tokens [w - 1, b, c], or none: taps float32 [w, c], bias [c]."""
 
     def __init__(self, x: Array, before: Array | None, weight: Tensor, bias: Tensor | None) -> None:
         self.x, self.before = x, before
@@ -63,7 +63,7 @@ class _Convolution:
         return out
 
     def gradients(self, dout: Array) -> tuple[Array, Array, Array]:
-        """Of x, of the taps [w, c], and of the bias [c]."""
+        """Gradients of x, of the taps [w, c], and of the bias [c]."""
         count, dtaps = len(self.taps), np.zeros((len(self.blocks), *self.taps.shape), np.float32)
         dbias = np.zeros((len(self.blocks), self.taps.shape[1]), np.float32)
         dsums = np.zeros((len(self.x) + count - 1, *self.x.shape[1:]), np.float32)

@@ -31,7 +31,7 @@ def _in_chunks(update: Callable[..., None], *buffers: Tensor | None) -> None:
 
 
 def _factors(settings: AdamStep) -> AdamwStep:
-    """Of the engine's update, which takes a gradient that holds the penalty already."""
+    """Factors of the engine's update, which takes a gradient that holds the penalty already."""
     first, second = settings.corrections
     grad_scale = 1.0 if settings.penalty else settings.grad_scale
     return AdamwStep(

@@ -1,4 +1,4 @@
-"""What a process that computes on a CPU is set up with: threads, BLAS and memory have this one owner.
+"""The set-up of a process that computes on a CPU: threads, BLAS and memory have this one owner.
 
 Nobody else sets a number of threads, chooses BLAS kernels (`blas.py` says how) or changes how memory is allocated.
 """

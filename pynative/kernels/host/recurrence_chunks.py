@@ -89,7 +89,7 @@ def _dots(x: Array, y: Array) -> Array:
 
 
 class Inputs(NamedTuple):
-    """Of a segment, or their gradients."""
+    """Inputs of a segment, or their gradients."""
 
     q: Array
     """[m, C, d]."""
@@ -102,7 +102,7 @@ class Inputs(NamedTuple):
 
 
 class Segment:
-    """What of a segment does not depend on the state before it."""
+    """The values of a segment that do not depend on the state before it."""
 
     def __init__(self, inputs: Inputs, delta: bool) -> None:
         self.inputs, self.delta = inputs, delta

@@ -43,7 +43,7 @@ class _Unit(NamedTuple):
         return self.rows if self.factor == 1 else self.rows * self.factor
 
     def gradient(self, dvalues: Array, form: RecurrenceForm) -> Array:
-        """Of the rows before."""
+        """The gradient of the rows before."""
         if self.factor != 1:
             dvalues = dvalues * self.factor
         if not form.unit:

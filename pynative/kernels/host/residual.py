@@ -1,4 +1,5 @@
-"""Where branches part and meet: the fork, joined features, bias, dropout and residual in one sweep; on the host."""
+"""Operators where branches part and meet: the fork, joined features, bias, dropout and residual in one sweep; on the
+host."""
 
 from collections.abc import Callable
 from functools import partial

@@ -15,7 +15,7 @@ from pynative.memory.rounding import fill, float32_for, widened
 from pynative.tape.autograd import Function
 
 BLOCK_BYTES = 256 * 1024
-"""Of elements that are rotated at a time: several passes, which the second level of the cache is to serve."""
+"""Bytes of elements that are rotated at a time: several passes, which the second level of the cache is to serve."""
 
 
 def _group_parts(qkv: Array, layout: tuple[int, int, int]) -> tuple[Array, Array, Array]:
@@ -65,21 +65,21 @@ def split_qkv(qkv: Tensor, groups: int, heads_per_group: int, head_size: int) ->
 
 
 class Setting(NamedTuple):
-    """Which elements of a head rotate."""
+    """The elements of a head that rotate."""
 
     interleaved: bool
     start: int
 
 
 def _pair(rotated: int, interleaved: bool) -> tuple[slice, slice]:
-    """Which elements of a head form the two coordinates of the rotated planes."""
+    """The elements of a head that form the two coordinates of the rotated planes."""
     if interleaved:
         return slice(0, rotated, 2), slice(1, rotated, 2)
     return slice(0, rotated // 2), slice(rotated // 2, rotated)
 
 
 def _factors(cos: Array, sin: Array, head_size: int, planes: tuple[slice, slice], inverse: bool) -> tuple[Array, Array]:
-    """What an element and the other of its plane are multiplied with, each [..., d]; elements that pass have 1 and 0.
+    """Factors of an element and of the other one of its plane, each [..., d]; elements that pass have 1 and 0.
 
     y1 = x1 cos1 - x2 sin1, y2 = x2 cos2 + x1 sin2; `inverse` has the transpose, which is the gradient.
     """
@@ -92,8 +92,8 @@ def _factors(cos: Array, sin: Array, head_size: int, planes: tuple[slice, slice]
 
 
 def _rotate(x: Array, angles: tuple[Array, Array], setting: Setting, inverse: bool) -> Array:
-    """Of x [s, b, n, d] the elements from the start on times their factors, plus those elements exchanged within planes
-    times theirs."""
+    """Rotate x [s, b, n, d]: the elements from the start on times their factors, plus those elements exchanged within
+    planes times theirs."""
     cos, sin = angles
     length, rotated, first = len(x), cos.shape[-1], setting.start
     one, two = _pair(rotated, setting.interleaved)

@@ -19,7 +19,7 @@ from pynative.memory.arrays import array_of, writable
 from pynative.memory.rounding import widened
 
 QUERIES = 64
-"""Of a block."""
+"""Queries of a block."""
 
 EPSILON = np.float32(1e-10)
 """Is added to probabilities before their logarithm, as in Megatron."""
@@ -40,7 +40,7 @@ def _hide(scores: Array, chosen: Array | None, entry: int, block: range) -> None
 
 
 def _softmax(scores: Array) -> None:
-    """Of each row, in place."""
+    """The softmax of each row, in place."""
     scores -= scores.max(axis=1, keepdims=True)
     np.exp(scores, out=scores)
     scores /= scores.sum(axis=1, keepdims=True)

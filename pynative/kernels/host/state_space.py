@@ -1,4 +1,4 @@
-"""What a state space layer (Mamba-2, Dao and Gu, 2024) has beside its recurrence, on the host."""
+"""The operators of a state space layer (Mamba-2, Dao and Gu, 2024) beside its recurrence, on the host."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ def _forward(x: Tensor, bias: Tensor | None, activation: str) -> Tensor:
 
 
 def _gradient(dy: Tensor, x: Tensor, bias: Tensor | None, activation: str) -> Tensor:
-    """Of x + bias, in the type of that."""
+    """The gradient of x + bias, in the type of that."""
     if bias is not None:
         x = ops.add(x, bias)
     unit = gated_unit(activation)

@@ -218,7 +218,7 @@ class _Block:
         return _product_with_transposed(self.q * self.scores.scale, self.k).reshape(self.shape)
 
     def score_values(self, products: Tensor) -> Tensor:
-        """What the model makes of them, [b, n, s, s']."""
+        """The scores after the model's changes, [b, n, s, s']."""
         cap, added = self.scores.form.soft_cap, biases(self.scores, self.heads)
         values, mask = formed(products, cap, added), hidden_scores(self.scores)
         return values if mask is None else ops.masked_fill(values, mask, MASKED_SCORE)

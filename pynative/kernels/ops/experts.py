@@ -87,7 +87,7 @@ def _weight_gradient(dy: Tensor, x: Tensor, out: Tensor | None, accumulate: bool
 
 
 def no_rows_gradient(dy: Tensor, x: Tensor) -> Tensor:
-    """Of a weight that no row met."""
+    """The gradient of a weight that no row met."""
     return ops.zeros((dy.shape[1], x.shape[1]), dy.dtype)
 
 

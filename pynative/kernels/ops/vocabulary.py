@@ -101,7 +101,7 @@ def cross_entropy_gradient(
 
 
 def _factors(maximum: Tensor, total: Tensor, dloss: Tensor, present: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Of every row, [s b, 1]: its maximum, the gradient over its sum, and what its target gets beside."""
+    """Factors of every row, [s b, 1]: its maximum, the gradient over its sum, and what its target gets beside."""
     dloss = dloss.reshape(-1, 1)
     return maximum.reshape(-1, 1), dloss / total.reshape(-1, 1), ops.select(present, -dloss, 0.0)
 

@@ -1,4 +1,4 @@
-"""What happens around the steps of a run."""
+"""Callbacks around the steps of a run."""
 
 from pynative.training.callbacks.base import Callback, TrainingState
 from pynative.training.callbacks.beside import BesideCallback

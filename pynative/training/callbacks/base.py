@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 @dataclass
 class TrainingState:
-    """What callbacks see; `iteration` counts finished steps, from a checkpoint's on."""
+    """The state of a run that callbacks see; `iteration` counts finished steps, from a checkpoint's on."""
 
     config: AllConfig
     model: nn.CellList
     """This stage's chunks: one, or as many as there are virtual stages."""
     step_cell: TrainOneStepCell
     result: StepResult = field(init=False)
-    """Of the last step; there is none before the first."""
+    """The result of the last step; there is none before the first."""
     iteration: int = 0
     consumed_samples: int = 0
     samples_per_epoch: int | None = None
@@ -42,17 +42,17 @@ class TrainingState:
     callbacks: Sequence[Callback] = ()
     """All of the run's."""
     callback_states: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Of the checkpoint that was loaded: name of a callback -> what its `state_dict` gave."""
+    """States in the checkpoint that was loaded: name of a callback -> the result of its `state_dict`."""
     run_id: str = field(default_factory=new_run_id)
     """The same after every resumption; rank 0's is written into checkpoints."""
     resumed_from: Path | None = None
     """The checkpoint with which the run goes on; none: it begins."""
     comparison: Comparison | None = None
-    """Of the last step with its plan; there is one after the second step."""
+    """The comparison of the last step with its plan; there is one after the second step."""
 
     @cached_property
     def recorder(self) -> Recorder:
-        """Of this rank's steps."""
+        """The recorder of this rank's steps."""
         return Recorder(self.step_cell.timers)
 
     @cached_property
@@ -87,7 +87,8 @@ class Callback:
         """A checkpoint is about to be written: whoever holds trained values elsewhere puts them into the model."""
 
     def state_dict(self) -> dict[str, Any]:
-        """What a resumed run needs of this callback, as plain values (JSON's); rank 0's is kept in checkpoints."""
+        """The state of this callback that a resumed run needs, as plain values (JSON's); rank 0's is kept in
+        checkpoints."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

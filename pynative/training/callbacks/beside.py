@@ -71,6 +71,7 @@ class BesideCallback(Callback):
 
 
 def _bytes_of_objects() -> int:
-    """That are there since tracing began, Python's own: primitives and such, which a first step makes and keeps."""
+    """Bytes of Python's objects that were made since tracing began: primitives and such, which a first step makes and
+    keeps."""
     others = [tracemalloc.DomainFilter(False, np.lib.tracemalloc_domain)]
     return sum(trace.size for trace in tracemalloc.take_snapshot().filter_traces(others).traces)

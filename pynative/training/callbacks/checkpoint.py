@@ -40,7 +40,7 @@ class CheckpointCallback(Callback):
         return self._under_way is not None
 
     def on_train_begin(self, state: TrainingState) -> None:
-        """What stands against saving there is found now, not after hours of training. Raises `ConfigError`."""
+        """Check that the folder can be saved to now, not after hours of training. Raises `ConfigError`."""
         goes_on = is_inside(state.resumed_from, self.directory)
         if parallel_state.get_global_rank() == 0:
             self._take_directory(state, goes_on)
@@ -68,7 +68,7 @@ class CheckpointCallback(Callback):
             log(f"Moved what an earlier run has left ({names}) to {commit.set_aside(self.directory, left)}")
 
     def before_change(self, state: TrainingState) -> None:
-        """What is being copied changes next."""
+        """Finish the copies of tensors that change next."""
         if self._under_way is not None:
             self._under_way.finish_copies()
 
@@ -112,7 +112,7 @@ class CheckpointCallback(Callback):
 
     @contextmanager
     def _tolerating(self, may_fail: bool) -> Iterator[None]:
-        """Where a save may fail, say so and go on; the next is tried at its time."""
+        """Say that a save has failed and go on, if it may fail; the next is tried at its time."""
         try:
             yield
         except SaveFailed as error:

@@ -1,4 +1,4 @@
-"""What is done about steps whose loss or gradients are no numbers."""
+"""Callbacks for steps whose loss or gradients are not finite."""
 
 from pynative.startup.log import warn
 from pynative.training.callbacks.base import Callback, TrainingState

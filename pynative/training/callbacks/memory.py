@@ -1,4 +1,4 @@
-"""How much memory a process holds."""
+"""The memory of a process."""
 
 import resource
 

@@ -1,4 +1,4 @@
-"""What a rank does in a step, as spans, for whoever asks: a trace, and the comparison of a step with its plan."""
+"""The work of a rank in a step, as spans: for a trace, and the comparison of a step with its plan."""
 
 from collections.abc import Iterator
 
@@ -60,7 +60,7 @@ class Recorder:
         return self._spans
 
     def _turn(self, keeps: bool) -> None:
-        """What was kept is forgotten."""
+        """Forget the spans that were kept."""
         self._timers.recorded = [] if keeps else None
         parallel_state.get_world_group().trace.keeps_intervals = keeps
 

@@ -123,7 +123,7 @@ def _steps(spans: list[Span]) -> str:
 
 
 def _shares(spans: list[Span]) -> str:
-    """Of all steps and ranks together."""
+    """The shares of all steps and ranks together."""
     found = summary(spans)
     total = sum(one.total for one in found) or 1.0
     parts = {"computing": "computing", "exposed messages": "messages", "data": "data", "not recorded": "unknown"}

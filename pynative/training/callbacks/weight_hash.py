@@ -37,7 +37,7 @@ class WeightHashCallback(Callback):
 
 
 def _digests(buffers: ParamAndGradBuffers) -> dict[str, bytes]:
-    """Of this rank's weights, by the kind of their replicas' group."""
+    """Digests of this rank's weights, by the kind of their replicas' group."""
     found: dict[str, hashlib.blake2b] = defaultdict(partial(hashlib.blake2b, digest_size=16))
     for entry, parameter in buffers.entries:
         parameter.meta.fetch()

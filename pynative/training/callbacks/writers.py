@@ -173,7 +173,7 @@ def points_of_evaluation(loss: float, perplexity: float | None) -> dict[str, flo
 MOST_WAITING = 10_000
 """Steps whose points may wait; further ones are left out, and counted."""
 CLOSING_SECONDS = 60.0
-"""How long a run waits at its end for what is still to be written."""
+"""Seconds for which a run waits at its end for curves that are still to be written."""
 
 
 class Background:
@@ -258,8 +258,8 @@ class WritersCallback(Callback):
 
 
 def writers_callbacks(config: LogConfig, output: Path) -> list[Callback]:
-    """What the flags ask of this rank. A package that is missing is said, and training goes on without it, as in
-    Megatron. output: the folder of the run's files."""
+    """The callbacks that the flags ask for on this rank. A package that is missing is said, and training goes on
+    without it, as in Megatron. output: the folder of the run's files."""
     if parallel_state.get_global_rank() < parallel_state.get_world_group().size - 1:
         return []
     found = []

@@ -45,7 +45,7 @@ def attention_backward(
 
 
 class Upstream:
-    """What a block's gradient is computed from beside its scores: dout [j, q, e]; m, 1/l and D [j, 1, q] float32."""
+    """The inputs of a block's gradient beside its scores: dout [j, q, e]; m, 1/l and D [j, 1, q] float32."""
 
     def __init__(self, maximum: Array, inverse_sum: Array, dout: Array, out: Array) -> None:
         self.maximum, self.inverse_sum, self.dout = maximum, inverse_sum, dout
@@ -93,7 +93,7 @@ def _scores_gradient(block: Block, keys: slice, probabilities: Array, upstream: 
 
 
 def _slope(block: Block, keys: slice) -> Array | None:
-    """Of a tile by how much a capped score moves with the score; None without a cap."""
+    """The derivative of a tile's capped scores by the scores; None without a cap."""
     scores = block.heads.scores
     if scores.form.soft_cap is None:
         return None

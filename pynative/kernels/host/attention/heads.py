@@ -21,13 +21,14 @@ from pynative.memory.arrays import array_of
 from pynative.memory.rounding import widened
 
 QUERIES = 128
-"""Of a tile. With fewer, calls show; with more, more is multiplied above the diagonal."""
+"""Queries of a tile. With fewer, calls show; with more, more is multiplied above the diagonal."""
 
 QUERIES_OF_DOCUMENTS = QUERIES // 2
-"""Of a tile that several documents share, at most: with more, more is multiplied between them than calls cost."""
+"""Queries of a tile that several documents share, at most: with more, more is multiplied between them than calls
+cost."""
 
 KEYS = 512
-"""Of a tile, at most; a multiple of QUERIES, so that the diagonal crosses a block's last tile only."""
+"""Keys of a tile, at most; a multiple of QUERIES, so that the diagonal crosses a block's last tile only."""
 
 TILE = 512 * 1024
 """Scores of a tile, at most: as many heads at once as that makes. Fewer heads make more calls of the engine."""
@@ -71,7 +72,7 @@ class Heads:
         self.spans = self._spans()
 
     def _blocks_of_samples(self) -> list[list[slice]]:
-        """Of each sample its blocks of queries, or of all together."""
+        """The blocks of queries of each sample, or of all together."""
         if self.first_keys is None:
             return [[slice(*span) for span in spans(self.query_shape[0], QUERIES)]]
         return [document_blocks(first_keys, self.query_positions) for first_keys in self.first_keys]
@@ -92,7 +93,7 @@ class Heads:
         return [slice(start + a, start + b) for start in starts for a, b in spans(count // parts, size)]
 
     def _run_length(self, count: int) -> int:
-        """Of so many heads as many as make a tile; where two threads are worth it, an even number of runs."""
+        """The number of heads, of so many, that make a tile; where two threads are worth it, an even number of runs."""
         every = count * min(self.query_shape[0], QUERIES) * min(self.key_shape[0], KEYS)
         runs = -(-every // TILE)
         if every >= SHARED:
@@ -223,7 +224,7 @@ class Block:
         return bits_of(np.stack(masks), self.keys.itemsize)
 
     def _hidden_scores(self) -> Array | None:
-        """Of the given mask, or of what was not chosen, the block's rows, bool [q, k]."""
+        """The block's rows of the given mask, or of the keys that were not chosen, bool [q, k]."""
         mask, scores, batch = self.heads.scores.mask, self.heads.scores, self.heads.sample(self.span)
         if scores.chosen is not None:
             return ~shown_to(array_of(scores.chosen)[batch, self.rows], range(len(self.keys[0])))

@@ -1,4 +1,4 @@
-"""What keeps a query from a key: the diagonal, a mask that is given, dropout. Tiles are [.., keys, queries]."""
+"""Masks of attention: the diagonal, a mask that is given, dropout. Tiles are [.., keys, queries]."""
 
 from functools import lru_cache
 
@@ -40,7 +40,7 @@ def triangle(size: int, item_bytes: int) -> Array:
 
 
 def columns(rows: Array, scores: Scores) -> Array:
-    """Of a mask's rows the columns of a block's keys."""
+    """The columns of a block's keys in a mask's rows."""
     parts = [rows[..., run.start : run.stop] for run in scores.key_positions]
     return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=-1)
 

@@ -5,4 +5,4 @@ from pynative.kernels.host.engine.interface import Engine
 from pynative.kernels.host.engine.numpy_engine import NumpyEngine
 
 ENGINE: Engine = onednn.OneDnnEngine() if onednn.is_available() else NumpyEngine()
-"""What host operators compute with: oneDNN where MindSpore's wheel brings it (x86-64 Linux), else numpy."""
+"""The engine that host operators compute with: oneDNN where MindSpore's wheel brings it (x86-64 Linux), else numpy."""

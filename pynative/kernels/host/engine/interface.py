@@ -1,4 +1,5 @@
-"""What an engine of primitives offers. Tape, saved tensors, dropout, threads and delivery of gradients are not its own.
+"""The interface of an engine of primitives. Tape, saved tensors, dropout, threads and delivery of gradients are not its
+own.
 
 Arrays are numpy's, of float32, float16 or MindSpore's bfloat16, and may have any strides; an engine computes in
 float32 (products: accumulates in it) and rounds a result once, to the type of the array that it fills. A call computes
@@ -39,7 +40,7 @@ class Engine(Protocol):
     """Primitives; every one returns nothing and fills the arrays that it says it fills."""
 
     name: str
-    """What the log calls it."""
+    """Its name in the log."""
 
     def matmul(
         self, left: Array, right: Array, out: Array, bias: Array | None = None, accumulate: bool = False

@@ -194,7 +194,7 @@ def limit_halves(unit: GatedUnit, gate: Array, up: Array) -> tuple[Array, Array]
 
 
 def clear(beyond: tuple[Array, Array] | None, *gradients: Array) -> None:
-    """Where a half was beyond its limit it has no gradient."""
+    """Set the gradient of a half to 0 where it was beyond its limit."""
     for places, gradient in zip(beyond or (), gradients, strict=False):
         gradient[places] = 0
 

@@ -9,10 +9,11 @@ from parallel_core.numerics.dtypes import Array
 from pynative.memory.rounding import fill, float32_for, put, widened
 
 BIAS_BYTES = 1024 * 1024
-"""Of a result to which a bias is added at a time."""
+"""Bytes of a result to which a bias is added at a time."""
 
 SCRATCH_BYTES = 2 * 1024 * 1024
-"""Of a product that is added to something. With half of it BLAS packs its right operand so often that it shows."""
+"""Bytes of a product that is added to something. With half of it BLAS packs its right operand so often that it
+shows."""
 
 SCRATCH_ROWS = 32
 """Blocks are multiples of this many rows, for which BLAS has its fastest inner kernel."""

@@ -72,7 +72,7 @@ def _gated_gradient(unit: GatedUnit, halves: tuple[Array, Array], dy: Array, dx:
 
 
 def _own_or(out: Array, scratch: Array) -> Array:
-    """Where float32 values for `out` are computed: there, or in scratch memory where it is of 16 bits."""
+    """The memory in which float32 values for `out` are computed: `out`, or scratch memory where it is of 16 bits."""
     return out if out.dtype == np.float32 else scratch
 
 

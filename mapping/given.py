@@ -53,7 +53,7 @@ class Given(NamedTuple):
 
     @property
     def status(self) -> str:
-        """How it is handled: mapped, ignored or refused."""
+        """Its outcome: mapped, ignored or refused."""
         return IGNORED if self.reason else self.row.status
 
     @property

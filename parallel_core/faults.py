@@ -19,17 +19,18 @@ TRANSIENT, REPEATABLE = "transient", "repeatable"
 
 @dataclass(frozen=True)
 class Place:
-    """Where a value that is no number came up: an operator whose inputs were all finite, or that was given one."""
+    """The place where a value that is not finite came up: an operator whose inputs were all finite, or that was given
+    one."""
 
     operator: str
     direction: str
     """forward or backward."""
     layer: str
     micro_batch: int
-    """Of the global batch."""
+    """Number of the micro-batch in the global batch."""
     chunk: int = 0
     rows: tuple[int, ...] = ()
-    """Of the micro-batch, where its tensors tell."""
+    """Rows of the micro-batch, where its tensors tell."""
     samples: tuple[str, ...] = ()
     """Those rows' samples and documents."""
 
@@ -42,7 +43,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Findings:
-    """What one rank saw."""
+    """The findings of one rank."""
 
     rank: int
     origin: Place | None = None
@@ -62,7 +63,7 @@ class Findings:
 
     @staticmethod
     def unpacked(text: str) -> "Findings":
-        """That which `packed` gave."""
+        """The value that `packed` gave."""
         values = json.loads(text)
         for name in ("origin", "carried"):
             if values[name] is not None:
@@ -122,7 +123,7 @@ def _places(found: Sequence[Findings]) -> list[str]:
 
 
 class Spikes:
-    """Which losses and gradient norms are spikes, of those of the steps before.
+    """A detector of losses and gradient norms that are spikes beside those of the steps before.
 
     Args:
         deviations: of a loss, from the mean of the last steps; none: not looked at.
@@ -169,7 +170,7 @@ class Spikes:
 SLOW = 1.2
 """Times the median of ranks that do the same: a rank of which a part takes so long is slow."""
 SMALLEST_SHARE = 0.02
-"""Of a step; smaller differences are not told."""
+"""Share of a step; smaller differences are not told."""
 
 
 def stragglers(names: Sequence[str], seconds: Array, alike: Collection[Collection[int]], step: float) -> list[str]:

@@ -15,7 +15,7 @@ class Standing:
     operation: str
     group: str
     number: int
-    """Of its kind in this group, from 1."""
+    """Number of the call of its kind in this group, from 1."""
     details: str
     """Shape, type, and the place of the call."""
     members: tuple[int, ...]
@@ -41,16 +41,16 @@ class Whereabouts:
     micro_batch: int = 0
     chunk: int = 0
     part: str = ""
-    """Of a step: the function that training calls."""
+    """The part of a step: the function that training calls."""
     action: str = ""
-    """Of the schedule, such as "forward 3.0" (micro-batch, chunk); none outside of one."""
+    """The action of the schedule, such as "forward 3.0" (micro-batch, chunk); none outside of one."""
     layer: str = ""
     """Global name of the cell that runs, or of the parameter whose gradient is computed; none where no frame tells."""
     operator: str = ""
     waits: bool = False
     """In a collective, for other ranks."""
     standing: tuple[Standing, ...] = ()
-    """What it waits in first, if it waits."""
+    """The call that it waits in first, if it waits."""
     stack: tuple[str, ...] = field(default=(), compare=False)
 
     def packed(self) -> str:
@@ -62,7 +62,7 @@ class Whereabouts:
 
     @staticmethod
     def unpacked(text: str) -> "Whereabouts":
-        """That which `packed` gave."""
+        """The value that `packed` gave."""
         values = json.loads(text)
         standing = tuple(
             Standing(**one | {"members": tuple(one["members"]), "missing": tuple(one["missing"])})

@@ -60,7 +60,7 @@ class BranchedLayer(AnyLayer):
 
     BRANCHES: ClassVar[tuple[Branch, ...]]
     residual_weights: tuple[tuple[float, float], ...] = UNWEIGHTED
-    """Of each of the branches, those of the residual and of what the sublayer adds to it."""
+    """Weights of each branch: of the residual, and of the sublayer's output that is added to it."""
 
     @property
     def branches(self) -> tuple[Branch, ...]:

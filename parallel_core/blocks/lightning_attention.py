@@ -19,12 +19,12 @@ from parallel_core.messages import Message
 from parallel_core.operations import Operation, elementwise
 
 INSIDE = ("activation", "recurrence")
-"""What is computed of whole sequences."""
+"""Values that are computed of whole sequences."""
 
 
 def log_decays(heads: int, layer: int, layers: int) -> tuple[float, ...]:
-    """Of each head's state, by a token: -2^(-8 i / n), i = 1 .. n, times a share that falls from 1 in the first layer
-    to nearly 0 in the last (`transformers`' MiniMax; its 1e-5 keeps that from 0)."""
+    """The logarithm of the decay of each head's state by a token: -2^(-8 i / n), i = 1 .. n, times a share that falls
+    from 1 in the first layer to nearly 0 in the last (`transformers`' MiniMax; its 1e-5 keeps that from 0)."""
     share = 1 - layer / (layers - 1 + 1e-5) + 1e-5
     return tuple(-(2.0 ** (-8.0 * i / heads)) * share for i in range(1, heads + 1))
 
@@ -39,7 +39,7 @@ class LightningAttention(RecurrentMixer):
     norm: NormOfAllHeads
     out_proj: Linear
     log_decays: tuple[float, ...]
-    """Of all heads."""
+    """The logarithms of the decays of all heads."""
 
     inside: ClassVar[tuple[str, ...]] = INSIDE
 
@@ -62,7 +62,7 @@ class LightningAttention(RecurrentMixer):
         return self.in_proj.widths[:3]
 
     def _rows_bytes(self, micro_batch: MicroBatch) -> int:
-        """Of queries, keys and values."""
+        """Bytes of queries, keys and values."""
         return 3 * self.out_proj.input_bytes(micro_batch)
 
     def operations(self, micro_batch: MicroBatch) -> Iterator[Operation]:

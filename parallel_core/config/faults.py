@@ -1,4 +1,4 @@
-"""What is done about results that cannot be right, and about ranks that are slow."""
+"""Options for results that cannot be right, and for ranks that are slow."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ class FaultConfig(Config):
     log_straggler: bool = option("--log-straggler", False)
     """At each log line compare how long every rank computed in the parts of a step, and name those that are slow."""
     straggler_minmax_count: int = option("--straggler-minmax-count", 1, at_least=1)
-    """How many of the fastest and the slowest ranks --log-straggler names."""
+    """Number of the fastest and of the slowest ranks that --log-straggler names."""
 
     @property
     def finds_spikes(self) -> bool:

@@ -45,7 +45,7 @@ class Launcher:
     """Stands where `engine.Engine` stands elsewhere: every operation is launched when it is issued."""
 
     last: object = None
-    """That which was launched last."""
+    """The operation that was launched last."""
 
     def issue(self, lane: Lane, steps: Steps, label: object, count: Count) -> Launched:
         """Run the generator, which waits for nothing and returns a Launched."""

@@ -21,13 +21,13 @@ SIGNAL = signal.SIGUSR2
 LOOK_SECONDS = 0.5
 """From one look to the next: some 20 microseconds of a processor's time."""
 GATHER_SECONDS = 2.5
-"""How long the first rank waits for answers."""
+"""Seconds for which the first rank waits for answers."""
 SHOWN_SECONDS = 4.0
-"""How long a rank whose wait was too long leaves the others time for their answers and the table."""
+"""Seconds that a rank whose wait was too long leaves the others for their answers and the table."""
 
 
 class Board(Protocol):
-    """Where questions and answers lie."""
+    """The place of questions and answers."""
 
     rank: int
     world_size: int
@@ -52,7 +52,7 @@ class Board(Protocol):
 
 
 class OwnBoard:
-    """Of a rank that reaches no other but by collectives: a signal makes it tell of itself."""
+    """The board of a rank that reaches others by collectives alone: a signal makes it tell of itself."""
 
     world_size = 1
 

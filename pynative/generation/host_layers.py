@@ -213,7 +213,7 @@ class Decoder:
             seen = np.empty(queries.shape, np.float32)
 
             def of(start: int, stop: int) -> None:
-                """That of some groups of heads."""
+                """The part of some groups of heads."""
                 own, chosen = slice(start * heads // groups, stop * heads // groups), slice(start, stop)
                 terms = bias if bias is None or bias.shape[1] == 1 else bias[:, own]
                 own_sinks = None if sinks is None else sinks[own]

@@ -15,7 +15,7 @@ from pynative.kernels.host.engine import ENGINE
 from pynative.kernels.host.threads import Spans, spans, thread_count, together
 
 SHARED_BYTES = 256 * 1024
-"""Of a weight that threads share; to hand over a part of a smaller one takes as long as to read it."""
+"""Bytes of a weight that threads share; to hand over a part of a smaller one takes as long as to read it."""
 
 
 def shared(units: int, size: int, least: int) -> Spans:

@@ -72,7 +72,7 @@ class PipelineStep:
         self._config, self.micro_batches = config, config.dataset_config.micro_batch_num
         self._rules = BatchRules.of(config)
         self.own_losses: tuple[float, ...] = ()
-        """Of this rank's micro-batches of the last step, if it has them."""
+        """Losses of this rank's micro-batches of the last step, if it has them."""
         self._plans = {(train, self.micro_batches): self._plan(train, self.micro_batches) for train in (True, False)}
         # Tensor- and context-parallel ranks have the same loss; one of each replica's reports it.
         self._reports = is_last and parallel_state.get_tensor_and_context_parallel_rank() == 0

@@ -1,4 +1,5 @@
-"""Where this rank stands: read off the frames of its main thread when somebody asks, so that a step pays nothing."""
+"""The place where this rank is: read off the frames of its main thread when somebody asks, so that a step pays
+nothing."""
 
 import itertools
 import os
@@ -25,7 +26,7 @@ _CALLERS = {"step", "_attempt", "_train", "train", "pretrain"}
 _ACTIONS = {Forward: "forward", Backward: "backward", WeightGrad: "weight gradients"}
 _DEPTH = 3
 _FRAMES = 20
-"""Of the stack, the innermost."""
+"""The innermost frames of the stack."""
 
 
 def watch(backend: Backend) -> None:

@@ -50,7 +50,7 @@ class Judged:
     spike: str = ""
     """Why the result is a spike that repeats; empty: it is none."""
     explanation: str = ""
-    """Of a result that is no number, and repeats."""
+    """The explanation of a result that is not finite, and repeats."""
 
 
 class Rerun:

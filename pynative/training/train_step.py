@@ -30,12 +30,12 @@ from pynative.training.utils import set_training
 
 @dataclass(frozen=True)
 class StepResult:
-    """What a training step did; the same on every rank."""
+    """The outcome of a training step; the same on every rank."""
 
     loss: float
     """Mean over the tokens that count of the global batch, before the update."""
     tokens: float
-    """How many those are."""
+    """The number of those tokens."""
     gradient_norm: float
     """Before clipping."""
     learning_rate: float
@@ -47,19 +47,19 @@ class StepResult:
     skipped: bool = False
     """No update was made: neither weights nor the optimizer's state nor the schedules have changed."""
     loss_scale: float = 1.0
-    """That the gradients were made with."""
+    """The loss scale that the gradients were computed with."""
     gradient_scale: float = 1.0
-    """What the buffers' gradients are to be multiplied with to be the global batch's, before clipping."""
+    """Factor that turns the buffers' gradients into the global batch's, before clipping."""
     samples: int = 0
-    """Of the global batch."""
+    """Samples of the global batch."""
     decoupled_lr: float = 0.0
     """Used by this update for embedding and output layer."""
     figures: Mapping[str, Array] = field(default_factory=dict)
-    """What the cells reported, by the names of `parallel_core.step_figures`."""
+    """The figures that the cells reported, by the names of `parallel_core.step_figures`."""
     spike: str = ""
     """Why loss or norm is a spike; empty: neither is."""
     explanation: str = ""
-    """Where a result that is no number came up, if the step was computed again (`--rerun-mode`)."""
+    """The place where a result that is not finite came up, if the step was computed again (`--rerun-mode`)."""
 
 
 def config_of(training_config: TrainingConfig, model_config: ModelConfig) -> AllConfig:

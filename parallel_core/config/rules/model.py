@@ -206,7 +206,7 @@ def residual_weights_are_two(config: Sections) -> Iterator[Finding]:
 
 
 def linear_attention_fits(config: Sections) -> Iterator[Finding]:
-    """Of gated delta nets and lightning attention, which have a state in some layers."""
+    """Check gated delta nets and lightning attention, which have a state in some layers."""
     model, sizes = config.model_config, config.model_config.linear_attention
     if not (model.has_delta_nets or model.has_lightning_attention):
         return

@@ -33,7 +33,8 @@ def can_spin() -> bool:
 
 
 class _Signal:
-    """What one thread gives and another one waits for. To give it twice before it is waited for is to give it once."""
+    """A signal that one thread gives and another one waits for. To give it twice before it is waited for is to give it
+    once."""
 
     def __init__(self) -> None:
         functions = _functions()
@@ -91,7 +92,7 @@ class AwakeHelper:
 
 
 def error_of(job: Job) -> BaseException | None:
-    """What it raised, which is for the thread that waits for it."""
+    """The error that it raised, for the thread that waits for it."""
     try:
         job()
     except BaseException as error:

@@ -36,7 +36,7 @@ Spans = tuple[tuple[int, int], ...]
 """(start, stop) of consecutive rows."""
 
 Handed = tuple[Job, "SimpleQueue[BaseException | None]"]
-"""What a thread is to do, and where it says how that ended."""
+"""The work of a thread, and the place for its outcome."""
 
 _jobs: SimpleQueue[Handed] = SimpleQueue()
 _threads = 1
@@ -57,7 +57,7 @@ def set_threads(count: int) -> None:
 
 
 def thread_count() -> int:
-    """How many threads host kernels use, the calling one included."""
+    """The number of threads that host kernels use, the calling one included."""
     return _threads
 
 

@@ -198,8 +198,8 @@ DELTA_BY_PART = Rule(lambda parts, _: concatenated(parts), _delta_from_parts)
 
 
 def _lightning_order(of: Rows) -> list[range]:
-    """Where rows of queries, keys and values of all heads, and then gates, lie in one tensor that has them head by
-    head, and another with gates."""
+    """Places of the rows of queries, keys and values of all heads, and then gates, lie in one tensor that has them head
+    by head, and another with gates."""
     heads, size = of.qkv.heads, of.qkv.head_size
     places = (3 * head + part for part in range(3) for head in range(heads))
     by_part = [range(place * size, (place + 1) * size) for place in places]

@@ -4,6 +4,7 @@ import os
 import platform
 import sys
 from collections.abc import Iterator, Mapping
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -24,7 +25,9 @@ def unfit_versions(python: tuple[int, ...] = sys.version_info[:2], numpy: str | 
         yield Finding("NumPy", numpy, "MindSpore's tensors break under it", "pip install 'numpy>=1.26,<2'")
 
 
+@cache
 def _installed(name: str) -> str:
+    """A package's version; empty without it. All of its metadata is parsed for it, which takes 10 ms."""
     try:
         return version(name)
     except PackageNotFoundError:

@@ -3,6 +3,7 @@
 import math
 import time
 from collections import deque
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ _SIZE, _TRIES = 768, 3
 
 def peak_tflops(plan: Plan) -> float | None:
     """As --peak-tflops says, or the device of --plan-device has; of a CPU what a product of float32 matrices by numpy
-    reaches now, beside the other ranks; none where nothing is known."""
+    reaches beside the other ranks; none where nothing is known."""
     asked = plan.config.training_config.log
     named = plan.peak / 1e12 if asked.plan_device else None
     found = asked.peak_tflops or named or (_measured() if is_on_cpu() else None)
@@ -30,7 +31,9 @@ def peak_tflops(plan: Plan) -> float | None:
     return found
 
 
+@cache
 def _measured() -> float:
+    """Once a process: it takes as long as a step of a small model."""
     a = np.ones((_SIZE, _SIZE), np.float32)
     seconds = []
     for _ in range(_TRIES):

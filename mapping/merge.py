@@ -83,6 +83,8 @@ class Sources:
     """Files that are named must be there."""
     is_a_file: bool = False
     """A file describes a model; how long to train it may be left open."""
+    explains: bool = True
+    """Say which options do nothing in the configuration that comes of it, and why."""
 
 
 @dataclass
@@ -162,7 +164,7 @@ def resolve(sources: Sources) -> Reading:
     _fill_in(args, config, ranked.yaml)
     config.outcomes = [vars(outcome_of(entry, config)) for entry in reported]
     replaced += (f"{entry.name} {entry.value}: {entry.replaced}" for entry in ranked.given if entry.replaced)
-    notes += [*length.notes, *(() if found else beyond_the_stages(config))]
+    notes += [*length.notes, *(beyond_the_stages(config) if sources.explains and not found else ())]
     return Reading(sources, reported, args, config, found, [*replaced, *notes])
 
 
@@ -217,7 +219,7 @@ def _reported(
 ) -> list[Given]:
     """Everything that was given, with the reason where it does nothing; known: reasons by path."""
     paths = {entry.target for entry in ranked.given}
-    reasons = {**({} if is_wrong else without_effect(config, paths)), **known}
+    reasons = {**(without_effect(config, paths) if sources.explains and not is_wrong else {}), **known}
     acting = [entry for entry in ranked.of_checkpoint if entry.target not in reasons]
     told = [*sources.typed, *sources.changed, *sources.deepspeed, *ranked.defaults, *ranked.of_files, *acting]
     return list(_whole([entry._replace(reason=_reason(entry, reasons, args)) for entry in told]))

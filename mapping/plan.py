@@ -11,9 +11,8 @@ import json
 import subprocess
 import sys
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import yaml
@@ -21,74 +20,17 @@ import yaml
 from mapping.flags import BY_NAME, REFUSED
 from mapping.merge import Reading
 from mapping.reading import read
-from parallel_core.config.base import Unjudged, Unknown
+from mapping.suggest import Suggestions, suggest, suggestion_lines
+from parallel_core.config.base import Unknown
 from parallel_core.findings import ConfigError, Finding
 from parallel_core.planner import Plan, find_device
 from parallel_core.planner.answer import Answer, answer, layout_answer, reliability_answer
 from parallel_core.planner.device import device_file
 from parallel_core.planner.failures import Reliability, reliability
-from parallel_core.planner.layouts import Layout, all_layouts, layout_of, neighbours, without_layout
 from parallel_core.planner.refine import read_run, refined
 from parallel_core.planner.report import draw, lines
-from parallel_core.planner.search import Bound, Found, search
 from parallel_core.system.command_line import command_line, ends_quietly, program
 from parallel_core.system.files import replacing
-
-SHOWN, CHANGES = 5, 3
-GIBIBYTE = 2**30
-
-
-@dataclass(frozen=True)
-class Suggestions:
-    """Everything that --suggest finds."""
-
-    layouts: list[Found]
-    """The fastest first."""
-    changes: list[Found]
-    """Single changes of the given layout that are faster, or fit where it does not; the best first."""
-
-
-def suggest(argv: Sequence[str], plan: Plan) -> Suggestions:
-    """Suggest layouts for a plan that was made of these arguments."""
-    config, world = plan.config, plan.config.parallel_config.world_size
-    base, own = without_layout(argv), layout_of(config)
-    candidates = [*all_layouts(config, world)]
-    bound = Bound(plan.flops, world, plan.samples, plan.device, config.model_config.compute_dtype)
-    planned = lru_cache(None)(partial(_planned, tuple(base), world, plan))
-    near = search(neighbours(own, candidates), bound, planned, CHANGES)
-    better = [found for found in near if found.seconds < plan.step.total or not plan.fits]
-    return Suggestions(search(candidates, bound, planned, SHOWN), better)
-
-
-def _planned(base: Sequence[str], world: int, given: Plan, layout: Layout) -> Plan | None:
-    """The plan of one layout; none if its flags do not go together."""
-    vocabulary = ["--padded-vocab-size", str(given.config.model_config.vocab_size)] if given.assumed else []
-    reading = read([*base, *layout.flags(), *vocabulary], world_size=world)
-    if len(reading.findings) > len(given.refused):
-        return None
-    try:
-        made = Plan(reading.config, given.device)
-        return made if made.fits is not None else None
-    except Unjudged:
-        return None
-
-
-def suggestion_lines(found: Suggestions, given: Plan) -> Iterator[str]:
-    """For people: flags to paste."""
-    yield "fastest layouts that fit:" if found.layouts else "no layout of these devices fits"
-    for one in found.layouts:
-        yield f"  {one.seconds:8.4g} s  {one.memory / GIBIBYTE:6.1f} GiB  {' '.join(one.layout.flags())}"
-    if found.changes:
-        yield f"single changes of the given layout, {given.step.total:.4g} s:"
-    own, memory = layout_of(given.config), given.memory[given.fullest].total
-    for one in found.changes:
-        what = " and ".join(
-            f"{name.replace('_', ' ')} {getattr(own, name)} -> {getattr(one.layout, name)}"
-            for name in own.changed(one.layout)
-        )
-        gain = 1 - one.seconds / given.step.total
-        yield f"  {what}: {gain:+.1%} time saved, {(one.memory - memory) / GIBIBYTE:+.1f} GiB"
-
 
 ASSUMED_VOCABULARY = "131072"
 
@@ -139,11 +81,11 @@ def plan_of(argv: Sequence[str], world_size: int | None, device: str) -> Plan:
 
 def _read(argv: Sequence[str], world_size: int | None) -> tuple[Reading, tuple[str, ...]]:
     """A vocabulary that only files say is assumed."""
-    reading = read(argv, world_size=world_size)
+    reading = read(argv, world_size=world_size, explains=False)
     if not isinstance(reading.config.model_config.vocab_size, Unknown | None):
         return reading, ()
     words = f"the tokenizer's files are not read: --padded-vocab-size {ASSUMED_VOCABULARY} is assumed"
-    return read([*argv, "--padded-vocab-size", ASSUMED_VOCABULARY], world_size=world_size), (words,)
+    return read([*argv, "--padded-vocab-size", ASSUMED_VOCABULARY], world_size=world_size, explains=False), (words,)
 
 
 def _is_refused(finding: Finding) -> bool:

@@ -21,11 +21,12 @@ def read(
     args_defaults: Mapping[str, Any] | None = None,
     check_files: bool = False,
     read_vocabulary: bool | None = None,
+    explains: bool = True,
 ) -> Reading:
     """Read a command line without raising: the config as far as it can be known, and every finding.
 
     `check_files`: the tokenizer's, the data's and the checkpoint's files must be there. `read_vocabulary`, by default
-    the same: the tokenizer's files say how large the vocabulary is.
+    the same: the tokenizer's files say how large the vocabulary is. `explains`: say which options do nothing.
     """
     rank = rank_of_environment()
     check_files = check_files and rank >= 0  # msrun's scheduler may be late, when the ranks have saved already
@@ -54,6 +55,7 @@ def read(
             read_vocabulary=check_files if read_vocabulary is None else read_vocabulary,
             check_files=check_files,
             is_a_file=path_of_yaml is not None,
+            explains=explains,
         )
     )
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
-from parallel_core.buffers.layout import BufferPlan, Span, overlaps
+from parallel_core.buffers.layout import BufferPlan, Span, overlaps_in_order
 from parallel_core.config import OptimizerConfig
 from parallel_core.config.optimizer import RULES
 from parallel_core.config.update_rules.rule import UpdateRule
@@ -72,9 +72,14 @@ class PlannedState(NamedTuple):
 def plan_states(plan: BufferPlan, owned: Sequence[Span], config: OptimizerConfig) -> dict[str, PlannedState]:
     """Name -> state of the parameters of a buffer of which a rank owns spans."""
     spans: dict[tuple[str, str], list[Span]] = {}
-    for segment in plan.segments(partial(treatment, config=config)):
-        for name, dtype in state_types(segment.treatment.rule, plan.parameter_type, config).items():
-            spans.setdefault((name, dtype), []).extend(overlaps([segment.span], owned))
+    segments = [*plan.segments(partial(treatment, config=config))]
+    types = [state_types(segment.treatment.rule, plan.parameter_type, config) for segment in segments]
+    for of_segment in types:
+        for name, dtype in of_segment.items():
+            spans.setdefault((name, dtype), [])
+    for number, span in overlaps_in_order([segment.span for segment in segments], owned):
+        for name, dtype in types[number].items():
+            spans[name, dtype].append(span)
     return {name: PlannedState(dtype, tuple(kept)) for (name, dtype), kept in spans.items()}
 
 

@@ -74,6 +74,7 @@ FLOORS = {
         {"flag_reference", "memory"},
         {"merge"},
         {"reading"},
+        {"suggest"},
         {"arguments", "explain", "launch", "plan", "report"},
         {"__main__"},
     ),

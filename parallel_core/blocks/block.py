@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from typing import NamedTuple, TypeVar
+from functools import cache
+from typing import Any, NamedTuple, TypeVar
 
 from parallel_core.blocks.micro_batch import MicroBatch
 from parallel_core.initial_values import AnyInitial
@@ -40,6 +41,12 @@ def blocks_within(block: Block, kind: type[Kind]) -> Iterator[Kind]:
         yield from blocks_within(part, kind)
 
 
+@cache
+def _names_of(kind: Any) -> tuple[str, ...]:
+    """Of the fields of a kind of block, asked for millions of times in a search."""
+    return tuple(entry.name for entry in fields(kind))
+
+
 class Block:
     """A part of a model, made from the configuration alone and described once: cells take their parameters from it,
     `parallel_core.costs` sums what it says.
@@ -55,8 +62,8 @@ class Block:
 
     def submodules(self) -> dict[str, Block]:
         """The blocks that this one consists of."""
-        values = {entry.name: getattr(self, entry.name) for entry in fields(self)}  # type: ignore[arg-type]
-        return {name: value for name, value in values.items() if isinstance(value, Block)}
+        kind: Any = type(self)
+        return {name: value for name in _names_of(kind) if isinstance(value := getattr(self, name), Block)}
 
     def at(self, path: str) -> Block:
         """The block at a path within this one."""

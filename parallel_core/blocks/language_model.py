@@ -161,9 +161,21 @@ def _recompute_of_layers(config: ModelConfig, stage: int, chunk: int) -> tuple[N
     parallel, plan = config.parallel_config, _recompute_plan(config)
     numbers = chunk_layers(config, parallel)[chunk][stage]
     there = [i for i, number in enumerate(numbers) if number not in (parallel.noop_layers or ())]
-    layers = tuple((numbers[i], layer_of(config, numbers[i])) for i in there)
+    made = _shared([layer_of(config, numbers[i]) for i in there])
+    layers = tuple((numbers[i], layer) for i, layer in zip(there, made, strict=True))
     asked = (plan.layer(stage, chunk, i, layer.parts()) for i, (_, layer) in zip(there, layers, strict=True))
     return layers, _on_this_rank(plan.of_layers(asked), config)
+
+
+def _shared(layers: Iterable[AnyLayer]) -> list[AnyLayer]:
+    """The same value for layers that are equal: what follows from one is computed once."""
+    distinct: list[AnyLayer] = []
+    found = []
+    for layer in layers:
+        same = next((other for other in distinct if other == layer), layer)
+        distinct += [layer] * (same is layer)
+        found.append(same)
+    return found
 
 
 def _recompute_plan(config: ModelConfig) -> RecomputePlan:

@@ -1,7 +1,9 @@
 """Layers one after the other, some of which are computed again in the backward pass."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import Any, TypeVar
 
 from parallel_core.blocks.block import Block, join
 from parallel_core.blocks.layer import AnyLayer
@@ -18,6 +20,8 @@ from parallel_core.messages import Message
 from parallel_core.operations import Operation
 from parallel_core.recompute.plan import ChunkRecompute
 
+Answer = TypeVar("Answer")
+
 
 @dataclass(frozen=True)
 class LayerStack(Block):
@@ -29,6 +33,27 @@ class LayerStack(Block):
     def submodules(self) -> dict[str, Block]:
         return {str(number): layer for number, layer in self.layers}
 
+    @cached_property
+    def _models(self) -> list[int]:
+        """Of each position the first one that is like it: the same value, and the same is computed again."""
+        seen: list[int] = []
+        for position, ((_, layer), asked) in enumerate(zip(self.layers, self.recompute.layers, strict=True)):
+            alike = (i for i in set(seen) if self.layers[i][1] is layer and self.recompute.layers[i] == asked)
+            seen.append(next(alike, position))
+        return seen
+
+    @cached_property
+    def _known(self) -> dict[Hashable, Any]:
+        return {}
+
+    def _once(self, key: tuple[Hashable, ...], position: int, answer: Callable[[], Answer]) -> Answer:
+        """The answer for the layer at a position, computed for the first of those like it."""
+        whole = (*key, self._models[position])
+        if whole not in self._known:
+            self._known[whole] = answer()
+        found: Answer = self._known[whole]
+        return found
+
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
         """The bytes that are kept. Layers that are recomputed together are named by the first of them."""
         named = (self._kept_of(group, micro_batch).items() for group in self.recompute.groups())
@@ -39,7 +64,8 @@ class LayerStack(Block):
         if asked.full:
             slices = self.recompute.slices_inputs
             return {str(number): kept_of_group(self._of(group), micro_batch, asked, slices)}
-        return {join(str(number), name): size for name, size in kept_of_layer(layer, micro_batch, asked).items()}
+        kept = self._once(("kept", micro_batch), group.start, lambda: kept_of_layer(layer, micro_batch, asked))
+        return {join(str(number), name): size for name, size in kept.items()}
 
     def _of(self, group: range) -> list[AnyLayer]:
         return [layer for _, layer in self.layers[group.start : group.stop]]
@@ -58,23 +84,40 @@ class LayerStack(Block):
         before such a part, what its second run keeps and gives, and the gradient with which that is run backwards."""
         before = most = 0
         for group in self.recompute.groups():
-            layer, asked = self.layers[group.start][1], self.recompute.layers[group.start]
+            layer = self.layers[group.start][1]
             before += sum(self._kept_of(group, micro_batch).values())
-            again = kept_by_second_run(self._of(group), micro_batch, asked, self.recompute.slices_inputs)
+            again = self._kept_by_second_run(group, micro_batch)
             most = max(most, before + again + 2 * layer.input_bytes(micro_batch)) if again else most
         return most
 
+    def _kept_by_second_run(self, group: range, micro_batch: MicroBatch) -> int:
+        layers, asked, slices = self._of(group), self.recompute.layers[group.start], self.recompute.slices_inputs
+        if any(layer is not layers[0] for layer in layers):
+            return kept_by_second_run(layers, micro_batch, asked, slices)
+        key = ("second run", micro_batch, len(group))
+        return self._once(key, group.start, lambda: kept_by_second_run(layers, micro_batch, asked, slices))
+
     def operations(self, micro_batch: MicroBatch) -> Iterator[Operation]:
         """Without the layers' numbers; marked where the backward computes the forward again."""
-        for (_, layer), asked in zip(self.layers, self.recompute.layers, strict=True):
-            for one in layer.operations(micro_batch):
-                yield replace(one, runs_again=runs_again(asked, one.name))
+        for position in range(len(self.layers)):
+            yield from self._once(
+                ("operations", micro_batch), position, partial(self._operations_of, position, micro_batch)
+            )
+
+    def _operations_of(self, position: int, micro_batch: MicroBatch) -> list[Operation]:
+        layer, asked = self.layers[position][1], self.recompute.layers[position]
+        return [replace(one, runs_again=runs_again(asked, one.name)) for one in layer.operations(micro_batch)]
 
     def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:
         """Without the layers' numbers, so that equal messages can be counted together."""
-        for (_, layer), asked in zip(self.layers, self.recompute.layers, strict=True):
-            yield from layer.messages(micro_batch)
-            yield from messages_run_again(layer, micro_batch, asked)
+        for position in range(len(self.layers)):
+            yield from self._once(
+                ("messages", micro_batch), position, partial(self._messages_of, position, micro_batch)
+            )
         for group in self.recompute.groups():
             if self.recompute.layers[group.start].full:
                 yield from input_messages(self.layers[group.start][1], micro_batch, self.recompute.slices_inputs)
+
+    def _messages_of(self, position: int, micro_batch: MicroBatch) -> list[Message]:
+        layer, asked = self.layers[position][1], self.recompute.layers[position]
+        return [*layer.messages(micro_batch), *messages_run_again(layer, micro_batch, asked)]

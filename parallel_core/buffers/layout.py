@@ -1,8 +1,8 @@
 """Offsets: parameters in buffers, segments that are treated alike, buckets, and the part of them that a rank owns."""
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, islice
 from math import lcm
 from typing import Generic, NamedTuple, TypeVar
 
@@ -34,6 +34,19 @@ def overlaps(spans: Iterable[Span], others: Sequence[Span]) -> list[Span]:
     """The intersections of each of `spans` with each of `others` that are not empty."""
     common = (Span(max(a.start, b.start), min(a.stop, b.stop)) for a in spans for b in others)
     return [span for span in common if span.size > 0]
+
+
+def overlaps_in_order(spans: Sequence[Span], others: Sequence[Span]) -> Iterator[tuple[int, Span]]:
+    """The number of a span, and what it has in common with one of `others`; both are disjoint and in order, so that
+    each is looked at once."""
+    first = 0
+    for number, span in enumerate(spans):
+        while first < len(others) and others[first].stop <= span.start:
+            first += 1
+        for other in islice(others, first, None):
+            if other.start >= span.stop:
+                break
+            yield number, Span(max(span.start, other.start), min(span.stop, other.stop))
 
 
 @dataclass(frozen=True)

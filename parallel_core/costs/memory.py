@@ -13,8 +13,8 @@ from parallel_core.optimizer import PlannedState, plan_states
 
 
 @dataclass(frozen=True)
-class MemoryBytes:
-    """Memory of one rank, from the first step on; padding of buffers included."""
+class BufferBytes:
+    """Of one rank's buffers, from the first step on; padding included."""
 
     parameters: int
     gradients: int
@@ -25,6 +25,12 @@ class MemoryBytes:
     """Part of them that lies in host memory or in a file (--cpu-offload-optimizer, --nvme-path)."""
     offloaded_parameters: int
     """Part of the parameters that lies in host memory where the device has memory of its own (--cpu-offload-params)."""
+
+
+@dataclass(frozen=True)
+class MemoryBytes(BufferBytes):
+    """Of one rank: its buffers, and activations."""
+
     activations: int
     """The most that is kept at once for backward passes (`peak_kept_bytes`), wherever it lies."""
     offloaded_activations: int
@@ -38,7 +44,20 @@ class MemoryBytes:
 
 
 def memory(plan: StagePlan) -> MemoryBytes:
-    """The memory that each rank of a pipeline stage allocates."""
+    """What each rank of a pipeline stage allocates."""
+    activations = peak_kept_bytes(plan)
+    return MemoryBytes(**vars(buffer_bytes(plan)), activations=activations, offloaded_activations=on_host(plan))
+
+
+def on_host(plan: StagePlan) -> int:
+    """Bytes of activations that lie in host memory at the peak."""
+    if not any(chunk.offloaded_bytes(plan.micro_batch) for chunk in plan.chunks):
+        return 0
+    return peak_kept_bytes(plan) - peak_kept_bytes(plan, on_device=True)
+
+
+def buffer_bytes(plan: StagePlan) -> BufferBytes:
+    """Of the buffers of each rank of a pipeline stage."""
     gradients = states = states_elsewhere = parameters_elsewhere = 0
     config, parameters = plan.config, plan.frozen_bytes
     for buffer, kept in plan.residences:
@@ -50,9 +69,7 @@ def memory(plan: StagePlan) -> MemoryBytes:
         if config.training_config.gradient.cpu_offload_params:
             cut = overlaps(kept.parameters, [*kept.parameter_slots.cells])
             parameters_elsewhere += DTYPES[buffer.parameter_type].bytes * sum(span.size for span in cut)
-    activations = peak_kept_bytes(plan)
-    on_host = activations - peak_kept_bytes(plan, on_device=True)
-    return MemoryBytes(parameters, gradients, states, states_elsewhere, parameters_elsewhere, activations, on_host)
+    return BufferBytes(parameters, gradients, states, states_elsewhere, parameters_elsewhere)
 
 
 def _offloaded(config: AllConfig, plan: BufferPlan, kept: Residence) -> Sequence[Span]:

@@ -8,11 +8,22 @@ from itertools import product as combinations
 
 from parallel_core.config import AllConfig
 
-RECOMPUTE = {
+SELECTIVE = ("--recompute-granularity", "selective")
+WHOLE = ("--recompute-granularity", "full", "--recompute-method", "uniform", "--recompute-num-layers", "1")
+RECOMPUTE: dict[str, tuple[str, ...]] = {
     "none": (),
-    "selective": ("--recompute-granularity", "selective"),
-    "full": ("--recompute-granularity", "full", "--recompute-method", "uniform", "--recompute-num-layers", "1"),
+    "layernorm": (*SELECTIVE, "--recompute-modules", "layernorm"),
+    "moe_act": (*SELECTIVE, "--recompute-modules", "moe_act"),
+    "selective": SELECTIVE,
+    "mlp": (*SELECTIVE, "--recompute-modules", "mlp"),
+    "core_attn mlp": (*SELECTIVE, "--recompute-modules", "core_attn", "mlp"),
+    "moe": (*SELECTIVE, "--recompute-modules", "moe"),
+    "core_attn moe": (*SELECTIVE, "--recompute-modules", "core_attn", "moe"),
+    "full": WHOLE,
 }
+"""Name -> the flags that ask for it; `selective` alone is attention's core."""
+OF_EXPERTS = ("moe_act", "moe", "core_attn moe")
+ZERO_STAGES = {0: (), 1: ("--use-distributed-optimizer",), 2: ("--zero-stage", "2"), 3: ("--zero-stage", "3")}
 REPLACED = (
     "--tensor-model-parallel-size", "--sequence-parallel", "--pipeline-model-parallel-size", "--context-parallel-size",
     "--num-layers-per-virtual-pipeline-stage", "--num-virtual-stages-per-pipeline-rank",
@@ -36,7 +47,8 @@ class Layout:
     expert: int = 1
     micro_batch: int = 1
     recompute: str = "none"
-    shards_optimizer: bool = False
+    zero: int = 0
+    """Stage of the sharding over replicas: 1 states, 2 gradients as well, 3 weights as well."""
 
     def flags(self) -> list[str]:
         """The words that ask for it."""
@@ -49,7 +61,12 @@ class Layout:
         }
         words = [word for flag, size in sizes.items() if size > 1 for word in (flag, str(size))]
         words += ["--sequence-parallel"] * (self.tensor > 1) + ["--micro-batch-size", str(self.micro_batch)]
-        return [*words, *RECOMPUTE[self.recompute], *["--use-distributed-optimizer"] * self.shards_optimizer]
+        return [*words, *RECOMPUTE[self.recompute], *ZERO_STAGES[self.zero]]
+
+    @property
+    def bare(self) -> Layout:
+        """Without what spends time to save memory."""
+        return replace(self, recompute="none", zero=0)
 
     def changed(self, other: Layout) -> list[str]:
         """Names of the fields in which two differ."""
@@ -59,7 +76,6 @@ class Layout:
 def layout_of(config: AllConfig) -> Layout:
     """The layout that a configuration has."""
     parallel = config.parallel_config
-    granularity = config.model_config.recompute_config.recompute_granularity
     return Layout(
         parallel.tensor_model_parallel_size,
         parallel.pipeline_model_parallel_size,
@@ -67,17 +83,30 @@ def layout_of(config: AllConfig) -> Layout:
         parallel.context_parallel_size,
         parallel.expert_model_parallel_size,
         config.dataset_config.batch_size,
-        granularity if granularity in RECOMPUTE else "none",
-        config.training_config.gradient.shards_states,
+        _recompute_of(config),
+        config.training_config.gradient.zero_stage,
     )
+
+
+def _recompute_of(config: AllConfig) -> str:
+    asked = config.model_config.recompute_config
+    if asked.recompute_granularity != "selective":
+        return asked.recompute_granularity or "none"
+    named = " ".join(sorted(asked.recompute_modules or ()))
+    return named if named in RECOMPUTE else "selective"
 
 
 def without_layout(argv: Sequence[str]) -> list[str]:
     """A script's arguments without the flags that a layout replaces, and their values."""
+    return without(argv, REPLACED)
+
+
+def without(argv: Sequence[str], flags: Sequence[str]) -> list[str]:
+    """Arguments without some flags and their values."""
     kept, dropping = [], False
     for word in argv:
         if word.startswith("--"):
-            dropping = word.partition("=")[0] in REPLACED
+            dropping = word.partition("=")[0] in flags
         if not dropping:
             kept.append(word)
     return kept
@@ -94,12 +123,14 @@ def all_layouts(config: AllConfig, world_size: int) -> Iterator[Layout]:
         if world_size % shared or experts % expert or (world_size // pipeline) % expert:
             continue
         replicas = world_size // shared
-        for micro_batch, recompute in combinations((1, 2, 4, 8), RECOMPUTE):
+        recomputes = [name for name in RECOMPUTE if config.moe_config.num_experts or name not in OF_EXPERTS]
+        stages_of_zero = (1, 2, 3) if replicas * context > 1 else (0,)
+        for micro_batch, recompute, zero in combinations((1, 2, 4, 8), recomputes, stages_of_zero):
             if batch % (replicas * micro_batch):
                 continue
             count = batch // (replicas * micro_batch)
             for virtual in _virtual(model.num_layers, pipeline, count):
-                yield Layout(tensor, pipeline, virtual, context, expert, micro_batch, recompute, replicas * context > 1)
+                yield Layout(tensor, pipeline, virtual, context, expert, micro_batch, recompute, zero)
 
 
 def _virtual(layers: int, pipeline: int, micro_batches: int) -> Iterator[int]:
@@ -109,9 +140,14 @@ def _virtual(layers: int, pipeline: int, micro_batches: int) -> Iterator[int]:
 
 
 def neighbours(layout: Layout, everything: Sequence[Layout]) -> list[Layout]:
-    """Those that differ in one field, or in one and whether the optimizer is sharded."""
-    alike = (replace(other, shards_optimizer=layout.shards_optimizer) for other in everything)
-    return [other for other, same in zip(everything, alike, strict=True) if len(same.changed(layout)) == 1]
+    """Those that differ in one field, or in one and whether the optimizer is sharded at all."""
+    found = []
+    for other in everything:
+        changed = other.changed(layout)
+        if len(changed) == 2 and "zero" in changed and min(other.zero, layout.zero) == 0 and other.zero <= 1:
+            changed.remove("zero")
+        found += [other] * (len(changed) == 1)
+    return found
 
 
 def powers(limit: int) -> list[int]:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from parallel_core.costs import MemoryBytes, StagePlan
+from parallel_core.costs import BufferBytes, StagePlan, on_host
 from parallel_core.costs.activations import Moment, hidden_state_bytes, moments
 from parallel_core.planner.device import Device
 from parallel_core.planner.engine import Engine, engine_of
@@ -28,13 +28,13 @@ class StageMemory(Prediction):
         return self.high + self.reserved
 
 
-def stage_memory(plan: StagePlan, fixed: MemoryBytes, device: Device) -> StageMemory:
+def stage_memory(plan: StagePlan, fixed: BufferBytes, device: Device) -> StageMemory:
     """The parts of a stage's memory on a device; `fixed` says those of its buffers."""
     engine = engine_of(device, plan.config)
     elsewhere: dict[str, float] = {
         "weights": fixed.offloaded_parameters,
         "optimizer": fixed.offloaded_states,
-        "activations": fixed.offloaded_activations,
+        "activations": on_host(plan),
     }
     parts: dict[str, float] = {
         "weights": fixed.parameters - elsewhere["weights"],

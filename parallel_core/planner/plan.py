@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from parallel_core.config import AllConfig
-from parallel_core.costs import MemoryBytes, StagePlan, memory
+from parallel_core.costs import BufferBytes, StagePlan, buffer_bytes
 from parallel_core.costs.stage import flops_of
 from parallel_core.costs.traffic import step_traffic
 from parallel_core.numerics.dtypes import DTYPES
@@ -61,9 +61,9 @@ class Plan:
         return [next(other for other in distinct if other.shape == plan.shape) for plan in self.stages]
 
     @cached_property
-    def buffers(self) -> list[MemoryBytes]:
-        """The bytes of the buffers of a rank of each stage, wherever they lie; stages alike share a value."""
-        found = {number: memory(plan) for number, plan in {id(plan): plan for plan in self._models}.items()}
+    def buffers(self) -> list[BufferBytes]:
+        """Of a rank of each stage what its buffers have, wherever they lie; stages alike share a value."""
+        found = {number: buffer_bytes(plan) for number, plan in {id(plan): plan for plan in self._models}.items()}
         return [found[id(plan)] for plan in self._models]
 
     @cached_property

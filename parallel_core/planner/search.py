@@ -1,12 +1,16 @@
 """The fastest layouts that fit: candidates in the order of a lower bound, until none can be better than those found."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from heapq import heappush, heappushpop
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 
-from parallel_core.planner.device import Device
+from parallel_core.costs import StagePlan
+from parallel_core.numerics.dtypes import DTYPES
+from parallel_core.planner.engine import engine_of
 from parallel_core.planner.layouts import RECOMPUTE, Layout
 from parallel_core.planner.plan import Plan
+from parallel_core.planner.step import passes_of
+from parallel_core.sharding import place
 
 
 @dataclass(frozen=True)
@@ -28,52 +32,128 @@ class Found:
 
 
 @dataclass(frozen=True)
+class WholeModel:
+    """All layers of the model on one stage of a layout, in one micro-batch on one rank."""
+
+    plan: Plan
+
+    @cached_property
+    def stage(self) -> StagePlan:
+        """The only one."""
+        return self.plan.stages[0]
+
+    @cached_property
+    def seconds(self) -> float:
+        """Of forward and backward."""
+        return sum(sum(passes_of(chunk, self.stage, self.plan.speed).totals) for chunk in self.stage.chunks)
+
+    @cached_property
+    def kept(self) -> int:
+        """Bytes that the layers keep for their backward."""
+        engine, micro_batch = engine_of(self.plan.device, self.plan.config), self.stage.micro_batch
+        of_blocks = (sum(chunk.decoder.layers.kept_bytes(micro_batch).values()) for chunk in self.stage.chunks)
+        return sum(of_blocks) + sum(engine.kept_beside(chunk, micro_batch) for chunk in self.stage.chunks)
+
+    @cached_property
+    def elements(self) -> tuple[int, int]:
+        """Trained on a rank: all, and those of the layers."""
+        sizes = [(one.shard.name, place(one.shard, self.stage.coordinates).size) for one in self.stage.trained]
+        return sum(size for _, size in sizes), sum(size for name, size in sizes if name.startswith("decoder.layers."))
+
+
+@dataclass(frozen=True)
 class Bound:
-    """Seconds below which no layout of a job comes: its products at the rate of large ones, the second forward of what
-    is recomputed whole, and the pipeline's bubble."""
+    """Seconds below which no layout of a job comes: its passes if the layers were spread evenly over the stages, and
+    the pipeline's bubble. And bytes without which none is. What stages add to that - uneven layers, messages of data
+    parallelism, the update - is left out."""
 
-    flops: float
-    """FLOPs of a step of the whole job."""
-    world_size: int
-    samples: int
-    device: Device
-    dtype: str
+    given: Plan
+    """Of the job in some layout."""
+    whole: Callable[[Layout], WholeModel | None]
+    """Of a layout with one stage; none if there is no such."""
+    _known: dict[Layout, WholeModel | None] = field(default_factory=dict)
 
-    def __call__(self, layout: Layout) -> float:
-        calibration = self.device.calibration
-        share = max(calibration.products, 2 * calibration.attention)
-        again = 4 / 3 if layout.recompute == "full" else 1.0
-        work = again * self.flops / self.world_size / (self.device.peak(self.dtype) * share)
-        replicas = self.world_size // (layout.tensor * layout.context * layout.pipeline)
-        micro_batches = self.samples // (replicas * layout.micro_batch)
+    def _model(self, layout: Layout) -> WholeModel | None:
+        key = replace(layout, pipeline=1, virtual=1, zero=0)
+        if key not in self._known:
+            self._known[key] = self.whole(key)
+        return self._known[key]
+
+    def _micro_batches(self, layout: Layout) -> int:
+        replicas = self._world // (layout.tensor * layout.context * layout.pipeline)
+        return self.given.samples // (replicas * layout.micro_batch)
+
+    @property
+    def _world(self) -> int:
+        return self.given.config.parallel_config.world_size
+
+    def seconds(self, layout: Layout) -> float:
+        """Of a step."""
+        model, micro_batches = self._model(layout), self._micro_batches(layout)
+        work = self._least_work if model is None else micro_batches * model.seconds / layout.pipeline
         return work * (1 + (layout.pipeline - 1) / (micro_batches * layout.virtual))
 
+    @cached_property
+    def _least_work(self) -> float:
+        """Seconds of the products alone, at the rate of large ones."""
+        calibration = self.given.device.calibration
+        rate = self.given.peak * max(calibration.products, 2 * calibration.attention)
+        return self.given.flops / self._world / rate
 
-def _least_first(pair: tuple[float, Layout]) -> tuple[float, int]:
-    return pair[0], list(RECOMPUTE).index(pair[1].recompute)
+    def fits(self, layout: Layout) -> bool:
+        """Whether its stages might have room: on average for weights, gradients and states; on the first one for those
+        of its layers, and for what they keep of as many micro-batches as are in flight there."""
+        model, config = self._model(layout), self.given.config
+        if model is None:
+            return True
+        every, of_layers = (self._buffers(layout, elements) / layout.pipeline for elements in model.elements)
+        stages, chunks = layout.pipeline, layout.virtual
+        warm_up = stages if chunks == 1 else 2 * (stages - 1) + (chunks - 1) * stages + 1
+        in_flight = min(warm_up, self._micro_batches(layout) * chunks) / (stages * chunks)
+        is_plain = layout.context == 1 and not config.parallel_config.noop_layers and not self._offloads
+        least = max(every, of_layers + in_flight * model.kept if is_plain else 0.0) * 0.99  # padding is not even
+        device = self.given.device
+        share = 1 + device.calibration.ranges.memory + engine_of(device, config).allocator_share
+        return least * share + device.reserved_bytes <= device.memory_bytes
+
+    @cached_property
+    def _offloads(self) -> bool:
+        return any(size for stage in self.given.memory for size in stage.elsewhere.values())
+
+    def _buffers(self, layout: Layout, elements: int) -> float:
+        """Bytes of as many trained elements, without states where some lie elsewhere."""
+        model, gradient = self.given.config.model_config, self.given.config.training_config.gradient
+        replicas = self._world // (layout.tensor * layout.pipeline)
+        shares = [1 / replicas if layout.zero >= stage else 1.0 for stage in (3, 2, 1)]
+        weight, summed = DTYPES[model.params_dtype].bytes, DTYPES[gradient.type_for(model.params_dtype)].bytes
+        states = 0.0 if self._offloads else self._state_bytes
+        return elements * sum(size * share for size, share in zip((weight, summed, states), shares, strict=True))
+
+    @cached_property
+    def _state_bytes(self) -> float:
+        """Of the optimizer's states of an element, by those that a rank of the given layout owns."""
+        plan = self.given.stages[0]
+        owned = sum(span.size for _, kept in plan.residences for span in kept.owned)
+        return self.given.buffers[0].optimizer_states / owned if owned else 0.0
 
 
-def search(
-    layouts: Sequence[Layout], bound: Callable[[Layout], float], plan: Callable[[Layout], Plan | None], count: int
-) -> list[Found]:
-    """The `count` fastest layouts that fit, the fastest first; the same as of an exhaustive search, if `bound` is one.
+def search(layouts: Sequence[Layout], bound: Bound, plan: Callable[[Layout], Plan | None], count: int) -> list[Found]:
+    """The `count` fastest layouts that fit, the fastest first; the same as of an exhaustive search. Of those that differ
+    in recompute and sharding alone it is the fastest one.
 
-    plan: of a layout, none where it is not legal. Where a layout fits, the same one that recomputes more is not looked
-    at: it is no faster.
+    plan: of a layout, none where it is not legal. Where a layout fits, the same one that recomputes and shards more, and
+    so is no faster, is not looked at.
     """
-    best: list[tuple[float, int, Found]] = []
-    fitting: set[Layout] = set()
-    for number, (least, layout) in enumerate(sorted(((bound(one), one) for one in layouts), key=_least_first)):
-        if len(best) == count and least >= -best[0][0]:
+    best: dict[Layout, Found] = {}
+    fitting: dict[Layout, int] = {}
+    possible = [(bound.seconds(one), one.zero, list(RECOMPUTE).index(one.recompute), one) for one in layouts]
+    for least, zero, _, layout in sorted(possible, key=lambda entry: entry[:3]):
+        if len(best) >= count and least >= sorted(one.seconds for one in best.values())[count - 1]:
             break
-        bare = replace(layout, recompute="none")
-        made = None if bare in fitting else plan(layout)
+        made = None if fitting.get(layout.bare, zero + 1) <= zero or not bound.fits(layout) else plan(layout)
         if made is None or not made.fits:
             continue
-        fitting.add(bare)
-        entry = (-made.step.total, number, Found(layout, made))
-        if len(best) < count:
-            heappush(best, entry)
-        else:
-            heappushpop(best, entry)
-    return [found for _, _, found in sorted(best, key=lambda entry: -entry[0])]
+        fitting[layout.bare] = zero
+        found = Found(layout, made)
+        best[layout.bare] = min(best.get(layout.bare, found), found, key=lambda one: one.seconds)
+    return sorted(best.values(), key=lambda one: one.seconds)[:count]

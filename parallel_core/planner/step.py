@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from parallel_core.blocks import Chunk
-from parallel_core.costs import MemoryBytes, StagePlan
+from parallel_core.costs import BufferBytes, StagePlan
 from parallel_core.costs.activations import enough_micro_batches
 from parallel_core.costs.traffic import gradients, hot_copies, pipeline, reports
 from parallel_core.messages import Message
@@ -146,7 +146,7 @@ class StepTime(Prediction):
         return self.parts["bubble"] / whole if whole else 0.0
 
 
-def step_time(plans: Sequence[StagePlan], owned: Sequence[MemoryBytes], speed: Speed) -> StepTime:
+def step_time(plans: Sequence[StagePlan], owned: Sequence[BufferBytes], speed: Speed) -> StepTime:
     """The step of a pipeline; `owned` says what each stage's update reads and writes. Equal stages share a value."""
     config, distinct = plans[0].config, {id(plan): plan for plan in plans}
     made = {number: _passes(plan, speed) for number, plan in distinct.items()}
@@ -194,7 +194,7 @@ def _length(plan: StagePlan, times: StageTimes, chunks: int, period: float) -> t
 
 
 def _after(
-    plans: Sequence[StagePlan], owned: Sequence[MemoryBytes], passes: Sequence[Sequence[Passes]], speed: Speed
+    plans: Sequence[StagePlan], owned: Sequence[BufferBytes], passes: Sequence[Sequence[Passes]], speed: Speed
 ) -> tuple[dict[str, float], dict[str, float]]:
     """Sums of gradients, the update and the gathers of parameters, of the stage that takes longest."""
     found = []

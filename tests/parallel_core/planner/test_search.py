@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import math
 import shlex
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from mapping.plan import main, plan_of, suggest
-from parallel_core.planner import Plan
+from mapping.plan import main, plan_of
+from mapping.suggest import suggest, whole_model
+from parallel_core.findings import ConfigError
+from parallel_core.planner import Plan, find_device
 from parallel_core.planner.failures import best_interval, goodput
-from parallel_core.planner.layouts import all_layouts, without_layout
+from parallel_core.planner.layouts import all_layouts, layout_of, neighbours, without_layout
 from parallel_core.planner.report import draw
 from parallel_core.planner.search import Bound
 
@@ -25,24 +29,39 @@ SMALL = shlex.split(
 )
 
 
-def test_the_search_finds_what_trying_all_finds():
-    """Bounds are below every layout's time, and the fastest ones are the same: of those that recompute only where the
-    layout would not fit without."""
-    plan = plan_of(SMALL, 4, "A100")
-    layouts = [one for one in all_layouts(plan.config, 4) if one.recompute != "selective"]
-    base, bound = without_layout(SMALL), Bound(plan.flops, 4, 16, plan.device, "bfloat16")
-    times = {}
+EXPERTS = ["--num-experts", "4", "--moe-router-topk", "2"]
+
+
+@pytest.mark.parametrize(("more", "world", "memory"), [([], 4, 80e9), ([], 4, 3.2e9), (EXPERTS, 2, 6e9)])
+def test_the_search_finds_what_trying_all_finds(more, world, memory):
+    """Bounds are below every layout's time and memory, and the fastest ones are the same: of each layout with the least
+    recompute and sharding with which it fits. The best changes are the fastest plans that differ in one thing."""
+    device = replace(find_device("A100"), memory_bytes=memory)
+    words = [*SMALL, *more]
+    plan = replace(plan_of(words, world, "A100"), device=device)
+    layouts, base = [*all_layouts(plan.config, world)], without_layout(words)
+    found, bound, times = suggest(words, plan), Bound(plan, partial(whole_model, base, plan)), {}
     for layout in layouts:
-        made = plan_of([*base, *layout.flags()], 4, "A100")
-        assert bound(layout) <= made.step.total, layout
+        try:
+            made = replace(plan_of([*base, *layout.flags()], world, "A100"), device=device)
+        except ConfigError:
+            continue
         if made.fits:
             times[layout] = made.step.total
-    needless = [one for one in times if one.recompute != "none" and replace(one, recompute="none") in times]
-    for layout in needless:
-        del times[layout]
-    found = suggest(SMALL, plan).layouts
-    assert len(layouts) > 40
-    assert [one.seconds for one in found] == pytest.approx(sorted(times.values())[:5])
+            assert bound.fits(layout), layout
+        assert bound.seconds(layout) <= made.step.total * (1 + 1e-9), layout
+
+    def fastest(some: list, count: int) -> list[float]:
+        best: dict = {}
+        for layout in some:
+            best[layout.bare] = min(best.get(layout.bare, math.inf), times[layout])
+        return sorted(best.values())[:count]
+
+    assert [one.seconds for one in found.layouts] == pytest.approx(fastest([*times], 5)) and len(layouts) > 100
+    own = layout_of(plan.config)
+    changes = fastest([one for one in neighbours(own, layouts) if one in times], 3)
+    better = [seconds for seconds in changes if seconds < plan.step.total or not plan.fits]
+    assert [one.seconds for one in found.changes] == pytest.approx(better)
 
 
 def test_a_layouts_flags_replace_the_scripts():

@@ -1,0 +1,77 @@
+"""`plan --suggest`: the fastest layouts of a job's devices, and the best single changes of the given one."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
+
+from mapping.reading import read
+from parallel_core.config.base import Unjudged
+from parallel_core.planner import Plan
+from parallel_core.planner.layouts import Layout, all_layouts, layout_of, neighbours, without, without_layout
+from parallel_core.planner.search import Bound, Found, WholeModel, search
+
+SHOWN, CHANGES = 5, 3
+GIBIBYTE = 2**30
+
+
+@dataclass(frozen=True)
+class Suggestions:
+    """Everything that --suggest finds."""
+
+    layouts: list[Found]
+    """The fastest first."""
+    changes: list[Found]
+    """Single changes of the given layout that are faster, or fit where it does not; the best first."""
+
+
+def suggest(argv: Sequence[str], plan: Plan) -> Suggestions:
+    """Of a plan that was made of these arguments."""
+    config, world = plan.config, plan.config.parallel_config.world_size
+    base, own = without_layout(argv), layout_of(config)
+    candidates = [*all_layouts(config, world)]
+    bound = Bound(plan, partial(whole_model, base, plan))
+    planned = lru_cache(None)(partial(_planned, tuple(base), world, plan))
+    near = search(neighbours(own, candidates), bound, planned, CHANGES)
+    better = [found for found in near if found.seconds < plan.step.total or not plan.fits]
+    return Suggestions(search(candidates, bound, planned, SHOWN), better)
+
+
+def whole_model(base: Sequence[str], given: Plan, layout: Layout) -> WholeModel | None:
+    """All layers on one stage of as few ranks as a layout needs."""
+    world = layout.tensor * layout.context * layout.expert
+    samples = ["--global-batch-size", str(layout.micro_batch * layout.expert)]
+    made = _planned([*without(base, BATCHES), *samples], world, given, layout)
+    return None if made is None else WholeModel(made)
+
+
+BATCHES = ("--global-batch-size", "--rampup-batch-size", "--step-batch-size-schedule")
+
+
+def _planned(base: Sequence[str], world: int, given: Plan, layout: Layout) -> Plan | None:
+    """The plan of one layout; none if its flags do not go together."""
+    vocabulary = ["--padded-vocab-size", str(given.config.model_config.vocab_size)] if given.assumed else []
+    reading = read([*base, *layout.flags(), *vocabulary], world_size=world, explains=False)
+    if len(reading.findings) > len(given.refused):
+        return None
+    try:
+        made = Plan(reading.config, given.device)
+        return made if made.placement and made.stages else None
+    except Unjudged:
+        return None
+
+
+def suggestion_lines(found: Suggestions, given: Plan) -> Iterator[str]:
+    """For people: flags to paste."""
+    yield "fastest layouts that fit:" if found.layouts else "no layout of these devices fits"
+    for one in found.layouts:
+        yield f"  {one.seconds:8.4g} s  {one.memory / GIBIBYTE:6.1f} GiB  {' '.join(one.layout.flags())}"
+    if found.changes:
+        yield f"single changes of the given layout, {given.step.total:.4g} s:"
+    own, memory = layout_of(given.config), given.memory[given.fullest].total
+    for one in found.changes:
+        what = " and ".join(
+            f"{name.replace('_', ' ')} {getattr(own, name)} -> {getattr(one.layout, name)}"
+            for name in own.changed(one.layout)
+        )
+        gain = 1 - one.seconds / given.step.total
+        yield f"  {what}: {gain:+.1%} time saved, {(one.memory - memory) / GIBIBYTE:+.1f} GiB"

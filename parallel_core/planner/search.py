@@ -138,11 +138,11 @@ class Bound:
 
 
 def search(layouts: Sequence[Layout], bound: Bound, plan: Callable[[Layout], Plan | None], count: int) -> list[Found]:
-    """The `count` fastest layouts that fit, the fastest first; the same as of an exhaustive search. Of those that differ
-    in recompute and sharding alone it is the fastest one.
+    """The `count` fastest layouts that fit, the fastest first; the same as of an exhaustive search. Of those that
+    differ in recompute and sharding alone it is the fastest one.
 
-    plan: of a layout, none where it is not legal. Where a layout fits, the same one that recomputes and shards more, and
-    so is no faster, is not looked at.
+    plan: of a layout, none where it is not legal. Where a layout fits, the same one that recomputes and shards more,
+    and so is no faster, is not looked at.
     """
     best: dict[Layout, Found] = {}
     fitting: dict[Layout, int] = {}

@@ -16,7 +16,7 @@ from mindspore import Tensor
 from parallel_core.context import ContextLayout
 from pynative import kernels
 from pynative.collectives import Group
-from pynative.tape.autograd import Function
+from pynative.tape.autograd import Moved
 
 
 def of_rank(widths: Sequence[int], rank: int, size: int) -> list[range]:
@@ -60,35 +60,14 @@ class _Exchange:
         return [there[rank * parts + part] for part in range(parts) for rank in range(size)]
 
 
-class _ToFeatures(Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, exchange: _Exchange) -> Tensor:
-        ctx.exchange = exchange
-        return exchange.to_features(x)
-
-    @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        return ctx.exchange.to_sequence(dy), None
-
-
-class _ToSequence(Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, exchange: _Exchange) -> Tensor:
-        ctx.exchange = exchange
-        return exchange.to_sequence(x)
-
-    @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        return ctx.exchange.to_features(dy), None
-
-
 def sequence_to_features(x: Tensor, widths: Sequence[int], group: Group, layout: ContextLayout) -> Tensor:
     """x [s, b, w], fused parts of these widths -> [S, b, w / c]: of each part the rank's share, of all tokens in the
     sequence's order. Recorded; one all-to-all forward and one backward."""
-    return x if group.size == 1 else _ToFeatures.apply(x, _Exchange(widths, group, layout))
+    exchange = _Exchange(widths, group, layout)
+    return x if group.size == 1 else Moved.apply(x, exchange.to_features, exchange.to_sequence)
 
 
 def features_to_sequence(x: Tensor, group: Group, layout: ContextLayout) -> Tensor:
     """[S, b, w / c] -> [s, b, w], the way back of one part."""
-    width = x.shape[-1] * group.size
-    return x if group.size == 1 else _ToSequence.apply(x, _Exchange((width,), group, layout))
+    exchange = _Exchange((x.shape[-1] * group.size,), group, layout)
+    return x if group.size == 1 else Moved.apply(x, exchange.to_sequence, exchange.to_features)

@@ -9,7 +9,6 @@ head, e of a value's, u ranks.
 
 import math
 from dataclasses import replace
-from typing import Any
 
 from mindspore import Tensor
 
@@ -17,35 +16,7 @@ from pynative import kernels
 from pynative.collectives import Group
 from pynative.context_parallel.ring import Sinks, ring_attention
 from pynative.kernels.block import AttentionRule
-from pynative.tape.autograd import Function
-
-
-class _SequenceToHeads(Function):
-    @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, group: Group) -> Tensor:
-        size, groups = group.size, k.shape[2]
-        copies = math.lcm(groups, size) // groups
-        ctx.group, ctx.times, ctx.shapes = group, (1, copies, copies), [x.shape[2:] for x in (q, k, v)]
-        own = [(n * times // size, d) for (n, d), times in zip(ctx.shapes, ctx.times, strict=True)]
-        packed = group.all_to_all(kernels.pack_heads((q, k, v), size, ctx.times))
-        return kernels.unpack_heads(packed, 1, own, (1, 1, 1))
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        packed = ctx.group.all_to_all(kernels.pack_heads(gradients, 1, (1, 1, 1)))
-        return *kernels.unpack_heads(packed, ctx.group.size, ctx.shapes, ctx.times), None
-
-
-class _HeadsToSequence(Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, group: Group) -> Tensor:
-        ctx.group = group
-        width = x.shape[-1] * group.size
-        return kernels.unpack_heads(group.all_to_all(x), group.size, ((width,),), (1,))[0]
-
-    @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        return ctx.group.all_to_all(kernels.pack_heads((dy,), ctx.group.size, (1,))), None
+from pynative.tape.autograd import Moved
 
 
 def sequence_to_heads(q: Tensor, k: Tensor, v: Tensor, group: Group) -> tuple[Tensor, Tensor, Tensor]:
@@ -58,7 +29,19 @@ def sequence_to_heads(q: Tensor, k: Tensor, v: Tensor, group: Group) -> tuple[Te
     Messages of one call: one all-to-all forward and one backward, of s b (n d + g' (d + e)) elements a rank each, of
     which a rank keeps 1/u.
     """
-    return (q, k, v) if group.size == 1 else _SequenceToHeads.apply(q, k, v, group)
+    if group.size == 1:
+        return q, k, v
+    size, groups, once = group.size, k.shape[2], (1, 1, 1)
+    copies = math.lcm(groups, size) // groups
+    times, shapes = (1, copies, copies), [x.shape[2:] for x in (q, k, v)]
+    own = [(n * count // size, d) for (n, d), count in zip(shapes, times, strict=True)]
+    return Moved.apply(
+        q,
+        k,
+        v,
+        lambda *xs: kernels.unpack_heads(group.all_to_all(kernels.pack_heads(xs, size, times)), 1, own, once),
+        lambda *ds: kernels.unpack_heads(group.all_to_all(kernels.pack_heads(ds, 1, once)), size, shapes, times),
+    )
 
 
 def heads_to_sequence(x: Tensor, group: Group) -> Tensor:
@@ -67,7 +50,16 @@ def heads_to_sequence(x: Tensor, group: Group) -> Tensor:
     Messages of one call: one all-to-all forward and one backward, of s b n e elements a rank each, of which a rank
     keeps 1/u.
     """
-    return x if group.size == 1 else _HeadsToSequence.apply(x, group)
+    size, width = group.size, x.shape[-1] * group.size
+    return (
+        x
+        if size == 1
+        else Moved.apply(
+            x,
+            lambda x: kernels.unpack_heads(group.all_to_all(x), size, ((width,),), (1,))[0],
+            lambda dy: group.all_to_all(kernels.pack_heads((dy,), size, (1,))),
+        )
+    )
 
 
 def context_parallel_attention(

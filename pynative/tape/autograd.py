@@ -52,16 +52,20 @@ class Function(_Function):
 
 
 class Moved(Function):
-    """A linear move forward, its transpose (of messages: the conjugate) backward."""
+    """`apply(*xs, move, transpose)`: a linear move forward, its transpose (of messages: the conjugate) backward.
+
+    Both take and give one tensor or several, and keep nothing that they don't refer to.
+    """
 
     @staticmethod
-    def forward(ctx: Any, x: Any, move: Any, transpose: Any) -> Any:
-        ctx.transpose = transpose
-        return move(x)
+    def forward(ctx: Any, *inputs: Any) -> Any:
+        *xs, move, ctx.transpose = inputs
+        return move(*xs)
 
     @staticmethod
-    def backward(ctx: Any, dy: Any) -> Any:
-        return ctx.transpose(dy), None, None
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        back = ctx.transpose(*gradients)
+        return *(back if isinstance(back, tuple) else (back,)), None, None
 
 
 class _Identity(Function):

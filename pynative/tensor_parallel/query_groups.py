@@ -6,25 +6,12 @@ the ranks' results are put together, and each takes what it needs (as Megatron-C
 s sequence, b batch, n heads, g key/value groups, d head size, t tensor-parallel size, a multiple of g.
 """
 
-from typing import Any
-
 from mindspore import Tensor
 
 from parallel_core.attention.fused_rows import QueryKeyValueRows
 from pynative import kernels
 from pynative.collectives import Group
-from pynative.tape.autograd import Function
-
-
-class _TakeSharedGroup(Function):
-    @staticmethod
-    def forward(ctx: Any, qkv: Any, group: Any, ranges: Any) -> Any:
-        ctx.group, ctx.ranges, ctx.width = group, ranges, qkv.shape[-1] * group.size
-        return kernels.take_columns(group.all_gather(qkv, axis=-1), ranges)
-
-    @staticmethod
-    def backward(ctx: Any, dy: Any) -> Any:
-        return ctx.group.reduce_scatter(kernels.place_columns(dy, ctx.ranges, ctx.width), axis=-1), None, None
+from pynative.tape.autograd import Moved
 
 
 def take_shared_group(qkv: Tensor, group: Group, rows: QueryKeyValueRows) -> Tensor:
@@ -36,4 +23,9 @@ def take_shared_group(qkv: Tensor, group: Group, rows: QueryKeyValueRows) -> Ten
     if rows.groups >= group.size:
         return qkv
     *queries, key, value = rows.of_sharing_rank(group.rank, group.size)
-    return _TakeSharedGroup.apply(qkv, group, (*queries, range(key.start, value.stop)))
+    ranges, width = (*queries, range(key.start, value.stop)), qkv.shape[-1] * group.size
+    return Moved.apply(
+        qkv,
+        lambda qkv: kernels.take_columns(group.all_gather(qkv, axis=-1), ranges),
+        lambda dy: group.reduce_scatter(kernels.place_columns(dy, ranges, width), axis=-1),
+    )

@@ -40,7 +40,7 @@ def _products(left: Sequence[Tensor], right: Sequence[Tensor]) -> list[Tensor]:
 
 def _by_group(x: Tensor, weights: Sequence[Tensor], counts: Sequence[int]) -> Tensor:
     """x [R, i], weights [i, o] of the groups that have rows -> [R, o]."""
-    return composed.joined(_products(composed.parts(x, [count for count in counts if count]), weights))
+    return composed.joined(_products(composed.rows_by_group(x, [count for count in counts if count]), weights))
 
 
 def _transposed(x: Tensor) -> Tensor:
@@ -68,8 +68,8 @@ def grouped_linear_weight_gradient(
     if not _is_fused(dy, counts):
         return composed.grouped_linear_weight_gradient(dy, x, counts, out, accumulate)
     numbers, sizes = _with_rows(counts), [count for count in counts if count]
-    left = [_transposed(rows).contiguous() for rows in composed.parts(dy, sizes)]
-    products = dict(zip(numbers, _products(left, composed.parts(x, sizes)), strict=True))
+    left = [_transposed(rows).contiguous() for rows in composed.rows_by_group(dy, sizes)]
+    products = dict(zip(numbers, _products(left, composed.rows_by_group(x, sizes)), strict=True))
     empty = composed.no_rows_gradient(dy, x)
     return [
         delivered(products.get(number, empty), memory, adds)

@@ -24,8 +24,7 @@ def _backward(name: str, x: Array, bias: Array | None, dy: Array, dx: Array) -> 
         ENGINE.activation_gradient(name, x, bias, dy, dx, total)
 
     if bias is not None:
-        sums: Array = sum_by_rows(gradient, x, dy, dx)[0]
-        return sums
+        return sum_by_rows(gradient, x, dy, dx)[0]
     by_rows(gradient, x, dy, dx)
     return None
 

@@ -1,6 +1,7 @@
 """Casts, scales and caps of a tensor's elements on the host."""
 
 from collections.abc import Callable
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -13,7 +14,7 @@ from pynative.kernels.host.arrays import rows_of
 from pynative.kernels.host.threads import by_rows, row_blocks, run
 from pynative.memory.arrays import array_of, array_type
 from pynative.memory.rounding import convert, fill, float32_for, widened
-from pynative.tape.autograd import Function
+from pynative.tape.autograd import Function, Moved
 
 Compute = Callable[[slice, Array], Array]
 """(rows, memory for them in float32, which may be used) -> these rows of the result in float32."""
@@ -44,34 +45,14 @@ def _product(x: Tensor, factor: float) -> Tensor:
     return _by_rows(lambda span, out: np.multiply(widened(rows[span]), number, out=out), x.shape, rows.dtype)
 
 
-class _Cast(Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, dtype: mindspore.Type) -> Tensor:
-        ctx.dtype = x.dtype
-        return _rounded(x, dtype)
-
-    @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        return _rounded(dy, ctx.dtype), None
-
-
 def cast(x: Tensor, dtype: mindspore.Type) -> Tensor:
-    return x if x.dtype is dtype else _Cast.apply(x, dtype)
-
-
-class _Scale(Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, factor: float) -> Tensor:
-        ctx.factor = factor
-        return _product(x, factor)
-
-    @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        return _product(dy, ctx.factor), None
+    own = x.dtype
+    return x if own is dtype else Moved.apply(x, lambda x: _rounded(x, dtype), lambda dy: _rounded(dy, own))
 
 
 def scale(x: Tensor, factor: float) -> Tensor:
-    return _Scale.apply(x, factor)
+    scaled = partial(_product, factor=factor)
+    return Moved.apply(x, scaled, scaled)
 
 
 class _SoftCap(Function):
@@ -101,8 +82,7 @@ class _SoftCap(Function):
 
 def _saturation(x: Array, cap: float, out: Array) -> Array:
     """tanh(x / cap), in `out`."""
-    result: Array = np.tanh(np.divide(widened(x), np.float32(cap), out=out), out=out)
-    return result
+    return np.tanh(np.divide(widened(x), np.float32(cap), out=out), out=out)
 
 
 def soft_cap(x: Tensor, cap: float) -> Tensor:

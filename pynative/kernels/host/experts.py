@@ -15,7 +15,7 @@ from pynative.kernels.host.engine import ENGINE
 from pynative.kernels.host.threads import by_rows, matmul_spans, run
 from pynative.memory.arrays import array_of
 from pynative.memory.rounding import convert, fill, float32_for, put, widened
-from pynative.tape.autograd import Function, add_weight_gradient
+from pynative.tape.autograd import Function, Moved, add_weight_gradient
 
 
 def _spans(counts: Sequence[int]) -> list[slice]:
@@ -169,40 +169,21 @@ def weighted_activation(x: Tensor, factors: Tensor, activation: str) -> Tensor:
     return _WeightedActivation.apply(x, factors, activation)
 
 
-class _SplitRows(Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, counts: Sequence[int]) -> tuple[Tensor, ...]:
-        array = array_of(x)
-        ctx.like, ctx.spans = (array.shape, array.dtype), _spans(counts)
-        return tuple(from_numpy(array[span]) for span in ctx.spans)
+def _split(x: Tensor, counts: Sequence[int]) -> tuple[Tensor, ...]:
+    array = array_of(x)
+    return tuple(from_numpy(array[span]) for span in _spans(counts))
 
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        dx = np.empty(*ctx.like)
-        for span, gradient in zip(ctx.spans, gradients, strict=True):
-            dx[span] = array_of(gradient)
-        return from_numpy(dx), None
+
+def _joined(*parts: Tensor) -> Tensor:
+    return from_numpy(np.concatenate([array_of(part) for part in parts]))
 
 
 def split_rows(x: Tensor, counts: Sequence[int]) -> tuple[Tensor, ...]:
-    results: tuple[Tensor, ...] = _SplitRows.apply(x, counts)
-    return results
-
-
-class _JoinRows(Function):
-    @staticmethod
-    def forward(ctx: Any, *parts: Tensor) -> Tensor:
-        ctx.spans = _spans([len(part) for part in parts])
-        return from_numpy(np.concatenate([array_of(part) for part in parts]))
-
-    @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        array = array_of(dy)
-        return tuple(from_numpy(array[span]) for span in ctx.spans)
+    return Moved.apply(x, partial(_split, counts=counts), _joined)
 
 
 def join_rows(parts: Sequence[Tensor]) -> Tensor:
-    return _JoinRows.apply(*parts)
+    return Moved.apply(*parts, _joined, partial(_split, counts=[len(part) for part in parts]))
 
 
 class _SigmoidGate(Function):
@@ -229,8 +210,7 @@ class _SigmoidGate(Function):
 def _gate_of(x: Tensor, weight: Tensor) -> Array:
     """sigmoid(x weight^T) of each row, float32; written so that exp does not overflow."""
     logits = widened(rows_of(x)) @ widened(array_of(weight))[0]
-    result: Array = 0.5 * (1 + np.tanh(0.5 * logits))
-    return result
+    return 0.5 * (1 + np.tanh(0.5 * logits))
 
 
 def _put_gate_gradient(slope: Array, x: Tensor, weight: Tensor, out: Tensor | None, accumulate: bool) -> Tensor:

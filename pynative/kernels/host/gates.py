@@ -16,8 +16,7 @@ from pynative.tape.autograd import Function
 
 def _sigmoid(x: Array) -> Array:
     with np.errstate(over="ignore"):
-        result: Array = 1 / (1 + np.exp(-x))
-    return result
+        return 1 / (1 + np.exp(-x))
 
 
 def _as(x: Array, like: Tensor) -> Tensor:
@@ -57,8 +56,7 @@ class _RecurrentGates(Function):
 
 
 def recurrent_gates(x: Tensor, rate: Tensor | None, a_log: Tensor, dt_bias: Tensor) -> tuple[Tensor, Tensor]:
-    results: tuple[Tensor, Tensor] = _RecurrentGates.apply(x, rate, a_log, dt_bias)
-    return results
+    return _RecurrentGates.apply(x, rate, a_log, dt_bias)
 
 
 def _activated(name: str, z: Array) -> tuple[Array, Array]:

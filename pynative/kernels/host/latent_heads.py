@@ -1,7 +1,7 @@
 """Features and heads of latent attention (DeepSeek-V2, 2024) taken apart and put together, on the host."""
 
 from collections.abc import Sequence
-from typing import Any
+from functools import partial
 
 import numpy as np
 from mindspore import Tensor, from_numpy
@@ -11,7 +11,7 @@ from pynative.kernels.host.arrays import rows_of
 from pynative.kernels.host.threads import row_blocks, run
 from pynative.memory.arrays import array_of
 from pynative.memory.rounding import convert, widened
-from pynative.tape.autograd import Function
+from pynative.tape.autograd import Moved
 
 
 def _copied(pairs: Sequence[tuple[Array, Array]], row_bytes: int) -> None:
@@ -29,67 +29,56 @@ def _parts(array: Array, widths: Sequence[int]) -> list[Array]:
     return np.split(array, np.cumsum(widths)[:-1], axis=-1)
 
 
-class _SplitFeatures(Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, widths: Sequence[int]) -> tuple[Tensor, ...]:
-        ctx.widths, rows = widths, rows_of(x)
-        parts = [np.empty((len(rows), width), rows.dtype) for width in widths]
-        _copied([*zip(parts, _parts(rows, widths), strict=True)], rows.shape[1] * rows.itemsize)
-        return tuple(from_numpy(part.reshape(*x.shape[:-1], -1)) for part in parts)
+def _split(x: Tensor, widths: Sequence[int]) -> tuple[Tensor, ...]:
+    rows = rows_of(x)
+    parts = [np.empty((len(rows), width), rows.dtype) for width in widths]
+    _copied([*zip(parts, _parts(rows, widths), strict=True)], rows.shape[1] * rows.itemsize)
+    return tuple(from_numpy(part.reshape(*x.shape[:-1], -1)) for part in parts)
 
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        sources = [rows_of(gradient) for gradient in gradients]
-        whole = np.empty((len(sources[0]), sum(ctx.widths)), sources[0].dtype)
-        _copied([*zip(_parts(whole, ctx.widths), sources, strict=True)], whole.shape[1] * whole.itemsize)
-        return from_numpy(whole.reshape(*gradients[0].shape[:-1], -1)), None
+
+def _joined(*parts: Tensor) -> Tensor:
+    sources = [rows_of(part) for part in parts]
+    widths = [source.shape[1] for source in sources]
+    whole = np.empty((len(sources[0]), sum(widths)), sources[0].dtype)
+    _copied([*zip(_parts(whole, widths), sources, strict=True)], whole.shape[1] * whole.itemsize)
+    return from_numpy(whole.reshape(*parts[0].shape[:-1], -1))
 
 
 def split_features(x: Tensor, widths: tuple[int, ...]) -> tuple[Tensor, ...]:
-    results: tuple[Tensor, ...] = _SplitFeatures.apply(x, widths)
-    return results
-
-
-class _AsHeads(Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, heads: int) -> Tensor:
-        return from_numpy(array_of(x).reshape(*x.shape[:-1], heads, -1))
-
-    @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        return from_numpy(array_of(dy).reshape(*dy.shape[:-2], -1)), None
+    return Moved.apply(x, partial(_split, widths=widths), _joined)
 
 
 def as_heads(x: Tensor, heads: int) -> Tensor:
-    return _AsHeads.apply(x, heads)
+    return Moved.apply(
+        x,
+        lambda x: from_numpy(array_of(x).reshape(*x.shape[:-1], heads, -1)),
+        lambda dy: from_numpy(array_of(dy).reshape(*dy.shape[:-2], -1)),
+    )
 
 
-class _LatentKeysValues(Function):
-    @staticmethod
-    def forward(ctx: Any, rows: Tensor, key: Tensor, heads: int, value_size: int) -> tuple[Tensor, ...]:
-        source, shared = rows_of(rows), array_of(key)
-        both = source.reshape(len(source), heads, -1)
-        plain = both.shape[2] - value_size
-        ctx.plain = plain
-        k = np.empty((len(both), heads, plain + shared.shape[-1]), both.dtype)
-        v = np.empty((len(both), heads, value_size), both.dtype)
-        pairs = [(k[..., :plain], both[..., :plain]), (v, both[..., plain:])]
-        spread = np.broadcast_to(shared.reshape(len(both), 1, -1), (len(both), heads, shared.shape[-1]))
-        _copied([*pairs, (k[..., plain:], spread)], k[0].nbytes + v[0].nbytes)
-        return tuple(from_numpy(x.reshape(*rows.shape[:-1], heads, -1)) for x in (k, v))
+def _keys_values(rows: Tensor, key: Tensor, heads: int, value_size: int) -> tuple[Tensor, ...]:
+    source, shared = rows_of(rows), array_of(key)
+    both = source.reshape(len(source), heads, -1)
+    plain = both.shape[2] - value_size
+    k = np.empty((len(both), heads, plain + shared.shape[-1]), both.dtype)
+    v = np.empty((len(both), heads, value_size), both.dtype)
+    pairs = [(k[..., :plain], both[..., :plain]), (v, both[..., plain:])]
+    spread = np.broadcast_to(shared.reshape(len(both), 1, -1), (len(both), heads, shared.shape[-1]))
+    _copied([*pairs, (k[..., plain:], spread)], k[0].nbytes + v[0].nbytes)
+    return tuple(from_numpy(x.reshape(*rows.shape[:-1], heads, -1)) for x in (k, v))
 
-    @staticmethod
-    def backward(ctx: Any, dk: Tensor, dv: Tensor) -> tuple[Tensor | None, ...]:
-        keys, values = (array_of(x).reshape(-1, *x.shape[2:]) for x in (dk, dv))
-        plain, key_size = ctx.plain, keys.shape[2] - ctx.plain
-        both = np.empty((*keys.shape[:2], plain + values.shape[2]), keys.dtype)
-        shared = np.empty((len(keys), 1, key_size), keys.dtype)
-        _copied([(both[..., :plain], keys[..., :plain]), (both[..., plain:], values)], both[0].nbytes)
-        convert(widened(keys[..., plain:]).sum(axis=1, keepdims=True), shared)
-        leading = dk.shape[:2]
-        return from_numpy(both.reshape(*leading, -1)), from_numpy(shared.reshape(*leading, 1, -1)), None, None
+
+def _rows_and_key(dk: Tensor, dv: Tensor, key_size: int) -> tuple[Tensor, Tensor]:
+    keys, values = (array_of(x).reshape(-1, *x.shape[2:]) for x in (dk, dv))
+    plain = keys.shape[2] - key_size
+    both = np.empty((*keys.shape[:2], plain + values.shape[2]), keys.dtype)
+    shared = np.empty((len(keys), 1, key_size), keys.dtype)
+    _copied([(both[..., :plain], keys[..., :plain]), (both[..., plain:], values)], both[0].nbytes)
+    convert(widened(keys[..., plain:]).sum(axis=1, keepdims=True), shared)
+    leading = dk.shape[:2]
+    return from_numpy(both.reshape(*leading, -1)), from_numpy(shared.reshape(*leading, 1, -1))
 
 
 def latent_keys_values(rows: Tensor, key: Tensor, heads: int, value_size: int) -> tuple[Tensor, Tensor]:
-    results: tuple[Tensor, Tensor] = _LatentKeysValues.apply(rows, key, heads, value_size)
-    return results
+    move = partial(_keys_values, heads=heads, value_size=value_size)
+    return Moved.apply(rows, key, move, partial(_rows_and_key, key_size=key.shape[-1]))

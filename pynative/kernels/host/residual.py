@@ -15,7 +15,7 @@ from pynative.kernels.host.engine import ENGINE
 from pynative.kernels.host.threads import by_rows, row_blocks, run
 from pynative.memory.arrays import array_of
 from pynative.memory.rounding import fill, float32_for
-from pynative.tape.autograd import Function
+from pynative.tape.autograd import Function, Moved
 
 Masks = Callable[[int, int], Array]
 """(start, stop) -> the mask of these rows."""
@@ -95,36 +95,26 @@ def dropout(x: Tensor, rate: float, key: Key, rows: Rows | None = None) -> Tenso
     return _BiasDropoutAdd.apply(x, None, None, Dropout(rate, key, rows)) if rate else x
 
 
-class _Fork(Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> tuple[Tensor, ...]:
-        array = array_of(x)
-        return from_numpy(array), from_numpy(array)
-
-    @staticmethod
-    def backward(ctx: Any, one: Tensor, other: Tensor) -> Tensor:
-        left, right = rows_of(one), rows_of(other)
-        total = np.empty(left.shape, left.dtype)
-        by_rows(lambda left, right, total: ENGINE.add(left, None, None, right, total), left, right, total)
-        return from_numpy(total.reshape(one.shape))
+def _sum(one: Tensor, other: Tensor) -> Tensor:
+    left, right = rows_of(one), rows_of(other)
+    total = np.empty(left.shape, left.dtype)
+    by_rows(lambda left, right, total: ENGINE.add(left, None, None, right, total), left, right, total)
+    return from_numpy(total.reshape(one.shape))
 
 
 def fork(x: Tensor) -> tuple[Tensor, Tensor]:
-    results: tuple[Tensor, Tensor] = _Fork.apply(x)
-    return results
+    return Moved.apply(x, lambda x: (from_numpy(array_of(x)), from_numpy(array_of(x))), _sum)
 
 
-class _JoinFeatures(Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, y: Tensor) -> Tensor:
-        ctx.width = x.shape[-1]
-        return from_numpy(np.concatenate((array_of(x), array_of(y)), axis=-1))
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        halves = np.split(array_of(gradient), [ctx.width], axis=-1)
-        return tuple(from_numpy(np.ascontiguousarray(half)) for half in halves)
+def _halves(gradient: Tensor, width: int) -> tuple[Tensor, ...]:
+    halves = np.split(array_of(gradient), [width], axis=-1)
+    return tuple(from_numpy(np.ascontiguousarray(half)) for half in halves)
 
 
 def join_features(x: Tensor, y: Tensor) -> Tensor:
-    return _JoinFeatures.apply(x, y)
+    return Moved.apply(
+        x,
+        y,
+        lambda x, y: from_numpy(np.concatenate((array_of(x), array_of(y)), axis=-1)),
+        partial(_halves, width=x.shape[-1]),
+    )

@@ -1,7 +1,8 @@
 """Heads out of Megatron's fused q/k/v rows, and rotary position embedding (Su et al. 2021), on the host."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 from mindspore import Tensor, from_numpy
@@ -12,7 +13,7 @@ from pynative.kernels.host.arrays import as_float32
 from pynative.kernels.host.threads import row_blocks, run, spans
 from pynative.memory.arrays import array_of
 from pynative.memory.rounding import fill, float32_for, widened
-from pynative.tape.autograd import Function
+from pynative.tape.autograd import Moved
 
 BLOCK_BYTES = 256 * 1024
 """Bytes of elements that are rotated at a time: several passes, which the second level of the cache is to serve."""
@@ -31,22 +32,20 @@ def _whole_heads(array: Array, head_size: int) -> Array:
     return array.reshape(-1).view(f"V{head_size * array.itemsize}")
 
 
-class _SplitQkv(Function):
-    @staticmethod
-    def forward(ctx: Any, qkv: Tensor, groups: int, heads_per_group: int, head_size: int) -> tuple[Tensor, ...]:
-        ctx.layout, ctx.shape, array = (groups, heads_per_group, head_size), qkv.shape, array_of(qkv)
-        parts = _group_parts(array, ctx.layout)
-        heads = [np.empty((*ctx.shape[:-1], part[0].size, head_size), array.dtype) for part in parts]
-        _copy(parts, [_whole_heads(x, head_size).reshape(part.shape) for x, part in zip(heads, parts, strict=True)])
-        return tuple(map(from_numpy, heads))
+def _split(qkv: Tensor, layout: tuple[int, int, int]) -> tuple[Tensor, ...]:
+    array, head_size = array_of(qkv), layout[2]
+    parts = _group_parts(array, layout)
+    heads = [np.empty((*qkv.shape[:-1], part[0].size, head_size), array.dtype) for part in parts]
+    _copy(parts, [_whole_heads(x, head_size).reshape(part.shape) for x, part in zip(heads, parts, strict=True)])
+    return tuple(map(from_numpy, heads))
 
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        heads, head_size = [array_of(gradient) for gradient in gradients], ctx.layout[2]
-        merged = np.empty(ctx.shape, heads[0].dtype)
-        parts = _group_parts(merged, ctx.layout)
-        _copy([_whole_heads(x, head_size).reshape(part.shape) for x, part in zip(heads, parts, strict=True)], parts)
-        return from_numpy(merged), None, None, None
+
+def _merged(*gradients: Tensor, layout: tuple[int, int, int], shape: tuple[int, ...]) -> Tensor:
+    heads, head_size = [array_of(gradient) for gradient in gradients], layout[2]
+    merged = np.empty(shape, heads[0].dtype)
+    parts = _group_parts(merged, layout)
+    _copy([_whole_heads(x, head_size).reshape(part.shape) for x, part in zip(heads, parts, strict=True)], parts)
+    return from_numpy(merged)
 
 
 def _copy(sources: Sequence[Array], outs: Sequence[Array]) -> None:
@@ -60,8 +59,8 @@ def _copy(sources: Sequence[Array], outs: Sequence[Array]) -> None:
 
 
 def split_qkv(qkv: Tensor, groups: int, heads_per_group: int, head_size: int) -> tuple[Tensor, Tensor, Tensor]:
-    results: tuple[Tensor, Tensor, Tensor] = _SplitQkv.apply(qkv, groups, heads_per_group, head_size)
-    return results
+    layout = groups, heads_per_group, head_size
+    return Moved.apply(qkv, partial(_split, layout=layout), partial(_merged, layout=layout, shape=qkv.shape))
 
 
 class Setting(NamedTuple):
@@ -117,16 +116,10 @@ def _rotate(x: Array, angles: tuple[Array, Array], setting: Setting, inverse: bo
     return y
 
 
-class _Rotary(Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor, setting: Setting) -> Tensor:
-        ctx.angles, ctx.setting = (as_float32(cos), as_float32(sin)), setting
-        return from_numpy(_rotate(array_of(x), ctx.angles, setting, inverse=False))
-
-    @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        return from_numpy(_rotate(array_of(dy), ctx.angles, ctx.setting, inverse=True)), None, None, None
-
-
 def rotary(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False, start: int = 0) -> Tensor:
-    return _Rotary.apply(x, cos, sin, Setting(interleaved, start))
+    angles, setting = (as_float32(cos), as_float32(sin)), Setting(interleaved, start)
+    return Moved.apply(
+        x,
+        lambda x: from_numpy(_rotate(array_of(x), angles, setting, inverse=False)),
+        lambda dy: from_numpy(_rotate(array_of(dy), angles, setting, inverse=True)),
+    )

@@ -13,7 +13,7 @@ from pynative.kernels.host.arrays import array_or_none, as_float32, rows_of
 from pynative.kernels.host.threads import by_rows
 from pynative.memory.arrays import array_of
 from pynative.memory.rounding import convert, widened
-from pynative.tape.autograd import Function
+from pynative.tape.autograd import Function, Moved
 
 
 def _by_blocks(logits: Array, out: Array, compute: Callable[..., Array], *others: Array) -> None:
@@ -73,29 +73,16 @@ class _Sampled(Function):
 
 
 def sample_experts(logits: Tensor, jitter: float, noise: Noise | None) -> tuple[Tensor, Tensor]:
-    results: tuple[Tensor, Tensor] = _Sampled.apply(logits, jitter, noise)
-    return results
-
-
-class _Dropped(Function):
-    @staticmethod
-    def forward(
-        ctx: Any, probs: Tensor, experts: Tensor, capacity: int | Array, by_position: bool
-    ) -> tuple[Tensor, ...]:
-        values, chosen = array_of(probs), array_of(experts)
-        ctx.kept = routing.kept_within(capacity, values, chosen, by_position)
-        return from_numpy(values * ctx.kept), from_numpy(np.where(ctx.kept, chosen, np.int32(-1)))
-
-    @staticmethod
-    def backward(ctx: Any, dprobs: Tensor, _: Any) -> tuple[Tensor | None, ...]:
-        return from_numpy(array_of(dprobs) * ctx.kept), None, None, None
+    return _Sampled.apply(logits, jitter, noise)
 
 
 def drop_over_capacity(
     probs: Tensor, experts: Tensor, capacity: int | Array, by_position: bool
 ) -> tuple[Tensor, Tensor]:
-    results: tuple[Tensor, Tensor] = _Dropped.apply(probs, experts, capacity, by_position)
-    return results
+    chosen = array_of(experts)
+    kept = routing.kept_within(capacity, array_of(probs), chosen, by_position)
+    marked = from_numpy(np.where(kept, chosen, np.int32(-1)))
+    return Moved.apply(probs, *[lambda probs: from_numpy(array_of(probs) * kept)] * 2), marked
 
 
 def load_of_experts(experts: Tensor, batch: int, number: int, groups: int | None = None) -> Tensor:

@@ -12,7 +12,7 @@ from pynative.kernels.host.engine import ENGINE
 from pynative.kernels.host.threads import by_rows, row_blocks, run
 from pynative.memory.arrays import array_of, writable
 from pynative.memory.rounding import bits, widened
-from pynative.tape.autograd import Function, add_weight_gradient
+from pynative.tape.autograd import Function, Moved, add_weight_gradient
 
 
 def _gather(table: Array, rows: Array, out: Array) -> None:
@@ -130,18 +130,11 @@ def cross_entropy_gradient(
     return from_numpy(gradient.reshape(logits.shape))
 
 
-class _MaskedMean(Function):
-    @staticmethod
-    def forward(ctx: Any, losses: Tensor, mask: Tensor | None, count: float | None) -> Tensor:
-        values = as_float32(losses)
-        weights = np.ones(values.shape, np.float32) if mask is None else array_of(mask).astype(np.float32)
-        ctx.weights = weights / np.float32(max(np.sum(weights) if count is None else count, 1))
-        return from_numpy(np.sum(values * ctx.weights, keepdims=True).reshape(()))
-
-    @staticmethod
-    def backward(ctx: Any, dmean: Tensor) -> tuple[Tensor | None, ...]:
-        return from_numpy(ctx.weights * as_float32(dmean)), None, None
-
-
 def masked_mean(losses: Tensor, mask: Tensor | None, count: float | None = None) -> Tensor:
-    return _MaskedMean.apply(losses, mask, count)
+    weights = np.ones(losses.shape, np.float32) if mask is None else array_of(mask).astype(np.float32)
+    weights = weights / np.float32(max(np.sum(weights) if count is None else count, 1))
+    return Moved.apply(
+        losses,
+        lambda losses: from_numpy(np.sum(as_float32(losses) * weights, keepdims=True).reshape(())),
+        lambda dmean: from_numpy(weights * as_float32(dmean)),
+    )

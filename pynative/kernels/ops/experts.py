@@ -1,7 +1,7 @@
 """Linears of several weights over rows sorted by weight, and what experts do to their rows, of MindSpore operators."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from functools import partial
 
 import numpy as np
 from mindspore import Tensor, ops
@@ -10,10 +10,10 @@ from pynative.kernels.contract.table import Operator
 from pynative.kernels.ops.activation import bias_activation
 from pynative.kernels.ops.elementwise import widened_on_cpu
 from pynative.kernels.ops.linear import delivered, linear_forward, linear_input_gradient, linear_weight_gradient
-from pynative.tape.autograd import Function
+from pynative.tape.autograd import Moved
 
 
-def parts(x: Tensor, counts: Sequence[int]) -> tuple[Tensor, ...]:
+def rows_by_group(x: Tensor, counts: Sequence[int]) -> tuple[Tensor, ...]:
     """The rows of each group. Not recorded."""
     return ops.split(x, [int(count) for count in counts]) if len(counts) > 1 else (x,)
 
@@ -23,42 +23,22 @@ def joined(groups: Sequence[Tensor]) -> Tensor:
     return ops.cat(list(groups)) if len(groups) > 1 else groups[0]
 
 
-class _SplitRows(Function):
-    """On a CPU the tape's own backward of `split` fails where a part is empty."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, counts: Sequence[int]) -> Tensor:
-        return parts(x, counts)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        return joined(gradients), None
-
-
-class _JoinRows(Function):
-    @staticmethod
-    def forward(ctx: Any, *parts: Tensor) -> Tensor:
-        ctx.counts = [len(part) for part in parts]
-        return joined(parts)
-
-    @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> Tensor:
-        return parts(dy, ctx.counts)
-
-
 def split_rows(x: Tensor, counts: Sequence[int]) -> tuple[Tensor, ...]:
-    results: tuple[Tensor, ...] = _SplitRows.apply(x, counts) if len(counts) > 1 else (x,)
-    return results
+    # On a CPU the tape's own backward of `split` fails where a part is empty.
+    return Moved.apply(x, partial(rows_by_group, counts=counts), lambda *ds: joined(ds)) if len(counts) > 1 else (x,)
 
 
 def join_rows(parts: Sequence[Tensor]) -> Tensor:
-    return _JoinRows.apply(*parts) if len(parts) > 1 else parts[0]
+    counts = [len(part) for part in parts]
+    if len(counts) == 1:
+        return parts[0]
+    return Moved.apply(*parts, lambda *xs: joined(xs), partial(rows_by_group, counts=counts))
 
 
 def _by_group(
     product: Callable[[Tensor, Tensor], Tensor], x: Tensor, weights: Sequence[Tensor], counts: Sequence[int]
 ) -> Tensor:
-    return joined([product(rows, weight) for rows, weight in zip(parts(x, counts), weights, strict=True)])
+    return joined([product(rows, weight) for rows, weight in zip(rows_by_group(x, counts), weights, strict=True)])
 
 
 @widened_on_cpu("x")
@@ -75,7 +55,7 @@ def grouped_linear_input_gradient(dy: Tensor, weights: Sequence[Tensor], counts:
 def grouped_linear_weight_gradient(
     dy: Tensor, x: Tensor, counts: Sequence[int], out: Sequence[Tensor | None], accumulate: Sequence[bool]
 ) -> list[Tensor]:
-    groups = zip(parts(dy, counts), parts(x, counts), out, accumulate, strict=True)
+    groups = zip(rows_by_group(dy, counts), rows_by_group(x, counts), out, accumulate, strict=True)
     return [_weight_gradient(*group) for group in groups]
 
 

@@ -8,7 +8,7 @@ from mindspore import Tensor, from_numpy, ops
 from pynative.kernels.dropout import Dropout, Key, Rows
 from pynative.kernels.ops.elementwise import cast, widened_on_cpu
 from pynative.kernels.ops.linear import bias_gradient
-from pynative.tape.autograd import Function, add_weight_gradient
+from pynative.tape.autograd import Function, Moved, add_weight_gradient
 
 
 def _mask(x: Tensor, rate: float, key: Key, rows: Rows | None) -> Tensor | None:
@@ -55,21 +55,9 @@ def dropout(x: Tensor, rate: float, key: Key, rows: Rows | None = None) -> Tenso
     return bias_dropout_add(x, None, None, rate, key, rows) if rate else x
 
 
-class _Fork(Function):
-    """The tape's own backward would add in a launch of its own."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> tuple[Tensor, ...]:
-        return x, x
-
-    @staticmethod
-    def backward(ctx: Any, one: Tensor, other: Tensor) -> Tensor:
-        return _sum(one, None, other, None)
-
-
 def fork(x: Tensor) -> tuple[Tensor, Tensor]:
-    results: tuple[Tensor, Tensor] = _Fork.apply(x)
-    return results
+    # The tape's own backward would add in a launch of its own.
+    return Moved.apply(x, lambda x: (x, x), lambda one, other: _sum(one, None, other, None))
 
 
 def join_features(x: Tensor, y: Tensor) -> Tensor:

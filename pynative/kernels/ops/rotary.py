@@ -1,12 +1,12 @@
 """Heads out of Megatron's fused q/k/v rows, and rotary position embedding, of MindSpore operators."""
 
-from typing import Any
+from functools import partial
 
 from mindspore import Tensor, ops
 
 from parallel_core.attention.fused_rows import heads_of_group
 from pynative.kernels.ops.elementwise import cast, widened_on_cpu
-from pynative.tape.autograd import Function
+from pynative.tape.autograd import Moved
 
 
 def _split(qkv: Tensor, groups: int, heads: tuple[int, int, int], head_size: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -23,23 +23,11 @@ def _joined(dq: Tensor, dk: Tensor, dv: Tensor, groups: int) -> Tensor:
     return ops.cat(parts, -2).reshape(*leading, -1)
 
 
-class _SplitQkv(Function):
-    """The tape's own backward would make three tensors as wide as the input, zero beside their part, and add them."""
-
-    @staticmethod
-    def forward(ctx: Any, qkv: Tensor, groups: int, heads: tuple[int, int, int], head_size: int) -> tuple[Tensor, ...]:
-        ctx.groups = groups
-        return _split(qkv, groups, heads, head_size)
-
-    @staticmethod
-    def backward(ctx: Any, dq: Tensor, dk: Tensor, dv: Tensor) -> tuple[Tensor | None, ...]:
-        return _joined(dq, dk, dv, ctx.groups), None, None, None
-
-
 @widened_on_cpu("qkv")
 def split_qkv(qkv: Tensor, groups: int, heads_per_group: int, head_size: int) -> tuple[Tensor, Tensor, Tensor]:
-    results: tuple[Tensor, Tensor, Tensor] = _SplitQkv.apply(qkv, groups, heads_of_group(heads_per_group), head_size)
-    return results
+    # The tape's own backward would make three tensors as wide as the input, zero beside their part, and add them.
+    split = partial(_split, groups=groups, heads=heads_of_group(heads_per_group), head_size=head_size)
+    return Moved.apply(qkv, split, partial(_joined, groups=groups))
 
 
 def _rotate_half(x: Tensor, interleaved: bool) -> Tensor:
@@ -69,19 +57,8 @@ def between(x: Tensor, start: int, middle: Tensor) -> Tensor:
     return ops.cat((x[..., :start], middle), -1) if start else middle
 
 
-class _Rotary(Function):
-    """Nothing of x is kept: a rotation's gradient is the rotation back."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool, start: int) -> Tensor:
-        ctx.setting = (cos, sin, interleaved, start)
-        return _rotate(x, *ctx.setting, inverse=False)
-
-    @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        return _rotate(dy, *ctx.setting, inverse=True), None, None, None, None
-
-
 @widened_on_cpu("x")
 def rotary(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False, start: int = 0) -> Tensor:
-    return _Rotary.apply(x, cos, sin, interleaved, start)
+    # Nothing of x is kept: a rotation's gradient is the rotation back.
+    rotate = partial(_rotate, cos=cos, sin=sin, interleaved=interleaved, start=start)
+    return Moved.apply(x, partial(rotate, inverse=False), partial(rotate, inverse=True))

@@ -4,6 +4,8 @@ A cell asks for its group when it runs: the tensor-parallel one, unless its name
 """
 
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 from mindspore import Tensor, nn
 
@@ -15,55 +17,47 @@ from pynative.tensor_parallel import mappings
 class _Region(nn.Cell):
     """Calls `mapping(x, group)`."""
 
-    mapping: Callable[[Tensor, Group], Tensor]
+    mapping: Callable[..., Tensor]
+    group: Callable[[], Group] = staticmethod(parallel_state.get_tensor_model_parallel_group)
+
+    def __init_subclass__(cls, mapping: Callable[..., Tensor] | None = None, **others: Any) -> None:
+        super().__init_subclass__(**others)
+        if mapping is not None:
+            cls.mapping = staticmethod(mapping)
 
     def construct(self, x: Tensor) -> Tensor:
         """See the mapping."""
-        return type(self).mapping(x, parallel_state.get_tensor_model_parallel_group())
+        return self.mapping(x, self.group())
 
 
-class CopyToModelParallelRegion(_Region):
+class CopyToModelParallelRegion(_Region, mapping=mappings.copy_to_tensor_model_parallel_region):
     """Identity forward, all-reduce backward."""
 
-    mapping = staticmethod(mappings.copy_to_tensor_model_parallel_region)
 
-
-class ReduceFromModelParallelRegion(_Region):
+class ReduceFromModelParallelRegion(_Region, mapping=mappings.reduce_from_tensor_model_parallel_region):
     """All-reduce forward, identity backward."""
 
-    mapping = staticmethod(mappings.reduce_from_tensor_model_parallel_region)
 
-
-class ScatterToModelParallelRegion(_Region):
+class ScatterToModelParallelRegion(_Region, mapping=mappings.scatter_to_tensor_model_parallel_region):
     """Own slice of the last dimension forward, all-gather backward."""
 
-    mapping = staticmethod(mappings.scatter_to_tensor_model_parallel_region)
 
-
-class GatherFromModelParallelRegion(_Region):
+class GatherFromModelParallelRegion(_Region, mapping=mappings.gather_from_tensor_model_parallel_region):
     """All-gather along the last dimension forward, own slice backward."""
 
-    mapping = staticmethod(mappings.gather_from_tensor_model_parallel_region)
 
-
-class AllGatherFromTensorParallelRegion(_Region):
+class AllGatherFromTensorParallelRegion(_Region, mapping=mappings.all_gather_last_dim_from_tensor_parallel_region):
     """All-gather along the last dimension forward, reduce-scatter backward."""
 
-    mapping = staticmethod(mappings.all_gather_last_dim_from_tensor_parallel_region)
 
-
-class ReduceScatterToTensorParallelRegion(_Region):
+class ReduceScatterToTensorParallelRegion(_Region, mapping=mappings.reduce_scatter_last_dim_to_tensor_parallel_region):
     """Reduce-scatter along the last dimension forward, all-gather backward."""
 
-    mapping = staticmethod(mappings.reduce_scatter_last_dim_to_tensor_parallel_region)
 
-
-class ReduceFromContextParallelRegion(nn.Cell):
+class ReduceFromContextParallelRegion(ReduceFromModelParallelRegion):
     """All-reduce over the context-parallel group forward, identity backward."""
 
-    def construct(self, x: Tensor) -> Tensor:
-        """Any shape, the same back."""
-        return mappings.reduce_from_tensor_model_parallel_region(x, parallel_state.get_context_parallel_group())
+    group = staticmethod(parallel_state.get_context_parallel_group)
 
 
 class _SequenceRegion(_Region):
@@ -80,16 +74,14 @@ class _SequenceRegion(_Region):
         return super().construct(x.swapaxes(0, 1).contiguous()).swapaxes(0, 1).contiguous()
 
 
-class ScatterToSequenceParallelRegion(_SequenceRegion):
+class ScatterToSequenceParallelRegion(_SequenceRegion, mapping=mappings.scatter_to_sequence_parallel_region):
     """Own shard of the sequence forward, all-gather backward."""
 
-    mapping = staticmethod(mappings.scatter_to_sequence_parallel_region)
 
-
-class ReduceScatterToSequenceParallelRegion(_SequenceRegion):
+class ReduceScatterToSequenceParallelRegion(
+    _SequenceRegion, mapping=mappings.reduce_scatter_to_sequence_parallel_region
+):
     """Own shard of the sum over the ranks forward, all-gather backward."""
-
-    mapping = staticmethod(mappings.reduce_scatter_to_sequence_parallel_region)
 
 
 class GatherFromSequenceParallelRegion(_SequenceRegion):
@@ -97,11 +89,5 @@ class GatherFromSequenceParallelRegion(_SequenceRegion):
 
     def __init__(self, need_to_swapaxes: bool, tensor_parallel_output_grad: bool = True) -> None:
         super().__init__(need_to_swapaxes)
-        self.tensor_parallel_output_grad = tensor_parallel_output_grad
-
-    def construct(self, x: Tensor) -> Tensor:
-        """[s/t, b, ...] -> [s, b, ...], or the first two axes the other way round."""
-        group = parallel_state.get_tensor_model_parallel_group()
-        own = x.swapaxes(0, 1).contiguous() if self.need_to_swapaxes else x
-        whole = mappings.gather_from_sequence_parallel_region(own, group, self.tensor_parallel_output_grad)
-        return whole.swapaxes(0, 1).contiguous() if self.need_to_swapaxes else whole
+        gather = mappings.gather_from_sequence_parallel_region
+        self.mapping = partial(gather, tensor_parallel_output_grad=tensor_parallel_output_grad)

@@ -12,20 +12,9 @@ function of the same name in a module of `host`, `ops` or `ascend`; a test compa
 
 from types import ModuleType
 
-from pynative.kernels.contract import (
-    attention,
-    exchange,
-    experts,
-    flat_buffers,
-    layer,
-    linear,
-    recurrent,
-    sparse,
-    vocabulary,
-)
-from pynative.kernels.contract.table import Table, written_in
+from pynative.kernels.contract.table import Table, modules, written_in
 
-_MODULES = (linear, layer, attention, sparse, recurrent, exchange, experts, vocabulary, flat_buffers)
+_MODULES = modules(__name__, "linear layer attention sparse recurrent exchange experts vocabulary flat_buffers")
 
 CONTRACT: Table = {name: operator for module in _MODULES for name, operator in written_in(module).items()}
 """Every operator by its name."""

@@ -1,31 +1,11 @@
 """The operators on a CPU: numpy inside `autograd.Function`, blocked for the cache, over threads of our own."""
 
 from pynative.kernels.contract import bodies_in
-from pynative.kernels.host import (
-    activation,
-    attention,
-    cache,
-    convolution,
-    elementwise,
-    exchange,
-    experts,
-    gates,
-    latent_heads,
-    linear,
-    norm,
-    optimizer,
-    recurrent,
-    residual,
-    rotary,
-    routing,
-    sinks,
-    sparse,
-    state_space,
-    vocabulary,
+from pynative.kernels.contract.table import modules
+
+_MODULES = (
+    "activation attention cache convolution elementwise exchange experts gates latent_heads linear norm optimizer "
+    "recurrent residual rotary routing sinks sparse state_space vocabulary"
 )
 
-OPERATORS = bodies_in(
-    activation, attention, cache, convolution, elementwise, exchange, experts, gates,
-    latent_heads, linear, norm, optimizer, recurrent, residual, rotary, routing, sinks, sparse,
-    state_space, vocabulary,
-)  # fmt: skip
+OPERATORS = bodies_in(*modules(__name__, _MODULES))

@@ -5,27 +5,11 @@ Where a function has no backward of its own the tape differentiates it, as it do
 """
 
 from pynative.kernels.contract import bodies_in
-from pynative.kernels.ops import (
-    activation,
-    attention,
-    cache,
-    elementwise,
-    exchange,
-    experts,
-    latent_heads,
-    linear,
-    norm,
-    optimizer,
-    recurrent,
-    residual,
-    rotary,
-    routing,
-    sinks,
-    sparse,
-    vocabulary,
+from pynative.kernels.contract.table import modules
+
+_MODULES = (
+    "activation attention cache elementwise exchange experts latent_heads linear norm optimizer recurrent residual "
+    "rotary routing sinks sparse vocabulary"
 )
 
-OPERATORS = bodies_in(
-    activation, attention, cache, elementwise, exchange, experts, latent_heads,
-    linear, norm, optimizer, recurrent, residual, rotary, routing, sinks, sparse, vocabulary,
-)  # fmt: skip
+OPERATORS = bodies_in(*modules(__name__, _MODULES))

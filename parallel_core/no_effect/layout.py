@@ -23,10 +23,6 @@ def _is_on_cpu(config: AllConfig) -> bool:
     return config.parallel_config.is_on_cpu
 
 
-def _attends_in_one_way(config: AllConfig) -> bool:
-    return _is_on_cpu(config) and config.parallel_config.kernels != "ops"
-
-
 _REDUCED_IN_BF16 = all_of(where("grad_reduce_in_bf16", True), where("compute_dtype", "bfloat16"))
 _ACCUMULATED = "gradients of float32 and bfloat16 weights are added up in float32 in any case"
 
@@ -67,7 +63,11 @@ ROWS = (
     Idle("accumulate_allreduce_grads_in_fp32", _REDUCED_IN_BF16, "--grad-reduce-in-bf16 counts, as in Megatron"),
     Idle("accumulate_allreduce_grads_in_fp32", unless("params_dtype", "float16"), _ACCUMULATED),
     Idle("grad_reduce_in_bf16", unless("compute_dtype", "bfloat16"), "needs --bf16"),
-    Idle("use_flash_attention", _attends_in_one_way, "on a CPU attention keeps no scores in any case (--kernels host)"),
+    Idle(
+        "use_flash_attention",
+        all_of(_is_on_cpu, unless("kernels", "ops")),
+        "on a CPU attention keeps no scores in any case (--kernels host)",
+    ),
     Idle("deterministic_mode", _is_on_cpu, "a CPU gives the same bits in any case"),
     Idle("apply_rope_fusion apply_swiglu_fusion input_layout", _is_on_cpu, "a CPU has one form of these operators"),
     needs("use_flash_attention", "input_layout"),

@@ -7,10 +7,6 @@ from parallel_core.config.linear_attention import LinearAttentionConfig
 from parallel_core.no_effect.row import Idle, all_of, below, needs, unless, where
 
 
-def _has_no_tanh_gelu(config: AllConfig) -> bool:
-    return config.model_config.hidden_act != "gelu" or not config.model_config.mlp_has_bias
-
-
 def _has_experts_alone(config: AllConfig) -> bool:
     """Whether every layer has experts, of another width than dense blocks."""
     moe, model = config.moe_config, config.model_config
@@ -45,22 +41,15 @@ def _sharpens_nothing(config: AllConfig) -> bool:
     return not is_read or model.rotary_factor == 1
 
 
-def _turns_all_of_its_part(config: AllConfig) -> bool:
-    return config.model_config.rotating_share != config.model_config.rotary_percent
-
-
 def _has_no_state_space(config: AllConfig) -> bool:
     return not config.model_config.hybrid.enabled or not config.model_config.hybrid.has(MAMBA)
-
-
-def _sees_all(config: AllConfig) -> bool:
-    return config.model_config.fa_config.pre_tokens >= config.model_config.seq_length
 
 
 _ROTARY = (
     "rotary_base rotary_percent rotary_interleaved rotary_seq_len_interpolation_factor apply_rope_fusion",
     *(f"rope_scaling.{name}" for name in below(RopeScalingConfig, "longrope_freqs_type").split()),
 )
+_NO_TANH = "needs --hidden-act gelu and linears with biases"
 _NO_LONGER = "sequences are no longer than --original-max-position-embeddings"
 _LONGER = "sequences are longer than --original-max-position-embeddings"
 _TURNS_A_PART = all_of(where("multi_latent_attention.enabled", True), where("position_embedding_type", "none"))
@@ -86,9 +75,13 @@ ROWS = (
     Idle("kv_channels qkv_has_bias", where("multi_latent_attention.enabled", True), _OWN_SIZES),
     Idle("position_embedding_type", _TURNS_A_PART, "latent attention turns a part of each head in any case"),
     Idle("ffn_hidden_size", _has_experts_alone, "every layer has experts, whose width is --moe-ffn-hidden-size"),
-    Idle("bias_gelu_fusion", _has_no_tanh_gelu, "needs --hidden-act gelu and linears with biases"),
+    *(Idle("bias_gelu_fusion", holds, _NO_TANH) for holds in (unless("hidden_act", "gelu"), unless("mlp_has_bias"))),
     Idle(" ".join(_ROTARY), lambda config: not config.model_config.rotates, _NOT_ROTATING),
-    Idle("rotary_percent", _turns_all_of_its_part, _TURNED),
+    Idle(
+        "rotary_percent",
+        lambda config: config.model_config.rotating_share != config.model_config.rotary_percent,
+        _TURNED,
+    ),
     Idle(
         "rope_scaling.factor original_max_position_embeddings",
         where("rope_scaling.type", None),
@@ -143,5 +136,10 @@ ROWS = (
         "no further token is predicted without --mtp-num-layers or --num-nextn-predict-layers",
     ),
     Idle("pre_tokens", unless("sparse_mode", 0, 4), "this --sparse-mode is causal over the whole sequence"),
-    Idle("pre_tokens sparse_mode", _sees_all, "--pre-tockens leaves out no token of a sequence", of_lengths=True),
+    Idle(
+        "pre_tokens sparse_mode",
+        lambda config: config.model_config.fa_config.pre_tokens >= config.model_config.seq_length,
+        "--pre-tockens leaves out no token of a sequence",
+        of_lengths=True,
+    ),
 )

@@ -35,17 +35,9 @@ def _counts_through_samples(config: AllConfig) -> bool:
     return positions != "learned_absolute" and not config.dataset_config.instruction.labels_in_data
 
 
-def _records_nothing(config: AllConfig) -> bool:
-    return config.parallel_config.is_on_cpu and config.parallel_config.kernels != "ops"
-
-
 def _writes_no_times(config: AllConfig) -> bool:
     log = config.training_config.log
     return not (log.writers("") and log.log_timers_to_tensorboard)
-
-
-def _never_evaluates(config: AllConfig) -> bool:
-    return not (config.training_config.eval_iters and config.training_config.eval_interval)
 
 
 _OF_HUGGINGFACE = ("HuggingFaceTokenizer", "PretrainedFromHF", "SFTTokenizer")
@@ -121,14 +113,14 @@ ROWS = (
     Idle("log_throughput", _writes_no_times, "the log has TFLOP/s always; curves need --log-timers-to-tensorboard"),
     Idle(
         "log_validation_ppl_to_tensorboard eval_global_batch_size",
-        _never_evaluates,
+        lambda config: not (config.training_config.eval_iters and config.training_config.eval_interval),
         "needs --eval-iters and --eval-interval",
     ),
     needs("output_dir", "log_progress"),
     needs("timing_log_level", "timing_log_option barrier_with_L1_time"),
     needs("profile", _OF_PROFILES),
     Idle(_OF_TRACES, all_of(unless("profiler.profile"), unless("profiler.trace")), "needs --profile or --trace"),
-    Idle(_OF_MINDSPORE, _records_nothing, _ON_CPU),
+    Idle(_OF_MINDSPORE, all_of(lambda config: config.parallel_config.is_on_cpu, unless("kernels", "ops")), _ON_CPU),
     Idle(
         f"profile trace {_OF_TRACES} {_OF_PROFILES}",
         _ends_before_its_profile,

@@ -23,25 +23,19 @@ NO_EFFECT = {
     "--dataset-impl": (str, "data are always mapped"),
     "--make-vocab-size-divisible-by": (int, "the vocabulary is padded in training"),
     "--pad-vocab-size-to": (int, "the vocabulary is padded in training"),
-    "--hf-datasets-params": (str, None),
-    "--script-data-dir": (str, None),
-    "--obf-seed-content": (str, None),
+    "--streaming": (bool, "records are always read one by one"),
+    "--overwrite-cache": (bool, "nothing is cached"),
+    "--keep-newlines": (bool, "is a part of --split-sentences"),
 }
-"""Flags with a value that change nothing in the files -> type and why; without a reason: refused."""
-NO_EFFECT_SWITCHES = {
-    "--streaming": "records are always read one by one",
-    "--overwrite-cache": "nothing is cached",
-    "--keep-newlines": "is a part of --split-sentences",
-    "--split-sentences": None,
-    "--data-obfuscation": None,
-}
+"""Flags that change nothing in the files -> type, bool of a switch, and why."""
 _REFUSALS = {
-    "hf_datasets_params": "load_dataset of a hub is not used; give files with --input",
-    "script_data_dir": "scripts that load data are not run; give files with --input",
-    "obf_seed_content": "data are not obfuscated; leave it out",
-    "data_obfuscation": "data are not obfuscated; leave it out",
-    "split_sentences": "each text is one sequence; leave it out, or split the text before",
+    "--hf-datasets-params": (str, "load_dataset of a hub is not used; give files with --input"),
+    "--script-data-dir": (str, "scripts that load data are not run; give files with --input"),
+    "--obf-seed-content": (str, "data are not obfuscated; leave it out"),
+    "--data-obfuscation": (bool, "data are not obfuscated; leave it out"),
+    "--split-sentences": (bool, "each text is one sequence; leave it out, or split the text before"),
 }
+"""The same of flags that are refused."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,9 +123,9 @@ class InstructionOptions:
     @classmethod
     def of(cls, args: argparse.Namespace) -> InstructionOptions:
         """The options of parsed flags. Raises ValueError for what contradicts, all at once, and for what is refused."""
-        refused = [name for name in _REFUSALS if getattr(args, name)]
+        refused = [flag for flag in _REFUSALS if getattr(args, flag.strip("-").replace("-", "_"))]
         if refused:
-            raise ValueError("; ".join(f"--{n.replace('_', '-')}: {_REFUSALS[n]}" for n in refused))
+            raise ValueError("; ".join(f"{flag}: {_REFUSALS[flag][1]}" for flag in refused))
         if args.reasoning_effort == "max":
             raise ValueError("--reasoning-effort max: its text is not known here; leave it out")
         given = {name: getattr(args, name) for name in cls.__dataclass_fields__ if getattr(args, name) is not None}
@@ -163,11 +157,10 @@ def add_instruction_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--seed", type=int, help="of --interleave-probs (default: 1234)")
     rules = "; ".join(f"{name}: {rule}" for name, rule in ON_BAD_RECORD.items())
     group.add_argument("--on-bad-record", choices=tuple(ON_BAD_RECORD), help=f"{rules} (default: reference)")
-    for flag, (kind, reason) in NO_EFFECT.items():
-        group.add_argument(flag, type=kind, help=f"without effect: {reason}" if reason else argparse.SUPPRESS)
-    for flag, reason in NO_EFFECT_SWITCHES.items():
-        help_text = f"without effect: {reason}" if reason else argparse.SUPPRESS
-        group.add_argument(flag, action="store_true", help=help_text)
+    for flag, (kind, reason) in (NO_EFFECT | _REFUSALS).items():
+        shown = f"without effect: {reason}" if flag in NO_EFFECT else argparse.SUPPRESS
+        switch: dict[str, Any] = {"action": "store_true"} if kind is bool else {"type": kind}
+        group.add_argument(flag, help=shown, **switch)
 
 
 def _truth(text: str) -> bool | None:

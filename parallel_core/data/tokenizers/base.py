@@ -28,6 +28,19 @@ class Facts:
     additional_special_tokens_ids: tuple[int, ...] = ()
 
 
+class _Id:
+    """An attribute of a tokenizer that is the special id of this name among its facts; None: it has none."""
+
+    def __init__(self, text: str) -> None:
+        self.__doc__ = text
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, tokenizer: MegatronTokenizer | None, owner: type) -> int | None:
+        return None if tokenizer is None else getattr(tokenizer.facts, self._name)
+
+
 class MegatronTokenizer(ABC):
     """Text to token ids and back."""
 
@@ -98,40 +111,13 @@ class MegatronTokenizer(ABC):
             raise ValueError("the tokenizer has no token that ends a document; name it with --eos-token-id")
         return self.facts.eod
 
-    @property
-    def pad(self) -> int | None:
-        """Id that fills up short samples."""
-        return self.facts.pad
-
-    @property
-    def bos(self) -> int | None:
-        """Id that begins a text."""
-        return self.facts.bos
-
-    @property
-    def eos(self) -> int | None:
-        """Id that ends a text."""
-        return self.facts.eos
-
-    @property
-    def cls(self) -> int | None:
-        """Id that stands for a whole text."""
-        return self.facts.cls
-
-    @property
-    def sep(self) -> int | None:
-        """Id between two texts."""
-        return self.facts.sep
-
-    @property
-    def mask(self) -> int | None:
-        """Id of a masked token."""
-        return self.facts.mask
-
-    @property
-    def unk(self) -> int | None:
-        """Id of text that the vocabulary lacks."""
-        return self.facts.unk
+    pad = _Id("Id that fills up short samples.")
+    bos = _Id("Id that begins a text.")
+    eos = _Id("Id that ends a text.")
+    cls = _Id("Id that stands for a whole text.")
+    sep = _Id("Id between two texts.")
+    mask = _Id("Id of a masked token.")
+    unk = _Id("Id of text that the vocabulary lacks.")
 
     @property
     def additional_special_tokens_ids(self) -> list[int]:

@@ -17,21 +17,9 @@ from pynative.tape.autograd import Function, add_weight_gradient
 _gelu, _gelu_gradient, _silu_gradient = ops.GeLU(), GeLUGrad(), SiLUGrad()
 
 
-def _gelu_tanh_gradient(dy: Tensor, x: Tensor) -> Tensor:
-    return _gelu_gradient(dy, x, x)  # The last, its output, is not looked at.
-
-
-def _gelu_erf(x: Tensor) -> Tensor:
-    return x * (ops.erf(x * sqrt(0.5)) + 1) * 0.5
-
-
 def _gelu_erf_gradient(dy: Tensor, x: Tensor) -> Tensor:
     """d/dx x Phi(x) = Phi(x) + x phi(x), Phi and phi of the normal distribution."""
     return dy * ((ops.erf(x * sqrt(0.5)) + 1) * 0.5 + x * ops.exp(ops.square(x) * -0.5) * (1 / sqrt(2 * pi)))
-
-
-def _gelu_quick(x: Tensor) -> Tensor:
-    return x * ops.sigmoid(x * QUICK_SLOPE)
 
 
 def _gelu_quick_gradient(dy: Tensor, x: Tensor) -> Tensor:
@@ -44,37 +32,25 @@ def _relu(x: Tensor) -> Tensor:
     return ops.maximum(0.0, x)
 
 
-def _relu_gradient(dy: Tensor, x: Tensor) -> Tensor:
-    return ops.select(x <= 0, 0.0, dy)
-
-
-def _squared_relu(x: Tensor) -> Tensor:
-    return ops.square(_relu(x))
-
-
-def _squared_relu_gradient(dy: Tensor, x: Tensor) -> Tensor:
-    return dy * 2.0 * _relu(x)
-
-
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu_tanh": _gelu,
-    "gelu_erf": _gelu_erf,
-    "gelu_quick": _gelu_quick,
+    "gelu_erf": lambda x: x * (ops.erf(x * sqrt(0.5)) + 1) * 0.5,
+    "gelu_quick": lambda x: x * ops.sigmoid(x * QUICK_SLOPE),
     "silu": ops.silu,
     "identity": lambda x: x * 1.0,
     "relu": _relu,
-    "squared_relu": _squared_relu,
+    "squared_relu": lambda x: ops.square(_relu(x)),
 }
 """Activations of single features."""
 
 GRADIENTS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "gelu_tanh": _gelu_tanh_gradient,
+    "gelu_tanh": lambda dy, x: _gelu_gradient(dy, x, x),  # The last, its output, is not looked at.
     "gelu_erf": _gelu_erf_gradient,
     "gelu_quick": _gelu_quick_gradient,
     "silu": _silu_gradient,
     "identity": lambda dy, x: dy * 1.0,
-    "relu": _relu_gradient,
-    "squared_relu": _squared_relu_gradient,
+    "relu": lambda dy, x: ops.select(x <= 0, 0.0, dy),
+    "squared_relu": lambda dy, x: dy * 2.0 * _relu(x),
 }
 """(gradient of the result, x) -> that of x."""
 

@@ -37,10 +37,6 @@ def _tanh_gate(x: Array) -> Array:
     return _sigmoid_of_negated(gate)
 
 
-def _gelu_tanh(x: Array, out: Array) -> None:
-    np.multiply(x, _tanh_gate(x), out=out)
-
-
 def _gelu_tanh_gradient(x: Array, dy: Array, dx: Array) -> None:
     gate = _tanh_gate(x)
     slope = np.square(x)  # becomes d(2u)/dx
@@ -90,10 +86,6 @@ def _normal_distribution(x: Array) -> tuple[Array, Array]:
     return tail, bell
 
 
-def _gelu_erf(x: Array, out: Array) -> None:
-    np.multiply(x, _normal_distribution(x)[0], out=out)
-
-
 def _gelu_erf_gradient(x: Array, dy: Array, dx: Array) -> None:
     distribution, bell = _normal_distribution(x)
     bell *= x
@@ -106,25 +98,9 @@ def _silu(x: Array, out: Array) -> None:
     np.multiply(x, _sigmoid_of_negated(np.negative(x)), out=out)
 
 
-def _silu_gradient(x: Array, dy: Array, dx: Array) -> None:
-    _gradient_of_gated_identity(x, _sigmoid_of_negated(np.negative(x)), None, dy, dx)
-
-
-def _gelu_quick(x: Array, out: Array) -> None:
-    np.multiply(x, _sigmoid_of_negated(x * -_QUICK), out=out)
-
-
 def _gelu_quick_gradient(x: Array, dy: Array, dx: Array) -> None:
     gate = _sigmoid_of_negated(x * -_QUICK)
     _gradient_of_gated_identity(x, gate, np.full_like(x, _QUICK), dy, dx)
-
-
-def _relu(x: Array, out: Array) -> None:
-    np.maximum(x, 0, out=out)
-
-
-def _relu_gradient(x: Array, dy: Array, dx: Array) -> None:
-    np.multiply(dy, x > 0, out=dx)
 
 
 def _squared_relu(x: Array, out: Array) -> None:
@@ -157,8 +133,8 @@ def _swiglu_gradient(x: Array, dy: Array, dx: Array) -> None:
 class Activation:
     """`forward(x, out)` and `gradient(x, dy, dx)` on blocks."""
 
-    forward: Callable[[Array, Array], None]
-    gradient: Callable[[Array, Array, Array], None]
+    forward: Callable[[Array, Array], object]
+    gradient: Callable[[Array, Array, Array], object]
 
 
 def _gated_by(gate: Activation, unit: GatedUnit) -> Activation:
@@ -200,12 +176,16 @@ def clear(beyond: tuple[Array, Array] | None, *gradients: Array) -> None:
 
 
 ACTIVATIONS = {
-    "gelu_tanh": Activation(_gelu_tanh, _gelu_tanh_gradient),
-    "gelu_erf": Activation(_gelu_erf, _gelu_erf_gradient),
-    "gelu_quick": Activation(_gelu_quick, _gelu_quick_gradient),
-    "silu": Activation(_silu, _silu_gradient),
+    "gelu_tanh": Activation(lambda x, out: np.multiply(x, _tanh_gate(x), out=out), _gelu_tanh_gradient),
+    "gelu_erf": Activation(lambda x, out: np.multiply(x, _normal_distribution(x)[0], out=out), _gelu_erf_gradient),
+    "gelu_quick": Activation(
+        lambda x, out: np.multiply(x, _sigmoid_of_negated(x * -_QUICK), out=out), _gelu_quick_gradient
+    ),
+    "silu": Activation(
+        _silu, lambda x, dy, dx: _gradient_of_gated_identity(x, _sigmoid_of_negated(np.negative(x)), None, dy, dx)
+    ),
     "identity": Activation(lambda x, out: np.copyto(out, x), lambda x, dy, dx: np.copyto(dx, dy)),
-    "relu": Activation(_relu, _relu_gradient),
+    "relu": Activation(lambda x, out: np.maximum(x, 0, out=out), lambda x, dy, dx: np.multiply(dy, x > 0, out=dx)),
     "squared_relu": Activation(_squared_relu, _squared_relu_gradient),
     "swiglu": Activation(_swiglu, _swiglu_gradient),
 }

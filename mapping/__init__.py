@@ -12,16 +12,3 @@ from mapping.arguments import (
     set_global_args,
 )
 from parallel_core.config import ConfigError
-
-__all__ = [
-    "ConfigError",
-    "exit_on_mistakes",
-    "get_args",
-    "init_configs_from_args",
-    "init_configs_from_dict",
-    "init_configs_from_yaml",
-    "initialize_megatron",
-    "parse_args",
-    "set_args",
-    "set_global_args",
-]

@@ -31,5 +31,3 @@ ROWS: tuple[Flag, ...] = tuple(row for rows in GROUPS for row in rows)
 
 BY_NAME: dict[str, Flag] = {name: row for row in ROWS for name in (row.name, *row.aliases)}
 """Rows by every name that they have."""
-
-__all__ = ["BY_NAME", "GROUPS", "IGNORED", "MAPPED", "REFUSED", "ROWS", "Flag"]

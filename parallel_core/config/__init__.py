@@ -10,20 +10,3 @@ from parallel_core.config.optimizer import OptimizerConfig
 from parallel_core.config.parallel import ModelParallelConfig, ParallelConfig
 from parallel_core.config.training import TrainingConfig
 from parallel_core.findings import ConfigError, Finding
-
-__all__ = [
-    "AllConfig",
-    "ConfigError",
-    "DatasetConfig",
-    "Finding",
-    "FlashAttentionConfig",
-    "LoraConfig",
-    "MoEConfig",
-    "ModelConfig",
-    "ModelParallelConfig",
-    "OptimizerConfig",
-    "ParallelConfig",
-    "SlidingWindowConfig",
-    "TrainingConfig",
-    "TransformerConfig",
-]

@@ -7,16 +7,3 @@ from parallel_core.costs.activations import kept_bytes, peak_kept_bytes
 from parallel_core.costs.memory import BufferBytes, MemoryBytes, buffer_bytes, memory, on_host
 from parallel_core.costs.stage import StagePlan, training_flops
 from parallel_core.costs.traffic import step_traffic
-
-__all__ = [
-    "BufferBytes",
-    "MemoryBytes",
-    "StagePlan",
-    "buffer_bytes",
-    "kept_bytes",
-    "memory",
-    "on_host",
-    "peak_kept_bytes",
-    "step_traffic",
-    "training_flops",
-]

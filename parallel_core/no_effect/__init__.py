@@ -11,8 +11,6 @@ from parallel_core.config.all import AllConfig
 from parallel_core.config.base import Unjudged
 from parallel_core.no_effect import experts, layout, network, recompute, training
 
-__all__ = ["ROWS", "beyond_the_stages", "without_effect"]
-
 beyond_the_stages = recompute.beyond_the_stages
 
 ROWS = (*network.ROWS, *experts.ROWS, *training.ROWS, *layout.ROWS, *recompute.ROWS)

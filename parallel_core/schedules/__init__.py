@@ -20,25 +20,3 @@ from parallel_core.schedules.generators import (
     one_f_one_b,
     zb_h1,
 )
-
-__all__ = [
-    "FOLDED",
-    "GENERATORS",
-    "SPLIT",
-    "Backward",
-    "Exchange",
-    "Forward",
-    "Pair",
-    "Placement",
-    "Transfer",
-    "WeightGrad",
-    "check",
-    "combined_1f1b",
-    "communicate",
-    "forward_only",
-    "gpipe",
-    "interleaved",
-    "one_f_one_b",
-    "zb_h1",
-    "zb_v",
-]

@@ -4,5 +4,3 @@ python -m parallel_core.topology --world-size 10240 --tensor-model-parallel-size
 """
 
 from parallel_core.topology.topology import AXES, KINDS, RankGrid, Topology
-
-__all__ = ["AXES", "KINDS", "RankGrid", "Topology"]

@@ -5,16 +5,3 @@ from pynative.checkpointing.load import load_adapters, load_checkpoint, load_mod
 from pynative.checkpointing.save import save_checkpoint
 from pynative.checkpointing.state import get_checkpoint_name, get_last_checkpoint
 from pynative.checkpointing.weights import gather_gradients, gather_weights, load_weights
-
-__all__ = [
-    "SaveFailed",
-    "gather_gradients",
-    "gather_weights",
-    "get_checkpoint_name",
-    "get_last_checkpoint",
-    "load_adapters",
-    "load_checkpoint",
-    "load_model",
-    "load_weights",
-    "save_checkpoint",
-]

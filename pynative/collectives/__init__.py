@@ -16,23 +16,6 @@ from pynative.collectives.interface import Backend, Group, Recv, Send
 from pynative.collectives.meeting.address import address_from_environment
 from pynative.collectives.trace import Trace
 
-__all__ = [
-    "Backend",
-    "CollectiveError",
-    "CollectiveMismatch",
-    "Completed",
-    "Group",
-    "Handle",
-    "PeerFailed",
-    "PeerLate",
-    "PeerLost",
-    "Recv",
-    "Send",
-    "Trace",
-    "connect",
-    "is_scheduler",
-]
-
 BACKENDS = ("shared_memory", "native")
 
 

@@ -3,5 +3,3 @@
 from pynative.distributed.bucket import ParamAndGradBucket as Bucket
 from pynative.distributed.distributed_data_parallel import DistributedDataParallel, DistributedDataParallelConfig
 from pynative.distributed.param_and_grad_buffer import ParamAndGradBuffer
-
-__all__ = ["Bucket", "DistributedDataParallel", "DistributedDataParallelConfig", "ParamAndGradBuffer"]

@@ -2,5 +2,3 @@
 
 from pynative.optimizer.flat_optimizer import FlatOptimizer
 from pynative.optimizer.optimizer import get_optimizer, get_optimizer_param_scheduler
-
-__all__ = ["FlatOptimizer", "get_optimizer", "get_optimizer_param_scheduler"]

@@ -22,27 +22,3 @@ from pynative.tensor_parallel.random import (
     get_rng_tracer,
     set_rng_seed,
 )
-
-__all__ = [
-    "DATA_PARALLEL_RNG",
-    "EXPERT_PARALLEL_RNG",
-    "MODEL_PARALLEL_RNG",
-    "ColumnParallelLinear",
-    "RNGStateTracer",
-    "RowParallelLinear",
-    "VocabParallelCrossEntropy",
-    "VocabParallelEmbedding",
-    "all_gather_last_dim_from_tensor_parallel_region",
-    "broadcast_data",
-    "copy_to_tensor_model_parallel_region",
-    "gather_from_sequence_parallel_region",
-    "gather_from_tensor_model_parallel_region",
-    "get_rng_tracer",
-    "reduce_from_tensor_model_parallel_region",
-    "reduce_scatter_last_dim_to_tensor_parallel_region",
-    "reduce_scatter_to_sequence_parallel_region",
-    "scatter_to_sequence_parallel_region",
-    "scatter_to_tensor_model_parallel_region",
-    "set_rng_seed",
-    "vocab_parallel_cross_entropy",
-]

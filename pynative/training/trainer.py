@@ -155,11 +155,10 @@ class Trainer:
 def _made(entry: Mapping[str, Any] | str) -> Callback:
     options = {"type": entry} if isinstance(entry, str) else dict(entry)
     name = options.pop("type", None)
-    kind = getattr(known_callbacks, name) if name in known_callbacks.__all__ else None
-    if not isinstance(kind, type):
+    kind = getattr(known_callbacks, str(name), None)
+    if not (isinstance(kind, type) and issubclass(kind, Callback)):
         raise ValueError(f"Trainer: callbacks: {name} is no class of pynative.training.callbacks; {PAGE}")
-    made: Callback = kind(**options)
-    return made
+    return kind(**options)
 
 
 class Samples:

@@ -2,5 +2,3 @@
 
 from pynative.transformer.language_model import ParallelLMLogits, get_language_model
 from pynative.transformer.module import Module
-
-__all__ = ["Module", "ParallelLMLogits", "get_language_model"]

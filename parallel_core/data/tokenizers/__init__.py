@@ -15,17 +15,3 @@ from parallel_core.data.tokenizers.registry import (
     padded_vocab_size,
     training_vocab_size,
 )
-
-__all__ = [
-    "TOKENIZERS",
-    "Facts",
-    "MegatronTokenizer",
-    "TokenizerOptions",
-    "TokenizerType",
-    "build_tokenizer",
-    "facts",
-    "findings",
-    "has_tokenizer",
-    "padded_vocab_size",
-    "training_vocab_size",
-]

@@ -23,31 +23,3 @@ from pynative.training.callbacks.straggler import StragglerCallback
 from pynative.training.callbacks.timings import TimingsCallback
 from pynative.training.callbacks.weight_hash import WeightHashCallback
 from pynative.training.callbacks.writers import WritersCallback, writers_callbacks
-
-__all__ = [
-    "BesideCallback",
-    "Callback",
-    "CheckpointCallback",
-    "ColdHotExpertMonitor",
-    "EvaluationCallback",
-    "ExitCallback",
-    "FiniteCallback",
-    "GradientNormsCallback",
-    "LogCallback",
-    "MemoryCallback",
-    "MetricsCallback",
-    "MoEDropRateCallback",
-    "ProgressCallback",
-    "RollbackCallback",
-    "SignalCallback",
-    "SkippedStepsCallback",
-    "StragglerCallback",
-    "SummaryMonitor",
-    "TimingsCallback",
-    "TrainingState",
-    "WeightHashCallback",
-    "WritersCallback",
-    "expert_callbacks",
-    "profile_callbacks",
-    "writers_callbacks",
-]

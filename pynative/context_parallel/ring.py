@@ -72,7 +72,6 @@ class _Ring:
 
 
 class _RingAttention(Function):
-    @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, ring: _Ring) -> Tensor:
         partial: Partial | None = None
         for source, (keys, values) in circulate(ring.group, (k, v)):
@@ -84,7 +83,6 @@ class _RingAttention(Function):
         ctx.save_for_backward(q, k, v, *partial)
         return kernels.cast(partial.out, q.dtype)
 
-    @staticmethod
     def backward(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, *statistics = ctx.saved_tensors
         ring, partial, sinks = ctx.ring, Partial(*statistics), ctx.sinks

@@ -39,14 +39,12 @@ Counts = Sequence[int]
 class _GroupedLinear(Function):
     """Each row times its group's weight^T; the weights are cast to the rows' type, each time anew."""
 
-    @staticmethod
     def forward(ctx: Any, x: Any, counts: Any, *weights: Any) -> Any:
         ctx.counts, ctx.weights, ctx.made_again = counts, weights, made_again(x)
         is_kept = any(ctx.inputs_need_gradients[2:]) and not ctx.made_again
         ctx.save_for_backward(*((x,) if is_kept else ()))
         return kernels.grouped_linear_forward(x, _as(x, weights), counts)
 
-    @staticmethod
     def backward(ctx: Any, dy: Any) -> Any:
         weights, counts = ctx.weights, ctx.counts
         needs_dx, _, *needs_dw = ctx.inputs_need_gradients

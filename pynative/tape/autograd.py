@@ -34,10 +34,12 @@ from pynative.memory import in_place
 
 
 class Function(_Function):
-    """An operator with its own backward: static `forward(ctx, *inputs)` and `backward(ctx, *output_gradients)`.
+    """An operator with its own backward: `forward(ctx, *inputs)` and `backward(ctx, *output_gradients)`, both static.
 
     `ctx.inputs_need_gradients` says of each input whether the tape wants its gradient.
     """
+
+    backward: Any
 
     def __init_subclass__(cls) -> None:
         """MindSpore makes a tuple `ctx.needs_input_grad` for each call and never lets it go, unless it is deleted."""
@@ -48,7 +50,7 @@ class Function(_Function):
             del ctx.needs_input_grad
             return forward(ctx, *inputs)
 
-        cls.forward = staticmethod(without_leak)
+        cls.forward, cls.backward = staticmethod(without_leak), staticmethod(cls.backward)
 
 
 class Moved(Function):
@@ -57,24 +59,20 @@ class Moved(Function):
     Both take and give one tensor or several, and keep nothing that they don't refer to.
     """
 
-    @staticmethod
     def forward(ctx: Any, *inputs: Any) -> Any:
         *xs, move, ctx.transpose = inputs
         return move(*xs)
 
-    @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
         back = ctx.transpose(*gradients)
         return *(back if isinstance(back, tuple) else (back,)), None, None
 
 
 class _Identity(Function):
-    @staticmethod
     def forward(ctx: Any, on_backward: Any, number: Any, *tensors: Any) -> Any:
         ctx.on_backward = on_backward
         return tensors[0] if number == 1 else tensors[:number]
 
-    @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
         return None, None, *gradients, *(ctx.on_backward(*gradients) or ())
 

@@ -17,7 +17,6 @@ class _VocabParallelCrossEntropy(Function):
     exp(m_r - m) times. Of the vocabulary's size only the logits are kept: exponentials are computed again.
     """
 
-    @staticmethod
     def forward(ctx: Any, logits: Any, target: Any, first_id: Any, group: Any, overwrite: Any) -> Any:
         own_max, own_sum, target_logit = kernels.softmax_statistics(logits, target, first_id)
         highest = group.all_reduce(own_max, op="max")
@@ -26,7 +25,6 @@ class _VocabParallelCrossEntropy(Function):
         ctx.first_id, ctx.overwrite, ctx.logits_are_there = first_id, overwrite, True
         return kernels.cross_entropy_loss(added, highest)
 
-    @staticmethod
     def backward(ctx: Any, dloss: Any) -> Any:
         logits, highest, added, target = ctx.saved_tensors
         assert ctx.logits_are_there, "the first backward has written the gradient over the logits"

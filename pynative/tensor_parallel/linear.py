@@ -33,7 +33,6 @@ class LinearWithGradAccumulationAndAsyncCommunication(Function):
     so are added up in the buffer's type.
     """
 
-    @staticmethod
     def forward(ctx: Any, x: Any, weight: Any, bias: Any, boundary: Any) -> Any:
         is_needed = ctx.inputs_need_gradients[1]
         ctx.boundary, ctx.bias, ctx.made_again = boundary, bias, made_again(x) if is_needed else None
@@ -41,7 +40,6 @@ class LinearWithGradAccumulationAndAsyncCommunication(Function):
         weight, bias = kernels.cast(weight, x.dtype), None if bias is None else kernels.cast(bias, x.dtype)
         return kernels.linear_forward(boundary.enter(x, boundary.group), weight, bias)
 
-    @staticmethod
     def backward(ctx: Any, dy: Any) -> Any:
         weight, *kept = ctx.saved_tensors
         boundary, (needs_dx, needs_dw, needs_db, _) = ctx.boundary, ctx.inputs_need_gradients
@@ -70,7 +68,6 @@ class _AdaptedLinear(Function):
     What is kept is x as it lies outside, and what lies between A and B.
     """
 
-    @staticmethod
     def forward(ctx: Any, x: Any, weight: Any, bias: Any, a: Any, b: Any, boundary: Any, scale: Any, drop: Any) -> Any:
         ctx.boundary, ctx.scale, ctx.drop, ctx.bias, ctx.made_again = boundary, scale, drop, bias, made_again(x)
         whole = boundary.enter(x, boundary.group)
@@ -81,7 +78,6 @@ class _AdaptedLinear(Function):
         )
         return _sum(y, kernels.linear_forward(narrow, kernels.cast(b, x.dtype)))
 
-    @staticmethod
     def backward(ctx: Any, dy: Any) -> Any:
         weight, a, b, narrow, *kept = ctx.saved_tensors
         boundary, (needs_dx, needs_dw, needs_db, *_) = ctx.boundary, ctx.inputs_need_gradients

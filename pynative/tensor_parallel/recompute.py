@@ -148,13 +148,11 @@ def _keep_slice(entry: Any) -> Kept:
 class _Checkpoint(autograd.Function):
     """A first run that was made; its backward makes the second."""
 
-    @staticmethod
     def forward(ctx: Any, anchor: Any, run: Any, *inputs: Any) -> Any:
         ctx.run = run
         first, *others = run.take_first()
         return (first, *others) if others else first
 
-    @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
         run, ctx.run = ctx.run, None
         return (None, None, *run.backward(gradients))

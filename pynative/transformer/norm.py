@@ -55,7 +55,6 @@ class RMSNorm(_Norm):
 class _OverRanks(Function):
     """RMS norm over the last two axes of x [s, b, n/t, d] of all ranks of a group."""
 
-    @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, group: Group, epsilon: float, zero_centered: bool) -> Tensor:
         rows, width = _rows(x), weight.shape[0] * group.size
         inverse = ops.rsqrt(_sum(ops.square(rows), group) / width + epsilon)
@@ -64,7 +63,6 @@ class _OverRanks(Function):
         ctx.weight, ctx.scale, ctx.group, ctx.width = weight, scale, group, width
         return kernels.cast((rows * inverse * scale).reshape(x.shape), x.dtype)
 
-    @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, inverse = ctx.saved_tensors
         normed, upstream = _rows(x) * inverse, _rows(dy)

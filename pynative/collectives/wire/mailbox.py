@@ -8,7 +8,10 @@ number of slots, so a writer is at most that many posts ahead of its slowest rea
 Readers on other hosts have copies of the channel, which `network.py` keeps up to date.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -27,21 +30,12 @@ POINT_TO_POINT = ChannelLayout(slots=32, slot_bytes=1 << 20)
 class Outbox:
     """This rank's end of a channel it writes. `readers` are global ranks."""
 
-    def __init__(
-        self,
-        arena: Arena,
-        name: object,
-        readers: Sequence[int],
-        layout: ChannelLayout,
-        ring: Callable[[int], None],
-        network: Network,
-    ):
-        self.arena = arena
+    def __init__(self, channels: Channels, name: object, readers: Sequence[int], layout: ChannelLayout):
+        arena, network = channels.arena, channels.network
+        self.arena, self._ring, self._network = arena, channels.ring, network
         self.readers = readers
         self.layout = layout
         self.posted = 0
-        self._ring = ring
-        self._network = network
         self._key = key_of(name)
         self._base = arena.allocate(self._key, layout.size(len(readers)))
         self._local = [rank for rank in readers if rank not in network.peers]
@@ -102,23 +96,14 @@ class Outbox:
 class Inbox:
     """A reader's end: posts of global rank `writer` to `readers`, of which this rank is one."""
 
-    def __init__(
-        self,
-        arena: Arena,
-        name: object,
-        writer: int,
-        readers: Sequence[int],
-        layout: ChannelLayout,
-        ring: Callable[[int], None],
-    ):
-        self.arena = arena
+    def __init__(self, channels: Channels, name: object, writer: int, readers: Sequence[int], layout: ChannelLayout):
+        self.arena, self._ring = channels.arena, channels.ring
         self.writer = writer
         self.layout = layout
         self.consumed = 0
-        self._ring = ring
         self._key = key_of(name)
         self._readers = len(readers)
-        self._mine = 1 + list(readers).index(arena.rank)
+        self._mine = 1 + list(readers).index(self.arena.rank)
         self._base: int | None = None
 
     def arrival(self) -> Target:
@@ -157,41 +142,33 @@ class Inbox:
 class RemoteInbox(Inbox):
     """A reader's end if the writer is on another host: of this rank's own copy of the channel."""
 
-    def __init__(
-        self,
-        arena: Arena,
-        name: object,
-        writer: int,
-        layout: ChannelLayout,
-        ring: Callable[[int], None],
-        network: Network,
-    ):
-        super().__init__(arena, name, writer, [arena.rank], layout, ring)
-        self._network = network
-        self._base = network.copy(writer, self._key, layout)
+    def __init__(self, channels: Channels, name: object, writer: int, layout: ChannelLayout):
+        super().__init__(channels, name, writer, [channels.arena.rank], layout)
+        self._network = channels.network
+        self._base = self._network.copy(writer, self._key, layout)
 
     def give_back(self) -> None:
         super().give_back()
         self._network.give_back(self.writer, self._key, self.consumed)
 
 
+@dataclass(frozen=True)
 class Channels:
     """Makes this rank's ends of channels. `ring` wakes a rank of this host."""
 
-    def __init__(self, arena: Arena, ring: Callable[[int], None], network: Network):
-        self.arena = arena
-        self._ring = ring
-        self._network = network
+    arena: Arena
+    ring: Callable[[int], None]
+    network: Network
 
     def outbox(self, name: object, readers: Sequence[int], layout: ChannelLayout) -> Outbox:
         """The end that writes; each rank has at most one of each name."""
-        return Outbox(self.arena, name, readers, layout, self._ring, self._network)
+        return Outbox(self, name, readers, layout)
 
     def inbox(self, name: object, writer: int, readers: Sequence[int], layout: ChannelLayout) -> Inbox:
         """An end that reads."""
-        if writer in self._network.peers:
-            return RemoteInbox(self.arena, name, writer, layout, self._ring, self._network)
-        return Inbox(self.arena, name, writer, readers, layout, self._ring)
+        if writer in self.network.peers:
+            return RemoteInbox(self, name, writer, layout)
+        return Inbox(self, name, writer, readers, layout)
 
 
 def view(arena: Arena, offset: int, dtype: np.dtype[Any], count: int) -> Array:

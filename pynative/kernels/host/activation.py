@@ -30,7 +30,6 @@ def _backward(name: str, x: Array, bias: Array | None, dy: Array, dx: Array) -> 
 
 
 class _BiasActivation(Function):
-    @staticmethod
     def forward(ctx: Any, x: Tensor, bias: Tensor | None, name: str) -> Tensor:
         ctx.save_for_backward(x)
         ctx.name, ctx.bias = name, bias
@@ -41,7 +40,6 @@ class _BiasActivation(Function):
         by_rows(lambda x, y: ENGINE.activation(name, x, added, y), rows, y)
         return from_numpy(y.reshape(*x.shape[:-1], columns))
 
-    @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         (x,), bias = ctx.saved_tensors, ctx.bias
         rows, dy_rows = rows_of(x), rows_of(dy)

@@ -96,13 +96,11 @@ class _Convolution:
 
 
 class _ShortConvolution(Function):
-    @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         ctx.parameters = weight, bias
         ctx.save_for_backward(x)
         return from_numpy(_Convolution(array_of(x), None, weight, bias).forward())
 
-    @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         (x,), (weight, bias) = ctx.saved_tensors, ctx.parameters
         dx, dtaps, dbias = _Convolution(array_of(x), None, weight, bias).gradients(array_of(dy))

@@ -59,7 +59,6 @@ class _SoftCap(Function):
     """Its input is kept, not its result: of logits, which cross entropy's backward overwrites, and where the cap is
     near a rounded result no longer tells how near."""
 
-    @staticmethod
     def forward(ctx: Any, x: Tensor, cap: float) -> Tensor:
         ctx.cap, rows = cap, rows_of(x)
         ctx.save_for_backward(x)
@@ -68,7 +67,6 @@ class _SoftCap(Function):
             lambda span, out: np.multiply(_saturation(rows[span], cap, out), number, out=out), x.shape, rows.dtype
         )
 
-    @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         (x,) = ctx.saved_tensors
         rows, dy_rows = rows_of(x), rows_of(dy)

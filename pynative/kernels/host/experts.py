@@ -94,7 +94,6 @@ def grouped_linear_weight_gradient(
 
 
 class _AddGroupedBias(Function):
-    @staticmethod
     def forward(ctx: Any, y: Tensor, factors: Tensor | None, counts: Sequence[int], *biases: Tensor) -> Tensor:
         ctx.save_for_backward(*(() if factors is None else (factors,)))
         ctx.counts, ctx.biases = counts, biases
@@ -105,7 +104,6 @@ class _AddGroupedBias(Function):
             convert(widened(rows[span]) + (added if weights is None else weights[span, None] * added), result[span])
         return from_numpy(result)
 
-    @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         weights = array_of(ctx.saved_tensors[0]) if ctx.saved_tensors else None
         rows, sums = widened(rows_of(dy)), []
@@ -125,7 +123,6 @@ def add_grouped_bias(
 
 
 class _WeightedActivation(Function):
-    @staticmethod
     def forward(ctx: Any, x: Tensor, factors: Tensor | None, name: str) -> Tensor:
         ctx.save_for_backward(x, factors)
         ctx.name = name
@@ -140,7 +137,6 @@ class _WeightedActivation(Function):
         by_rows(block, rows, weights, y)
         return from_numpy(y)
 
-    @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         (x, factors), name = ctx.saved_tensors, ctx.name
         rows, dy_rows, weights = rows_of(x), rows_of(dy), array_of(factors)
@@ -187,7 +183,6 @@ def join_rows(parts: Sequence[Tensor]) -> Tensor:
 
 
 class _SigmoidGate(Function):
-    @staticmethod
     def forward(ctx: Any, y: Tensor, x: Tensor, weight: Tensor | None) -> Tensor:
         ctx.save_for_backward(y, x, weight)
         rows = rows_of(y)
@@ -195,7 +190,6 @@ class _SigmoidGate(Function):
         put(widened(rows) * gate[:, None], result, False)
         return from_numpy(result.reshape(y.shape))
 
-    @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         y, x, weight = ctx.saved_tensors
         dy_rows, gate = widened(rows_of(dy)), _gate_of(x, weight)

@@ -26,7 +26,6 @@ def _as(x: Array, like: Tensor) -> Tensor:
 
 
 class _RecurrentGates(Function):
-    @staticmethod
     def forward(ctx: Any, x: Tensor, rate: Tensor | None, a_log: Tensor, dt_bias: Tensor) -> tuple[Tensor, Tensor]:
         ctx.parameters = a_log, dt_bias
         ctx.save_for_backward(x, *(() if rate is None else (rate,)))
@@ -34,7 +33,6 @@ class _RecurrentGates(Function):
         log_decay = -np.exp(as_float32(a_log)) * step
         return from_numpy(log_decay), from_numpy(step if rate is None else _sigmoid(as_float32(rate)))
 
-    @staticmethod
     def backward(ctx: Any, dlog_decay: Tensor, drate: Tensor) -> tuple[Tensor | None, ...]:
         (x, *rate), (a_log, dt_bias) = ctx.saved_tensors, ctx.parameters
         before, factor = as_float32(x) + as_float32(dt_bias), -np.exp(as_float32(a_log))
@@ -68,7 +66,6 @@ def _activated(name: str, z: Array) -> tuple[Array, Array]:
 
 
 class _Gate(Function):
-    @staticmethod
     def forward(ctx: Any, x: Tensor, z: Tensor, activation: str) -> Tensor:
         ctx.activation = activation
         ctx.save_for_backward(x, z)
@@ -81,7 +78,6 @@ class _Gate(Function):
         by_rows(block, rows, rows_of(z).reshape(rows.shape), y)
         return from_numpy(y.reshape(x.shape))
 
-    @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, z = ctx.saved_tensors
         rows, gates = rows_of(x), rows_of(z).reshape(rows_of(x).shape)

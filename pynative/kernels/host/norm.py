@@ -22,7 +22,6 @@ def _scale(weight: Tensor, zero_centered: bool) -> Array:
 
 
 class _NormFunction(Function):
-    @staticmethod
     def forward(
         ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, epsilon: float, zero_centered: bool
     ) -> Tensor:
@@ -38,7 +37,6 @@ class _NormFunction(Function):
         ctx.save_for_backward(x, *map(from_numpy, statistics))
         return from_numpy(y.reshape(x.shape))
 
-    @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, inverse, *mean = ctx.saved_tensors
         weight, bias = ctx.parameters

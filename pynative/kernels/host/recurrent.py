@@ -170,7 +170,6 @@ def _arrays(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, rate: Tensor | N
 
 
 class _LinearRecurrence(Function):
-    @staticmethod
     def forward(
         ctx: Any, q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, rate: Tensor | None, form: RecurrenceForm
     ) -> Tensor:
@@ -180,7 +179,6 @@ class _LinearRecurrence(Function):
         ctx.save_for_backward(q, k, v, log_decay, *(() if rate is None else (rate,)), from_numpy(starts))
         return from_numpy(out)
 
-    @staticmethod
     def backward(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, log_decay, *rate, starts = ctx.saved_tensors
         arrays = _arrays(q, k, v, log_decay, rate[0] if rate else None)

@@ -60,7 +60,6 @@ def _backward(dy: Array, dx: Array, masks: Masks | None, biased: bool) -> Array 
 
 
 class _BiasDropoutAdd(Function):
-    @staticmethod
     def forward(ctx: Any, x: Tensor, bias: Tensor | None, residual: Tensor | None, dropout: Dropout) -> Tensor:
         rows = rows_of(x)
         ctx.bias, ctx.masks, ctx.has_residual = bias, _masks(dropout, x.shape), residual is not None
@@ -68,7 +67,6 @@ class _BiasDropoutAdd(Function):
         y = _forward(rows, array_or_none(bias), None if residual is None else rows_of(residual), ctx.masks)
         return from_numpy(y.reshape(x.shape))
 
-    @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         rows = rows_of(dy)
         stays = ctx.masks is None and rows.dtype == ctx.dtype

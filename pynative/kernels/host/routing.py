@@ -31,7 +31,6 @@ def choose_experts(logits: Tensor, rule: RoutingRule, bias: Tensor | None = None
 
 
 class _Probabilities(Function):
-    @staticmethod
     def forward(ctx: Any, logits: Tensor, experts: Tensor, rule: RoutingRule) -> Tensor:
         ctx.save_for_backward(logits, experts)
         ctx.rule = rule
@@ -39,7 +38,6 @@ class _Probabilities(Function):
         _by_blocks(rows_of(logits), probs, lambda x, e: routing.probabilities(x, e, rule), array_of(experts))
         return from_numpy(probs)
 
-    @staticmethod
     def backward(ctx: Any, dprobs: Tensor) -> tuple[Tensor | None, ...]:
         (logits, experts), rule = ctx.saved_tensors, ctx.rule
         rows = rows_of(logits)
@@ -57,14 +55,12 @@ def routing_probabilities(logits: Tensor, experts: Tensor, rule: RoutingRule) ->
 
 
 class _Sampled(Function):
-    @staticmethod
     def forward(ctx: Any, logits: Tensor, jitter: float, noise: Noise | None) -> tuple[Tensor, ...]:
         draws = routing.sample(widened(rows_of(logits)), jitter, noise)
         ctx.shape, ctx.dtype, ctx.draws = logits.shape, array_of(logits).dtype, draws
         probs = np.stack([draw.weights for draw in draws], axis=1)
         return from_numpy(probs), from_numpy(np.stack([draw.experts for draw in draws], axis=1).astype(np.int32))
 
-    @staticmethod
     def backward(ctx: Any, dprobs: Tensor, _: Any) -> tuple[Tensor | None, ...]:
         upstream, gradient = as_float32(dprobs), np.empty(ctx.shape, ctx.dtype)
         total: Any = sum(routing.sampled_gradient(draw, upstream[:, turn]) for turn, draw in enumerate(ctx.draws))
@@ -109,13 +105,11 @@ def router_statistics(logits: Tensor, rule: RoutingRule, sizes: bool = True) -> 
 
 
 class _WithLosses(Function):
-    @staticmethod
     def forward(ctx: Any, logits: Tensor, weights: Tensor | None, z_weight: float, rule: RoutingRule) -> Tensor:
         ctx.save_for_backward(logits)
         ctx.weights, ctx.z_weight, ctx.rule = weights, z_weight, rule
         return from_numpy(array_of(logits))
 
-    @staticmethod
     def backward(ctx: Any, dlogits: Tensor) -> tuple[Tensor | None, ...]:
         (logits,) = ctx.saved_tensors
         rows, upstream = rows_of(logits), rows_of(dlogits)

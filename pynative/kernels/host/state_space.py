@@ -19,7 +19,6 @@ def _spread(factors: Tensor, heads: int, width: int) -> Array:
 
 
 class _AddScaledHeads(Function):
-    @staticmethod
     def forward(ctx: Any, y: Tensor, x: Tensor, factors: Tensor) -> Tensor:
         ctx.factors = factors
         ctx.save_for_backward(x)
@@ -29,7 +28,6 @@ class _AddScaledHeads(Function):
         by_rows(lambda y, x, out: fill(out, widened(y) + widened(x) * scale), rows, added, out)
         return from_numpy(out.reshape(shape))
 
-    @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         (x,), factors = ctx.saved_tensors, ctx.factors
         heads = x.shape[2]
@@ -59,7 +57,6 @@ def _normed(x: Array, groups: int, epsilon: float) -> tuple[Array, Array]:
 
 
 class _GroupedRmsNorm(Function):
-    @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, groups: int, epsilon: float) -> Tensor:
         ctx.weight, ctx.groups, ctx.epsilon = weight, groups, epsilon
         ctx.save_for_backward(x)
@@ -68,7 +65,6 @@ class _GroupedRmsNorm(Function):
         by_rows(lambda x, out: fill(out, _normed(x, groups, epsilon)[0].reshape(x.shape) * scale), rows, out)
         return from_numpy(out.reshape(x.shape))
 
-    @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         (x,), scale = ctx.saved_tensors, as_float32(ctx.weight)
         rows, groups, epsilon = rows_of(x), ctx.groups, ctx.epsilon

@@ -52,7 +52,6 @@ def _scatter_sum(rows: Array, gradients: Array, out: Array, accumulate: bool) ->
 
 
 class _Embedding(Function):
-    @staticmethod
     def forward(ctx: Any, ids: Tensor, weight: Tensor, first_id: int) -> Tensor:
         table, rows = array_of(weight), array_of(ids).reshape(-1) - first_id
         y = np.empty((len(rows), table.shape[1]), table.dtype)
@@ -60,7 +59,6 @@ class _Embedding(Function):
         ctx.rows, ctx.weight = rows, weight
         return from_numpy(y.reshape(*ids.shape, table.shape[1]))
 
-    @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         return None, add_weight_gradient(ctx.weight, partial(_weight_gradient, ctx.rows, dy, ctx.weight)), None
 

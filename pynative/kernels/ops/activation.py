@@ -94,13 +94,11 @@ def _gradient(dy: Tensor, x: Tensor, bias: Tensor | None, activation: str) -> Te
 
 
 class _BiasActivation(Function):
-    @staticmethod
     def forward(ctx: Any, x: Tensor, bias: Tensor | None, activation: str) -> Tensor:
         ctx.save_for_backward(x)
         ctx.bias, ctx.activation = bias, activation
         return _forward(x, bias, activation)
 
-    @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         (x,) = ctx.saved_tensors
         dx = _gradient(dy, x, ctx.bias, ctx.activation)

@@ -139,7 +139,6 @@ def _attend_gradient(
 
 
 class _Attention(Function):
-    @staticmethod
     def forward(
         ctx: Any,
         q: Tensor,
@@ -158,7 +157,6 @@ class _Attention(Function):
         ctx.kept, ctx.scale, ctx.cap = kept, scale, cap
         return out
 
-    @staticmethod
     def backward(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
         scaled, keys, values, probabilities = ctx.saved_tensors
         gradients = _attend_gradient(

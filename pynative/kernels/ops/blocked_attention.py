@@ -60,7 +60,6 @@ def _key_blocks(whole: Scores, rows: slice) -> list[tuple[slice, Scores]]:
 
 
 class _BlockedAttention(Function):
-    @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, whole: Scores) -> Tensor:
         partials = []
         for rows in query_blocks(whole.queries):
@@ -74,7 +73,6 @@ class _BlockedAttention(Function):
         ctx.save_for_backward(q, k, v, out, ops.cat(maxima, -1), ops.cat(inverse_sums, -1))
         return cast(out, q.dtype)
 
-    @staticmethod
     def backward(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, out, maximum, inverse_sum = ctx.saved_tensors
         dq_blocks, dk, dv = [], ops.zeros(k.shape, out.dtype), ops.zeros(v.shape, out.dtype)

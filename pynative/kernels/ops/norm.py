@@ -29,14 +29,12 @@ def _layer_norm_gradient(epsilon: float) -> LayerNormGrad:
 class _LayerNorm(Function):
     """The tape's own backward would leave both parameters' gradients in `_grad`, from where they would be moved."""
 
-    @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, epsilon: float) -> Tensor:
         y, mean, variance = _layer_norm(epsilon)(x, weight, bias)
         ctx.parameters, ctx.epsilon = (weight, bias), epsilon
         ctx.save_for_backward(x, mean, variance)
         return y
 
-    @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, mean, variance = ctx.saved_tensors
         dx, *of_parameters = _layer_norm_gradient(ctx.epsilon)(x, dy, variance, mean, ctx.parameters[0])
@@ -77,14 +75,12 @@ def _rms_norm_gradient(
 
 
 class _RmsNorm(Function):
-    @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, epsilon: float, zero_centered: bool) -> Tensor:
         y, inverse = _rms_norm(x, weight, epsilon, zero_centered)
         ctx.save_for_backward(x, inverse)
         ctx.weight, ctx.zero_centered = weight, zero_centered
         return y
 
-    @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, inverse = ctx.saved_tensors
         dx, of_weight = _rms_norm_gradient(dy, x, inverse, ctx.weight, ctx.zero_centered)

@@ -25,13 +25,11 @@ def _sum(x: Tensor, bias: Tensor | None, residual: Tensor | None, mask: Tensor |
 
 
 class _BiasDropoutAdd(Function):
-    @staticmethod
     def forward(ctx: Any, x: Tensor, bias: Tensor | None, residual: Tensor | None, mask: Tensor | None) -> Tensor:
         ctx.bias, ctx.mask = bias, mask
         ctx.dtype, ctx.residual_dtype = x.dtype, None if residual is None else residual.dtype
         return _sum(x, bias, residual, mask)
 
-    @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         branch = dy if ctx.mask is None else _sum(dy, None, None, ctx.mask)
         of_bias = None if ctx.bias is None else add_weight_gradient(ctx.bias, partial(bias_gradient, branch))

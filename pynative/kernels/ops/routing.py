@@ -153,13 +153,11 @@ def router_statistics(logits: Tensor, rule: RoutingRule, sizes: bool = True) -> 
 
 
 class _WithLosses(Function):
-    @staticmethod
     def forward(ctx: Any, logits: Tensor, weights: Tensor | None, z_weight: float, rule: RoutingRule) -> Tensor:
         ctx.save_for_backward(logits)
         ctx.weights, ctx.z_weight, ctx.rule = weights, z_weight, rule
         return detached(logits)
 
-    @staticmethod
     def backward(ctx: Any, dlogits: Tensor) -> tuple[Tensor | None, ...]:
         (logits,) = ctx.saved_tensors
         rows, gradient = _rows(logits), _rows(dlogits)

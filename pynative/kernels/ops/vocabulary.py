@@ -22,13 +22,11 @@ def row_of(ids: Tensor, first_id: int, rows: int) -> tuple[Tensor, Tensor]:
 
 
 class _Embedding(Function):
-    @staticmethod
     def forward(ctx: Any, weight: Tensor, ids: Tensor, first_id: int) -> Tensor:
         row, present = row_of(ids, first_id, weight.shape[0])
         ctx.weight, ctx.row, ctx.present = weight, row.reshape(-1), present.expand_dims(-1)
         return ops.select(ctx.present, ops.gather(weight, row, 0), 0.0)
 
-    @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         return add_weight_gradient(ctx.weight, partial(_weight_gradient, ctx, dy)), None, None
 

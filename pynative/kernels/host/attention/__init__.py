@@ -24,7 +24,6 @@ def _forward(heads: Heads, dtype: np.dtype[Any]) -> tuple[Array, Array, Array]:
 
 
 class _Attention(Function):
-    @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, scores: Scores) -> Tensor:
         q_array = array_of(q)
         out, maximum, inverse_sum = _forward(Heads(q_array, array_of(k), array_of(v), scores), q_array.dtype)
@@ -33,7 +32,6 @@ class _Attention(Function):
         ctx.save_for_backward(q, k, v, result, from_numpy(maximum), from_numpy(inverse_sum))
         return result
 
-    @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, out, maximum, inverse_sum = ctx.saved_tensors
         heads, dout = Heads(array_of(q), array_of(k), array_of(v), ctx.scores), array_of(dy)

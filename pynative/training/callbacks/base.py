@@ -99,3 +99,9 @@ class Callback:
 
     def close(self) -> None:
         """Give back what is held: the run is over, or has failed. No collectives."""
+
+
+class RunCallback(Callback):
+    """One of the run's own, which leave parameters alone unless they ask for them."""
+
+    reads_parameters = False

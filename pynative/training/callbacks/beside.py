@@ -8,12 +8,12 @@ import numpy as np
 from parallel_core.planner.beside import ACTIVATIONS, compare, comparison_lines
 from pynative import parallel_state
 from pynative.startup.log import log
-from pynative.training.callbacks.base import Callback, TrainingState
+from pynative.training.callbacks.base import RunCallback, TrainingState
 from pynative.training.callbacks.memory import is_on_cpu
 from pynative.training.planned import is_planned
 
 
-class BesideCallback(Callback):
+class BesideCallback(RunCallback):
     """Logs time and memory of this rank beside the plan, by part, and leaves them in `state.comparison`.
 
     The time is that of the second step, since the first one warms up. Memory: all that is allocated for weights,
@@ -22,7 +22,6 @@ class BesideCallback(Callback):
     without a second step.
     """
 
-    reads_parameters = False
     counts_arrays = True
     """Whether those of the first step are counted on a CPU, where it takes half as long again for it."""
 

@@ -14,18 +14,16 @@ from pynative.checkpointing import SaveFailed, save_checkpoint
 from pynative.checkpointing.background import BackgroundSave, prepared_memory
 from pynative.startup.log import log, warn
 from pynative.timers import RECORDED
-from pynative.training.callbacks.base import Callback, TrainingState
+from pynative.training.callbacks.base import RunCallback, TrainingState
 
 
-class CheckpointCallback(Callback):
+class CheckpointCallback(RunCallback):
     """--save, --save-interval; background (--async-save): training goes on while all but the last are written.
 
     The directory is this run's until it is closed. may_fail (--on-save-failure): what cannot be written ends no
     training, but for the last. Callbacks behind this one must leave the weights alone at the end of a step with
     `background`; a script's stand before it.
     """
-
-    reads_parameters = False
 
     def __init__(self, directory: Path, interval: int | None, background: bool = False, may_fail: bool = True) -> None:
         self.directory, self.interval, self.background, self.may_fail = directory, interval, background, may_fail

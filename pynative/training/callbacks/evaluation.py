@@ -6,14 +6,12 @@ from typing import Any
 
 from pynative import parallel_state
 from pynative.startup.log import log
-from pynative.training.callbacks.base import Callback, TrainingState
+from pynative.training.callbacks.base import RunCallback, TrainingState
 from pynative.training.data import RunData
 
 
-class EvaluationCallback(Callback):
+class EvaluationCallback(RunCallback):
     """--eval-interval, --eval-iters; without data a line says that nothing is evaluated."""
-
-    reads_parameters = False
 
     def __init__(self, data: RunData, interval: int, batches: int) -> None:
         self.data, self.interval, self.batches = data, interval, batches

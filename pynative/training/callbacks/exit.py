@@ -7,15 +7,13 @@ from typing import Any
 from pynative import parallel_state
 from pynative.collectives.numbers import over_group
 from pynative.startup.log import log
-from pynative.training.callbacks.base import Callback, TrainingState
+from pynative.training.callbacks.base import RunCallback, TrainingState
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 
 
-class ExitCallback(Callback):
+class ExitCallback(RunCallback):
     """--exit-interval and --exit-duration-in-mins."""
-
-    reads_parameters = False
 
     def __init__(self, interval: int | None, minutes: float | None) -> None:
         self.interval, self.minutes = interval, minutes
@@ -28,11 +26,9 @@ class ExitCallback(Callback):
             _stop(state, f"--exit-duration-in-mins {self.minutes}")
 
 
-class SignalCallback(Callback):
+class SignalCallback(RunCallback):
     """--exit-signal-handler: SIGTERM or SIGUSR1, which batch systems send before they end a job, to any rank ends the
     run after the step that is under way."""
-
-    reads_parameters = False
 
     def __init__(self) -> None:
         self._received = False

@@ -13,10 +13,10 @@ from parallel_core.step_figures import TOKENS_BEYOND, TOKENS_CHOSEN, TOKENS_ROUT
 from pynative import parallel_state
 from pynative.moe.hot_experts import HotExpertLayers
 from pynative.startup.log import log
-from pynative.training.callbacks.base import Callback, TrainingState
+from pynative.training.callbacks.base import Callback, RunCallback, TrainingState
 
 
-class MoEDropRateCallback(Callback):
+class MoEDropRateCallback(RunCallback):
     """Logs, on rank 0, a line for each layer and step: the share of its choices that were dropped, as routers counted
     them in every micro-batch of all ranks.
 
@@ -25,8 +25,6 @@ class MoEDropRateCallback(Callback):
         capacity_factor: --moe-drop-rate-capacity-factor, for which the line then also has the share that would be
             dropped, or by default the model's.
     """
-
-    reads_parameters = False
 
     def __init__(self, expert_num: int, capacity_factor: float, num_layers: int, mtp_depth: int) -> None:
         self.expert_num, self.capacity_factor = expert_num, capacity_factor
@@ -69,7 +67,7 @@ def _described(config: ModelConfig) -> dict[str, Any]:
     }
 
 
-class SummaryMonitor(Callback):
+class SummaryMonitor(RunCallback):
     """Writes `summary_dir`/export_<time>/tensor/layer-<l>_<step>.npy: the tokens [E] int64 that chose each expert of a
     layer (from 0) in a step, on all ranks. `pynative.moe.plot_token_distribution` draws them.
 
@@ -78,8 +76,6 @@ class SummaryMonitor(Callback):
         collect_freq: every how many steps, at least 1, unless collect_tensor_freq says it.
         export_options: {"tensor_format": "npy"}.
     """
-
-    reads_parameters = False
 
     def __init__(
         self,
@@ -128,7 +124,7 @@ def _has(callbacks: Sequence[Callback], kind: type[Callback]) -> bool:
     return any(isinstance(callback, kind) for callback in callbacks)
 
 
-class ColdHotExpertMonitor(Callback):
+class ColdHotExpertMonitor(RunCallback):
     """Has each layer's hot experts chosen anew before a checkpoint, which keeps the choice.
 
     At powers of two and multiples of its step the training step itself chooses. Copies hold no state of their own, so
@@ -138,8 +134,6 @@ class ColdHotExpertMonitor(Callback):
         save_checkpoint_steps: they are chosen at its multiples; none or below 1: when the run's own checkpoints begin.
         moe_config, hidden_size, ffn_hidden_size, expert_parallel, model_parallel: the model's, or none.
     """
-
-    reads_parameters = False
 
     def __init__(
         self,

@@ -1,13 +1,11 @@
 """Callbacks for steps whose loss or gradients are not finite."""
 
 from pynative.startup.log import warn
-from pynative.training.callbacks.base import Callback, TrainingState
+from pynative.training.callbacks.base import RunCallback, TrainingState
 
 
-class FiniteCallback(Callback):
+class FiniteCallback(RunCallback):
     """Raise on the first step that is not finite; its update was not made. A loss scaler lives on such steps."""
-
-    reads_parameters = False
 
     def on_step_end(self, state: TrainingState) -> None:
         result = state.result
@@ -19,14 +17,13 @@ class FiniteCallback(Callback):
             )
 
 
-class SkippedStepsCallback(Callback):
+class SkippedStepsCallback(RunCallback):
     """Warn of a run that stands still: every step is skipped, and its loss scale does not shrink any more.
 
     A constant scale (--loss-scale) never does, as in Megatron; a dynamic one ends at --min-loss-scale. Without a scaler
     steps are skipped with --no-check-for-nan-in-loss-and-grad.
     """
 
-    reads_parameters = False
     interval = 10
     """Steps skipped one after another at the same scale until it is said, and said again."""
 

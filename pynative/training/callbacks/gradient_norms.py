@@ -4,14 +4,12 @@ from parallel_core.sharding import MODEL_KINDS, Coordinates, ShardSpec
 from pynative import parallel_state
 from pynative.optimizer.statistics import ModelStatistics
 from pynative.startup.log import log
-from pynative.training.callbacks.base import Callback, TrainingState
+from pynative.training.callbacks.base import RunCallback, TrainingState
 
 
-class GradientNormsCallback(Callback):
+class GradientNormsCallback(RunCallback):
     """--log-local-norm: a line for each parameter every `interval` iterations, from the first rank of each stage that
     has it: each expert's from one of the ranks that hold it."""
-
-    reads_parameters = False
 
     def __init__(self, interval: int) -> None:
         self.interval = interval

@@ -13,7 +13,7 @@ from parallel_core.step_figures import expert_load, logged, logged_by_layer
 from pynative import parallel_state
 from pynative.optimizer.statistics import ModelStatistics
 from pynative.startup.log import log
-from pynative.training.callbacks.base import Callback, TrainingState
+from pynative.training.callbacks.base import RunCallback, TrainingState
 from pynative.training.callbacks.memory import is_on_cpu, peak_memory_mb
 
 _SIZE, _TRIES = 768, 3
@@ -50,10 +50,8 @@ _ASKED_FOR = {"decoupled_lr": "Decoupled_learning_rate", "params_norm": "Params_
 """Figures that are there for a flag -> what the line calls them."""
 
 
-class LogCallback(Callback):
+class LogCallback(RunCallback):
     """Fills `state.metrics` and logs it every `interval` iterations, and the first and last."""
-
-    reads_parameters = False
 
     def __init__(self, interval: int) -> None:
         self.interval = interval

@@ -7,7 +7,7 @@ import psutil
 
 from pynative import parallel_state
 from pynative.startup.log import log
-from pynative.training.callbacks.base import Callback, TrainingState
+from pynative.training.callbacks.base import RunCallback, TrainingState
 
 
 def is_on_cpu() -> bool:
@@ -35,10 +35,8 @@ def memory_bytes() -> dict[str, float]:
     }
 
 
-class MemoryCallback(Callback):
+class MemoryCallback(RunCallback):
     """--log-memory-interval: a line on every rank."""
-
-    reads_parameters = False
 
     def __init__(self, interval: int) -> None:
         self.interval = interval

@@ -8,7 +8,7 @@ from parallel_core.checkpoint import commit
 from parallel_core.checkpoint.folders import is_inside
 from parallel_core.system.files import replacing
 from pynative.startup.log import HeardWarnings, log, warn
-from pynative.training.callbacks.base import Callback, TrainingState
+from pynative.training.callbacks.base import RunCallback, TrainingState
 from pynative.training.callbacks.events import Event, comparison_event, event, experts_event, last_event, start_event
 from pynative.training.callbacks.lines import LinesFile
 
@@ -16,15 +16,13 @@ MOST_WAITING = 1000
 """Events that wait for the next step to be written; earlier ones are left out."""
 
 
-class MetricsCallback(Callback):
+class MetricsCallback(RunCallback):
     """Appends `state.metrics` to a file of JSON lines, and what happens to `events.jsonl` beside it; give it to rank 0
     only.
 
     A run that goes on in the files' folder leaves the lines up to the step where it does, and all events; another
     run's files are moved aside. Nothing is opened before a step was made.
     """
-
-    reads_parameters = False
 
     def __init__(self, path: Path) -> None:
         self.path = path

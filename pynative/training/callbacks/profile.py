@@ -12,7 +12,7 @@ from parallel_core.config import AllConfig, TrainingConfig
 from parallel_core.config.profiler import ProfilerConfig
 from pynative import parallel_state
 from pynative.startup.log import log, warn
-from pynative.training.callbacks.base import Callback, TrainingState
+from pynative.training.callbacks.base import Callback, RunCallback, TrainingState
 from pynative.training.callbacks.trace import TraceCallback
 
 LEVELS = {"level_none": "LevelNone", "level0": "Level0", "level1": "Level1", "level2": "Level2"}
@@ -85,10 +85,8 @@ class Recording:
         return {path for path in self.directory.rglob("*") if path.is_file() and path.parent.name != "logs"}
 
 
-class ProfileCallback(Callback):
+class ProfileCallback(RunCallback):
     """--profile: this rank's iterations from --profile-step-start up to --profile-step-end, which is not recorded."""
-
-    reads_parameters = False
 
     def __init__(self, config: ProfilerConfig) -> None:
         self.config, self._recording = config, Recording(config)
@@ -111,11 +109,9 @@ class ProfileCallback(Callback):
             warn(f"No profile: it was to go {wanted}, and training went from {self._first} to {state.iteration}")
 
 
-class DynamicProfileCallback(Callback):
+class DynamicProfileCallback(RunCallback):
     """--profile-dynamic-profiler-config-path: MindSpore's monitor reads `profiler_config.json` in that directory while
     training runs, and records the steps that it names."""
-
-    reads_parameters = False
 
     def __init__(self, config: ProfilerConfig) -> None:
         self.config = config

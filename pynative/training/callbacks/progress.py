@@ -5,16 +5,14 @@ import time
 from pathlib import Path
 
 from pynative.startup.log import warn
-from pynative.training.callbacks.base import Callback, TrainingState
+from pynative.training.callbacks.base import RunCallback, TrainingState
 
 NAME = "progress.txt"
 
 
-class ProgressCallback(Callback):
+class ProgressCallback(RunCallback):
     """--log-progress: a line in `progress.txt` for the start of the job and for every checkpoint, as Megatron writes
     it. Give it to rank 0 only, behind the callback that saves."""
-
-    reads_parameters = False
 
     def __init__(self, folder: Path, is_async: bool) -> None:
         self.path, self._saved = folder / NAME, "Saving async checkpoint" if is_async else "Saved checkpoint"

@@ -9,7 +9,7 @@ from parallel_core.config.log import LogConfig
 from parallel_core.numerics.dtypes import Array
 from pynative import parallel_state
 from pynative.startup.log import log
-from pynative.training.callbacks.base import Callback, TrainingState
+from pynative.training.callbacks.base import RunCallback, TrainingState
 
 NAMES = (
     "forward-backward",
@@ -27,11 +27,9 @@ NAMES = (
 """Megatron's, where it has one; in the order in which they are printed."""
 
 
-class TimingsCallback(Callback):
+class TimingsCallback(RunCallback):
     """--timing-log-level: every `interval` iterations the mean time of each timer that any rank has, in milliseconds.
     All ranks have this callback."""
-
-    reads_parameters = False
 
     def __init__(self, config: LogConfig, interval: int) -> None:
         self.config, self.interval = config, interval

@@ -23,20 +23,18 @@ from pynative import parallel_state
 from pynative.collectives import Group
 from pynative.collectives.texts import gathered_texts
 from pynative.startup.log import log, warn
-from pynative.training.callbacks.base import Callback, TrainingState
+from pynative.training.callbacks.base import RunCallback, TrainingState
 
 ROUNDS = 9
 """Barriers by which clocks of hosts are compared."""
 
 
-class TraceCallback(Callback):
+class TraceCallback(RunCallback):
     """Records the iterations `first` to `last` - 1, counted from 0, and writes `trace.json`. All ranks have this
     callback; those that do not record take part in bringing the spans together.
 
     On an Ascend the times are those of the host, which launches operators: the device's are in MindSpore's profile.
     """
-
-    reads_parameters = False
 
     def __init__(self, folder: Path, first: int, last: int, ranks: list[int] | None) -> None:
         self.path, self.first, self.last = folder / "trace.json", first, last

@@ -10,14 +10,12 @@ from mindspore import Tensor
 from pynative import parallel_state
 from pynative.collectives import Group
 from pynative.distributed.param_and_grad_buffer import ParamAndGradBuffers
-from pynative.training.callbacks.base import Callback, TrainingState
+from pynative.training.callbacks.base import RunCallback, TrainingState
 
 
-class WeightHashCallback(Callback):
+class WeightHashCallback(RunCallback):
     """--check-weight-hash-across-dp-replicas-interval: digests of each rank's weights every so many iterations, of
     experts' and of all others, each compared between the ranks that hold the same."""
-
-    reads_parameters = False
 
     def __init__(self, interval: int) -> None:
         self.interval = interval

@@ -22,7 +22,7 @@ from parallel_core.numerics.dtypes import Array
 from parallel_core.step_figures import figures_of, logged
 from pynative import parallel_state
 from pynative.startup.log import warn
-from pynative.training.callbacks.base import Callback, TrainingState
+from pynative.training.callbacks.base import Callback, RunCallback, TrainingState
 from pynative.training.callbacks.memory import memory_bytes
 
 
@@ -220,11 +220,9 @@ class Background:
                 pass
 
 
-class WritersCallback(Callback):
+class WritersCallback(RunCallback):
     """--tensorboard-dir, --wandb-project, --mlflow-experiment, --swanlab-project; give it to the last rank only, whose
     curves Megatron writes, too."""
-
-    reads_parameters = False
 
     def __init__(self, plans: Sequence[WriterPlan]) -> None:
         self.plans = plans

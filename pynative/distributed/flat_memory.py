@@ -30,9 +30,10 @@ class Memory(Protocol):
 
     def span(self, start: int, stop: int) -> Tensor:
         """Elements start..stop-1 of the plan as a vector."""
+        return self.view(start, (stop - start,))
 
 
-class FlatMemory:
+class FlatMemory(Memory):
     """Zeros of a type for some spans of a planned buffer, with views of any part of one span.
 
     Elements are named by their place in the plan, whichever of its spans are held. On a CPU numpy owns the memory,
@@ -70,10 +71,6 @@ class FlatMemory:
             return view
         return self._memory[first:last].view(shape)
 
-    def span(self, start: int, stop: int) -> Tensor:
-        """Elements start..stop-1 as a vector."""
-        return self.view(start, (stop - start,))
-
     def holds(self, span: Span) -> bool:
         """Whether it has these elements."""
         return any(held.start <= span.start and span.stop <= held.stop for held in self.spans)
@@ -88,7 +85,7 @@ class FlatMemory:
         raise AssertionError(f"elements {start}..{stop} do not lie in one of {self.spans}")
 
 
-class SplitMemory:
+class SplitMemory(Memory):
     """Elements of a planned buffer of which a part is kept elsewhere, under the plan's addresses."""
 
     def __init__(self, elsewhere: Sequence[Span], rest: Sequence[Span], dtype: str, allocate: Allocate) -> None:
@@ -109,10 +106,6 @@ class SplitMemory:
         """The tensor of this shape that begins at element `start` of the plan."""
         span = Span(start, start + prod(shape))
         return next(part for part in self.parts if part.holds(span)).view(start, shape)
-
-    def span(self, start: int, stop: int) -> Tensor:
-        """Elements start..stop-1 of the plan as a vector."""
-        return self.view(start, (stop - start,))
 
 
 SomeMemory = FlatMemory | SplitMemory
@@ -138,7 +131,7 @@ class Slots:
         return None if bucket is None else InSlot(self, bucket).view(entry.start, entry.place.shape)
 
 
-class InSlot:
+class InSlot(Memory):
     """A bucket in its slot, under the plan's addresses, as `FlatMemory` has them of what is kept."""
 
     def __init__(self, slots: Slots, bucket: Span) -> None:
@@ -149,10 +142,6 @@ class InSlot:
     def view(self, start: int, shape: tuple[int, ...]) -> Tensor:
         """The tensor of this shape that begins at element `start` of the plan."""
         return self._memory.view(start + self._shift, shape)
-
-    def span(self, start: int, stop: int) -> Tensor:
-        """Elements start..stop-1 of the plan as a vector."""
-        return self._memory.span(start + self._shift, stop + self._shift)
 
     def padding(self, entries: Sequence[Entry]) -> list[Tensor]:
         """The elements that belong to no parameter; another bucket may have left something there."""

@@ -172,7 +172,7 @@ def pipeline_layout_fits(args: Any, given: Sequence[Given]) -> Iterator[Finding]
         rule = f"has {len(stages)} virtual stages, must have a multiple of --pipeline-model-parallel-size {size}"
         yield layout.breaks(rule, "change one of them")
     if heads != stages[-1].count("m"):
-        yield layout.breaks("further tokens are predicted by the last stage, where the loss is", "put m before L")
+        yield layout.breaks("multi-token prediction is on the last stage, where the loss is", "put m before L")
     if heads != predicted:
         rule = f"has m {heads} times, must have it --mtp-num-layers {predicted} times"
         yield layout.breaks(rule, "change one of them")

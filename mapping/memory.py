@@ -35,7 +35,7 @@ def as_lines(config: AllConfig) -> Iterator[str]:
 
 def _of_results(parallel: ParallelConfig) -> Iterator[str]:
     """A note on outputs that a CPU recomputes without being asked."""
-    made_again = "results of norms and of activation functions are made again instead of being kept"
+    made_again = "results of norms and of activation functions are recomputed instead of being saved"
     if parallel.drops_outputs:
         yield f"  On a CPU {made_again} (docs/recompute.md)."
     elif parallel.drops_outputs_on_cpu:

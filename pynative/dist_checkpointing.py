@@ -1,4 +1,4 @@
-"""Checkpoints by the calls of MindSpore's earlier parallel training, for scripts with a loop of their own.
+"""Checkpoints by the calls of MindSpeed-Core-MS, for scripts with a loop of their own.
 
 What is written is the project's format (`pynative.checkpointing`): one directory for all ranks, readable at any layout.
 """

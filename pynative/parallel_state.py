@@ -268,7 +268,7 @@ get_expert_tensor_and_model_parallel_group = _group_of("tp-ep")
 get_expert_tensor_and_model_parallel_world_size = _size_of("tp-ep")
 get_expert_tensor_and_model_parallel_rank = _rank_of("tp-ep")
 get_expert_tensor_model_pipeline_parallel_group = _group_of("tp-ep-pp")
-# The earlier system's names of three of these.
+# MindSpeed-Core-MS's names of three of these.
 get_data_modulo_expert_parallel_group = get_expert_data_parallel_group
 get_data_modulo_expert_parallel_world_size = get_expert_data_parallel_world_size
 get_data_modulo_expert_parallel_rank = get_expert_data_parallel_rank

@@ -1,4 +1,4 @@
-"""Callbacks and the training step (`runner_wrapper`) of the earlier systems' files, as data: what each means here."""
+"""The meaning of callbacks and the training step (`runner_wrapper`) in files of MindFormers and MindSpeed-Core-MS."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""Keys of the earlier systems' files that are not names of fields, as data: what each means here."""
+"""Keys of files of MindFormers and MindSpeed-Core-MS that are not names of fields, as data: each one's meaning here."""
 
 import re
 from collections.abc import Mapping
@@ -35,7 +35,7 @@ _LINEARS = {
     **dict.fromkeys(("mapping", "dense_h_to_4h"), "linear_fc1"),
     **dict.fromkeys(("projection", "dense_4h_to_h"), "linear_fc2"),
 }
-"""The earlier system's name of a linear -> Megatron's."""
+"""MindFormers' name of a linear -> Megatron's."""
 
 
 def _renamed(pattern: str) -> str:

@@ -28,7 +28,7 @@ class Branch(NamedTuple):
     mixes: bool
     """Whether the sublayer mixes positions, and so is given masks and where documents begin."""
     earlier_norm: str | None = None
-    """The name by which the earlier system's lists know the norm."""
+    """The name by which MindFormers' lists know the norm."""
 
 
 UNWEIGHTED = ((1.0, 1.0), (1.0, 1.0))

@@ -65,7 +65,7 @@ class FileNames:
     """Names of a checkpoint's files, and so their kind."""
 
     is_mindspore: bool = False
-    """Each rank's in MindSpore's own format, with the earlier system's names."""
+    """Each rank's in MindSpore's own format, with MindSpeed-Core-MS's names."""
     prefix: str = PREFIX
 
     def of(self, rank: int, place: str, iteration: int) -> str:

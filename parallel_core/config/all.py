@@ -38,7 +38,7 @@ class AllConfig(Sections):
 
     @property
     def model(self) -> AllConfig:
-        """The earlier system's section around `model_config`."""
+        """MindFormers' section around `model_config`."""
         return self
 
     @property

@@ -116,10 +116,10 @@ class SlidingWindowConfig(Config):
 
 @dataclass(kw_only=True)
 class MultiTokenPredictionConfig(Config):
-    """Extra layers that predict further tokens (DeepSeek-V3, 2024)."""
+    """Multi-token prediction: layers that predict the tokens after the next one (DeepSeek-V3, 2024)."""
 
     num_layers: int | None = option("--mtp-num-layers", None, at_least=0, of="shapes")
-    """Number of further tokens that are predicted."""
+    """Number of tokens after the next one that are predicted."""
     loss_scaling_factor: float = option("--mtp-loss-scaling-factor", 0.1, at_least=0, of="run")
     """Weight of their losses' mean."""
     share_embedding_and_output_weight: bool = option("--share-mtp-embedding-and-output-weight", True)

@@ -134,7 +134,7 @@ class ModelConfig(Config):
     attention_output_gate: bool = option("--attention-output-gate", False)
     """Multiply what attention puts out by the sigmoid of gates, which its first linear gives with the queries."""
     multi_token_prediction: MultiTokenPredictionConfig = field(default_factory=MultiTokenPredictionConfig)
-    """Extra layers that predict further tokens."""
+    """Multi-token prediction: layers that predict the tokens after the next one."""
     scales: ScalesConfig = field(default_factory=ScalesConfig)
     """Constants that some families multiply by or cap with."""
     embedding_layernorm: bool = option("--embed-layernorm", False)

@@ -129,22 +129,22 @@ class MoEConfig(Config):
 
     @property
     def enable_cold_hot_expert(self) -> bool:
-        """The earlier system's name for having hot experts."""
+        """MindFormers' name for having hot experts."""
         return self.hot_expert_num > 0
 
     @property
     def expert_num(self) -> int:
-        """The earlier system's name for the number of experts; 1: a dense model."""
+        """MindFormers' name for the number of experts; 1: a dense model."""
         return self.num_experts or 1
 
     @property
     def capacity_factor(self) -> float | None:
-        """The earlier system's name for the capacity factor."""
+        """MindFormers' name for the capacity factor."""
         return self.moe_expert_capacity_factor
 
     @property
     def moe_module_name(self) -> str:
-        """The path of the layers within a `GPTModel`, by the earlier system's name for it."""
+        """The path of the layers within a `GPTModel`, by MindFormers' name for it."""
         return "language_model.decoder.layers"
 
     def derive(self) -> None:

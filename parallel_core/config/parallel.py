@@ -114,12 +114,12 @@ class ParallelConfig(Config):
 
     @property
     def model_parallel(self) -> int:
-        """The earlier system's name of the tensor-parallel size."""
+        """MindFormers' name of the tensor-parallel size."""
         return self.tensor_model_parallel_size
 
     @property
     def expert_parallel(self) -> int:
-        """The earlier system's name of the expert-parallel size."""
+        """MindFormers' name of the expert-parallel size."""
         return self.expert_model_parallel_size
 
     @property
@@ -129,7 +129,7 @@ class ParallelConfig(Config):
 
     @property
     def drops_outputs(self) -> bool:
-        """Whether results of norms and activations are made again unasked: where this is known to be a process on a
+        """Whether results of norms and activations are recomputed unasked: in a process that is known to be on a
         CPU."""
         return (self.found_device or self.device_target) == "CPU" and self.drops_outputs_on_cpu
 

@@ -8,7 +8,7 @@ from parallel_core.config.base import Config, option
 
 @dataclass(kw_only=True)
 class RecomputeConfig(Config):
-    """Activation recomputation (Chen et al., 2016): Megatron's flags, and the earlier system's lists by stage."""
+    """Activation recomputation (Chen et al., 2016): Megatron's flags, and MindFormers' lists by stage."""
 
     recompute_granularity: str | None = option("--recompute-granularity", None, choices=("selective", "full"))
     """Parts that are recomputed in the backward pass: attention's core, or whole layers."""

@@ -108,7 +108,7 @@ ROWS = (
     Idle(
         "index_share_for_mtp_iteration",
         lambda config: config.model_config.multi_token_prediction.depths < 2,
-        "a single layer predicts further tokens, or none",
+        "multi-token prediction has a single layer, or none",
     ),
     Idle(
         "dsa_indexer_topk_freq dsa_indexer_skip_topk_offset",

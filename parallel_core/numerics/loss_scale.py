@@ -158,7 +158,7 @@ def windows(max_window: int, min_window: int) -> list[int]:
 class AdaptiveLossScaler(LossScaler):
     """A dynamic scale whose window adapts: longer after three rises, 1 after three falls without a rise between.
 
-    Under the name AdaptiveLossScaleUpdateCell in the earlier system.
+    Under the name AdaptiveLossScaleUpdateCell in MindFormers.
     """
 
     scale: float

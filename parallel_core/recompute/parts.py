@@ -46,13 +46,13 @@ class Part:
     flag: str | None = None
     """Its value of --recompute-modules."""
     aliases: tuple[str, ...] = ()
-    """Paths by which the earlier system's lists name it."""
+    """Paths by which MindFormers' lists name it."""
     unasked: bool = False
     """Whether a CPU drops its output although nobody asks for it."""
     name: str = ""
     """The path by which users name it, if that is another."""
     norm: str | None = None
-    """The norm whose output it begins with, if that may be made again."""
+    """The norm whose output it begins with, if that may be recomputed."""
 
     def within(self, module: str, called: str, norm: str | None) -> Part:
         """The same of the block `module` of a layer, which users name `called`."""
@@ -84,7 +84,7 @@ class Part:
 
     def kept_by_second_run(self, kept: Sizes, micro_batch: Any) -> int:
         """Bytes that the second run keeps until it was run backwards, and gives, beside its input. Of a norm or an
-        activation nothing but the result is made again, while one operator needs it."""
+        activation nothing but the result is recomputed, while one operator needs it."""
         if self.again is Again.OUTPUT:
             return 0
         of_input = self.input_bytes(micro_batch) if self.input_bytes else sum(kept[path] for path in self.holders)

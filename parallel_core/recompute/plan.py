@@ -48,7 +48,7 @@ class LayerRecompute(NamedTuple):
     offloaded: tuple[str, ...] = ()
     """Paths within the layer of modules that keep what they keep in host memory."""
     droppable: tuple[Part, ...] = ()
-    """Parts whose output may be made again although nobody asked for it: none of those that are asked for."""
+    """Parts whose output may be recomputed although nobody asked for it: none of those that are asked for."""
 
     @property
     def modules(self) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Ring attention and Ulysses as cells, under the names of MindSpore's earlier parallel training.
+"""Ring attention and Ulysses as cells, under the names of MindSpeed-Core-MS.
 
 s the shard of the sequence that a rank holds, b batch, n heads, g key/value groups, d head size, h = n d.
 """

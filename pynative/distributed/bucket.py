@@ -174,7 +174,7 @@ class ParamAndGradBucket:
             work.wait()
         self._param_works = []
 
-    # The names of the earlier system.
+    # The names of MindSpeed-Core-MS.
 
     issue_grad_reduce = start_grad_sync
     final_grad_reduce = finish_grad_sync

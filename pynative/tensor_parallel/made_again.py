@@ -23,7 +23,7 @@ def made_again(tensor: Any) -> Kept | None:
 
 
 def fork_made_again(tensor: Tensor) -> tuple[Tensor, Tensor]:
-    """`kernels.fork`, of a tensor that may be one that is made again: for each way by itself, since nobody knows
+    """`kernels.fork`, of a tensor that may be one that is recomputed: for each way by itself, since nobody knows
     whether both will ask (a linear whose weight is frozen does not), and what waited for the second would stay."""
     ways, again = kernels.fork(tensor), made_again(tensor)
     if again is not None:
@@ -33,7 +33,7 @@ def fork_made_again(tensor: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def cast_made_again(tensor: Tensor, dtype: mindspore.Type) -> Tensor:
-    """`kernels.cast`, of a tensor that may be one that is made again: so is the result then."""
+    """`kernels.cast`, of a tensor that may be one that is recomputed: so is the result then."""
     result, again = kernels.cast(tensor, dtype), made_again(tensor)
     if again is not None and result is not tensor:
         result.made_again = partial(_cast_anew, again, dtype)
@@ -46,7 +46,7 @@ def _cast_anew(again: Kept, dtype: mindspore.Type) -> Tensor:
 
 
 def detached_made_again(tensor: Tensor) -> Tensor:
-    """The tensor without its past, which may be one that is made again."""
+    """The tensor without its past, which may be one that is recomputed."""
     without_past, again = autograd.detached(tensor), made_again(tensor)
     if again is not None:
         without_past.made_again = again
@@ -55,7 +55,7 @@ def detached_made_again(tensor: Tensor) -> Tensor:
 
 @contextmanager
 def left_out(*tensors: Tensor) -> Iterator[None]:
-    """Operators within keep those of the tensors that are made again as the way to make them."""
+    """Operators within keep those of the tensors that are recomputed as functions that recompute them."""
     ways = {(tensor.data_ptr(), tensor.size): again for tensor in tensors if (again := made_again(tensor)) is not None}
 
     def pack(saved: Tensor) -> Tensor | Kept:

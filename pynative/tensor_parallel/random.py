@@ -152,7 +152,7 @@ def get_rng_tracer() -> RNGStateTracer:
 def set_rng_seed(seed: int, dp_random_init: bool = False) -> None:
     """Start the streams of a run, at its first micro-batch; those that were added are forgotten.
 
-    dp_random_init, which starts replicas of the earlier system from different numbers, must be False: initial values
+    dp_random_init, which starts replicas of MindSpeed-Core-MS from different numbers, must be False: initial values
     are the same on all replicas, and everything else differs between them by the micro-batch.
     """
     if dp_random_init:

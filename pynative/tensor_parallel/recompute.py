@@ -67,7 +67,7 @@ class _Run:
         return self._collectives[-1]
 
     def output(self, number: int = 0) -> Tensor:
-        """The tensor that the part gives, or one of them, made again."""
+        """The tensor that the part gives, or one of them, recomputed."""
         if not self._is_second:
             self._run_again()
         return self._outputs[number]

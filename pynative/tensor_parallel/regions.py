@@ -1,4 +1,4 @@
-"""The conjugate collectives of `mappings` as cells, under the names of MindSpore's earlier parallel training.
+"""The conjugate collectives of `mappings` as cells, under the names of MindSpeed-Core-MS.
 
 A cell asks for its group when it runs: the tensor-parallel one, unless its name says another.
 """

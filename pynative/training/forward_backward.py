@@ -85,7 +85,7 @@ def get_forward_backward_func(
 
 
 def _pipelining(interleaving: bool) -> Callable[..., Result]:
-    """The earlier system's call of a schedule."""
+    """MindSpeed-Core-MS's call of a schedule."""
 
     def forward_backward(
         model: nn.CellList,

@@ -1,4 +1,4 @@
-"""The names by which scripts for the earlier system's Trainer start a run, over `pretrain`."""
+"""The names by which scripts for MindFormers' Trainer start a run, over `pretrain`."""
 
 import difflib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -85,7 +85,7 @@ def revised(config: AllConfig, changes: dict[str, Any], samples: int) -> AllConf
 
 
 class Trainer:
-    """A run of the earlier system's Trainer, of a network that a configuration describes.
+    """A run of MindFormers' Trainer, of a network that a configuration describes.
 
     Args:
         args: settings of the run, which go before the configuration's.
@@ -106,7 +106,7 @@ class Trainer:
         "optimizers": "the optimizer is made of all_config, whose optimizer_type names it",
         "tokenizer": "training reads ids; a file of ids is written by `python -m mapping preprocess`",
     }
-    """Arguments of the earlier system's -> what to give."""
+    """Arguments of MindFormers' -> what to give."""
 
     def __init__(
         self,

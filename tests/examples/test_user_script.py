@@ -1,4 +1,4 @@
-"""The script that users of the earlier system have, taken from its documentation as it stands there, trains here.
+"""The script that users of MindSpeed-Core-MS have, taken from its documentation as it stands there, trains here.
 
 Changed are the import prefixes, the device and the number of processes; given are what the document leaves to the
 reader: `get_batch`, datasets, and arguments. It is launched as the document launches it on one process and on two; the

@@ -138,7 +138,7 @@ BAD = [
         "--pipeline-model-parallel-layout Ettt|t|m|L --pipeline-model-parallel-size 4 --mtp-num-layers 1 "
         "--position-embedding-type rope",
         4,
-        "--pipeline-model-parallel-layout Ettt|t|m|L: further tokens are predicted by the last stage, where "
+        "--pipeline-model-parallel-layout Ettt|t|m|L: multi-token prediction is on the last stage, where "
         "the loss is; put m before L",
         "--pipeline-model-parallel-layout (--num-layer-list [3, 1, 0, 0])",
     ),

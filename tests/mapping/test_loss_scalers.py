@@ -1,4 +1,4 @@
-"""Which loss scaler a run has: by flags, by DeepSpeed's JSON, by the earlier system's names."""
+"""Which loss scaler a run has: by flags, by DeepSpeed's JSON, by MindFormers' names."""
 
 import json
 

@@ -82,7 +82,7 @@ GROUP = "microbatch_group_size_per_virtual_pipeline_stage"
     ],
 )
 def test_how_layers_are_split(layers, stages, parallel, expected):
-    """Megatron's splits, and the uneven one of the earlier system; [chunk][stage]."""
+    """Megatron's splits, and the uneven one of MindFormers; [chunk][stage]."""
     made = config(layers, stages, **parallel)
     assert counts(made) == expected
     assert (made.parallel_config.virtual_pipeline_model_parallel_size or 1) == len(expected)

@@ -1,4 +1,4 @@
-"""Names that scripts of the earlier system import: each stands on the page of names, and does what it wraps does."""
+"""Names that scripts of MindSpeed-Core-MS import: each stands on the page of names, and does what it wraps does."""
 
 import importlib
 import re

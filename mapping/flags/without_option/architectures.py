@@ -29,7 +29,7 @@ FLAGS = group(
         """,
     ),
     refused(
-        "layers that predict further tokens are whole transformer layers; leave it out",
+        "layers of multi-token prediction are whole transformer layers; leave it out",
         "--mtp-hybrid-override-pattern=str",
     ),
     refused("a state space has as many features as its heads; use --mamba-num-heads", "--mamba-d-ssm=int"),

@@ -244,7 +244,7 @@ def hybrid_fits(config: Sections) -> Iterator[Finding]:
     elif any(moe.has_experts(layer) != (letter == EXPERTS) for layer, letter in enumerate(pattern)):
         yield hybrid.breaks("layer_pattern", "has an E where --num-experts gives a layer experts, and nowhere else")
     if model.multi_token_prediction.depths:
-        yield hybrid.clashes("layer_pattern", "layers that predict further tokens")
+        yield hybrid.clashes("layer_pattern", "multi-token prediction")
 
 
 def state_spaces_fit(config: Sections) -> Iterator[Finding]:

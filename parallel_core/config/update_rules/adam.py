@@ -74,4 +74,4 @@ ADAM = UpdateRule(
     exclusive=("use_precision_aware_optimizer", "pma_fused_algo"),
     megatrons_states=(EXP_AVG, EXP_AVG_SQ),
 )
-"""`other_names` are MindSpore's and the earlier system's."""
+"""`other_names` are MindSpore's and MindFormers'."""

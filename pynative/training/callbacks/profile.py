@@ -128,7 +128,7 @@ class DynamicProfileCallback(RunCallback):
 
 
 class PynativeProfiler:
-    """The same for a loop of one's own, by the earlier system's name: with --profile it records the steps from
+    """The same for a loop of one's own, by MindFormers' name: with --profile it records the steps from
     --profile-step-start to --profile-step-end, both included, by the numbers that the loop gives them.
 
     Args:

@@ -93,7 +93,7 @@ OTHER_DEFAULTS = {
     "--pre-tockens": "MindSpeed-LLM's",
     "--loss-scale-window": "1000, but for an adaptive loss scaler, which begins with its shortest",
     "--lora-r": "",
-    "--profile-step-start": "the earlier system's 1",
+    "--profile-step-start": "MindFormers' 1",
     "--profile-step-end": "and 5",
     "--dist-ckpt-strictness": "names on one side alone are refused unless a script says otherwise",
     "--spec": "",

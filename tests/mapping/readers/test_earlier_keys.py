@@ -1,4 +1,4 @@
-"""Files of the earlier systems: every key fills a field, does nothing for a reason, or is named as not there yet."""
+"""Files of MindFormers and MindSpeed-Core-MS: every key fills a field or does nothing for a reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names under which scripts of the earlier system read the configuration: they follow what was given."""
+"""Names under which scripts of MindFormers read the configuration: they follow what was given."""
 
 from operator import attrgetter
 

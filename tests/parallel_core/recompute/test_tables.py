@@ -1,4 +1,4 @@
-"""Settings by stage against the rules that the earlier system documents, its worked example first."""
+"""Settings by stage against the rules that MindFormers documents, its worked example first."""
 
 import pytest
 from hypothesis import given

@@ -21,7 +21,7 @@ def checkpoint(tmp_path_factory):
 
 
 def test_a_rank_has_a_file_that_mindspore_reads(checkpoint):
-    """Named as the earlier system names them; each value is in one of them."""
+    """Named as MindSpeed-Core-MS names them; each value is in one of them."""
     import mindspore as ms
 
     directory, outcome = checkpoint

@@ -1,4 +1,4 @@
-"""The earlier system's Trainer: its names start `pretrain`'s run, and what they cannot mean names the page."""
+"""MindFormers' Trainer: its names start `pretrain`'s run, and what they cannot mean names the page."""
 
 import importlib
 import re

@@ -128,7 +128,7 @@ def _unsaid(ours: AllConfig, family: Family) -> str | None:
     """Settings of this model that no key of the family's config.json has: read back, the settings must be the same."""
     further = ours.model_config.multi_token_prediction
     if further.depths and not family.predicts_further:
-        return "it has no layers that predict further tokens"
+        return "it has no multi-token prediction"
     try:
         back = settings_of(config_of(ours, family), family)
     except (ValueError, KeyError) as error:

@@ -36,7 +36,7 @@ class Family:
 
     @property
     def predicts_further(self) -> bool:
-        """Whether its models may have layers that predict further tokens."""
+        """Whether its models may have layers of multi-token prediction."""
         return any(ours.startswith(FURTHER_LAYERS[0]) for ours, _, _ in self.parameters)
 
 
@@ -131,7 +131,7 @@ COPIES = r"model\.mtp\.\d+\.(embed_tokens|shared_head\.head)\.weight"
 
 
 def further(rows: Iterable[Parameter]) -> tuple[Parameter, ...]:
-    """Parameters of layers that predict further tokens: those of the model's layers, and the depths' own."""
+    """Parameters of layers of multi-token prediction: those of the model's layers, and the depths' own."""
     return (
         *(_further(row) for row in rows if row[0].startswith(OURS)),
         *(

@@ -191,7 +191,7 @@ def _stacked(tensors: Mapping[str, LazyTensor]) -> dict[str, LazyTensor]:
 
 
 def _further(layer: int, layers: int) -> str:
-    """A layer beyond the last predicts further tokens (DeepSeek-V3)."""
+    """A layer beyond the last is multi-token prediction's (DeepSeek-V3)."""
     return f"model.layers.{layer}." if layer < layers else f"{FURTHER_LAYERS[1]}{layer - layers}."
 
 
@@ -207,7 +207,7 @@ def _drop_copy(tensors: dict[str, LazyTensor], name: str, folder: Path) -> None:
 
 
 def _drop_copies(tensors: dict[str, LazyTensor]) -> bool:
-    """Whether layers that predict further tokens use the model's embedding and output layer: files have copies of
+    """Whether layers of multi-token prediction use the model's embedding and output layer: files have copies of
     them with each such layer, which are left out then, or tables of its own."""
     embedding = tensors["model.embed_tokens.weight"]
     originals = {"embed_tokens": embedding, "shared_head.head": tensors.get("lm_head.weight", embedding)}

@@ -1,4 +1,4 @@
-"""One spelling for what versions of Megatron-LM, Transformer Engine's layers and the earlier system call a parameter.
+"""One spelling for what versions of Megatron-LM, Transformer Engine's layers and MindSpeed-Core-MS call a parameter.
 
 Rows are (pattern, replacement), applied in order, each to what the ones before left. Of experts whose weights are one
 parameter, Megatron's older grouped product, `weight1` is [h, e 2f] and `weight2` is [e f, h] of a rank's e experts, but
@@ -29,7 +29,7 @@ BEFORE_CORE = (
     (r"\.post_attention_(norm|layernorm)\.", ".pre_mlp_layernorm."),
     (r"^decoder\.final_norm\.", "decoder.final_layernorm."),
 )
-"""The models from before Megatron-Core, and the earlier system's."""
+"""The models from before Megatron-Core, and MindSpeed-Core-MS's."""
 
 _OLD = re.compile(
     r"(query_key_value|qkv_proj|dense|out_proj|dense_h_to_4h|mapping|dense_4h_to_h|projection)\.(weight|bias)$"
@@ -173,7 +173,7 @@ class Chunk:
         return found
 
     def _has(self, name: str, network: Mapping[str, Any]) -> bool:
-        """The first chunk embeds, and the last one to predict further tokens."""
+        """The first chunk has an embedding, and the last one for multi-token prediction."""
         layer = layer_of(name)
         if layer is not None:
             return layer in self.layers

@@ -179,7 +179,7 @@ def test_args_say_the_same_network(family):
     ],
 )
 def test_old_names(theirs, ours):
-    """Of Megatron-LM before its core, and of the earlier system."""
+    """Of Megatron-LM before its core, and of MindSpeed-Core-MS."""
     names = [f"language_model.transformer.{theirs}", "language_model.transformer.layers.0.mlp.mapping.weight"]
     assert spellings(names)[names[0]] == f"decoder.{ours}"
 

@@ -1,4 +1,4 @@
-"""From what the user asked for - Megatron flags, YAML, JSON - to config objects. Starts nothing, needs no device."""
+"""The way from a user's request - Megatron flags, YAML, JSON - to config objects. Starts nothing, needs no device."""
 
 from mapping.arguments import (
     exit_on_mistakes,

@@ -92,13 +92,13 @@ class Arguments(Namespace):
         self._as_built = {name: deepcopy(value) for name, value in vars(self).items() if name in _NAMES}
 
     def __getattr__(self, name: str) -> Any:
-        """Under another parser's name."""
+        """Read an argument under another parser's name."""
         if name not in OTHER_NAMES:
             raise AttributeError(f"there is no argument {name}")
         return getattr(self, OTHER_NAMES[name])
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Under another parser's name too, unless the user has an argument of that name."""
+        """Set an argument under another parser's name too, unless the user has an argument of that name."""
         is_other = name in OTHER_NAMES and name not in vars(self)
         super().__setattr__(OTHER_NAMES[name] if is_other else name, value)
 

@@ -260,7 +260,7 @@ def instead_of_refused(given: Sequence[Given]) -> dict[str, Any]:
 
 
 def contradictions(args: Any, given: Sequence[Given]) -> Iterator[Finding]:
-    """Those without which every field is the same, although alone they say something else.
+    """Contradicting flags: those without which every field is the same, although alone they say something else.
 
     Flags that say the same twice agree, and a flag may say what becomes of it beside others (`Flag.idle`).
     """

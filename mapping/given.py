@@ -21,7 +21,7 @@ class Demand(NamedTuple):
     field: str
     """The end of the field's path."""
     is_met: Callable[[Any], bool]
-    """By the field's value, 0 where there is none."""
+    """Whether the field's value, 0 where there is none, meets the demand."""
     rule: str
     """The rule that the key breaks if the demand is not met; {} stands for the field's value."""
     fix: str
@@ -31,7 +31,7 @@ class Given(NamedTuple):
     """One value and where it goes: into the argument of a flag, straight into a config field, or nowhere."""
 
     name: str
-    """As the user wrote it: `--seed`, `train_batch_size`, `model_config.num_layers`, `args.lr`."""
+    """The name as the user wrote it: `--seed`, `train_batch_size`, `model_config.num_layers`, `args.lr`."""
     value: Any
     row: Flag = NO_FLAG
     """The flag that says the same, if there is one; else the value goes into `field`."""

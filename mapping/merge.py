@@ -1,4 +1,4 @@
-"""From everything that was given, by whatever reader, to one config: merged once, built once."""
+"""The way from everything that was given, by any reader, to one config: merged once, built once."""
 
 from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence

@@ -23,7 +23,7 @@ class Outcome:
 
 
 def outcome_of(given: Given, config: AllConfig) -> Outcome:
-    """In the config that was built of everything."""
+    """The outcome of a given value in the config that was built of everything."""
     row = given.row
     if row.status == REFUSED and row.asks_for_nothing(given.value):
         return Outcome(given.name, given.value, IGNORED, "", "its default: it asks for nothing")

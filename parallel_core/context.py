@@ -121,10 +121,11 @@ class SequenceLayout:
     """The layout of the sequence axis of hidden states [s, b, h] lies over context- and tensor-parallel ranks."""
 
     context: ContextLayout = ContextLayout()
-    """Over the context-parallel group, everywhere in the model."""
+    """The cut over the context-parallel group, everywhere in the model."""
     tensor: int = 1
-    """Over how many tensor-parallel ranks the context-parallel rank's shard is cut again: all with --sequence-parallel
-    (Korthikanti et al., 2022), outside of the tensor-parallel regions; otherwise 1, each has the same."""
+    """The number of tensor-parallel ranks over which the context-parallel rank's shard is cut again: all with
+    --sequence-parallel (Korthikanti et al., 2022), outside of the tensor-parallel regions; otherwise 1, each has the
+    same."""
 
     @classmethod
     def of(cls, parallel: SequenceSizes) -> SequenceLayout:

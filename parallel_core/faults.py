@@ -32,7 +32,7 @@ class Place:
     rows: tuple[int, ...] = ()
     """Rows of the micro-batch, where its tensors tell."""
     samples: tuple[str, ...] = ()
-    """Those rows' samples and documents."""
+    """The samples and documents."""
 
     def __str__(self) -> str:
         rows = f", row {', '.join(map(str, self.rows))}" if self.rows else ""
@@ -58,7 +58,7 @@ class Findings:
     """Whether the second computation gave this rank other losses or gradients than the first."""
 
     def packed(self) -> str:
-        """As text."""
+        """The findings as text."""
         return json.dumps(asdict(self))
 
     @staticmethod

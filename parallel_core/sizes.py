@@ -101,7 +101,8 @@ def ulysses_degree_divides(sizes: Sizes) -> Iterator[Finding]:
 
 
 def ulysses_degree_is_read(sizes: Sizes) -> Iterator[Finding]:
-    """By the hybrid, or by Ulysses in scripts that ask for it by both: MindSpeed reads the algorithm alone there."""
+    """Whether the degree of Ulysses is read: by the hybrid, or by Ulysses in scripts that ask for it by both: MindSpeed
+    reads the algorithm alone there."""
     degree = sizes.ulysses_degree_in_cp
     if sizes.context_parallel_size > 1 and degree is not None and sizes.context_parallel_algo in (None, RING):
         fix = f"add --context-parallel-algo {HYBRID} or leave this out"

@@ -40,7 +40,7 @@ class Figure:
     """For a loss by layer: the number of layers by which its sum is divided in the log. As in Megatron those are the
     decoder's layers of experts and all depths of multi-token prediction, dense ones too."""
     counted: Callable[[Array], Array] = np.asarray
-    """From the array that a cell reports of a micro-batch to the one that is summed."""
+    """A function from the array that a cell reports of a micro-batch to the one that is summed."""
 
     def logged(self, value: Array) -> float:
         """One number: the mean over `layers`, or the value itself where it isn't by layer."""

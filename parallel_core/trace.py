@@ -33,11 +33,11 @@ class Kind(str, Enum):
     DATA = "data"
     CHECKPOINT = "checkpoint"
     WAITING = "waiting"
-    """In a collective or a receive, for other ranks."""
+    """Waiting in a collective or a receive, for other ranks."""
     MOVING = "moving"
-    """In a collective or a transfer, copying or adding."""
+    """Moving data in a collective or a transfer: copying or adding."""
     COLLECTIVE = "collective"
-    """From the issue of a collective to its end, whatever the rank does meanwhile."""
+    """A collective from its issue to its end, whatever the rank does meanwhile."""
     OTHER = "other"
 
 
@@ -109,7 +109,7 @@ def planned_json(spans: Iterable[Span]) -> list[list[Any]]:
 
 
 def read_planned(path: Path) -> list[Span]:
-    """Those of a file; none if it has none. Raises as `read_chrome` does."""
+    """The planned spans of a file; none if it has none. Raises as `read_chrome` does."""
     try:
         rows = read_json(path).get("planned", {}).get("spans", [])
         return [Span(int(rank), Kind(kind), str(name), float(at), float(took)) for rank, kind, name, at, took in rows]
@@ -145,12 +145,12 @@ class StepSummary:
     total: float
     computing: float
     messages: float
-    """In collectives and transfers, waiting and moving, while nothing else is done."""
+    """Time in collectives and transfers, waiting and moving, while nothing else is done."""
     bubble: float
     """Waiting for another stage: for its tensors, or until its last backward is over."""
     data: float
     pipeline: float
-    """From the first action of any rank to the end of the last."""
+    """Time from the first action of any rank to the end of the last."""
 
     @property
     def unknown(self) -> float:

@@ -5,7 +5,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, field
 
 _LARGEST = 14_000
-"""Bytes of a rank's answer: what shared memory has room for."""
+"""The largest answer of a rank in bytes, for which shared memory has room."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Standing:
     members: tuple[int, ...]
     """Global ranks that take part."""
     missing: tuple[int, ...] = ()
-    """Those without which it does not move on."""
+    """Ranks without which it does not move on."""
 
     def __str__(self) -> str:
         came = [rank for rank in self.members if rank not in self.missing]
@@ -37,7 +37,7 @@ class Whereabouts:
 
     rank: int
     iteration: int = 0
-    """From 1."""
+    """The iteration, from 1."""
     micro_batch: int = 0
     chunk: int = 0
     part: str = ""
@@ -48,13 +48,13 @@ class Whereabouts:
     """Global name of the cell that runs, or of the parameter whose gradient is computed; none where no frame tells."""
     operator: str = ""
     waits: bool = False
-    """In a collective, for other ranks."""
+    """Whether it waits in a collective for other ranks."""
     standing: tuple[Standing, ...] = ()
     """The call that it waits in first, if it waits."""
     stack: tuple[str, ...] = field(default=(), compare=False)
 
     def packed(self) -> str:
-        """As text; of a long stack the innermost frames."""
+        """The answer as text; of a long stack the innermost frames."""
         frames = list(self.stack)
         while len(text := json.dumps(asdict(self) | {"stack": frames}).encode()) > _LARGEST and frames:
             frames.pop(0)
@@ -72,7 +72,7 @@ class Whereabouts:
 
     @property
     def place(self) -> str:
-        """In a few words: action or part of the step, layer, operator."""
+        """The place in a few words: action or part of the step, layer, operator."""
         return (
             ", ".join(word for word in (self.action or self.part, self.layer, self.operator) if word) or "start or end"
         )

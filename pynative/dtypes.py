@@ -4,4 +4,5 @@ import numpy as np
 from mindspore.common.np_dtype import bfloat16
 
 BFLOAT16 = np.dtype(bfloat16)
-"""As MindSpore registers it with numpy: arrays hold it, but casts through it are slow (`rounding.py` has others)."""
+"""The type as MindSpore registers it with numpy: arrays hold it, but casts through it are slow (`rounding.py` has
+others)."""

@@ -42,8 +42,8 @@ class LayerCache:
         self.kept = [kernels.write_slots(kept, row, slots) for kept, row in zip(self.kept, rows, strict=True)]
 
     def ages(self, lengths: Array) -> Array:
-        """By how many positions the tokens in the slots come before each text's last one, int32 [slots in use, b];
-        negative where there is none. lengths [b]: of the texts."""
+        """The number of positions by which the tokens in the slots come before each text's last one, int32 [slots in
+        use, b]; negative where there is none. lengths [b]: of the texts."""
         last = lengths.astype(np.int32) - 1
         ages = (last - np.arange(min(self.slots, lengths.max()), dtype=np.int32)[:, None]) % self.slots
         return np.where(ages <= last, ages, -1)

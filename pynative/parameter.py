@@ -54,7 +54,7 @@ class ParameterMeta:
     main_grad: Tensor | None = None
     """The view of a gradient buffer that its gradients are summed in; None: the parameter is in no buffer."""
     main_grad_is_empty: bool = True
-    """Nothing was added since the buffer was emptied: the next gradient overwrites."""
+    """Whether nothing was added since the buffer was emptied: the next gradient overwrites."""
     main_grad_is_final: bool = False
     """Its sum over replicas has begun: nothing may be added before the buffer is emptied."""
     after_contribution: Callable[[], None] = _nothing

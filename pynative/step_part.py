@@ -14,7 +14,8 @@ class StepPart:
         return nullcontext()
 
     def after_update(self, figures: Mapping[str, Array]) -> None:
-        """After an update that was made; figures: what cells reported, by the names of `parallel_core.step_figures`."""
+        """Act after an update that was made; figures: what cells reported, by the names of
+        `parallel_core.step_figures`."""
 
 
 @contextmanager

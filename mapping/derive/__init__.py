@@ -1,1 +1,1 @@
-"""From arguments, which are what flags fill, to values of config fields."""
+"""The way from arguments, which flags fill, to values of config fields."""

@@ -30,7 +30,8 @@ def shared_expert_size(args: Any) -> Any:
 
 
 def shared_expert_gate(args: Any) -> bool:
-    """By its own flags; the shared expert of Pai-Megatron-Patch is Qwen's, which has one."""
+    """Whether shared experts have a gate, by its own flags; the shared expert of Pai-Megatron-Patch is Qwen's, which
+    has one."""
     return bool(args.moe_shared_expert_gate or args.shared_expert_gate or args.enable_shared_expert)
 
 

@@ -17,7 +17,7 @@ def indexer_offset(args: Any) -> Any:
 
 
 def attention_variant(args: Any) -> str | None:
-    """By its name, or by a flag of MindSpeed-LLM's that stands for it."""
+    """The variant of sparse attention, by its name or by a flag of MindSpeed-LLM's that stands for it."""
     if args.enable_dsa_indexer:
         return "dsa"
     named = args.experimental_attention_variant or ("gdn" if args.full_attention_interval else None)

@@ -1,4 +1,4 @@
-"""From arguments to config fields: those with a flag of their own are copied, the others derived."""
+"""The values of config fields from arguments: those with a flag of their own are copied, the others derived."""
 
 from argparse import Namespace
 from collections.abc import Callable, Collection

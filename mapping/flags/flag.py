@@ -14,7 +14,7 @@ class Flag(NamedTuple):
     """One command-line flag: names, type, default, and the option that it fills."""
 
     name: str
-    """As it is typed, with its dashes."""
+    """The flag as it is typed, with its dashes."""
     type: Callable[[str], Any] | None
     """Reads one value; none: the flag is a switch and takes no value."""
     default: Any = None
@@ -52,7 +52,7 @@ class Flag(NamedTuple):
     completes: tuple[str, ...] = ()
     """Flags that fill the same field, but of which it says something else: neither replaces the other."""
     refines: bool = False
-    """It says more of what another flag for its field says, and so contradicts none."""
+    """Whether it adds to another flag of its field, and so contradicts none."""
 
     def why_idle(self, args: Any) -> str:
         """Why it does nothing beside the other arguments; empty if it acts."""

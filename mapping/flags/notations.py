@@ -158,7 +158,7 @@ def pipeline_layout(given: str | Sequence[Any]) -> list[str]:
 
 
 def _unrolled(text: str) -> str:
-    """Without repetitions: those of groups first, the innermost before what surrounds it."""
+    """A pattern without repetitions: those of groups first, the innermost before what surrounds it."""
     for repetition in (re.compile(r"\(([^()]+)\)\*(\d+)"), re.compile(r"([^()*\d])\*(\d+)")):
         found = repetition.search(text)
         while found:

@@ -1,4 +1,4 @@
-"""From a Megatron launch script to msrun, with the shell deciding: `python -m mapping launch --help`.
+"""The way from a Megatron launch script to msrun, with the shell deciding: `python -m mapping launch --help`.
 
 __main__    the command
 script      runs a script with stand-ins for its launchers on the PATH

@@ -147,7 +147,7 @@ def _surroundings(how: How) -> Iterator[str]:
 
 
 def say(descriptor: int, lines: Iterable[str]) -> None:
-    """To `launch`'s own stream, or this process's if a script's command closed that."""
+    """Print a message to `launch`'s own stream, or this process's if a script's command closed that."""
     text = "".join(f"{line}\n" for line in lines)
     try:
         os.write(descriptor, text.encode())

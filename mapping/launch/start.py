@@ -41,7 +41,8 @@ def progress_line(found: re.Match[str], total: int | None, width: int) -> str:
 
 
 def show(lines: Iterable[str], total: int | None, output: TextIO) -> None:
-    """On a terminal steps update its last line, and other lines are put above it; elsewhere lines are lines."""
+    """Show the lines of a run: on a terminal steps update its last line, and other lines are put above it; elsewhere
+    lines are lines."""
     last, clear = "", CLEAR_LINE * output.isatty()
     for line in lines:
         if clear and (found := STEP.match(line)):
@@ -106,7 +107,7 @@ def start(command: Sequence[str], ends_with_parent: bool) -> int:
 
 
 def _interrupt(process: subprocess.Popen[str]) -> None:
-    """Until it ends, pass Ctrl-C on to msrun: Python may lose a signal in the middle of an import."""
+    """Pass Ctrl-C on to msrun until it ends: Python may lose a signal in the middle of an import."""
     while True:
         with suppress(subprocess.TimeoutExpired):
             process.wait(_AGAIN_SECONDS)
@@ -172,7 +173,7 @@ def _terminate(processes: list[psutil.Process]) -> None:
 
 
 def without_noise(lines: Iterator[str]) -> Iterator[str]:
-    """Without msrun's own traceback and the command of each process, which hide what a rank says."""
+    """The lines without msrun's own traceback and the command of each process, which hide what a rank says."""
     for line in lines:
         if line.startswith("Traceback "):
             second = next(lines, "")

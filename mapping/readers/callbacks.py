@@ -7,7 +7,7 @@ from mapping.readers.meaning import Entries, Meaning, Values, each, nothing, par
 
 
 def beside_fields(fields: Values, table: Mapping[str, Meaning]) -> Meaning:
-    """These fields, and what the keys mean."""
+    """The values of these fields, and of the keys beside them."""
     read = parts(table)
 
     def meaning(value: Any, entries: Entries) -> Values | str:

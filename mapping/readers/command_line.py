@@ -1,4 +1,4 @@
-"""From a command line to given values, by the flag table. All findings are gathered, none ends the scan.
+"""The way from a command line to given values, by the flag table. All findings are gathered, none ends the scan.
 
 Unlike argparse it never takes an abbreviation, and it knows every flag's arity without a parser having to be built.
 """

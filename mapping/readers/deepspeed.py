@@ -204,7 +204,7 @@ class DeepSpeed(NamedTuple):
 
     @classmethod
     def empty(cls, *findings: Finding) -> DeepSpeed:
-        """Nothing is said, but what is wrong."""
+        """A file without values, with its findings."""
         return cls([], [], list(findings), [])
 
 

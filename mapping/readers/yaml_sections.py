@@ -137,14 +137,15 @@ def wrong_type(key: str, value: Any, path: str, source: str) -> Finding:
 
 
 def _wrong(key: str, value: Any, path: str, source: str, error: ValueError) -> Finding:
-    """By the rule of the flag's own reader, unless the field takes what no word of a command line says."""
+    """The rule that a value breaks: that of the flag's own reader, unless the field takes values that no command line
+    can give."""
     wrong = wrong_type(key, value, path, source)
     has_rule = isinstance(error, Unreadable) and OPTIONS[path].type is not Any
     return wrong._replace(rule=str(error)) if has_rule else wrong
 
 
 def _unknown(key: str, source: str) -> Finding:
-    """With names like this one in its section, else anywhere."""
+    """The finding for an unknown key, with names like it in its section, else anywhere."""
     section, _, name = key.rpartition(".")
     near = nearest(name, [known.rpartition(".")[2] for known in _NAMES if known.rpartition(".")[0] == section])
     if not near:

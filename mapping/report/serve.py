@@ -83,7 +83,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def serve(runs: Sequence[Run], script: str, port: int) -> int:
-    """Until Ctrl-C; the exit code. Raises OSError for a port that is taken."""
+    """Serve the page until Ctrl-C; returns the exit code. Raises OSError for a port that is taken."""
     with Server(Watched(runs, script), port) as server:
         print(f"http://{HOST}:{server.server_port}/  (Ctrl-C ends it)", flush=True)
         try:

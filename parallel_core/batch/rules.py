@@ -30,12 +30,12 @@ from parallel_core.numerics.dtypes import Array
 IDS = (TOKENS, LABELS, POSITION_IDS)
 CHECKED = (*ENTRIES, DOCUMENT_STARTS)
 IGNORED_LABEL = -100
-"""In torch's losses and in HuggingFace's data: a label that does not count."""
+"""The label, in torch's losses and in HuggingFace's data, that does not count."""
 
 
 @dataclass(frozen=True)
 class BatchRules:
-    """Those of one configuration."""
+    """The rules for batches of one configuration."""
 
     vocabulary: int
     """Rows of the embedding."""

@@ -57,7 +57,7 @@ class Block:
 
     @property
     def parameters_alone(self) -> ParametersOf:
-        """Nothing but the parameters: who uses the block counts the rest."""
+        """Costs of the parameters alone: the block that uses the block counts the rest."""
         return ParametersOf(self)
 
     def submodules(self) -> dict[str, Block]:

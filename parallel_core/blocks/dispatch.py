@@ -34,7 +34,7 @@ class Dispatch(Block):
     by_all_gather: bool
     """Every rank gets all tokens, instead of those for its experts."""
     capacity_factor: float | None
-    """If every expert's rows are padded to its capacity: that, as a multiple of an even share."""
+    """For experts whose rows are padded to its capacity: that, as a multiple of an even share."""
     hot: int = 0
     """Experts whose tokens stay where they are, as many of each owner's, if others have different ones."""
     cold_share: float = 1.0
@@ -115,8 +115,8 @@ class Dispatch(Block):
         yield from message("tp-ep", operation, size, self.owners * self.shards, backward=backward)
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
-        """With an even router: which token and which choice each row is of, where the rows of each choice are, and the
-        order in which rows that come are those of the experts."""
+        """The bytes that are kept with an even router: which token and which choice each row is of, where the rows of
+        each choice are, and the order in which rows that come are those of the experts."""
         choices = micro_batch.tokens // micro_batch.tensor * self.choices
         rows = self._sent(micro_batch.tokens // micro_batch.tensor) * self.shards
         ranks = self.owners * self.shards

@@ -74,7 +74,7 @@ class Experts(Block):
     expert_tensor: int
     """t'."""
     topk: int
-    """k."""
+    """Experts that a token chooses, k."""
     zero: int = 0
     """Further choices that go to no expert."""
 
@@ -92,7 +92,7 @@ class Experts(Block):
         return range(rank * own, (rank + 1) * own)
 
     def parameters(self) -> dict[str, ParameterSpec]:
-        """Those of the first expert-parallel rank; the others' differ in the experts' numbers alone."""
+        """The parameters of the first expert-parallel rank; the others' differ in the experts' numbers alone."""
         specs = self.expert.parameters()
         return {join(f"local_experts.{n}", name): spec for n in self.local(0) for name, spec in specs.items()}
 
@@ -129,7 +129,8 @@ class Experts(Block):
         return tokens * self.topk * self.count // (self.count + self.zero)
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
-        """With balanced routing: the tokens; what goes into the activation, and their probabilities; what comes out."""
+        """The bytes that are kept with balanced routing: the tokens; what goes into the activation, and their
+        probabilities; what comes out."""
         rows, first, second = self.rows(micro_batch), self.expert.linear_fc1, self.expert.linear_fc2
         widths = {
             "linear_fc1": first.input_size * micro_batch.item_size * first.keeps_input,
@@ -168,7 +169,7 @@ class SharedExperts(MLP):
         return super().forward_flops(tokens, seq_length) + gate
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
-        """With a gate what it weighs, too, and its input, which the first linear has."""
+        """The bytes that are kept; with a gate its operand, too, and its input, which the first linear has."""
         kept, first = super().kept_bytes(micro_batch), self.linear_fc1
         weighed = micro_batch.tokens_between * self.linear_fc2.output_size * micro_batch.item_size
         own_input = 0 if first.keeps_input else first.input_bytes(micro_batch)

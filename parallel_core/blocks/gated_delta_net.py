@@ -20,7 +20,7 @@ from parallel_core.initial_values import AnyInitial, Constant, Uniform
 from parallel_core.operations import Operation, elementwise
 
 INSIDE = ("conv1d", "gates", "recurrence", "out_norm", "gate")
-"""Between the two linears."""
+"""Values between the two linears."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class GatedDeltaNet(RecurrentMixer):
         yield elementwise(3 * output, 5 * output).within("gate")
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
-        """Beside its parts' the gates before and behind the recurrence."""
+        """The bytes of its parts, and of the gates before and behind the recurrence."""
         heads, output = self.recurrence.heads // micro_batch.tensor, self.out_proj.input_bytes(micro_batch)
         gates = 2 * micro_batch.tokens * heads * micro_batch.item_size + shared_bytes(self._of_heads(), micro_batch)
         return {**super().kept_bytes(micro_batch), "gates": gates, "gate": 2 * output}

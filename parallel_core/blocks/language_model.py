@@ -137,7 +137,8 @@ def _recompute_of_depths(config: ModelConfig) -> ChunkRecompute:
 
 
 def _on_this_rank(plan: ChunkRecompute, config: ModelConfig) -> ChunkRecompute:
-    """With sequence parallelism the input of a group of layers is a rank's own already."""
+    """Bytes of a group's input on this rank: with sequence parallelism the input of a group of layers is a rank's own
+    already."""
     return replace(plan, slices_inputs=plan.slices_inputs and not config.parallel_config.sequence_parallel)
 
 

@@ -78,7 +78,7 @@ class LatentAttention(Sublayer):
     query_scale: float = 1.0
     """The query's latent is multiplied by it."""
     key_value_scale: float = 1.0
-    """And that of keys and values."""
+    """The scale of keys and values."""
 
     @classmethod
     def of(cls, config: ModelConfig, number: int) -> LatentAttention:
@@ -124,7 +124,8 @@ class LatentAttention(Sublayer):
         return whole, up_projections, core.part()
 
     def operations(self, micro_batch: MicroBatch) -> Iterator[Operation]:
-        """Beside its parts: queries and keys are put together of their plain and their rotary channels."""
+        """The operations of its parts, and one more: queries and keys are put together of their plain and their rotary
+        channels."""
         yield from super().operations(micro_batch)
         joined = 4 * self.core_attention.input_bytes(micro_batch)
         yield elementwise(joined, joined, 6).within("rotary")

@@ -64,7 +64,7 @@ class BranchedLayer(AnyLayer):
 
     @property
     def branches(self) -> tuple[Branch, ...]:
-        """Those that this layer has."""
+        """The branches that this layer has."""
         return tuple(branch for branch in self.BRANCHES if getattr(self, branch.sublayer) is not None)
 
     @property
@@ -77,12 +77,12 @@ class BranchedLayer(AnyLayer):
         return sum(sublayer.kept_for_others(micro_batch) for sublayer in sublayers)
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
-        """Beside its parts' what they keep for other layers."""
+        """The bytes of its parts, and those that they keep for other layers."""
         kept, for_others = super().kept_bytes(micro_batch), self.kept_for_others(micro_batch)
         return {**kept, "for_others": for_others} if for_others else kept
 
     def operations(self, micro_batch: MicroBatch) -> Iterator[Operation]:
-        """Beside its parts: two additions to the residual stream."""
+        """The operations of its parts, and two additions to the residual stream."""
         yield from super().operations(micro_batch)
         stream = micro_batch.tokens_between * self.hidden_size * micro_batch.residual_item_size
         for branch in self.branches:

@@ -98,7 +98,7 @@ class LayerStack(Block):
         return self._once(key, group.start, lambda: kept_by_second_run(layers, micro_batch, asked, slices))
 
     def operations(self, micro_batch: MicroBatch) -> Iterator[Operation]:
-        """Without the layers' numbers; marked where the backward computes the forward again."""
+        """The operations without the layers' numbers; marked where the backward computes the forward again."""
         for position in range(len(self.layers)):
             yield from self._once(
                 ("operations", micro_batch), position, partial(self._operations_of, position, micro_batch)
@@ -109,7 +109,7 @@ class LayerStack(Block):
         return [replace(one, runs_again=runs_again(asked, one.name)) for one in layer.operations(micro_batch)]
 
     def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:
-        """Without the layers' numbers, so that equal messages can be counted together."""
+        """The messages without the layers' numbers, so that equal messages can be counted together."""
         for position in range(len(self.layers)):
             yield from self._once(
                 ("messages", micro_batch), position, partial(self._messages_of, position, micro_batch)

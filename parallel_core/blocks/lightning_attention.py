@@ -72,11 +72,11 @@ class LightningAttention(RecurrentMixer):
         yield elementwise(3 * output, 5 * output).within("gate")
 
     def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:
-        """With context parallelism gates stay with their tokens."""
+        """The messages; with context parallelism gates stay with their tokens."""
         yield from super(RecurrentMixer, self).messages(micro_batch)
         yield from exchanged(micro_batch, sum(self.mixed), self.out_proj.input_size)
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
-        """Beside its parts' what the activation is of, and what the gate multiplies."""
+        """The bytes of its parts, and of the operands of activation and gate."""
         rows, output = self._rows_bytes(micro_batch), self.out_proj.input_bytes(micro_batch)
         return {**super().kept_bytes(micro_batch), "activation": rows, "gate": 2 * output}

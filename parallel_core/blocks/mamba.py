@@ -21,7 +21,7 @@ from parallel_core.operations import Operation, elementwise
 from parallel_core.sharding import Cut, ShardSpec
 
 INSIDE = ("conv1d", "gates", "recurrence", "gate", "norm")
-"""Between the two linears."""
+"""Values between the two linears."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class MambaMixer(RecurrentMixer):
         yield elementwise(6 * output, 9 * output, 2).within("gate")
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
-        """Beside its parts' the steps before the recurrence, and what the gates multiply behind it."""
+        """The bytes of its parts, of the steps before the recurrence, and what the gates multiply behind it."""
         heads, output = self.recurrence.heads // micro_batch.tensor, self.out_proj.input_bytes(micro_batch)
         gates = micro_batch.tokens * heads * micro_batch.item_size + shared_bytes(self._of_heads(), micro_batch)
         return {**super().kept_bytes(micro_batch), "gates": gates, "gate": 2 * output}

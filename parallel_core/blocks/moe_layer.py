@@ -24,7 +24,7 @@ class MoELayer(Sublayer):
     shared_experts: SharedExperts | None
 
     called: ClassVar[str | None] = "moe"
-    """Nobody who names the feed-forward block of dense layers means it."""
+    """Name by which users ask for it; the name of dense layers' feed-forward block is not one."""
 
     def parts(self) -> tuple[Part, ...]:
         """Router and dispatch keep the input as well, so that nothing is won by making the norm's output again."""

@@ -185,7 +185,7 @@ class MultiTokenPrediction(Block):
         return super().frozen_flops(tokens) + len(self.layers) * used
 
     def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:
-        """Without the depths' numbers, so that equal messages can be counted together."""
+        """The messages without the depths' numbers, so that equal messages can be counted together."""
         for layer in self.layers:
             yield from layer.messages(micro_batch)
             for block in self._used.values():

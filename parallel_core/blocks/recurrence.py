@@ -89,7 +89,7 @@ class Recurrence(Block):
         return 2.0 * tokens * self.heads * self.key_size * self.value_size * (3 + self.form.delta)
 
     def operations(self, micro_batch: MicroBatch) -> Iterator[Operation]:
-        """In chunks: scores within each, and products with states."""
+        """The operations of the recurrence in chunks: scores within each, and products with states."""
         scores = CHUNK * (self.keys * self.key_size * (1 + self.form.delta) + self.heads * self.value_size)
         scores += self.form.delta * CHUNK * self.heads * self.value_size
         states = (2 + self.form.delta) * self.heads * self.key_size * self.value_size
@@ -108,8 +108,9 @@ class Recurrence(Block):
 
 
 def exchanged(micro_batch: MicroBatch, width: int, back: int) -> Iterator[Message]:
-    """With context parallelism: features of a rank's tokens for fewer features of whole sequences, `width` of a token
-    there and `back` on the way back, and their gradients (as Ulysses, Jacobs et al., 2023)."""
+    """The messages of an exchange under context parallelism: features of a rank's tokens for fewer features of whole
+    sequences, `width` of a token there and `back` on the way back, and their gradients (as Ulysses, Jacobs et al.,
+    2023)."""
     members = micro_batch.context.size
     for what, features in (("exchange", width), ("exchange_back", back)):
         size = micro_batch.tokens * (features // micro_batch.tensor) * micro_batch.item_size

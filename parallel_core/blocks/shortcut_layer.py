@@ -43,7 +43,7 @@ class ShortcutLayer(AnyLayer):
         return self.first.hidden_size
 
     def operations(self, micro_batch: MicroBatch) -> Iterator[Operation]:
-        """Beside its parts: one more addition to the residual stream."""
+        """The operations of its parts, and one more addition to the residual stream."""
         yield from super().operations(micro_batch)
         stream = self.input_bytes(micro_batch)
         yield elementwise(3 * stream, 2 * stream).within("residual")
@@ -54,8 +54,8 @@ class ShortcutLayer(AnyLayer):
         return {**kept, _READ_TWICE: 0} if self.shortcut.router.keeps_hidden_states else kept
 
     def parts(self) -> LayerParts:
-        """Those of both halves and of the experts. What has the input that the experts have, too, is not among them:
-        to make it again wins nothing."""
+        """The parts of both halves and of the experts. What has the input that the experts have, too, is not among
+        them: to make it again wins nothing."""
         halves = {name: getattr(self, name).parts() for name in ("first", "second")}
         parts = [_of_half(name, part) for name, half in halves.items() for part in half.parts]
         parts = [part for part in parts if _READ_TWICE not in (*part.holders, *part.feeds)]

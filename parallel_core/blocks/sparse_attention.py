@@ -64,7 +64,7 @@ class Indexer(Block):
         return self.heads * self.head_size, self.head_size, self.heads
 
     def forward_flops(self, tokens: int, seq_length: int) -> float:
-        """With the scores of the whole s x s square."""
+        """FLOPs, with the scores of the whole s x s square."""
         scores = 2.0 * tokens * seq_length * self.heads * self.head_size
         return super().forward_flops(tokens, seq_length) + scores
 
@@ -132,7 +132,7 @@ class SparseAttention(CoreAttention):
                 yield from micro_batch.tensor_message("all_reduce", size, backward=True)
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
-        """Beside what attention keeps its own choice."""
+        """The bytes that attention keeps, and those of its own choice."""
         of_indexer = self.indexer.kept_bytes(micro_batch) if self.indexer else {}
         inner = {join("indexer", name): size for name, size in of_indexer.items()}
         return {"": self._own_bytes(micro_batch), **inner}

@@ -87,7 +87,7 @@ def plan_gathers(plans: Sequence[BufferPlan], coordinates: Coordinates, *, shard
 
 
 def _between_several(collectives: Sequence[Collective], coordinates: Coordinates) -> list[Collective]:
-    """Those over a group of more than one rank."""
+    """The collectives over a group of more than one rank."""
     return [collective for collective in collectives if coordinates.get(collective.over, (0, 1))[1] > 1]
 
 

@@ -65,7 +65,7 @@ class Entry:
 
     @property
     def stop(self) -> int:
-        """After its last element; what follows up to the next entry is padding."""
+        """The element after its last one; what follows up to the next entry is padding."""
         return self.start + self.place.size
 
     @property
@@ -121,7 +121,7 @@ class BufferPlan:
     replicas: str
     """Kind of the group over which gradients are summed."""
     entries: tuple[Entry, ...]
-    """In the order of their offsets."""
+    """Parameters in the order of their offsets."""
     buckets: tuple[Span, ...]
     """Contiguous; the first one holds the model's last parameters, whose gradients are complete first."""
 

@@ -1,4 +1,5 @@
-"""From one layout to another: shards are boxes of the whole array, so that moving data is intersecting boxes."""
+"""Moving data from one layout to another: shards are boxes of the whole array, so that moving data is intersecting
+boxes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

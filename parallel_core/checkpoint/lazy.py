@@ -65,7 +65,7 @@ class LazyTensor:
         return self.part(Box.alone(tuple(s.start for s in slices), tuple(s.stop - s.start for s in slices)))
 
     def run(self, first: int, count: int) -> LazyTensor:
-        """So many entries of a vector."""
+        """A run of so many entries of a vector."""
         return self.part(Box.alone((first,), (count,)))
 
     def reshaped(self, shape: tuple[int, ...]) -> LazyTensor:

@@ -22,7 +22,7 @@ from parallel_core.system.processes import machine, start_time
 LOCK = ".lock"
 TOUCH_SECONDS = 5.0
 SILENCE_SECONDS = 45.0
-"""After so long without a touch a holder elsewhere has ended."""
+"""Seconds without a touch after which a holder elsewhere has ended."""
 _SETTLE_SECONDS = 0.2
 _JOB_VARIABLES = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID")
 
@@ -180,7 +180,7 @@ class FolderLock:
         return True
 
     def _touched(self) -> int | None:
-        """When the file was touched; it is opened, so that a network's file system asks its server."""
+        """The time when the file was touched; it is opened, so that a network's file system asks its server."""
         with suppress(OSError), self._path.open("rb") as file:
             return os.fstat(file.fileno()).st_mtime_ns
         return None

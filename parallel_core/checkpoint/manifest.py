@@ -99,7 +99,7 @@ class Manifest(Run):
 
     @property
     def unverified(self) -> list[str]:
-        """Names of files that say nothing by which a changed byte would be found."""
+        """Names of files without checksums, in which a changed byte would not be found."""
         bare = [name for name, record in self.files.items() if not record.crc32]
         return bare if self.digest else [MANIFEST, *bare]
 

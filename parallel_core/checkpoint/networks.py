@@ -50,7 +50,7 @@ def differences(one: AllConfig, other: AllConfig) -> list[Difference]:
 
 
 def _difference(path: str, one: AllConfig, other: AllConfig) -> Difference:
-    """With the values as they were given or, where these are equal, as they are meant."""
+    """A difference with the values as they were given or, where these are equal, as they are meant."""
     given = attrgetter(path)(one), attrgetter(path)(other)
     values = given if given[0] != given[1] else (meant(path, one), meant(path, other))
     return Difference(path, FLAG_OF[path], *values)

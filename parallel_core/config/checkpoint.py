@@ -29,7 +29,7 @@ class CheckpointConfig(Config):
     """Begin a run in a directory in which an earlier one has saved: that is moved into a subdirectory `earlier_1`,
     `earlier_2`, ..."""
     on_save_failure: str = option("--on-save-failure", "warn", choices=("warn", "stop"))
-    """After a checkpoint could not be written in three tries: go on training, with a warning, or stop. The last
+    """Action after a checkpoint could not be written in three tries: go on training, with a warning, or stop. The last
     checkpoint of a run must be written."""
     keep_checkpoint_max: int | None = option("--keep-checkpoint-max", None, at_least=1)
     """Newest checkpoints of the run that are kept; all if not given."""
@@ -60,9 +60,10 @@ class CheckpointConfig(Config):
     """Take from `load_checkpoint` what says which model it is: sizes and adapters that no flag gives, and, whatever
     the flags say, its kind (positions, biases, norm, activation, dropout of a run, experts, tokenizer)."""
     use_mp_args_from_checkpoint_args: bool = option("--use-mp-args-from-checkpoint-args", False)
-    """With `use_checkpoint_args` also the tensor-, pipeline- and expert-parallel sizes, whatever the flags say."""
+    """Take, with `use_checkpoint_args`, also the tensor-, pipeline- and expert-parallel sizes, whatever the flags
+    say."""
     use_tokenizer_model_from_checkpoint_args: bool = option("--no-use-tokenizer-model-from-checkpoint-args", True)
-    """With `use_checkpoint_args` also the path of the tokenizer's model."""
+    """Take, with `use_checkpoint_args`, also the path of the tokenizer's model."""
     save_retain_interval: int | None = option("--save-retain-interval", None, at_least=1)
     """Checkpoints of iterations that this divides are never removed, of the run's others only the newest is kept."""
     convert_from_huggingface: bool = option("--enable-hf2mg-convert", False)
@@ -80,7 +81,7 @@ class CheckpointConfig(Config):
     crc_check: bool = option("--no-resume-crc-check", True)
     """Compare every byte of a checkpoint that is loaded with its checksum."""
     new_dataset: bool = option("--new-dataset", False)
-    """On resuming, start the data from its beginning."""
+    """Start, on resuming, the data from its beginning."""
 
     @property
     def begins_anew(self) -> bool:

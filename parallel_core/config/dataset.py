@@ -121,7 +121,7 @@ class DatasetConfig(Config):
     dataloader_type: str | None = option("--dataloader-type", None, choices=("single", "cyclic"))
     """One pass in order, or shuffled passes without end."""
     data_sharding: bool = option("--no-data-sharding", True)
-    """With the cyclic loader, give each data-parallel rank a fixed part of the samples."""
+    """Give, with the cyclic loader, each data-parallel rank a fixed part of the samples."""
     drop_remainder: bool = option("--no-drop-remainder", True)
     """Leave out the last batch of the data if it is not full; otherwise it is filled up with rows that don't count, and
     every step is averaged by its tokens."""

@@ -13,7 +13,7 @@ class RopeScalingConfig(Config):
     type: str | None = option("--rope-scaling-type", None, choices=("llama3", "yarn", "longrope", "dynamic"))
     """The method: Llama 3.1's, YaRN (Peng et al., 2023), LongRoPE (Ding et al., 2024), or by the length at hand."""
     factor: float = option("--rope-scaling-factor", 8.0, above=0)
-    """By how much long wavelengths are stretched."""
+    """Factor by which long wavelengths are stretched."""
     original_max_position_embeddings: int | None = option(
         "--rope-scaling-original-max-position-embeddings", None, at_least=1
     )
@@ -67,7 +67,7 @@ class MultiLatentAttentionConfig(Config):
     latent_norm_epsilon: float | None = option("--latent-norm-epsilon", None, above=0)
     """Epsilon of the norms of latents; none: --norm-epsilon. DeepSeek's models have 1e-6, whatever the others'."""
     rotary_scaling_factor: float = option("--rotary-scaling-factor", None, above=0)
-    """By how much positions are stretched; if not given, by the factor of YaRN where that is asked for, else 1."""
+    """Factor by which positions are stretched; if not given, the factor of YaRN where that is asked for, else 1."""
 
 
 @dataclass(kw_only=True)
@@ -165,7 +165,7 @@ class SparseAttentionConfig(Config):
     dsa_indexer_topk_freq: int = option("--dsa-indexer-topk-freq", 1, at_least=1)
     """Every so many-th layer has an indexer, those between have the choice of the last one that has (GLM-5, 2026)."""
     dsa_indexer_skip_topk_offset: int = option("--dsa-indexer-skip-topk-offset", 0, at_least=0)
-    """So many of the first layers have an indexer in any case; the first one always has."""
+    """Number of the first layers that have an indexer in any case; the first one always has."""
     index_topk_pattern: str | None = option("--index-topk-pattern", None)
     """Instead a letter for each layer: F, full, has an indexer, S, shared, the choice of the last one that has."""
     index_share_for_mtp_iteration: bool = option("--index-share-for-mtp-iteration", False)

@@ -29,7 +29,7 @@ class FaultConfig(Config):
     """report: a warning. skip: the spike's update is not made. rollback: besides, weights, optimizer and iteration go
     back to the last checkpoint of this run, and data go on behind the spike."""
     log_straggler: bool = option("--log-straggler", False)
-    """At each log line compare how long every rank computed in the parts of a step, and name those that are slow."""
+    """Compare, at each log line, how long every rank computed in the parts of a step, and name those that are slow."""
     straggler_minmax_count: int = option("--straggler-minmax-count", 1, at_least=1)
     """Number of the fastest and of the slowest ranks that --log-straggler names."""
 

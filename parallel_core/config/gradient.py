@@ -36,7 +36,7 @@ class GradientConfig(Config):
     overlap_grad_reduce: bool = option("--overlap-grad-reduce", False)
     """Reduce each bucket as soon as it is full."""
     delay_grad_reduce: bool = option("--delay-grad-reduce", False)
-    """On later pipeline stages, reduce when the last backward is through."""
+    """Reduce, on later pipeline stages, when the last backward is through."""
     use_distributed_optimizer: bool = option("--use-distributed-optimizer", False)
     """Share optimizer states out over data-parallel ranks."""
     num_distributed_optimizer_instances: int = option("--num-distributed-optimizer-instances", 1, at_least=1)

@@ -75,7 +75,7 @@ class LogConfig(Config):
             yield Finding("--wandb-project", self.wandb_project, "needs a name of the run", "add --wandb-exp-name")
 
     def writers(self, output: str) -> list[WriterPlan]:
-        """Those that are asked for. output: the directory of the run's files."""
+        """The writers of curves that are asked for. output: the directory of the run's files."""
         plans = []
         if self.tensorboard_dir:
             options = {"log_dir": self.tensorboard_dir, "queue_size": self.tensorboard_queue_size}

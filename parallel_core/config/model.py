@@ -272,7 +272,7 @@ class ModelConfig(Config):
 
     @property
     def rotary_factor(self) -> float:
-        """By how much rotary positions are stretched: latent attention has a factor of its own, which acts on its
+        """Factor by which rotary positions are stretched: latent attention has a factor of its own, which acts on its
         scores with any kind of rotary positions, as in Megatron."""
         if self.multi_latent_attention.enabled:
             return self.multi_latent_attention.rotary_scaling_factor

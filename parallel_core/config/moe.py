@@ -97,7 +97,7 @@ class MoEConfig(Config):
     moe_router_enable_expert_bias: bool = option("--moe-router-enable-expert-bias", False)
     """Balance by a bias on each expert's score that is moved after every step."""
     moe_router_bias_update_rate: float = option("--moe-router-bias-update-rate", 1e-3, at_least=0, of="run")
-    """By how much that bias moves."""
+    """Step by which that bias moves."""
     moe_router_dtype: str | None = option("--moe-router-dtype", None, choices=("fp32", "fp64"), of="run")
     """Type in which the router computes."""
     moe_input_jitter_eps: float | None = option("--moe-input-jitter-eps", None, at_least=0)

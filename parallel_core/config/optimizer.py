@@ -37,7 +37,7 @@ class OptimizerConfig(Config):
     weight_decay: float = option("--weight-decay", 0.01, at_least=0)
     """Weight decay, for matrices only."""
     apply_wd_to_qk_layernorm: bool = option("--apply-wd-to-qk-layernorm", False)
-    """Also for the norms of queries and keys."""
+    """Let weight decay act also on the norms of queries and keys."""
     no_weight_decay_params: list[str] | None = option("--no-weight-decay-params", None)
     """Ends of the names of the parameters without weight decay; none: vectors and biases are."""
     start_weight_decay: float = option("--start-weight-decay", None, at_least=0)
@@ -83,9 +83,9 @@ class OptimizerConfig(Config):
     lr_wsd_decay_samples: int | None = option("--lr-wsd-decay-samples", None, at_least=1)
     """Samples of the last part of a WSD schedule."""
     override_opt_param_scheduler: bool = option("--override-opt_param-scheduler", False)
-    """On resuming, take the schedule from the flags."""
+    """Take, on resuming, the schedule from the flags."""
     use_checkpoint_opt_param_scheduler: bool = option("--use-checkpoint-opt_param-scheduler", False)
-    """On resuming, take the schedule from the checkpoint."""
+    """Take, on resuming, the schedule from the checkpoint."""
     overlap_param_gather: bool = option("--overlap-param-gather", False)
     """Gather the distributed optimizer's weights while the forward pass runs."""
 

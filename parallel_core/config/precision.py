@@ -39,7 +39,7 @@ class PrecisionConfig(Config):
     min_loss_scale_window: int = option("--min-scale-window", 20, at_least=1)
     """The window that it begins with and, but for a collapse, does not fall below."""
     loss_scale_factor: float = option("--loss-scale-factor", 2.0, above=1, at_most=_LARGEST)
-    """By how much the scale grows, and shrinks on overflow."""
+    """Factor by which the scale grows, and shrinks on overflow."""
     consecutive_hysteresis: bool = option("--consecutive-hysteresis", False)
     """Every clean step restores the overflows that are let through before the scale shrinks (DeepSpeed's)."""
     loss_scale_hysteresis: int = option("--hysteresis", 2, at_least=1)

@@ -1,4 +1,4 @@
-"""When and what is profiled."""
+"""Options of the profiler."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -23,11 +23,13 @@ class RecomputeConfig(Config):
     recompute_activation_function_num_layers: int | None = option(
         "--recompute-activation-function-num-layers", None, at_least=0
     )
-    """In how many layers of a chunk, after those that are computed again whole; in all if not given."""
+    """Number of layers of a chunk, after those that are recomputed whole, in which that is done; in all if not
+    given."""
     recompute_norm: bool = option("--recompute-norm", False)
     """Keep the input of a layer's norms, but not what they give."""
     recompute_norm_num_layers: int | None = option("--recompute-norm-num-layers", None, at_least=0)
-    """In how many layers of a chunk, after those that are computed again whole; in all if not given."""
+    """Number of layers of a chunk, after those that are recomputed whole, in which that is done; in all if not
+    given."""
     recompute_mla_up_proj: bool = option("--recompute-mla-up-proj", False)
     """Keep the latents of latent attention, but not the queries, keys and values that are made of them."""
     enable_recompute_layers_per_pp_rank: bool = option("--enable-recompute-layers-per-pp-rank", False)

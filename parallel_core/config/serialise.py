@@ -17,7 +17,7 @@ TOKENIZER_FIELDS = (
 )
 
 _PATHS = {name: path for path, public in PUBLIC.items() for name in (path, public)}
-"""The names under which settings have an option -> its path."""
+"""Name of an option in settings -> its path."""
 
 _MISSING = object()
 
@@ -81,7 +81,7 @@ def build(values: Mapping[str, Any]) -> AllConfig:
 
 @cache
 def _fields(path: str) -> dict[str, Field[Any]]:
-    """Those of a section, by their paths."""
+    """The fields of a section, by their paths."""
     return {f"{path}.{entry.name}": entry for entry in fields(SECTIONS[path])}
 
 

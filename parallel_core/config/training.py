@@ -27,7 +27,7 @@ class TrainingConfig(Config):
     exit_duration_in_mins: int | None = option("--exit-duration-in-mins", None, at_least=1)
     """Stop after this many minutes."""
     exit_signal_handler: bool = option("--exit-signal-handler", False)
-    """On SIGTERM or SIGUSR1 write a checkpoint and stop."""
+    """Write, on SIGTERM or SIGUSR1, a checkpoint and stop."""
     skip_train: bool = option("--skip-train", False)
     """Evaluate only."""
     deterministic_mode: bool = option("--deterministic-mode", False)

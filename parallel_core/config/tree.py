@@ -61,7 +61,7 @@ OF_MODEL = tuple(path for path in OPTIONS if path.startswith(MODEL))
 """Their options."""
 
 OF_NETWORK = tuple(path for path in OF_MODEL if OPTIONS[path].of == "network")
-"""Those on which it depends what the model computes, whatever its parameters."""
+"""Options that decide the function that the model computes, whatever its parameters."""
 
 SHOWN: dict[str, str] = {
     f"{path}.{name}": f"{entry.name}.{name}"

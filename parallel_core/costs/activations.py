@@ -35,7 +35,7 @@ class Moment(NamedTuple):
     kept: int
     """Bytes of all micro-batches in flight, and of messages."""
     again: int
-    """Beside them what the second run of parts keeps."""
+    """Bytes that the second run of recomputed parts keeps beside them."""
 
 
 def moments(plan: StagePlan, kept: Sequence[int], in_backward: Sequence[int]) -> Iterator[Moment]:
@@ -56,8 +56,8 @@ def moments(plan: StagePlan, kept: Sequence[int], in_backward: Sequence[int]) ->
 
 
 def enough_micro_batches(config: AllConfig) -> int:
-    """As many of a step's micro-batches as show a schedule's warm-up, steady state and drain: more repeat the steady
-    state, and need no more memory. GPipe keeps all of them."""
+    """The number of micro-batches that show a schedule's warm-up, steady state and drain: more repeat the steady state,
+    and need no more memory. GPipe keeps all of them."""
     parallel, micro_batches = config.parallel_config, config.dataset_config.micro_batch_num
     if parallel.schedule_name == "gpipe":
         return micro_batches

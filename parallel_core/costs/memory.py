@@ -18,7 +18,8 @@ class BufferBytes:
 
     parameters: int
     gradients: int
-    """With ZeRO stages 2 and 3 what a rank keeps, and the slots in which layers have all of theirs."""
+    """Bytes of gradients; with ZeRO stages 2 and 3 those that a rank keeps, and the slots in which a layer's are
+    whole."""
     optimizer_states: int
     """The float32 values of 16-bit parameters among them; wherever they lie."""
     offloaded_states: int
@@ -38,7 +39,8 @@ class MemoryBytes(BufferBytes):
 
     @property
     def total(self) -> int:
-        """On a device with memory of its own; what operators need while they compute, and messages, come on top."""
+        """Bytes on a device with memory of its own; what operators need while they compute, and messages, come on
+        top."""
         elsewhere = self.offloaded_states + self.offloaded_parameters + self.offloaded_activations
         return self.parameters + self.gradients + self.optimizer_states + self.activations - elsewhere
 

@@ -17,7 +17,7 @@ class StageParameter(NamedTuple):
     """A parameter of a stage."""
 
     shard: ShardSpec
-    """Under its global name."""
+    """The shard, under its global name."""
     spec: ParameterSpec
     chunk: int
 
@@ -57,7 +57,7 @@ class StagePlan:
 
     @cached_property
     def trained(self) -> list[StageParameter]:
-        """Those that receive a gradient."""
+        """The parameters that receive a gradient."""
         return [parameter for parameter in self.named if self.config.lora_config.trains(parameter.shard)]
 
     @property

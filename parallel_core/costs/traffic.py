@@ -77,8 +77,9 @@ def pipeline(plan: StagePlan) -> Iterator[Message]:
 
 
 def gradients(plan: StagePlan) -> Iterator[Message]:
-    """Over the replicas; over tensor parallelism partial sums; over the first and last stage a tied embedding's. With
-    the distributed optimizer, of a rank's own part; and after the update the gathers of parameters."""
+    """Messages of gradients: over the replicas; over tensor parallelism partial sums; over the first and last stage a
+    tied embedding's. With the distributed optimizer, of a rank's own part; and after the update the gathers of
+    parameters."""
     config, coordinates, residences = plan.config, plan.coordinates, plan.residences
     plans, sharded = plan.buffers, config.training_config.gradient.shards_states
     micro_batches = config.dataset_config.micro_batch_num
@@ -141,7 +142,8 @@ def reports(plan: StagePlan) -> Iterator[Message]:
 
 
 def _gradient_norm(plan: StagePlan) -> Iterator[Message]:
-    """Over what one replica of the model lies on; experts apart, where that is of other ranks."""
+    """Messages of the gradient norm: over what one replica of the model lies on; experts apart, where that is of other
+    ranks."""
     config, coordinates = plan.config, plan.coordinates
     stages = config.parallel_config.pipeline_model_parallel_size
     ranks = {kind: prod(coordinates[axis][1] for axis in axes) for kind, axes in MODEL_KINDS.items()}
@@ -154,7 +156,7 @@ def _gradient_norm(plan: StagePlan) -> Iterator[Message]:
 
 
 def step(plan: StagePlan) -> Iterator[Message]:
-    """Everything of one training step on one stage."""
+    """The messages of one training step on one stage."""
     count = plan.config.dataset_config.micro_batch_num
     for chunk in plan.chunks:
         yield from (one.times(count) for one in chunk.messages(plan.micro_batch))

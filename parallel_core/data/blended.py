@@ -117,7 +117,7 @@ class BlendedDataset:
         return {"dataset_id": np.array(part), **self.datasets[part][int(self.dataset_sample_index[i])]}
 
     def documents_of(self, i: int) -> str:
-        """As the data set says that sample `i` is from."""
+        """The documents that sample `i` is from, as the data set says."""
         return self.datasets[int(self.dataset_index[i])].documents_of(int(self.dataset_sample_index[i]))
 
 

@@ -26,7 +26,8 @@ class Length(NamedTuple):
 
 
 def length_of_training(values: Mapping[str, Any], samples: int | None = None) -> Length:
-    """By the epochs among a config's values. samples: of an epoch; if not given, the data files say it."""
+    """The length of training by the epochs among a config's values. samples: of an epoch; if not given, the data files
+    say it."""
     with suppress(Unjudged):
         epochs = values.get(_EPOCHS)
         if epochs is None or epochs <= 0:

@@ -1,4 +1,4 @@
-"""From the configuration to the description of a GPT's training data."""
+"""The way from the configuration to the description of a GPT's training data."""
 
 from dataclasses import replace
 from pathlib import Path

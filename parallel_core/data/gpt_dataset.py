@@ -147,7 +147,7 @@ class GPTDataset:
 
     @cached_property
     def _plain_masks_and_positions(self) -> Sample:
-        """Those of a sample that is one document; shared by all such samples, so read-only."""
+        """The masks and positions of a sample that is one document; shared by all such samples, so read-only."""
         s = self.config.sequence_length
         plain: Sample = {"loss_mask": np.ones(s, np.float32), "position_ids": np.arange(s, dtype=np.int32)}
         for array in plain.values():

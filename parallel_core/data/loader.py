@@ -47,7 +47,7 @@ class FirstSamples:
         return self.dataset[i % self.samples_per_epoch]
 
     def documents_of(self, i: int) -> str:
-        """As the data set says."""
+        """The documents of a sample, as the data set says."""
         return described(self.dataset, i % self.samples_per_epoch)
 
 

@@ -38,7 +38,7 @@ class _Sampler:
 
 @dataclass
 class MegatronPretrainingSampler(_Sampler):
-    """In the data's own order (`--dataloader-type single`); an iteration gives what is left of one pass."""
+    """Sampler in the data's own order (`--dataloader-type single`); an iteration gives what is left of one pass."""
 
     drop_last: bool = True
     """Leave out an incomplete micro-batch."""
@@ -64,7 +64,7 @@ class MegatronPretrainingSampler(_Sampler):
 
 @dataclass
 class MegatronPretrainingRandomSampler(_Sampler):
-    """In a new random order each epoch, for ever (`--dataloader-type cyclic`); an iteration gives one epoch."""
+    """Sampler in a new random order each epoch, for ever (`--dataloader-type cyclic`); an iteration gives one epoch."""
 
     data_sharding: bool
     """Each rank has a fixed part of the data, else all ranks share all of it."""

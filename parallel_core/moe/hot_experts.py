@@ -18,7 +18,7 @@ Hot = tuple[int, ...]
 
 
 def first_hot(count: int) -> Hot:
-    """Before anything is known of the router: experts 0 ... H-1."""
+    """The first hot experts, before the router's loads are known: experts 0 ... H-1."""
     return tuple(range(count))
 
 
@@ -54,7 +54,7 @@ class Slots(NamedTuple):
 
     @classmethod
     def plain(cls, experts: int) -> Slots:
-        """Without copies: the experts themselves."""
+        """The plan without copies: the experts themselves."""
         return cls(np.arange(experts, dtype=np.int32), experts)
 
     @classmethod

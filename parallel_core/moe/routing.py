@@ -40,7 +40,7 @@ class RoutingRule:
     normalize: bool = False
     """The chosen experts' scores are divided by their sum."""
     scale: float = 1.0
-    """They are multiplied by this."""
+    """Factor of the weights."""
     groups: int = 1
     """Groups of neighbouring experts."""
     group_topk: int | None = None
@@ -81,7 +81,7 @@ class RoutingRule:
 
 
 def softmax(logits: Array) -> Array:
-    """Over the last axis."""
+    """Softmax over the last axis."""
     result = np.exp(logits - logits.max(axis=-1, keepdims=True))
     result /= result.sum(axis=-1, keepdims=True)
     return np.asarray(result)

@@ -16,7 +16,7 @@ class DType(NamedTuple):
     numpy: str
     """The numpy type of its bits: numpy has no bfloat16."""
     mindspore: str
-    """In a .ckpt file of MindSpore's."""
+    """Name of the type in a .ckpt file of MindSpore's."""
 
 
 DTYPES = {

@@ -45,10 +45,10 @@ class ConstantLossScaler(LossScaler):
     kind = "constant"
 
     def update(self, overflow: bool) -> None:
-        """Nothing changes."""
+        """Change nothing."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Nothing changes: the scale is a setting."""
+        """Change nothing: the scale is a setting."""
 
 
 @dataclass(kw_only=True)

@@ -15,7 +15,7 @@ class StageAnswer(TypedDict):
     low_bytes: int
     high_bytes: int
     reserved_bytes: int
-    """Beside that: kept by the runtime, and held by its allocator."""
+    """Bytes beside that: kept by the runtime, and held by its allocator."""
     parts: dict[str, int]
     peak: str
     """The moment of the peak."""
@@ -35,7 +35,7 @@ class TimeAnswer(TypedDict):
     low: float
     high: float
     parts: dict[str, float]
-    """They add up to `total`."""
+    """Parts that add up to `total`."""
     hidden: dict[str, float]
     """Messages that run beside computation, in no part."""
 
@@ -58,7 +58,7 @@ class LayoutAnswer(TypedDict):
 
 
 class ReliabilityAnswer(TypedDict):
-    """With --mtbf-hours: failures of devices, and checkpoints against them."""
+    """The answer of --mtbf-hours: failures of devices, and checkpoints against them."""
 
     mean_hours_between_failures: float
     """Mean hours between failures of the job."""
@@ -80,7 +80,7 @@ class Answer(TypedDict):
     tokens_per_second: float
     mfu: float
     hfu: float
-    """As `mfu`, of everything that is computed."""
+    """The share as `mfu`, but of everything that is computed."""
     tflops_per_device: float
     traffic: dict[str, int]
     """Bytes that a rank of the first stage sends in a step, by part of the step's time."""

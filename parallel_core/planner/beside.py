@@ -121,7 +121,7 @@ def _part(span: Span, topology: Topology, in_pass: bool, is_last: bool) -> str:
 
 
 MODEL = ("tp", "cp", "ep")
-"""Before kinds that are made of several."""
+"""Groups of model parallelism, looked for before kinds that are made of several."""
 PASSES = (Kind.FORWARD, Kind.BACKWARD, Kind.WEIGHT_GRADIENTS)
 NAMED = {
     Kind.DATA: "data",

@@ -38,7 +38,7 @@ REPLACED = (
 
 @dataclass(frozen=True)
 class Layout:
-    """Everything that is searched."""
+    """A layout: everything that is searched."""
 
     tensor: int = 1
     pipeline: int = 1
@@ -65,7 +65,7 @@ class Layout:
 
     @property
     def bare(self) -> Layout:
-        """Without what spends time to save memory."""
+        """The layout without what spends time to save memory."""
         return replace(self, recompute="none", zero=0)
 
     def changed(self, other: Layout) -> list[str]:
@@ -140,7 +140,7 @@ def _virtual(layers: int, pipeline: int, micro_batches: int) -> Iterator[int]:
 
 
 def neighbours(layout: Layout, everything: Sequence[Layout]) -> list[Layout]:
-    """Those that differ in one field, or in one and whether the optimizer is sharded at all."""
+    """The layouts that differ in one field, or in one and whether the optimizer is sharded at all."""
     found = []
     for other in everything:
         changed = other.changed(layout)

@@ -16,11 +16,11 @@ class StageMemory(Prediction):
     """Bytes that the program allocates on a rank of a stage, at its peak."""
 
     reserved: float
-    """Beside them: memory that the runtime keeps, and what its allocator cannot use."""
+    """Bytes beside them: memory that the runtime keeps, and what its allocator cannot use."""
     when: str
     """The moment of the peak."""
     elsewhere: dict[str, float]
-    """In no part: what lies in host memory or in a file, where the device has memory of its own."""
+    """Bytes in no part: those that lie in host memory or in a file, where the device has memory of its own."""
 
     @property
     def needed(self) -> float:

@@ -23,7 +23,7 @@ DEVICES = {True: "CPU", False: "Ascend-910B"}
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """Everything that is predicted of one run."""
+    """The plan of one run: everything that is predicted."""
 
     config: AllConfig = field(repr=False)
     device: Device
@@ -151,7 +151,7 @@ class Plan:
 
     @property
     def assumptions(self) -> list[str]:
-        """Everything that was not measured or not given, and how far it can be trusted."""
+        """Assumptions: everything that was not measured or not given, and how far it can be trusted."""
         device, calibration = self.device, self.device.calibration
         errors = f"memory within {calibration.ranges.memory:.0%}, time within {calibration.ranges.time:.0%}"
         program = {"megatron": "Megatron-Core on Transformer Engine", "pynative": "this program"}[device.engine]

@@ -26,7 +26,7 @@ class Passes:
 
     forward: dict[str, float]
     backward: dict[str, float]
-    """Without `weight`."""
+    """The backward without `weight`."""
     weight: dict[str, float]
     hidden: dict[str, float]
     """Messages that run while something is computed."""

@@ -19,9 +19,9 @@ class Again(IntEnum):
     WHOLE = 0
     """The part keeps its input, and runs again when its backward comes."""
     WITHOUT_OUTPUT = 1
-    """As WHOLE, and the linear after it does not keep its output either, but asks for it."""
+    """Recompute as WHOLE, and the linear after it does not keep its output either, but asks for it."""
     OUTPUTS = 2
-    """As WITHOUT_OUTPUT, of several outputs that one operator takes."""
+    """Recompute as WITHOUT_OUTPUT, of several outputs that one operator takes."""
     OUTPUT = 3
     """The part is recorded as ever, and the linear after it asks for its output instead of keeping it."""
 
@@ -129,7 +129,7 @@ class LayerParts(NamedTuple):
         return {part.name for part in self.parts if part.flag == flag}
 
     def outermost(self, names: Iterable[str]) -> tuple[Part, ...]:
-        """Those of these names that lie in no other of them. A norm before experts is none: router and dispatch keep
+        """The names among these that lie in no other of them. A norm before experts is none: router and dispatch keep
         what it gives, too."""
         asked = {*names}
         chosen = [part for part in self.parts if part.name in asked and not part.is_in_vain]

@@ -112,7 +112,7 @@ def _words(run: Run, values: Array, unit: str) -> str:
 
 
 def _table(curve: Curve, runs: Sequence[Run], values: Sequence[Array]) -> Table:
-    """At steps that lie evenly, and the smallest, mean and largest."""
+    """A table at steps that lie evenly, and the smallest, mean and largest."""
     own = [
         dict(zip(run.figures.of("step").tolist(), column.tolist(), strict=True)) if len(column) else {}
         for run, column in zip(runs, values, strict=True)

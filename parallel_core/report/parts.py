@@ -27,7 +27,7 @@ class Series:
     run: int
     name: str
     x: dict[str, list[Number]]
-    """Over each axis: step, samples, hours."""
+    """Values over each axis: step, samples, hours."""
     y: list[Number]
     is_constant: bool = False
     """A line to compare with, such as a prediction."""

@@ -21,7 +21,7 @@ class Run:
         self.folder, self.name = folder, folder.name
         self.figures = Figures(folder / METRICS)
         self.events: dict[str, list[dict[str, Any]]] = {}
-        """By kind: start, warning, experts, end, error."""
+        """Events by kind: start, warning, experts, end, error."""
         self.measured: list[Span] = []
         self.planned: list[Span] = []
         self.problem_of_trace = ""

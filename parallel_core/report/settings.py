@@ -9,7 +9,7 @@ from parallel_core.report.run import Run
 
 
 def sections(runs: Sequence[Run]) -> Iterator[Section]:
-    """Those of which there is anything: of the last start of each run."""
+    """The sections of which there is anything: of the last start of each run."""
     flags = [_flags(run.start.get("flags")) for run in runs]
     flat = [dict(_flat(run.start.get("config"), "")) for run in runs]
     environment = [dict(_flat(run.start.get("environment"), "")) for run in runs]

@@ -148,13 +148,13 @@ GENERATORS: dict[str, Generator] = {
     "zb-v": zb_v,
     COMBINED: combined_1f1b,
 }
-"""By the names that `--pipeline-schedule` takes."""
+"""Generators by the names that `--pipeline-schedule` takes."""
 
 SPLIT = frozenset({"zb-h1", "zb-v"})
-"""Those with weight gradients as computations of their own."""
+"""Schedules with weight gradients as computations of their own."""
 
 FOLDED = frozenset({"zb-v"})
-"""Those whose every other chunk goes the way back."""
+"""Schedules whose every other chunk goes the way back."""
 
 INTERLEAVED = frozenset({"interleaved", COMBINED})
-"""Those whose micro-batches go through several chunks in groups."""
+"""Schedules whose micro-batches go through several chunks in groups."""

@@ -19,7 +19,7 @@ from parallel_core.schedules.actions import (
 from parallel_core.schedules.check import kept
 
 Time = int | Fraction | float
-"""In any unit; sums and comparisons are exact, but of floats."""
+"""A time in any unit; sums and comparisons are exact, but of floats."""
 
 
 class Durations(Protocol):
@@ -27,7 +27,7 @@ class Durations(Protocol):
 
     @property
     def transfer(self) -> Time:
-        """From the end of a computation to the earliest start of what needs its result on another stage."""
+        """The time from the end of a computation to the earliest start of what needs its result on another stage."""
 
     def of(self, action: Compute, stage: int, chunks: int, split: bool) -> Time:
         """The time of `action`; `split` if weight gradients are actions of their own."""
@@ -43,7 +43,7 @@ class Times:
     weight: Time = 1
     """The part of `backward` that makes the gradients of the weights; a time of its own where a schedule splits it."""
     transfer: Time = 0
-    """From the end of a computation to the earliest start of what needs its result on another stage."""
+    """The time from the end of a computation to the earliest start of what needs its result on another stage."""
     shares: Sequence[Sequence[Time]] | None = None
     """The part of these times that each chunk of each stage takes, [chunk][stage]; an even one if not given."""
 
@@ -71,14 +71,14 @@ class TimedAction(NamedTuple):
 
 @dataclass(frozen=True)
 class Timeline:
-    """When each stage computes what."""
+    """The start and end of each stage's computations."""
 
     spans: list[list[TimedAction]]
     """Spans of each stage, in order."""
 
     @cached_property
     def length(self) -> Time:
-        """From the first start to the last stop."""
+        """The time from the first start to the last stop."""
         return max((span.stop for spans in self.spans for span in spans), default=0)
 
     @cached_property
@@ -147,7 +147,7 @@ class _Play:
         return len(spans) > before
 
     def _arrival(self, stage: int, action: Compute) -> Time | None:
-        """When the input of `action` is there; none if it has not been made."""
+        """The time at which the input of `action` is there; none if it has not been made."""
         source = producer(action, stage, self._placement)
         if source is None:
             return 0

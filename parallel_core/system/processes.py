@@ -16,7 +16,8 @@ def machine(*namespaces: str) -> str:
 
 
 def start_time(pid: int) -> str | None:
-    """When a process of this namespace began; none if there is none, or it has ended and its parent has not asked how.
+    """The time when a process of this namespace began; none if there is none, or it has ended and its parent has not
+    asked how.
 
     In the kernel's ticks since the boot: psutil's time of day moves with the clock. A later process of the same number
     has another one.

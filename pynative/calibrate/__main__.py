@@ -29,7 +29,7 @@ RESULT = "MEASURED "
 
 
 def measure() -> None:
-    """As one of the ranks, which the environment numbers; the first one prints what both found."""
+    """Measure as one of the ranks, which the environment numbers; the first one prints what both found."""
     ms.set_device("CPU")
     ms.runtime.launch_blocking()
     kernels.use(threads=1)

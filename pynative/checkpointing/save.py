@@ -30,7 +30,7 @@ TOKENIZER_FILES = ("vocab_file", "merge_file", "tokenizer_model")
 
 
 PAUSES_SECONDS = (1.0, 4.0)
-"""Before a file is tried to be written again."""
+"""Pauses before a file is tried to be written again."""
 
 
 def save_checkpoint(directory: Path, state: RunState, keep: int | None = None, names: FileNames | None = None) -> Path:

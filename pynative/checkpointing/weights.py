@@ -20,7 +20,7 @@ from pynative.distributed.param_and_grad_buffer import ParamAndGradBuffers
 from pynative.parameter import name_parameters, place_of, settled, type_name, whole_parameters, write_parameter
 
 Shards: TypeAlias = "dict[str, tuple[Place, Array]]"
-"""By global name: which part of a parameter, and its values."""
+"""Shards by global name: the part of a parameter, and its values."""
 
 
 def load_weights(model: nn.Cell, arrays_by_global_name: Mapping[str, Array]) -> None:
@@ -104,7 +104,7 @@ def _put(whole: dict[str, Array], shards: Shards) -> None:
 
 
 def _send_shards(shards: Shards, group: Group) -> None:
-    """To the group's first rank, the table of contents before the values."""
+    """Send shards to the group's first rank, the table of contents before the values."""
     contents = [
         (name, part.spec.shape, part.shape, [astuple(box) for box in part.boxes], str(values.dtype))
         for name, (part, values) in shards.items()

@@ -159,7 +159,7 @@ class Engine:
         return [str(work.label) for lane in self._busy for work in lane.works]
 
     def standing(self) -> tuple[bool, list[tuple[object, tuple[int, ...]]]]:
-        """Whether this rank waits; and labels of what is outstanding, that which it waits for first, each with the
+        """Whether this rank waits; and labels of outstanding operations, first the one that it waits for, each with the
         ranks without which it does not move on. Another thread asks, while this one waits or works."""
         waited = self._waited_for
         heads = [works[0] for lane in tuple(self._busy) if (works := tuple(lane.works))]

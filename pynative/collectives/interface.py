@@ -72,7 +72,7 @@ class Backend(ABC):
 
     @abstractmethod
     def seconds_waited(self) -> float:
-        """So far, for other ranks, without anything to move; 0 where the backend does not know."""
+        """Seconds so far spent waiting for other ranks, without anything to move; 0 where the backend does not know."""
 
     @property
     @abstractmethod

@@ -19,7 +19,7 @@ from parallel_core.whereabouts import Whereabouts
 
 SIGNAL = signal.SIGUSR2
 LOOK_SECONDS = 0.5
-"""From one look to the next: some 20 microseconds of a processor's time."""
+"""Seconds from one look to the next, which takes some 20 microseconds of a processor's time."""
 GATHER_SECONDS = 2.5
 """Seconds for which the first rank waits for answers."""
 SHOWN_SECONDS = 4.0
@@ -42,7 +42,7 @@ class Board(Protocol):
         """This rank's answer."""
 
     def answers(self, number: int) -> list[str]:
-        """Those that have come."""
+        """The answers that have come."""
 
     def show(self, number: int) -> None:
         """The table was shown."""
@@ -66,7 +66,7 @@ class OwnBoard:
         self._asked += 1
 
     def answer(self, number: int, text: str) -> None:
-        """Nobody else asked."""
+        """Do nothing: no other rank asks."""
 
     def answers(self, number: int) -> list[str]:
         return []

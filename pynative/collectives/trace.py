@@ -10,7 +10,7 @@ __all__ = ["TRAFFIC", "Count", "Interval", "Trace"]
 
 
 class Interval(NamedTuple):
-    """From the issue of an operation to its end on this rank, in seconds of `time.perf_counter`."""
+    """The time from the issue of an operation to its end on this rank, in seconds of `time.perf_counter`."""
 
     start: float
     stop: float
@@ -35,7 +35,7 @@ class Count:
     intervals: list[Interval] | None = None
     """Start and end of each call, if the trace keeps them."""
     stays: list[Inside] | None = None
-    """As long as the trace keeps intervals."""
+    """A block in which the trace keeps intervals."""
 
     def add_inside(self, start: float, idle: float = 0.0) -> None:
         """Count the time since `start`, of which `idle` seconds were waited."""

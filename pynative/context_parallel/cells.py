@@ -92,7 +92,7 @@ class RingAttention(nn.Cell):
         return turned.reshape(*turned.shape[:2], -1, size)
 
     def _turned(self, x: Tensor) -> Tensor:
-        """Between the caller's layout and [s, b, ...]."""
+        """Turn a tensor between the caller's layout and [s, b, ...]."""
         return x.swapaxes(0, 1).contiguous() if self.input_layout == "BSH" else x
 
 

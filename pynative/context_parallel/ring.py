@@ -55,7 +55,7 @@ class _Ring:
 
     group: Group
     scores: Scores
-    """Those of the member's own keys."""
+    """Scores of the member's own keys."""
     first_sink: int = 0
 
     def block(self, source: int) -> Scores:

@@ -33,7 +33,8 @@ class Transfer:
 
     @classmethod
     def of(cls, planned: Collective, memory: Memory, about: str, sent_as: str | None = None) -> "Transfer":
-        """Over the planned span: of a gather the rank's own part is given, of a reduce-scatter it is left."""
+        """The collective over the planned span: of a gather the rank's own part is given, of a reduce-scatter it is
+        left."""
         whole = memory.span(*planned.span)
         collective = partial(getattr(parallel_state.get_group(planned.over), planned.operation), async_op=True)
         if planned.operation == "all_reduce":
@@ -117,8 +118,8 @@ class ParamAndGradBucket:
                 meta.main_grad_is_empty = False
 
     def check_gradients(self) -> None:
-        """After the sum, raise FloatingPointError, which names rank and parameters, if this rank's addend was not
-        finite and that is an error. The flags stay on the device until here."""
+        """Raise FloatingPointError after the sum, which names rank and parameters, if this rank's addend was not finite
+        and that is an error. The flags stay on the device until here."""
         if not all(finite.asnumpy().item() for finite in self._finite):
             rank, iteration = parallel_state.get_global_rank(), get_step_position().iteration + 1
             raise NonFiniteGradients(

@@ -125,7 +125,7 @@ class DistributedDataParallel(nn.Cell):
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Within the block, gradients are summed up and not reduced."""
+        """A block in which gradients are summed up and not reduced."""
         self.enable_sync(False)
         try:
             yield
@@ -147,7 +147,7 @@ class DistributedDataParallel(nn.Cell):
         return 1.0 if self._gradient.average_in_collective else self._averaging.gradient_scale(1.0)
 
     def _own_buckets(self, buffers: ParamAndGradBuffers) -> list[ParamAndGradBucket]:
-        """Those with parameters of the module; ValueError if a loop of one's own cannot reduce them."""
+        """The buckets with parameters of the module; ValueError if a loop of one's own cannot reduce them."""
         if self._gradient.zero_stage >= 2:
             raise ValueError(
                 f"--zero-stage {self._gradient.zero_stage}: gradients leave in every micro-batch of a training step, "

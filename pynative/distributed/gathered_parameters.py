@@ -112,7 +112,7 @@ class GatheredBucket:
         self.slot.bucket, self._arriving = self, self._gather(self._sent)
 
     def wait(self) -> None:
-        """Until what was asked for is there."""
+        """Wait until the weights that were asked for are there."""
         arriving, self._arriving = self._arriving, None
         if arriving is not None:
             arriving.wait()

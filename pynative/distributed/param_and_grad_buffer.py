@@ -46,7 +46,7 @@ class ParamAndGradBuffer:
         for entry, parameter in self.entries:
             self._adopt(entry, parameter)
         self.gathered = self._gathered_buckets()
-        """By the number of their cell."""
+        """Gathered buckets by the number of their cell."""
         self._addresses = [parameter.data_ptr() for _, parameter in self.entries]
 
     def _adopt(self, entry: Entry, parameter: Parameter) -> None:
@@ -106,7 +106,7 @@ class ParamAndGradBuffer:
 
 
 def _kept_parameters(residence: Residence, dtype: str, offloads_cut: bool) -> SomeMemory:
-    """Memory of what a rank keeps of the parameters; on a CPU all of it is the host's."""
+    """Memory of the parameters that a rank keeps; on a CPU all of it is the host's."""
     cut = overlaps(residence.parameters, [*residence.parameter_slots.cells])
     if not offloads_cut or not cut or mindspore.get_context("device_target") == "CPU":
         return FlatMemory(residence.parameters, dtype)
@@ -131,7 +131,7 @@ class ParamAndGradBuffers:
         """Every parameter with its place."""
         self._turn, self._is_checked = Turn(), False
         self.buckets = self._make_buckets()
-        """In the order in which their gradients are complete."""
+        """Buckets in the order in which their gradients are complete."""
         sums = other_sums(self._plans, parallel_state.get_coordinates(), sharded=self.is_sharded)
         self._other_sums = [Transfer.of(one, self._buffers[one.buffer].gradients, "gradients") for one in sums]
         for _, parameter in self.entries:

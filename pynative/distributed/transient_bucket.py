@@ -74,7 +74,7 @@ class TransientBucket(ParamAndGradBucket):
         self._was_started = self._has_sum = False
 
     def start_grad_sync(self) -> None:
-        """At the step's end: send what has not left. Nothing if all has."""
+        """Send, at the step's end, the gradients that have not left. Nothing if all has."""
         if not self._was_started or any(not parameter.meta.main_grad_is_empty for parameter in self.params):
             self.send()
 

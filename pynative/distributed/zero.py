@@ -63,8 +63,8 @@ class SendGradients:
             parameter.meta.after_contribution = parallel_state.get_backend().progress
 
     def _before_backward(self, cell: nn.Cell) -> None:
-        """Before its gradients are written: the neighbour whose turn would have ended that of the cell before it may be
-        frozen, or not called."""
+        """Prepare the slot before a cell's gradients are written: the neighbour whose turn would have ended that of the
+        cell before it may be frozen, or not called."""
         for bucket in self._buckets.get(self._cells.number(cell), ()):
             after_weight_gradients(partial(self._turn.vacate, bucket.slot))
 

@@ -36,7 +36,7 @@ class Session:
         self.prints = parallel_state.get_global_rank() == 0
 
     def write(self, words: str) -> None:
-        """To standard output, by the first rank alone."""
+        """Write to standard output, by the first rank alone."""
         if self.prints:
             print(words, end="", flush=True)
 

@@ -139,7 +139,7 @@ def asked_of(options: argparse.Namespace, ends: frozenset[int]) -> Asked:
 
 
 def prompts_of(options: argparse.Namespace) -> list[Prompt]:
-    """Those that the command line gives; none for a person who chats. Raises ConfigError where there is none."""
+    """The prompts that the command line gives; none for a person who chats. Raises ConfigError where there is none."""
     if options.prompts is not None:
         return read_prompts(options.prompts)
     if options.prompt is not None:

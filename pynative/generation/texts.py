@@ -144,7 +144,7 @@ def generate_texts(
 
 @contextmanager
 def inference(model: nn.Cell) -> Iterator[None]:
-    """Within the block the model is not in training and nothing is recorded; after it all is as it was."""
+    """A block in which the model is not in training and nothing is recorded; after it the earlier settings are back."""
     was_training = model.training
     model.set_train(False)
     try:

@@ -64,7 +64,7 @@ class Scores(AttentionRule):
 
     @classmethod
     def whole(cls, rule: AttentionRule, q: Tensor, k: Tensor) -> "Scores":
-        """Those of all queries [s, ...] with all keys [s', ...]."""
+        """The scores of all queries [s, ...] with all keys [s', ...]."""
         return cls.of(rule, (range(len(q)),), (range(len(k)),), len(k))
 
     @property

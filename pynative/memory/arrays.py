@@ -16,7 +16,8 @@ _TYPES = {
     id(getattr(mindspore, name)): np.dtype(getattr(np, name))
     for name in ("float32", "float16", "float64", "int32", "int64", "bool_")
 } | {id(mindspore.bfloat16): BFLOAT16}
-"""By the identity of MindSpore's types, because hashing one of them takes longer than all the rest of `array_of`."""
+"""Kinds by the identity of MindSpore's types, because hashing one of them takes longer than all the rest of
+`array_of`."""
 
 _memory_at = (ctypes.c_char * sys.maxsize).from_address
 """Memory from an address on; how much of it is an array's, the array's shape says."""

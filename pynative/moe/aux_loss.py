@@ -37,7 +37,7 @@ class _Loss(NamedTuple):
     """The group over which the loss is a sum already."""
 
     def value(self, sums: Tensor) -> float:
-        """Without the coefficient; sums: of the scores, [b, E]."""
+        """The loss without the coefficient; sums: of the scores, [b, E]."""
         return float((sums.asnumpy() * self.weights).sum()) * self.replicas
 
 

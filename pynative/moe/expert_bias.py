@@ -14,7 +14,7 @@ from pynative.step_part import StepPart
 
 
 class ExpertBiases(StepPart):
-    """Those of a stage's chunks."""
+    """The expert biases of a stage's chunks."""
 
     def __init__(self, model: Iterable[nn.Cell]) -> None:
         cells = [cell for chunk in model for _, cell in chunk.cells_and_names()]

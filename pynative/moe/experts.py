@@ -186,6 +186,6 @@ class GroupedMLP(Experts):
 
 
 def experts_of(config: ModelConfig, block: blocks.Experts, recomputed: CellRecompute) -> SequentialMLP | GroupedMLP:
-    """By --moe-grouped-gemm."""
+    """The experts' cell by --moe-grouped-gemm."""
     kind = GroupedMLP if config.moe_config.moe_grouped_gemm else SequentialMLP
     return kind(len(block.local(0)), config, block, recomputed)

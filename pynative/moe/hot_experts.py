@@ -113,7 +113,7 @@ class HotExperts:
         self.layer_number, self._experts, self._dispatcher = layer_number, experts, dispatcher
         self._count, self._cold_share = moe.num_experts, moe.cold_token_percent
         self.hot: Hot = hot_experts.first_hot(moe.hot_expert_num)
-        """From the next step on; the same on all ranks."""
+        """The hot experts from the next step on; the same on all ranks."""
         self._group = parallel_state.get_expert_model_parallel_group()
         self._own = list(experts.experts)
         copies = moe.hot_expert_num if self._group.size > 1 else 0
@@ -146,7 +146,8 @@ class HotExperts:
 
 
 class HotExpertLayers(StepPart):
-    """Those of a stage's chunks: where they are while a step runs, and which they are from the next one on."""
+    """The hot experts of a stage's chunks: where they are while a step runs, and which they are from the next one
+    on."""
 
     def __init__(self, model: Iterable[nn.Cell], moe: MoEConfig) -> None:
         cells = [cell for chunk in model for _, cell in chunk.cells_and_names()]
@@ -158,7 +159,8 @@ class HotExpertLayers(StepPart):
 
     @contextmanager
     def around(self, train: bool) -> Iterator[None]:
-        """Within the block they are where the tokens are. After one that trains their gradients are the owners'."""
+        """A block in which hot experts are on the ranks of the tokens. After one that trains their gradients are the
+        owners'."""
         for layer in self._layers:
             layer.install(train)
         try:
@@ -177,7 +179,7 @@ class HotExpertLayers(StepPart):
             self.choose()
 
     def choose(self) -> None:
-        """By the last step's tokens."""
+        """Choose the hot experts by the last step's tokens."""
         if self._count and self._tokens is not None:
             self.take({number: hottest(row, self._count) for number, row in enumerate(self._tokens, 1)})
 

@@ -122,7 +122,7 @@ class TopKRouter(nn.Cell):
         untrained = {name: make_parameter(*spec) for name, spec in block.untrained().items()}
         self.expert_bias = untrained.get("expert_bias")
         self.moves_bias = not config.lora_config.use_lora
-        """Beside adapters it stays, as all of the model does whose adapters they are."""
+        """Whether the bias moves; beside adapters it stays, as all of the model does whose adapters they are."""
         for parameter in untrained.values():
             parameter.requires_grad = False
         self.outside = Boundary.of(config)
@@ -130,7 +130,7 @@ class TopKRouter(nn.Cell):
         self.dtype = self.moe.moe_router_dtype and type_of(ROUTER_DTYPES[self.moe.moe_router_dtype])
         sharing = "tp-cp" if self.outside.cuts_sequence else "cp"
         self.capacities: Callable[[int], Array] | None = None
-        """From the capacity to that of each expert, where they differ."""
+        """A function from the capacity to that of each expert, where they differ."""
         self.losses = RouterLosses(config, layer_number, sharing, self.copies)
 
     def construct(self, hidden_states: Tensor) -> Routing:

@@ -54,14 +54,14 @@ class Route(ABC):
 
     @abstractmethod
     def start_back(self, y: Tensor) -> Handle:
-        """From there: a handle of the sums of the copies, in the shape of what went out. Not recorded."""
+        """Start the way back: a handle of the sums of the copies, in the shape of what went out. Not recorded."""
 
     def out(self, x: Tensor) -> Tensor:
-        """To the experts; a computation beside this one goes on meanwhile."""
+        """The way to the experts; a computation beside this one goes on meanwhile."""
         return _arrived(self.start(x))
 
     def back(self, y: Tensor) -> Tensor:
-        """From there, likewise."""
+        """The way back from the experts, likewise."""
         return _arrived(self.start_back(y))
 
 
@@ -149,12 +149,12 @@ class MoETokenDispatcher(ABC):
 
     @property
     def parts(self) -> int:
-        """In how many parts a sequence is sent: its length is a multiple."""
+        """Number of parts in which a sequence is sent: its length is a multiple."""
         return 1 if self.cut_over is None else self.cut_over.size
 
     @staticmethod
     def of(config: ModelConfig) -> MoETokenDispatcher:
-        """By --moe-token-dispatcher-type."""
+        """The dispatcher of --moe-token-dispatcher-type."""
         own = _local_experts(config)
         return DISPATCHERS[config.moe_config.moe_token_dispatcher_type](len(own), own, config)
 

@@ -192,7 +192,7 @@ class Layout:
     kind: Type
     shape: tuple[int, ...]
     strides: tuple[int, ...]
-    """In elements."""
+    """Strides in elements."""
     descriptor: Handle
 
 
@@ -243,7 +243,7 @@ class _Thread(threading.local):
         return made("stream_create", engine(), _IN_ORDER)
 
     def scratch_of(self, size: int) -> Array:
-        """At least so many bytes, which the thread's primitives use in turn."""
+        """Scratch memory of at least so many bytes, which the thread's primitives use in turn."""
         if self.scratch.size < size:
             self.scratch = np.empty(size, np.uint8)
         return self.scratch

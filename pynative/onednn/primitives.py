@@ -81,7 +81,7 @@ def _made_once(make: Callable[..., Primitive]) -> Callable[..., Primitive | None
 
 
 def _attributes(post_ops: Sequence[PostOp] = ()) -> Handle:
-    """They last as long as somebody has the handle; what is made with them has a copy."""
+    """Attributes, which last as long as somebody has the handle; what is made with them has a copy."""
     attributes = made("primitive_attr_create")
     let_go(attributes, "primitive_attr_destroy", [attributes.value or 0])
     call("primitive_attr_set_scratchpad_mode", attributes, SCRATCHPAD_OF_USER)

@@ -47,7 +47,7 @@ class FlatOptimizer:
         self._states = [self._state_of(buffer) for buffer in buffers]
         self._sweeps: list[Sweep] = []
         self._offloaded_sweeps: list[Sweep] = []
-        """Those whose states are not on the device."""
+        """The sweeps whose states are not on the device."""
         self._matrices: list[MuonMatrix] = []
         for buffer, states in zip(buffers, self._states, strict=True):
             self._plan_updates(buffer, states)

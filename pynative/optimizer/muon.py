@@ -163,7 +163,8 @@ def matrices_of(
     config: OptimizerConfig,
     is_sharded: bool,
 ) -> Iterator[MuonMatrix]:
-    """Those of a buffer that this rank updates or helps to put together; sweeps: what it owns, by the entry's start."""
+    """The matrices of a buffer that this rank updates or helps to put together; sweeps: what it owns, by the entry's
+    start."""
     kind = SHARDS_OF_STATES[plan.replicas]
     size = parallel_state.get_coordinates().get(kind, (0, 1))[1] if is_sharded else 1
     for entry in matrices:

@@ -75,7 +75,7 @@ def _swept(formula: Formula, sweep: Sweep, step: Step) -> None:
 
 
 UPDATES: dict[str, Callable[[Sweep, OptimizerConfig, Step], None]] = {"adam": adam, "sgd": sgd, "lion": lion}
-"""By the name of an elementwise rule."""
+"""Updates by the name of an elementwise rule."""
 
 WHOLE_UPDATES = {"muon": matrices_of}
-"""By the name of another."""
+"""Updates of whole matrices by the name of another rule."""

@@ -53,7 +53,7 @@ class P2PPrimitive:
         return self._exchange(from_next=True)[1]
 
     def send_forward(self, output: Tensor) -> None:
-        """To the next stage."""
+        """Send to the next stage."""
         self._exchange(to_next=output)
 
     def send_backward(self, gradient: Tensor) -> None:
@@ -69,15 +69,15 @@ class P2PPrimitive:
         return self._exchange(to_previous=gradient, from_previous=True)[0]
 
     def send_forward_recv_forward(self, output: Tensor) -> Tensor | None:
-        """To the next stage, from the previous."""
+        """Send to the next stage and receive from the previous."""
         return self._exchange(to_next=output, from_previous=True)[0]
 
     def send_backward_recv_backward(self, gradient: Tensor) -> Tensor | None:
-        """To the previous stage, from the next."""
+        """Send to the previous stage and receive from the next."""
         return self._exchange(to_previous=gradient, from_next=True)[1]
 
     def send_forward_backward_recv_forward_backward(
         self, output: Tensor, gradient: Tensor
     ) -> tuple[Tensor | None, Tensor | None]:
-        """Everything at once: the previous stage's output and the next one's gradient."""
+        """Send and receive everything at once: the previous stage's output and the next one's gradient."""
         return self._exchange(output, gradient, True, True)

@@ -19,7 +19,7 @@ class Plan:
 
     actions: tuple[Action, ...]
     sent: frozenset[Compute]
-    """Those whose result another stage gets."""
+    """The actions whose result another stage gets."""
     defers_weight_gradients: bool
     """Whether weight gradients are actions of their own."""
     completing: frozenset[Compute]

@@ -37,7 +37,7 @@ class MicroBatchLoss:
 
 
 LossOf = Callable[[Tensor], MicroBatchLoss]
-"""From what the last chunk gave to the loss."""
+"""A function from the last chunk's output to the loss."""
 
 
 class ForwardStep(Protocol):

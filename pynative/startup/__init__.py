@@ -1,1 +1,1 @@
-"""From a process to a rank: msrun, the device, messages, and the end with the launcher."""
+"""The start of a rank: msrun, the device, messages, and the end with the launcher."""

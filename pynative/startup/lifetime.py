@@ -20,10 +20,10 @@ import psutil
 GRACE_SECONDS = 0.5
 """Seconds in which a rank's last line must reach the log and the terminal, and the other ranks to say the same."""
 TAIL_SECONDS = 2.0
-"""When the tail of this rank's log has been started, too."""
+"""The same when the tail of this rank's log has been started, too."""
 _JOINS = re.compile(r"--j(?:o|oi|oin)?[= ]True\b")
 _JOB = "MS_SCHED_PORT"
-"""In the environment of all that msrun starts; another on the same host has another."""
+"""Variable in the environment of all that msrun starts; another on the same host has another."""
 _NAMES = ("msrun", "mindspore.parallel.cluster.run")
 
 

@@ -106,12 +106,12 @@ class Switches(NamedTuple):
 
 
 def switches() -> Switches:
-    """As they stand."""
+    """The switches as they stand."""
     return Switches(_pynative_executor.grad_flag(), _pynative_executor.enable_grad(), _deferred)
 
 
 def set_switches(to: Switches) -> None:
-    """As they stood."""
+    """Set the switches as they stood."""
     global _deferred
     _pynative_executor.set_grad_flag(to.records)
     _pynative_executor.set_enable_grad(to.is_enabled)

@@ -35,7 +35,7 @@ class Observable(nn.Cell):
     parameters are a unit: a layer of one's own derives from this class."""
 
     events: LayerEvents | None = None
-    """Those of its chunk, if somebody listens to them."""
+    """The events of its chunk, if somebody listens to them."""
 
     def __call__(self, *inputs: Any, **named: Any) -> Any:
         """`construct` between the events of a forward."""
@@ -95,7 +95,7 @@ class LayerEvents:
 
     @classmethod
     def of(cls, chunk: nn.Cell) -> LayerEvents:
-        """Those of this chunk, which its parameters know."""
+        """The events of this chunk, which its parameters know."""
         known = (parameter.meta.layer_events for parameter in name_parameters(chunk))
         return next((events for events in known if events is not None and events.chunk is chunk), None) or cls(chunk)
 

@@ -185,7 +185,8 @@ def checkpoint(function: Part, distribute_saved_activations: bool, *args: Any) -
 
 
 def checkpoint_without_output(function: Part, *args: Any) -> Tensor:
-    """As `checkpoint`, of a function whose one result goes into a linear alone, which does not keep it either."""
+    """Do as `checkpoint` does, of a function whose one result goes into a linear alone, which does not keep it
+    either."""
     if not _is_needed():
         return function(*args)
     run, result = _Run.of(function, args, _keep)
@@ -195,7 +196,8 @@ def checkpoint_without_output(function: Part, *args: Any) -> Tensor:
 
 
 def checkpoint_without_outputs(function: Part, *args: Any) -> tuple[Tensor, ...]:
-    """As `checkpoint`, of a function whose results go where `left_out` stands, which does not keep them either."""
+    """Do as `checkpoint` does, of a function whose results go where `left_out` stands, which does not keep them
+    either."""
     if not _is_needed():
         return function(*args)
     run, result = _Run.of(function, args, _keep)

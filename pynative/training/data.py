@@ -1,4 +1,4 @@
-"""From datasets, MindSpore's or anybody's, to the iterator that a step draws from."""
+"""The way from datasets, MindSpore's or anybody's, to the iterator that a step draws from."""
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sized

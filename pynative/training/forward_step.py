@@ -63,7 +63,7 @@ class BatchedForwardStep:
         """The batch is still there."""
 
     def described(self, micro_batch: int, row: int) -> str:
-        """By the loader's item that the batch was."""
+        """The description of a batch by the loader's item that it was."""
         number = micro_batch * self._rows + row
         item = self._item
         return item.described(number) if isinstance(item, StepItem) and number < len(item.samples) else ""
@@ -134,7 +134,7 @@ class MegatronForwardStep:
             self.data_iterators = [map(self._as_tensors, list(drawn)) for drawn in self._drawn]
 
     def described(self, micro_batch: int, row: int) -> str:
-        """By the loader's item that the micro-batch was."""
+        """The description of a micro-batch by the loader's item that it was."""
         drawn = self._drawn[0] if self._drawn else []
         item = drawn[micro_batch] if micro_batch < len(drawn) else None
         return item.described(row) if isinstance(item, StepItem) and row < len(item.samples) else ""

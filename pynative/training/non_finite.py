@@ -36,7 +36,7 @@ class NonFiniteWatch:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Within the block."""
+        """Watch the operators within the block."""
         with kernels.watched(self._watch):
             yield
 

@@ -8,7 +8,8 @@ from pynative.parameter import name_parameters
 
 
 def is_planned(plan: Plan, model: nn.Cell) -> bool:
-    """So that its memory can be predicted; a script's own model is another."""
+    """Whether the model is the configuration's, so that its memory can be predicted; a script's own model is
+    another."""
     planned = plan.stages[parallel_state.get_pipeline_model_parallel_rank()].parameters
     own = sorted((parameter.meta.spec.name, parameter.meta.spec.shape) for parameter in name_parameters(model))
     return own == sorted((spec.name, spec.shape) for spec in planned)

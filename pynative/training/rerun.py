@@ -31,7 +31,7 @@ class Attempt:
 
     @property
     def figures(self) -> Figures:
-        """By which results are judged."""
+        """Figures by which results are judged."""
         return Figures(self.loss.mean, self.norm)
 
 

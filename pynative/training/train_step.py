@@ -37,7 +37,7 @@ class StepResult:
     tokens: float
     """The number of those tokens."""
     gradient_norm: float
-    """Before clipping."""
+    """The norm before clipping."""
     learning_rate: float
     """Used by this update."""
     weight_decay: float

@@ -51,7 +51,7 @@ class TrainingArguments:
         vars(self).update(settings)
         self.ignored = sorted(WITHOUT_EFFECT & settings.keys())
         self.values: dict[str, Any] = {}
-        """By the paths of options."""
+        """Values by the paths of options."""
         for name in (name for name in settings if name not in WITHOUT_EFFECT and settings[name] is not None):
             path = _SETTINGS.get(OTHER_NAMES.get(name, name))
             if path is None:

@@ -156,8 +156,8 @@ class FurtherLosses:
         return _with_losses_beside(loss, others, weights)
 
     def _main_tokens(self, labels: Tensor, loss_mask: Tensor | None) -> float:
-        """Those that count in the main loss, where a weight depends on them: a mask that a script made is gathered over
-        the context-parallel ranks for it."""
+        """The tokens that count in the main loss, where a weight depends on them: a mask that a script made is gathered
+        over the context-parallel ranks for it."""
         if not self.weighing.per_token:
             return 1.0
         return counted_tokens(labels, mask_ahead(loss_mask, labels, 0)) or 0.0

@@ -34,7 +34,7 @@ class ShortConvolution(nn.Cell):
 
 
 class SequenceExchange:
-    """Between this rank's shard of a sequence and its share of the features of the whole one."""
+    """The exchange between this rank's shard of a sequence and its share of the features of the whole one."""
 
     def __init__(self) -> None:
         self.group = parallel_state.get_context_parallel_group()

@@ -36,7 +36,7 @@ class ShortcutTransformerLayer(Observable):
         document_starts: Array | None = None,
         *shared: Any,
     ) -> Tensor:
-        """As `ParallelTransformerLayer`."""
+        """Do as `ParallelTransformerLayer` does."""
         return run_part(self, "", self._through, hidden_states, attention_mask, document_starts, *shared)
 
     def _through(self, hidden_states: Tensor, *context: Any) -> Tensor:

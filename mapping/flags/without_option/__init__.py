@@ -10,4 +10,4 @@ _SUBJECTS = (
 )
 
 TABLES: tuple[tuple[Flag, ...], ...] = tuple(import_module(f"{__name__}.{name}").FLAGS for name in _SUBJECTS)
-"""In the order of the reference page."""
+"""Tables of flags, in the order of the reference page."""

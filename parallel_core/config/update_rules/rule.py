@@ -28,7 +28,7 @@ class UpdateRule:
     other_names: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Other names of --optimizer for it -> what they mean by options that are at their defaults."""
     sharing_names: tuple[str, ...] = ()
-    """Those of them that ask for the distributed optimizer."""
+    """The names among them that ask for the distributed optimizer."""
     asked_by: str = ""
     """The flag that selects it, for messages."""
     exclusive: tuple[str, ...] = ()

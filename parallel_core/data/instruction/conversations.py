@@ -1,4 +1,4 @@
-"""From a row to a conversation: Alpaca's columns, ShareGPT's and OpenAI's lists of messages.
+"""The way from a row to a conversation: Alpaca's columns, ShareGPT's and OpenAI's lists of messages.
 
 A record that MindSpeed-LLM leaves out raises `BadRecord`; one that it writes in doubt says so in `doubt`.
 """
@@ -68,7 +68,7 @@ def of_alpaca(row: Row, columns: Columns) -> Conversation:
 
 
 def of_alpaca_pair(row: Row, columns: Columns) -> Conversation:
-    """As Alpaca's, with a chosen and a rejected answer."""
+    """A conversation of Alpaca's columns, with a chosen and a rejected answer."""
     answers = [text_under(row, columns.chosen), text_under(row, columns.rejected)]
     alone = of_alpaca({**row, str(columns.response): "."}, columns)
     return Conversation(alone.prompt, [_answer(text) for text in answers], alone.system, doubt=alone.doubt, row=row)
@@ -84,7 +84,7 @@ def of_sharegpt(row: Row, columns: Columns) -> Conversation:
 
 
 def of_sharegpt_pair(row: Row, columns: Columns) -> Conversation:
-    """As ShareGPT's, up to a question that has a chosen and a rejected answer."""
+    """A conversation of ShareGPT's messages, up to a question that has a chosen and a rejected answer."""
     system, messages = _opened(row, columns)
     turns = _in_turn(messages, columns)
     if not len(turns) % 2:
@@ -205,7 +205,7 @@ def _opened(row: Row, columns: Columns) -> tuple[str, list[Message]]:
 
 
 def _in_turn(messages: list[Message], columns: Columns) -> list[Message]:
-    """Those with content, once all roles stand where they should."""
+    """The messages with content, once all roles stand where they should."""
     tags = columns.tags
     turns = []
     wanted = (tags.user_tag, tags.observation_tag), (tags.assistant_tag, tags.function_tag)

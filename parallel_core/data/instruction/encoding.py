@@ -1,4 +1,4 @@
-"""From a conversation to ids and labels: pairs of source and target, of which only targets carry loss."""
+"""The way from a conversation to ids and labels: pairs of source and target, of which only targets carry loss."""
 
 import re
 from collections.abc import Sequence
@@ -112,7 +112,7 @@ class ConversationEncoder:
         return parts
 
     def _thoughtful(self, messages: list[Message]) -> list[Message]:
-        """Without thoughts where --enable-thinking is false."""
+        """The answer, without thoughts where --enable-thinking is false."""
         assert self.template
         if not (self.template.style.reasons and self.enable_thinking is False):
             return messages
@@ -124,7 +124,8 @@ class ConversationEncoder:
         ]
 
     def _add_empty_thoughts(self, messages: Sequence[Message], written: list[list[int]]) -> None:
-        """To answers without one: in the answer if thinking is enabled, else in what comes before it."""
+        """Add an empty thought to answers without one: in the answer if thinking is enabled, else in what comes before
+        it."""
         assert self.template
         empty = self.tokens.encode(["".join(self.template.thought_words)])
         for place in range(0, len(messages), 2):

@@ -1,4 +1,4 @@
-"""From the configuration to the data of fine-tuning on conversations."""
+"""The way from the configuration to the data of fine-tuning on conversations."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -143,7 +143,7 @@ def _ends(config: AllConfig, template: Template | None) -> tuple[int | None, int
 
 
 def _own_ids(config: AllConfig) -> Facts:
-    """Those that the tokenizer says itself: without a token for padding there is none."""
+    """The special ids that the tokenizer says itself: without a token for padding there is none."""
     folder = _folder(config)
     return folder.facts() if folder else tokenizer_facts(config)
 

@@ -86,7 +86,7 @@ def reward(conversation: Conversation, setting: Setting) -> Sequences:
 
 
 def hunyuan(conversation: Conversation, setting: Setting) -> Sequences:
-    """By the tokenizer's own template; what stands from <|extra_0|> to <|eos|> carries loss."""
+    """A conversation by the tokenizer's own template; what stands from <|extra_0|> to <|eos|> carries loss."""
     tokens = setting.tokens
     names = {"observation": "tool", "function": "assistant"}
     messages = [{**m, "role": names.get(m["role"], m["role"])} for m in conversation.prompt + conversation.responses]

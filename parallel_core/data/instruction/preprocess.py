@@ -1,4 +1,5 @@
-"""From records to the data sets of fine-tuning: the whole way, in worker processes if asked, and all files or none."""
+"""The way from records to the data sets of fine-tuning: the whole way, in worker processes if asked, and all files or
+none."""
 
 from __future__ import annotations
 
@@ -63,13 +64,13 @@ class Progress:
 
     @classmethod
     def of(cls, content: dict[str, Any], report: Report) -> Progress:
-        """As `content` says; of a run that begins with this report."""
+        """The report that `content` describes; that of a run that begins with this report."""
         counts = {name: content.get(name, 0) for name in ("items", "documents")}
         return cls(**counts, report=replace(report, **content.get("report", {})))
 
     @property
     def content(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """The report as JSON has it."""
         return {"items": self.items, "documents": self.documents, "report": vars(self.report)}
 
 

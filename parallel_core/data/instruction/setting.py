@@ -26,7 +26,7 @@ class Setting:
 
     @property
     def eod(self) -> int:
-        """Behind each sample."""
+        """Id of the end of document behind each sample."""
         return self.tokens.eos
 
 

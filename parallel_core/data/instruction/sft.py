@@ -58,7 +58,7 @@ PROMPT_FORMATS = {
     "identity": PromptFormat(dict.fromkeys(ROLES, ("", "")), strips=False, appends_eod=False),
     "default": PromptFormat(None, appends_eod=False),
 }
-"""As Megatron 0.16.1 has the first two, and its main the others, where nothing is appended."""
+"""Formats of prompts: Megatron 0.16.1 has the first two, and its main the others, where nothing is appended."""
 
 
 def encoded(
@@ -146,7 +146,7 @@ class SFTDataset:
         config: SFTDatasetConfig,
         dataset_path: str | None = None,
     ) -> None:
-        """As GPTDataset. Raises ValueError when samples are needed and the split has no row."""
+        """Take GPTDataset's arguments. Raises ValueError when samples are needed and the split has no row."""
         self.rows, self.indices, self.config, self.index_split = dataset, indices, config, index_split
         self.num_samples = len(indices) if num_samples is None else num_samples
         if self.num_samples and not len(indices):

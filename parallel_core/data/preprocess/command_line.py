@@ -100,7 +100,7 @@ def _preprocess(args: argparse.Namespace) -> None:
 
 
 def _preprocess_instructions(args: argparse.Namespace) -> None:
-    """With a handler of MindSpeed-LLM's, and what became of the records."""
+    """Preprocess with a handler of MindSpeed-LLM's, and report the outcome of the records."""
     options = InstructionOptions.of(args)
     print("\n".join(preprocess_instructions(options, tokenizer_options(args)).lines()))
     is_packed = options.prefix != options.output_prefix

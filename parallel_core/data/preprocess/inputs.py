@@ -26,11 +26,11 @@ class Position:
     file: int = 0
     """Number of the file."""
     offset: int = 0
-    """In its content, unpacked: bytes, or rows of a .parquet file."""
+    """The offset in its content, unpacked: bytes, or rows of a .parquet file."""
     lines: int = 0
     """Lines or rows of it."""
     all_lines: int = 0
-    """Those of all files."""
+    """The lines of all files."""
 
 
 BEGINNING = Position()

@@ -97,7 +97,7 @@ def _shown(ids: Array, tokenizer: MegatronTokenizer | None) -> str:
 
 
 def _text(ids: list[int], tokenizer: MegatronTokenizer) -> str:
-    """With the names of special tokens that a tokenizer leaves out of text."""
+    """Text with the names of special tokens that a tokenizer leaves out of text."""
     facts = tokenizer.facts
     roles = (facts.eod, facts.pad, facts.bos, facts.eos, facts.cls, facts.sep, facts.mask)
     special = {i for i in (*roles, *facts.additional_special_tokens_ids) if i is not None and i in ids}

@@ -1,4 +1,4 @@
-"""From text to data sets for pre-training, as Megatron's `tools/preprocess_data.py`."""
+"""The way from text to data sets for pre-training, as Megatron's `tools/preprocess_data.py`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Progress:
     bytes_read: int = 0
 
     def after(self, encoded: Encoded) -> Progress:
-        """With one block more."""
+        """The state with one block more."""
         return Progress(
             encoded.end,
             self.documents + encoded.documents,
@@ -46,7 +46,7 @@ class Progress:
 
     @classmethod
     def of(cls, content: dict[str, Any]) -> Progress:
-        """As `asdict` wrote it."""
+        """The state that `asdict` wrote."""
         lists = {name: tuple(content.get(name, ())) for name in ("tokens", "wrong")}
         return cls(**{**content, **lists, "position": Position(**content.get("position", {}))})
 

@@ -87,7 +87,7 @@ class Unfinished:
             self.save()
 
     def save(self) -> None:
-        """From now on, what was added stays when the process is killed."""
+        """Make sure that what was added stays when the process is killed."""
         for file in self._files:
             file.flush()
             os.fsync(file.fileno())

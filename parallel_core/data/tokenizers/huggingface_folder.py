@@ -45,7 +45,7 @@ class AddedToken:
 
 
 ROLES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
-"""In the order in which transformers adds them."""
+"""Special tokens in the order in which transformers adds them."""
 
 _OF_BERT = {"unk": "[UNK]", "sep": "[SEP]", "pad": "[PAD]", "cls": "[CLS]", "mask": "[MASK]"}
 _OF_LLAMA = {"bos": "<s>", "eos": "</s>", "unk": "<unk>"}

@@ -111,8 +111,8 @@ class SentencePieceTokenizer(MegatronTokenizer):
             raise ValueError(f"text is not valid Unicode: {text[:40]!r} ({error})") from error
 
     def _ids_with_blanks(self, text: str) -> list[int]:
-        """With blanks that the model would drop. Each piece of text is encoded in front of an unknown character, which
-        is cut off again."""
+        """Ids of a text with blanks that the model would drop. Each piece of text is encoded in front of an unknown
+        character, which is cut off again."""
         marked = re.sub(r"(?<= )(?= )|^ | $", f" {_BLANK} ", text).rstrip()
         return [token_id for part in marked.split(_BLANK) if part for token_id in self._ids(part + _BLANK)[:-1]]
 

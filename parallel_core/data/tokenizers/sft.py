@@ -16,7 +16,7 @@ FORMATS: dict[str, str | None] = {
 
 
 def facts(options: TokenizerOptions) -> Facts:
-    """Those of the folder, with the prompt format's padding. Raises ValueError if the folder lacks it."""
+    """The facts of the folder, with the prompt format's padding. Raises ValueError if the folder lacks it."""
     assert options.tokenizer_model is not None
     folder = HuggingFaceFolder(options.tokenizer_model, options.tokenizer_kwargs)
     found, name = folder.facts(), options.sft_tokenizer_prompt_format

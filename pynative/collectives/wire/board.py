@@ -35,7 +35,7 @@ class ArenaBoard:
             self._network.answer(0, number, text)
 
     def answers(self, number: int) -> list[str]:
-        """Those that have come."""
+        """The answers that have come."""
         ranks = range(self.world_size)
         came = [rank for rank in ranks if self._arena.words[Arena.board(rank) + layout.ANSWERED] == number]
         return [self._arena.read_text(rank, layout.ANSWER) for rank in came]

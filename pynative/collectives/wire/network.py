@@ -30,7 +30,7 @@ HEAD = struct.Struct("<BxHIQQIII")
 NOTHING = np.empty(0, np.uint8)
 LARGEST_CHANNEL = 64 << 20
 SILENT_SECONDS = 16
-"""After which a host that no longer answers is given up."""
+"""Seconds after which a host that no longer answers is given up."""
 GOODBYE_SECONDS = 10.0
 FAREWELL_AFTER_FAILURE_SECONDS = 1.0
 
@@ -44,7 +44,7 @@ class Network:
         self.lost: dict[int, str] = {}
         """Ranks whose connections ended without a goodbye, in that order, and how."""
         self.ended = {rank: os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC) for rank in connections}
-        """By rank, a descriptor that turns readable when the connection ends; `waiting.py` closes it."""
+        """Descriptors by rank, each of that turns readable when the connection ends; `waiting.py` closes it."""
         self._memory = memoryview(arena.memory)
         self._copies: dict[tuple[int, int], tuple[int, ChannelLayout]] = {}
         self._copying = threading.Lock()

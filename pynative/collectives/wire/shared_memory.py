@@ -124,8 +124,8 @@ class SharedMemoryGroup(CheckedGroup):
         self._give_back()
 
     def _reduce_scatter(self, call: Call, x: Tensor, kind: Kind, axis: int, op: str, out: Tensor | None) -> Steps:
-        """In place is safe: what others need of a block is posted before any of it is written, and this rank's own
-        addend is read before the sum is written where it was."""
+        """A reduce-scatter, which may be in place: what others need of a block is posted before any of it is written,
+        and this rank's own addend is read before the sum is written where it was."""
         source = split_axis(to_numpy(x, kind), axis, self.size)
         shape = tuple(n // self.size if i == axis else n for i, n in enumerate(x.shape))
         target = np.empty(shape, kind.storage) if out is None else writable(out, kind)

@@ -82,7 +82,7 @@ _HEADS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "BNSD": lambda x, q: x.transpose(2, 0, 1, 3),
     DOCUMENTS: lambda x, q: x.reshape(q.shape[1], q.shape[0], *x.shape[1:]).transpose(1, 0, 2, 3),
 }
-"""And what it gives back, as [s, b, n, d] like the queries q."""
+"""Layout -> a function that turns attention's result into [s, b, n, d], like the queries q."""
 
 
 def flash_attention(input_layout: str) -> Operator:

@@ -19,7 +19,7 @@ from pynative.kernels.ops.linear import delivered
 _grouped_matmul = GroupedMatmulV4()
 
 MOST_GROUPS, LONGEST_AXIS = 128, 65535
-"""As many products as aclnnGroupedMatmul makes at once, and how long a matrix's last axis may be."""
+"""The largest number of products of aclnnGroupedMatmul at once, and the longest last axis of a matrix."""
 
 
 def _is_fused(x: Tensor, counts: Sequence[int]) -> bool:

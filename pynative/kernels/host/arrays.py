@@ -1,4 +1,5 @@
-"""Between MindSpore's tensors and the numpy arrays that host operators compute on; memory is shared both ways."""
+"""Conversion between MindSpore's tensors and the numpy arrays that host operators compute on; memory is shared both
+ways."""
 
 from collections.abc import Sequence
 from functools import partial

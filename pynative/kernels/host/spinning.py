@@ -46,7 +46,7 @@ class _Signal:
         self.wait()
 
     def wait(self) -> None:
-        """Until it is given, which then is over."""
+        """Wait until the signal is given, and take it."""
         self._lock(self._address)
 
     def give(self) -> None:
@@ -78,7 +78,7 @@ class AwakeHelper:
         return None if job is None else error_of(job)
 
     def serve(self) -> None:
-        """Do the jobs."""
+        """Do the jobs that are handed over, one after the other."""
         while True:
             self._handed.wait()
             try:

@@ -42,7 +42,7 @@ _jobs: SimpleQueue[Handed] = SimpleQueue()
 _threads = 1
 _workers: list[Thread] = []
 _awake: dict[int, list[AwakeHelper]] = {}
-"""Those of the thread that is within `awake`."""
+"""The workers of the thread that is within `awake`."""
 
 
 def set_threads(count: int) -> None:
@@ -68,7 +68,7 @@ def _serve(jobs: SimpleQueue[Handed]) -> None:
 
 
 def _forget_workers() -> None:
-    """After a fork: threads don't survive it, so the child starts its own."""
+    """Forget the threads after a fork: they don't survive it, so the child starts its own."""
     global _jobs
     _jobs = SimpleQueue()
     _workers.clear()

@@ -111,7 +111,7 @@ def _attend(
 
 
 def _weights(probabilities: Tensor, kept: Tensor | None, values: Tensor) -> Tensor:
-    """Those that are kept, by group and in the type of the values: [b, g, n/g * s, s']."""
+    """The attention weights that are kept, by group and in the type of the values: [b, g, n/g * s, s']."""
     batch, groups, length, _ = values.shape
     weights = probabilities if kept is None else probabilities * kept
     return shaped(cast(weights, values.dtype), batch, groups, probabilities.size // (batch * groups * length), length)

@@ -66,8 +66,8 @@ def _rms_norm(x: Tensor, weight: Tensor, epsilon: float, zero_centered: bool) ->
 def _rms_norm_gradient(
     dy: Tensor, x: Tensor, inverse: Tensor, weight: Tensor, zero_centered: bool
 ) -> tuple[Tensor, Tensor]:
-    """With r = 1 / sqrt(mean(x^2) + epsilon), x^ = x r and g = dy weight:
-    dx = r (g - x^ mean(g x^)), dweight = sum dy x^."""
+    """The gradient of RMS norm. With r = 1 / sqrt(mean(x^2) + epsilon), x^ = x r and g = dy weight: dx = r (g - x^
+    mean(g x^)), dweight = sum dy x^."""
     dy, normalized = cast(dy, FLOAT32), cast(x, FLOAT32) * inverse
     share = dy * norm_scale(weight, zero_centered)
     dx = inverse * (share - normalized * ops.mean(share * normalized, -1, True))

@@ -41,7 +41,7 @@ def adam_(
 
 
 def _rate_and_epsilon(settings: AdamStep, raised: float) -> tuple[float, float]:
-    """Those with which an update that corrects nothing is one that corrects its averages.
+    """The rate and epsilon with which an update that corrects nothing is one that corrects its averages.
 
     The operator has float32 alone, in which 1 - 0.999 is off by 1e-5. The gradient is `raised` so that the average of
     squares is right; the other average is then larger by 6e-6, which is known and taken out of the quotient.

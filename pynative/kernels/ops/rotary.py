@@ -39,7 +39,7 @@ def _rotate_half(x: Tensor, interleaved: bool) -> Tensor:
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool, start: int, *, inverse: bool) -> Tensor:
-    """As `rotary` says; `inverse` applies the transpose of that matrix, which is its gradient."""
+    """Rotate as `rotary` says; `inverse` applies the transpose of that matrix, which is its gradient."""
     shape = (x.shape[0], -1, 1, cos.shape[-1])
     cos, sin = cos.reshape(shape), sin.reshape(shape)
     stop = start + cos.shape[-1]

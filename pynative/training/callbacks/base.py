@@ -57,7 +57,7 @@ class TrainingState:
 
     @cached_property
     def plan(self) -> Plan:
-        """Everything that is predicted of the run."""
+        """The plan of the run: everything that is predicted."""
         return Plan.of_run(self.config)
 
 
@@ -71,7 +71,7 @@ class Callback:
     other."""
 
     def on_train_begin(self, state: TrainingState) -> None:
-        """Before the first step."""
+        """Act before the first step."""
 
     def before_change(self, state: TrainingState) -> None:
         """Weights are about to change: by the update after `on_gradients`, or what callbacks do in it and in
@@ -81,7 +81,7 @@ class Callback:
         """Gradients are reduced and lie, unscaled, in `main_grad`; the update follows."""
 
     def on_step_end(self, state: TrainingState) -> None:
-        """After a step; `state.result` is its outcome."""
+        """Act after a step; `state.result` is its outcome."""
 
     def before_save(self, state: TrainingState) -> None:
         """A checkpoint is about to be written: whoever holds trained values elsewhere puts them into the model."""
@@ -95,7 +95,7 @@ class Callback:
         """Take up what `state_dict` gave, before `on_train_begin`, on every rank."""
 
     def on_train_end(self, state: TrainingState) -> None:
-        """After the last step of a run that succeeded."""
+        """Act after the last step of a run that succeeded."""
 
     def close(self) -> None:
         """Give back what is held: the run is over, or has failed. No collectives."""

@@ -106,7 +106,7 @@ class SummaryMonitor(RunCallback):
 
 
 def expert_callbacks(config: ModelConfig, output: Path, given: Sequence[Callback]) -> list[Callback]:
-    """Those that the configuration asks for and a script has not `given` itself."""
+    """The callbacks of experts that the configuration asks for and a script has not `given` itself."""
     monitors, found = config.moe_config.monitors, list[Callback]()
     if config.moe_config.num_experts is None:
         return found

@@ -20,8 +20,8 @@ _SIZE, _TRIES = 768, 3
 
 
 def peak_tflops(plan: Plan) -> float | None:
-    """As --peak-tflops says, or the device of --plan-device has; of a CPU what a product of float32 matrices by numpy
-    reaches beside the other ranks; none where nothing is known."""
+    """The peak of a device: as --peak-tflops says, or the device of --plan-device has; of a CPU what a product of
+    float32 matrices by numpy reaches beside the other ranks; none where nothing is known."""
     asked = plan.config.training_config.log
     named = plan.peak / 1e12 if asked.plan_device else None
     found = asked.peak_tflops or named or (_measured() if is_on_cpu() else None)

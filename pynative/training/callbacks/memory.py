@@ -23,7 +23,7 @@ def peak_memory_mb() -> float:
 
 
 def memory_bytes() -> dict[str, float]:
-    """By Megatron's tags; on a CPU what is resident. There is no count of allocations."""
+    """Bytes by Megatron's tags; on a CPU what is resident. There is no count of allocations."""
     if is_on_cpu():
         held, peak = float(psutil.Process().memory_info().rss), peak_memory_mb() * 2**20
         return {"mem-reserved-bytes": held, "mem-allocated-bytes": held, "mem-max-allocated-bytes": peak}

@@ -26,7 +26,7 @@ COUNTERS = (
     "L2Cache",
     "AiCoreNone",
 )
-"""By the number of --profile-aicore-metrics; the last is -1."""
+"""Counters by the number of --profile-aicore-metrics; the last is -1."""
 
 
 class Recording:
@@ -39,7 +39,7 @@ class Recording:
         self.has_begun = False
 
     def start(self) -> None:
-        """From here on."""
+        """Start the profile."""
         self._before, self.has_begun = self._files(), True
         self._profiler = self._new_profiler()
         self._profiler.start()
@@ -96,7 +96,8 @@ class ProfileCallback(RunCallback):
         self.on_step_end(state)
 
     def on_step_end(self, state: TrainingState) -> None:
-        """Between the iterations `state.iteration` - 1 and `state.iteration`, counted from 0."""
+        """Start or stop the profile between the iterations `state.iteration` - 1 and `state.iteration`, counted from
+        0."""
         if state.iteration == self.config.profile_step_end:
             self._recording.stop()
         elif state.iteration == self.config.profile_step_start < state.config.training_config.training_iters:
@@ -146,7 +147,7 @@ class PynativeProfiler:
             self._recording.start()
 
     def step_end(self, current_step: int) -> None:
-        """After it."""
+        """End a step."""
         if self._monitor is not None:
             self._monitor.step()
         elif current_step == self._config.profile_step_end:

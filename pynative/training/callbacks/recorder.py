@@ -39,7 +39,7 @@ class Recorder:
         self._of, self._spans = -1, list[Span]()
 
     def begin(self) -> None:
-        """From the next step on."""
+        """Record from the next step on."""
         if self._asking == 0:
             self._turn(True)
         self._asking += 1

@@ -10,8 +10,9 @@ from pynative.training.callbacks.base import Callback, TrainingState
 
 
 class RollbackCallback(Callback):
-    """After a spike, whose update was not made: weights, optimizer, schedule and iteration of the run's last checkpoint
-    in `directory`. Samples count on, so that none of the spike's comes again (Chowdhery et al., "PaLM", 2022, 5.1)."""
+    """Restores, after a spike, whose update was not made: weights, optimizer, schedule and iteration of the run's last
+    checkpoint in `directory`. Samples count on, so that none of the spike's comes again (Chowdhery et al., "PaLM",
+    2022, 5.1)."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory

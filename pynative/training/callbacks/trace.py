@@ -58,7 +58,7 @@ class TraceCallback(RunCallback):
             warn(f"No trace: it was to go from --profile-step-start {self.first} to {self.last}")
 
     def _turn(self, state: TrainingState) -> None:
-        """Between two steps."""
+        """Start or stop recording between two steps."""
         if state.iteration == self.last and self._is_recording:
             self._stop(state)
         elif state.iteration == self.first and state.iteration < state.config.training_config.training_iters:
@@ -109,7 +109,7 @@ def _gathered(row: Array, world: Group) -> Array:
 
 
 def _of_all_ranks(spans: list[Span], world: Group) -> list[Span]:
-    """Those of every rank, on every rank."""
+    """The spans of every rank, on every rank."""
     text = json.dumps([(*span[:1], span.kind.value, *span[2:]) for span in spans])
     texts = gathered_texts(text, world)
     return [Span(row[0], Kind(row[1]), *row[2:]) for text in texts for row in json.loads(text)]

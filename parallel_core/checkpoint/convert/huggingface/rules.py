@@ -31,11 +31,11 @@ class IndexerRows(NamedTuple):
         return sorted(range(self.size), key=ours.__getitem__)
 
     def rotary_last(self) -> list[int]:
-        """As `ours`, where pairs are neighbours there, too."""
+        """Rows as in `ours`, where pairs are neighbours there, too."""
         return [*range(self.rotary, self.size), *range(self.rotary)]
 
     def rotary_first(self) -> list[int]:
-        """As `theirs`, where pairs are neighbours there, too."""
+        """Rows as in `theirs`, where pairs are neighbours there, too."""
         return [*range(self.size - self.rotary, self.size), *range(self.size - self.rotary)]
 
     def of_all(self, order: list[int], count: int) -> Iterator[range]:

@@ -121,7 +121,7 @@ FAMILIES = (
     *olmo.FAMILIES,
     *phi.FAMILIES,
 )
-"""In the order in which a model is compared with them."""
+"""Families in the order in which a model is compared with them."""
 
 OTHER_NAMES = {
     "llama2": "llama",

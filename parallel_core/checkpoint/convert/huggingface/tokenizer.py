@@ -26,7 +26,7 @@ _IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 
 
 def files_in(folder: Path | None) -> list[str]:
-    """Those of FILES that a folder has."""
+    """The files of FILES that a folder has."""
     return [] if folder is None else [name for name in FILES if (folder / name).is_file()]
 
 

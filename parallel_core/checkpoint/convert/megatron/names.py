@@ -94,7 +94,7 @@ def shifted(name: str, layers: int, experts: int) -> str:
 
 
 class Order(NamedTuple):
-    """In which order the parameters of a layer come."""
+    """The order of the parameters of a layer."""
 
     modules: tuple[str, ...]
     grouped: bool = False

@@ -64,7 +64,7 @@ def _flat(value: Any, seen: set[int], start: str = "") -> Iterator[tuple[str, La
 
 
 class Cuts:
-    """Those of the network that settings describe.
+    """The cuts of the network that settings describe.
 
     names: of the parameters that there are, of which there must be as many as layers and experts at least.
     Raises ValueError for settings that describe no network.

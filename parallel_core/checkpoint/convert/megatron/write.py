@@ -28,7 +28,7 @@ class RankParameter(NamedTuple):
     """A parameter of a rank."""
 
     name: str
-    """With local numbers."""
+    """The name with local numbers."""
     weight: LazyTensor
     states: Mapping[str, LazyTensor]
 

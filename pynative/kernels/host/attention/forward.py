@@ -19,7 +19,7 @@ from pynative.kernels.host.threads import run
 from pynative.memory.rounding import fill
 
 SMALLEST_SUM, LARGEST_SUM = 2.0**-40, 2.0**60
-"""Between these a row's sum of exp(s) has all its digits, and so has what is multiplied with it."""
+"""Bounds between which a row's sum of exp(s) has all its digits, and so has what is multiplied with it."""
 
 
 def attention_forward(heads: Heads, out: Array, maximum: Array, inverse_sum: Array) -> None:

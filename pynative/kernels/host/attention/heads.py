@@ -146,7 +146,7 @@ class Block:
         return (slice(max(start, first), stop) for start, stop in edges if stop > first)
 
     def _first_key(self) -> int:
-        """Before it no query sees a key."""
+        """The first key that a query sees."""
         scores, oldest = self.heads.scores, 0
         if scores.mask is not None:
             return 0

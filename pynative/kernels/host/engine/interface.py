@@ -130,6 +130,6 @@ class Engine(Protocol):
         """out [r, c] = weight exp(x - maximum), maximum and weight float32 [r]; out may be x itself."""
 
     def adamw(self, param: Array, grad: Array, exp_avg: Array, exp_avg_sq: Array, step: AdamwStep) -> None:
-        """In place, all float32 [c]: exp_avg = beta1 exp_avg + gradient_factor grad, exp_avg_sq = beta2 exp_avg_sq +
-        (square_factor grad)^2, param = decay param - step_size exp_avg / (inverse_correction sqrt(exp_avg_sq) +
-        epsilon)."""
+        """AdamW in place, all float32 [c]: exp_avg = beta1 exp_avg + gradient_factor grad, exp_avg_sq = beta2
+        exp_avg_sq + (square_factor grad)^2, param = decay param - step_size exp_avg / (inverse_correction
+        sqrt(exp_avg_sq) + epsilon)."""

@@ -63,7 +63,7 @@ _OTHERS = (
 
 
 def _all_mamba(config: Mapping[str, Any]) -> Settings:
-    """Nothing looks at heads of attention, which our configuration wants to know."""
+    """Settings of a model without attention, whose heads our configuration must have all the same."""
     return {_PATTERN: MAMBA * config["num_hidden_layers"], _HEADS: config["num_heads"]}
 
 

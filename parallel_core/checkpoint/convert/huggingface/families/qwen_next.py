@@ -24,7 +24,7 @@ _KINDS = "full_attention", "linear_attention"
 
 
 def _layers(config: Mapping[str, Any]) -> Settings:
-    """Without a list every so many-th layer has attention."""
+    """The kinds of layers; without a list every so many-th layer has attention."""
     kinds, layers = config.get("layer_types"), range(config["num_hidden_layers"])
     if kinds is None:
         interval = config.get("full_attention_interval") or 4

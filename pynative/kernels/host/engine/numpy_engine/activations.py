@@ -189,7 +189,7 @@ ACTIVATIONS = {
     "squared_relu": Activation(_squared_relu, _squared_relu_gradient),
     "swiglu": Activation(_swiglu, _swiglu_gradient),
 }
-"""Those that are not gated, and a gated one that is written out."""
+"""Activations that are not gated, and a gated one that is written out."""
 
 
 @lru_cache

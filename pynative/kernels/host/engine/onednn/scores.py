@@ -26,7 +26,7 @@ class _Chain:
         self.post_ops.append(Eltwise(Algorithm.LINEAR, factor))
 
     def combine(self, algorithm: Algorithm, array: Array | None) -> None:
-        """With an array that is broadcast; with none, nothing."""
+        """Combine scores with an array that is broadcast; with none, do nothing."""
         if array is not None:
             self.post_ops.append(Binary(algorithm, layout_of(array)))
             self.arrays.append(array)

@@ -56,6 +56,7 @@ class Turns:
     def pass_on(self) -> None:
         """Let the other one run until it gives way or is over; then go on where this one stood."""
         own, other = self._running, 1 - self._running
+        self._raise_failure(own)
         self._pair[own].before_giving_way()
         if self._over[other]:
             return

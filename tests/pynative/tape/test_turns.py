@@ -1,6 +1,8 @@
 """Two computations that take turns: the order is theirs, and what one raises ends both."""
 
+import signal
 import threading
+import time
 
 import pytest
 
@@ -70,3 +72,19 @@ def test_an_error_of_either_ends_both(which, after):
         Turns(*pair).run()
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("second of two")]
     give_way()
+
+
+def test_an_interrupt_ends_both():
+    """Ctrl-C reaches the first one, which waits; the second ends where it gives way next, not where it is over."""
+    passed = []
+
+    def interrupted():
+        signal.raise_signal(signal.SIGINT)
+        for step in range(100):
+            time.sleep(0.05)
+            give_way()
+            passed.append(step)
+
+    with pytest.raises(KeyboardInterrupt):
+        Turns(steps("a", 3, []), Computation(interrupted, lambda: None)).run()
+    assert len(passed) < 100 and not [one for one in threading.enumerate() if one.name.startswith("second of two")]

@@ -15,6 +15,8 @@ NO_LOSS = "--num-experts 4 --moe-router-load-balancing-type"
 EP2 = "--num-experts 4 --expert-model-parallel-size 2"
 SIGMOID = "--moe-router-score-function sigmoid"
 SPARSE = "--multi-latent-attention --kv-lora-rank 8 --enable-dsa-indexer"
+DELTA = "--experimental-attention-variant gated_delta_net --linear-attention-freq 2"
+LIGHTNING = "--experimental-attention-variant lightning_attention --linear-attention-freq 2"
 BIASED = f"{EXPERTS} --moe-router-score-function sigmoid --moe-router-enable-expert-bias"
 LATENT = "--multi-latent-attention --kv-lora-rank 16"
 ROTARY = "--position-embedding-type rope"
@@ -39,6 +41,9 @@ IDLE = [
         )
     ),
     ("--attention-dropout 0.2", SPARSE, "", "as in Megatron"),
+    ("--index-share-for-mtp-iteration", SPARSE, f"{SPARSE} --mtp-num-layers 2 {ROTARY}", "a single layer"),
+    ("--index-topk-freq 2", f"{SPARSE} --index-topk-pattern FSFS", SPARSE, "--index-topk-pattern"),
+    ("--linear-attention-residual-weights 2 1", DELTA, LIGHTNING, "lightning_attention"),
     ("--enable-mla-scale-q-lora", LATENT, f"{LATENT} --q-lora-rank 8", "needs --q-lora-rank"),
     (
         "--mamba-d-conv 3",

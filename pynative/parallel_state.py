@@ -142,7 +142,7 @@ def get_config() -> AllConfig:
 
 
 def find_config() -> AllConfig | None:
-    """The same where there is one: Megatron's initialize_model_parallel takes none."""
+    """The configuration, if there is one: Megatron's initialize_model_parallel takes none."""
     return _current().config
 
 

@@ -1,6 +1,7 @@
 """The directions of imports, the floors within each package, limits of size, and what must import without MindSpore."""
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -147,6 +148,16 @@ def test_files_and_functions_are_short():
         (str(f.relative_to(ROOT)), name): n for f in files for name, n in structure.functions(f) if n > 45
     }
     assert long_functions == {}
+
+
+def test_docstrings_begin_with_the_thing_that_they_describe():
+    """Not with a relative clause or a genitive. A few are let through, so that no change waits for a word alone."""
+    clause = re.compile(r"(What|Whose|Of|Which|Where|How|That|Whom)\b")
+    files = structure.modules().values()
+    found = [
+        f"{f.relative_to(ROOT)}:{n}: {t[:60]}" for f in files for n, t in structure.docstrings(f) if clause.match(t)
+    ]
+    assert len(found) <= 12, "\n".join(found)
 
 
 def test_circles_are_found():

@@ -69,7 +69,7 @@ class Index:
     document_indices: NDArray[np.int64]
     """[m], in sequences."""
     sequence_modes: NDArray[np.int8] | None = None
-    """[n], None unless multimodal."""
+    """Mode of each sequence [n]; None unless the data set is multimodal."""
 
     @classmethod
     def from_lengths(

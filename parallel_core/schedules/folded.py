@@ -63,7 +63,7 @@ class _Stage:
         return (self.forwards if isinstance(action, Forward) else self.backwards)[action.chunk]
 
     def tick(self) -> Iterable[Compute]:
-        """Do one thing, or nothing."""
+        """Start one computation in this tick, or none."""
         action = self._next()
         if action is None:
             return ()

@@ -84,3 +84,13 @@ def functions(file: Path) -> Iterator[tuple[str, int]]:
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield node.name, (node.end_lineno or node.lineno) - node.lineno + 1
+
+
+def docstrings(file: Path) -> Iterator[tuple[int, str]]:
+    """Line and text of each: of the module, of classes and functions, and below attributes."""
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        body = getattr(node, "body", None)
+        for entry in body if isinstance(body, list) else []:
+            value = entry.value if isinstance(entry, ast.Expr) else None
+            if isinstance(value, ast.Constant) and isinstance(value.value, str):
+                yield entry.lineno, value.value.strip()

@@ -11,7 +11,7 @@ from pynative.kernels.ops.blocked_attention import attention, query_blocks, show
 from pynative.kernels.ops.elementwise import cast, widened_on_cpu
 
 EPSILON = 1e-10
-"""Is added to probabilities before their logarithm, as in Megatron."""
+"""Number that is added to probabilities before their logarithm, as in Megatron."""
 
 FLOAT32, INT32 = mindspore.float32, mindspore.int32
 NOTHING = float("-inf")

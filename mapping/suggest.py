@@ -25,7 +25,7 @@ class Suggestions:
 
 
 def suggest(argv: Sequence[str], plan: Plan) -> Suggestions:
-    """Of a plan that was made of these arguments."""
+    """Suggest layouts for a plan that was made of these arguments."""
     config, world = plan.config, plan.config.parallel_config.world_size
     base, own = without_layout(argv), layout_of(config)
     candidates = [*all_layouts(config, world)]

@@ -43,7 +43,7 @@ def blocks_within(block: Block, kind: type[Kind]) -> Iterator[Kind]:
 
 @cache
 def _names_of(kind: Any) -> tuple[str, ...]:
-    """Of the fields of a kind of block, asked for millions of times in a search."""
+    """Names of the fields of a kind of block, asked for millions of times in a search."""
     return tuple(entry.name for entry in fields(kind))
 
 

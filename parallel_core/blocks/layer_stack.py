@@ -35,7 +35,7 @@ class LayerStack(Block):
 
     @cached_property
     def _models(self) -> list[int]:
-        """Of each position the first one that is like it: the same value, and the same is computed again."""
+        """The first position that is like each one: with the same value, and the same recomputation."""
         seen: list[int] = []
         for position, ((_, layer), asked) in enumerate(zip(self.layers, self.recompute.layers, strict=True)):
             alike = (i for i in set(seen) if self.layers[i][1] is layer and self.recompute.layers[i] == asked)

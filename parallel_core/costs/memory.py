@@ -14,7 +14,7 @@ from parallel_core.optimizer import PlannedState, plan_states
 
 @dataclass(frozen=True)
 class BufferBytes:
-    """Of one rank's buffers, from the first step on; padding included."""
+    """Bytes of one rank's buffers, from the first step on; padding included."""
 
     parameters: int
     gradients: int
@@ -30,7 +30,7 @@ class BufferBytes:
 
 @dataclass(frozen=True)
 class MemoryBytes(BufferBytes):
-    """Of one rank: its buffers, and activations."""
+    """Memory of one rank: its buffers, and activations."""
 
     activations: int
     """The most that is kept at once for backward passes (`peak_kept_bytes`), wherever it lies."""
@@ -46,7 +46,7 @@ class MemoryBytes(BufferBytes):
 
 
 def memory(plan: StagePlan) -> MemoryBytes:
-    """What each rank of a pipeline stage allocates."""
+    """The memory that each rank of a pipeline stage allocates."""
     activations = peak_kept_bytes(plan)
     return MemoryBytes(**vars(buffer_bytes(plan)), activations=activations, offloaded_activations=on_host(plan))
 
@@ -59,7 +59,7 @@ def on_host(plan: StagePlan) -> int:
 
 
 def buffer_bytes(plan: StagePlan) -> BufferBytes:
-    """Of the buffers of each rank of a pipeline stage."""
+    """Bytes of the buffers of each rank of a pipeline stage."""
     gradients = states = states_elsewhere = parameters_elsewhere = 0
     config, parameters = plan.config, plan.frozen_bytes
     for buffer, kept in plan.residences:

@@ -62,7 +62,7 @@ class Plan:
 
     @cached_property
     def buffers(self) -> list[BufferBytes]:
-        """Of a rank of each stage what its buffers have, wherever they lie; stages alike share a value."""
+        """The bytes of the buffers of a rank of each stage, wherever they lie; stages alike share a value."""
         found = {number: buffer_bytes(plan) for number, plan in {id(plan): plan for plan in self._models}.items()}
         return [found[id(plan)] for plan in self._models]
 

@@ -44,7 +44,7 @@ class WholeModel:
 
     @cached_property
     def seconds(self) -> float:
-        """Of forward and backward."""
+        """Seconds of forward and backward."""
         return sum(sum(passes_of(chunk, self.stage, self.plan.speed).totals) for chunk in self.stage.chunks)
 
     @cached_property
@@ -68,9 +68,9 @@ class Bound:
     parallelism, the update - is left out."""
 
     given: Plan
-    """Of the job in some layout."""
+    """Memory of the job in some layout."""
     whole: Callable[[Layout], WholeModel | None]
-    """Of a layout with one stage; none if there is no such."""
+    """Memory of a layout with one stage; none if there is no such."""
     _known: dict[Layout, WholeModel | None] = field(default_factory=dict)
 
     def _model(self, layout: Layout) -> WholeModel | None:
@@ -88,7 +88,7 @@ class Bound:
         return self.given.config.parallel_config.world_size
 
     def seconds(self, layout: Layout) -> float:
-        """Of a step."""
+        """Seconds of a step."""
         model, micro_batches = self._model(layout), self._micro_batches(layout)
         work = self._least_work if model is None else micro_batches * model.seconds / layout.pipeline
         return work * (1 + (layout.pipeline - 1) / (micro_batches * layout.virtual))
@@ -131,7 +131,7 @@ class Bound:
 
     @cached_property
     def _state_bytes(self) -> float:
-        """Of the optimizer's states of an element, by those that a rank of the given layout owns."""
+        """Bytes of the optimizer's states of an element, by those that a rank of the given layout owns."""
         plan = self.given.stages[0]
         owned = sum(span.size for _, kept in plan.residences for span in kept.owned)
         return self.given.buffers[0].optimizer_states / owned if owned else 0.0

@@ -15,6 +15,7 @@ COMMANDS = {
     "explain": Command("mapping.explain", "say how each flag is handled, and whether the run starts"),
     "plan": Command("mapping.plan", "predict memory, step time and the best layout of a run"),
     "report": Command("mapping.report", "put what runs have left into one HTML page, or watch them in it"),
+    "compare": Command("mapping.compare", "say where two runs differ first, and in what they were set up otherwise"),
     "preprocess": Command("parallel_core.data.preprocess", "turn text or conversations into .bin/.idx files"),
     "tokenize": Command("parallel_core.data.tokenizers.tokenize", "print ids of texts and facts about a vocabulary"),
     "convert": Command(

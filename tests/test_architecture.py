@@ -76,7 +76,7 @@ FLOORS = {
         {"merge"},
         {"reading"},
         {"suggest"},
-        {"arguments", "explain", "launch", "plan", "report"},
+        {"arguments", "compare", "explain", "launch", "plan", "report"},
         {"__main__"},
     ),
     "parallel_core": (
@@ -90,7 +90,7 @@ FLOORS = {
         {"costs", "no_effect"},
         {"checkpoint"},
         {"planner", "report"},
-        {"start_lines"},
+        {"compare", "start_lines"},
     ),
     "pynative": (
         {"dtypes", "timers"},

@@ -233,6 +233,11 @@ def cannot_write(root: Path, needed: int, error: OSError) -> str:
     return f"{error.strerror or error} (--save {root}: {sizes}; {newest}); {room}"
 
 
+def steps(root: Path) -> list[int]:
+    """Of the whole checkpoints in `root`."""
+    return sorted(int(path.name.rpartition("_")[2]) for path in _published(root) if _is_whole(path))
+
+
 def has_checkpoint(root: Path) -> bool:
     """Whether `root` is a checkpoint or has one."""
     return (root / MANIFEST).exists() or (root / TRACKER).exists() or newest_whole(root) is not None

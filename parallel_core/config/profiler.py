@@ -17,6 +17,13 @@ class ProfilerConfig(Config):
     """Write `trace.json` in the directory of --save: what every rank does in the iterations that --profile-step-start
     and --profile-step-end name, for Chrome and Perfetto. On a CPU --profile writes one where --profile-save-path says.
     """
+    record: bool = option("--record", False)
+    """Write `record` in the directory of --save: weights, data, activations, gradients and updates of the iterations
+    that --record-step-start and --record-step-end name, for `compare`."""
+    record_step_start: int = option("--record-step-start", 0, at_least=0)
+    """First iteration that is recorded, counted from 0."""
+    record_step_end: int = option("--record-step-end", 1, at_least=1)
+    """First iteration that no longer is."""
     profile_save_path: str = option("--profile-save-path", "./profile_dir")
     """Folder of the profile."""
     profile_step_start: int = option("--profile-step-start", 1, at_least=0)
@@ -69,3 +76,6 @@ class ProfilerConfig(Config):
         if self.profile and self.profile_step_end < self.profile_step_start:
             rule = f"must not come before --profile-step-start {self.profile_step_start}"
             yield self.breaks("profile_step_end", rule, "raise it")
+        if self.record and self.record_step_end <= self.record_step_start:
+            rule = f"must come after --record-step-start {self.record_step_start}"
+            yield self.breaks("record_step_end", rule, "raise it")

@@ -11,10 +11,10 @@ from parallel_core.report.run import Run
 def sections(runs: Sequence[Run]) -> Iterator[Section]:
     """The sections of which there is anything: of the last start of each run."""
     flags = [_flags(run.start.get("flags")) for run in runs]
-    flat = [dict(_flat(run.start.get("config"), "")) for run in runs]
-    environment = [dict(_flat(run.start.get("environment"), "")) for run in runs]
+    options = [dict(flat(run.start.get("config"), "")) for run in runs]
+    environment = [dict(flat(run.start.get("environment"), "")) for run in runs]
     yield from _section("flags", "Flags, and what became of them", "flag", runs, flags)
-    yield from _section("configuration", "Configuration", "option", runs, flat)
+    yield from _section("configuration", "Configuration", "option", runs, options)
     yield from _section("environment", "Environment", "name", runs, environment)
 
 
@@ -35,11 +35,11 @@ def beside(caption: str, name: str, runs: Sequence[str], columns: Sequence[Mappi
     return Table(caption, [name, *runs], rows, marked)
 
 
-def _flat(value: Any, path: str) -> Iterator[tuple[str, str]]:
+def flat(value: Any, path: str) -> Iterator[tuple[str, str]]:
     """Every value by its path."""
     if isinstance(value, Mapping) and value:
         for key, inner in value.items():
-            yield from _flat(inner, f"{path}.{key}" if path else str(key))
+            yield from flat(inner, f"{path}.{key}" if path else str(key))
     elif path:
         yield path, _word(value)
 

@@ -11,6 +11,7 @@ from mindspore import Tensor, nn
 
 from parallel_core.batch.rules import BatchRules
 from parallel_core.numerics.averaging import Averaging, Weight
+from parallel_core.numerics.dtypes import Array
 from parallel_core.schedules import Backward, Forward, WeightGrad
 from parallel_core.schedules.actions import Compute, Ordered, Pair
 from pynative.parameter import as_type
@@ -55,6 +56,9 @@ class ForwardStep(Protocol):
 
     def again(self) -> None:
         """Start the same step once more, of the data that were drawn for it."""
+
+    def drawn_tokens(self) -> Sequence[Array]:
+        """Tokens [b, s] of each of this rank's micro-batches of the step, as far as they are known here."""
 
     def described(self, micro_batch: int, row: int) -> str:
         """A row of one of this rank's micro-batches by its sample and documents; empty where nobody knows."""

@@ -95,7 +95,7 @@ def layer_of(frames: Sequence[FrameType]) -> str:
     """The innermost cell that runs and has parameters; in a backward the parameter whose gradient is computed."""
     for frame in frames:
         for value in _cell_or_parameter(frame):
-            if name := _name_of(value):
+            if name := name_of(value):
                 return name
     return ""
 
@@ -109,7 +109,7 @@ def _cell_or_parameter(frame: FrameType) -> Iterator[Any]:
             yield found[name]
 
 
-def _name_of(value: Any) -> str:
+def name_of(value: Any) -> str:
     """Global name of a parameter, or of a cell by its parameters; none of a whole model."""
     if isinstance(value, Parameter):
         meta = getattr(value, "meta", None)

@@ -86,6 +86,7 @@ class LayerEvents:
         self.is_last_micro_batch = False
         """The gradients that are computed now are the last contributions of this step; whoever runs the chunk says."""
         self._observers: dict[Event, list[Observer]] = {event: [] for event in get_args(Event)}
+        self._on_result: Callable[[nn.Cell, Any], None] | None = None
         self._forward_uses: Uses | None = None
         self._uses_to_come: Uses = Counter()
         self._tape_gradients = autograd.TapeGradients(trainable(chunk))
@@ -111,6 +112,12 @@ class LayerEvents:
         for cell in self.cells:
             cell.events = self
         self._observers[event].append(observer)
+
+    def on_result(self, observer: Callable[[nn.Cell, Any], None]) -> None:
+        """Have `observer(cell, result)` called with what each observed cell gives; for good, one observer."""
+        for cell in self.cells:
+            cell.events = self
+        self._on_result = observer
 
     def listen(self, event: Event, method: Observer) -> None:
         """`on` with a method of an object that this does not keep alive, for as long as it is there."""
@@ -139,6 +146,8 @@ class LayerEvents:
 
     def leave(self, cell: Observable, result: Any) -> Any:
         """A cell's forward is over; its result, which tells of its gradient."""
+        if self._on_result is not None:
+            self._on_result(cell, result)
         if autograd.is_recording() and self._observers["before_backward"]:
             is_one = not isinstance(result, tuple)
             values = _passed([result] if is_one else [*result], partial(self._tell, "before_backward", cell))

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 from mindspore import Tensor, nn
 
-from parallel_core.batch.micro_batches import LENGTHS, LOSS_MASK, BatchEntry, StepBatch, filled_up
+from parallel_core.batch.micro_batches import LENGTHS, LOSS_MASK, TOKENS, BatchEntry, StepBatch, filled_up
 from parallel_core.batch.rules import BatchRules
 from parallel_core.data.loader import StepItem
 from parallel_core.numerics.averaging import MicroBatchWeight
+from parallel_core.numerics.dtypes import Array
 from pynative import parallel_state
 from pynative.collectives.numbers import sum_over_group
 from pynative.context_parallel.batch import context_shard, entry_of, to_tensor
@@ -61,6 +62,11 @@ class BatchedForwardStep:
 
     def again(self) -> None:
         """The batch is still there."""
+
+    def drawn_tokens(self) -> Sequence[Array]:
+        """Those of the batch, where this stage reads any."""
+        entry = self.batch.entries.get(TOKENS)
+        return np.split(entry.sequences, self.batch.micro_batches) if isinstance(entry, BatchEntry) else []
 
     def described(self, micro_batch: int, row: int) -> str:
         """The description of a batch by the loader's item that it was."""
@@ -132,6 +138,12 @@ class MegatronForwardStep:
         """Every chunk draws what it has drawn."""
         if self._drawn:
             self.data_iterators = [map(self._as_tensors, list(drawn)) for drawn in self._drawn]
+
+    def drawn_tokens(self) -> Sequence[Array]:
+        """Those of the items, where they are dicts with tokens."""
+        drawn = self._drawn[0] if self._drawn else []
+        tokens = [item[TOKENS] for item in drawn if isinstance(item, dict) and TOKENS in item]
+        return [np.asarray(x.asnumpy() if isinstance(x, Tensor) else x) for x in tokens]
 
     def described(self, micro_batch: int, row: int) -> str:
         """The description of a micro-batch by the loader's item that it was."""

@@ -18,6 +18,7 @@ from pynative.training.callbacks.memory import MemoryCallback
 from pynative.training.callbacks.metrics import MetricsCallback
 from pynative.training.callbacks.profile import profile_callbacks
 from pynative.training.callbacks.progress import ProgressCallback
+from pynative.training.callbacks.record import RecordCallback
 from pynative.training.callbacks.rollback import RollbackCallback
 from pynative.training.callbacks.straggler import StragglerCallback
 from pynative.training.callbacks.timings import TimingsCallback

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from parallel_core.checkpoint.commit import METRICS
+from parallel_core.compare import RECORD
 from parallel_core.config import AllConfig
 from parallel_core.config.faults import ROLL_BACK
 from pynative import parallel_state
@@ -19,6 +20,7 @@ from pynative.training.callbacks import (
     MemoryCallback,
     MetricsCallback,
     ProgressCallback,
+    RecordCallback,
     RollbackCallback,
     SignalCallback,
     SkippedStepsCallback,
@@ -65,6 +67,9 @@ def callbacks_of_run(config: AllConfig, data: RunData, more: Sequence[Callback])
             callbacks.append(ProgressCallback(directory, checkpoint.async_save))
     if training.faults.loss_spike_action == ROLL_BACK and checkpoint.output_dir:
         callbacks.append(RollbackCallback(Path(checkpoint.output_dir)))
+    profiler = training.profiler
+    if profiler.record:
+        callbacks.append(RecordCallback(output / RECORD, profiler.record_step_start, profiler.record_step_end))
     callbacks += profile_callbacks(config, output)
     if training.exit_interval or training.exit_duration_in_mins:
         callbacks.append(ExitCallback(training.exit_interval, training.exit_duration_in_mins))

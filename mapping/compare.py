@@ -1,0 +1,88 @@
+"""Say why two runs differ: `python -m mapping compare A B`.
+
+A and B are folders of runs (of --save, or `output`), or a case that was recorded of Megatron
+(`examples/gpt/record_megatron.py` and `compare_with_megatron.py` say how). Loss, norm and rates of every step are
+compared, and of steps that both have recorded (--record) weights, data, activations, gradients and updates: the first
+step, then layer and parameter, that differ by more than rounding in their types; before that what differs in
+configuration and environment. The layouts may differ.
+
+With --bisect A and B are compared by the checkpoints of both: the first step at which weights differ is looked for by
+halves.
+
+    python -m mapping compare checkpoints/run-1 checkpoints/run-2
+
+The exit code is 1 if they differ, and 2 for a folder that has nothing to compare.
+"""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from parallel_core.compare.checkpoints import bisected
+from parallel_core.compare.runs import ComparedRun, apart, first_differences
+from parallel_core.system.command_line import command_line, ends_quietly, program
+
+MOST = 40
+"""Settings that are printed."""
+
+
+def report(one: ComparedRun, other: ComparedRun, exact: bool) -> tuple[list[str], bool]:
+    """Lines, and whether the runs differ in what they computed."""
+    lines = [f"A: {one.folder}", f"B: {other.folder}"]
+    for what, mine, theirs in (
+        ("configuration", one.settings, other.settings),
+        ("environment", one.environment, other.environment),
+    ):
+        settings = apart(mine, theirs)
+        if mine and theirs:
+            lines.append(f"{what}: {len(settings) or 'nothing'} differs" + (" (A | B)" if settings else ""))
+            lines += [f"  {line}" for line in settings[:MOST]]
+    common, recorded = sorted({*one.steps} & {*other.steps}), sorted({*one.recorded} & {*other.recorded})
+    found = first_differences(one, other, exact)
+    if found:
+        lines.append(f"the first difference: {found[0]}")
+        lines += [f"  then: {difference}" for difference in found[1:]]
+        step = found[0].step
+        if step not in recorded:
+            lines.append(
+                f"to see the layer, run both again up to step {step} with --record --record-step-start {step - 1} "
+                f"--record-step-end {step}"
+            )
+    else:
+        told = f", {len(recorded)} of them with all that was recorded" if recorded else ""
+        lines.append(f"the same in {len(common)} steps{told}, as far as rounding tells")
+    return lines, bool(found)
+
+
+def main(argv: Sequence[str]) -> int:
+    """The command; its exit code."""
+    parser = command_line(__doc__, program("compare"))
+    parser.add_argument("runs", nargs=2, type=Path, metavar="RUN", help="a run's folder, or a recorded case")
+    parser.add_argument("--exact", action="store_true", help="call any other bit a difference")
+    parser.add_argument("--bisect", action="store_true", help="compare the checkpoints of both by halves")
+    options = parser.parse_args(argv)
+    try:
+        if options.bisect:
+            lines, differ = bisected(options.runs[0], options.runs[1], options.exact)
+        else:
+            one, other = (ComparedRun(folder) for folder in options.runs)
+            for run in (one, other):
+                if not run.steps:
+                    raise ValueError(
+                        f"{run.folder}: has no figures of a run; give its folder of --save, or its `output`"
+                    )
+            if not {*one.steps} & {*other.steps}:
+                raise ValueError(
+                    f"{one.folder}, {other.folder}: have no step in common; compare runs of the same steps"
+                )
+            lines, differ = report(one, other, options.exact)
+    except (OSError, ValueError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    with ends_quietly():
+        print("\n".join(lines))
+    return int(differ)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

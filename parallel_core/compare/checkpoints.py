@@ -1,0 +1,71 @@
+"""The first checkpoint in which two runs' weights differ, looked for by halves."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from parallel_core.checkpoint import commit
+from parallel_core.checkpoint.convert.reader import open_checkpoint
+from parallel_core.checkpoint.reader import CheckpointReader
+from parallel_core.compare.differences import ROUNDINGS, Difference, allowed, distance, place_in_model
+from parallel_core.numerics.dtypes import Array
+from parallel_core.sharding import ShardSpec, place
+
+ONE = {name: (0, 1) for name in ("tp", "ep", "expert-tp", "pp", "dp", "cp")}
+
+
+def whole(reader: CheckpointReader, name: str) -> Array:
+    """A tensor, float32."""
+    shape = reader.manifest.tensors[name].shape
+    out = np.empty(shape, np.float32)
+    return reader.read(name, place(ShardSpec(shape=shape, name=name), ONE), out)
+
+
+def first_weight(one: Path, other: Path, step: int, exact: bool) -> Difference | None:
+    """The first weight, in the order of the model, that differs between two runs' checkpoints of a step."""
+    readers = [open_checkpoint(folder, step) for folder in (one, other)]
+    names = [set(reader.manifest.weights) for reader in readers]
+    limit = 0.0 if exact else allowed("update", ["float32"], exact) / ROUNDINGS["update"] * ROUNDINGS["gradient"]
+    for name in sorted(names[0] & names[1], key=place_in_model):
+        mine, theirs = (whole(reader, name) for reader in readers)
+        apart = distance(mine, theirs)
+        if apart > limit:
+            return Difference("weight", step, name, None, apart, limit)
+    return None
+
+
+def halved(steps: Sequence[int], differs: Callable[[int], bool]) -> int | None:
+    """The first step that differs, where all later ones do, too; none if the last does not."""
+    if not steps or not differs(steps[-1]):
+        return None
+    low, high = 0, len(steps) - 1
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if differs(steps[middle]) else (middle + 1, high)
+    return steps[low]
+
+
+def bisected(one: Path, other: Path, exact: bool) -> tuple[list[str], bool]:
+    """Lines, and whether any weights differ. Raises ValueError where no step's checkpoint is in both folders."""
+    steps = sorted({*commit.steps(one)} & {*commit.steps(other)})
+    if not steps:
+        raise ValueError(f"{one}, {other}: have no checkpoint of the same step; save both with one --save-interval")
+    found: dict[int, Difference | None] = {}
+
+    def differs(step: int) -> bool:
+        if step not in found:
+            found[step] = first_weight(one, other, step, exact)
+        return found[step] is not None
+
+    first = halved(steps, differs)
+    looked = f"{len(steps)} checkpoints of both, {len(found)} of them read"
+    if first is None:
+        return [f"{looked}: weights are the same up to step {steps[-1]}, as far as rounding tells"], False
+    before = max((step for step in steps if step < first), default=0)
+    again = f"with --load {one} --ckpt-step {before} " if before else ""
+    return [
+        f"{looked}: the same up to step {before}",
+        f"the first that differ: {found[first]}",
+        f"to see more, run both again {again}with --record --record-step-start {before} --record-step-end {first}",
+    ], True

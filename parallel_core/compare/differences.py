@@ -1,0 +1,189 @@
+"""The first differences of two runs' steps, in the order in which a step computes: weights, data, activations, loss,
+gradients, norm and rates, updates. A difference is one that the types do not allow."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
+from typing import NamedTuple
+
+import numpy as np
+
+from parallel_core.compare.recorded import Step
+from parallel_core.compare.sample import Sample
+from parallel_core.numerics.dtypes import Array
+
+EPSILON = {"float32": 2.0**-23, "bfloat16": 2.0**-8, "float16": 2.0**-11}
+ROUNDINGS = {"activation": 64, "gradient": 256, "update": 1 << 13, "weight": 4, "loss": 32, "grad_norm": 256}
+"""Of float32: so many epsilons may lie between two layouts of one computation. Measured over the goldens' layouts:
+losses 8, gradients 60, updates 2,500 (Adam divides rounding by rounding)."""
+FEWER = 8
+"""16-bit types: the same numbers divided by it; their sums are made in float32."""
+NEGLIGIBLE = 1e-4
+"""Of the largest of its kind: gradients so much smaller are zero but for rounding, such as those of keys' biases."""
+EXACT = ("lr", "weight_decay", "loss_scale", "skipped")
+"""Figures that are no sums."""
+
+
+class Difference(NamedTuple):
+    """Where two runs are apart."""
+
+    kind: str
+    """weight, data, activation, loss, gradient, grad_norm, lr ..., update."""
+    step: int
+    name: str
+    """Of the parameter, or of the cell that gave the activation."""
+    micro_batch: int | None
+    distance: float
+    """Relative, of norms."""
+    allowed: float
+    detail: str = ""
+
+    def __str__(self) -> str:
+        where = f" of {self.name}" if self.name else ""
+        micro_batch = "" if self.micro_batch is None else f" in micro-batch {self.micro_batch}"
+        apart = f": {self.distance:.2g} apart, {self.allowed:.2g} is rounding" if self.allowed else ""
+        return f"step {self.step}, {self.kind}{where}{micro_batch}{apart}{f' ({self.detail})' if self.detail else ''}"
+
+
+def allowed(kind: str, dtypes: Sequence[str], exact: bool) -> float:
+    """The relative distance that rounding explains, in the coarser of two runs' types. exact: none."""
+    if exact:
+        return 0.0
+    of_types = ("float32",) if kind == "weight" else dtypes
+    epsilon = max(EPSILON.get(dtype, EPSILON["float32"]) for dtype in of_types)
+    return epsilon * ROUNDINGS[kind] / (1 if epsilon == EPSILON["float32"] else FEWER)
+
+
+def differences(step: int, one: Step, other: Step, exact: bool = False) -> Iterator[Difference]:
+    """Those of a step, the first of each kind, in the order of the computation. exact: any other bit is one."""
+    types = [one.dtype, other.dtype]
+    kinds = (
+        _parameters("weight", step, one.before, other.before, types, exact, backwards=False),
+        _data(step, one.tokens, other.tokens),
+        _activations(step, one, other, types, exact),
+        _figures(("loss",), step, one, other, types, exact),
+        _parameters("gradient", step, one.gradients, other.gradients, types, exact, backwards=True),
+        _figures(("grad_norm", *EXACT), step, one, other, types, exact),
+        _parameters("update", step, _updates(one), _updates(other), types, exact, backwards=False),
+    )
+    for found in kinds:
+        yield from chain(found)
+
+
+def _updates(step: Step) -> dict[str, Sample]:
+    before = step.before or step.previous
+    return {name: step.after[name].minus(before[name]) for name in before if name in step.after}
+
+
+def distance(one: Array, other: Array, least: float = 0.0) -> float:
+    """|one - other| / |other|, of norms; infinite where one of them has what is no number and the other not."""
+    if one.shape != other.shape:
+        return math.inf
+    apart = one.astype(np.float64) - other
+    if not np.isfinite(apart).all():
+        return 0.0 if np.array_equal(one, other, equal_nan=True) else math.inf
+    size = max(float(np.linalg.norm(other)), least)
+    return float(np.linalg.norm(apart)) / size if size else 0.0 if not apart.any() else math.inf
+
+
+def _factor(one: Array, other: Array) -> str:
+    """A number that explains the difference, if there is one."""
+    if one.shape != other.shape:
+        return f"shapes {list(one.shape)} and {list(other.shape)}"
+    x, y = one.astype(np.float64).ravel(), other.astype(np.float64).ravel()
+    square = float(y @ y)
+    factor = float(x @ y) / square if square else 0.0
+    rest = float(np.linalg.norm(x - factor * y))
+    is_scaled = factor and rest < 0.05 * float(np.linalg.norm(x - y))
+    return f"{factor:.6g} times the other" if is_scaled else ""
+
+
+def _parameters(
+    kind: str,
+    step: int,
+    one: Mapping[str, Sample],
+    other: Mapping[str, Sample],
+    types: Sequence[str],
+    exact: bool,
+    *,
+    backwards: bool,
+) -> Iterator[Difference]:
+    """The first in the order of the computation: a backward comes to the last layers first. Beside it how many more."""
+    names = [name for name in one if name in other]
+    limit = allowed(kind, types, exact)
+    largest = max((sample.norm for sample in other.values()), default=0.0)
+    least = 0.0 if exact or kind == "weight" else NEGLIGIBLE * largest
+    found = []
+    for name in sorted(names, key=place_in_model, reverse=backwards):
+        mine, theirs = one[name], other[name]
+        if mine.digest and mine.digest == theirs.digest:
+            continue
+        # Of large ones entries are kept: what they do not show may show in the norm.
+        by_norm = abs(mine.norm - theirs.norm) / max(theirs.norm, least) if max(theirs.norm, least) else 0.0
+        apart = max(distance(mine.values, theirs.values, least), by_norm)
+        if apart > limit or (exact and mine.digest and theirs.digest):
+            found.append((name, apart, mine, theirs))
+    if found:
+        name, apart, mine, theirs = found[0]
+        words = [_factor(mine.values, theirs.values), f"and {len(found) - 1} more of {len(names)}" if found[1:] else ""]
+        yield Difference(kind, step, name, None, apart, limit, "; ".join(filter(None, words)))
+
+
+def place_in_model(name: str) -> tuple[int, list[tuple[int, int | str]]]:
+    """A key that sorts global names as the model computes: embeddings, layers by number, the last norm, the head."""
+    begins = ("embedding", "decoder.layers", "decoder", "mtp", "output_layer")
+    rank = next((number for number, begin in enumerate(begins) if name.startswith(begin)), len(begins))
+    parts = {"input_layernorm": 0, "self_attention": 1, "pre_mlp_layernorm": 2, "mlp": 3}
+    inside = {"linear_qkv": 0, "linear_proj": 1, "router": 2, "linear_fc1": 3, "linear_fc2": 4}
+    words = [word for word in name.split(".") if word]
+    return rank, [(0, int(word)) if word.isdigit() else (1, parts.get(word, inside.get(word, 9))) for word in words]
+
+
+def _data(step: int, one: Mapping[int, Array], other: Mapping[int, Array]) -> Iterator[Difference]:
+    for micro_batch in sorted(one.keys() & other.keys()):
+        mine, theirs = one[micro_batch], other[micro_batch]
+        if mine.shape != theirs.shape:
+            yield Difference("data", step, "tokens", micro_batch, math.inf, 0.0, f"{mine.shape} and {theirs.shape}")
+            return
+        if (rows := np.flatnonzero((mine != theirs).any(axis=1))).size:
+            elsewhere = [_place_of(theirs[row], one) for row in rows[:1]]
+            first = int(np.argmax(mine[rows[0]] != theirs[rows[0]]))
+            words = f"row {', '.join(map(str, rows))}, from position {first} on{elsewhere[0]}"
+            yield Difference("data", step, "tokens", micro_batch, math.inf, 0.0, words)
+            return
+
+
+def _place_of(row: Array, batch: Mapping[int, Array]) -> str:
+    """Where the other run's row stands in this one."""
+    for micro_batch, rows in batch.items():
+        for number, mine in enumerate(rows):
+            if np.array_equal(mine, row):
+                return f"; the other's is here row {number} of micro-batch {micro_batch}"
+    return ""
+
+
+def _activations(step: int, one: Step, other: Step, types: Sequence[str], exact: bool) -> Iterator[Difference]:
+    """By micro-batch, then by cell in the order of the model. Orders may differ between programs, names may not."""
+    mine, theirs = ({(mb, name): x for (mb, _, name), x in run.activations.items()} for run in (one, other))
+    limit = allowed("activation", types, exact)
+    for micro_batch, name in sorted(mine, key=lambda place: (place[0], place_in_model(place[1]))):
+        values, others = mine[micro_batch, name], theirs.get((micro_batch, name))
+        if others is None:
+            continue
+        apart = distance(values, others)
+        if apart > limit:
+            yield Difference("activation", step, name, micro_batch, apart, limit, _factor(values, others))
+            return
+
+
+def _figures(
+    names: Sequence[str], step: int, one: Step, other: Step, types: Sequence[str], exact: bool
+) -> Iterator[Difference]:
+    for name in names:
+        mine, theirs = one.figures.get(name), other.figures.get(name)
+        if mine is None or theirs is None:
+            continue
+        limit = 1e-12 if name in EXACT else allowed(name, types, exact)
+        apart = distance(np.array([mine], np.float64), np.array([theirs], np.float64))
+        if apart > limit:
+            yield Difference(name, step, "", None, apart, limit, f"{mine} and {theirs}")

@@ -1,0 +1,121 @@
+"""The record of a step: a folder with a file for each rank, whatever layout, or program, wrote it.
+
+    record/step_00000012/step.json     figures of the step (loss, grad_norm, lr ...), and the type of layers
+    record/step_00000012/rank_3.npz    arrays, by keys whose words stand between bars:
+
+        tokens|MICRO_BATCH                     int [b, s], whole sequences
+        activation|MICRO_BATCH|ORDER|NAME      [s', b, h'], what a cell gave: positions and features at even distances
+        positions|MICRO_BATCH|ORDER|NAME       [s'], their places in the sequence
+        gradient|NAME, before|NAME, after|NAME     entries of a whole parameter at even distances
+        gradient.whole|NAME ...                [norm, digest] of the whole
+
+MICRO_BATCH counts within the global batch, ORDER is the place in the model, NAME the global name.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from parallel_core.compare.sample import Sample
+from parallel_core.numerics.dtypes import Array
+from parallel_core.system.files import replacing
+
+RECORD = "record"
+FIGURES = "step.json"
+_BAR = "|"
+OF_PARAMETERS = ("gradient", "before", "after")
+
+
+@dataclass
+class Step:
+    """What is known of a step of a run, counted from 1."""
+
+    figures: dict[str, Any] = field(default_factory=dict)
+    dtype: str = "float32"
+    """In which layers compute."""
+    tokens: dict[int, Array] = field(default_factory=dict)
+    """By micro-batch, [b, s]."""
+    activations: dict[tuple[int, str, str], Array] = field(default_factory=dict)
+    """By micro-batch, order and name, [s', b, h']."""
+    gradients: dict[str, Sample] = field(default_factory=dict)
+    """Averaged, before clipping."""
+    before: dict[str, Sample] = field(default_factory=dict)
+    """Weights before the step, of the first one that is recorded."""
+    previous: dict[str, Sample] = field(default_factory=dict)
+    """Of a later one: those after the step before."""
+    after: dict[str, Sample] = field(default_factory=dict)
+    """Weights after the update."""
+
+
+def step_folder(folder: Path, step: int) -> Path:
+    """Where a step's record lies."""
+    return folder / f"step_{step:08d}"
+
+
+def key(*words: object) -> str:
+    """Of an array."""
+    return _BAR.join(map(str, words))
+
+
+def of_parameters(kind: str, wholes: Mapping[str, Array]) -> dict[str, Array]:
+    """The entries of a rank's file for whole parameters, by global name."""
+    found: dict[str, Array] = {}
+    for name, whole in wholes.items():
+        sample = Sample.of(whole)
+        found[key(kind, name)] = sample.values
+        found[key(f"{kind}.whole", name)] = np.array([sample.norm, sample.digest], np.float64)
+    return found
+
+
+def write_step(
+    folder: Path, step: int, rank: int, arrays: Mapping[str, Array], figures: Mapping[str, Any] | None, dtype: str
+) -> None:
+    """A rank's part of a step's record; figures: of the one rank that has them. Raises OSError."""
+    place = step_folder(folder, step)
+    place.mkdir(parents=True, exist_ok=True)
+    with replacing(place / f"rank_{rank}.npz") as file:
+        np.savez(file, **arrays)
+    if figures is not None:
+        with replacing(place / FIGURES) as file:
+            file.write(json.dumps({"figures": figures, "dtype": dtype}, default=float).encode())
+
+
+def recorded_steps(folder: Path) -> list[int]:
+    """Steps of which `folder` has a record."""
+    return sorted(int(path.name[5:]) for path in folder.glob("step_*") if path.name[5:].isdigit())
+
+
+def read_record(folder: Path, step: int) -> Step:
+    """All ranks' parts of a step put together. Raises ValueError for what is no record."""
+    place = step_folder(folder, step)
+    try:
+        told = json.loads((place / FIGURES).read_text())
+        files = [dict(np.load(path)) for path in sorted(place.glob("rank_*.npz"))]
+        return _together(Step(told["figures"], told["dtype"]), files)
+    except (OSError, KeyError, ValueError) as error:
+        raise ValueError(f"{place}: is no whole record of a step ({error}); record it again") from error
+
+
+def _together(step: Step, files: Iterable[Mapping[str, Array]]) -> Step:
+    parts: dict[tuple[int, str, str], dict[int, Array]] = {}
+    targets = dict(zip(OF_PARAMETERS, (step.gradients, step.before, step.after), strict=True))
+    for arrays in files:
+        for name, values in arrays.items():
+            kind, *words = name.split(_BAR)
+            if kind == "tokens":
+                step.tokens[int(words[0])] = values
+            elif kind == "activation":
+                micro_batch, order, cell = words
+                positions = arrays[key("positions", *words)]
+                rows = parts.setdefault((int(micro_batch), order, cell), {})
+                rows.update(zip(map(int, positions), values, strict=True))
+            elif kind in targets:
+                norm, digest = arrays[key(f"{kind}.whole", *words)]
+                targets[kind][words[0]] = Sample(values, float(norm), int(digest))
+    for place in sorted(parts):
+        step.activations[place] = np.stack([parts[place][position] for position in sorted(parts[place])])
+    return step

@@ -1,0 +1,140 @@
+"""Runs and recorded cases read and compared without a device: figures, parameters, data, checkpoints by halves."""
+
+import json
+
+import numpy as np
+import pytest
+
+from mapping.compare import main
+from parallel_core.compare.checkpoints import halved
+from parallel_core.compare.differences import differences, distance, place_in_model
+from parallel_core.compare.recorded import Step, key, of_parameters, read_record, write_step
+from parallel_core.compare.sample import Sample, of_activation
+
+NAMES = ("embedding.word_embeddings.weight", "decoder.layers.0.mlp.linear_fc1.weight", "output_layer.weight")
+
+
+def case(folder, change=None):
+    """A recorded case of three steps of four rows; `change(name, array)` gives what lies there instead."""
+    folder.mkdir()
+    generator = np.random.default_rng(3)
+    weights = {name: generator.normal(size=(8, 4)).astype(np.float32) for name in NAMES}
+    files = {
+        "weights": weights,
+        "grads_step1": {name: w * 0.1 for name, w in weights.items()},
+        "weights_final": {name: w * 1.5 for name, w in weights.items()},
+    }
+    change = change or (lambda name, value: value)
+    for file, arrays in files.items():
+        np.savez(folder / f"{file}.npz", **{name: change(f"{file}/{name}", x) for name, x in arrays.items()})
+    np.save(folder / "tokens.npy", change("tokens", generator.integers(0, 60, (12, 9)).astype(np.int32)))
+    rows = [{"lm_loss": 4.0 - step, "grad_norm": 1.0 + step, "lr": 0.1} for step in range(3)]
+    (folder / "curve.json").write_text(json.dumps(change("curve", rows)))
+    resolved = {"micro_batch_size": 2, "bf16": False, "norm_epsilon": 1e-5}
+    (folder / "config.json").write_text(json.dumps({"resolved_args": change("config", resolved)}))
+    return folder
+
+
+def _in(wanted, value):
+    """A change of one thing."""
+    return lambda name, given: value(given) if name == wanted else given
+
+
+def _row(values):
+    values = values.copy()
+    values[[1, 5]] = values[[5, 1]]
+    return values
+
+
+CHANGES = {
+    "a weight": (_in(f"weights/{NAMES[1]}", lambda w: w * 1.01), f"step 1, weight of {NAMES[1]}"),
+    "a gradient": (_in(f"grads_step1/{NAMES[0]}", lambda g: g / 2), f"step 1, gradient of {NAMES[0]}"),
+    "rows": (_in("tokens", _row), "step 1, data of tokens in micro-batch 0 (row 1, from position 0 on)"),
+    "a loss": (_in("curve", lambda rows: [*rows[:1], {**rows[1], "lm_loss": 3.01}, rows[2]]), "step 2, loss"),
+    "a norm": (_in("curve", lambda rows: [*rows[:2], {**rows[2], "grad_norm": 3.1}]), "step 3, grad_norm"),
+    "a rate": (_in("curve", lambda rows: [{**rows[0], "lr": 0.10001}, *rows[1:]]), "step 1, lr"),
+    "rounding": (_in(f"grads_step1/{NAMES[0]}", lambda g: g * np.float32(1 + 1e-6)), ""),
+    "a setting": (_in("config", lambda config: {**config, "norm_epsilon": 1e-6}), ""),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_case_beside_another(name, tmp_path, capsys):
+    """The first difference is named, rounding is none, and settings are told whether they show or not."""
+    change, named = CHANGES[name]
+    assert main([str(case(tmp_path / "a", change)), str(case(tmp_path / "b"))]) == bool(named)
+    said = capsys.readouterr().out
+    assert (f"the first difference: {named}" if named else "the same in 3 steps") in said
+    assert ("megatron.norm_epsilon: 1e-06 | 1e-05" in said) == (name == "a setting")
+    exact = main([str(tmp_path / "a"), str(tmp_path / "b"), "--exact"])
+    assert exact == (name != "a setting")
+
+
+def test_folders_with_nothing_to_compare(tmp_path, capsys):
+    """An error that says what to give, with exit code 2."""
+    assert main([str(tmp_path), str(case(tmp_path / "b"))]) == 2 and "--save" in capsys.readouterr().err
+    assert main([str(tmp_path), str(tmp_path), "--bisect"]) == 2 and "checkpoint" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("first", [10, 20, 50, 80, None])
+def test_halving_finds_the_first(first):
+    """With at most one look a halving, and the last."""
+    steps, looked = list(range(10, 90, 10)), []
+
+    def differs(step):
+        looked.append(step)
+        return first is not None and step >= first
+
+    assert halved(steps, differs) == first and len(looked) <= 4
+
+
+def test_ranks_of_another_layout_make_the_same_record(tmp_path):
+    """Positions from two ranks in turns, an activation of one; entries of a parameter as they were."""
+    x = np.random.default_rng(0).normal(size=(256, 2, 8)).astype(np.float32)
+    weight = np.arange(12, dtype=np.float32).reshape(3, 4)
+    for layout, parts in (("one", [np.arange(256)]), ("two", [np.r_[0:64, 192:256], np.r_[64:192]])):
+        for rank, positions in enumerate(parts):
+            kept, places = of_activation(x[positions], positions, 256)
+            arrays = {key("activation", 3, "0.0", "decoder.layers.0"): kept}
+            arrays |= {key("positions", 3, "0.0", "decoder.layers.0"): places}
+            arrays |= of_parameters("gradient", {"w": weight}) if rank == 0 else {}
+            write_step(tmp_path / layout, 7, rank, arrays, {"loss": 2.0} if rank == 0 else None, "float32")
+    one, two = read_record(tmp_path / "one", 7), read_record(tmp_path / "two", 7)
+    assert not list(differences(7, one, two, exact=True))
+    np.testing.assert_array_equal(two.activations[3, "0.0", "decoder.layers.0"], x[::4])
+    assert two.gradients["w"].norm == pytest.approx(np.linalg.norm(weight))
+    with pytest.raises(ValueError, match="no whole record"):
+        read_record(tmp_path, 7)
+
+
+def test_what_the_entries_do_not_show_the_norm_does():
+    """Of a large array."""
+    large = np.ones(1 << 18, np.float32)
+    other = large.copy()
+    other[1::4] = 2
+    one, two = Step(gradients={"w": Sample.of(large)}), Step(gradients={"w": Sample.of(other)})
+    assert distance(one.gradients["w"].values, two.gradients["w"].values) == 0
+    assert [found.kind for found in differences(1, one, two)] == ["gradient"]
+
+
+def test_names_sort_as_a_model_computes():
+    """Layers by number; within one the norm before attention before the feed-forward."""
+    first = "decoder.layers.0"
+    names = [
+        "embedding.word_embeddings.weight",
+        f"{first}.input_layernorm.weight",
+        f"{first}.self_attention.linear_qkv.weight",
+        f"{first}.self_attention.linear_proj.weight",
+        f"{first}.mlp.linear_fc1.weight",
+        "decoder.layers.2.mlp.linear_fc2.weight",
+        "decoder.layers.10.input_layernorm.weight",
+        "decoder.final_layernorm.weight",
+        "output_layer.weight",
+    ]
+    assert sorted(reversed(names), key=place_in_model) == names
+
+
+def test_numbers_that_are_none():
+    """The same places hold them, or they are infinitely apart; shapes, too."""
+    nan = np.array([1.0, np.nan])
+    assert distance(nan, nan) == 0 and distance(nan, np.ones(2)) == np.inf == distance(np.ones(2), np.ones(3))

@@ -23,7 +23,7 @@ from parallel_core.config.serialise import build
 from parallel_core.config.tree import SECTIONS
 from parallel_core.findings import Finding
 from parallel_core.system.command_line import ends_quietly
-from parallel_core.system.environment import other_launchers
+from parallel_core.system.environment import is_on_cpu, is_scheduler, other_launchers
 
 
 def init_configs_from_yaml(
@@ -210,7 +210,8 @@ def initialize_megatron(
     """Parse the command line for a training script and keep the result for `get_args`.
 
     `--help` among the arguments prints the flags that act. All errors are printed to the
-    standard error of rank 0, and the process ends with exit code 2.
+    standard error of rank 0, and the process ends with exit code 2. msrun's scheduler process, which has nothing to do
+    on a CPU, ends here with 0: what scripts import next, MindSpore, takes seconds.
     """
     if "--help" in (sys.argv[1:] if argv is None else argv):
         from mapping.flag_reference import help_text
@@ -224,6 +225,8 @@ def initialize_megatron(
         args = _accepted(reading)
         complain(run_findings(reading))
         complain(does_not_fit(reading.config))
+    if is_scheduler() and is_on_cpu(reading.config.parallel_config.device_target):
+        raise SystemExit(0)
     reading.print_notes()
     set_args(args)
     return args

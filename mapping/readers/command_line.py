@@ -15,6 +15,7 @@ from mapping.readers.meaning import DASHES, unknown
 from parallel_core.config.base import has_type
 from parallel_core.config.tree import OPTIONS
 from parallel_core.findings import Finding
+from parallel_core.system.environment import is_scheduler
 
 ExtraArgs = Callable[[ArgumentParser], Any]
 
@@ -204,6 +205,6 @@ def world_size_of_environment() -> int | None:
 
 def rank_of_environment() -> int:
     """This process among them; the launcher's scheduler, which runs the same script, is none of them."""
-    if os.environ.get("MS_ROLE") == "MS_SCHED":
+    if is_scheduler():
         return -1
     return int(next((os.environ[name] for name in ("RANK_ID", "RANK") if os.environ.get(name)), "0"))

@@ -42,6 +42,12 @@ def other_launchers(environment: Mapping[str, str] = os.environ) -> Iterator[Fin
         yield Finding("WORLD_SIZE", size, rule, "put `python -m mapping launch` before that command: msrun starts them")
 
 
+def is_scheduler() -> bool:
+    """Whether this process is msrun's scheduler, which runs the ranks' script and is none of them. On a CPU nobody has
+    a use for it: it may exit with 0."""
+    return os.environ.get("MS_ROLE") == "MS_SCHED"
+
+
 PACKAGES = ("megatron-pynative", "mindspore", "numpy")
 _PREFIXES = ("MS_", "MINDSPORE_", "ASCEND_", "HCCL_", "OMP_", "OPENBLAS_")
 

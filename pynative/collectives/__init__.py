@@ -5,10 +5,9 @@ Read interface.py for what there is, shared_memory.py for how the operations wor
 memory, waiting.py for waiting and for everything that can go wrong in it, ledger.py for what ranks must agree on.
 """
 
-import os
-
 import mindspore as ms
 
+from parallel_core.system.environment import is_scheduler
 from pynative.collectives.cpu import SharedMemoryBackend
 from pynative.collectives.engine import Completed, Handle
 from pynative.collectives.errors import CollectiveError, CollectiveMismatch, PeerFailed, PeerLate, PeerLost
@@ -42,8 +41,3 @@ def connect(
     from pynative.collectives.hccl import HcclBackend
 
     return HcclBackend(timeout_minutes)
-
-
-def is_scheduler() -> bool:
-    """Whether this process is msrun's scheduler, which the shared_memory backend has no use for: it may exit with 0."""
-    return os.environ.get("MS_ROLE") == "MS_SCHED"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from argparse import Namespace
+from contextlib import nullcontext
 from math import sqrt
 from operator import attrgetter
 
@@ -287,6 +288,17 @@ def test_help_lists_the_flags_that_act(capsys):
     for shown in ("--num-layers N ", "{gpipe,1f1b,interleaved,", "(default: 0.1)", "--bf16 "):
         assert shown in text
     assert "zarr" not in text and "--max-position-embeddings N Rows of the position table; `seq_length`" in text
+
+
+@pytest.mark.parametrize("ascend", [False, True])
+def test_the_launchers_scheduler_ends_before_mindspore_is_imported(monkeypatch, ascend):
+    """On a CPU; ranks of an Ascend job need it."""
+    monkeypatch.setenv("MS_ROLE", "MS_SCHED")
+    monkeypatch.setattr("parallel_core.system.environment.has_ascend", lambda: ascend)
+    with nullcontext() if ascend else pytest.raises(SystemExit, match=r"^0$"):
+        assert initialize_megatron(argv=line("")).hidden_size
+    with pytest.raises(SystemExit, match=r"^0$"):
+        initialize_megatron(argv=line("--device-target CPU"))
 
 
 def test_the_launchers_scheduler_looks_at_no_files(monkeypatch):

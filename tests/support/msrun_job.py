@@ -4,7 +4,7 @@ import os
 import sys
 import time
 
-from pynative.collectives import connect, is_scheduler
+from parallel_core.system.environment import is_scheduler
 
 if is_scheduler():
     sys.exit(0)
@@ -12,6 +12,7 @@ if is_scheduler():
 import mindspore as ms
 import numpy as np
 
+from pynative.collectives import connect
 from tests.support.end_together import EndTogether
 
 

@@ -18,6 +18,9 @@ from parallel_core.config import ModelConfig
 from parallel_core.messages import Message
 from parallel_core.operations import Operation, elementwise
 
+NORM_EPSILON = 1e-6
+"""Of the norm over all heads, whatever the other norms' is (as in MiniMax's files and in `transformers`)."""
+
 INSIDE = ("activation", "recurrence")
 """Values that are computed of whole sequences."""
 
@@ -52,7 +55,7 @@ class LightningAttention(RecurrentMixer):
         return cls(
             replace(into, widths=(inner,) * 4),
             Recurrence(heads, heads, size, size, RecurrenceForm(), rated=False),
-            NormOfAllHeads(config.normalization, inner, config.params_dtype),
+            NormOfAllHeads(config.normalization, inner, config.params_dtype, epsilon=NORM_EPSILON),
             Linear.row(config, inner, bias=False),
             log_decays(heads, min(number, config.num_layers - 1), config.num_layers),
         )

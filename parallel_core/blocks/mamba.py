@@ -68,7 +68,7 @@ class MambaMixer(RecurrentMixer):
         widths = (inner, *mixed, heads)
         return cls(
             replace(Linear.column(config, config.hidden_size, sum(widths), bias=False), widths=widths),
-            ShortConvolution(mixed, sizes.mamba_d_conv, dtype, bias=True),
+            ShortConvolution(mixed, sizes.mamba_d_conv, dtype, bias=sizes.mamba_conv_bias),
             Recurrence(groups, heads, state, head_size, RecurrenceForm()),
             GroupedNorm(inner, groups, dtype),
             Linear.row(config, inner, bias=False),

@@ -25,6 +25,8 @@ class HybridConfig(Config):
     """Heads; `--mamba-expand x --hidden-size / --mamba-head-dim` if not given."""
     mamba_d_conv: int = option("--mamba-d-conv", 4, at_least=1)
     """Tokens that the short convolution reaches over."""
+    mamba_conv_bias: bool = option("--no-mamba-conv-bias", True, of="shapes")
+    """The convolution has a bias."""
 
     @property
     def enabled(self) -> bool:

@@ -50,7 +50,8 @@ class MambaMixer(RecurrentMixer):
         inner, *_, heads = (width // size for width in self.widths)
         mixed = tuple(width // size for width in self.mixed)
         z, inputs, steps = kernels.split_features(rows, (inner, sum(mixed), heads))
-        weight, bias = (share(each, self.mixed) for each in (self.conv1d.weight, self.conv1d.bias))
+        weight, bias = share(self.conv1d.weight, self.mixed), self.conv1d.bias
+        bias = None if bias is None else share(bias, self.mixed)
         x, b, c = kernels.split_features(convolved(self.layer_number, inputs, weight, bias), mixed)
         values = kernels.as_heads(x, heads)
         a_log, dt_bias, skip = (share(each, (self.widths[-1],)) for each in (self.A_log, self.dt_bias, self.D))

@@ -48,8 +48,8 @@ def _deepseek_dense_out(ours: Settings) -> Mapping[str, Any]:
     return {"first_k_dense_replace": first, "moe_layer_freq": 1}
 
 
-def shared(key: str) -> Group:
-    """The number of shared experts, each as wide as a routed one."""
+def shared(key: str, none: int | None = None) -> Group:
+    """The number of shared experts, each as wide as a routed one. none: how a file says that there are none."""
 
     def read(config: Mapping[str, Any]) -> Settings:
         count = config.get(key)
@@ -62,12 +62,12 @@ def shared(key: str) -> Group:
             raise ValueError(
                 f"--moe-shared-expert-intermediate-size {size}: must be a multiple of --moe-ffn-hidden-size {one}"
             )
-        return {key: None if size is None else size // one}
+        return {key: none if size is None else size // one}
 
     return Group((key, "moe_intermediate_size"), read, write)
 
 
-def _groups(of_group: int, method: str | None = None) -> Group:
+def groups(of_group: int, method: str | None = None) -> Group:
     """Group-limited routing; a single group is none. of_group: by how many of its experts a group is chosen, always.
     method: the only one that limits groups, and else all do."""
 
@@ -133,7 +133,7 @@ DEEPSEEK: tuple[AnyField, ...] = (
 )
 DEEPSEEK_V3: tuple[AnyField, ...] = (
     *DEEPSEEK,
-    _groups(of_group=2),
+    groups(of_group=2),
     Must("norm_topk_prob", (True, None)),
     Must("scoring_func", ("sigmoid", None)),
     Must("topk_method", ("noaux_tc", None)),
@@ -143,6 +143,6 @@ DEEPSEEK_V2: tuple[AnyField, ...] = (
     Must("norm_topk_prob", (False, None)),
     Must("scoring_func", ("softmax", None)),
     Must("topk_method", ("greedy", "group_limited_greedy", None)),
-    _groups(of_group=1, method="group_limited_greedy"),
+    groups(of_group=1, method="group_limited_greedy"),
     always("moe_config.moe_router_pre_softmax", True),
 )

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from parallel_core.checkpoint.convert.huggingface.config import family_of, left_out, settings_of
 from parallel_core.checkpoint.convert.huggingface.family import COPIES, FURTHER_LAYERS, Family
 from parallel_core.checkpoint.convert.huggingface.quantised import block_of, dequantised
@@ -199,7 +201,10 @@ def _drop_copy(tensors: dict[str, LazyTensor], name: str, folder: Path) -> None:
     """Drop the second copy of the embedding that some files of tied models have."""
     copy, embedding = (
         tensors.pop(name, None),
-        next((t for n, t in tensors.items() if n.endswith(("embed_tokens.weight", "wte.weight"))), None),
+        next(
+            (t for n, t in tensors.items() if n.endswith(("embed_tokens.weight", "wte.weight", "embeddings.weight"))),
+            None,
+        ),
     )
     if copy is not None and embedding is not None and not same_bits(copy, embedding):
         rule = f"tie_word_embeddings is true, but {name} is another than the embedding"
@@ -292,6 +297,7 @@ def split(model: Model, family: Family) -> dict[str, LazyTensor]:
         parts = rule.split(tensor, rows) if rule is not SAME else [tensor]
         for one, part in zip(names, parts, strict=True):
             theirs[_beyond(without_kind(fill(one, spot[2]), model.network), layers)] = part
+    theirs |= dict(_idle_experts(theirs, model.settings.get("moe_config", {})))
     further = model.network.get("multi_token_prediction", {})
     shares = further.get("share_embedding_and_output_weight", True)
     for number in range((further.get("num_layers") or 0) if shares else 0):
@@ -299,6 +305,15 @@ def split(model: Model, family: Family) -> dict[str, LazyTensor]:
         theirs[f"{start}embed_tokens.weight"] = theirs["model.embed_tokens.weight"]
         theirs[f"{start}shared_head.head.weight"] = theirs["lm_head.weight"]
     return _stacked(theirs) if family.stacks_experts else theirs
+
+
+def _idle_experts(theirs: Mapping[str, LazyTensor], moe: Mapping[str, Any]) -> Iterator[tuple[str, LazyTensor]]:
+    """Tensors of zeros for experts that do nothing: transformers 5 makes room for the first two of each, and loads no
+    file without them."""
+    for name, tensor in theirs.items():
+        found = re.fullmatch(r"(.*\.experts\.)0(\.(?:gate|up)_proj\..*)", name)
+        for number in range(moe.get("num_zero_experts") or 0) if found else ():
+            yield f"{found[1]}{moe['num_experts'] + number}{found[2]}", tensor.changed(tensor.shape, np.zeros_like)
 
 
 def _beyond(name: str, layers: int) -> str:

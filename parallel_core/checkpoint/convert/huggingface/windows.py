@@ -11,6 +11,7 @@ from parallel_core.checkpoint.convert.huggingface.kinds import Group, Settings
 from parallel_core.checkpoint.networks import layers_with_window
 
 _SIZE, _SKIPPED = "model_config.sliding_window.size", "model_config.sliding_window.skip_freq"
+_UNUSED = 128
 _KINDS = {"sliding_attention": 1, "full_attention": 0}
 
 Rule = Callable[[Mapping[str, Any], int], bool]
@@ -73,8 +74,9 @@ def by_layer_types(rule: Rule, *keys: str) -> Group:
         return _read(config, config.get("sliding_window"), _layers_in(config, rule))
 
     def write(ours: Settings) -> Mapping[str, Any]:
+        """A size in any case: some of transformers' classes look at it although no layer has the window."""
         layers = _layers_out(ours)
-        return {"sliding_window": ours[_SIZE] + 1 if any(layers) else None, "layer_types": _types_of(layers)}
+        return {"sliding_window": ours[_SIZE] + 1 if any(layers) else _UNUSED, "layer_types": _types_of(layers)}
 
     return Group(("sliding_window", "layer_types", "num_hidden_layers", *keys), read, write)
 
@@ -111,6 +113,11 @@ def every_other_before_a_layer(config: Mapping[str, Any], layer: int) -> bool:
 def every_other(config: Mapping[str, Any], layer: int) -> bool:
     """Gemma 2's and gpt-oss's rule."""
     return layer % 2 == 0
+
+
+def but_every_fourth(config: Mapping[str, Any], layer: int) -> bool:
+    """OLMo 3's rule."""
+    return (layer + 1) % 4 != 0
 
 
 def but_every_sixth(config: Mapping[str, Any], layer: int) -> bool:

@@ -41,11 +41,15 @@ def _is_dense(config: Mapping[str, Any], number: int) -> bool:
 
 
 def _layers_out(ours: Settings) -> Mapping[str, Any]:
+    """The first interval by which the layers lie."""
     layers = experts.layers_out(ours)
-    first = layers.index(1)
-    if not all(layers[first:]):
-        raise ValueError(f"layers with experts {layers}: written are those that all come after the dense ones")
-    return {"moe_layer_start_index": first, "moe_layer_end_index": len(layers) - 1, "moe_layer_interval": 1}
+    first, last = layers.index(1), len(layers) - 1 - layers[::-1].index(1)
+    for interval in range(1, len(layers) + 1):
+        keys = ("moe_layer_start_index", "moe_layer_end_index", "moe_layer_interval", "num_hidden_layers")
+        said = dict(zip(keys, (first, last, interval, len(layers)), strict=True))
+        if [not _is_dense(said, layer) for layer in range(len(layers))] == [*map(bool, layers)]:
+            return said
+    raise ValueError(f"layers with experts {layers}: written are those between two layers, every so many-th")
 
 
 FIELDS: tuple[AnyField, ...] = (
@@ -63,7 +67,7 @@ FIELDS: tuple[AnyField, ...] = (
         experts.experts_in(_is_dense),
         _layers_out,
     ),
-    experts.shared("moe_num_shared_experts"),
+    experts.shared("moe_num_shared_experts", none=0),
     always("moe_config.moe_router_pre_softmax", True),
     always("moe_config.moe_router_norm_topk_prob", True),
 )

@@ -62,12 +62,13 @@ _FIELDS: tuple[AnyField, ...] = (
     Must("hidden_activation", ("gelu_pytorch_tanh", None)),
     Must("use_bidirectional_attention", (False, None)),
 )
+_CAP = Field("model_config.scales.logit_cap", "final_logit_softcapping", None)
 GEMMA2: tuple[AnyField, ...] = (
     *_FIELDS,
     ROPE,
     windows.by_layer_types(windows.every_other),
     Field("model_config.scales.attention_cap", "attn_logit_softcapping", None),
-    Field("model_config.scales.logit_cap", "final_logit_softcapping", None),
+    _CAP,
 )
 
 
@@ -97,7 +98,7 @@ GEMMA3: tuple[AnyField, ...] = (
     Group((*ROPE.keys, "rope_local_base_freq"), _two_bases, _two_bases_out),
     windows.by_layer_types(windows.but_every_sixth, "sliding_window_pattern", "_sliding_window_pattern"),
     Must("attn_logit_softcapping", (None,)),
-    Must("final_logit_softcapping", (None,)),
+    _CAP,
 )
 
 FAMILIES = (

@@ -18,7 +18,7 @@ from parallel_core.checkpoint.convert.huggingface.family import (
     gated,
     layer,
 )
-from parallel_core.checkpoint.convert.huggingface.kinds import AnyField, Field, Must, always
+from parallel_core.checkpoint.convert.huggingface.kinds import AnyField, Field, Group, Must, always
 from parallel_core.checkpoint.convert.huggingface.rope import ROPE
 
 _MODULES = "input_layernorm", "post_attention_layernorm", "self_attn"
@@ -57,6 +57,8 @@ _FIXED: dict[str, Any] = {
     "moe_config.moe_shortcut_connected": True,
     "moe_config.moe_router_enable_expert_bias": True,
 }
+_ROTARY = "model_config.multi_latent_attention.qk_pos_emb_head_dim"
+"""Of config.json's head_dim transformers makes the angles."""
 _RENAMED = {"num_hidden_layers": "num_layers", "intermediate_size": "ffn_hidden_size"}
 
 FIELDS: tuple[AnyField, ...] = (
@@ -68,6 +70,7 @@ FIELDS: tuple[AnyField, ...] = (
     fields.SILU,
     ROPE,
     *fields.LATENT_HEADS,
+    Group((), lambda _: {}, lambda ours: {"head_dim": ours[_ROTARY]}),
     Field("moe_config.moe_router_topk", "moe_topk"),
     Field("moe_config.moe_ffn_hidden_size", "expert_ffn_hidden_size"),
     Field("moe_config.num_experts", "n_routed_experts"),

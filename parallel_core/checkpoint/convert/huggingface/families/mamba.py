@@ -6,7 +6,7 @@ Names of a layer's parameters have its kind behind its number here, as `read.by_
 from collections.abc import Mapping
 from typing import Any
 
-from parallel_core.checkpoint.convert.huggingface import fields
+from parallel_core.checkpoint.convert.huggingface import experts, fields
 from parallel_core.checkpoint.convert.huggingface.family import OURS, SIGMOID, Family, Parameter
 from parallel_core.checkpoint.convert.huggingface.kinds import AnyField, Field, Group, Must, Settings, always
 from parallel_core.checkpoint.convert.huggingface.rules import QKV, SAME, Rule
@@ -106,13 +106,15 @@ _EXPERTS = {
 }
 
 
+_GROUPS = experts.groups(of_group=2)
+
+
 def _of_experts(config: Mapping[str, Any]) -> Settings:
     """A setting of models with experts: all of them choose by a sigmoid."""
     if EXPERTS not in _pattern(config)[_PATTERN]:
         return {}
-    if (config.get("n_group") or 1) != 1 or (config.get("n_shared_experts") or 1) != 1:
-        raise ValueError("config.json: n_group and n_shared_experts other than 1 are not known here")
-    return {ours: config[theirs] for ours, theirs in _EXPERTS.items() if config.get(theirs) is not None} | SIGMOID
+    found: Settings = {ours: config[theirs] for ours, theirs in _EXPERTS.items() if config.get(theirs) is not None}
+    return found | SIGMOID | _GROUPS.to_ours({"n_group": 1, **config})
 
 
 def _of_experts_out(ours: Settings) -> Mapping[str, Any]:
@@ -120,13 +122,13 @@ def _of_experts_out(ours: Settings) -> Mapping[str, Any]:
         return {}
     found = {theirs: ours.get(path) for path, theirs in _EXPERTS.items()}
     found["routed_scaling_factor"] = found["routed_scaling_factor"] or 1.0
-    return {**found, "n_group": 1, "topk_group": 1, "n_shared_experts": 1}
+    return {**found, **_GROUPS.to_theirs(ours), "n_shared_experts": 1}
 
 
 _STATES: tuple[AnyField, ...] = (
     Field("model_config.hybrid.mamba_num_groups", "n_groups"),
     Field("model_config.hybrid.mamba_d_conv", "conv_kernel", 4),
-    Must("use_conv_bias", (True, None)),
+    Field("model_config.hybrid.mamba_conv_bias", "use_conv_bias", True),
     Must("use_bias", (False, None)),
     Must("time_step_limit", ([0.0, float("inf")], [0.0, {"__float__": "Infinity"}], None)),
 )
@@ -136,10 +138,10 @@ _SIZES: tuple[AnyField, ...] = (
     Field("model_config.max_position_embeddings", "max_position_embeddings", 2048),
     Field("model_config.norm_epsilon", "layer_norm_epsilon", 1e-5),
     always("model_config.hidden_dropout_rate", 0.0),
-    fields.tied(False),
 )
 MAMBA2: tuple[AnyField, ...] = (
     *_SIZES,
+    fields.tied(False),
     *_STATES,
     Field("model_config.num_layers", "num_hidden_layers"),
     Field("model_config.hybrid.mamba_num_heads", "num_heads"),
@@ -149,8 +151,10 @@ MAMBA2: tuple[AnyField, ...] = (
     fields.SILU,
 )
 _KEYS = "layers_block_type", "hybrid_override_pattern"
+_UNTIED = "model_config.untie_embeddings_and_output_weights"
 NEMOTRON_H: tuple[AnyField, ...] = (
     *_SIZES,
+    Group(("tie_word_embeddings",), lambda _: {_UNTIED: True}, lambda _: {"tie_word_embeddings": False}),
     *_STATES,
     fields.HEADS,
     Field("model_config.ffn_hidden_size", "intermediate_size"),

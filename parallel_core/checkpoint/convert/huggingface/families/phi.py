@@ -1,5 +1,6 @@
 """Phi-3 (Microsoft, 2024): fused projections, and rotary positions that LongRoPE stretches."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from parallel_core.checkpoint.convert.huggingface import fields, windows
@@ -13,7 +14,7 @@ from parallel_core.checkpoint.convert.huggingface.family import (
     Parameter,
     layer,
 )
-from parallel_core.checkpoint.convert.huggingface.kinds import AnyField
+from parallel_core.checkpoint.convert.huggingface.kinds import AnyField, Group, Settings
 from parallel_core.checkpoint.convert.huggingface.rope import rope
 from parallel_core.checkpoint.convert.huggingface.rules import FUSED_QKV
 
@@ -27,6 +28,15 @@ _PARAMETERS: tuple[Parameter, ...] = (
 )
 _FIXED: dict[str, Any] = {**OF_LLAMA, **DENSE, **NO_BIAS}
 
+
+def _defaults_out(ours: Settings) -> Mapping[str, Any]:
+    """Where config.json does not say it, transformers has an id of padding that small vocabularies lack, and takes 4096
+    for the length that positions reach without being stretched."""
+    length = ours.get("model_config.rope_scaling.original_max_position_embeddings")
+    longest = ours["model_config.max_position_embeddings"]
+    return {"pad_token_id": None, "original_max_position_embeddings": length or longest}
+
+
 FIELDS: tuple[AnyField, ...] = (
     *fields.SIZES,
     fields.tied(False),
@@ -34,6 +44,7 @@ FIELDS: tuple[AnyField, ...] = (
     fields.HEADS,
     rope(partial=True, kinds=("longrope",)),
     windows.everywhere(),
+    Group((), lambda _: {}, _defaults_out),
 )
 
 FAMILIES = (Family("phi3", "Phi3ForCausalLM", FIELDS, _PARAMETERS, _FIXED, "model."),)

@@ -312,8 +312,9 @@ def _idle_experts(theirs: Mapping[str, LazyTensor], moe: Mapping[str, Any]) -> I
     file without them."""
     for name, tensor in theirs.items():
         found = re.fullmatch(r"(.*\.experts\.)0(\.(?:gate|up)_proj\..*)", name)
-        for number in range(moe.get("num_zero_experts") or 0) if found else ():
-            yield f"{found[1]}{moe['num_experts'] + number}{found[2]}", tensor.changed(tensor.shape, np.zeros_like)
+        if found is not None:
+            for number in range(moe.get("num_zero_experts") or 0):
+                yield f"{found[1]}{moe['num_experts'] + number}{found[2]}", tensor.changed(tensor.shape, np.zeros_like)
 
 
 def _beyond(name: str, layers: int) -> str:

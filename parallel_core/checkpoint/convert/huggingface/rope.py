@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from parallel_core.attention.rotary import ORIGINAL_LENGTHS
+from parallel_core.attention.rotary import ORIGINAL_LENGTHS, yarn_magnitude
 from parallel_core.checkpoint.convert.huggingface.kinds import Group, Settings
 
 
@@ -41,15 +41,25 @@ def _stretched(kind: str, scaling: dict[str, Any], config: Mapping[str, Any]) ->
         found.setdefault(
             "model_config.rope_scaling.original_max_position_embeddings", config.get("max_position_embeddings")
         )
+    if scaling.get("attention_factor") is not None:
+        found["model_config.rope_scaling.mscale"] = _mscale(scaling)
     if kind == "yarn":
         found["model_config.multi_latent_attention.rotary_scaling_factor"] = scaling["factor"]
     return found
 
 
+def _mscale(scaling: Mapping[str, Any]) -> float:
+    """By which yarn's magnitude is this one; it is 1 where files say what follows in any case."""
+    if scaling.get("mscale") or scaling.get("mscale_all_dim"):
+        raise ValueError("config.json: attention_factor beside mscale of rope_type 'yarn' is not known here")
+    found = float((scaling["attention_factor"] - 1.0) / (yarn_magnitude(scaling["factor"], 1.0) - 1.0))
+    return 1.0 if abs(found - 1.0) < 1e-9 else found
+
+
 def _check(kind: str, scaling: Mapping[str, Any]) -> None:
     """Refuse numbers that would not act as they do there."""
     given = {name for name, value in scaling.items() if value is not None}
-    known = tuple(_KEYS.get(name, name) for name in _SCALINGS[kind])
+    known = (*(_KEYS.get(name, name) for name in _SCALINGS[kind]), *("attention_factor",) * (kind == "yarn"))
     unknown = sorted(given - {*known, "finetuned"})
     if unknown:
         raise ValueError(f"config.json: {unknown[0]} of rope_type {kind!r} is not known here; known are {known}")
@@ -95,12 +105,14 @@ def _rope_out(ours: Settings) -> Mapping[str, Any]:
             numbers["original_max_position_embeddings"] = (
                 numbers["original_max_position_embeddings"] or ORIGINAL_LENGTHS[kind]
             )
-        if numbers.get("mscale") == 1.0 and not numbers.get("mscale_all_dim"):
-            del numbers["mscale"], numbers["mscale_all_dim"]
+        if kind == "yarn" and not numbers.get("mscale_all_dim"):
+            mscale, _ = numbers.pop("mscale"), numbers.pop("mscale_all_dim")
+            if mscale != 1.0:
+                scaling["attention_factor"] = yarn_magnitude(numbers["factor"], mscale)
         if numbers.get(_TRUNCATES):
             del numbers[_TRUNCATES]
         said = {_KEYS.get(name, name): value for name, value in numbers.items() if value is not None}
-        scaling = {"rope_type": kind, **said}
+        scaling = {"rope_type": kind, **said, **scaling}
     elif factor is not None:
         scaling = {"rope_type": "linear", "factor": factor}
     return {
@@ -134,3 +146,28 @@ def rope(partial: bool = False, default_share: float = 1.0, kinds: tuple[str, ..
 
 
 ROPE = rope()
+_LOCAL = "model_config.sliding_window.local_rotary_base"
+_WINDOWED, _OTHER = "sliding_attention", "full_attention"
+
+
+def of_windows(own_base: float | None = None) -> Group:
+    """Base and stretching, which layers with a window have not: they have a base of their own, by default `own_base`,
+    or the others'. Both spellings: transformers 5 has rotary positions by kind of layer, 4 a second base."""
+
+    def read(config: Mapping[str, Any]) -> Settings:
+        by_kind = config.get("rope_parameters") or {}
+        local = by_kind.get(_WINDOWED) or {}
+        if local.get("rope_type", "default") != "default":
+            raise ValueError(f"config.json: rope_type {local['rope_type']!r} of windowed layers is not known here")
+        found = ROPE.to_ours({**config, "rope_parameters": by_kind.get(_OTHER, by_kind)})
+        base = found["model_config.rotary_base"]
+        own = local.get("rope_theta") or config.get("rope_local_base_freq", own_base) or base
+        is_stretched = len(found) > len(ROPE.to_ours({"rope_theta": base}))
+        return found | {_LOCAL: own if own != base or is_stretched else None}
+
+    def write(ours: Settings) -> Mapping[str, Any]:
+        written, local = ROPE.to_theirs(ours), ours.get(_LOCAL) or ours["model_config.rotary_base"]
+        by_kind = {_OTHER: written["rope_parameters"], _WINDOWED: {"rope_type": "default", "rope_theta": local}}
+        return {**written, "rope_local_base_freq": local, "rope_parameters": by_kind}
+
+    return Group((*ROPE.keys, "rope_local_base_freq"), read, write)

@@ -17,7 +17,7 @@ from parallel_core.checkpoint.convert.huggingface.family import (
     layer,
 )
 from parallel_core.checkpoint.convert.huggingface.kinds import AnyField, Field, Group, Must, Settings
-from parallel_core.checkpoint.convert.huggingface.rope import ROPE
+from parallel_core.checkpoint.convert.huggingface.rope import ROPE, of_windows
 
 _PARAMETERS: tuple[Parameter, ...] = (
     *EMBEDDINGS,
@@ -72,30 +72,9 @@ GEMMA2: tuple[AnyField, ...] = (
 )
 
 
-def _two_bases(config: Mapping[str, Any]) -> Settings:
-    """Both spellings: transformers 5 has rotary positions by kind of layer, 4 a second base."""
-    by_kind = config.get("rope_parameters") or {}
-    if "sliding_attention" in by_kind:
-        local = by_kind["sliding_attention"]
-        if local.get("rope_type", "default") != "default":
-            raise ValueError(f"config.json: rope_type {local['rope_type']!r} of windowed layers is not known here")
-        return {**ROPE.to_ours({**config, "rope_parameters": by_kind["full_attention"]}), _LOCAL: local["rope_theta"]}
-    return {**ROPE.to_ours(config), _LOCAL: config.get("rope_local_base_freq", 10000.0)}
-
-
-def _two_bases_out(ours: Settings) -> Mapping[str, Any]:
-    written, local = ROPE.to_theirs(ours), ours.get(_LOCAL)
-    by_kind = {
-        "full_attention": written["rope_parameters"],
-        "sliding_attention": {"rope_type": "default", "rope_theta": local},
-    }
-    return {**written, "rope_local_base_freq": local, "rope_parameters": by_kind}
-
-
-_LOCAL = "model_config.sliding_window.local_rotary_base"
 GEMMA3: tuple[AnyField, ...] = (
     *_FIELDS,
-    Group((*ROPE.keys, "rope_local_base_freq"), _two_bases, _two_bases_out),
+    of_windows(own_base=10000.0),
     windows.by_layer_types(windows.but_every_sixth, "sliding_window_pattern", "_sliding_window_pattern"),
     Must("attn_logit_softcapping", (None,)),
     _CAP,

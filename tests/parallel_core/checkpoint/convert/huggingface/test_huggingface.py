@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from parallel_core.attention.fused_rows import QueryKeyValueRows
+from parallel_core.attention.rotary import yarn_magnitude
 from parallel_core.checkpoint.convert.huggingface.config import (
     UNKNOWN,
     config_of,
@@ -252,7 +253,11 @@ def test_what_a_family_maps_is_not_left_out():
     ("model_type", "keys", "words"),
     [
         ("llama", {"partial_rotary_factor": 0.5}, "partial_rotary_factor 0.5"),
-        ("llama", {"rope_scaling": {**YARN, "attention_factor": 2.0}}, "attention_factor"),
+        (
+            "llama",
+            {"rope_scaling": {**YARN, "attention_factor": 2.0, "mscale": 1.0, "mscale_all_dim": 1.0}},
+            "attention_factor",
+        ),
         ("llama", {"rope_scaling": {**YARN, "mscale_all_dim": 0.7}}, "mscale_all_dim"),
         ("llama", {"rope_scaling": {**YARN, "mscale": 0.7}}, "mscale"),
         ("llama", {"rope_scaling": {"type": "longrope", "factor": 2.0}}, "longrope"),
@@ -273,6 +278,22 @@ def test_what_would_be_computed_otherwise_is_refused(model_type, keys, words):
         read(model_type, **keys)
 
 
+def test_layers_of_olmo_3_with_a_window_have_positions_that_nothing_stretches():
+    """In both spellings, with yarn's magnitude as a number of its own; and it is written as it was read."""
+    stretched = {**YARN, "attention_factor": 1.2}
+    kinds = ["sliding_attention"] * 3 + ["full_attention"]
+    older = read("olmo3", rope_scaling=stretched, rope_theta=5e5, sliding_window=8, layer_types=kinds)
+    window, scaling = older["model_config"]["sliding_window"], older["model_config"]["rope_scaling"]
+    assert window == {"size": 7, "skip_freq": [1, 1, 1, 0], "local_rotary_base": 5e5}
+    assert yarn_magnitude(YARN["factor"], scaling["mscale"]) == pytest.approx(1.2)
+    by_kind = written(older, "olmo3")["rope_parameters"]
+    assert by_kind["sliding_attention"] == {"rope_type": "default", "rope_theta": 5e5}
+    assert by_kind["full_attention"]["attention_factor"] == pytest.approx(1.2)
+    newer = read("olmo3", rope_parameters=by_kind, sliding_window=8, layer_types=kinds)
+    assert newer["model_config"]["sliding_window"] == window
+    assert newer["model_config"]["rope_scaling"]["mscale"] == pytest.approx(scaling["mscale"])
+
+
 def test_a_window_of_some_layers_is_not_written_for_mistral():
     """Its config.json can only say all of them."""
     ours = read("mistral", sliding_window=5)
@@ -285,7 +306,7 @@ def test_a_window_of_some_layers_is_not_written_for_mistral():
     ("section", "values", "words"),
     [
         ("sparse_attention", {"variant": "dsa", "dsa_indexer_loss_coeff": 1.0}, "cannot say model_config.sparse"),
-        ("multi_token_prediction", {"num_layers": 1}, "no layers that predict further tokens"),
+        ("multi_token_prediction", {"num_layers": 1}, "no multi-token prediction"),
     ],
 )
 def test_what_a_family_lacks_is_refused_before_it_is_trained(section, values, words):

@@ -107,8 +107,8 @@ def _rope_out(ours: Settings) -> Mapping[str, Any]:
             )
         if kind == "yarn" and not numbers.get("mscale_all_dim"):
             mscale, _ = numbers.pop("mscale"), numbers.pop("mscale_all_dim")
-            if mscale != 1.0:
-                scaling["attention_factor"] = yarn_magnitude(numbers["factor"], mscale)
+            if mscale is not None and mscale != 1.0:
+                scaling["attention_factor"] = yarn_magnitude(numbers["factor"] or 1.0, mscale)
         if numbers.get(_TRUNCATES):
             del numbers[_TRUNCATES]
         said = {_KEYS.get(name, name): value for name, value in numbers.items() if value is not None}

@@ -294,6 +294,14 @@ def test_layers_of_olmo_3_with_a_window_have_positions_that_nothing_stretches():
     assert newer["model_config"]["rope_scaling"]["mscale"] == pytest.approx(scaling["mscale"])
 
 
+@pytest.mark.parametrize("magnitude", [1.0, 1.5])
+def test_yarns_magnitude_may_be_a_number_of_its_own(magnitude):
+    """One that sharpens nothing, too."""
+    ours = read("llama", rope_scaling={**YARN, "attention_factor": magnitude})
+    assert yarn_magnitude(YARN["factor"], ours["model_config"]["rope_scaling"]["mscale"]) == pytest.approx(magnitude)
+    assert written(ours, "llama")["rope_parameters"]["attention_factor"] == pytest.approx(magnitude)
+
+
 def test_a_window_of_some_layers_is_not_written_for_mistral():
     """Its config.json can only say all of them."""
     ours = read("mistral", sliding_window=5)

@@ -45,8 +45,7 @@ def standard_normal(seed: int, name: str, start: int, stop: int) -> Array:
 def standard_uniform(seed: int, name: str, start: int, stop: int) -> Array:
     """Elements start..stop-1 of a parameter's stream of numbers between 0 and 1, float64."""
     generator, skip = _stream(seed, name, start)
-    uniform: Array = (generator.random_raw(skip + stop - start)[skip:] + 0.5) * 2.0**-64
-    return uniform
+    return (generator.random_raw(skip + stop - start)[skip:] + 0.5) * 2.0**-64
 
 
 def _box_of(stream: Callable[[int, str, int, int], Array], seed: int, spec: ShardSpec, box: Box) -> Array:

@@ -30,5 +30,4 @@ def mamba_heads(args: Any) -> int | None:
     by_share = "mamba_expand" in args.given and hybrid_pattern(args) is not None
     if args.mamba_num_heads is None and by_share and size and width:
         return int(args.mamba_expand * width // size)
-    heads: int | None = args.mamba_num_heads
-    return heads
+    return args.mamba_num_heads

@@ -81,14 +81,8 @@ Treated = TypeVar("Treated", bound=Hashable)
 class Segment(Generic[Treated]):
     """A contiguous run of parameters that an update treats alike; padding belongs to it."""
 
-    start: int
-    stop: int
+    span: Span
     treatment: Treated
-
-    @property
-    def span(self) -> Span:
-        """Its elements."""
-        return Span(self.start, self.stop)
 
 
 @dataclass(frozen=True)
@@ -134,7 +128,7 @@ class BufferPlan:
         """The segments that an update sweeps, covering the buffer, where it treats parameters as `treat` says."""
         runs = [(treated, next(run).start) for treated, run in groupby(self.entries, lambda entry: treat(entry.spec))]
         stops = [*(start for _, start in runs[1:]), self.size]
-        return tuple(Segment(start, stop, treated) for (treated, start), stop in zip(runs, stops, strict=True))
+        return tuple(Segment(Span(start, stop), treated) for (treated, start), stop in zip(runs, stops, strict=True))
 
     @property
     def span(self) -> Span:

@@ -39,10 +39,6 @@ class SlotPlan:
         """The transient bucket in which a span of the buffer lies; none: it is kept."""
         return next((bucket for bucket in self.cells if overlaps([span], [bucket])), None)
 
-    def place(self, start: int, bucket: Span) -> int:
-        """The place in the transient memory of element `start` of the buffer."""
-        return self.starts[bucket] + start - bucket.start
-
 
 def slot_of(cell: Cell, cells: int) -> int:
     """The slot of one of so many cells. The first and the last never work one after the other, nor do two cells with

@@ -61,7 +61,18 @@ class PrecisionConfig(Config):
             return None
         if self.loss_scale is not None:
             return ConstantLossScaler(self.loss_scale)
-        return _MAKERS[self.loss_scaler](self) if self.fp16 else None
+        return self._adapting_loss_scaler() if self.fp16 else None
+
+    def _adapting_loss_scaler(self) -> LossScaler:
+        scale, window = self.loss_scale_value, int(self.loss_scale_window)
+        if self.loss_scaler == "adaptive":
+            windows = window, self.max_loss_scale_window, self.min_loss_scale_window
+            return AdaptiveLossScaler(scale, self.loss_scale_factor, *windows)
+        common: dict[str, Any] = {"scale": scale, "min_scale": self.min_loss_scale, "window": window}
+        common["hysteresis"] = self.loss_scale_hysteresis
+        if self.loss_scaler == "deepspeed":
+            return DeepSpeedLossScaler(consecutive_hysteresis=self.consecutive_hysteresis, **common)
+        return DynamicLossScaler(factor=self.loss_scale_factor, **common)
 
     def rules(self) -> Iterator[Finding]:
         """Each is judged on its own, so that a wrong value hides no other mistake."""
@@ -101,33 +112,3 @@ class PrecisionConfig(Config):
         *(_one_type, _scales_are_normal, _begins_above_the_smallest),
         *(_window_is_whole, _windows_are_in_order, _hysteresis_is_deepspeeds),
     )
-
-
-def _common(config: PrecisionConfig) -> dict[str, Any]:
-    return {
-        "scale": config.loss_scale_value,
-        "min_scale": config.min_loss_scale,
-        "window": int(config.loss_scale_window),
-        "hysteresis": config.loss_scale_hysteresis,
-    }
-
-
-def _dynamic(config: PrecisionConfig) -> LossScaler:
-    return DynamicLossScaler(factor=config.loss_scale_factor, **_common(config))
-
-
-def _deepspeed(config: PrecisionConfig) -> LossScaler:
-    return DeepSpeedLossScaler(consecutive_hysteresis=config.consecutive_hysteresis, **_common(config))
-
-
-def _adaptive(config: PrecisionConfig) -> LossScaler:
-    return AdaptiveLossScaler(
-        config.loss_scale_value,
-        config.loss_scale_factor,
-        int(config.loss_scale_window),
-        config.max_loss_scale_window,
-        config.min_loss_scale_window,
-    )
-
-
-_MAKERS = {"dynamic": _dynamic, "deepspeed": _deepspeed, "adaptive": _adaptive}

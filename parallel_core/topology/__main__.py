@@ -36,10 +36,6 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _topology(options: argparse.Namespace) -> Topology:
-    return Topology.of(options, order=RANK_ORDERS[options.use_tp_pp_dp_mapping])
-
-
 def groups_of(topology: Topology, rank: int) -> dict[str, list[int]]:
     """Kind -> ranks, of every group that `rank` is in."""
     if not 0 <= rank < topology.world_size:
@@ -66,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Command line; the exit code."""
     options = _parser().parse_args(argv)
     try:
-        topology = _topology(options)
+        topology = Topology.of(options, order=RANK_ORDERS[options.use_tp_pp_dp_mapping])
         answer: dict[str, Any] = summary(topology) if options.rank is None else groups_of(topology, options.rank)
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)

@@ -63,8 +63,7 @@ def measured() -> dict[str, Any]:
     results = [line.removeprefix(RESULT) for line in said[0].splitlines() if line.startswith(RESULT)]
     if any(process.returncode for process in started) or not results:
         raise RuntimeError("a process that measures has failed; see above")
-    found: dict[str, Any] = json.loads(results[0])
-    return found
+    return json.loads(results[0])
 
 
 def device_of(found: dict[str, Any]) -> dict[str, Any]:

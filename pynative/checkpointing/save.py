@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,7 +22,6 @@ from pynative import parallel_state
 from pynative.checkpointing.agreement import SaveFailed, on_all_ranks
 from pynative.checkpointing.local_tensors import is_divided, local_tensors, saved_optimizer
 from pynative.checkpointing.state import RunState, named
-from pynative.optimizer.flat_optimizer import FlatOptimizer
 from pynative.startup.log import log, warn
 from pynative.tensor_parallel.random import get_rng_tracer
 
@@ -169,47 +168,38 @@ class Saving:
             warn(f"--save {self.directory}: {error}; the next save tries again to delete it")
 
     def _persistently(self, work: Callable[[], Any]) -> None:
-        """Do what touches files, again after a pause if the system refuses it."""
+        """Do what touches files, again after a pause if the system refuses it: which is said with the folder, what this
+        rank writes, and what there is to resume from."""
         for pause in (*PAUSES_SECONDS, None):
             try:
-                with _explained(self.directory, self.tensors):
-                    work()
+                work()
                 return
-            except OSError as error:
+            except OSError as refused:
+                needed = sum(tensor.values.nbytes for tensor in self.tensors.values())
+                error = OSError(refused.errno, commit.cannot_write(self.directory, needed, refused))
                 if pause is None:
-                    raise
+                    raise error from refused
                 warn(f"{self.path}: {error}; tried again in {pause:g} s")
                 time.sleep(pause)
-
-
-@contextmanager
-def _explained(directory: Path, tensors: dict[str, LocalTensor]) -> Iterator[None]:
-    """The system's error, with the folder, what this rank writes, and what there is to resume from."""
-    try:
-        yield
-    except OSError as error:
-        needed = sum(tensor.values.nbytes for tensor in tensors.values())
-        raise OSError(error.errno, commit.cannot_write(directory, needed, error)) from error
 
 
 def _kept(config: CheckpointConfig) -> int | None:
     return config.keep_checkpoint_max if config.save_retain_interval is None else 1
 
 
-def _record(optimizer: FlatOptimizer) -> OptimizerRecord:
-    return OptimizerRecord(optimizer.config.optimizer_type, optimizer.steps, optimizer.state_names)
-
-
 def _run(state: RunState) -> Run:
     training, scheduler, optimizer = state.config.training_config, state.step_cell.scheduler, saved_optimizer(state)
-    scaler = None if optimizer is None else optimizer.grad_scaler
+    record = scaler = None
+    if optimizer is not None:
+        record = OptimizerRecord(optimizer.config.optimizer_type, optimizer.steps, optimizer.state_names)
+        scaler = optimizer.grad_scaler
     return Run(
         iteration=state.iteration,
         consumed_samples=state.consumed_samples,
         topology=_topology(),
         config=_config(state.config),
         scheduler=scheduler.state_dict() if scheduler else {},
-        optimizer=None if optimizer is None else _record(optimizer),
+        optimizer=record,
         loss_scaler=None if scaler is None else scaler.state_dict(),
         rng=None if training.checkpoint.no_save_rng else {"seed": get_rng_tracer().seed},
         run_id=state.run_id,

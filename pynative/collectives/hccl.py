@@ -55,8 +55,7 @@ class Launcher:
             next(steps)
         except StopIteration as stop:
             count.add_inside(start)
-            launched: Launched = stop.value
-            return launched
+            return stop.value
         raise AssertionError(f"{label} waits for another rank, which HCCL does by itself")
 
 
@@ -136,8 +135,7 @@ class HcclGroup(Group):
         kind, sends = kind_of(target.dtype), isinstance(message, Send)
         size = target.size * kind.storage.itemsize if sends else 0
         steps = _launched(None if sends else target, handles)
-        work: Handle = self._run("send" if sends else "recv", self._call("message", ""), steps, True, size)
-        return work
+        return self._run("send" if sends else "recv", self._call("message", ""), steps, True, size)
 
     def _barrier(self, call: Call) -> Steps:
         distributed.barrier(self._native)

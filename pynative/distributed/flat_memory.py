@@ -17,11 +17,6 @@ Allocate = Callable[[int, np.dtype[Any]], Array]
 """(elements, type) -> zeros in memory of the host."""
 
 
-def in_host_memory(size: int, dtype: np.dtype[Any]) -> Array:
-    """Zeros there."""
-    return np.zeros(size, dtype)
-
-
 class Memory(Protocol):
     """Elements of a planned buffer, wherever they lie."""
 

@@ -6,6 +6,7 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 from weakref import ref
 
 import mindspore
+import numpy as np
 from mindspore import Parameter, nn
 
 from parallel_core.buffers.collectives import Collective, bucket_reductions, other_sums, plan_gathers
@@ -15,7 +16,7 @@ from parallel_core.config.gradient import GradientConfig
 from parallel_core.sharding import SHARDS_OF_STATES
 from pynative import parallel_state
 from pynative.distributed.bucket import ParamAndGradBucket, Transfer
-from pynative.distributed.flat_memory import FlatMemory, InSlot, Slots, SomeMemory, SplitMemory, in_host_memory
+from pynative.distributed.flat_memory import FlatMemory, InSlot, Slots, SomeMemory, SplitMemory
 from pynative.distributed.gathered_parameters import GatheredBucket, WeightSlot
 from pynative.distributed.overlap import OverlappedSums
 from pynative.distributed.transient_bucket import TransientBucket, Turn
@@ -110,7 +111,7 @@ def _kept_parameters(residence: Residence, dtype: str, offloads_cut: bool) -> So
     cut = overlaps(residence.parameters, [*residence.parameter_slots.cells])
     if not offloads_cut or not cut or mindspore.get_context("device_target") == "CPU":
         return FlatMemory(residence.parameters, dtype)
-    return SplitMemory(cut, [span for span in residence.parameters if span not in cut], dtype, in_host_memory)
+    return SplitMemory(cut, [span for span in residence.parameters if span not in cut], dtype, np.zeros)
 
 
 class ParamAndGradBuffers:

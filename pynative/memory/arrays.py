@@ -33,8 +33,7 @@ def array_of(tensor: Tensor) -> Array:
     and operators are given many tensors."""
     dtype = _TYPES.get(id(tensor.dtype))
     if dtype is None or not tensor.is_contiguous() or not tensor.size:
-        array: Array = tensor.asnumpy()
-        return array
+        return tensor.asnumpy()
     memory: Any = _memory_at(tensor.data_ptr())
     memory.owner = tensor
     return np.ndarray(tensor.shape, dtype, memory)

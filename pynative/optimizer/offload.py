@@ -20,7 +20,7 @@ from parallel_core.config.gradient import GradientConfig
 from parallel_core.config.optimizer import OffloadConfig
 from parallel_core.numerics.dtypes import Array
 from pynative import kernels
-from pynative.distributed.flat_memory import Allocate, in_host_memory
+from pynative.distributed.flat_memory import Allocate
 from pynative.memory import in_place
 from pynative.optimizer.sweep import Sweep
 
@@ -55,7 +55,7 @@ def allocate_states(config: OffloadConfig) -> Allocate | None:
     """A function that allocates the states that are not kept on the device; none: all are."""
     if not config.offloads_optimizer:
         return None
-    return in_host_memory if config.nvme_path is None else InFiles(config.nvme_path)
+    return np.zeros if config.nvme_path is None else InFiles(config.nvme_path)
 
 
 def offload_lines(config: OffloadConfig, gradient: GradientConfig) -> Iterator[str]:

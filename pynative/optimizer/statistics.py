@@ -2,7 +2,8 @@
 of the gradient, by which it is clipped, the norm of the weights, and how many gradients are zero."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -41,9 +42,12 @@ class ModelSum:
         """The spans that this rank owns of the parameters that it counts, or does not count."""
         return overlaps(buffer.plan.runs(lambda entry: self.counts(entry) is counted), buffer.owned)
 
-    def __call__(self, own: Mapping[str, float]) -> float:
-        """The sum over one replica of the model of what its ranks counted, by the kind of the parameters' replicas."""
-        return sum(_summed(sum(own.get(kind, 0.0) for kind in kinds), groups) for kinds, groups in self._terms)
+    def __call__(self, counted: Iterable[tuple[str, float]]) -> float:
+        """The sum over one replica of the model of what its ranks counted, each with the kind of its replicas."""
+        own: dict[str, float] = defaultdict(float)
+        for replicas, value in counted:
+            own[replicas] += value
+        return sum(_summed(sum(own[kind] for kind in kinds), groups) for kinds, groups in self._terms)
 
 
 def _summed(value: float, kinds: list[str]) -> float:
@@ -76,13 +80,11 @@ class GradientNorm:
 
     def __call__(self, scale: float) -> float:
         """The norm of the gradients in the buffers times `scale`."""
-        own: dict[str, float] = {}
-        for replicas, run in self._runs:
-            own[replicas] = own.get(replicas, 0.0) + kernels.squared_norm(run) * scale**2
-        norm = math.sqrt(self._sum(own))
+        counted = [(replicas, kernels.squared_norm(run) * scale**2) for replicas, run in self._runs]
+        norm = math.sqrt(self._sum(counted))
         if self._world is None:
             return norm
-        squares = [*own.values(), *map(kernels.squared_norm, self._copies)]
+        squares = [*(square for _, square in counted), *map(kernels.squared_norm, self._copies)]
         return norm if over_group(all(map(math.isfinite, squares)), self._world, "min") else math.inf
 
 
@@ -107,11 +109,8 @@ class ModelStatistics:
         ]
 
     def _summed(self, part: str, measure: Callable[[Tensor], float]) -> float:
-        own: dict[str, float] = {}
-        for buffer, run in self._counted:
-            replicas, vector = buffer.plan.replicas, getattr(buffer, part).span(*run)
-            own[replicas] = own.get(replicas, 0.0) + measure(vector)
-        return self._sum(own)
+        vectors = ((buffer.plan.replicas, getattr(buffer, part).span(*run)) for buffer, run in self._counted)
+        return self._sum((replicas, measure(vector)) for replicas, vector in vectors)
 
     def parameter_norm(self) -> float:
         """The L2 norm of all weights."""
@@ -120,13 +119,9 @@ class ModelStatistics:
     @cached_property
     def _frozen_square(self) -> float:
         """Every replica has all of them; they do not change."""
-        own: dict[str, float] = {}
         coordinates = parallel_state.get_coordinates()
-        for parameter in self._frozen:
-            spec = parameter.meta.spec
-            if is_counted(spec, coordinates):
-                own[spec.replicas] = own.get(spec.replicas, 0.0) + kernels.squared_norm(parameter)
-        return ModelSum()(own)
+        counted = [p for p in self._frozen if is_counted(p.meta.spec, coordinates)]
+        return ModelSum()((p.meta.spec.replicas, kernels.squared_norm(p)) for p in counted)
 
     def gradient_norms(self, scale: float) -> dict[str, float]:
         """The L2 norm of each parameter's gradient times `scale`, by global name, of those of this stage.

@@ -33,15 +33,12 @@ class ClipGlobalNorm(nn.Cell):
         self.clip_value, self._sum = clip_value, ModelSum()
         coordinates = parallel_state.get_coordinates()
         specs = [parameter.meta.spec for parameter in params]
-        self._counted = [(spec.replicas, is_counted(spec, coordinates)) for spec in specs]
+        self._replicas = [spec.replicas if is_counted(spec, coordinates) else None for spec in specs]
 
     def construct(self, grads: list[Tensor]) -> float:
         """Clip the entries of the list; the norm before that. All ranks of the model call this."""
-        own: dict[str, float] = {}
-        for (replicas, is_counted_here), gradient in zip(self._counted, grads, strict=True):
-            if is_counted_here:
-                own[replicas] = own.get(replicas, 0.0) + kernels.squared_norm(gradient)
-        norm = self._sum(own) ** 0.5
+        pairs = zip(self._replicas, grads, strict=True)
+        norm = self._sum((kind, kernels.squared_norm(gradient)) for kind, gradient in pairs if kind is not None) ** 0.5
         coefficient = clip_coefficient(norm, self.clip_value)
         grads[:] = [gradient * coefficient for gradient in grads]
         return norm

@@ -80,18 +80,9 @@ def _preprocess(args: argparse.Namespace) -> None:
     refused = [f"--{name.replace('_', '-')}: {why}" for name, why in _REFUSED_OF_TEXT.items() if getattr(args, name)]
     if refused:
         raise ValueError("; ".join(refused))
-    options = TextOptions(
-        input=args.input,
-        output_prefix=args.output_prefix,
-        tokenizer=tokenizer_options(args),
-        json_keys=tuple(args.json_keys),
-        append_eod=args.append_eod,
-        workers=args.workers,
-        partitions=args.partitions,
-        keep_sequential_samples=args.keep_sequential_samples,
-        skips_bad_records=args.on_bad_record == "skip",
-        restart=args.restart,
-    )
+    given = {name: getattr(args, name) for name in TextOptions.__dataclass_fields__ if hasattr(args, name)}
+    given |= {"json_keys": tuple(args.json_keys), "skips_bad_records": args.on_bad_record == "skip"}
+    options = TextOptions(**given, tokenizer=tokenizer_options(args))
     done = preprocess_text(options)
     if done.left_out:
         print(f"{done.left_out} records left out, such as:", *done.wrong, sep="\n  ")

@@ -157,11 +157,6 @@ class TokenizerOptions:
     trust_remote_code: bool = False
     """Run the code of a HuggingFace folder that nothing else reads."""
 
-    @property
-    def legacy(self) -> bool:
-        """Short for `legacy_tokenizer`."""
-        return self.legacy_tokenizer
-
     @staticmethod
     def of(source: Any, **more: Any) -> TokenizerOptions:
         """The options among the attributes of parsed flags or of a config; those that are none are at their default."""

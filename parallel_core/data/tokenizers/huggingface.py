@@ -60,7 +60,7 @@ def _facts(options: TokenizerOptions, folder: HuggingFaceFolder) -> tuple[Facts,
     found, vocab = folder.facts(), dict(folder.vocab)
     if options.tokenizer_type == "PretrainedFromHF":
         return replace(found, pad=found.eos if found.pad is None else found.pad), vocab
-    if options.legacy:
+    if options.legacy_tokenizer:
         return found, vocab
     for token in options.tokenizer_special_tokens or ():
         add(vocab, len(folder.model_vocab), token)
@@ -95,12 +95,12 @@ class HuggingFaceTokenizer(TokenizersTokenizer):
         super().__init__(found)
         self.pads_with_eos = self._folder.facts().pad is None
         # Megatron's older tokenizers and MindSpeed-LLM's show special tokens in text, 0.16.1's newer ones never do.
-        self._is_newer = not (options.legacy or options.tokenizer_type == "PretrainedFromHF")
+        self._is_newer = not (options.legacy_tokenizer or options.tokenizer_type == "PretrainedFromHF")
         is_included = options.tokenizer_hf_include_special_tokens
         self._special = not self._is_newer if is_included is None else is_included
         self._backend = backend(self._folder, options.tokenizer_type)
         self._folder.content = {}  # large, and no part of what workers are sent
-        if options.tokenizer_special_tokens and not options.legacy:
+        if options.tokenizer_special_tokens and not options.legacy_tokenizer:
             self._add(options.tokenizer_special_tokens)
 
     def detokenize(self, token_ids: Sequence[int]) -> str:

@@ -31,7 +31,7 @@ class OwnCodeTokenizer(MegatronTokenizer):
             found = Facts(len(self._backend), eod=ids["eos"], **ids)
         except Exception as error:  # code of others
             raise ValueError(f"{FLAG} {options.tokenizer_model}: its own code fails ({error!r:.200})") from error
-        is_newer = not (options.legacy or options.tokenizer_type == "PretrainedFromHF")
+        is_newer = not (options.legacy_tokenizer or options.tokenizer_type == "PretrainedFromHF")
         super().__init__(replace(found, pad=ids["eos"]) if ids["pad"] is None and not is_newer else found)
         included = options.tokenizer_hf_include_special_tokens
         self._special = not is_newer if included is None else included

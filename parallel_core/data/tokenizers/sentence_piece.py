@@ -33,13 +33,13 @@ def _with_added(options: TokenizerOptions, model: SentencePieceModel) -> tuple[F
         special[token] = ids.setdefault(token, len(ids))
         return special[token]
 
-    if options.legacy and options.tokenizer_type == "SentencePieceTokenizer":
+    if options.legacy_tokenizer and options.tokenizer_type == "SentencePieceTokenizer":
         roles = {role: add(token) for token, role in _ROLES.items()}
         for role, name in _NAMES.items():
             roles[role] = add(model.pieces[model.roles[role]] if role in model.roles else name)
         others = tuple(add(f"<extra_id_{number}>") for number in range(options.vocab_extra_ids))
         found = replace(found, additional_special_tokens_ids=others, **roles)
-    elif not options.legacy and options.tokenizer_special_tokens:
+    elif not options.legacy_tokenizer and options.tokenizer_special_tokens:
         if not options.tokenizer_sentencepiece_legacy:
             raise ValueError(
                 "--tokenizer-special-tokens: a SentencePiece model takes further tokens only with "
@@ -64,8 +64,8 @@ class SentencePieceTokenizer(MegatronTokenizer):
             self._backend: Any = package.SentencePieceProcessor(model_file=str(path))
         except (OSError, RuntimeError) as error:
             raise ValueError(f"{FLAG} {path}: not a SentencePiece model ({error})") from error
-        self._begins_with_bos = options.legacy and options.tokenizer_type == "Llama2Tokenizer"
-        self._is_legacy = options.legacy
+        self._begins_with_bos = options.legacy_tokenizer and options.tokenizer_type == "Llama2Tokenizer"
+        self._is_legacy = options.legacy_tokenizer
         squeezes = self._ids("x  y") == self._ids("x y")
         self._keeps_blanks = squeezes and not options.tokenizer_sentencepiece_ignore_extra_whitespaces
 

@@ -29,7 +29,7 @@ PATTERNS = {
 
 def _special(options: TokenizerOptions) -> list[str]:
     """The tokens of the first ids: those with a role, the user's, then placeholders."""
-    needed = list(_ROLES)[: _OF_LEGACY if options.legacy else None]
+    needed = list(_ROLES)[: _OF_LEGACY if options.legacy_tokenizer else None]
     named = list(options.tokenizer_special_tokens or needed)
     number = options.tiktoken_num_special_tokens
     missing = [token for token in needed if token not in named]
@@ -51,7 +51,7 @@ def facts(options: TokenizerOptions) -> Facts:
     ids = {role: special.index(token) for token, role in _ROLES.items() if token in special}
     plain = ("<unk>", "<s>", "</s>")
     named = options.tokenizer_special_tokens or list(_ROLES)
-    others = () if options.legacy else tuple(special.index(token) for token in named if token not in plain)
+    others = () if options.legacy_tokenizer else tuple(special.index(token) for token in named if token not in plain)
     return Facts(size, eod=ids["eos"], additional_special_tokens_ids=others, **ids)
 
 
@@ -62,7 +62,7 @@ class TikTokenizer(MegatronTokenizer):
         """Raises ValueError for a file that is missing, damaged or too small, ConfigError without the package."""
         super().__init__(facts(options))
         self._special = _special(options)
-        self._is_legacy = options.legacy
+        self._is_legacy = options.legacy_tokenizer
         pattern = options.tiktoken_pattern or "v2"
         if pattern not in PATTERNS:
             raise ValueError(f"--tiktoken-pattern {pattern}: must be one of {', '.join(PATTERNS)}; change it")

@@ -21,8 +21,7 @@ def receive(connection: socket.socket) -> dict[str, Any]:
     (size,) = _LENGTH.unpack(_exactly(connection, _LENGTH.size))
     if size > LARGEST_MESSAGE:
         raise ValueError(f"a message of {size} bytes is not ours")
-    message: dict[str, Any] = json.loads(_exactly(connection, size))
-    return message
+    return json.loads(_exactly(connection, size))
 
 
 def _exactly(connection: socket.socket, size: int) -> bytes:

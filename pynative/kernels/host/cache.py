@@ -60,5 +60,4 @@ def attend(
     total = scores.sum(-1, keepdims=True)
     scores /= total if sinks is None else total + np.exp(sinks[:, None] - highest)
     weights = scores.reshape(batch, groups, heads // groups, -1)
-    out: Array = np.matmul(weights, values.transpose(1, 2, 0, 3)).reshape(batch, heads, -1)
-    return out
+    return np.matmul(weights, values.transpose(1, 2, 0, 3)).reshape(batch, heads, -1)

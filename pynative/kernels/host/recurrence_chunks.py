@@ -60,8 +60,7 @@ def _substituted(below: Array) -> Array:
         np.einsum("kn,kjn->jn", rows[row, :row], inverse[:row, :row], out=inverse[row, :row])
         np.negative(inverse[row, :row], out=inverse[row, :row])
         inverse[row, row] = 1
-    result: Array = np.moveaxis(inverse, -1, 0).reshape(below.shape)
-    return result
+    return np.moveaxis(inverse, -1, 0).reshape(below.shape)
 
 
 def _of_decays(reading: Array, writing: Array, between: Array) -> Array:

@@ -102,8 +102,7 @@ def _best(scores: Array, topk: int) -> Array:
     lowest = np.partition(scores, -topk, axis=1)[:, -topk, None]
     above, ties = scores > lowest, scores == lowest
     room = topk - above.sum(axis=1, keepdims=True)
-    kept: Array = (above | ties & (np.cumsum(ties, axis=1) <= room)) & np.isfinite(scores)
-    return kept
+    return (above | ties & (np.cumsum(ties, axis=1) <= room)) & np.isfinite(scores)
 
 
 def sparse_attention(q: Tensor, k: Tensor, v: Tensor, chosen: Tensor, scale: float) -> Tensor:

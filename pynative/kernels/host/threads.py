@@ -182,8 +182,7 @@ def sum_by_rows(work: Callable[..., None], *arrays: Array | None, parts: int = 1
         work(*[None if array is None else array[start:stop] for array in arrays], *sums[:, index])
 
     run(block, [(index, *span) for index, span in enumerate(blocks)])
-    total: Array = sums.sum(axis=1)
-    return total
+    return sums.sum(axis=1)
 
 
 def matmul_spans(rows: int, multiply_adds: int) -> Spans:

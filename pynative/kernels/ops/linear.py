@@ -23,40 +23,24 @@ def delivered(gradient: Tensor, out: Tensor | None, accumulate: bool) -> Tensor:
     return out
 
 
-def _forward(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+@widened_on_cpu("x")
+def linear_forward(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     y = _product_with_transposed(_rows(x), weight)
     if bias is not None:
         y = ops.add(y, bias)
     return shaped(y, *x.shape[:-1], weight.shape[0])
 
 
-def _input_gradient(dy: Tensor, weight: Tensor) -> Tensor:
-    return shaped(_product(_rows(dy), weight), *dy.shape[:-1], weight.shape[1])
-
-
-def _weight_gradient(dy: Tensor, x: Tensor) -> Tensor:
-    return _transposed_product(_rows(dy), _rows(x))
-
-
-def _sum_of_rows(dy: Tensor) -> Tensor:
-    return _rows(dy).sum(axis=0)
-
-
-@widened_on_cpu("x")
-def linear_forward(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    return _forward(x, weight, bias)
-
-
 @widened_on_cpu("dy")
 def linear_input_gradient(dy: Tensor, weight: Tensor) -> Tensor:
-    return _input_gradient(dy, weight)
+    return shaped(_product(_rows(dy), weight), *dy.shape[:-1], weight.shape[1])
 
 
 @widened_on_cpu("dy")
 def linear_weight_gradient(dy: Tensor, x: Tensor, out: Tensor | None = None, accumulate: bool = False) -> Tensor:
-    return delivered(_weight_gradient(dy, x), out, accumulate)
+    return delivered(_transposed_product(_rows(dy), _rows(x)), out, accumulate)
 
 
 @widened_on_cpu("dy")
 def bias_gradient(dy: Tensor, out: Tensor | None = None, accumulate: bool = False) -> Tensor:
-    return delivered(_sum_of_rows(dy), out, accumulate)
+    return delivered(_rows(dy).sum(axis=0), out, accumulate)

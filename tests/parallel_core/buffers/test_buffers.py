@@ -65,9 +65,9 @@ def test_segments_cover_the_buffer(given_parameters, rule):
     """Each parameter is swept once, with its own weight decay, and neighbouring segments differ."""
     for plan in plan_buffers(given_parameters, rule=rule):
         segments = plan.segments(lambda spec: spec.is_decayed)
-        assert [0, *(s.stop for s in segments)] == [*(s.start for s in segments), plan.size]
+        assert [0, *(s.span.stop for s in segments)] == [*(s.span.start for s in segments), plan.size]
         for entry in plan.entries:
-            (around,) = [s for s in segments if s.start <= entry.start and entry.stop <= s.stop]
+            (around,) = [s for s in segments if s.span.start <= entry.start and entry.stop <= s.span.stop]
             assert around.treatment == entry.spec.is_decayed
         assert all(a.treatment != b.treatment for a, b in pairwise(segments))
 
@@ -177,7 +177,7 @@ def test_treated_alike_lies_together():
     (plan,) = plan_buffers(places(*model))
     assert [entry.index for entry in plan.entries] == [1, 4, 2, 0, 3]
     segments = plan.segments(lambda spec: spec.is_decayed)
-    assert [(s.start, s.stop, s.treatment) for s in segments] == [(0, 32, True), (32, 80, False)]
+    assert [(*s.span, s.treatment) for s in segments] == [(0, 32, True), (32, 80, False)]
     replicas, partial = plan_reductions([plan], GROUPS)
     assert (replicas.span, replicas.over, partial.span, partial.over) == ((0, 80), "dp-cp", (48, 80), "tp")
     assert plan_reductions([plan], {"tp": (0, 1)}) == [], "nothing over groups of one"

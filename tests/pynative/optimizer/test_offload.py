@@ -108,7 +108,7 @@ def test_a_full_disk_is_an_error(tmp_path):
 def test_an_accelerators_states_are_the_hosts(is_16_bit):
     """On the doubles of an Ascend: states in numpy's memory, weights and gradients in the device's; the host's kernel
     updates copies of those, and what it made of the weights comes back."""
-    from pynative.distributed.flat_memory import FlatMemory, SplitMemory, in_host_memory
+    from pynative.distributed.flat_memory import FlatMemory, SplitMemory
     from pynative.kernels.host import optimizer as host
     from pynative.optimizer.offload import where_states_are
     from pynative.optimizer.sweep import Step, Sweep
@@ -123,7 +123,7 @@ def test_an_accelerators_states_are_the_hosts(is_16_bit):
 
     with ascend_operators(), patch.dict("pynative.kernels.host.OPERATORS", adam_=counted):
         device = [FlatMemory([whole], dtype) for dtype in ("bfloat16" if is_16_bit else "float32", "float32")]
-        states = [SplitMemory([whole], [], "float32", in_host_memory) for _ in range(3)]
+        states = [SplitMemory([whole], [], "float32", np.zeros) for _ in range(3)]
         assert all(isinstance(memory._memory, DeviceVector) for memory in device)
         assert all(isinstance(memory.parts[0]._memory, np.ndarray) for memory in states)
         param, grad = (memory.span(*whole) for memory in device)

@@ -19,9 +19,6 @@ from parallel_core.config import ModelConfig
 from parallel_core.initial_values import AnyInitial, Constant, Uniform
 from parallel_core.operations import Operation, elementwise
 
-INSIDE = ("conv1d", "gates", "recurrence", "out_norm", "gate")
-"""Values between the two linears."""
-
 
 @dataclass(frozen=True)
 class GatedDeltaNet(RecurrentMixer):
@@ -34,7 +31,7 @@ class GatedDeltaNet(RecurrentMixer):
     out_norm: Norm
     out_proj: Linear
 
-    inside: ClassVar[tuple[str, ...]] = INSIDE
+    inside: ClassVar[tuple[str, ...]] = ("conv1d", "gates", "recurrence", "out_norm", "gate")
 
     @classmethod
     def of(cls, config: ModelConfig, number: int) -> GatedDeltaNet:

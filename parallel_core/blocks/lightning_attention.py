@@ -21,9 +21,6 @@ from parallel_core.operations import Operation, elementwise
 NORM_EPSILON = 1e-6
 """Of the norm over all heads, whatever the other norms' is (as in MiniMax's files and in `transformers`)."""
 
-INSIDE = ("activation", "recurrence")
-"""Values that are computed of whole sequences."""
-
 
 def log_decays(heads: int, layer: int, layers: int) -> tuple[float, ...]:
     """The logarithm of the decay of each head's state by a token: -2^(-8 i / n), i = 1 .. n, times a share that falls
@@ -44,7 +41,7 @@ class LightningAttention(RecurrentMixer):
     log_decays: tuple[float, ...]
     """The logarithms of the decays of all heads."""
 
-    inside: ClassVar[tuple[str, ...]] = INSIDE
+    inside: ClassVar[tuple[str, ...]] = ("activation", "recurrence")
 
     @classmethod
     def of(cls, config: ModelConfig, number: int) -> LightningAttention:

@@ -20,9 +20,6 @@ from parallel_core.initial_values import AnyInitial, Constant, Uniform
 from parallel_core.operations import Operation, elementwise
 from parallel_core.sharding import Cut, ShardSpec
 
-INSIDE = ("conv1d", "gates", "recurrence", "gate", "norm")
-"""Values between the two linears."""
-
 
 @dataclass(frozen=True)
 class GroupedNorm(Block):
@@ -55,7 +52,7 @@ class MambaMixer(RecurrentMixer):
     norm: GroupedNorm
     out_proj: Linear
 
-    inside: ClassVar[tuple[str, ...]] = INSIDE
+    inside: ClassVar[tuple[str, ...]] = ("conv1d", "gates", "recurrence", "gate", "norm")
 
     @classmethod
     def of(cls, config: ModelConfig, number: int) -> MambaMixer:

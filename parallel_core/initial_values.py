@@ -108,7 +108,22 @@ class Uniform:
         return values
 
 
-AnyInitial: TypeAlias = Normal | Constant | Uniform
+@dataclass(frozen=True)
+class InTurns:
+    """Rows of different numbers below `count`: row r has r, r + 1, ..., each modulo it."""
+
+    count: int
+
+    def shard(self, seed: int, place: Place) -> Array:
+        """The values of a rank's shard, float32."""
+        values = np.empty(place.shape, np.float32)
+        for box in place.boxes:
+            rows, columns = (np.arange(start, start + size) for start, size in zip(box.start, box.shape, strict=True))
+            values[box.in_shard] = (rows[:, None] + columns) % self.count
+        return values
+
+
+AnyInitial: TypeAlias = Normal | Constant | Uniform | InTurns
 
 
 def by_name(method: "Normal | Constant | str", std: float) -> "Normal | Constant":

@@ -7,7 +7,7 @@ sees, and whose place its next tokens take. So texts of different lengths need n
 s sequence, b batch; S slots of a layer's cache, of which position p of a text has slot p modulo S.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -62,7 +62,7 @@ class Cache:
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
-        self.layers: dict[int, LayerCache] = {}
+        self.layers: dict[Hashable, LayerCache] = {}
         self._states: dict[tuple[int, str], Tensor] = {}
         self.positions = np.zeros((0, 0), np.int32)
         """int32 [s, b], of the tokens of the forward under way: of a first one the longest text's, then one of each."""
@@ -81,9 +81,9 @@ class Cache:
     continues = False
     """Whether the forward under way is of one token of each text, behind others."""
 
-    def keep(self, layer: int, form: ScoreForm, *rows: Tensor) -> Sequence[Tensor]:
-        """Keep what the layer of this number has of the new tokens, [s, b, ...] each -> that of all tokens: of a first
-        forward the same, then [slots in use, b, ...]."""
+    def keep(self, layer: Hashable, form: ScoreForm, *rows: Tensor) -> Sequence[Tensor]:
+        """Keep what the layer of this number, or a part of one, has of the new tokens, [s, b, ...] each -> that of all
+        tokens: of a first forward the same, then [slots in use, b, ...]."""
         if layer not in self.layers:
             slots = self.capacity if form.window is None else min(self.capacity, form.window + 1)
             self.layers[layer] = LayerCache(slots)
@@ -99,7 +99,7 @@ class Cache:
         """Keep it, with the new tokens."""
         self._states[layer, name] = state
 
-    def ages(self, layer: int) -> Array:
+    def ages(self, layer: Hashable) -> Array:
         """See `LayerCache.ages`: the same array for all layers that keep equally much."""
         own = self.layers[layer]
         if own.slots not in self._ages:

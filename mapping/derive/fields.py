@@ -38,7 +38,7 @@ def normalization(args: Any) -> str | None:
 
 def position_embedding_type(args: Any) -> str | None:
     older = args.use_rotary_position_embeddings or args.use_llama2_rotary_position_embeddings
-    rotary = older or args.position_embedding_type == "yarn"
+    rotary = older or args.position_embedding_type in ("yarn", "deepseek4")
     return "rope" if rotary else args.position_embedding_type
 
 

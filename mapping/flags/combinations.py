@@ -31,6 +31,7 @@ EXCLUSIVE = (
 `mapping.checks` finds out whether they agree."""
 
 NEEDS = {
+    "--kv-compress": ("--compress-ratios",),
     "--save": ("--save-interval",),
     "--overwrite-save": ("--save",),
     "--on-save-failure": ("--save",),

@@ -110,6 +110,7 @@ def _amount(text: str) -> int:
 
 SPECS = (
     "bailing_spec",
+    "deepseek4_spec",
     "deepseek_spec",
     "gemma2_spec",
     "longcat_spec",
@@ -129,7 +130,7 @@ SPECS = (
 
 def spec(text: str) -> str:
     """A spec that flags describe: bailing, deepseek, gemma2, grok, longcat, minicpm, minimax, phi35_moe, plm, qwen."""
-    if text != "layer_spec" and text.rpartition(".")[2] not in SPECS:
+    if text not in ("layer_spec", "mtp_spec") and text.rpartition(".")[2] not in SPECS:
         raise ValueError(text)
     return text
 

@@ -8,7 +8,7 @@ the fastest first.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -66,6 +66,23 @@ class Rotary:
         return cls.of_width(config, config.multi_latent_attention.qk_pos_emb_head_dim, interleaved=True)
 
     @classmethod
+    def of_compressed_attention(cls, config: ModelConfig, has_entries: bool) -> Rotary:
+        """That of the part of each head that rotates (DeepSeek-V4, 2026); of layers with entries stretched by YaRN,
+        without its magnitude."""
+        given, width = config.compressed_attention, config.multi_latent_attention.qk_pos_emb_head_dim
+        if not has_entries:
+            return cls(tuple(inverse_frequencies(width, 1.0, config.rotary_base).tolist()), interleaved=True)
+        scaling = replace(config.rope_scaling, type="yarn", original_max_position_embeddings=given.original_length)
+        plain = inverse_frequencies(width, 1.0, given.entry_rotary_base)
+        stretched_ = yarn(plain, scaling, given.entry_rotary_base, given.entry_rotary_factor)
+        return cls(tuple(stretched_.tolist()), interleaved=True)
+
+    @property
+    def back(self) -> Rotary:
+        """The rotary embedding that turns back what this one has turned."""
+        return replace(self, position_scale=-self.position_scale, within=None)
+
+    @classmethod
     def of_width(cls, config: ModelConfig, width: int, interleaved: bool) -> Rotary:
         """Rotary positions of heads of which `width` channels may rotate."""
         plain = inverse_frequencies(width, config.rotating_share, config.rotary_base)
@@ -86,7 +103,7 @@ class Rotary:
 
     def tables(self, positions: Ranges) -> tuple[Array, Array]:
         """Cosine and sine of the angles of these positions, float32 [s, r] each."""
-        numbers = np.concatenate([np.arange(run.start, run.stop, dtype=np.float32) for run in positions])
+        numbers = np.concatenate([np.arange(run.start, run.stop, run.step, dtype=np.float32) for run in positions])
         frequencies = np.array(self.inverse_frequencies, np.float32)
         angles = np.outer(numbers * np.float32(self.position_scale), frequencies).astype(np.float32)
         both = np.repeat(angles, 2, axis=1) if self.interleaved else np.concatenate([angles, angles], axis=1)

@@ -8,11 +8,19 @@ from parallel_core.blocks.adapter import Adapter
 from parallel_core.blocks.adapter_rules import adapter_findings
 from parallel_core.blocks.attention import Attention, CoreAttention
 from parallel_core.blocks.block import Block, ParameterSpec, blocks_within
+from parallel_core.blocks.compressed_attention import (
+    CompressedAttention,
+    Compressor,
+    EntryAttention,
+    EntryIndexer,
+    GroupedLinear,
+)
 from parallel_core.blocks.dispatch import Dispatch
 from parallel_core.blocks.embedding import Embedding, EmbeddingTable
 from parallel_core.blocks.experts import Expert, ExpertLinear, Experts, SharedExperts
 from parallel_core.blocks.gated_delta_net import GatedDeltaNet
 from parallel_core.blocks.head import CrossEntropy, output_layer
+from parallel_core.blocks.hyper_connections import HyperConnectedLayer, HyperConnection
 from parallel_core.blocks.kinds import FEED_FORWARDS, MIXERS, Kind
 from parallel_core.blocks.language_model import (
     Chunk,

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from parallel_core.blocks.adapters import linears, unlike_experts
+from parallel_core.blocks.compressed_attention import GroupedLinear
 from parallel_core.blocks.experts import ExpertLinear
 from parallel_core.blocks.language_model import stage_chunks
 from parallel_core.blocks.linear import Linear
@@ -32,8 +33,9 @@ def adapter_findings(config: AllConfig) -> Iterator[Finding]:
     if apart is not None:
         rule = f"gives {apart} another adapter than the first expert of its layer has"
         yield Finding("--lora-target-modules", " ".join(lora.target_modules or ()), rule, "name all experts alike")
-    if lora.lora_dropout and any(isinstance(linear, ExpertLinear) for found in adapted for linear in found):
-        rule = "is not available for linears of experts: where a token stands there depends on the layout"
+    parts = ExpertLinear, GroupedLinear
+    if lora.lora_dropout and any(isinstance(linear, parts) for found in adapted for linear in found):
+        rule = "is not available for linears of experts or groups: where a token stands there depends on the layout"
         yield Finding("--lora-dropout", lora.lora_dropout, rule, "leave it out, or name other linears")
 
 

@@ -76,6 +76,11 @@ class Block:
         inner = {name: block.parameters() for name, block in self.submodules().items()}
         return {join(module, name): spec for module, specs in inner.items() for name, spec in specs.items()}
 
+    def untrained(self) -> dict[str, ParameterSpec]:
+        """Name within the block -> what has no gradient and is kept with the parameters."""
+        inner = {name: block.untrained() for name, block in self.submodules().items()}
+        return {join(module, name): spec for module, specs in inner.items() for name, spec in specs.items()}
+
     def forward_flops(self, tokens: int, seq_length: int) -> float:
         """Floating-point operations of the matrix products of `tokens` tokens, over all tensor-parallel ranks.
 

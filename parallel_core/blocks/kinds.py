@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from parallel_core.blocks.attention import Attention
+from parallel_core.blocks.compressed_attention import CompressedAttention
 from parallel_core.blocks.gated_delta_net import GatedDeltaNet
 from parallel_core.blocks.latent_attention import LatentAttention, SparseLatentAttention
 from parallel_core.blocks.lightning_attention import LightningAttention
@@ -45,6 +46,7 @@ MIXERS: list[Kind[Sublayer | None]] = [
         GatedDeltaNet.of,
         lambda config, number: config.has_delta_nets and config.linear_attention.is_linear(number),
     ),
+    Kind("compressed attention", CompressedAttention.of, lambda config, number: config.compressed_attention.enabled),
     Kind(
         "lightning attention",
         LightningAttention.of,
@@ -64,7 +66,7 @@ FEED_FORWARDS: list[Kind[Sublayer | None]] = [
     Kind("none", _none, lambda config, number: config.hybrid.kind(number) == ATTENTION_ALONE),
     Kind(
         "experts",
-        lambda config, number: MoELayer.of(config),
+        MoELayer.of,
         lambda config, number: config.moe_config.has_experts(number),
     ),
     Kind("dense", lambda config, number: MLP.of(config)),

@@ -4,9 +4,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from parallel_core.blocks.adapters import adapted
-from parallel_core.blocks.block import Block
+from parallel_core.blocks.block import Block, blocks_within
 from parallel_core.blocks.embedding import Embedding, SharedEmbedding
 from parallel_core.blocks.head import CrossEntropy, output_layer
+from parallel_core.blocks.hyper_connections import HyperConnection, stream_head
 from parallel_core.blocks.layer import AnyLayer
 from parallel_core.blocks.layer_kinds import layer_of
 from parallel_core.blocks.layer_stack import LayerStack
@@ -14,6 +15,7 @@ from parallel_core.blocks.linear import Linear
 from parallel_core.blocks.micro_batch import MicroBatch
 from parallel_core.blocks.multi_token_prediction import MultiTokenPrediction
 from parallel_core.blocks.norm import Norm
+from parallel_core.blocks.sublayer import Sublayer
 from parallel_core.config import ModelConfig
 from parallel_core.partition import chunk_layers
 from parallel_core.recompute.plan import ChunkRecompute, RecomputePlan
@@ -21,10 +23,16 @@ from parallel_core.recompute.plan import ChunkRecompute, RecomputePlan
 
 @dataclass(frozen=True)
 class Decoder(Block):
-    """A chunk's layers, and in the last chunk the final norm."""
+    """A chunk's layers, and in the last chunk the final norm; of several residual streams the head that reads them."""
 
     layers: LayerStack
+    hc_head: HyperConnection | None
     final_layernorm: Norm | None
+
+    @property
+    def reads_tokens(self) -> bool:
+        """Whether one of the layers is given the ids of its tokens."""
+        return any(sublayer.reads_tokens for sublayer in blocks_within(self.layers, Sublayer))
 
 
 Numbered = tuple[tuple[int, AnyLayer], ...]
@@ -59,6 +67,7 @@ class Chunk(Block):
         found = (
             self.embedding,
             *layers,
+            self.decoder.hc_head,
             self.decoder.final_layernorm,
             *further,
             self.output_layer,
@@ -71,7 +80,8 @@ class Chunk(Block):
         layers, before = self.decoder.layers, int(self.embedding is not None)
         groups = [group for group in layers.recompute.groups() if layers.recompute.layers[group.start].full]
         found = [range(group.start + before, group.stop + before) for group in groups]
-        behind = before + len(layers.layers) + int(self.decoder.final_layernorm is not None)
+        ends = (self.decoder.hc_head, self.decoder.final_layernorm)
+        behind = before + len(layers.layers) + sum(end is not None for end in ends)
         further = self.mtp.recomputed_cells() if self.mtp else []
         return found + [range(group.start + behind, group.stop + behind) for group in further]
 
@@ -105,10 +115,11 @@ def chunk_of(config: ModelConfig, stage: int, chunk: int = 0, ends: tuple[bool, 
     embedding, mtp = Embedding.of(config), _further_layers(config) if last else None
     copy, tied = SharedEmbedding(embedding.word_embeddings), not config.untie_embeddings_and_output_weights
     final_norm = Norm.of(config) if last and config.use_final_norm else None
+    head = stream_head(config) if last else None
     needs_copy = last and not first and config.multi_token_prediction.uses_embedding
     return Chunk(
         embedding if first else copy if needs_copy else None,
-        adapted(Decoder(_layers(config, stage, chunk), final_norm), config, "decoder"),
+        adapted(Decoder(_layers(config, stage, chunk), head, final_norm), config, "decoder"),
         mtp,
         output_layer(config) if last else None,
         CrossEntropy(config.vocab_size) if last else None,

@@ -29,6 +29,8 @@ class Branch(NamedTuple):
     """Whether the sublayer mixes positions, and so is given masks and where documents begin."""
     earlier_norm: str | None = None
     """The name by which MindFormers' lists know the norm."""
+    connection: str | None = None
+    """The cell that reads and writes several residual streams for it, in a layer that has such."""
 
 
 UNWEIGHTED = ((1.0, 1.0), (1.0, 1.0))
@@ -39,8 +41,13 @@ class AnyLayer(Block):
 
     @property
     def hidden_size(self) -> int:
-        """Width of the residual stream."""
+        """Width of what its sublayers read and give."""
         raise NotImplementedError
+
+    @property
+    def residual_width(self) -> int:
+        """Of the residual stream, or of several beside each other."""
+        return self.hidden_size
 
     def parts(self) -> LayerParts:
         """Its parts, and its tensor-parallel collectives."""
@@ -52,6 +59,10 @@ class AnyLayer(Block):
 
     def input_bytes(self, micro_batch: MicroBatch) -> int:
         """Bytes of a layer's input, the residual stream."""
+        return micro_batch.tokens_between * self.residual_width * micro_batch.residual_item_size
+
+    def normed_bytes(self, micro_batch: MicroBatch) -> int:
+        """Bytes of what its norms read and give."""
         return micro_batch.tokens_between * self.hidden_size * micro_batch.residual_item_size
 
 
@@ -84,7 +95,10 @@ class BranchedLayer(AnyLayer):
     def operations(self, micro_batch: MicroBatch) -> Iterator[Operation]:
         """The operations of its parts, and two additions to the residual stream."""
         yield from super().operations(micro_batch)
-        stream = micro_batch.tokens_between * self.hidden_size * micro_batch.residual_item_size
+        yield from self._residual_operations(micro_batch)
+
+    def _residual_operations(self, micro_batch: MicroBatch) -> Iterator[Operation]:
+        stream = self.input_bytes(micro_batch)
         for branch in self.branches:
             yield elementwise(3 * stream, 2 * stream).within(f"{branch.sublayer}.residual")
 
@@ -121,8 +135,8 @@ class Layer(BranchedLayer):
     residual_weights: tuple[tuple[float, float], tuple[float, float]] = UNWEIGHTED
 
     BRANCHES: ClassVar[tuple[Branch, ...]] = (
-        Branch("input_layernorm", "self_attention", "post_attention_layernorm", 1, True, "attention_norm"),
-        Branch("pre_mlp_layernorm", "mlp", "post_mlp_layernorm", 2, False, "ffn_norm"),
+        Branch("input_layernorm", "self_attention", "post_attention_layernorm", 1, True, "attention_norm", "attn_mhc"),
+        Branch("pre_mlp_layernorm", "mlp", "post_mlp_layernorm", 2, False, "ffn_norm", "mlp_mhc"),
     )
 
     @classmethod

@@ -4,6 +4,7 @@ A new kind is a block (`AnyLayer`), a `Kind` in this table, and a cell for the b
 `pynative.transformer.layer_kinds`.
 """
 
+from parallel_core.blocks.hyper_connections import HyperConnectedLayer
 from parallel_core.blocks.kinds import Kind, made
 from parallel_core.blocks.layer import AnyLayer, Layer
 from parallel_core.blocks.mamba_layer import MambaLayer
@@ -14,6 +15,7 @@ from parallel_core.config.hybrid import MAMBA
 LAYERS: list[Kind[AnyLayer]] = [
     Kind("shortcut", ShortcutLayer.of, lambda config, number: config.moe_config.moe_shortcut_connected),
     Kind("state space", MambaLayer.of, lambda config, number: config.hybrid.kind(number) == MAMBA),
+    Kind("hyper-connected", HyperConnectedLayer.of, lambda config, number: config.hyper_connections.enabled),
     Kind("transformer layer", Layer.of),
 ]
 """Kinds of layers; a layer is of the first one that applies."""

@@ -26,6 +26,10 @@ class MoELayer(Sublayer):
     called: ClassVar[str | None] = "moe"
     """Name by which users ask for it; the name of dense layers' feed-forward block is not one."""
 
+    @property
+    def reads_tokens(self) -> bool:
+        return self.router.hashed_tokens is not None
+
     def parts(self) -> tuple[Part, ...]:
         """Router and dispatch keep the input as well, so that nothing is won by making the norm's output again."""
         activation, shared = "experts.activation", "shared_experts"
@@ -37,11 +41,11 @@ class MoELayer(Sublayer):
         return parts if self.shared_experts is not None else parts[:-1]
 
     @classmethod
-    def of(cls, config: ModelConfig) -> MoELayer:
-        """The configuration's."""
+    def of(cls, config: ModelConfig, number: int | None = None) -> MoELayer:
+        """The configuration's, of the layer of this global number, 0-based; none: of any whose scores choose."""
         has_shared = config.moe_config.moe_shared_expert_intermediate_size is not None
         return cls(
-            Router.of(config),
+            Router.of(config, number),
             Dispatch.of(config),
             Experts.of(config),
             SharedExperts.of(config) if has_shared else None,

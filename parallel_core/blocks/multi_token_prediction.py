@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from parallel_core.blocks.block import Block, ParametersOf
 from parallel_core.blocks.embedding import Embedding
 from parallel_core.blocks.head import CrossEntropy, output_layer
+from parallel_core.blocks.hyper_connections import HyperConnection, stream_head
 from parallel_core.blocks.layer import AnyLayer
 from parallel_core.blocks.layer_kinds import layer_of
 from parallel_core.blocks.layer_stack import LayerStack
@@ -43,6 +44,7 @@ class MultiTokenPredictionLayer(Block):
     hnorm: Norm
     eh_proj: Linear
     transformer_layer: AnyLayer
+    hc_head: HyperConnection | None
     final_layernorm: Norm
     recompute: ChunkRecompute
     """Recomputation of the one layer; if that is computed again whole, what comes before it is too."""
@@ -54,12 +56,24 @@ class MultiTokenPredictionLayer(Block):
         eh_proj = Linear.column(config, 2 * size, size, bias=False)
         has_own = config.multi_token_prediction.own_ends > 0
         embedding = Embedding.of(config).own.parameters_alone if has_own else None
-        return cls(embedding, norm, norm, eh_proj, layer_of(config, config.num_layers + depth), norm, recompute)
+        layer = layer_of(config, config.num_layers + depth)
+        return cls(embedding, norm, norm, eh_proj, layer, stream_head(config), norm, recompute)
 
     @property
     def is_computed_again(self) -> bool:
-        """Whether all but the last norm runs forward again in the backward pass."""
+        """Whether all but the last norm, and what stands before that, runs forward again in the backward pass."""
         return self.recompute.layers[0].full
+
+    @property
+    def _last(self) -> dict[str, Block]:
+        """The parts that are not computed again."""
+        ends = {"hc_head": self.hc_head, "final_layernorm": self.final_layernorm}
+        return {name: block for name, block in ends.items() if block is not None}
+
+    @property
+    def recomputed_parts(self) -> range:
+        """Positions among its parts of those that run forward again together."""
+        return range(int(self.embedding is not None), len(self.submodules()) - len(self._last))
 
     @property
     def _stack(self) -> LayerStack:
@@ -88,7 +102,7 @@ class MultiTokenPredictionLayer(Block):
 
     def kept_bytes(self, micro_batch: MicroBatch) -> Sizes:
         """The hidden states before a depth are what the output layer keeps, if that computes in their type."""
-        last = {"final_layernorm": sum(self.final_layernorm.kept_bytes(micro_batch).values())}
+        last = {name: sum(block.kept_bytes(micro_batch).values()) for name, block in self._last.items()}
         if not self.is_computed_again:
             kept = self._kept_of_projection(micro_batch)
             shared = {"hnorm": kept["hnorm"] - self._shared_with_head(micro_batch)}
@@ -96,7 +110,9 @@ class MultiTokenPredictionLayer(Block):
         inputs = {"enorm": self._input(micro_batch), "hnorm": self._input(micro_batch)}
         if input_parts(self.transformer_layer, micro_batch, self.recompute.slices_inputs) == 1:
             inputs["hnorm"] -= self._shared_with_head(micro_batch)
-        kept_by_layer = sum(self._kept_of_layer(micro_batch).values()) - self._input(micro_batch)
+        layer = self.transformer_layer
+        parts = input_parts(layer, micro_batch, self.recompute.slices_inputs)
+        kept_by_layer = sum(self._kept_of_layer(micro_batch).values()) - layer.input_bytes(micro_batch) // parts
         return inputs | {"transformer_layer": kept_by_layer} | last
 
     def bytes_in_backward(self, micro_batch: MicroBatch) -> int:
@@ -105,7 +121,7 @@ class MultiTokenPredictionLayer(Block):
         if not self.is_computed_again:
             again = self._stack.bytes_in_backward(micro_batch)
             return again and again + before - sum(self._kept_of_layer(micro_batch).values())
-        layer, whole = self.transformer_layer, self.transformer_layer.input_bytes(micro_batch)
+        layer, whole = self.transformer_layer, self.transformer_layer.normed_bytes(micro_batch)
         again = sum(self._kept_of_projection(micro_batch).values()) + sum(layer.kept_bytes(micro_batch).values())
         has_inputs = input_parts(layer, micro_batch, self.recompute.slices_inputs) == 1
         return before + again + 2 * whole - 2 * whole * has_inputs
@@ -117,11 +133,11 @@ class MultiTokenPredictionLayer(Block):
     def _input(self, micro_batch: MicroBatch) -> int:
         """The bytes of one of the two inputs that a rank keeps if the depth is recomputed."""
         layer, slices = self.transformer_layer, self.recompute.slices_inputs
-        return layer.input_bytes(micro_batch) // input_parts(layer, micro_batch, slices)
+        return layer.normed_bytes(micro_batch) // input_parts(layer, micro_batch, slices)
 
     def _shared_with_head(self, micro_batch: MicroBatch) -> int:
         same = micro_batch.dtype == micro_batch.residual_dtype
-        return self.transformer_layer.input_bytes(micro_batch) if same else 0
+        return self.transformer_layer.normed_bytes(micro_batch) if same else 0
 
     def offloaded_bytes(self, micro_batch: MicroBatch) -> int:
         """The bytes of saved activations that lie in host memory where the device has memory of its own."""
@@ -163,10 +179,10 @@ class MultiTokenPrediction(Block):
         return [part for layer in self.layers for part in layer.submodules().values()]
 
     def recomputed_cells(self) -> list[range]:
-        """Positions of cells that run forward again together: of a depth all but its embedding and the last norm."""
+        """Positions of cells that run forward again together: of a depth all but its ends."""
         starts = [sum(len(layer.submodules()) for layer in self.layers[:depth]) for depth in range(len(self.layers))]
         return [
-            range(start + (layer.embedding is not None), start + len(layer.submodules()) - 1)
+            range(start + layer.recomputed_parts.start, start + layer.recomputed_parts.stop)
             for start, layer in zip(starts, self.layers, strict=True)
             if layer.is_computed_again
         ]

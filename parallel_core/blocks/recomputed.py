@@ -17,7 +17,7 @@ def kept_of_layer(layer: AnyLayer, micro_batch: MicroBatch, asked: LayerRecomput
 
     A part that is computed again keeps its input, and what its collectives gave where they are not run again.
     """
-    kept, normed = layer.kept_bytes(micro_batch), layer.input_bytes(micro_batch)
+    kept, normed = layer.kept_bytes(micro_batch), layer.normed_bytes(micro_batch)
     paths = [part.path for part in asked.parts]
     for part in sorted(asked.parts, key=lambda part: part.again):
         kept = part.kept(kept, normed, micro_batch, paths)
@@ -63,7 +63,7 @@ def _kept_of_normed(part: Part, kept: Sizes, micro_batch: MicroBatch, asked: Lay
 
 def input_parts(layer: AnyLayer, micro_batch: MicroBatch, slices: bool) -> int:
     """The number of tensor-parallel ranks that share the input of layers that are recomputed whole."""
-    return micro_batch.tensor if slices and layer.hidden_size % micro_batch.tensor == 0 else 1
+    return micro_batch.tensor if slices and layer.residual_width % micro_batch.tensor == 0 else 1
 
 
 def messages_run_again(layer: Block, micro_batch: MicroBatch, asked: LayerRecompute) -> Iterator[Message]:
@@ -96,5 +96,6 @@ def collective_bytes(layer: AnyLayer, micro_batch: MicroBatch, asked: LayerRecom
         assert isinstance(linear, Linear), path
         tokens = micro_batch.tokens if linear.is_column else micro_batch.tokens_between
         if not linear.is_column or micro_batch.sequence.tensor > 1:
-            sizes[path] = tokens * layer.hidden_size * micro_batch.item_size
+            width = linear.input_size if linear.is_column else linear.output_size
+            sizes[path] = tokens * width * micro_batch.item_size
     return sizes

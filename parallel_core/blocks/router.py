@@ -9,7 +9,7 @@ from typing import NamedTuple
 from parallel_core.blocks.block import Block, ParameterSpec
 from parallel_core.blocks.micro_batch import FLOAT32, MicroBatch, between_regions
 from parallel_core.config import ModelConfig
-from parallel_core.initial_values import Constant, Normal
+from parallel_core.initial_values import Constant, InTurns, Normal
 from parallel_core.messages import Message, message
 from parallel_core.moe.routing import RoutingRule
 from parallel_core.sharding import ShardSpec
@@ -66,6 +66,8 @@ class Router(Block):
     """The loads that balancing losses sum."""
     frozen: bool = False
     """Whether it is not trained."""
+    hashed_tokens: int | None = None
+    """Tokens of a table that says each one's experts; none: scores choose."""
 
     @property
     def keeps_hidden_states(self) -> bool:
@@ -73,14 +75,16 @@ class Router(Block):
         return not (self.in_float32 or self.frozen)
 
     @classmethod
-    def of(cls, config: ModelConfig) -> Router:
-        """The configuration's."""
+    def of(cls, config: ModelConfig, number: int | None = None) -> Router:
+        """The configuration's, of the layer of this global number, 0-based; none: of one whose scores choose."""
         moe = config.moe_config
         assert moe.num_experts is not None, "a dense layer has no router"
+        hashed = number is not None and number < moe.hash_layers
         return cls(
             config.hidden_size, moe.num_choices, moe.moe_router_topk, config.init_method_std, config.params_dtype,
-            config.add_bias_linear, moe.moe_router_enable_expert_bias, moe.moe_router_dtype is not None,
+            config.add_bias_linear, moe.moe_router_enable_expert_bias and not hashed, moe.moe_router_dtype is not None,
             between_regions(config), tuple(counted_loads(config)), config.lora_config.use_lora,
+            config.unpadded_vocab_size if hashed else None,
         )  # fmt: skip
 
     def parameters(self) -> dict[str, ParameterSpec]:
@@ -91,9 +95,14 @@ class Router(Block):
         }
 
     def untrained(self) -> dict[str, ParameterSpec]:
-        """Name -> what has no gradient and is kept with the parameters: the expert bias, in float32."""
-        spec = ParameterSpec(ShardSpec(shape=(self.experts,)), Constant(0.0), "float32")
-        return {"expert_bias": spec} if self.expert_bias else {}
+        """Name -> what has no gradient and is kept with the parameters, in float32: the expert bias; the table of
+        tokens [v, k], whose first values are no more than a place to start."""
+        bias = ParameterSpec(ShardSpec(shape=(self.experts,)), Constant(0.0), "float32")
+        found = {"expert_bias": bias} if self.expert_bias else {}
+        if self.hashed_tokens is None:
+            return found
+        table = ShardSpec(shape=(self.hashed_tokens, self.topk))
+        return found | {"tid2eid": ParameterSpec(table, InTurns(self.experts), "float32")}
 
     def forward_flops(self, tokens: int, seq_length: int) -> float:
         return 2.0 * tokens * self.hidden_size * self.experts

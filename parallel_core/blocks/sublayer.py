@@ -16,6 +16,11 @@ class Sublayer(Block):
     """Its linears whose tensor-parallel collectives need not run again (--no-mp-comm-recompute)."""
 
     @property
+    def reads_tokens(self) -> bool:
+        """Whether it is given the ids of its tokens."""
+        return False
+
+    @property
     def first_linears(self) -> tuple[str, ...]:
         """The linears that alone have its input; the first of them that needs it keeps it. Where others have it, too:
         none."""

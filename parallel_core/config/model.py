@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from parallel_core.config.base import Config, option, section, sibling
+from parallel_core.config.compressed_attention import CompressedAttentionConfig
 from parallel_core.config.dataset import DatasetConfig
 from parallel_core.config.families import (
     MultiLatentAttentionConfig,
@@ -14,6 +15,7 @@ from parallel_core.config.families import (
 )
 from parallel_core.config.fused import FusedOperators
 from parallel_core.config.hybrid import HybridConfig
+from parallel_core.config.hyper_connections import HyperConnectionsConfig
 from parallel_core.config.linear_attention import LinearAttentionConfig
 from parallel_core.config.lora import LoraConfig
 from parallel_core.config.moe import MoEConfig
@@ -127,10 +129,14 @@ class ModelConfig(Config):
     """Attention over low-rank keys and values."""
     sparse_attention: SparseAttentionConfig = field(default_factory=SparseAttentionConfig)
     """Attention to chosen keys alone."""
+    compressed_attention: CompressedAttentionConfig = field(default_factory=CompressedAttentionConfig)
+    """Attention over a window and over compressed entries."""
     linear_attention: LinearAttentionConfig = field(default_factory=LinearAttentionConfig)
     """Mixers that keep a state."""
     hybrid: HybridConfig = field(default_factory=HybridConfig)
     """Layers of one part each."""
+    hyper_connections: HyperConnectionsConfig = field(default_factory=HyperConnectionsConfig)
+    """Several residual streams."""
     attention_output_gate: bool = option("--attention-output-gate", False)
     """Multiply what attention puts out by the sigmoid of gates, which its first linear gives with the queries."""
     multi_token_prediction: MultiTokenPredictionConfig = field(default_factory=MultiTokenPredictionConfig)
@@ -277,6 +283,11 @@ class ModelConfig(Config):
         if self.multi_latent_attention.enabled:
             return self.multi_latent_attention.rotary_scaling_factor
         return self.rope_scaling.factor
+
+    @property
+    def residual_width(self) -> int:
+        """Of a token's residual stream, or of several beside each other: what pipeline stages send each other."""
+        return self.hidden_size * (self.hyper_connections.streams if self.hyper_connections.enabled else 1)
 
     @property
     def residual_dtype(self) -> str:

@@ -77,10 +77,15 @@ class MoEConfig(Config):
     """Weight of the loss that balances the tokens that groups of experts receive (the same section)."""
     moe_z_loss_coeff: float | None = option("--moe-z-loss-coeff", None, at_least=0, of="run")
     """Weight of the loss on the size of router logits."""
-    moe_router_score_function: str = option("--moe-router-score-function", "softmax", choices=("softmax", "sigmoid"))
+    moe_router_score_function: str = option(
+        "--moe-router-score-function", "softmax", choices=("softmax", "sigmoid", "sqrtsoftplus")
+    )
     """Function that turns router logits into scores."""
     moe_router_pre_softmax: bool = option("--moe-router-pre-softmax", False)
     """Score all experts before the best are chosen, not only the chosen ones."""
+    hash_layers: int = option("--n-hash-layers", 0, at_least=0)
+    """First layers whose experts are chosen by a table of tokens, not by scores (Roller et al., "Hash Layers", 2021;
+    DeepSeek-V4, 2026)."""
     moe_router_norm_topk_prob: bool = option("--norm-topk-prob", False)
     """Divide the chosen experts' scores by their sum."""
     moe_router_force_load_balancing: bool = option("--fix-router", False, of="run")

@@ -92,4 +92,4 @@ def _with_messages(actions: Sequence[Action]) -> Iterator[tuple[Compute, int]]:
 def hidden_state_bytes(plan: StagePlan) -> int:
     """Bytes of the residual stream, which goes from one stage to another."""
     micro_batch = plan.micro_batch
-    return micro_batch.tokens_between * plan.config.model_config.hidden_size * micro_batch.residual_item_size
+    return micro_batch.tokens_between * plan.config.model_config.residual_width * micro_batch.residual_item_size

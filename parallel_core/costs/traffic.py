@@ -67,7 +67,7 @@ def pipeline(plan: StagePlan) -> Iterator[Message]:
     parallel, micro_batch, model = plan.config.parallel_config, plan.micro_batch, plan.config.model_config
     placement = parallel.placement
     virtual = [placement.virtual(plan.stage, chunk) for chunk in range(placement.chunks)]
-    hidden_states = micro_batch.tokens_between * model.hidden_size * micro_batch.residual_item_size
+    hidden_states = micro_batch.tokens_between * model.residual_width * micro_batch.residual_item_size
     for size in [hidden_states] + [3 * INT32] * parallel.variable_seq_lengths:
         for backward, along in ((False, 1), (True, -1)):
             ends = [number + along for number in virtual if 0 <= number + along < placement.stages * placement.chunks]

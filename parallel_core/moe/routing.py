@@ -35,6 +35,8 @@ class RoutingRule:
     """Experts of a token, k."""
     sigmoid: bool = False
     """Scores are sigmoids of the logits; else their softmax."""
+    root_softplus: bool = False
+    """Scores are sqrt(log(1 + exp(logit))) (DeepSeek-V4, 2026)."""
     pre_softmax: bool = False
     """The softmax is over all experts; else over the chosen ones."""
     normalize: bool = False
@@ -52,21 +54,27 @@ class RoutingRule:
 
     @classmethod
     def of(cls, config: MoEConfig) -> RoutingRule:
-        """The configuration's. With sigmoid scores several chosen ones are divided by their sum, always."""
-        sinkhorn = "sinkhorn" in config.balancing
-        topk, sigmoid = config.moe_router_topk, config.moe_router_score_function == "sigmoid"
+        """The configuration's. Where each is scored alone, several chosen ones are divided by their sum, always."""
+        sinkhorn, function = "sinkhorn" in config.balancing, config.moe_router_score_function
+        topk, sigmoid, alone = config.moe_router_topk, function == "sigmoid", function != "softmax"
         if sinkhorn:
             return cls(topk=topk, sigmoid=topk == 1, pre_softmax=True, sinkhorn=True)
         return cls(
             topk=topk,
             sigmoid=sigmoid,
+            root_softplus=function == "sqrtsoftplus",
             pre_softmax=config.moe_router_pre_softmax,
-            normalize=topk > 1 and (sigmoid or (config.moe_router_norm_topk_prob and config.moe_router_pre_softmax)),
+            normalize=topk > 1 and (alone or (config.moe_router_norm_topk_prob and config.moe_router_pre_softmax)),
             scale=config.moe_router_topk_scaling_factor or 1.0,
             groups=config.moe_router_num_groups or 1,
             group_topk=config.moe_router_group_topk,
             group_score_topk=config.moe_router_group_score_topk,
         )
+
+    @property
+    def scores_alone(self) -> bool:
+        """Whether an expert's score depends on its own logit alone."""
+        return self.sigmoid or self.root_softplus
 
     @property
     def counted_of_group(self) -> int:
@@ -77,7 +85,7 @@ class RoutingRule:
     @property
     def scores_all(self) -> bool:
         """Whether the chosen experts' scores are those among all experts."""
-        return self.sigmoid or self.pre_softmax
+        return self.scores_alone or self.pre_softmax
 
 
 def softmax(logits: Array) -> Array:
@@ -92,23 +100,33 @@ def softmax_gradient(probabilities: Array, gradient: Array) -> Array:
     return np.asarray(probabilities * (gradient - np.sum(gradient * probabilities, axis=-1, keepdims=True)))
 
 
-def sigmoid(logits: Array) -> Array:
-    """1 / (1 + exp(-x))."""
-    return np.asarray(1.0 / (1.0 + np.exp(-logits)))
+def lone_scores(logits: Array, rule: RoutingRule) -> Array:
+    """Of each logit alone."""
+    if rule.sigmoid:
+        return np.asarray(1.0 / (1.0 + np.exp(-logits)))
+    return np.asarray(np.sqrt(np.logaddexp(np.asarray(0, logits.dtype), logits)))
+
+
+def relative_slope(scores: Array, rule: RoutingRule) -> Array:
+    """The slope of lone scores over themselves: 1 - s of a sigmoid, (1 - exp(-s^2)) / (2 s^2) of the other."""
+    if rule.sigmoid:
+        return 1 - scores
+    squares = np.maximum(scores * scores, np.finfo(scores.dtype).tiny)
+    return np.asarray(-np.expm1(-squares) / (2 * squares))
 
 
 def scores(logits: Array, rule: RoutingRule) -> Array:
     """[T, E]: what experts are chosen by, and weighed with: scores, or the logits where only the chosen are scored."""
-    if rule.sigmoid:
-        return sigmoid(logits)
+    if rule.scores_alone:
+        return lone_scores(logits, rule)
     return softmax(logits) if rule.pre_softmax else logits
 
 
 def normalized_scores(logits: Array, rule: RoutingRule) -> Array:
     """[T, E]: what balancing losses take for probabilities: scores of all experts that sum to one."""
-    if not rule.sigmoid:
+    if not rule.scores_alone:
         return softmax(logits)
-    values = sigmoid(logits)
+    values = lone_scores(logits, rule)
     return np.asarray(values / (values.sum(axis=-1, keepdims=True) + EPSILON))
 
 
@@ -130,12 +148,12 @@ def probabilities_gradient(logits: Array, experts: Array, rule: RoutingRule, gra
     if rule.normalize:
         total = chosen.sum(axis=-1, keepdims=True) + EPSILON
         gradient = (gradient - np.sum(gradient * chosen, axis=-1, keepdims=True) / total) / total
-    if rule.sigmoid:
-        gradient = gradient * chosen * (1 - chosen)
+    if rule.scores_alone:
+        gradient = gradient * chosen * relative_slope(chosen, rule)
     elif not rule.pre_softmax:
         gradient = softmax_gradient(softmax(chosen), gradient)
     np.put_along_axis(result, experts, gradient, axis=-1)
-    return softmax_gradient(values, result) if rule.pre_softmax and not rule.sigmoid else result
+    return softmax_gradient(values, result) if rule.pre_softmax and not rule.scores_alone else result
 
 
 def best(values: Array, count: int) -> Array:
@@ -261,14 +279,14 @@ def log_sum_exp(logits: Array) -> Array:
 def loss_gradient(logits: Array, weights: Array | None, z_weight: float, rule: RoutingRule) -> Array:
     """[T, E]: the logits' gradient of sum_te(p_te w_te) + z_weight sum_t(log_sum_exp_t^2), with weights w [T, E].
 
-    A normalized sigmoid's gradient is a softmax's times 1 - sigmoid.
+    The gradient of a normalized lone score is a softmax's times `relative_slope`.
     """
     result = np.zeros(logits.shape, logits.dtype)
     if z_weight:
         result += softmax(logits) * (2 * z_weight * log_sum_exp(logits))[:, None]
     if weights is not None:
         gradient = softmax_gradient(normalized_scores(logits, rule), weights)
-        result += gradient * (1 - sigmoid(logits)) if rule.sigmoid else gradient
+        result += gradient * relative_slope(lone_scores(logits, rule), rule) if rule.scores_alone else gradient
     return result
 
 

@@ -11,9 +11,9 @@ def _routes_in_its_own_way(config: AllConfig) -> bool:
 
 
 def _scores_sum_to_one(config: AllConfig) -> bool:
-    """Sigmoid scores of several experts are divided by their sum in any case, that of one never."""
+    """Lone scores of several experts are divided by their sum in any case, that of one never."""
     moe = config.moe_config
-    return moe.moe_router_score_function == "sigmoid" or not moe.moe_router_pre_softmax or moe.moe_router_topk == 1
+    return moe.moe_router_score_function != "softmax" or not moe.moe_router_pre_softmax or moe.moe_router_topk == 1
 
 
 _OF_EXPERTS = f"{below(MoEConfig, 'num_experts', 'monitors')} {below(MoEMonitorConfig)} expert_tensor_parallel_size"
@@ -21,7 +21,7 @@ _HOT_NEED = "needs --expert-model-parallel-size 2 or more, or --cold-token-perce
 _OWN_WAY = "--moe-router-load-balancing-type sinkhorn and sparsemixer_topk choose and weigh experts in their own way"
 _TO_ALL = "needs --moe-token-dispatcher-type alltoall: an all-gather sends every token to every rank"
 _SUM_TO_ONE = "scores of the chosen experts sum to one already, unless several come out of --moe-router-pre-softmax"
-_ALONE = "--moe-router-score-function sigmoid scores each expert alone"
+_ALONE = "--moe-router-score-function sigmoid and sqrtsoftplus score each expert alone"
 _KEEPS_TOKENS = all_of(where("expert_model_parallel_size", 1), where("expert_tensor_parallel_size", 1))
 _COPIES_NONE = all_of(where("expert_model_parallel_size", 1), where("cold_token_percent", 1))
 """A hot expert is on every rank anyway, and takes as many tokens as a cold one."""
@@ -71,7 +71,7 @@ ROWS = (
     ),
     Idle("moe_pad_expert_input_to_capacity", where("moe_token_dispatcher_type", "allgather"), _TO_ALL),
     Idle("moe_router_num_groups", all_of(*_LIMITLESS), "limits nothing without --moe-router-group-topk"),
-    Idle("moe_router_pre_softmax", where("moe_router_score_function", "sigmoid"), _ALONE),
+    Idle("moe_router_pre_softmax", unless("moe_router_score_function", "softmax"), _ALONE),
     Idle("moe_router_norm_topk_prob", _scores_sum_to_one, _SUM_TO_ONE),
     Idle("moe_router_dtype", _IN_FLOAT32, "the router computes in float32 already"),
     Idle(

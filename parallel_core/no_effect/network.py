@@ -1,8 +1,10 @@
 """Options of the model."""
 
 from parallel_core.config.all import AllConfig
+from parallel_core.config.compressed_attention import CompressedAttentionConfig
 from parallel_core.config.families import RopeScalingConfig, SparseAttentionConfig
 from parallel_core.config.hybrid import ATTENTION, MAMBA, HybridConfig
+from parallel_core.config.hyper_connections import HyperConnectionsConfig
 from parallel_core.config.linear_attention import LinearAttentionConfig
 from parallel_core.no_effect.row import Idle, all_of, below, needs, unless, where
 
@@ -58,6 +60,13 @@ _NOT_ROTATING = "there are no rotary positions without --position-embedding-type
 _TURNED = "where latent attention's positions are stretched all of its rotary part rotates"
 _BY_FACTORS = "--rope-scaling-type longrope stretches by --long-factor and --short-factor"
 _NO_INDEXER = "there is no indexer without --experimental-attention-variant dsa or --enable-dsa-indexer"
+_NO_ENTRIES = "there are no compressed entries without --compress-ratios"
+_OWN_FORM = "--compress-ratios has one key of --qk-head-dim, positions of its own, and neither dropout nor other sinks"
+_OF_LATENTS = (
+    "kv_lora_rank v_head_dim scale_q_lora scale_kv_lora rotary_scaling_factor rope_scaling.type rope_scaling.factor "
+    "original_max_position_embeddings rope_scaling.mscale mscale_all_dim attention_dropout_rate softmax_type "
+    "rotary_percent position_embedding_type dsa_indexer_use_sparse_loss"
+)
 _NO_STATE_SPACE = "no layer is a state space without --hybrid-layer-pattern, --is-hybrid-model or a spec of Mamba's"
 _NO_DROPOUT = "sparse attention has no dropout on its probabilities, as in Megatron"
 
@@ -129,6 +138,9 @@ ROWS = (
     needs("sparse_attention.variant", below(LinearAttentionConfig, "linear_attention_freq"), "gated_delta_net"),
     needs("sparse_attention.variant", "linear_attention_freq", "gated_delta_net", "lightning_attention"),
     needs("sparse_attention.variant", "linear_attention_residual", "lightning_attention"),
+    Idle(below(CompressedAttentionConfig, "ratios"), unless("compressed_attention.ratios"), _NO_ENTRIES),
+    Idle(_OF_LATENTS, unless("compressed_attention.ratios", None), _OWN_FORM),
+    needs("hyper_connections.enabled", below(HyperConnectionsConfig, "enabled")),
     Idle("attention_dropout_rate", where("sparse_attention.variant", "dsa"), _NO_DROPOUT),
     Idle(
         "loss_scaling_factor share_embedding_and_output_weight",

@@ -114,7 +114,7 @@ class Engine:
     def _of_backward(self, layer: AnyLayer, micro_batch: MicroBatch) -> float:
         """The residual's gradient u and that of what goes into the activation; of experts 2 T k rows of hidden states
         and those inside them."""
-        stream = micro_batch.tokens_between * layer.hidden_size * micro_batch.item_size
+        stream = micro_batch.tokens_between * layer.residual_width * micro_batch.item_size
         dense = (block for block in layer.submodules().values() if isinstance(block, MLP))
         inside = [micro_batch.tokens * mlp.linear_fc1.output_size // micro_batch.tensor for mlp in dense]
         for experts in blocks_within(layer, Experts):

@@ -111,7 +111,7 @@ class Forward:
 
     def _received(self, shape: tuple[int, ...], group: Group) -> Tensor:
         """Hidden states that the stage before sends: [s, b, h], with sequence parallelism [s/t, b, h]."""
-        rows = (shape[1] // self.shards, shape[0], self.config.hidden_size)
+        rows = (shape[1] // self.shards, shape[0], self.config.residual_width)
         return group.recv(rows, type_of(self.config.residual_dtype), group.rank - 1)
 
     def _logits(self, hidden_states: Tensor, last: Array) -> Array:

@@ -23,6 +23,7 @@ from pynative.kernels.host import process
 
 if TYPE_CHECKING:  # the names that `_select` gives a value
     from pynative.kernels.contract.attention import *
+    from pynative.kernels.contract.entries import *
     from pynative.kernels.contract.exchange import *
     from pynative.kernels.contract.experts import *
     from pynative.kernels.contract.flat_buffers import *
@@ -30,6 +31,7 @@ if TYPE_CHECKING:  # the names that `_select` gives a value
     from pynative.kernels.contract.linear import *
     from pynative.kernels.contract.recurrent import *
     from pynative.kernels.contract.sparse import *
+    from pynative.kernels.contract.streams import *
     from pynative.kernels.contract.vocabulary import *
 
 _selected: str

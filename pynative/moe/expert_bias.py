@@ -20,7 +20,9 @@ class ExpertBiases(StepPart):
         cells = [cell for chunk in model for _, cell in chunk.cells_and_names()]
         routers = [cell for cell in cells if isinstance(cell, TopKRouter)]
         biased = [(router, router.expert_bias) for router in routers if router.expert_bias is not None]
-        self.biases = [bias for _, bias in biased]
+        tables = [router.tid2eid for router in routers if router.tid2eid is not None]
+        self.untrained = [bias for _, bias in biased] + tables
+        """What routers keep with their parameters, and has no gradient."""
         self._moved = [(router, bias) for router, bias in biased if router.moves_bias]
 
     def after_update(self, figures: Mapping[str, Array]) -> None:

@@ -11,7 +11,7 @@ from parallel_core.recompute.plan import CellRecompute
 from pynative import kernels
 from pynative.moe.experts import experts_of
 from pynative.moe.hot_experts import HotExperts
-from pynative.moe.router import TopKRouter
+from pynative.moe.router import TokenIds, TopKRouter
 from pynative.moe.token_dispatcher import Dispatched, MoETokenDispatcher
 from pynative.parameter import make_parameter, type_of
 from pynative.tape.autograd import Moved
@@ -64,7 +64,7 @@ class MoELayer(nn.Cell):
         block = blocks.MoELayer.of(config) if submodules is None else submodules
         layer_number = 1 if layer_number is None else layer_number
         self.compute_dtype = type_of(config.compute_dtype)
-        self.router = TopKRouter(config, layer_number)
+        self.router = TopKRouter(config, layer_number, block.router)
         self.token_dispatcher = MoETokenDispatcher.of(config)
         self.experts = experts_of(config, block.experts, recomputed.within("experts"))
         self.hot_experts: HotExperts | None = None
@@ -78,30 +78,32 @@ class MoELayer(nn.Cell):
         self.count = block.experts.count
         self.overlaps_shared = config.moe_config.moe_shared_expert_overlap
 
-    def construct(self, hidden_states: Tensor) -> tuple[Tensor, Tensor | None]:
-        """[s, b, h] -> ([s, b, h], the bias still to be added: none)."""
+    def construct(self, hidden_states: Tensor, tokens: TokenIds | None = None) -> tuple[Tensor, Tensor | None]:
+        """[s, b, h] -> ([s, b, h], the bias still to be added: none). tokens: see `TopKRouter`."""
         length, parts = hidden_states.shape[0], self.token_dispatcher.parts
         if length % parts:  # while text is generated
             rows = np.arange(length + -length % parts)
             row = tuple(hidden_states.shape[1:])
             filled = kernels.gather_rows(hidden_states, np.where(rows < length, rows, -1).astype(np.int32), row)
-            return self(filled)[0][:length].contiguous(), None
+            if tokens is not None:
+                tokens = TokenIds(np.pad(tokens.ids, ((0, len(rows) - length), (0, 0))))
+            return self(filled, tokens)[0][:length].contiguous(), None
         if self.shared_experts is None:
-            return self._computed(*self._sent(hidden_states)), None
+            return self._computed(*self._sent(hidden_states, tokens)), None
         hidden_states, for_all = kernels.fork(hidden_states)
         if self.overlaps_shared:
-            on_its_way = self._sent(hidden_states)
+            on_its_way = self._sent(hidden_states, tokens)
             shared, _ = run_part(self, "shared_experts", self.shared_experts, for_all)
         else:
             shared, _ = run_part(self, "shared_experts", self.shared_experts, for_all)
-            on_its_way = self._sent(hidden_states)
+            on_its_way = self._sent(hidden_states, tokens)
         return kernels.bias_dropout_add(shared, None, self._computed(*on_its_way)), None
 
-    def _sent(self, hidden_states: Tensor) -> tuple[Callable[[], Dispatched], Tensor | None]:
+    def _sent(self, hidden_states: Tensor, ids: TokenIds | None) -> tuple[Callable[[], Dispatched], Tensor | None]:
         """[s, b, h]: route, and send the tokens; a call waits for those that come. Beside it what choices that go to no
         expert give, [s, b, h]."""
         tokens, scored = kernels.fork(hidden_states)
-        routing, given_back = self.router(scored), None
+        routing, given_back = self.router(scored, ids), None
         tokens = kernels.cast(tokens, self.compute_dtype)
         if self.zero_experts:
             tokens, own = kernels.fork(tokens)

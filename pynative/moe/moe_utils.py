@@ -58,11 +58,12 @@ def topk_softmax_with_capacity(
     drop_policy: "probs" or "position", what an expert keeps of more than its capacity. pad_to_capacity: the map sends
     each expert exactly as many, the others with probability 0. deterministic_mode: it is always so.
     """
-    sigmoid, number = score_function == "sigmoid", logits.shape[-1]
-    if drop_policy not in ("probs", "position") or score_function not in ("softmax", "sigmoid"):
+    alone, number = score_function != "softmax", logits.shape[-1]
+    if drop_policy not in ("probs", "position") or score_function not in ("softmax", "sigmoid", "sqrtsoftplus"):
         raise ValueError(f"drop_policy {drop_policy!r}, score_function {score_function!r}: not known")
     rule = RoutingRule(
-        topk=topk, sigmoid=sigmoid, pre_softmax=use_pre_softmax, normalize=sigmoid and topk > 1,
+        topk=topk, sigmoid=score_function == "sigmoid", root_softplus=score_function == "sqrtsoftplus",
+        pre_softmax=use_pre_softmax, normalize=alone and topk > 1,
         scale=scaling_factor or 1.0, groups=num_groups or 1, group_topk=group_topk,
     )  # fmt: skip
     experts = kernels.choose_experts(logits, rule, expert_bias)

@@ -19,6 +19,7 @@ from parallel_core.step_figures import TOKENS_BEYOND, TOKENS_CHOSEN, TOKENS_ROUT
 from pynative import kernels, parallel_state
 from pynative.kernels.dropout import Key
 from pynative.key_value_cache import is_generating
+from pynative.memory.arrays import array_of
 from pynative.moe.aux_loss import RouterLosses
 from pynative.parameter import make_parameter, type_of
 from pynative.step_figures import current
@@ -102,25 +103,33 @@ class Routing(NamedTuple):
         return probs.sum(1), Tensor.from_numpy(chosen.any(1))
 
 
+class TokenIds(NamedTuple):
+    """The ids of a micro-batch's tokens, which a table of experts is asked for: with sequence parallelism of all that
+    the tensor-parallel ranks have together."""
+
+    ids: Array
+    """Int32 [s, b]."""
+
+
 ROUTER_DTYPES = {"fp32": "float32", "fp64": "float64"}
 
 
 class TopKRouter(nn.Cell):
     """Scores of x W^T, the best k experts by them, and the weights of these.
 
-    W [E, h] is whole on every rank. Where the sequence is cut between tensor-parallel regions each rank routes its own
-    tokens. `layer_number` is global and starts at 1.
+    W [E, h] is whole on every rank. In a hash layer a table says which experts (--n-hash-layers). Where the sequence is
+    cut between tensor-parallel regions each rank routes its own tokens. `layer_number` is global and starts at 1.
     """
 
-    def __init__(self, config: ModelConfig, layer_number: int = 1) -> None:
+    def __init__(self, config: ModelConfig, layer_number: int = 1, block: blocks.Router | None = None) -> None:
         super().__init__()
+        block = blocks.Router.of(config) if block is None else block
         self.moe, self.layer_number = config.moe_config, layer_number
         self.rule = RoutingRule.of(self.moe)
-        block = blocks.Router.of(config)
         parameters = {name: make_parameter(*spec) for name, spec in block.parameters().items()}
         self.weight, self.bias = parameters["weight"], parameters.get("bias")
         untrained = {name: make_parameter(*spec) for name, spec in block.untrained().items()}
-        self.expert_bias = untrained.get("expert_bias")
+        self.expert_bias, self.tid2eid = untrained.get("expert_bias"), untrained.get("tid2eid")
         self.moves_bias = not config.lora_config.use_lora
         """Whether the bias moves; beside adapters it stays, as all of the model does whose adapters they are."""
         for parameter in untrained.values():
@@ -133,10 +142,13 @@ class TopKRouter(nn.Cell):
         """A function from the capacity to that of each expert, where they differ."""
         self.losses = RouterLosses(config, layer_number, sharing, self.copies)
 
-    def construct(self, hidden_states: Tensor) -> Routing:
+    def construct(self, hidden_states: Tensor, tokens: TokenIds | None = None) -> Routing:
         """[s, b, h] -> the routing of its s b tokens; `dense` gives it in Megatron's form."""
         logits = self.gating(hidden_states)
-        probs, experts = self._sampled(logits) if SPARSE_MIXER in self.moe.balancing else self._best(logits)
+        if SPARSE_MIXER in self.moe.balancing:
+            probs, experts = self._sampled(logits)
+        else:
+            probs, experts = self._best(logits, tokens)
         self._report((TOKENS_CHOSEN, TOKENS_BEYOND), experts)
         capacity = self._capacity(experts.shape[0])
         if capacity is not None and np.min(capacity) < experts.shape[0]:
@@ -166,13 +178,25 @@ class TopKRouter(nn.Cell):
             return random_logits(logits, self.layer_number, positions)
         return logits
 
-    def _best(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+    def _best(self, logits: Tensor, tokens: TokenIds | None) -> tuple[Tensor, Tensor]:
         balanced = self.rule.sinkhorn and self.training
         bias = None if self.rule.sinkhorn else self.expert_bias
-        experts = kernels.choose_experts(logits, self.rule, bias, balanced)
+        if self.tid2eid is None:
+            experts = kernels.choose_experts(logits, self.rule, bias, balanced)
+        else:
+            experts = self._of_table(logits.shape[0], tokens)
         if self.training:
             logits = self.losses(logits, experts)
         return kernels.routing_probabilities(logits, experts, self.rule), experts
+
+    def _of_table(self, length: int, tokens: TokenIds | None) -> Tensor:
+        """Int32 [s b, k]: the experts that the table has for this rank's tokens."""
+        if tokens is None:
+            raise ValueError("--n-hash-layers: a layer whose experts are chosen by tokens is to be given their ids")
+        first = self.outside.group.rank * length if self.outside.cuts_sequence else 0
+        own = tokens.ids[first : first + length].reshape(-1)
+        assert self.tid2eid is not None
+        return Tensor.from_numpy(array_of(self.tid2eid)[own].astype(np.int32))
 
     def _sampled(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         positions = self.outside.positions(logits.shape[0])

@@ -23,7 +23,7 @@ DIMENSIONS = 3
 def hidden_states_shape(config: AllConfig) -> tuple[int, int, int]:
     """[s/c, b, h], or [s/c/t, b, h] with sequence parallelism: what one stage sends to the next."""
     length = SequenceLayout.of(config.parallel_config).local_length(config.model_config.seq_length)
-    return length, config.dataset_config.batch_size, config.model_config.hidden_size
+    return length, config.dataset_config.batch_size, config.model_config.residual_width
 
 
 class Channel:

@@ -61,7 +61,8 @@ class GPTModel(Module):
         unread = frozenset() if self.post_process else frozenset({"labels", "loss_mask"})
         if self.pre_process or self.eod_mask is not None:
             return unread
-        return unread | ({"position_ids"} if self.further_losses is not None else {"tokens", "position_ids"})
+        reads_tokens = self.further_losses is not None or self.language_model.decoder.reads_tokens
+        return unread | ({"position_ids"} if reads_tokens else {"tokens", "position_ids"})
 
     def construct(
         self,

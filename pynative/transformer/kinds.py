@@ -20,12 +20,14 @@ from parallel_core.recompute.plan import CellRecompute
 from pynative.moe.moe_layer import MoELayer
 from pynative.tensor_parallel.mlp import ParallelMLP
 from pynative.transformer.attention import ParallelAttention
+from pynative.transformer.compressed_attention import CompressedAttention
 from pynative.transformer.gated_delta_net import GatedDeltaNet
 from pynative.transformer.lightning_attention import LightningAttention
 from pynative.transformer.mamba import MambaMixer
 from pynative.transformer.multi_latent_attention import MLASelfAttention
 from pynative.transformer.norm import norm_cell
 from pynative.transformer.sparse_attention import SparseMLASelfAttention
+from pynative.transformer.stream_connections import HyperConnection
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,11 @@ class LayerSettings:
 
 CELLS: dict[type[blocks.Block], Callable[[Any, LayerSettings], nn.Cell]] = {
     blocks.Attention: lambda block, given: ParallelAttention(*given.of_layer, block, given.recomputed),
+    blocks.CompressedAttention: lambda block, given: CompressedAttention(
+        given.config, given.layer_number, block, given.recomputed
+    ),
     blocks.GatedDeltaNet: lambda block, given: GatedDeltaNet(given.config, given.layer_number, block, given.recomputed),
+    blocks.HyperConnection: lambda block, given: HyperConnection(block),
     blocks.LatentAttention: lambda block, given: MLASelfAttention(*given.of_layer, block, given.recomputed),
     SparseLatentAttention: lambda block, given: SparseMLASelfAttention(*given.of_layer, block, given.recomputed),
     blocks.LightningAttention: lambda block, given: LightningAttention(

@@ -3,11 +3,14 @@
 import enum
 from typing import Any
 
+import numpy as np
 from mindspore import Tensor, nn
 
 from parallel_core.config import ModelConfig
 from parallel_core.numerics.dtypes import Array
 from pynative import kernels
+from pynative.context_parallel.batch import host_array
+from pynative.moe.router import TokenIds
 from pynative.tape import autograd
 from pynative.transformer.embedding import Embedding
 from pynative.transformer.enums import AttnMaskType
@@ -74,7 +77,11 @@ class TransformerLanguageModel(nn.Cell):
         check_unused(**unused)
         embedding = self.embedding if self.decoder.pre_process else None
         hidden_states = None if embedding is None else _with_gradient(embedding(tokens, position_ids))
-        return self.decoder(hidden_states, attention_mask, document_starts)
+        if not self.decoder.reads_tokens:
+            return self.decoder(hidden_states, attention_mask, document_starts)
+        assert tokens is not None, "a stage whose experts are chosen by tokens is given their ids"
+        ids = TokenIds(np.ascontiguousarray(host_array(tokens).T))
+        return self.decoder(hidden_states, attention_mask, document_starts, ids)
 
     def predict_further(
         self, hidden_states: Tensor, tokens: Tensor, *masking: Tensor | Array | None

@@ -10,6 +10,7 @@ from parallel_core.config import ModelConfig
 from parallel_core.numerics.dtypes import Array
 from parallel_core.recompute.plan import CellRecompute
 from pynative import kernels
+from pynative.moe.router import TokenIds
 from pynative.tape.layer_events import Observable
 from pynative.tensor_parallel.mappings import Boundary
 from pynative.tensor_parallel.random import get_rng_tracer
@@ -44,18 +45,21 @@ class ParallelTransformerLayer(Observable):
         }
         self.residual_after_norm = config.apply_residual_connection_post_norm
         self.branches = block.branches
+        self.readers = {b.sublayer for b in block.branches if getattr(block, b.sublayer).reads_tokens}
+        """Names of sublayers that are given the tokens' ids."""
         settings = LayerSettings(config, layer_number, self_attn_mask_type, recomputed)
         for name, part in block.submodules().items():
             setattr(self, name, cell_of(part, settings.within(name)))
 
-    def entered(self, branch: blocks.Branch, hidden_states: Tensor) -> tuple[Tensor, Tensor]:
+    def entered(self, branch: blocks.Branch, hidden_states: Tensor) -> tuple[Tensor, Any]:
         """The tensor that enters the branch, and the one that passes it."""
         if self.residual_after_norm:
-            return kernels.fork(self._normed(hidden_states, branch.norm))
+            return kernels.fork(self.normed(hidden_states, branch.norm))
         inner, residual = kernels.fork(hidden_states)
-        return self._normed(inner, branch.norm), residual
+        return self.normed(inner, branch.norm), residual
 
-    def _normed(self, hidden_states: Tensor, norm: str) -> Tensor:
+    def normed(self, hidden_states: Tensor, norm: str) -> Tensor:
+        """By the norm of this name, if the layer has it."""
         cell = getattr(self, norm, None)
         return hidden_states if cell is None else run_part(self, norm, cell, hidden_states)
 
@@ -81,17 +85,23 @@ class ParallelTransformerLayer(Observable):
         *shared: Any,
     ) -> Tensor:
         """[s, b, h] -> [s, b, h]; with sequence parallelism s is the length of this rank's shard. The others: see
-        `CoreAttention` and `LayerStack`."""
+        `CoreAttention` and `LayerStack`, and `TokenIds`."""
         return run_part(self, "", self._through, hidden_states, attention_mask, document_starts, *shared)
 
     def _through(self, hidden_states: Tensor, *context: Any) -> Tensor:
+        tokens = tuple(given for given in context if isinstance(given, TokenIds))
+        others = tuple(given for given in context if not isinstance(given, TokenIds))
         for branch in self.branches:
             normed, residual = self.entered(branch, hidden_states)
-            hidden_states = self.left(branch, normed, residual, *context)
+            given = others if branch.mixes else tokens if branch.sublayer in self.readers else ()
+            hidden_states = self.left(branch, normed, residual, *given)
         return hidden_states
 
-    def left(self, branch: blocks.Branch, normed: Tensor, residual: Tensor, *context: Any) -> Tensor:
-        """The residual stream with what the branch's sublayer makes of its input."""
-        inputs = (normed, *context) if branch.mixes else (normed,)
-        result = run_part(self, branch.sublayer, getattr(self, branch.sublayer), *inputs)
+    def left(self, branch: blocks.Branch, normed: Tensor, residual: Any, *given: Any) -> Tensor:
+        """The residual stream with what the branch's sublayer makes of its input, and of what else it is given."""
+        result = run_part(self, branch.sublayer, getattr(self, branch.sublayer), normed, *given)
+        return self.joined(branch, result, residual)
+
+    def joined(self, branch: blocks.Branch, result: tuple[Tensor, Tensor | None], residual: Any) -> Tensor:
+        """The sublayer's result, added to the tensor that has passed it."""
         return self._join(result, residual, branch)

@@ -6,12 +6,16 @@ from typing import Any
 from mindspore import nn
 
 from parallel_core import blocks
+from pynative.transformer.hyper_connections import HyperConnectedTransformerLayer
 from pynative.transformer.kinds import LayerSettings
 from pynative.transformer.layer import ParallelTransformerLayer
 from pynative.transformer.shortcut_layer import ShortcutTransformerLayer
 
 LAYERS: dict[type[blocks.Block], Callable[[Any, LayerSettings], nn.Cell]] = {
     blocks.ShortcutLayer: ShortcutTransformerLayer,
+    blocks.HyperConnectedLayer: lambda block, given: HyperConnectedTransformerLayer(
+        *given.of_layer, block, given.recomputed
+    ),
     blocks.MambaLayer: lambda block, given: ParallelTransformerLayer(*given.of_layer, block, given.recomputed),
     blocks.Layer: lambda block, given: ParallelTransformerLayer(*given.of_layer, block, given.recomputed),
 }

@@ -28,6 +28,7 @@ from pynative.transformer.embedding import Embedding
 from pynative.transformer.enums import AttnMaskType
 from pynative.transformer.kinds import LayerSettings, cell_of
 from pynative.transformer.layer_kinds import LAYERS
+from pynative.transformer.stream_connections import stream_head_of
 
 
 class OwnEmbedding(Embedding):
@@ -67,18 +68,23 @@ class MultiTokenPredictionLayer(nn.Cell):
         self.enorm, self.hnorm = cell_of(block.enorm, settings), cell_of(block.hnorm, settings)
         self.eh_proj = _Projection.of(block.eh_proj, config, gather_output=True)
         self.transformer_layer = LAYERS[type(layer)](layer, settings)
+        self.hc_head = stream_head_of(block.hc_head)
         self.final_layernorm = cell_of(block.final_layernorm, settings)
         self._run = partial(checkpoint, self._through, plan.slices_inputs) if block.is_computed_again else self._through
 
     def construct(self, embeddings: Tensor, hidden_states: Tensor, *context: Any) -> Tensor:
         """Both [s, b, h], with sequence parallelism [s/t, b, h] -> the same; context: see the decoder's layers."""
-        return self.final_layernorm(self._run(embeddings, hidden_states, *context))
+        hidden_states = self._run(embeddings, hidden_states, *context)
+        return self.final_layernorm(hidden_states if self.hc_head is None else self.hc_head(hidden_states))
 
     def _through(self, embeddings: Tensor, hidden_states: Tensor, *context: Any) -> Tensor:
         normed = (self.enorm(embeddings), self.hnorm(hidden_states))
         joined = kernels.join_features(*(kernels.cast(x, self.compute_dtype) for x in normed))
         projected = self.eh_proj.boundary.scatter(self.eh_proj(joined)[0])
-        return self.transformer_layer(kernels.cast(projected, self.residual_dtype), *context)
+        stream = kernels.cast(projected, self.residual_dtype)
+        if self.hc_head is not None:
+            stream = kernels.repeat_streams(stream, self.hc_head.rule.streams)
+        return self.transformer_layer(stream, *context)
 
 
 class MultiTokenPrediction(nn.Cell):

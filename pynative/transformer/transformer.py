@@ -13,12 +13,14 @@ from parallel_core.blocks import chunk_of
 from parallel_core.config import ModelConfig
 from parallel_core.numerics.dtypes import Array
 from parallel_core.recompute.plan import CellRecompute
-from pynative import parallel_state
+from pynative import kernels, parallel_state
+from pynative.moe.router import TokenIds
 from pynative.tensor_parallel.recompute import checkpoint
 from pynative.transformer.enums import AttnMaskType
 from pynative.transformer.kinds import LayerSettings
 from pynative.transformer.layer_kinds import LAYERS
 from pynative.transformer.norm import norm_of
+from pynative.transformer.stream_connections import stream_head_of
 
 
 def chunk_here(config: ModelConfig, pre_process: bool, post_process: bool) -> blocks.Chunk:
@@ -39,7 +41,7 @@ class LayerStack(nn.Cell):
     def __init__(self, block: blocks.LayerStack, config: ModelConfig, attn_mask_type: enum.Enum) -> None:
         super().__init__()
         self._plan = plan = block.recompute
-        self._shares = config.sparse_attention.enabled
+        self._shares = config.sparse_attention.enabled and not config.compressed_attention.enabled
         for (number, layer), asked in zip(block.layers, plan.layers, strict=True):
             recomputed = CellRecompute.of(asked, plan.smallest_offloaded)
             settings = LayerSettings(config, number + 1, attn_mask_type, recomputed)
@@ -66,7 +68,8 @@ def _through(layers: Sequence[nn.Cell], hidden_states: Tensor, *context: Any) ->
 
 
 class ParallelTransformer(nn.Cell):
-    """The layers of this stage's chunk at hand, and in the last chunk of all the final norm.
+    """The layers of this stage's chunk at hand, and in the last chunk of all the final norm, before it the head of
+    several residual streams.
 
     Layers of --noop-layers are left out: they only take up a number.
     """
@@ -89,7 +92,10 @@ class ParallelTransformer(nn.Cell):
         if post_norm is not None:
             block = replace(block, final_layernorm=blocks.Norm.of(config) if post_norm and post_process else None)
         self.layers = LayerStack(block.layers, config, self_attn_mask_type)
+        self.hc_head = stream_head_of(block.hc_head)
         self.final_layernorm = norm_of(block.final_layernorm, config)
+        self.reads_tokens = block.reads_tokens
+        self.streams = config.hyper_connections.streams if config.hyper_connections.enabled else 1
 
     def set_input_tensor(self, input_tensor: Tensor | None) -> None:
         """Take the tensor that the chunk before sent, [s, b, h]; used instead of the argument by every chunk but the
@@ -101,11 +107,18 @@ class ParallelTransformer(nn.Cell):
         hidden_states: Tensor | None,
         attention_mask: Tensor | None = None,
         document_starts: Array | None = None,
+        tokens: TokenIds | None = None,
     ) -> Tensor:
-        """[s, b, h] -> [s, b, h]."""
+        """[s, b, h], and the tokens' ids int32 [s, b] where a layer reads them, -> [s, b, h]; between two stages n
+        streams of it lie beside each other, if there are several."""
         if not self.pre_process:
             hidden_states = self.input_tensor
-        hidden_states = self.layers(hidden_states, attention_mask, document_starts)
+        elif self.streams > 1:
+            hidden_states = kernels.repeat_streams(hidden_states, self.streams)
+        masking = attention_mask, document_starts
+        hidden_states = self.layers(hidden_states, *masking, *((tokens,) if self.reads_tokens else ()))
+        if self.hc_head is not None:
+            hidden_states = self.hc_head(hidden_states)
         return hidden_states if self.final_layernorm is None else self.final_layernorm(hidden_states)
 
 

@@ -38,6 +38,7 @@ LAYOUTS = {
 }
 CANNOT = {
     "ep2": {
+        "deepseek_v4",
         "gemma2",
         "gemma3",
         "glm_moe_dsa",

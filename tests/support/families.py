@@ -1,5 +1,8 @@
 """The model families that layouts are tested with, as flags beside TINY."""
 
+STREAMS = "--enable-mhc --hc-mult 3 --hc-sinkhorn-iters 4 --mhc-init-gating-factor 0.5 --hidden-dropout 0"
+"""Several residual streams, beside any of the families."""
+
 FAMILIES = {
     "gpt": "--untie-embeddings-and-output-weights",
     "gpt tied, dropout": "--attention-dropout 0.2 --hidden-dropout 0.1",

@@ -15,6 +15,7 @@ from mindspore import Tensor, from_numpy
 from parallel_core.attention.recurrence import RecurrenceForm
 from parallel_core.attention.score_form import ScoreForm, alibi_slopes
 from parallel_core.moe.routing import Noise, RoutingRule
+from parallel_core.numerics.hyper_connections import StreamRule
 from pynative import kernels
 from pynative.kernels.block import AttentionRule, Scores
 from pynative.kernels.contract.flat_buffers import AdamStep
@@ -181,6 +182,20 @@ DELTA = RecurrenceForm(0.2, delta=True, unit=True)
 HEADS_OF_STATES = normal(L, 2, 2, 17), normal(L, 2, 2, 17, seed=1), normal(L, 2, 4, 9)
 DECAYS = -np.abs(normal(L, 2, 4, seed=2)), np.abs(normal(L, 2, 4, seed=3)) / 4
 LENGTHS = np.array([L, L - 7], np.int32)
+ENTRIES = normal(L, 2, 3, 9), normal(21, 2, 9, seed=1), normal(L, 2, 3, seed=2)
+SEEN = ((np.arange(L, dtype=np.int32) + 1) // 7)[:, None]
+HIDDEN = (np.arange(21) >= SEEN)[None, None]
+
+
+def _entries(new: New) -> tuple[Tensor, ...]:
+    return new(HEADS[0]), new(normal(21, 2, 1, 17, seed=4)), new(HIDDEN)
+
+
+def _statistics(new: New) -> tuple[Tensor, ...]:
+    return tuple(new(np.abs(normal(2, 4, L, seed=seed)), ms.float32) for seed in (5, 6))
+
+
+STREAMS = StreamRule(2, 3, 1e-3, 1e-5)
 CALLS: dict[str, Call] = {
     "linear_forward": lambda new: kernels.linear_forward(new(X), new(WEIGHT), new(BIAS)),
     "linear_input_gradient": lambda new: kernels.linear_input_gradient(new(UPSTREAM_ROWS), new(WEIGHT)),
@@ -236,6 +251,15 @@ CALLS: dict[str, Call] = {
         *_heads(new, EQUAL_HEADS[:2]), new(CHOSEN), range(50, L), 0.2
     ),
     "indexer_gradient": _indexer_gradient,
+    "pool_windows": _recorded(
+        lambda x, z, b: kernels.pool_windows(x, z, b, 7, 65), GATED, normal(S, B, WIDE, seed=1), normal(7, WIDE)
+    ),
+    "choose_entries": lambda new: kernels.choose_entries(*(new(x) for x in ENTRIES), 5, SEEN),
+    "entries_target": lambda new: kernels.entries_target(*_entries(new), 0.2, *_statistics(new)),
+    "entries_gradient": lambda new: kernels.entries_gradient(
+        *(new(x) for x in ENTRIES), new(HIDDEN),
+        kernels.entries_target(*_entries(new), 0.2, *_statistics(new)), 0.5,
+    ),
     "short_convolution": _recorded(
         kernels.short_convolution, normal(L, 2, 131), normal(131, 1, 3), normal(131, seed=1)
     ),
@@ -258,6 +282,14 @@ CALLS: dict[str, Call] = {
         *map(new, HEADS_OF_STATES), *(new(x, ms.float32) for x in DECAYS), DELTA,
         new(normal(2, 4, 17, 9), ms.float32), LENGTHS,
     ),
+    "repeat_streams": _recorded(lambda x: kernels.repeat_streams(x, 3), X),
+    "collapse_streams": _recorded(
+        lambda x, *given: kernels.collapse_streams(x, *given, STREAMS), GATED, normal(2, WIDE), normal(2), normal(1)
+    ),
+    "read_streams": _recorded(
+        lambda x, *given: kernels.read_streams(x, *given, STREAMS), GATED, normal(8, WIDE) / 4, normal(8), normal(3)
+    ),
+    "write_streams": _recorded(kernels.write_streams, GATED, normal(S, B, WIDE // 2), wide=(normal(S, B, 6),)),
     "chunk": lambda new: kernels.chunk(new(X), 0, 1, 3),
     "sequence_first": lambda new: kernels.sequence_first(new(IDS)),
     "take_columns": lambda new: kernels.take_columns(new(X), (range(3, 50), range(70, 71))),

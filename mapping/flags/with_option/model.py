@@ -26,7 +26,7 @@ ACTING = Acting(
         "--normalization": {"choices": ("LayerNorm", "RMSNorm")},
         **as_switch("--no-post-layer-norm", "Leave the last layer's output as it is."),
         "--position-embedding-type": {
-            **refusing("use learned_absolute, rope, alibi or none", "mrope", "relative", "deepseek4", also=("yarn",)),
+            **refusing("use learned_absolute, rope, alibi or none", "mrope", "relative", also=("yarn", "deepseek4")),
             "idle": (
                 lambda args: args.use_rotary_position_embeddings and args.position_embedding_type != "rope",
                 "as in Megatron, --use-rotary-position-embeddings goes before it",
@@ -208,6 +208,9 @@ ACTING = Acting(
             refines=True,
         ),
         value("--mamba-expand=int:1", "hybrid.mamba_num_heads", "Features of a state space over the hidden size."),
+        same("--enable-mhc-connections", "hyper_connections.enabled"),
+        same("--mhc-num-residual-streams", "hyper_connections.streams"),
+        same("--mhc-sinkhorn-iterations", "hyper_connections.iterations"),
         value(
             "--full-attention-interval=int:0",
             "linear_attention.linear_attention_freq",

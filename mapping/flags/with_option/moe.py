@@ -20,7 +20,7 @@ ACTING = Acting(
         ),
         "--moe-aux-loss-coeff": {"nargs": "1+"},
         "--moe-input-jitter-eps": {"idle": (lambda args: args.input_jitter is False, "--input-jitter switches it off")},
-        "--moe-router-score-function": refusing("use softmax or sigmoid", "sqrtsoftplus", "sqrtsoftmax"),
+        "--moe-router-score-function": refusing("use softmax, sigmoid or sqrtsoftplus", "sqrtsoftmax"),
         "--moe-token-dispatcher-type": {
             "also": ("alltoall_seq", "flex"),
             "stands_for": {

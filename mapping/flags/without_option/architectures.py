@@ -17,7 +17,7 @@ FLAGS = group(
         """
         --hybrid-context-parallel --qk-l2-norm --qk-clip
         --qk-clip-alpha=float:0.5 --qk-clip-threshold=float:100
-        --no-rope-freq=str --enable-gpt-oss --sliding-window-size=int:128 --n-head-kv=int
+        --no-rope-freq=str --enable-gpt-oss --n-head-kv=int
         --attention-head-type=str{multihead,multiquery} --position-encoding-2d
         """,
     ),
@@ -25,7 +25,7 @@ FLAGS = group(
         "this form of multi-token prediction is out of scope; use --mtp-num-layers alone",
         """
         --mtp-standalone --mtp-use-repeated-layer --mtp-detach-heads --mtp-hsm --qad-train-target=str{base,mtp,both}
-        --freeze-base-for-mtp --mtp-spec=str*
+        --freeze-base-for-mtp
         """,
     ),
     refused(
@@ -48,7 +48,7 @@ FLAGS = group(
         "this activation is out of scope; use --swiglu, --geglu, --gelu-tanh or --squared-relu",
         """
         --openai-gelu --onnx-safe=str
-        --use-triton-swiglu-limit --glu-activation=str
+        --glu-activation=str
         """,
     ),
     refused(
@@ -93,13 +93,9 @@ FLAGS = group(
         """,
     ),
     refused("this variant of experts is out of scope; leave it out", "--noisy-gate-policy=str --use-global-aux-loss"),
-    refused(
-        "hyper-connections are out of scope; leave it out for the plain residual",
-        """
-        --enable-mhc-connections --mhc-num-residual-streams=int:4 --mhc-sinkhorn-iterations=int:20
-        --mhc-init-gating-factor=float:0.01 --enable-mhc --hc-mult=int:4 --hc-sinkhorn-iters=int:20 --hc-eps=float:1e-06
-        --use-triton-mhc --use-fused-mhc
-        """,
+    ignored(
+        "hyper-connections are computed by the operators in use, with the same result",
+        "--use-triton-mhc --use-fused-mhc",
     ),
     refused(
         "this form of positions is out of scope; use --position-embedding-type rope, alibi or none",
@@ -153,12 +149,7 @@ FLAGS = group(
         "sharing keys and values between layers is out of scope; leave it out",
         "--cla-share-factor=int:1 --share-kvstates",
     ),
-    refused(
-        "compressed and hashed attention (DeepSeek-4) is out of scope; leave it out for full attention",
-        """
-        --kv-compress --compress-ratios=int+ --max-batch-size=int:4 --original-seq-len=int:65536
-        --compress-rope-theta=float:40000.0 --rope-factor=float:4.0 --o-groups=int:8 --o-lora-rank=int:1024
-        --n-hash-layers=int:0
-        """,
-    ),
+    ignored("layers have compressed entries where --compress-ratios says so", "--kv-compress"),
+    ignored("a cache of keys has the size that its texts need", "--max-batch-size=int:4"),
+    ignored("the device's own kernel is used where there is one; the result is the same", "--use-triton-swiglu-limit"),
 )

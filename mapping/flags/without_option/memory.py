@@ -66,6 +66,9 @@ FLAGS = group(
         "linear and gated attention are out of scope; leave it out for full attention",
         "--gdp-num-chunk-states-to-recompute=int:2",
     ),
-    refused("hyper-connections are out of scope; leave it out for the plain residual", "--mhc-recompute-layer-num=int"),
+    refused(
+        "hyper-connections run again with their layer alone; use --recompute-granularity full",
+        "--mhc-recompute-layer-num=int",
+    ),
     refused("use --recompute-activations, or --recompute-granularity full", "--checkpoint-activations"),
 )

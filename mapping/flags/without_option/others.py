@@ -54,6 +54,7 @@ FLAGS = group(
         "the model is what its flags say; this names layers that they describe too, and longcat_spec those of "
         "--moe-shortcut-connected",
         value("--spec=str*", type=spec),
+        value("--mtp-spec=str*", type=spec),
     ),
     ignored("it is read for raw text only, and --dataset must name indexed files", "--max-padding-length=int"),
     refused(

@@ -14,7 +14,6 @@ MOST = 8
 """Problems that are worth reading."""
 
 _COUNTS = ("model_config.num_layers", "moe_config.num_experts")
-_ROUTER, _EXPERT_BIAS = ".router.weight", ".router.expert_bias"
 
 
 def check_parameters(model: Model, source: object) -> None:
@@ -45,13 +44,10 @@ def _problems(model: Model) -> Iterator[str]:
 
 
 def _needed(model: Model) -> dict[str, tuple[int, ...]]:
-    """Shapes of the network's parameters, and of what a router adds to its scores, which is none."""
+    """Shapes of the network's parameters, and of what is kept with them."""
     chunks = model_chunks(config_of(model.settings).model_config)
-    shapes = {name: spec.shard.shape for chunk in chunks for name, spec in chunk.parameters().items()}
-    routers = [name for name in shapes if name.endswith(_ROUTER)]
-    if get(model.settings, "moe_config.moe_router_enable_expert_bias"):
-        shapes |= {name.removesuffix(_ROUTER) + _EXPERT_BIAS: shapes[name][:1] for name in routers}
-    return shapes
+    found = (specs for chunk in chunks for specs in (chunk.parameters(), chunk.untrained()))
+    return {name: spec.shard.shape for specs in found for name, spec in specs.items()}
 
 
 def differences(written: Model, found: Model, *, states: bool) -> list[str]:

@@ -3,13 +3,22 @@
 from collections.abc import Callable, Iterator
 from inspect import isfunction
 
-from parallel_core.config.rules import layout, model, moe, optimizer, pipeline, recompute, training
+from parallel_core.config.rules import (
+    compressed_attention,
+    layout,
+    model,
+    moe,
+    optimizer,
+    pipeline,
+    recompute,
+    training,
+)
 from parallel_core.config.sections import Sections
 from parallel_core.findings import Finding
 
 RULES: tuple[Callable[[Sections], Iterator[Finding]], ...] = tuple(
     rule
-    for subject in (model, pipeline, layout, moe, recompute, training, optimizer)
+    for subject in (model, compressed_attention, pipeline, layout, moe, recompute, training, optimizer)
     for name, rule in vars(subject).items()
     if isfunction(rule) and rule.__module__ == subject.__name__ and not name.startswith("_")
 )

@@ -152,7 +152,7 @@ def latent_attention_stands_alone(config: Sections) -> Iterator[Finding]:
 def sparse_attention_fits(config: Sections) -> Iterator[Finding]:
     model = config.model_config
     sparse, latent = model.sparse_attention, model.multi_latent_attention
-    if not sparse.enabled:
+    if not sparse.enabled or model.compressed_attention.enabled:
         return
     if not latent.enabled:
         yield sparse.needs("variant", "--multi-latent-attention")
@@ -260,6 +260,24 @@ def state_spaces_fit(config: Sections) -> Iterator[Finding]:
     if config.dataset_config.reset_attention_mask:
         rule = "does not go with state spaces: they go on over a document's end"
         yield Finding("--reset-attention-mask", None, rule, "leave one of them out")
+
+
+def hyper_connections_fit(config: Sections) -> Iterator[Finding]:
+    model = config.model_config
+    if not model.hyper_connections.enabled:
+        return
+    for name, section, default in (
+        ("hidden_dropout_rate", model, 0.0),
+        ("use_sandwich_norm", model, False),
+        ("apply_residual_connection_post_norm", model, False),
+        ("residual", model.scales, 1.0),
+        ("layer_pattern", model.hybrid, None),
+        ("moe_shortcut_connected", config.moe_config, False),
+    ):
+        if getattr(section, name) != default:
+            fix = "use 0" if name == "hidden_dropout_rate" else "leave one of them out"
+            rule = "--enable-mhc: streams are written by learnt weights alone"
+            yield section.clashes(name, rule, fix)
 
 
 def output_gate_fits(config: Sections) -> Iterator[Finding]:

@@ -134,8 +134,28 @@ def expert_bias_has_scores(config: Sections) -> Iterator[Finding]:
     moe = config.moe_config
     has_bias = moe.num_experts is not None and moe.moe_router_enable_expert_bias
     if has_bias and moe.moe_router_score_function == "softmax" and not moe.moe_router_pre_softmax:
-        rule = "is added to scores of all experts: it needs --moe-router-score-function sigmoid, or "
+        rule = "is added to scores of all experts: it needs --moe-router-score-function sigmoid or sqrtsoftplus, or "
         yield moe.breaks("moe_router_enable_expert_bias", f"{rule}--moe-router-pre-softmax", "add one of them")
+
+
+def hash_layers_fit(config: Sections) -> Iterator[Finding]:
+    moe = config.moe_config
+    if not moe.hash_layers:
+        return
+    if moe.num_experts is None:
+        yield moe.needs("hash_layers", "--num-experts")
+        return
+    for name in ("num_zero_experts", "moe_shortcut_connected", "hot_expert_num"):
+        if getattr(moe, name):
+            yield moe.clashes(name, f"--n-hash-layers {moe.hash_layers}")
+    if {"sinkhorn", SPARSE_MIXER} & {*moe.balancing}:
+        kinds = " ".join(moe.balancing)
+        yield moe.clashes("hash_layers", f"--moe-router-load-balancing-type {kinds}, which chooses in its own way")
+    if moe.moe_router_score_function == "softmax" and not moe.moe_router_pre_softmax:
+        rule = (
+            "--moe-router-score-function sigmoid or sqrtsoftplus, or --moe-router-pre-softmax: experts are chosen first"
+        )
+        yield moe.needs("hash_layers", rule, "add one of them")
 
 
 def zero_experts_fit(config: Sections) -> Iterator[Finding]:

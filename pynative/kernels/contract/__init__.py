@@ -14,7 +14,9 @@ from types import ModuleType
 
 from pynative.kernels.contract.table import Table, modules, written_in
 
-_MODULES = modules(__name__, "linear layer attention sparse recurrent exchange experts vocabulary flat_buffers")
+_MODULES = modules(
+    __name__, "linear layer attention sparse entries recurrent streams exchange experts vocabulary flat_buffers"
+)
 
 CONTRACT: Table = {name: operator for module in _MODULES for name, operator in written_in(module).items()}
 """Every operator by its name."""

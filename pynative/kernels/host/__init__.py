@@ -4,8 +4,8 @@ from pynative.kernels.contract import bodies_in
 from pynative.kernels.contract.table import modules
 
 _MODULES = (
-    "activation attention cache convolution elementwise exchange experts gates latent_heads linear norm optimizer "
-    "recurrent residual rotary routing sinks sparse state_space vocabulary"
+    "activation attention cache convolution elementwise entries exchange experts gates latent_heads linear norm "
+    "optimizer recurrent residual rotary routing sinks sparse state_space streams vocabulary"
 )
 
 OPERATORS = bodies_in(*modules(__name__, _MODULES))

@@ -87,7 +87,7 @@ def choose_keys(query: Tensor, key: Tensor, weights: Tensor, topk: int) -> Tenso
     def choose(entry: int, block: range) -> None:
         scores = _Indexer(entry, block, *arrays).scores()
         _hide(scores, None, entry, block)
-        kept = _best(scores, topk)
+        kept = best(scores, topk)
         rows, keys = np.nonzero(kept)
         chosen[entry, block.start + rows, (np.cumsum(kept, axis=1) - 1)[rows, keys]] = keys
 
@@ -95,7 +95,7 @@ def choose_keys(query: Tensor, key: Tensor, weights: Tensor, topk: int) -> Tenso
     return from_numpy(chosen)
 
 
-def _best(scores: Array, topk: int) -> Array:
+def best(scores: Array, topk: int) -> Array:
     """Bool [q, k]: the topk highest finite scores of each row, of equal ones the first."""
     if scores.shape[1] <= topk:
         return np.isfinite(scores)

@@ -18,15 +18,27 @@ def _rows(logits: Tensor) -> Tensor:
 
 
 def _scores(rows: Tensor, rule: RoutingRule) -> Tensor:
-    if rule.sigmoid:
-        return ops.sigmoid(rows)
+    if rule.scores_alone:
+        return _lone_scores(rows, rule)
     return ops.softmax(rows, -1) if rule.pre_softmax else rows
 
 
+def _lone_scores(rows: Tensor, rule: RoutingRule) -> Tensor:
+    if rule.sigmoid:
+        return ops.sigmoid(rows)
+    return ops.sqrt(ops.relu(rows) + ops.log(1.0 + ops.exp(-ops.abs(rows))))
+
+
+def _relative_slope(rows: Tensor, rule: RoutingRule) -> Tensor:
+    """See `routing.relative_slope`."""
+    scores = _lone_scores(rows, rule)
+    return 1.0 - scores if rule.sigmoid else ops.sigmoid(rows) / (2.0 * scores * scores)
+
+
 def _normalized(rows: Tensor, rule: RoutingRule) -> Tensor:
-    if not rule.sigmoid:
+    if not rule.scores_alone:
         return ops.softmax(rows, -1)
-    values = ops.sigmoid(rows)
+    values = _lone_scores(rows, rule)
     return values / (values.sum(axis=-1, keepdims=True) + EPSILON)
 
 
@@ -168,7 +180,7 @@ class _WithLosses(Function):
             weights = ops.broadcast_to(ctx.weights, logits.shape).reshape(rows.shape)
             scores = _normalized(rows, ctx.rule)
             own = scores * (weights - (weights * scores).sum(axis=-1, keepdims=True))
-            gradient = gradient + (own * (1.0 - ops.sigmoid(rows)) if ctx.rule.sigmoid else own)
+            gradient = gradient + (own * _relative_slope(rows, ctx.rule) if ctx.rule.scores_alone else own)
         return ops.cast(gradient.reshape(logits.shape), dlogits.dtype), None, None, None
 
 

@@ -60,7 +60,7 @@ class LogCallback(RunCallback):
         self._asked_for: dict[str, float] = {}
 
     def on_train_begin(self, state: TrainingState) -> None:
-        untrained = {id(bias) for bias in state.step_cell.expert_biases.biases}
+        untrained = {id(kept) for kept in state.step_cell.expert_biases.untrained}
         frozen = [p for p in state.model.get_parameters() if not p.requires_grad and id(p) not in untrained]
         self._statistics = ModelStatistics(state.step_cell.buffers, frozen)
         self._peak = peak_tflops(state.plan)

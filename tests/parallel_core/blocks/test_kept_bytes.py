@@ -12,7 +12,7 @@ from parallel_core.blocks.recomputed import kept_by_second_run
 from parallel_core.costs import StagePlan, kept_bytes
 from tests.support.distributed import run
 from tests.support.engine import config_of, job
-from tests.support.families import FAMILIES
+from tests.support.families import FAMILIES, STREAMS
 
 pytestmark = pytest.mark.slow
 
@@ -50,7 +50,7 @@ def traced_forward(backend, flags: str):
         for parameter in model.get_parameters():
             parameter.requires_grad = parameter.requires_grad and config.lora_config.trains(parameter.meta.spec)
         micro_batch = MicroBatch.of(config.model_config)
-        shape = (micro_batch.tokens_between // micro_batch.batch, micro_batch.batch, config.model_config.hidden_size)
+        shape = (micro_batch.tokens_between // micro_batch.batch, micro_batch.batch, config.model_config.residual_width)
         ids, mask = np.ones((2, 128), np.int32), np.ones((2, 128), np.float32)
         tokens, labels, loss_mask = (
             ms.Tensor.from_numpy(np.ascontiguousarray(x))
@@ -134,6 +134,7 @@ ROWS += [
     ("tp2 sp", "sparse attention", "--bf16 --dsa-indexer-use-sparse-loss"),
     ("one rank", "sparse attention", "--dsa-indexer-topk-freq 2"),
 ]
+ROWS += [("one rank", "llama", STREAMS), ("tp2 sp", "llama", f"{STREAMS} --bf16"), ("pp2", FURTHER, STREAMS)]
 DELTA, SPACES = "gated delta net", "state spaces"
 HYBRID = "--hybrid-override-pattern M*-M"
 ROWS += [("one rank", SPACES, f"{HYBRID} --bf16"), ("ring", SPACES, HYBRID)]
@@ -181,6 +182,8 @@ RECOMPUTED = [
     ("tp2 sp", "gpt", r"--recompute-norm --select-recompute ['self_attention','mlp\\.linear_fc1']"),
     ("pp2", "llama", "--recompute [1,2]"),
     ("pp2", FURTHER, "--recompute [2,4]"),
+    ("pp2", FURTHER, f"--recompute [2,4] {STREAMS}"),
+    ("one rank", "llama", f"{STREAMS} --recompute-granularity selective --recompute-modules layernorm mlp"),
     ("tp2", FURTHER, f"{FULL} uniform --recompute-num-layers 3 --recompute-slice-activation"),
     ("one rank", FURTHER, f"{FULL} uniform --recompute-num-layers 1 --bf16 --fp32-residual-connection"),
     ("tp2 sp", FURTHER, "--recompute-granularity selective --recompute-modules core_attn layernorm mlp"),

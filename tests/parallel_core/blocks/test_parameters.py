@@ -9,7 +9,7 @@ from parallel_core.costs import StagePlan
 from parallel_core.sharding import place
 from tests.support.distributed import run
 from tests.support.engine import TINY, config_of, job
-from tests.support.families import FAMILIES
+from tests.support.families import FAMILIES, STREAMS
 
 TP2 = "--tensor-model-parallel-size 2"
 PP2 = "--pipeline-model-parallel-size 2"
@@ -22,6 +22,7 @@ LAYOUTS = {
 MODELS = FAMILIES | {
     "qwen": "--position-embedding-type rope --normalization RMSNorm --swiglu --disable-bias-linear --add-qkv-bias "
     "--group-query-attention --num-query-groups 2",
+    "several residual streams": f"{FAMILIES['two tokens further']} {STREAMS}",
     "no bias in the projections, no final norm": "--disable-bias-linear --no-post-layer-norm",
     "embeddings of their own deviation": "--embedding-init-method-std 0.5 --untie-embeddings-and-output-weights",
 }

@@ -10,7 +10,7 @@ from parallel_core.costs import StagePlan, step_traffic, training_flops
 from parallel_core.topology import KINDS, Topology
 from tests.support.distributed import run
 from tests.support.engine import TINY, config_of, job
-from tests.support.families import FAMILIES
+from tests.support.families import FAMILIES, STREAMS
 from tests.support.layouts import Rows
 
 TP2, TP2_SP = "--tensor-model-parallel-size 2", "--tensor-model-parallel-size 2 --sequence-parallel"
@@ -111,7 +111,7 @@ LAYOUTS = [
     (4, f"{TP2} {SHARDED} {ADAPTERS}", ""),
     (2, TP2_SP, ""),
     (2, TP2, FAMILIES["two tokens further"]),
-    (4, f"{TP2_SP} {PP2}", FAMILIES["two tokens further"]),
+    (4, f"{TP2_SP} {PP2}", f"{FAMILIES['two tokens further']} {STREAMS}"),
     (4, f"{RING2} {PP2} {SHARDED}", f"{FAMILIES['two tokens further']} --untie-embeddings-and-output-weights"),
     (4, "--tensor-model-parallel-size 4 --sequence-parallel", ""),
     (2, TP2_SP, FAMILIES["llama"]),

@@ -2,6 +2,7 @@
 
 from parallel_core.checkpoint.convert.huggingface import fields as f
 from parallel_core.checkpoint.convert.huggingface.families import (
+    deepseek_v4,
     ernie,
     gemma,
     glm,
@@ -110,6 +111,7 @@ FAMILIES = (
         "deepseek_v32", "DeepseekV32ForCausalLM", f.DEEPSEEK_V32, (*_V3, *INDEXER_ROWS), {**_OF_V3, **SPARSE}, "model."
     ),
     Family("deepseek_v2", "DeepseekV2ForCausalLM", f.DEEPSEEK_V2, DEEPSEEK, {**OF_DEEPSEEK, **SOFTMAX}, "model."),
+    *deepseek_v4.FAMILIES,
     *mamba.FAMILIES,
     *qwen_next.FAMILIES,
     *gemma.FAMILIES,
@@ -132,6 +134,7 @@ OTHER_NAMES = {
     "deepseek2-lite": "deepseek_v2",
     "deepseek3": "deepseek_v3",
     "deepseek32": "deepseek_v32",
+    "deepseek4": "deepseek_v4",
     "gemma": "gemma2",
     "glm45": "glm4_moe",
     "glm45-air": "glm4_moe",

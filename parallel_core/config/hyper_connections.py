@@ -1,0 +1,22 @@
+"""Several residual streams instead of one."""
+
+from dataclasses import dataclass
+
+from parallel_core.config.base import Config, option
+
+
+@dataclass(kw_only=True)
+class HyperConnectionsConfig(Config):
+    """Residual streams that attention and feed-forward blocks read and write by learnt weights (mHC, Xie et al.,
+    2026)."""
+
+    enabled: bool = option("--enable-mhc", False)
+    """Use them."""
+    streams: int = option("--hc-mult", 4, at_least=1)
+    """How many there are."""
+    iterations: int = option("--hc-sinkhorn-iters", 20, at_least=1)
+    """How often rows and columns of the weights between streams are divided by their sums in turn."""
+    epsilon: float = option("--hc-eps", 1e-6, above=0)
+    """Added to those sums, and to the weights that blocks read with."""
+    initial_scale: float = option("--mhc-init-gating-factor", 0.01, at_least=0, of="run")
+    """The first factor of what the weights take from the streams themselves."""

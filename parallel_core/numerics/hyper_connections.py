@@ -1,0 +1,107 @@
+"""Weights of hyper-connections (mHC, Xie et al., 2026): how a block reads n residual streams, and how they go on.
+
+Of each token a linear of all streams gives n + n + n n numbers, and from them come `pre` (a block's input is the sum of
+pre_i stream_i), `post` and `comb` (afterwards stream_k is post_k output + sum_j comb_jk stream_j). comb is nearly
+doubly stochastic: its rows and columns are divided by their sums in turn (Sinkhorn and Knopp, 1967), so that no stream
+grows from layer to layer.
+
+Arrays have the tokens last: u [m, T], comb [n, n, T] with rows j first.
+"""
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from parallel_core.numerics.dtypes import Array
+
+
+@dataclass(frozen=True)
+class StreamRule:
+    """The settings of one hyper-connection."""
+
+    streams: int
+    """n."""
+    iterations: int
+    """Of the division by sums; 0: streams are read for the last time, and there is neither post nor comb."""
+    epsilon: float
+    """Added to sums and to pre."""
+    norm_epsilon: float
+    """Added to the mean square by which a token's streams are normed before the linear."""
+
+    @property
+    def width(self) -> int:
+        """m, of the linear's results."""
+        return self.streams * (2 + self.streams) if self.iterations else self.streams
+
+    @property
+    def groups(self) -> list[slice]:
+        """Where pre, post and comb are among them; each has a scale of its own."""
+        ends = [0, self.streams, 2 * self.streams, self.width] if self.iterations else [0, self.streams]
+        return [slice(start, stop) for start, stop in pairwise(ends)]
+
+
+class StreamWeights(NamedTuple):
+    """Of some tokens."""
+
+    pre: Array
+    """[n, T]."""
+    post: Array | None
+    """[n, T]."""
+    comb: Array | None
+    """[n, n, T]."""
+
+
+def _sigmoid(x: Array) -> Array:
+    with np.errstate(over="ignore"):
+        return np.asarray(1 / (1 + np.exp(-x)))
+
+
+def _softmax_of_rows(x: Array) -> Array:
+    result = np.exp(x - x.max(axis=1, keepdims=True))
+    result /= result.sum(axis=1, keepdims=True)
+    return np.asarray(result)
+
+
+def _sides(rule: StreamRule) -> list[int]:
+    """The axes whose sums comb is divided by, one after the other: columns, then rows and columns in turn."""
+    return [0, *(1, 0) * (rule.iterations - 1)]
+
+
+def stream_weights(u: Array, rule: StreamRule) -> StreamWeights:
+    """u [m, T], scaled and shifted, -> the weights."""
+    pre, *others = (u[group] for group in rule.groups)
+    pre = _sigmoid(pre) + np.float32(rule.epsilon)
+    if not others:
+        return StreamWeights(pre, None, None)
+    comb = _softmax_of_rows(others[1].reshape(rule.streams, rule.streams, -1)) + np.float32(rule.epsilon)
+    for axis in _sides(rule):
+        comb /= comb.sum(axis=axis, keepdims=True) + np.float32(rule.epsilon)
+    return StreamWeights(pre, 2 * _sigmoid(others[0]), comb)
+
+
+def stream_weights_gradient(u: Array, rule: StreamRule, gradient: StreamWeights) -> Array:
+    """[m, T]: u's gradient, of that of the weights."""
+    du = np.empty_like(u)
+    (of_pre, *others), epsilon = rule.groups, np.float32(rule.epsilon)
+    sigmoid = _sigmoid(u[of_pre])
+    du[of_pre] = gradient.pre * sigmoid * (1 - sigmoid)
+    if not others:
+        return du
+    of_post, of_comb = others
+    assert gradient.post is not None and gradient.comb is not None
+    sigmoid = _sigmoid(u[of_post])
+    du[of_post] = 2 * gradient.post * sigmoid * (1 - sigmoid)
+    rows = _softmax_of_rows(u[of_comb].reshape(rule.streams, rule.streams, -1))
+    comb, divided = rows + epsilon, []
+    for axis in _sides(rule):
+        total = comb.sum(axis=axis, keepdims=True) + epsilon
+        comb = comb / total
+        divided.append((axis, comb, total))
+    upstream = gradient.comb
+    for axis, result, total in reversed(divided):
+        upstream = (upstream - (upstream * result).sum(axis=axis, keepdims=True)) / total
+    upstream = rows * (upstream - (upstream * rows).sum(axis=1, keepdims=True))
+    du[of_comb] = upstream.reshape(-1, u.shape[-1])
+    return du

@@ -1,0 +1,43 @@
+# mypy: disable-error-code=empty-body
+"""Contract of the operators of compressed attention: entries that stand for windows of tokens, and their choice.
+
+Of s tokens c = s // ratio windows are whole, and each gives one entry; d is an entry's size. j heads of the indexer, e
+their size. `hidden` is bool [b or 1, 1, s, c], True where a query does not see an entry. `seen`: int32 [s, b or 1], of
+each query how many entries it may see, the first ones.
+"""
+
+from mindspore import Tensor
+
+from parallel_core.numerics.dtypes import Array
+
+
+def pool_windows(values: Tensor, gates: Tensor, bias: Tensor, ratio: int, size: int) -> Tensor:
+    """The sum of a window's values [s, b, m d], weighed channel by channel by the softmax over its tokens of gates
+    [s, b, m d] + bias [ratio, m d] -> [c, b, d]; size: d.
+
+    m 1: windows lie side by side. m 2: an entry's window has the second d channels of its own tokens and the first d of
+    the ones before it (of the first entry none), so that windows overlap. In float32.
+    """
+
+
+def choose_entries(query: Tensor, key: Tensor, weights: Tensor, topk: int, seen: Array) -> Tensor:
+    """query [s, b, j, e], key [c, b, e], weights [s, b, j] -> hidden [b, 1, s, c]: all but the best topk of the entries
+    that a query may see, by sum over heads of weight * relu(query . key); of equal ones the latest. Not recorded."""
+
+
+def entries_target(q: Tensor, k: Tensor, hidden: Tensor, scale: float, maximum: Tensor, inverse_sum: Tensor) -> Tensor:
+    """q [s, b, n, d], k [c, b, 1, d] -> float32 [b, s, c]: of attention over more keys than these entries, whose rows
+    have these statistics [b, n, s] (`Partial`), the entries' probabilities, summed over heads; 0 where they are hidden.
+
+    Not recorded.
+    """
+
+
+def entries_gradient(
+    query: Tensor, key: Tensor, weights: Tensor, hidden: Tensor, target: Tensor, factor: float
+) -> tuple[float, Tensor, Tensor, Tensor]:
+    """(L, dquery, dkey, dweights) of L = KL(target || softmax(scores of `choose_entries`)) over entries that are not
+    hidden, summed over queries that see any.
+
+    target [b, s, c], which is first divided by its sum; gradients are float32 and multiplied by `factor`. Not recorded.
+    """

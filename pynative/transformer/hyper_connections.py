@@ -1,0 +1,26 @@
+"""Layers whose residual is n streams, read and written by learnt weights (mHC, Xie et al., 2026)."""
+
+from typing import Any
+
+from mindspore import Tensor
+
+from parallel_core import blocks
+from pynative import kernels
+from pynative.transformer.layer import ParallelTransformerLayer
+
+
+class HyperConnectedTransformerLayer(ParallelTransformerLayer):
+    """Streams [s, b, n h]: each block reads them through its connection, and writes them all."""
+
+    def entered(self, branch: blocks.Branch, hidden_states: Tensor) -> tuple[Tensor, Any]:
+        """What goes into the branch; the streams, and the weights with which its output is written."""
+        assert branch.connection is not None
+        read, streams = kernels.fork(hidden_states)
+        collapsed, weights = getattr(self, branch.connection)(read)
+        return self.normed(collapsed, branch.norm), (streams, weights)
+
+    def joined(self, branch: blocks.Branch, result: tuple[Tensor, Tensor | None], residual: Any) -> Tensor:
+        output, bias = result
+        return kernels.write_streams(
+            residual[0], output if bias is None else kernels.bias_dropout_add(output, bias), residual[1]
+        )

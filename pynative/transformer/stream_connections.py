@@ -1,0 +1,37 @@
+"""What reads and writes several residual streams (mHC, Xie et al., 2026).
+
+s sequence, b batch, h hidden, n streams, beside each other.
+"""
+
+from mindspore import Tensor, nn
+
+from parallel_core import blocks
+from pynative import kernels
+from pynative.parameter import make_parameter
+from pynative.tape.layer_events import Observable
+
+
+class _Weights(nn.Cell):
+    """`hc_fn`, whose weight is another cell's operator's."""
+
+
+class HyperConnection(Observable):
+    """The weights of one block's streams. Of a head, behind which there is one stream, they only read."""
+
+    def __init__(self, block: blocks.HyperConnection) -> None:
+        super().__init__()
+        self.rule = block.rule
+        parameters = {name: make_parameter(*spec) for name, spec in block.parameters().items()}
+        self.hc_fn = _Weights()
+        self.hc_fn.weight = parameters["hc_fn.weight"]
+        self.hc_base, self.hc_scale = parameters["hc_base"], parameters["hc_scale"]
+
+    def construct(self, streams: Tensor) -> Tensor | tuple[Tensor, Tensor]:
+        """[s, b, n h] -> a block's input [s, b, h] and, but of a head, the weights with which its output is written."""
+        read = kernels.read_streams if self.rule.iterations else kernels.collapse_streams
+        return read(streams, self.hc_fn.weight, self.hc_base, self.hc_scale, self.rule)
+
+
+def stream_head_of(block: blocks.HyperConnection | None) -> HyperConnection | None:
+    """The cell of a decoder's head, if it has one."""
+    return None if block is None else HyperConnection(block)

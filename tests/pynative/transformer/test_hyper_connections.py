@@ -1,0 +1,57 @@
+"""Layers on several residual streams under every layout: stages send all streams, ranks of a sequence have their own
+tokens' of them.
+
+Streams begin alike, so that gradients of the scales are differences of equal numbers: here they are told apart.
+"""
+
+import pytest
+
+from parallel_core.initial_values import Normal
+from tests.support.distributed import run
+from tests.support.engine import TINY
+from tests.support.families import FAMILIES, STREAMS
+from tests.support.layouts import STEPS, Trained, check_layout, train
+
+MODEL = f"{TINY} --global-batch-size 8 {STREAMS} {FAMILIES['llama']} --mtp-num-layers 1"
+TP2 = "--tensor-model-parallel-size 2"
+LAYOUTS = {
+    "tp2 sp": (2, f"{TP2} --sequence-parallel"),
+    "pp2": (2, "--pipeline-model-parallel-size 2"),
+    "cp2": (2, "--context-parallel-size 2"),
+    "zero 3": (2, "--zero-stage 3"),
+}
+FULL = "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"
+
+
+def with_streams_apart(backend, flags: str) -> Trained:
+    """`train`, of a model whose streams differ from the first block on."""
+    from pynative.transformer.gpt_model import GPTModel
+
+    def build(config, **stage):
+        model = GPTModel(config, **stage)
+        for path, parameter in model.parameters_and_names():
+            if path.endswith("hc_base"):
+                parameter.meta.initial = Normal(1.0)
+            if path.endswith("hc_fn.weight"):
+                parameter.meta.initial = Normal(0.2)
+        return model
+
+    return train(backend, flags, build=build)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_layout_equals_one_process(layout):
+    """Losses, every gradient, updates and states; of layers that predict further tokens, too."""
+    check_layout(MODEL, *LAYOUTS[layout], how=with_streams_apart)
+
+
+@pytest.mark.parametrize("recompute", ["--recompute-granularity selective --recompute-modules core_attn mlp", FULL])
+def test_recomputation_changes_no_bit(recompute):
+    """Recompute of blocks between reading and writing the streams, and of whole layers."""
+    plain, again = (run(1, train, f"{MODEL} {STEPS} {more}")[0] for more in ("", recompute))
+    assert plain.losses == again.losses and plain.digests == again.digests
+
+
+def test_both_implementations_agree():
+    """The host's operators, and those of MindSpore that an Ascend has."""
+    check_layout(MODEL, 1, "--kernels ops", how=with_streams_apart)

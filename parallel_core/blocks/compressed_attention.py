@@ -48,9 +48,9 @@ class Compressor(Block):
     norm: Norm
     ratio: int
     size: int
-    """Of an entry."""
+    """Width of an entry."""
     std: float
-    """Of the first values of ape."""
+    """Deviation of the first values of ape."""
 
     @classmethod
     def of(cls, config: ModelConfig, ratio: int, size: int, overlaps: bool) -> Compressor:
@@ -61,7 +61,7 @@ class Compressor(Block):
 
     @property
     def width(self) -> int:
-        """Of what each token gives."""
+        """Features that each token gives."""
         return self.wkv.output_size
 
     def parameters(self) -> dict[str, ParameterSpec]:
@@ -70,7 +70,7 @@ class Compressor(Block):
         return {"ape": spec, **super().parameters()}
 
     def entries(self, micro_batch: MicroBatch) -> int:
-        """How many a micro-batch has."""
+        """Number of those of a micro-batch."""
         return micro_batch.batch * (micro_batch.seq_length // self.ratio)
 
     def operations(self, micro_batch: MicroBatch) -> Iterator[Operation]:
@@ -91,7 +91,7 @@ class Compressor(Block):
 
 @dataclass(frozen=True)
 class EntryIndexer(Block):
-    """What chooses a query's entries: keys by a compressor of its own, queries `linear_wq_b` of attention's query
+    """Choice of a query's entries: keys by a compressor of its own, queries `linear_wq_b` of attention's query
     latent, a weight of each head; all whole on every tensor-parallel rank."""
 
     compressor: Compressor
@@ -144,14 +144,14 @@ class EntryAttention(CoreAttention):
     ratio: int = 0
 
     def forward_flops(self, tokens: int, seq_length: int) -> float:
-        """Of the window and of all entries."""
+        """Operations of the window and of all entries."""
         window = self.form.window
         seen = min(seq_length, seq_length if window is None else window + 1)
         seen += seq_length // self.ratio if self.ratio else 0
         return super().forward_flops(tokens, seen)
 
     def keys_bytes(self, micro_batch: MicroBatch) -> int:
-        """Of the whole sequence, and its entries."""
+        """Bytes of the whole sequence's keys and of its entries."""
         keys = micro_batch.seq_length + (micro_batch.seq_length // self.ratio if self.ratio else 0)
         return micro_batch.batch * keys * self.query_key_size * micro_batch.item_size
 
@@ -203,7 +203,7 @@ class CompressedAttention(Sublayer):
     rotary_size: int
     """r."""
     epsilon: float
-    """Of the norm of queries' heads."""
+    """Epsilon of the norm of queries' heads."""
 
     collectives: ClassVar[tuple[str, ...]] = ()
 

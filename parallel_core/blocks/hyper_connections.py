@@ -30,7 +30,7 @@ class HyperConnection(Block):
     partial_over: str | None
     """Kind of the group whose ranks have different shards of the sequence (see ShardSpec)."""
     first_scale: float
-    """Of its results."""
+    """First factor of its results."""
 
     @classmethod
     def of(cls, config: ModelConfig, reads_alone: bool = False) -> HyperConnection:
@@ -41,7 +41,7 @@ class HyperConnection(Block):
 
     @property
     def width(self) -> int:
-        """Of all streams, n h."""
+        """Width of all streams, n h."""
         return self.rule.streams * self.hidden_size
 
     def parameters(self) -> dict[str, ParameterSpec]:
@@ -57,7 +57,7 @@ class HyperConnection(Block):
         }
 
     def forward_flops(self, tokens: int, seq_length: int) -> float:
-        """Of the linear alone."""
+        """Operations of the linear alone."""
         return 2.0 * tokens * self.width * self.rule.width
 
     def operations(self, micro_batch: MicroBatch) -> Iterator[Operation]:
@@ -77,7 +77,7 @@ class HyperConnection(Block):
 
 
 def stream_head(config: ModelConfig) -> HyperConnection | None:
-    """What makes one of the streams in the end, where there are several."""
+    """The block that makes one of the streams in the end, where there are several."""
     return HyperConnection.of(config, reads_alone=True) if config.hyper_connections.enabled else None
 
 

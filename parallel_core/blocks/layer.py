@@ -46,7 +46,7 @@ class AnyLayer(Block):
 
     @property
     def residual_width(self) -> int:
-        """Of the residual stream, or of several beside each other."""
+        """Width of the residual stream, or of several beside each other."""
         return self.hidden_size
 
     def parts(self) -> LayerParts:

@@ -13,7 +13,7 @@ class CompressedAttentionConfig(Config):
     """Keys that are values at once, of the latest tokens and of windows of earlier ones (DeepSeek-V4, 2026)."""
 
     ratios: list[int] | None = option("--compress-ratios", None)
-    """Of each layer how many tokens an entry stands for: 0 or 1: it has none. With 4 windows overlap, and an indexer
+    """Tokens that an entry of each layer stands for; 0 or 1: it has none. With 4 windows overlap, and an indexer
     chooses among the entries. Layers that the list lacks have none."""
     window: int = option("--sliding-window-size", 128, at_least=1)
     """Latest tokens that a query sees in every layer, its own among them."""

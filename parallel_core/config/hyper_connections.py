@@ -13,9 +13,9 @@ class HyperConnectionsConfig(Config):
     enabled: bool = option("--enable-mhc", False)
     """Use them."""
     streams: int = option("--hc-mult", 4, at_least=1)
-    """How many there are."""
+    """Number of streams."""
     iterations: int = option("--hc-sinkhorn-iters", 20, at_least=1)
-    """How often rows and columns of the weights between streams are divided by their sums in turn."""
+    """Times that rows and columns of the weights between streams are divided by their sums in turn."""
     epsilon: float = option("--hc-eps", 1e-6, above=0)
     """Added to those sums, and to the weights that blocks read with."""
     initial_scale: float = option("--mhc-init-gating-factor", 0.01, at_least=0, of="run")

@@ -286,7 +286,7 @@ class ModelConfig(Config):
 
     @property
     def residual_width(self) -> int:
-        """Of a token's residual stream, or of several beside each other: what pipeline stages send each other."""
+        """Width of a token's residual stream, or of several beside each other: what pipeline stages send each other."""
         return self.hidden_size * (self.hyper_connections.streams if self.hyper_connections.enabled else 1)
 
     @property

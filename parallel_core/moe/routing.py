@@ -101,7 +101,7 @@ def softmax_gradient(probabilities: Array, gradient: Array) -> Array:
 
 
 def lone_scores(logits: Array, rule: RoutingRule) -> Array:
-    """Of each logit alone."""
+    """Scores of each logit alone."""
     if rule.sigmoid:
         return np.asarray(1.0 / (1.0 + np.exp(-logits)))
     return np.asarray(np.sqrt(np.logaddexp(np.asarray(0, logits.dtype), logits)))

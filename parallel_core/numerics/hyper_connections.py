@@ -24,7 +24,7 @@ class StreamRule:
     streams: int
     """n."""
     iterations: int
-    """Of the division by sums; 0: streams are read for the last time, and there is neither post nor comb."""
+    """Times of the division by sums; 0: streams are read for the last time, and there is neither post nor comb."""
     epsilon: float
     """Added to sums and to pre."""
     norm_epsilon: float
@@ -37,13 +37,13 @@ class StreamRule:
 
     @property
     def groups(self) -> list[slice]:
-        """Where pre, post and comb are among them; each has a scale of its own."""
+        """Places of pre, post and comb among them; each has a scale of its own."""
         ends = [0, self.streams, 2 * self.streams, self.width] if self.iterations else [0, self.streams]
         return [slice(start, stop) for start, stop in pairwise(ends)]
 
 
 class StreamWeights(NamedTuple):
-    """Of some tokens."""
+    """Weights of some tokens."""
 
     pre: Array
     """[n, T]."""

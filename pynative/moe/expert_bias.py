@@ -22,7 +22,7 @@ class ExpertBiases(StepPart):
         biased = [(router, router.expert_bias) for router in routers if router.expert_bias is not None]
         tables = [router.tid2eid for router in routers if router.tid2eid is not None]
         self.untrained = [bias for _, bias in biased] + tables
-        """What routers keep with their parameters, and has no gradient."""
+        """Parameters of routers that have no gradient."""
         self._moved = [(router, bias) for router, bias in biased if router.moves_bias]
 
     def after_update(self, figures: Mapping[str, Array]) -> None:

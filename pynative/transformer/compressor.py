@@ -28,7 +28,7 @@ Place = tuple[int, str]
 
 
 def gathered(x: Tensor, boundary: Boundary) -> Tensor:
-    """What tensor-parallel ranks have of the sequence, together; what follows is the same on all of them."""
+    """Join what tensor-parallel ranks have of the sequence; what follows is the same on all of them."""
     if not boundary.cuts_sequence:
         return x
     return gather_from_sequence_parallel_region(x, boundary.group, tensor_parallel_output_grad=False)
@@ -75,7 +75,7 @@ class Compressor(nn.Cell):
 
 
 class Indexed(NamedTuple):
-    """What scores of entries are made of."""
+    """Parts of the scores of entries."""
 
     query: Tensor
     """[s, b, j, e]."""

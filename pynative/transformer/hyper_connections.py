@@ -13,7 +13,7 @@ class HyperConnectedTransformerLayer(ParallelTransformerLayer):
     """Streams [s, b, n h]: each block reads them through its connection, and writes them all."""
 
     def entered(self, branch: blocks.Branch, hidden_states: Tensor) -> tuple[Tensor, Any]:
-        """What goes into the branch; the streams, and the weights with which its output is written."""
+        """Input of the branch; the streams, and the weights with which its output is written."""
         assert branch.connection is not None
         read, streams = kernels.fork(hidden_states)
         collapsed, weights = getattr(self, branch.connection)(read)

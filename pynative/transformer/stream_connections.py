@@ -1,4 +1,4 @@
-"""What reads and writes several residual streams (mHC, Xie et al., 2026).
+"""Connections that read and write several residual streams (mHC, Xie et al., 2026).
 
 s sequence, b batch, h hidden, n streams, beside each other.
 """

@@ -15,7 +15,7 @@ from pynative.memory.rounding import fill, widened
 from pynative.tape.autograd import Function
 
 QUERIES = 64
-"""Of a block."""
+"""Size of a block."""
 
 
 class _Windows:

@@ -39,7 +39,7 @@ def repeat_streams(x: Tensor, streams: int) -> Tensor:
 
 
 class _Linear:
-    """What of a block of tokens x [r, n h], float32, is their linear's."""
+    """Linear of a block of tokens x [r, n h], float32."""
 
     def __init__(self, x: Array, parameters: Sequence[Array], rule: StreamRule) -> None:
         weight, base, scale = parameters

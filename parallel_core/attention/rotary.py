@@ -67,8 +67,8 @@ class Rotary:
 
     @classmethod
     def of_compressed_attention(cls, config: ModelConfig, has_entries: bool) -> Rotary:
-        """Rotary embedding of the part of each head that rotates (DeepSeek-V4, 2026); of layers with entries stretched by YaRN,
-        without its magnitude."""
+        """Rotary embedding of the part of each head that rotates (DeepSeek-V4, 2026); of layers with entries
+        stretched by YaRN, without its magnitude."""
         given, width = config.compressed_attention, config.multi_latent_attention.qk_pos_emb_head_dim
         if not has_entries:
             return cls(tuple(inverse_frequencies(width, 1.0, config.rotary_base).tolist()), interleaved=True)

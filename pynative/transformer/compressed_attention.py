@@ -103,7 +103,7 @@ class EntryAttention(nn.Cell):
     def _of_cache(
         self, query: Tensor, key: Tensor, entries: Tensor | None, hidden: Tensor | None, cache: Any
     ) -> Tensor:
-        """Attention of one token of each text: entries stand beside the window as if they were as near as its own key."""
+        """Attention of one token of each text: entries stand beside the window, as near as its own key."""
         ages = cache.ages(self.layer_number)
         if entries is not None and hidden is not None:
             shown = np.broadcast_to(~hidden.asnumpy()[:, 0, 0], (query.shape[1], len(entries)))

@@ -1,8 +1,10 @@
 """Packaging. Three packages, imported as `mapping`, `parallel_core` and `pynative`."""
 
+import shutil
 from pathlib import Path
 
 from setuptools import find_packages, setup
+from setuptools.command.build_py import build_py
 
 TOKENIZERS = ["tokenizers", "sentencepiece", "tiktoken", "jinja2"]
 ZSTANDARD = "zstandard"
@@ -10,6 +12,17 @@ TENSORBOARD = "tensorboard"
 PLOTLY = "plotly>=6"
 # Later ones need NumPy 2.
 PYARROW = "pyarrow<26"
+
+
+class BuildWithProgram(build_py):
+    """Put the examples into the wheel, too, as mapping/examples: `launch` starts their program."""
+
+    def run(self) -> None:
+        """Copy what belongs into the wheel."""
+        super().run()
+        if not self.editable_mode:
+            shutil.copytree("examples/gpt", Path(self.build_lib) / "mapping" / "examples", dirs_exist_ok=True)
+
 
 setup(
     name="megatron-pynative",
@@ -20,6 +33,7 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.10,<3.13",
     entry_points={"console_scripts": ["megatron-pynative = mapping.__main__:main"]},
+    cmdclass={"build_py": BuildWithProgram},
     packages=find_packages(include=["mapping*", "parallel_core*", "pynative*"]),
     package_data={
         "": ["py.typed"],

@@ -21,8 +21,12 @@ from mapping.reading import read, run_findings
 from parallel_core.data.from_config import gpt_dataset_config
 from parallel_core.findings import Finding
 
-EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "gpt" / "pretrain_gpt.py"
-"""The program of the flags: started in place of one that needs PyTorch."""
+_HERE = Path(__file__).resolve()
+EXAMPLE = next(
+    (place for place in (_HERE.parents[2] / "examples" / "gpt", _HERE.parents[1] / "examples") if place.is_dir()),
+    _HERE.parents[2],
+).joinpath("pretrain_gpt.py")
+"""The program of the flags, of a clone or of a wheel: started in place of one that needs PyTorch."""
 
 UNRESOLVED, REFUSED = 1, 2
 """Exit codes."""

@@ -68,9 +68,9 @@ class Bound:
     parallelism, the update - is left out."""
 
     given: Plan
-    """Memory of the job in some layout."""
+    """A plan of the job in some layout."""
     whole: Callable[[Layout], WholeModel | None]
-    """Memory of a layout with one stage; none if there is no such."""
+    """Gives a layout's model on one stage; none if there is no such."""
     _known: dict[Layout, WholeModel | None] = field(default_factory=dict)
 
     def _model(self, layout: Layout) -> WholeModel | None:

@@ -196,7 +196,7 @@ KINDS: list[tuple[str, Callable[[str], None]]] = [
     (r"python -m mapping convert .*", converted),
     (r"python -m mapping launch ", launched),
     (r"python -m mapping report .*--watch", parsed),
-    (r"python -m mapping plan --calibrate", is_there),
+    (r"python -m mapping (plan --calibrate|compare CASE_DIR)", is_there),
     (r"python -m mapping explain --doc", is_there),
     (r"python -m (mapping|parallel_core\.\w+) ", in_process),
     (r"python (-m benchmarks\.megatron|benchmarks/|examples/)", parsed),

@@ -33,6 +33,12 @@ from parallel_core.system.command_line import command_line, ends_quietly, progra
 from parallel_core.system.files import replacing
 
 ASSUMED_VOCABULARY = "131072"
+PICTURES = {
+    "--draw": ("step", (".svg", ".json")),
+    "--draw-memory": ("memory", (".svg",)),
+    "--draw-ranks": ("ranks", (".svg",)),
+}
+"""Flag -> what is drawn, and how the file's name ends."""
 
 
 def options_of(argv: Sequence[str]) -> tuple[Namespace, list[str]]:
@@ -52,6 +58,8 @@ def options_of(argv: Sequence[str]) -> tuple[Namespace, list[str]]:
         "--restart-seconds", type=float, default=600.0, metavar="S", help="from a failure to the first step after it"
     )
     parser.add_argument("--draw", metavar="FILE", help="draw the step: .svg, or .json for chrome://tracing")
+    parser.add_argument("--draw-memory", metavar="FILE.svg", help="draw the memory of stages over the step")
+    parser.add_argument("--draw-ranks", metavar="FILE.svg", help="draw the ranks on the nodes")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options, others = parser.parse_known_args(argv[:split])
     if others or "--" not in argv:
@@ -60,11 +68,17 @@ def options_of(argv: Sequence[str]) -> tuple[Namespace, list[str]]:
         value = getattr(options, name)
         if value is not None and not value > 0:
             parser.error(f"--{name.replace('_', '-')} {value}: must be above 0")
-    if options.draw and Path(options.draw).suffix not in (".svg", ".json"):
-        parser.error(f"--draw {options.draw}: must end in .svg or .json")
+    for flag, (_, endings) in PICTURES.items():
+        if (path := _path(options, flag)) and path.suffix not in endings:
+            parser.error(f"{flag} {path}: must end in {' or '.join(endings)}")
     if options.world_size is not None and options.world_size < 1:
         parser.error(f"--world-size {options.world_size}: must be at least 1")
     return options, list(argv[split + 1 :])
+
+
+def _path(options: Namespace, flag: str) -> Path | None:
+    named = getattr(options, flag.removeprefix("--").replace("-", "_"))
+    return Path(named) if named else None
 
 
 def plan_of(argv: Sequence[str], world_size: int | None, device: str) -> Plan:
@@ -129,8 +143,9 @@ def main(argv: Sequence[str]) -> int:
         return 2
     found = suggest(arguments, plan) if options.suggest else None
     failures = _failures(options, plan)
-    if options.draw:
-        draw(plan, Path(options.draw))
+    for flag, (subject, _) in PICTURES.items():
+        if path := _path(options, flag):
+            draw(plan, path, subject)
     with ends_quietly():
         print(json.dumps(_answer(plan, found, failures), indent=1) if options.json else _text(plan, found, failures))
     return 0 if plan.fits else 1

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 from parallel_core.planner.plan import Plan
@@ -112,12 +113,17 @@ def _part(span: Span, topology: Topology, in_pass: bool, is_last: bool) -> str:
     if not in_pass and (is_transfer or (is_last and topology.pipeline_model_parallel_size > 1)):
         return BUBBLE
     if in_pass and (span.group in KINDS or span.group == "world"):
-        world = range(topology.world_size)
-        ranks = list(world if span.group == "world" else topology.group(span.group, span.rank))
-        kinds = (*MODEL, *MESSAGES)
-        same = (kind for kind in kinds if len(ranks) > 1 and list(topology.group(kind, span.rank)) == ranks)
-        return message_part(next(same, span.group))
+        return _part_inside(topology, span.group, span.rank)
     return message_part(span.group if span.group != PIPELINE else "")
+
+
+@lru_cache(maxsize=1024)
+def _part_inside(topology: Topology, group: str, rank: int) -> str:
+    """The part of the messages over a group inside a pass."""
+    ranks = list(range(topology.world_size) if group == "world" else topology.group(group, rank))
+    kinds = (*MODEL, *MESSAGES)
+    same = (kind for kind in kinds if len(ranks) > 1 and list(topology.group(kind, rank)) == ranks)
+    return message_part(next(same, group))
 
 
 MODEL = ("tp", "cp", "ep")

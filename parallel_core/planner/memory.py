@@ -1,6 +1,7 @@
 """Memory of a stage by named parts: the plan's buffers and activations, and what the assumed engine has beside them."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from parallel_core.costs import BufferBytes, StagePlan, on_host
 from parallel_core.costs.activations import Moment, hidden_state_bytes, moments
@@ -43,7 +44,7 @@ def stage_memory(plan: StagePlan, fixed: BufferBytes, device: Device) -> StageMe
         "weight-gradient buffers": engine.weight_gradient_buffers(plan.chunks, plan.micro_batch),
         "workspace": engine.workspace,
     }
-    peak, transients = _peak(plan, engine)
+    peak, transients = max(course(plan, engine), key=lambda needed: needed.total)
     logits = sum(chunk.kept_bytes(plan.micro_batch).get("loss", 0) for chunk in plan.chunks)
     parts |= {"activations": peak.kept - logits, "logits": logits, "recomputed": peak.again}
     parts |= transients
@@ -52,8 +53,20 @@ def stage_memory(plan: StagePlan, fixed: BufferBytes, device: Device) -> StageMe
     return StageMemory(parts, device.calibration.ranges.memory, reserved, _words(plan, peak), elsewhere)
 
 
-def _peak(plan: StagePlan, engine: Engine) -> tuple[Moment, dict[str, float]]:
-    """The moment at which a stage needs most, and the transient parts of it."""
+class Needed(NamedTuple):
+    """A computation of a stage, and all that exists beside the buffers while it runs."""
+
+    moment: Moment
+    transients: dict[str, float]
+
+    @property
+    def total(self) -> float:
+        """Bytes."""
+        return self.moment.kept + self.moment.again + sum(self.transients.values())
+
+
+def course(plan: StagePlan, engine: Engine) -> list[Needed]:
+    """The stage's computations of a step in order, of as many micro-batches as show the schedule."""
     micro_batch, elsewhere = plan.micro_batch, [chunk.offloaded_bytes(plan.micro_batch) for chunk in plan.chunks]
     extra = [engine.kept_beside(chunk, micro_batch) for chunk in plan.chunks]
     kept = [sum(c.kept_bytes(micro_batch).values()) for c in plan.chunks]
@@ -66,13 +79,10 @@ def _peak(plan: StagePlan, engine: Engine) -> tuple[Moment, dict[str, float]]:
         for own, second, first, more in zip(on_device, again, kept, beside, strict=True)
     ]
     transients = [engine.transients(chunk, micro_batch) for chunk in plan.chunks]
-
-    def needs(moment: Moment) -> float:
-        found = transients[moment.action.chunk] if isinstance(moment.action, Backward) else {}
-        return moment.kept + moment.again + sum(found.values())
-
-    peak = max(moments(plan, on_device, in_backward), key=needs)
-    return peak, transients[peak.action.chunk] if isinstance(peak.action, Backward) else {}
+    return [
+        Needed(moment, transients[moment.action.chunk] if isinstance(moment.action, Backward) else {})
+        for moment in moments(plan, on_device, in_backward)
+    ]
 
 
 def _words(plan: StagePlan, moment: Moment) -> str:

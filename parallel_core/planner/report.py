@@ -5,6 +5,7 @@ from itertools import groupby
 from pathlib import Path
 
 from parallel_core.planner.memory import StageMemory
+from parallel_core.planner.pictures import memory_svg, ranks_svg
 from parallel_core.planner.plan import Plan
 from parallel_core.schedules import Backward, Forward, WeightGrad
 from parallel_core.schedules import draw as pictures
@@ -90,16 +91,20 @@ KINDS = {Forward: Kind.FORWARD, Backward: Kind.BACKWARD, WeightGrad: Kind.WEIGHT
 AFTER = {"data parallel": Kind.MOVING, "optimizer": Kind.OPTIMIZER}
 
 
-def draw(plan: Plan, path: Path) -> None:
-    """Write the step to a file: .svg or .json."""
-    text = _svg(plan) if path.suffix == ".svg" else chrome_json(spans(plan), predicted=True)
+def draw(plan: Plan, path: Path, subject: str = "step") -> None:
+    """Write a picture to a file. subject: step (.svg or .json), memory or ranks (.svg)."""
+    is_trace = subject == "step" and path.suffix == ".json"
+    text = chrome_json(spans(plan), predicted=True) if is_trace else PICTURES[subject](plan)
     with replacing(path) as file:
         file.write(text.encode("utf-8"))
 
 
-def _svg(plan: Plan) -> str:
-    title = f"{plan.step.total:.4g} s on {plan.device.name}, as predicted"
-    return pictures.svg(plan.step.timeline, title)
+def step_svg(plan: Plan) -> str:
+    """The computations of all stages."""
+    return pictures.svg(plan.step.timeline, f"{plan.step.total:.4g} s on {plan.device.name}, as predicted")
+
+
+PICTURES = {"step": step_svg, "memory": memory_svg, "ranks": ranks_svg}
 
 
 def spans(plan: Plan) -> Iterator[Span]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import shlex
 from dataclasses import replace
 from functools import partial
@@ -17,6 +18,7 @@ from parallel_core.findings import ConfigError
 from parallel_core.planner import Plan, find_device
 from parallel_core.planner.failures import best_interval, goodput
 from parallel_core.planner.layouts import all_layouts, layout_of, neighbours, without_layout
+from parallel_core.planner.pictures import _steps, memory_svg, ranks_svg
 from parallel_core.planner.report import draw
 from parallel_core.planner.search import Bound
 
@@ -107,14 +109,35 @@ def test_a_step_is_drawn(pipelined: Plan, tmp_path: Path):
     assert len({round(end, 1) for end in ends.values()}) == 1
 
 
+def test_memory_over_the_step_is_drawn(pipelined: Plan):
+    """A line for each stage, whose peak is that of the plan; later stages keep less."""
+    picture = memory_svg(pipelined)
+    peaks = [float(one) for one in re.findall(r"stage \d: ([\d.]+) GiB", picture)]
+    assert peaks == [round(stage.total / 2**30, 1) for stage in pipelined.memory] and picture.count("<polyline") == 4
+    steps = [[*_steps(pipelined, stage)] for stage in range(4)]
+    assert all(start < stop for one in steps for start, stop, _ in one)
+    assert min(size for *_, size in steps[0]) < max(size for *_, size in steps[0]) == pipelined.memory[0].total
+
+
+def test_ranks_are_drawn_on_their_nodes(pipelined: Plan):
+    """Each once, with its stage; of a large job the first nodes, and how many there are more."""
+    picture = ranks_svg(pipelined)
+    assert [int(rank) for rank in re.findall(r"<title>rank (\d+):", picture)] == [*range(8)]
+    assert "rank 7: tp 1, pp 3" in picture
+    large = ranks_svg(plan_of([*SMALL, "--global-batch-size", "51200"], 102400, "A100"))
+    assert "12736 more nodes" in large and large.count("<title>") == 64 * 8
+
+
 def test_the_options_of_the_command(capsys, tmp_path):
     """Suggestions, failures and a picture at once; sizes that mean nothing are refused."""
     options = ["--world-size", "4", "--device", "A100", "--json", "--suggest", "--mtbf-hours", "40000"]
-    assert main([*options, "--draw", str(tmp_path / "a.svg"), "--", *SMALL]) == 0
+    pictures = {flag: tmp_path / f"{flag}.svg" for flag in ("--draw", "--draw-memory", "--draw-ranks")}
+    drawn = [word for flag, path in pictures.items() for word in (flag, str(path))]
+    assert main([*options, *drawn, "--", *SMALL]) == 0 and all(path.exists() for path in pictures.values())
     found = json.loads(capsys.readouterr().out)
-    assert len(found["layouts"]) == 5 and found["layouts"][0]["fits"] and (tmp_path / "a.svg").exists()
+    assert len(found["layouts"]) == 5 and found["layouts"][0]["fits"]
     assert found["reliability"]["mean_hours_between_failures"] == pytest.approx(10000)
-    for wrong in (["--mtbf-hours", "0"], ["--draw", "a.gif"], ["--world-size", "0"]):
+    for wrong in (["--mtbf-hours", "0"], ["--draw", "a.gif"], ["--draw-ranks", "a.json"], ["--world-size", "0"]):
         with pytest.raises(SystemExit):
             main([*wrong, "--", *SMALL])
 

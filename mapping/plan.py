@@ -27,6 +27,7 @@ from parallel_core.planner import Plan, find_device
 from parallel_core.planner.answer import Answer, answer, layout_answer, reliability_answer
 from parallel_core.planner.device import device_file
 from parallel_core.planner.failures import Reliability, reliability
+from parallel_core.planner.plan import Beyond
 from parallel_core.planner.refine import read_run, refined
 from parallel_core.planner.report import draw, lines
 from parallel_core.system.command_line import command_line, ends_quietly, program
@@ -90,7 +91,9 @@ def plan_of(argv: Sequence[str], world_size: int | None, device: str) -> Plan:
     if stopping:
         raise ConfigError(stopping)
     refused = tuple(f"training refuses {finding}" for finding in reading.findings)
-    return Plan(reading.config, found, refused, assumptions)
+    eight_bit = "float8" if getattr(reading.args, "fp8", None) else ""
+    beyond = Beyond(eight_bit, bool(getattr(reading.args, "tp_comm_overlap", False)))
+    return Plan(reading.config, found, refused, assumptions, beyond)
 
 
 def _read(argv: Sequence[str], world_size: int | None) -> tuple[Reading, tuple[str, ...]]:

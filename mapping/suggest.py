@@ -54,7 +54,7 @@ def _planned(base: Sequence[str], world: int, given: Plan, layout: Layout) -> Pl
     if len(reading.findings) > len(given.refused):
         return None
     try:
-        made = Plan(reading.config, given.device)
+        made = Plan(reading.config, given.device, beyond=given.beyond)
         return made if made.placement and made.stages else None
     except Unjudged:
         return None

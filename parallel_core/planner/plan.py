@@ -21,6 +21,16 @@ DEVICES = {True: "CPU", False: "Ascend-910B"}
 """Whether a run computes on a CPU -> the kind of device that it is planned on, unless it names one."""
 
 
+@dataclass(frozen=True)
+class Beyond:
+    """Options that this program does not have, but that say how long a step of others takes."""
+
+    products_in: str = ""
+    """The type of the products' inputs, if that is another than what layers compute in."""
+    overlaps_tensor: bool = False
+    """--tp-comm-overlap."""
+
+
 @dataclass(frozen=True, eq=False)
 class Plan:
     """The plan of one run: everything that is predicted."""
@@ -31,6 +41,7 @@ class Plan:
     """Flags that training refuses, although they change nothing here."""
     assumed: tuple[str, ...] = ()
     """Values that were not given."""
+    beyond: Beyond = Beyond()
 
     @classmethod
     def of_run(cls, config: AllConfig) -> "Plan":
@@ -87,7 +98,9 @@ class Plan:
         """The device in the type that is computed in."""
         model, engine = self.config.model_config, engine_of(self.device, self.config)
         dtype, drops = model.compute_dtype, engine.attention_dropout
-        return Speed(self.device, dtype, self.placement, engine.writes_scores, drops, DTYPES[dtype].bytes)
+        return Speed(
+            self.device, dtype, self.placement, engine.writes_scores, drops, DTYPES[dtype].bytes, **vars(self.beyond)
+        )
 
     @cached_property
     def step(self) -> StepTime:
@@ -112,8 +125,9 @@ class Plan:
 
     @property
     def peak(self) -> float:
-        """FLOP/s of a device in the type that is computed in."""
-        return self.device.peak(self.config.model_config.compute_dtype)
+        """FLOP/s of a device in the type that products are computed in."""
+        peak = self.device.peak(self.config.model_config.compute_dtype)
+        return self.device.peak_flops.get(self.beyond.products_in, peak)
 
     @property
     def flops_per_device(self) -> float:

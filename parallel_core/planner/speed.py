@@ -85,12 +85,17 @@ class Speed:
     writes_scores: bool
     drops_scores: bool
     item_size: int
+    products_in: str = ""
+    """The type of the products' inputs, if that is another."""
+    overlaps_tensor: bool = False
+    """Whether messages of tensor parallelism run beside the products that need or make them (--tp-comm-overlap)."""
 
     @cached_property
     def _rate(self) -> dict[str, float]:
         calibration, peak = self.device.calibration, self.device.peak(self.dtype)
         fused = calibration.products if self.writes_scores else calibration.attention / CAUSAL
-        return {PRODUCTS: peak * calibration.products, ATTENTION: peak * fused, ELEMENTWISE: peak}
+        products = self.device.peak_flops.get(self.products_in, peak) * calibration.products
+        return {PRODUCTS: products, ATTENTION: peak * fused, ELEMENTWISE: peak}
 
     @cached_property
     def bytes_per_second(self) -> float:

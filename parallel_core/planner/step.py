@@ -10,7 +10,7 @@ from parallel_core.costs import BufferBytes, StagePlan
 from parallel_core.costs.activations import enough_micro_batches
 from parallel_core.costs.traffic import gradients, hot_copies, pipeline, reports
 from parallel_core.messages import Message
-from parallel_core.operations import Operation, Work
+from parallel_core.operations import PRODUCTS, Operation, Work
 from parallel_core.planner.prediction import Prediction
 from parallel_core.planner.speed import ALL_MESSAGES, Speed, message_part
 from parallel_core.schedules import GENERATORS, Backward, Forward
@@ -60,12 +60,23 @@ def passes_of(chunk: Chunk, plan: StagePlan, speed: Speed) -> Passes:
     sent = _seconds(speed, (one for one in messages if not one.backward))
     sent_back = _seconds(speed, (one for one in messages if one.backward))
     weight = speed.by_part(((one, one.weight) for one in operations), {})
-    hidden = min(sent.get(TENSOR, 0.0), sent_back.get(TENSOR, 0.0), sum(weight.values()))
-    sent_back[TENSOR] = sent_back.get(TENSOR, 0.0) - hidden
+    backwards = [*_backward(operations)]
+    there, back = sent.get(TENSOR, 0.0), sent_back.get(TENSOR, 0.0)
+    hidden_there, hidden_back = 0.0, min(there, back, sum(weight.values()))
+    if speed.overlaps_tensor:
+        products = [_products(speed, passes) for passes in (((one, one.forward) for one in operations), backwards)]
+        shown = 1 / plan.micro_batch.tensor  # a product is made in as many parts, one of which has nothing beside it
+        hidden_there = (1 - shown) * min(there, products[0])
+        hidden_back = max(hidden_back, (1 - shown) * min(back, products[1] + weight[PRODUCTS]))
+    sent[TENSOR], sent_back[TENSOR], hidden = there - hidden_there, back - hidden_back, hidden_there + hidden_back
     forward = speed.by_part(((one, one.forward) for one in operations), sent)
-    backward = speed.by_part(_backward(operations), sent_back)
+    backward = speed.by_part(backwards, sent_back)
     flops = sum(one.forward.flops * (1 + one.runs_again) + one.backward.flops + one.weight.flops for one in operations)
     return Passes(forward, backward, weight, {TENSOR: hidden}, flops)
+
+
+def _products(speed: Speed, passes: Iterable[tuple[Operation, Work]]) -> float:
+    return sum(speed.seconds(PRODUCTS, work) for one, work in passes if one.kind == PRODUCTS)
 
 
 def _passes(plan: StagePlan, speed: Speed) -> list[Passes]:
@@ -204,8 +215,10 @@ def _after(
         sent = [(one, speed.message(one)) for one in gradients(plan)]
         reduced = sum(seconds for one, seconds in sent if one.what != "parameters")
         gathered = sum(seconds for one, seconds in sent if one.what == "parameters")
-        beside_backward = sum(sum(one.totals[1:]) for one in row) * gradient.overlaps_on(plan.coordinates)
-        beside_forward = sum(one.totals[0] for one in row) * optimizer.overlap_param_gather
+        passes_beside = _passes_beside(plan, len(row))
+        backward, forward = sum(sum(one.totals[1:]) for one in row), sum(one.totals[0] for one in row)
+        beside_backward = passes_beside * backward * gradient.overlaps_on(plan.coordinates)
+        beside_forward = passes_beside * forward * optimizer.overlap_param_gather
         hidden = min(reduced, 0.9 * beside_backward) + min(gathered, 0.9 * beside_forward)
         others = [*hot_copies(plan)] if plan.config.parallel_config.expert_model_parallel_size > 1 else []
         others += reports(plan)
@@ -214,3 +227,12 @@ def _after(
         found.append((exposed, swept / speed.update_bytes_per_second, hidden))
     exposed, update, hidden = max(found, key=lambda each: each[0] + each[1])
     return {DATA: exposed, "optimizer": update}, {DATA: hidden}
+
+
+def _passes_beside(plan: StagePlan, chunks: int) -> float:
+    """Micro-batches in whose passes of all chunks sums of gradients and gathers of parameters may hide: those of one
+    chunk run beside its own last micro-batch, or its first, and beside as many of the chunks after it as there are
+    stages, since chunks take turns in groups of that many (Narayanan et al., 2021)."""
+    config = plan.config
+    group = min(config.parallel_config.pipeline_model_parallel_size, config.dataset_config.micro_batch_num)
+    return 1 + (group - 1) * (chunks - 1) / chunks

@@ -1,7 +1,5 @@
 """A value that a user gave: by a flag, a key of a configuration file, or an attribute of the arguments."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -75,7 +73,7 @@ class Given(NamedTuple):
         """The sentence about what is taken for the value, where another stands for it; empty if it acts."""
         return self.row.stands_for.get(self.value, "") if isinstance(self.value, str) else ""
 
-    def replaces(self, other: Given) -> bool:
+    def replaces(self, other: "Given") -> bool:
         """Whether only one of both can count: they fill the same argument or the same field."""
         names = {name for name in (self.target, self.row.dest) if name}
         if names.isdisjoint((other.target, other.row.dest)):

@@ -4,8 +4,6 @@ It is a function of the samples seen, as Megatron has it: --rampup-batch-size ("
 Training", McCandlish et al., 2018, tells why) and --step-batch-size-schedule.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Protocol
@@ -30,7 +28,7 @@ class BatchSizes:
     """(samples, size from then on), the first of no samples."""
 
     @classmethod
-    def of(cls, settings: BatchSettings, seq_length: int) -> BatchSizes:
+    def of(cls, settings: BatchSettings, seq_length: int) -> "BatchSizes":
         """The configuration's; its thresholds are counted in tokens."""
         start_increment_samples = settings.rampup_batch_size
         ramp = None if start_increment_samples is None else tuple(start_increment_samples)

@@ -18,8 +18,6 @@ have consecutive shards of these two chunks, so that what the inner all-to-all p
 in order. With r = 1 that is the sequence itself, cut into consecutive shards.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -62,7 +60,7 @@ class ContextLayout:
     """r: members of the ring."""
 
     @classmethod
-    def of(cls, size: int, algorithm: str | None = None, ulysses_degree: int | None = None) -> ContextLayout:
+    def of(cls, size: int, algorithm: str | None = None, ulysses_degree: int | None = None) -> "ContextLayout":
         """The layout of `size` ranks; algorithm: --context-parallel-algo, None for the ring; ValueError if unknown."""
         degrees = {RING: 1, ULYSSES: size, HYBRID: ulysses_degree or 1}
         if (algorithm or RING) not in degrees:
@@ -128,7 +126,7 @@ class SequenceLayout:
     same."""
 
     @classmethod
-    def of(cls, parallel: SequenceSizes) -> SequenceLayout:
+    def of(cls, parallel: SequenceSizes) -> "SequenceLayout":
         """The layout outside of the tensor-parallel regions that a configuration asks for."""
         context = ContextLayout.of(
             parallel.context_parallel_size, parallel.context_parallel_algo, parallel.ulysses_degree_in_cp
@@ -136,7 +134,7 @@ class SequenceLayout:
         return cls(context, parallel.tensor_model_parallel_size if parallel.sequence_parallel else 1)
 
     @property
-    def gathered(self) -> SequenceLayout:
+    def gathered(self) -> "SequenceLayout":
         """The layout inside of a tensor-parallel region: only context parallelism cuts."""
         return SequenceLayout(self.context)
 

@@ -1,7 +1,5 @@
 """Messages between ranks as values: what one rank sends by a collective."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
@@ -36,11 +34,11 @@ class Message:
     """Whether it belongs to the backward pass."""
     calls: int = 1
 
-    def times(self, count: int) -> Message:
+    def times(self, count: int) -> "Message":
         """The same, `count` times."""
         return replace(self, calls=self.calls * count)
 
-    def within(self, module: str) -> Message:
+    def within(self, module: str) -> "Message":
         """The same, launched by a part of `module`."""
         return replace(self, what=f"{module}.{self.what}" if self.what else module)
 

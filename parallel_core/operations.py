@@ -3,8 +3,6 @@
 m rows (tokens), k inner size, n columns of a product.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from parallel_core.numerics.dtypes import DTYPES
@@ -25,7 +23,7 @@ class Work:
     launches: int = 0
     """Kernels that the host starts."""
 
-    def __add__(self, other: Work) -> Work:
+    def __add__(self, other: "Work") -> "Work":
         return Work(self.flops + other.flops, self.bytes + other.bytes, self.launches + other.launches)
 
 
@@ -50,7 +48,7 @@ class Operation:
     scores: float = 0.0
     """For attention: elements of its matrix of scores, which a device without a fused operator writes to memory."""
 
-    def within(self, module: str) -> Operation:
+    def within(self, module: str) -> "Operation":
         """The same, as a part of `module`. Written out, because `replace` takes three times as long."""
         name = f"{module}.{self.name}" if self.name else module
         return Operation(self.kind, self.forward, self.backward, self.weight, name, self.runs_again, self.scores)

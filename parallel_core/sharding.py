@@ -4,8 +4,6 @@ Initialisation, checkpoints, flat buffers, gradient norms and conversion read th
 letters of a parameter's name. Groups are named by the kinds of `parallel_core.topology.KINDS`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import accumulate, product
@@ -100,7 +98,7 @@ class ShardSpec:
         kinds = tuple(kind for kind in MODEL_KINDS[self.replicas] if kind not in apart)
         return kinds if self.shared_over is None else (*kinds, self.shared_over)
 
-    def named(self, name: str) -> ShardSpec:
+    def named(self, name: str) -> "ShardSpec":
         """The same cuts under the parameter's global name."""
         return replace(self, name=name)
 
@@ -114,12 +112,12 @@ class Box:
     at: tuple[int, ...]
 
     @classmethod
-    def alone(cls, start: tuple[int, ...], shape: tuple[int, ...]) -> Box:
+    def alone(cls, start: tuple[int, ...], shape: tuple[int, ...]) -> "Box":
         """A box that is all of its shard."""
         return cls(start, shape, (0,) * len(shape))
 
     @classmethod
-    def whole(cls, shape: tuple[int, ...]) -> Box:
+    def whole(cls, shape: tuple[int, ...]) -> "Box":
         """The box of a whole array."""
         return cls.alone((0,) * len(shape), shape)
 

@@ -1,7 +1,5 @@
 """DeepSpeed's JSON configuration, beside the flags: what it says becomes arguments, what both say must agree."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator, Sequence
@@ -203,7 +201,7 @@ class DeepSpeed(NamedTuple):
     """The values that DeepSpeed takes for keys that are not given."""
 
     @classmethod
-    def empty(cls, *findings: Finding) -> DeepSpeed:
+    def empty(cls, *findings: Finding) -> "DeepSpeed":
         """A file without values, with its findings."""
         return cls([], [], list(findings), [])
 

@@ -1,7 +1,5 @@
 """The changes that a model makes to attention's scores before the softmax, beside their scale and the causal order."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,7 +30,7 @@ class ScoreForm:
     """ALiBi's of all heads: to a score is added slope x (the key's position - the query's)."""
 
     @classmethod
-    def of(cls, config: ModelConfig, layer: int) -> ScoreForm:
+    def of(cls, config: ModelConfig, layer: int) -> "ScoreForm":
         """The configuration's, for the layer of this global number, from 0; layers after the decoder's are as its
         last."""
         layer = min(layer, config.num_layers - 1)

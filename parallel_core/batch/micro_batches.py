@@ -5,8 +5,6 @@ its rows, of the entries that a stage of the pipeline reads, with sequences shar
 of its tokens count is known from the whole sequences. b rows, s length of a sequence.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
@@ -40,7 +38,7 @@ class BatchEntry:
     """The number of tokens of each row's whole sequence that count, by labels and loss mask, float64 [b]."""
 
     @classmethod
-    def of(cls, name: str, array: Array) -> BatchEntry:
+    def of(cls, name: str, array: Array) -> "BatchEntry":
         """A batch's entry with whole sequences."""
         if name == LOSS_MASK:
             return cls(array, row_tokens=array.sum(tuple(range(1, array.ndim)), dtype=np.float64))
@@ -53,16 +51,16 @@ class BatchEntry:
         """Whole ones, where they are known."""
         return self.array if self.whole is None else self.whole
 
-    def rows(self, start: int, stop: int) -> BatchEntry:
+    def rows(self, start: int, stop: int) -> "BatchEntry":
         """Some of the rows."""
         whole, tokens = (None if part is None else part[start:stop] for part in (self.whole, self.row_tokens))
         return replace(self, array=self.array[start:stop], whole=whole, row_tokens=tokens)
 
-    def positions(self, stop: int) -> BatchEntry:
+    def positions(self, stop: int) -> "BatchEntry":
         """The first positions of whole sequences [b, s]; padding that is left out does not count."""
         return replace(self, array=self.array[:, :stop]) if self.array.ndim == 2 and self.whole is None else self
 
-    def with_rows(self, rows: int) -> BatchEntry:
+    def with_rows(self, rows: int) -> "BatchEntry":
         """Zeros behind its own rows, up to so many."""
 
         def filled(part: Array) -> Array:

@@ -4,8 +4,6 @@ Entries have Megatron's names: tokens, labels, position_ids, loss_mask [b, s], a
 document_starts [b, s]. Of others, which a script's own model reads, only the rows are counted.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -51,7 +49,7 @@ class BatchRules:
     """--no-drop-remainder: a batch with too few rows is filled up."""
 
     @classmethod
-    def of(cls, config: AllConfig) -> BatchRules:
+    def of(cls, config: AllConfig) -> "BatchRules":
         """The rules that follow from it."""
         model, data, parallel = config.model_config, config.dataset_config, config.parallel_config
         return cls(

@@ -1,7 +1,5 @@
 """The way of tokens to the ranks of their experts and back, as messages (`pynative.moe.token_dispatcher`)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import ceil
@@ -43,7 +41,7 @@ class Dispatch(Block):
     """Further choices whose tokens stay."""
 
     @classmethod
-    def of(cls, config: ModelConfig) -> Dispatch:
+    def of(cls, config: ModelConfig) -> "Dispatch":
         """The configuration's."""
         moe, parallel = config.moe_config, config.parallel_config
         return cls(

@@ -1,7 +1,5 @@
 """Tokens and positions to hidden states."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -30,7 +28,7 @@ class EmbeddingTable(Block):
     role: Role | None = None
 
     @classmethod
-    def of_words(cls, config: ModelConfig) -> EmbeddingTable:
+    def of_words(cls, config: ModelConfig) -> "EmbeddingTable":
         """The configuration's word embedding: each tensor-parallel rank has a part of the vocabulary."""
         tied, further = not config.untie_embeddings_and_output_weights, config.multi_token_prediction.uses_embedding
         shared_over = "embedding" if tied or further else None
@@ -43,7 +41,7 @@ class EmbeddingTable(Block):
         )
 
     @classmethod
-    def of_positions(cls, config: ModelConfig) -> EmbeddingTable:
+    def of_positions(cls, config: ModelConfig) -> "EmbeddingTable":
         """The configuration's learned positions: every rank has all."""
         initial = Normal(config.embedding_init_method_std)
         return cls(config.max_position_embeddings, config.hidden_size, initial, config.embedding_init_dtype)
@@ -79,7 +77,7 @@ class Embedding(Block):
     """Whether the tables are not trained: no gradient comes back to them."""
 
     @classmethod
-    def of(cls, config: ModelConfig) -> Embedding:
+    def of(cls, config: ModelConfig) -> "Embedding":
         """The configuration's."""
         learned = config.position_embedding_type == "learned_absolute"
         norm = replace(Norm.of_branch_output(config, 1.0), kind="LayerNorm")
@@ -93,7 +91,7 @@ class Embedding(Block):
         )
 
     @property
-    def own(self) -> Embedding:
+    def own(self) -> "Embedding":
         """One that no other stage and no output layer shares."""
         return replace(self, word_embeddings=replace(self.word_embeddings, shared_over=None))
 

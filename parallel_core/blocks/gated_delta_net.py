@@ -3,8 +3,6 @@
 m heads of queries and keys, d their size; n heads of values, e their size; n a multiple of m.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -34,7 +32,7 @@ class GatedDeltaNet(RecurrentMixer):
     inside: ClassVar[tuple[str, ...]] = ("conv1d", "gates", "recurrence", "out_norm", "gate")
 
     @classmethod
-    def of(cls, config: ModelConfig, number: int) -> GatedDeltaNet:
+    def of(cls, config: ModelConfig, number: int) -> "GatedDeltaNet":
         """The configuration's, of any layer. The norm's weight is plain whatever the others' are, as in files."""
         sizes, dtype = config.linear_attention, config.params_dtype
         keys, heads = sizes.linear_num_key_heads, sizes.linear_num_value_heads

@@ -3,8 +3,6 @@
 s sequence, b batch, h hidden, n heads; of each head p plain and r rotary channels of queries and keys, e of values.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from math import sqrt
@@ -81,7 +79,7 @@ class LatentAttention(Sublayer):
     """The scale of keys and values."""
 
     @classmethod
-    def of(cls, config: ModelConfig, number: int) -> LatentAttention:
+    def of(cls, config: ModelConfig, number: int) -> "LatentAttention":
         """The configuration's, of the layer of this global number, 0-based."""
         latent, heads, hidden = config.multi_latent_attention, config.num_attention_heads, config.hidden_size
         query_size, rank = latent.qk_head_dim + latent.qk_pos_emb_head_dim, latent.q_lora_rank

@@ -3,8 +3,6 @@
 n heads, d their size.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -44,7 +42,7 @@ class LightningAttention(RecurrentMixer):
     inside: ClassVar[tuple[str, ...]] = ("activation", "recurrence")
 
     @classmethod
-    def of(cls, config: ModelConfig, number: int) -> LightningAttention:
+    def of(cls, config: ModelConfig, number: int) -> "LightningAttention":
         """The configuration's, of the layer of this global number, 0-based."""
         heads, size = config.num_attention_heads, config.kv_channels
         inner = heads * size

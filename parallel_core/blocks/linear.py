@@ -1,8 +1,6 @@
 """A linear cut over tensor parallelism by columns or by rows ("Megatron-LM", Shoeybi et al., 2019, section 3), or whole
 on every rank."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import sqrt
@@ -50,20 +48,20 @@ class Linear(Block):
     adapter: Adapter | None = None
 
     @classmethod
-    def column(cls, config: ModelConfig, input_size: int, output_size: int, *, bias: bool, parts: int = 1) -> Linear:
+    def column(cls, config: ModelConfig, input_size: int, output_size: int, *, bias: bool, parts: int = 1) -> "Linear":
         """A model's column-parallel linear, normal with --init-method-std."""
         initial = Normal(config.init_method_std)
         return cls(input_size, output_size, COLUMNS, initial, config.params_dtype, bias=bias, parts=parts)
 
     @classmethod
-    def row(cls, config: ModelConfig, input_size: int, *, bias: bool) -> Linear:
+    def row(cls, config: ModelConfig, input_size: int, *, bias: bool) -> "Linear":
         """A model's projection back into the residual stream: std / sqrt(2 x layers) (GPT-2, 2019)."""
         initial = Normal(config.init_method_std / sqrt(2.0 * config.num_layers))
         partial_over = between_regions(config)
         return cls(input_size, config.hidden_size, ROWS, initial, config.params_dtype, bias, partial_over=partial_over)
 
     @classmethod
-    def between(cls, config: ModelConfig, input_size: int, output_size: int) -> Linear:
+    def between(cls, config: ModelConfig, input_size: int, output_size: int) -> "Linear":
         """A linear without a bias that is whole on every rank, normal with --init-method-std."""
         initial, partial_over = Normal(config.init_method_std), between_regions(config)
         return cls(input_size, output_size, None, initial, config.params_dtype, bias=False, partial_over=partial_over)

@@ -3,8 +3,6 @@
 n heads, e their size; g groups of heads, which share what a state is written and read by, of size d.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import log
@@ -55,7 +53,7 @@ class MambaMixer(RecurrentMixer):
     inside: ClassVar[tuple[str, ...]] = ("conv1d", "gates", "recurrence", "gate", "norm")
 
     @classmethod
-    def of(cls, config: ModelConfig, number: int) -> MambaMixer:
+    def of(cls, config: ModelConfig, number: int) -> "MambaMixer":
         """The configuration's, of any layer."""
         sizes, dtype = config.hybrid, config.params_dtype
         heads, head_size = sizes.mamba_num_heads, sizes.mamba_head_dim

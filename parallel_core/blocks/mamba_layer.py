@@ -1,7 +1,5 @@
 """A layer of a state space alone, under Megatron's names."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -21,6 +19,6 @@ class MambaLayer(BranchedLayer):
     BRANCHES: ClassVar[tuple[Branch, ...]] = (Branch("norm", "mixer", "post_mixer_layernorm", 1, True),)
 
     @classmethod
-    def of(cls, config: ModelConfig, number: int) -> MambaLayer:
+    def of(cls, config: ModelConfig, number: int) -> "MambaLayer":
         """The configuration's layer of this global number, 0-based."""
         return cls(Norm.of(config), MambaMixer.of(config, number))

@@ -1,7 +1,5 @@
 """The activations of one micro-batch on one rank."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -42,7 +40,7 @@ class MicroBatch:
     """Type of the hidden states that layers add to."""
 
     @classmethod
-    def of(cls, config: ModelConfig) -> MicroBatch:
+    def of(cls, config: ModelConfig) -> "MicroBatch":
         """The configuration's."""
         parallel = config.parallel_config
         return cls(

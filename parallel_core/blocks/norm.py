@@ -1,7 +1,5 @@
 """LayerNorm (Ba et al., 2016) and RMSNorm (Zhang and Sennrich, 2019)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -38,25 +36,25 @@ class Norm(Block):
     """The epsilon, if it is not the configuration's."""
 
     @classmethod
-    def of(cls, config: ModelConfig) -> Norm:
+    def of(cls, config: ModelConfig) -> "Norm":
         """A norm of the residual stream."""
         partial_over, one_p = between_regions(config), config.apply_layernorm_1p
         return cls(config.normalization, config.hidden_size, config.params_dtype, 1.0, one_p, partial_over)
 
     @classmethod
-    def of_branch_output(cls, config: ModelConfig, gain: float) -> Norm:
+    def of_branch_output(cls, config: ModelConfig, gain: float) -> "Norm":
         """A sandwich norm, of what attention or the feed-forward block puts out."""
         return replace(cls.of(config), gain=gain, of_branch=True)
 
     @classmethod
-    def of_heads(cls, config: ModelConfig, heads: int) -> Norm:
+    def of_heads(cls, config: ModelConfig, heads: int) -> "Norm":
         """--qk-layernorm's, of each head of d."""
         one_p = config.apply_layernorm_1p
         size, dtype = config.kv_channels, config.params_dtype
         return cls(config.normalization, size, dtype, 1.0, one_p, "tp", heads, role="head norm")
 
     @classmethod
-    def of_latent(cls, config: ModelConfig, size: int) -> Norm:
+    def of_latent(cls, config: ModelConfig, size: int) -> "Norm":
         """--qk-layernorm's, of a latent of queries or of keys and values."""
         epsilon = config.multi_latent_attention.latent_norm_epsilon
         return replace(cls.of(config), size=size, of_branch=True, epsilon=epsilon)

@@ -1,7 +1,5 @@
 """A layer of two halves past whose second one experts lead (ScMoE, Cai et al., 2024; LongCat-Flash, 2025)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -30,7 +28,7 @@ class ShortcutLayer(AnyLayer):
     shortcut: MoELayer
 
     @classmethod
-    def of(cls, config: ModelConfig, number: int) -> ShortcutLayer:
+    def of(cls, config: ModelConfig, number: int) -> "ShortcutLayer":
         """The configuration's layer of this global number, 0-based."""
 
         def half() -> Layer:

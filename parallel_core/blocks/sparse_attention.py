@@ -3,8 +3,6 @@
 s sequence, b batch, h hidden, n heads; j heads of the indexer, c their size.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -43,7 +41,7 @@ class Indexer(Block):
     loss_coefficient: float
 
     @classmethod
-    def of(cls, config: ModelConfig) -> Indexer:
+    def of(cls, config: ModelConfig) -> "Indexer":
         """The configuration's."""
         sparse, hidden = config.sparse_attention, config.hidden_size
         heads, size = sparse.dsa_indexer_n_heads, sparse.dsa_indexer_head_dim
@@ -98,7 +96,7 @@ class SparseAttention(CoreAttention):
     """Whether later layers have its choice, too."""
 
     @classmethod
-    def of(cls, config: ModelConfig, number: int, sizes: tuple[Any, ...]) -> SparseAttention:
+    def of(cls, config: ModelConfig, number: int, sizes: tuple[Any, ...]) -> "SparseAttention":
         """The configuration's, of the layer of this global number, 0-based. sizes: those of `CoreAttention`."""
         sparse, layers = config.sparse_attention, config.num_layers + config.multi_token_prediction.depths
         sources = [sparse.chosen_by(layer, config.num_layers) for layer in (number, number + 1)]

@@ -4,8 +4,6 @@ Whether the holder still runs, its own machine knows. A holder elsewhere, or in 
 the file every few seconds; nobody's clock is compared with another's.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import secrets
@@ -45,7 +43,7 @@ class Holder:
     token: str
 
     @classmethod
-    def this(cls) -> Holder:
+    def this(cls) -> "Holder":
         """This process."""
         named = next((f"{name} {os.environ[name]}" for name in _JOB_VARIABLES if os.environ.get(name)), None)
         pid = os.getpid()
@@ -142,7 +140,7 @@ class FolderLock:
             if own is not None and read(self.root) == own:
                 self._path.unlink()
 
-    def __enter__(self) -> FolderLock:
+    def __enter__(self) -> "FolderLock":
         return self
 
     def __exit__(self, *error: object) -> None:

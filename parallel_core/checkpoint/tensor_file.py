@@ -5,8 +5,6 @@ data; the data (https://github.com/huggingface/safetensors). Written here rather
 then writes, sums up and syncs without a second copy of the data, and because a file that is cut off is named as that.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping
@@ -72,7 +70,7 @@ def write_blocks(path: Path, blocks: Iterable[tuple[str, Any]]) -> FileRecord:
     return FileRecord(size, crc32=checksums)
 
 
-def damage(path: Path, record: FileRecord, opens: Callable[[Path], TensorFile]) -> str | None:
+def damage(path: Path, record: FileRecord, opens: "Callable[[Path], TensorFile]") -> str | None:
     """Findings about a file of which `record` was kept, and its damaged tensors; all of it is read. None: nothing."""
     if not path.is_file():
         return f"{path}: missing"

@@ -1,7 +1,5 @@
 """All sections together: what follows from several of them, and what must hold between them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, fields
@@ -37,7 +35,7 @@ class AllConfig(Sections):
         complain(judge(RULES, self))
 
     @property
-    def model(self) -> AllConfig:
+    def model(self) -> "AllConfig":
         """MindFormers' section around `model_config`."""
         return self
 

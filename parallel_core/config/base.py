@@ -1,7 +1,5 @@
 """The form of a config class: fields that know their flag and their range, and one way to complain."""
 
-from __future__ import annotations
-
 import types
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -100,7 +98,7 @@ def option(
     return field(default=default, metadata=metadata)
 
 
-def concern(kind: type[Config]) -> Any:
+def concern(kind: "type[Config]") -> Any:
     """A field that holds a config of one concern. Its options are attributes and arguments of the outer config, too:
     `training_config.bf16` is `training_config.precision.bf16` (see `section`)."""
     return field(default_factory=kind, metadata={"concern": kind})

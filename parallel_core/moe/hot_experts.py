@@ -5,8 +5,6 @@ The H experts with most tokens are hot: every expert-parallel rank has a copy of
 travel. The others are cold: they stay with their owner, and of an expert's capacity C they have the share c.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np
@@ -53,12 +51,12 @@ class Slots(NamedTuple):
     """e S."""
 
     @classmethod
-    def plain(cls, experts: int) -> Slots:
+    def plain(cls, experts: int) -> "Slots":
         """The plan without copies: the experts themselves."""
         return cls(np.arange(experts, dtype=np.int32), experts)
 
     @classmethod
-    def with_copies(cls, hot: Hot, experts: int, owners: int, own: int) -> Slots:
+    def with_copies(cls, hot: Hot, experts: int, owners: int, own: int) -> "Slots":
         """Tokens of owner `own` stay with it for all hot experts, its own included."""
         own_experts = experts // owners
         each, expert = own_experts + len(hot), np.arange(experts)

@@ -4,8 +4,6 @@ T tokens of a rank, k choices of each, E experts, m experts of a rank, n ranks o
 hidden state on its way to one expert, and -1 in place of a row's number stands for none.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np
@@ -24,7 +22,7 @@ class Copies(NamedTuple):
     """int32 [rows, copies]: where in the list each row's copies are, -1 for a copy that there is not."""
 
     @staticmethod
-    def of(sources: Array, rows: int, most: int) -> Copies:
+    def of(sources: Array, rows: int, most: int) -> "Copies":
         """The plan for `rows` rows, none of which is copied more than `most` times."""
         at = np.flatnonzero(sources != NONE)
         copied: Array = sources[at]
@@ -37,12 +35,12 @@ class Copies(NamedTuple):
         places[copied, number] = at
         return Copies(sources.astype(np.int32), places)
 
-    def of_rows(self, times: int) -> Copies:
+    def of_rows(self, times: int) -> "Copies":
         """The copies of rows of which each is made of `times` rows after one another."""
         return Copies(self.sources // times, self.places.reshape(-1, times * self.places.shape[1]))
 
     @property
-    def undone(self) -> Copies:
+    def undone(self) -> "Copies":
         """The inverse of copies that copy each row once."""
         return Copies(self.places[:, 0], self.sources[:, None])
 

@@ -1,7 +1,5 @@
 """Parts of a layer that may run again in the backward pass, as the blocks that have them say it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -54,7 +52,7 @@ class Part:
     norm: str | None = None
     """The norm whose output it begins with, if that may be recomputed."""
 
-    def within(self, module: str, called: str, norm: str | None) -> Part:
+    def within(self, module: str, called: str, norm: str | None) -> "Part":
         """The same of the block `module` of a layer, which users name `called`."""
         paths = (self.runs or (self.path,), self.holders, self.feeds)
         runs, holders, feeds = (tuple(_join(module, path) for path in each) for each in paths)
@@ -102,7 +100,7 @@ class LayerParts(NamedTuple):
     """Norm -> the linear that gathers its output, if one does."""
 
     @classmethod
-    def of_all(cls, layers: Iterable[LayerParts]) -> LayerParts:
+    def of_all(cls, layers: "Iterable[LayerParts]") -> "LayerParts":
         """The parts of several layers, each once, in the order of a layer."""
         return cls(tuple({part.name: part for layer in layers for part in layer.parts}.values()))
 

@@ -1,7 +1,5 @@
 """The layers and modules that are recomputed, as one value for both notations."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -60,7 +58,7 @@ class LayerRecompute(NamedTuple):
         """Whether the user wants anything of this layer computed again, or offloaded."""
         return self.full or bool(self.offloaded) or any(part not in self.droppable for part in self.parts)
 
-    def dropping_outputs(self, there: LayerParts, norms: bool) -> LayerRecompute:
+    def dropping_outputs(self, there: LayerParts, norms: bool) -> "LayerRecompute":
         """The same where norms and an activation together take a hundredth of a layer's time, while their outputs are a
         third of what it keeps; `norms`: those of norms, too."""
         dropped = {part.name for part in self.droppable if norms or part.flag != NORMS}
@@ -95,11 +93,11 @@ class CellRecompute:
     """Elements of the smallest tensor that goes there."""
 
     @classmethod
-    def of(cls, asked: LayerRecompute, smallest_offloaded: int) -> CellRecompute:
+    def of(cls, asked: LayerRecompute, smallest_offloaded: int) -> "CellRecompute":
         """The recomputation of a cell, from its layer's."""
         return cls(asked.ways, asked.kept_collectives, frozenset(asked.offloaded), smallest_offloaded)
 
-    def within(self, module: str) -> CellRecompute:
+    def within(self, module: str) -> "CellRecompute":
         """The same of a cell inside, whose own path the outer cell looks after."""
         start = f"{module}."
         kept, offloaded = (
@@ -163,7 +161,7 @@ class RecomputePlan:
     """Whether the user asked by lists for stages, whose normalised form the log shows."""
 
     @classmethod
-    def of(cls, settings: RecomputeSettings, counts: Table) -> RecomputePlan:
+    def of(cls, settings: RecomputeSettings, counts: Table) -> "RecomputePlan":
         """The plan for stages with `counts` layers. Raises ValueError where `wrong_settings` has a finding."""
         by_stage = any(getattr(settings, name) is not None for name in BY_STAGE)
         select, communication = (

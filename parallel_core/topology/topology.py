@@ -4,8 +4,6 @@ The leftmost axis of an order such as "tp-cp-ep-dp-pp" varies fastest: with tens
 a tensor-parallel group. A group is named by the axes along which its members differ: "tp", "dp-cp", "tp-pp".
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -163,7 +161,7 @@ class Topology:
                 yield Finding(flag, repr(size), "must be at least 1, a whole number", "change it")
 
     @classmethod
-    def of(cls, sizes: Any, **others: Any) -> Topology:
+    def of(cls, sizes: Any, **others: Any) -> "Topology":
         """The topology of the sizes that another object has under the same names, but for `others`."""
         same = (field.name for field in fields(cls) if field.name not in others)
         return cls(**{name: getattr(sizes, name) for name in same}, **others)

@@ -3,8 +3,6 @@
 Everything is checked, on all ranks, before the first weight is written.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Saving: the first rank that holds a shard writes it, one file a writer; rank 0 publishes."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable
@@ -74,7 +72,7 @@ class Saving:
         state: RunState,
         keep: int | None = None,
         names: FileNames | None = None,
-    ) -> Saving:
+    ) -> "Saving":
         """Make its folder and take up what there is to write; all ranks call this. Tensors are read when they are
         written, and so must not change until then. Raises `SaveFailed`."""
         for callback in state.callbacks:
@@ -102,7 +100,7 @@ class Saving:
             raise
         return saving
 
-    def __enter__(self) -> Saving:
+    def __enter__(self) -> "Saving":
         return self
 
     def __exit__(self, *error: object) -> None:

@@ -1,8 +1,6 @@
 """A bucket whose gradients are whole for a moment only (ZeRO stage 2): its cell's backward writes them into a slot, and
 they leave it, in every micro-batch, for the sums that the ranks keep."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from mindspore import Parameter
@@ -22,7 +20,7 @@ class Turn:
     def __init__(self) -> None:
         self._leaving: TransientBucket | None = None
 
-    def take(self, bucket: TransientBucket) -> None:
+    def take(self, bucket: "TransientBucket") -> None:
         """Another bucket leaves now."""
         self.finish()
         self._leaving = bucket

@@ -8,8 +8,6 @@ s sequence, b batch, h hidden, T = s b tokens of a rank, k choices of each; n ra
 once, m experts of a rank, r rows that these receive.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -153,13 +151,13 @@ class MoETokenDispatcher(ABC):
         return 1 if self.cut_over is None else self.cut_over.size
 
     @staticmethod
-    def of(config: ModelConfig) -> MoETokenDispatcher:
+    def of(config: ModelConfig) -> "MoETokenDispatcher":
         """The dispatcher of --moe-token-dispatcher-type."""
         own = _local_experts(config)
         return DISPATCHERS[config.moe_config.moe_token_dispatcher_type](len(own), own, config)
 
     @abstractmethod
-    def routes(self, experts: Array, rows: Array | None, shape: tuple[int, ...]) -> Planned:
+    def routes(self, experts: Array, rows: Array | None, shape: tuple[int, ...]) -> "Planned":
         """The plan for choices [T, k] of tokens `shape` = [s, b, h]; rows: of each slot, if padded."""
 
     def dispatch(self, hidden: Tensor, routing: Routing) -> Dispatched:

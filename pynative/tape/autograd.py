@@ -16,8 +16,6 @@ gradient on first and compute the weights' when there is nothing else to do (Qi 
 Parallelism", 2023).
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -102,7 +100,7 @@ class Switches(NamedTuple):
 
     records: bool
     is_enabled: bool
-    deferred: DeferredGradients | None
+    deferred: "DeferredGradients | None"
 
 
 def switches() -> Switches:

@@ -10,8 +10,6 @@ inputs came in, which the tape runs before what was recorded earlier: so once th
 contributions are.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -34,7 +32,7 @@ class Observable(nn.Cell):
     """A cell that tells when it runs, unless it is inside another one that does. With --zero-stage 2 and 3 its
     parameters are a unit: a layer of one's own derives from this class."""
 
-    events: LayerEvents | None = None
+    events: "LayerEvents | None" = None
     """The events of its chunk, if somebody listens to them."""
 
     def __call__(self, *inputs: Any, **named: Any) -> Any:
@@ -95,7 +93,7 @@ class LayerEvents:
             parameter.meta.layer_events = self
 
     @classmethod
-    def of(cls, chunk: nn.Cell) -> LayerEvents:
+    def of(cls, chunk: nn.Cell) -> "LayerEvents":
         """The events of this chunk, which its parameters know."""
         known = (parameter.meta.layer_events for parameter in name_parameters(chunk))
         return next((events for events in known if events is not None and events.chunk is chunk), None) or cls(chunk)

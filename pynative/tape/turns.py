@@ -8,8 +8,6 @@ that run the same two.
 Each has a stack of its own, a thread's; on the tape, whose switches are the process's, they alternate.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from threading import Semaphore, Thread
@@ -17,7 +15,7 @@ from typing import Any
 
 from pynative.tape import autograd
 
-_turns: Turns | None = None
+_turns: "Turns | None" = None
 
 
 def give_way() -> None:

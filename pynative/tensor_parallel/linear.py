@@ -3,8 +3,6 @@
 s sequence, b batch, i input size, o output size, r rank of the adapter.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -106,7 +104,7 @@ class AdapterOfLinear(nn.Cell):
         self.input_size, self.scale, self.dropout = block.input_size, block.scale, block.dropout
 
     @classmethod
-    def of(cls, linear: Linear, parameters: Mapping[str, Parameter]) -> AdapterOfLinear | None:
+    def of(cls, linear: Linear, parameters: Mapping[str, Parameter]) -> "AdapterOfLinear | None":
         """The adapter of a linear with these parameters, if it has one."""
         if linear.adapter is None:
             return None

@@ -1,7 +1,5 @@
 """Tensors that are not kept for a backward because a part that gave them runs again (see `recompute`)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial

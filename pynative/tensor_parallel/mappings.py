@@ -7,8 +7,6 @@ along the sequence in their place. The group is passed in; in a group of one not
 s sequence (the first axis of an activation), t size of the group.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -136,7 +134,7 @@ class Boundary:
     context_rank: int
 
     @staticmethod
-    def of(config: ModelConfig) -> Boundary:
+    def of(config: ModelConfig) -> "Boundary":
         """The tensor-parallel group's: outside every rank has the same [s, b, h] or, with --sequence-parallel, its
         shard of the sequence, [s/t, b, h]."""
         layout = SequenceLayout.of(config.parallel_config)
@@ -144,11 +142,11 @@ class Boundary:
         group = parallel_state.get_tensor_model_parallel_group()
         return Boundary(group, enter, leave, layout, parallel_state.get_context_parallel_rank())
 
-    def inside(self) -> Boundary:
+    def inside(self) -> "Boundary":
         """The edge between two tensor-parallel regions: inputs are whole already, gradients stay the rank's own."""
         return Boundary(self.group, _keep, _keep, self.sequence.gathered, self.context_rank)
 
-    def keeping(self) -> Boundary:
+    def keeping(self) -> "Boundary":
         """The same edge; a part of the forward pass that is run again does not run its collectives again."""
         enter = self.enter if self.enter is _keep else _kept(self.enter)
         return replace(self, enter=enter, leave=self.leave if self.leave is _keep else _kept(self.leave))

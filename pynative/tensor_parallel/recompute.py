@@ -11,8 +11,6 @@ it needs its input for the weight's gradient, and the part's backward uses the s
 activation the result is all there is to drop.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -46,7 +44,7 @@ class _Run:
         self._is_second = False
 
     @staticmethod
-    def of(part: Part, inputs: Sequence[Any], keep: Callable[[Any], Kept]) -> tuple[_Run, Any]:
+    def of(part: Part, inputs: Sequence[Any], keep: Callable[[Any], Kept]) -> "tuple[_Run, Any]":
         """The first run, and its result."""
         run = _Run(part)
         with _inside(run), autograd.no_grad():

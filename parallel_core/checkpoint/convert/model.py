@@ -1,7 +1,5 @@
 """A model between two formats."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -78,7 +76,7 @@ class Model:
         rule = RULES.get(self.position.optimizer_kind)
         return rule is not None and self.states.keys() <= {*rule.megatrons_states, MAIN_PARAM}
 
-    def with_rows(self, rows: int) -> Model:
+    def with_rows(self, rows: int) -> "Model":
         """The same with `rows` ids: rows beyond are dropped, new ones are zero."""
         resized = {name: resize(tensors, rows) for name, tensors in {"": self.weights, **self.states}.items()}
         network = {**self.network, "vocab_size": rows, "unpadded_vocab_size": min(self.unpadded_vocab_size, rows)}

@@ -5,8 +5,6 @@ values of what they are given, or by a stand-in that keeps its arguments; nothin
 knows are as harmless as known ones, and files of any version can be read.
 """
 
-from __future__ import annotations
-
 import io
 import pickle
 import pickletools
@@ -40,7 +38,7 @@ class StandIn:
     state: Any
     items: list[Any]
 
-    def __new__(cls, *arguments: Any, **_: Any) -> StandIn:
+    def __new__(cls, *arguments: Any, **_: Any) -> "StandIn":
         """Make the fields also where a pickle builds an object without calling its initialiser."""
         made = super().__new__(cls)
         made.arguments, made.state, made.items = arguments, None, []

@@ -1,7 +1,5 @@
 """MindSpeed-LLM's flags of `preprocess_data.py`."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from dataclasses import dataclass
@@ -121,7 +119,7 @@ class InstructionOptions:
         return found
 
     @classmethod
-    def of(cls, args: argparse.Namespace) -> InstructionOptions:
+    def of(cls, args: argparse.Namespace) -> "InstructionOptions":
         """The options of parsed flags. Raises ValueError for what contradicts, all at once, and for what is refused."""
         refused = [flag for flag in _REFUSALS if getattr(args, flag.strip("-").replace("-", "_"))]
         if refused:

@@ -1,8 +1,6 @@
 """The way from records to the data sets of fine-tuning: the whole way, in worker processes if asked, and all files or
 none."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
@@ -63,7 +61,7 @@ class Progress:
     """Counts of records by outcome."""
 
     @classmethod
-    def of(cls, content: dict[str, Any], report: Report) -> Progress:
+    def of(cls, content: dict[str, Any], report: Report) -> "Progress":
         """The report that `content` describes; that of a run that begins with this report."""
         counts = {name: content.get(name, 0) for name in ("items", "documents")}
         return cls(**counts, report=replace(report, **content.get("report", {})))

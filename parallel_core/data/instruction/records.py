@@ -1,7 +1,5 @@
 """Rows of a file with their places, and what becomes of those that are wrong."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -68,7 +66,7 @@ class Report:
         self.doubtful.append(f"{place}: {doubt}")
         return True
 
-    def with_more(self, later: Report) -> Report:
+    def with_more(self, later: "Report") -> "Report":
         """This and what came of it later."""
         return Report(
             self.on_bad_record,

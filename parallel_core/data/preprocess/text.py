@@ -1,7 +1,5 @@
 """The way from text to data sets for pre-training, as Megatron's `tools/preprocess_data.py`."""
 
-from __future__ import annotations
-
 import sys
 from contextlib import closing
 from dataclasses import asdict, dataclass
@@ -33,7 +31,7 @@ class Progress:
     """Place and reason of the first records that were left out."""
     bytes_read: int = 0
 
-    def after(self, encoded: Encoded) -> Progress:
+    def after(self, encoded: Encoded) -> "Progress":
         """The state with one block more."""
         return Progress(
             encoded.end,
@@ -45,7 +43,7 @@ class Progress:
         )
 
     @classmethod
-    def of(cls, content: dict[str, Any]) -> Progress:
+    def of(cls, content: dict[str, Any]) -> "Progress":
         """The state that `asdict` wrote."""
         lists = {name: tuple(content.get(name, ())) for name in ("tokens", "wrong")}
         return cls(**{**content, **lists, "position": Position(**content.get("position", {}))})

@@ -1,7 +1,5 @@
 """The protocol of every tokenizer and its settings, under Megatron's names."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -37,7 +35,7 @@ class _Id:
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
 
-    def __get__(self, tokenizer: MegatronTokenizer | None, owner: type) -> int | None:
+    def __get__(self, tokenizer: "MegatronTokenizer | None", owner: type) -> int | None:
         return None if tokenizer is None else getattr(tokenizer.facts, self._name)
 
 
@@ -158,7 +156,7 @@ class TokenizerOptions:
     """Run the code of a HuggingFace folder that nothing else reads."""
 
     @staticmethod
-    def of(source: Any, **more: Any) -> TokenizerOptions:
+    def of(source: Any, **more: Any) -> "TokenizerOptions":
         """The options among the attributes of parsed flags or of a config; those that are none are at their default."""
         given = {entry.name: getattr(source, entry.name, None) for entry in fields(TokenizerOptions)}
         values: dict[str, Any] = {name: value for name, value in {**given, **more}.items() if value is not None}

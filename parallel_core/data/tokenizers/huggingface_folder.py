@@ -5,8 +5,6 @@ adds the tokens that `tokenizer_config.json` (or, if it names no ids, `special_t
 gives them their roles.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -33,7 +31,7 @@ class AddedToken:
     single_word: bool = False
 
     @staticmethod
-    def of(entry: Any, **default: bool) -> AddedToken:
+    def of(entry: Any, **default: bool) -> "AddedToken":
         """A token as a file describes it: its text, or an object with its properties. Raises ValueError if neither."""
         given = {"content": entry} if isinstance(entry, str) else entry
         if not isinstance(given, dict) or not isinstance(given.get("content"), str):

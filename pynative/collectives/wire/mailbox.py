@@ -8,8 +8,6 @@ number of slots, so a writer is at most that many posts ahead of its slowest rea
 Readers on other hosts have copies of the channel, which `network.py` keeps up to date.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -30,7 +28,7 @@ POINT_TO_POINT = ChannelLayout(slots=32, slot_bytes=1 << 20)
 class Outbox:
     """This rank's end of a channel it writes. `readers` are global ranks."""
 
-    def __init__(self, channels: Channels, name: object, readers: Sequence[int], layout: ChannelLayout):
+    def __init__(self, channels: "Channels", name: object, readers: Sequence[int], layout: ChannelLayout):
         arena, network = channels.arena, channels.network
         self.arena, self._ring, self._network = arena, channels.ring, network
         self.readers = readers
@@ -96,7 +94,7 @@ class Outbox:
 class Inbox:
     """A reader's end: posts of global rank `writer` to `readers`, of which this rank is one."""
 
-    def __init__(self, channels: Channels, name: object, writer: int, readers: Sequence[int], layout: ChannelLayout):
+    def __init__(self, channels: "Channels", name: object, writer: int, readers: Sequence[int], layout: ChannelLayout):
         self.arena, self._ring = channels.arena, channels.ring
         self.writer = writer
         self.layout = layout
@@ -142,7 +140,7 @@ class Inbox:
 class RemoteInbox(Inbox):
     """A reader's end if the writer is on another host: of this rank's own copy of the channel."""
 
-    def __init__(self, channels: Channels, name: object, writer: int, layout: ChannelLayout):
+    def __init__(self, channels: "Channels", name: object, writer: int, layout: ChannelLayout):
         super().__init__(channels, name, writer, [channels.arena.rank], layout)
         self._network = channels.network
         self._base = self._network.copy(writer, self._key, layout)

@@ -3,8 +3,6 @@
 Saved for backward is the input only. With w taps a block reads w - 1 tokens before its own.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Gates of linear attention on the host: decays and rates of tokens, and what a result is multiplied with."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

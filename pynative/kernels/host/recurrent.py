@@ -5,8 +5,6 @@ segment at a time, so that what it works on stays in the cache whatever the leng
 between segments.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,7 +29,7 @@ class _Unit(NamedTuple):
     factor: np.float32
 
     @classmethod
-    def of(cls, rows: Array, form: RecurrenceForm, factor: float) -> _Unit:
+    def of(cls, rows: Array, form: RecurrenceForm, factor: float) -> "_Unit":
         if not form.unit:
             return cls(rows, np.ones((), np.float32), np.float32(factor))
         squares = np.einsum("...d,...d->...", rows, rows)[..., None]

@@ -4,8 +4,6 @@ others use: its core may have gone to them. To hand a task to one that is awake 
 It waits in a spin lock of the C library (pthread_spin_lock, POSIX), without the GIL.
 """
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Callable
 from functools import cache

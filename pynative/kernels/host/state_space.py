@@ -1,7 +1,5 @@
 """The operators of a state space layer (Mamba-2, Dao and Gu, 2024) beside its recurrence, on the host."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Rules that make one of our tensors of those of a HuggingFace file, and back."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple
@@ -85,7 +83,7 @@ class Rows(NamedTuple):
     delta: DeltaRows = DeltaRows()
 
     @classmethod
-    def of(cls, found: Mapping[str, Any]) -> Rows:
+    def of(cls, found: Mapping[str, Any]) -> "Rows":
         """The rule for a model with these settings."""
         network = found["model_config"]
         heads = network["num_attention_heads"]

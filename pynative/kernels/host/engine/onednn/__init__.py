@@ -1,7 +1,5 @@
 """The engine of oneDNN's primitives, where the library is there; numpy computes what it lacks."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any, ParamSpec

@@ -72,12 +72,21 @@ def searched(backend, model: str) -> list[Tried]:
 ALONE = [name for name, model in MODELS.items() if model.ranks == 1]
 
 
+def not_run(model: str) -> set[str]:
+    """Options of which a run beside this model says nothing new: exceptions that the first model's runs did not show,
+    beside several ranks what was seen beside another model."""
+    first, *_ = MODELS
+    before = observed(first) if model != first else []
+    silent = {one.option for one in before if not (one.where or one.reason)}
+    seen = set() if model in ALONE else {one.option for other in ALONE for one in observed(other) if one.where}
+    return (silent & EXCEPTIONS.keys()) | seen
+
+
 @cache
 def observed(model: str) -> list[Seen]:
-    """Every option beside a model. Beside those of several ranks a run is made of what was seen beside no other."""
-    found = run(1, searched, model)[0]
-    alone = set() if model in ALONE else {one.option for other in ALONE for one in observed(other) if one.where}
-    unsaid = [one for one in found if not (one.reason or one.part or one.option in alone)]
+    """Every option beside a model."""
+    found, known = run(1, searched, model)[0], not_run(model)
+    unsaid = [one for one in found if not (one.reason or one.part or one.option in known)]
     companies = sorted({one.company for one in unsaid})
     lines = [line(model, change) for change in (*companies, *(one.change for one in unsaid))]
     with TemporaryDirectory() as folder:
@@ -88,11 +97,10 @@ def observed(model: str) -> list[Seen]:
         one.option: _differs(before[one.company], after)
         for one, after in zip(unsaid, runs[len(companies) :], strict=True)
     }
-    rest = {one.option for one in found} & alone
     return [
         Seen(one.option, one.change, one.part or figure.get(one.option, ""), one.reason)
         for one in found
-        if one.reason or one.part or one.option not in rest
+        if one.reason or one.part or one.option not in known
     ]
 
 

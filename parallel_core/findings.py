@@ -49,7 +49,7 @@ class SaysAll(Exception):
 
 
 class ConfigError(ValueError, SaysAll):
-    """The mistakes of a configuration, all of it at once: `.findings`, and as sentences `.errors`."""
+    """The mistakes of a configuration, all at once: `.findings`, and as sentences `.errors`."""
 
     def __init__(self, findings: Iterable[Finding]) -> None:
         self.findings = list(findings)

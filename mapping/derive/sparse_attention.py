@@ -10,7 +10,7 @@ def indexer_loss_coefficient(args: Any) -> Any:
 
 
 def indexer_offset(args: Any) -> Any:
-    """MindSpeed-LLM's default is another than Megatron's."""
+    """Number of first layers with an indexer; MindSpeed-LLM's default differs from Megatron's."""
     own = args.dsa_indexer_skip_topk_offset
     own = args.index_skip_topk_offset if own is None else own
     return (2 if args.enable_dsa_indexer else 0) if own is None else own

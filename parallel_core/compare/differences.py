@@ -25,7 +25,7 @@ EXACT = ("lr", "weight_decay", "loss_scale", "skipped")
 
 
 class Difference(NamedTuple):
-    """Where two runs are apart."""
+    """A difference between two runs."""
 
     kind: str
     """weight, data, activation, loss, gradient, grad_norm, lr ..., update."""

@@ -90,7 +90,7 @@ class FurtherLosses:
     depths, times a factor."""
 
     factor: float
-    """--mtp-loss-scaling-factor."""
+    """Factor of the losses, --mtp-loss-scaling-factor."""
     depths: int
     per_token: bool
 

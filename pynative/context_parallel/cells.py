@@ -20,7 +20,7 @@ _LAYOUTS = ("BSH", "SBH")
 
 
 def _refuse(cell: str, given: dict[str, Any], taken: dict[str, Any]) -> None:
-    """ValueError for arguments of the earlier cell that only have one value here."""
+    """Raise ValueError for arguments of MindSpeed-Core-MS's cell that only have one value here."""
     for name, value in taken.items():
         if given[name] != value:
             raise ValueError(f"{cell}: {name}={given[name]!r} is not available; only {value!r} is")

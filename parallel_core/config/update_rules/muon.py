@@ -44,7 +44,7 @@ class MuonConfig(Config):
 
 
 def _is_matrix(spec: ShardSpec) -> bool:
-    """Embedding and output layer look up and choose rows, so they are updated like vectors."""
+    """Whether a parameter is updated as a matrix: not embedding and output layer, which look up and choose rows."""
     return len(spec.shape) == 2 and spec.role != "embedding or output"
 
 

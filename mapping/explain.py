@@ -21,6 +21,7 @@ from mapping.outcome import Outcome, outcome_of
 from mapping.reading import read, stops
 from parallel_core.findings import Finding
 from parallel_core.system.command_line import command_line, ends_quietly, program
+from parallel_core.system.terminal import has_colours
 
 
 def outcomes(reading: Reading) -> Iterator[Outcome]:
@@ -112,7 +113,8 @@ def main(argv: Sequence[str]) -> int:
     reading = read(argv[split + 1 :], world_size=options.world_size, check_files=options.check_files)
     with ends_quietly():
         answer = as_json(reading) if options.json else as_text(reading, options.verbose)
-        print("\n".join(map(coloured, answer.split("\n"))) if sys.stdout.isatty() and not options.json else answer)
+        is_coloured = has_colours(sys.stdout) and not options.json
+        print("\n".join(map(coloured, answer.split("\n"))) if is_coloured else answer)
     return 1 if stops(reading) else 0
 
 

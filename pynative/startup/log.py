@@ -1,14 +1,33 @@
 """Messages on standard output, one line each, as "INFO - ..."."""
 
+import atexit
 import logging
 import sys
 from collections.abc import Callable
+
+from parallel_core.system.terminal import Screen
+
+
+class ScreenHandler(logging.Handler):
+    """Writes to standard output; on a terminal a step's line is written over by the next."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._screen = Screen(sys.stdout)
+        atexit.register(self._screen.close)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """A message; an error of the stream ends no training."""
+        try:
+            self._screen.write(self.format(record))
+        except Exception:
+            self.handleError(record)
 
 
 def _logger() -> logging.Logger:
     logger = logging.getLogger("pynative")
     if not logger.handlers:
-        handler = logging.StreamHandler(sys.stdout)
+        handler = ScreenHandler()
         handler.setFormatter(logging.Formatter("%(levelname)s - %(message)s"))
         logger.addHandler(handler)
         logger.setLevel(logging.INFO)

@@ -41,21 +41,9 @@ def parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def train(options: argparse.Namespace, folder: str) -> dict[str, object]:
-    """Run one setting in this process."""
-    from benchmarks.throughput import RandomTokens
-    from mapping import init_configs_from_args, initialize_megatron
+def meter(spent: "defaultdict[str, float]", seconds: list[float]):
+    """A callback that adds up the processor time of the others by class, and of steps."""
     from pynative.training.callbacks import Callback
-    from pynative.training.training import pretrain
-    from pynative.transformer.gpt_model import GPTModel
-
-    steps = {"train_iters": options.steps + WARM_UP, "log_interval": 100, "eval_iters": 0}
-    flags = [*model_flags(options, **steps, threads=1), *SETTINGS[options.only].split()]
-    flags += ["--save", folder, "--save-interval", "1000000"]
-    config = init_configs_from_args(initialize_megatron(argv=flags))
-    rows = RandomTokens(options.vocab, options.seq, (options.steps + WARM_UP) * options.mbs)
-    spent: defaultdict[str, float] = defaultdict(float)
-    seconds: list[float] = []
 
     def timed(name: str, method):
         def call(*arguments) -> None:
@@ -88,11 +76,28 @@ def train(options: argparse.Namespace, folder: str) -> dict[str, object]:
                     clock = time.clock_gettime(time.pthread_getcpuclockid(thread.ident))
                     spent["roll call"] = clock * sum(seconds) / max(time.process_time(), 1e-9)
 
+    return Meter()
+
+
+def train(options: argparse.Namespace, folder: str) -> dict[str, object]:
+    """Run one setting in this process."""
+    from benchmarks.throughput import RandomTokens
+    from mapping import init_configs_from_args, initialize_megatron
+    from pynative.training.training import pretrain
+    from pynative.transformer.gpt_model import GPTModel
+
+    steps = {"train_iters": options.steps + WARM_UP, "log_interval": 100, "eval_iters": 0}
+    flags = [*model_flags(options, **steps, threads=1), *SETTINGS[options.only].split()]
+    flags += ["--save", folder, "--save-interval", "1000000"]
+    config = init_configs_from_args(initialize_megatron(argv=flags))
+    rows = RandomTokens(options.vocab, options.seq, (options.steps + WARM_UP) * options.mbs)
+    spent: defaultdict[str, float] = defaultdict(float)
+    seconds: list[float] = []
     pretrain(
         lambda samples: (rows, None, None),
         lambda **where: GPTModel(config.model_config, **where),
         all_config=config,
-        callbacks=[Meter()],
+        callbacks=[meter(spent, seconds)],
     )
     return {"cpu_s": statistics.median(seconds), "spent": {name: s / sum(seconds) for name, s in spent.items()}}
 

@@ -110,6 +110,8 @@ def router_losses(config: ModelConfig) -> Iterator[str]:
 
 def logged(config: ModelConfig, values: Mapping[str, Array]) -> dict[str, float]:
     """The losses among a step's values as numbers, by Megatron's names."""
+    if not values:
+        return {}
     return {figure.name: figure.logged(values[figure.name]) for figure in figures_of(config) if figure.is_loss}
 
 

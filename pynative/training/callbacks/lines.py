@@ -6,6 +6,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+_ENCODER = json.JSONEncoder(default=str)
+
 
 class LinesFile:
     """Open for adding. It stays open: whoever moves the file aside does not disturb. Raises OSError, as `add` does."""
@@ -19,7 +21,7 @@ class LinesFile:
 
     def add(self, value: Any) -> None:
         """Add the whole line or, if there is no room, nothing of it. What JSON does not have becomes a text."""
-        line = json.dumps(value, default=str).encode() + b"\n"
+        line = _ENCODER.encode(value).encode() + b"\n"
         end = self._file.seek(0, os.SEEK_END)
         if self._file.write(line) < len(line):
             self._file.truncate(end)

@@ -60,6 +60,7 @@ class LogCallback(RunCallback):
         self._asked_for: dict[str, float] = {}
 
     def on_train_begin(self, state: TrainingState) -> None:
+        self._on_cpu = is_on_cpu()
         untrained = {id(kept) for kept in state.step_cell.expert_biases.untrained}
         frozen = [p for p in state.model.get_parameters() if not p.requires_grad and id(p) not in untrained]
         self._statistics = ModelStatistics(state.step_cell.buffers, frozen)
@@ -110,7 +111,7 @@ class LogCallback(RunCallback):
             "tokens_per_second_per_device": tokens / config.parallel_config.world_size,
             "tflops": tflops,
             **({} if self._peak is None else {"mfu": tflops / self._peak}),
-            "memory_mb": peak_memory_mb(),
+            "memory_mb": peak_memory_mb(self._on_cpu),
             "eta_seconds": left * sum(self._recent) / len(self._recent),
             "milliseconds": state.step_seconds * 1e3,
             **({} if config.optimizer_config.decoupled_lr is None else {"decoupled_lr": result.decoupled_lr}),

@@ -8,6 +8,7 @@ from parallel_core.blocks.adapter import Adapter
 from parallel_core.blocks.adapter_rules import adapter_findings
 from parallel_core.blocks.attention import Attention, CoreAttention
 from parallel_core.blocks.block import Block, ParameterSpec, blocks_within
+from parallel_core.blocks.carried_choice import CarriedChoice
 from parallel_core.blocks.compressed_attention import (
     CompressedAttention,
     Compressor,

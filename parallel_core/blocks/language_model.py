@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 from parallel_core.blocks.adapters import adapted
 from parallel_core.blocks.block import Block, blocks_within
+from parallel_core.blocks.carried_choice import CarriedChoice
 from parallel_core.blocks.embedding import Embedding, SharedEmbedding
 from parallel_core.blocks.head import CrossEntropy, output_layer
 from parallel_core.blocks.hyper_connections import HyperConnection, stream_head
@@ -12,11 +13,12 @@ from parallel_core.blocks.layer import AnyLayer
 from parallel_core.blocks.layer_kinds import layer_of
 from parallel_core.blocks.layer_stack import LayerStack
 from parallel_core.blocks.linear import Linear
-from parallel_core.blocks.micro_batch import MicroBatch
+from parallel_core.blocks.micro_batch import FLOAT32, INT32, MicroBatch
 from parallel_core.blocks.multi_token_prediction import MultiTokenPrediction
 from parallel_core.blocks.norm import Norm
 from parallel_core.blocks.sublayer import Sublayer
 from parallel_core.config import ModelConfig
+from parallel_core.messages import Message
 from parallel_core.partition import chunk_layers
 from parallel_core.recompute.plan import ChunkRecompute, RecomputePlan
 
@@ -28,6 +30,22 @@ class Decoder(Block):
     layers: LayerStack
     hc_head: HyperConnection | None
     final_layernorm: Norm | None
+    received: CarriedChoice | None = None
+    """Behind the hidden states that the chunk is sent."""
+    sent: CarriedChoice | None = None
+    """And behind those that it sends."""
+
+    def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:
+        """Beside its layers' the shards of a received choice, put together: every layer chooses for all tokens."""
+        yield from super().messages(micro_batch)
+        if self.received and micro_batch.sequence.tensor > 1:
+            size = micro_batch.tokens_between * self.received.channels * FLOAT32
+            yield from micro_batch.tensor_message("all_gather", size)
+
+    def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
+        """Beside its layers' a choice that was received."""
+        kept = super().kept_bytes(micro_batch)
+        return kept | {"received": micro_batch.tokens * self.received.count * INT32} if self.received else kept
 
     @property
     def reads_tokens(self) -> bool:
@@ -119,12 +137,20 @@ def chunk_of(config: ModelConfig, stage: int, chunk: int = 0, ends: tuple[bool, 
     needs_copy = last and not first and config.multi_token_prediction.uses_embedding
     return Chunk(
         embedding if first else copy if needs_copy else None,
-        adapted(Decoder(_layers(config, stage, chunk), head, final_norm), config, "decoder"),
+        adapted(
+            Decoder(_layers(config, stage, chunk), head, final_norm, *_carried(config, stage, chunk)), config, "decoder"
+        ),
         mtp,
         output_layer(config) if last else None,
         CrossEntropy(config.vocab_size) if last else None,
         copy if tied and last and not first and not needs_copy else None,
     )
+
+
+def _carried(config: ModelConfig, stage: int, chunk: int) -> tuple[CarriedChoice | None, CarriedChoice | None]:
+    """Choices behind the hidden states that a chunk is sent, and that it sends."""
+    virtual = config.parallel_config.placement.virtual(stage, chunk)
+    return CarriedChoice.into(config, virtual), CarriedChoice.into(config, virtual + 1)
 
 
 def _further_layers(config: ModelConfig) -> MultiTokenPrediction | None:

@@ -23,7 +23,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from math import prod
 
-from parallel_core.blocks import Experts, blocks_within
+from parallel_core.blocks import CarriedChoice, Experts, blocks_within
 from parallel_core.blocks.micro_batch import FLOAT32, INT32
 from parallel_core.buffers.collectives import plan_gathers, plan_reductions
 from parallel_core.buffers.layout import Span
@@ -62,18 +62,22 @@ OTHER_SUMS = {"tp": "partial gradients", "expert-tp": "partial gradients", "embe
 
 def pipeline(plan: StagePlan) -> Iterator[Message]:
     """Messages of a micro-batch: hidden states to the next chunk and gradients to the one before; the very last and
-    very first have none, nor has what stays on the stage. With --variable-seq-lengths each goes after a message with
-    its sizes."""
+    very first have none, nor has what stays on the stage. With --variable-seq-lengths, or where choices of keys
+    travel along, each goes after a message with its sizes."""
     parallel, micro_batch, model = plan.config.parallel_config, plan.micro_batch, plan.config.model_config
     placement = parallel.placement
     virtual = [placement.virtual(plan.stage, chunk) for chunk in range(placement.chunks)]
-    hidden_states = micro_batch.tokens_between * model.residual_width * micro_batch.residual_item_size
-    for size in [hidden_states] + [3 * INT32] * parallel.variable_seq_lengths:
-        for backward, along in ((False, 1), (True, -1)):
-            ends = [number + along for number in virtual if 0 <= number + along < placement.stages * placement.chunks]
-            sent = sum(placement.place(end)[0] != plan.stage for end in ends)
-            for one in message("pp", "send", size, placement.stages, "pipeline", backward):
-                yield one.times(sent)
+    tells_shapes = parallel.variable_seq_lengths or CarriedChoice.any_in(model)
+    for backward, along in ((False, 1), (True, -1)):
+        for number in virtual:
+            end = number + along
+            if not 0 <= end < placement.stages * placement.chunks or placement.place(end)[0] == plan.stage:
+                continue
+            choice = CarriedChoice.into(model, max(number, end))
+            width = model.residual_width + (choice.channels if choice else 0)
+            hidden_states = micro_batch.tokens_between * width * micro_batch.residual_item_size
+            for size in [hidden_states] + [3 * INT32] * tells_shapes:
+                yield from message("pp", "send", size, placement.stages, "pipeline", backward)
 
 
 def gradients(plan: StagePlan) -> Iterator[Message]:

@@ -111,7 +111,9 @@ class Forward:
 
     def _received(self, shape: tuple[int, ...], group: Group) -> Tensor:
         """Hidden states that the stage before sends: [s, b, h], with sequence parallelism [s/t, b, h]."""
-        rows = (shape[1] // self.shards, shape[0], self.config.residual_width)
+        choice = self.model.language_model.decoder.received_choice
+        width = self.config.residual_width + (choice.channels if choice else 0)
+        rows = (shape[1] // self.shards, shape[0], width)
         return group.recv(rows, type_of(self.config.residual_dtype), group.rank - 1)
 
     def _logits(self, hidden_states: Tensor, last: Array) -> Array:

@@ -9,6 +9,7 @@ import mindspore as ms
 import numpy as np
 from mindspore import Tensor
 
+from parallel_core.blocks import CarriedChoice
 from parallel_core.config import AllConfig
 from parallel_core.context import SequenceLayout
 from parallel_core.schedules import Exchange
@@ -86,5 +87,5 @@ def pipeline_channel(config: AllConfig) -> Channel:
         hidden_states_shape(config),
         type_of(config.model_config.residual_dtype),
         overlap=config.parallel_config.overlap_p2p_comm,
-        shapes_vary=config.parallel_config.variable_seq_lengths,
+        shapes_vary=config.parallel_config.variable_seq_lengths or CarriedChoice.any_in(config.model_config),
     )

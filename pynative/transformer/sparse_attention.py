@@ -31,6 +31,7 @@ from pynative.tensor_parallel.layers import DuplicatedLinear
 from pynative.tensor_parallel.made_again import detached_made_again, left_out
 from pynative.tensor_parallel.mappings import Boundary, gather_from_sequence_parallel_region
 from pynative.tensor_parallel.recompute import run_part
+from pynative.transformer.carried_choice import Choices
 from pynative.transformer.multi_latent_attention import MLASelfAttention
 from pynative.transformer.norm import norm_cell
 from pynative.transformer.rope import angle_tables
@@ -82,11 +83,6 @@ class DSAIndexer(nn.Cell):
         if not self.boundary.cuts_sequence:
             return x
         return gather_from_sequence_parallel_region(x, self.boundary.group, tensor_parallel_output_grad=False)
-
-
-Choices = dict[int, Tensor | None]
-"""The choices of one forward: number of a layer, from 0 -> positions [b, s, topk] of the keys that its indexer chose;
-None: all."""
 
 
 class DSAttention(nn.Cell):

@@ -16,6 +16,7 @@ from parallel_core.recompute.plan import CellRecompute
 from pynative import kernels, parallel_state
 from pynative.moe.router import TokenIds
 from pynative.tensor_parallel.recompute import checkpoint
+from pynative.transformer.carried_choice import SharedChoices
 from pynative.transformer.enums import AttnMaskType
 from pynative.transformer.kinds import LayerSettings
 from pynative.transformer.layer_kinds import LAYERS
@@ -34,14 +35,13 @@ class LayerStack(nn.Cell):
     """Layers under their global numbers, so that a parameter's path is its global name on every stage.
 
     Where layers share what one of them makes of a micro-batch, each is given, behind masks and where documents begin,
-    one dictionary of the forward, to add to and to read from (`sparse_attention.Choices`). What runs again finds
+    one dictionary of the forward, to add to and to read from (`carried_choice.Choices`). What runs again finds
     there what it found first.
     """
 
     def __init__(self, block: blocks.LayerStack, config: ModelConfig, attn_mask_type: enum.Enum) -> None:
         super().__init__()
         self._plan = plan = block.recompute
-        self._shares = config.sparse_attention.enabled and not config.compressed_attention.enabled
         for (number, layer), asked in zip(block.layers, plan.layers, strict=True):
             recomputed = CellRecompute.of(asked, plan.smallest_offloaded)
             settings = LayerSettings(config, number + 1, attn_mask_type, recomputed)
@@ -51,7 +51,6 @@ class LayerStack(nn.Cell):
 
     def construct(self, hidden_states: Tensor, *context: Any) -> Tensor:
         """Each layer on the result of the one before; a group that is recomputed whole together."""
-        context = (*context, {}) if self._shares else context
         for layers, recomputed in self._groups:
             through = partial(_through, layers)
             if recomputed:
@@ -92,10 +91,13 @@ class ParallelTransformer(nn.Cell):
         if post_norm is not None:
             block = replace(block, final_layernorm=blocks.Norm.of(config) if post_norm and post_process else None)
         self.layers = LayerStack(block.layers, config, self_attn_mask_type)
+        shares = config.sparse_attention.enabled and not config.compressed_attention.enabled
+        self.choices = SharedChoices(config, block) if shares else None
         self.hc_head = stream_head_of(block.hc_head)
         self.final_layernorm = norm_of(block.final_layernorm, config)
         self.reads_tokens = block.reads_tokens
         self.streams = config.hyper_connections.streams if config.hyper_connections.enabled else 1
+        self.received_choice = block.received
 
     def set_input_tensor(self, input_tensor: Tensor | None) -> None:
         """Take the tensor that the chunk before sent, [s, b, h]; used instead of the argument by every chunk but the
@@ -115,8 +117,13 @@ class ParallelTransformer(nn.Cell):
             hidden_states = self.input_tensor
         elif self.streams > 1:
             hidden_states = kernels.repeat_streams(hidden_states, self.streams)
-        masking = attention_mask, document_starts
-        hidden_states = self.layers(hidden_states, *masking, *((tokens,) if self.reads_tokens else ()))
+        context = attention_mask, document_starts, *((tokens,) if self.reads_tokens else ())
+        if self.choices is None:
+            hidden_states = self.layers(hidden_states, *context)
+        else:
+            hidden_states, choices = self.choices.received(hidden_states)
+            hidden_states = self.layers(hidden_states, *context, choices)
+            hidden_states = self.choices.sent(hidden_states, choices)
         if self.hc_head is not None:
             hidden_states = self.hc_head(hidden_states)
         return hidden_states if self.final_layernorm is None else self.final_layernorm(hidden_states)

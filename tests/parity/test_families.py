@@ -22,8 +22,8 @@ def layers_of(case: str) -> int:
 
 
 def stages(case: str) -> str:
-    """Two, of which the first has the middle layer, and whatever has its choice of keys."""
-    second = 1 if case == "glm_moe_dsa" else layers_of(case) // 2
+    """Two, of which the first has the middle layer."""
+    second = layers_of(case) // 2
     return f"--pipeline-model-parallel-size 2 --num-layer-list {layers_of(case) - second},{second}"
 
 

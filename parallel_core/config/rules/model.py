@@ -190,10 +190,9 @@ def _choices_are_made(config: Sections) -> Iterator[Finding]:
         rule = "does not go with shortcut-connected experts: which of a layer's two choices would be shared is not said"
         yield sparse.breaks("dsa_indexer_topk_freq", rule, "leave it out")
     first = [chunk[0] for row in chunk_layers(model, config.parallel_config) for chunk in row if len(chunk)]
-    parted = [layer for layer in first if layer in shared]
-    if parted:
-        rule = f"lets layer {parted[0]} (from 0), with which a stage begins, share a choice that another stage makes"
-        yield sparse.breaks("dsa_indexer_topk_freq", rule, "change it, or the stages by --num-layer-list")
+    if model.seq_length > 65536 and {*first} & {*shared}:
+        rule = "must be at most 65536 where a pipeline stage begins with a layer that shares a choice of keys"
+        yield model.breaks("seq_length", rule, "change the stages by --num-layer-list")
 
 
 def residual_weights_are_two(config: Sections) -> Iterator[Finding]:

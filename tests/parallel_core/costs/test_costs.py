@@ -130,6 +130,7 @@ LAYOUTS = [
     (2, TP2_SP, FAMILIES["head norms, part of the head turns"]),
     (2, f"{TP2_SP} --hidden-size 40", FAMILIES["sandwich norm"]),
     (2, PP2, ""),
+    (4, f"{TP2_SP} {PP2}", f"{FAMILIES['sparse attention']} --dsa-indexer-topk-freq 4 --num-layers 4"),
     (2, PP2, "--untie-embeddings-and-output-weights --num-layers 3"),
     (2, "", ""),
     (4, "", FAMILIES["llama"]),

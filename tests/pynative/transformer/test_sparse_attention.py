@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
+from parallel_core.blocks import CarriedChoice, Decoder
 from tests.support.distributed import run
-from tests.support.engine import TINY
+from tests.support.engine import TINY, config_of, job
 from tests.support.families import FAMILIES
 from tests.support.layouts import STEPS, check_layout, train
 
@@ -71,3 +72,33 @@ def test_layers_that_share_a_choice_find_it_again():
     check_layout(flags, 2, f"--tensor-model-parallel-size 2 --sequence-parallel {again}")
     indexers = {name.partition(".self_attention")[0] for name in trained(f"{flags} {STEPS}").final if "indexer" in name}
     assert indexers == {"decoder.layers.0", "mtp.layers.0.transformer_layer"}
+
+
+def carried(backend, dtype):
+    """(a choice of 3 keys of 5 tokens, and all keys of 3 tokens, as the next stage has them, hidden states behind)."""
+    import mindspore as ms
+
+    from pynative.transformer.carried_choice import SharedChoices
+
+    config = config_of(SPARSE, 1)
+    choice, kind = CarriedChoice(layer=0, count=3), getattr(ms, dtype)
+    with job(backend, config):
+        edge = SharedChoices(config.model_config, Decoder(None, None, None, received=choice, sent=choice))
+        found = []
+        for tokens, chosen in ((5, ms.Tensor(np.array(CHOSEN, np.int32))), (3, None)):
+            hidden = ms.Tensor(np.ones((tokens, 1, 32), np.float32)).astype(kind)
+            states, choices = edge.received(edge.sent(hidden, {0: chosen}))
+            found.append((choices[0].asnumpy(), states.astype(ms.float32).asnumpy()))
+    return found
+
+
+CHOSEN = [[[0, -1, -1], [0, 1, -1], [0, 1, 2], [0, 2, 3], [1, 300, 65535]]]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_choice_travels_behind_hidden_states(dtype):
+    """Every position, of 16-bit types, too; where no more tokens than keys are chosen: all up to the query's own."""
+    (of_five, states), (of_three, _) = run(1, carried, dtype)[0]
+    assert of_five.tolist() == CHOSEN
+    assert of_three.tolist() == [CHOSEN[0][:3]]
+    np.testing.assert_array_equal(states, np.ones((5, 1, 32)))

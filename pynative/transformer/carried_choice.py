@@ -1,0 +1,74 @@
+"""Choices of keys that layers share, and that travel beside hidden states from one pipeline stage to the next.
+
+s sequence, b batch, h hidden, t tensor-parallel size; k positions of a token's chosen keys.
+"""
+
+import mindspore
+import numpy as np
+from mindspore import Tensor, from_numpy, ops
+
+from parallel_core import blocks
+from parallel_core.config import ModelConfig
+from pynative import kernels
+from pynative.tape import autograd
+from pynative.tensor_parallel.mappings import Boundary
+
+Choices = dict[int, Tensor | None]
+"""Of one forward: number of a layer, from 0 -> positions [b, s, k] of the keys that its indexer chose; None: all."""
+
+BASE = 256
+"""A position is two digits of this base, so that every type has both exactly."""
+
+
+class SharedChoices:
+    """The choices of a chunk's forward. Those that travel have no gradient: zeros stand behind the hidden states'."""
+
+    def __init__(self, config: ModelConfig, block: blocks.Decoder) -> None:
+        self.width, self.boundary = config.residual_width, Boundary.of(config)
+        self._received, self._sent = block.received, block.sent
+
+    def received(self, both: Tensor) -> tuple[Tensor, Choices]:
+        """What another stage sent, [s/t, b, h + 2 k] -> the hidden states, and the choices at the chunk's begin."""
+        if self._received is None:
+            return both, {}
+        widths = (self.width, self._received.channels)
+
+        def with_zeros(dy: Tensor) -> Tensor:
+            return kernels.join_features(dy, kernels.cast(ops.zeros((*dy.shape[:2], widths[1])), dy.dtype))
+
+        with autograd.no_grad():
+            digits = kernels.cast(kernels.split_features(both, widths)[1], mindspore.float32)
+            if self.boundary.cuts_sequence:
+                digits = self.boundary.group.all_gather(digits)
+            high, low = kernels.split_features(digits, (self._received.count,) * 2)
+            chosen = kernels.cast(high * BASE + low, mindspore.int32).swapaxes(0, 1).contiguous()
+        hidden_states = autograd.Moved.apply(both, lambda x: kernels.split_features(x, widths)[0], with_zeros)
+        return hidden_states, {self._received.layer: chosen}
+
+    def sent(self, hidden_states: Tensor, choices: Choices) -> Tensor:
+        """Hidden states [s/t, b, h] with the choice behind them that the next chunk begins with."""
+        if self._sent is None:
+            return hidden_states
+        chosen = choices[self._sent.layer]
+        with autograd.no_grad():
+            if chosen is None:
+                tokens = hidden_states.shape[0] * (self.boundary.group.size if self.boundary.cuts_sequence else 1)
+                chosen = _all(hidden_states.shape[1], tokens, self._sent.count)
+            places = kernels.cast(chosen, mindspore.float32).swapaxes(0, 1).contiguous()
+            if self.boundary.cuts_sequence:
+                places = kernels.chunk(places, 0, self.boundary.group.rank, self.boundary.group.size)
+            high = ops.floor(places / BASE)
+            digits = kernels.cast(kernels.join_features(high, places - high * BASE), hidden_states.dtype)
+        widths = (self.width, self._sent.channels)
+        return autograd.Moved.apply(
+            hidden_states,
+            lambda x: kernels.join_features(x, digits),
+            lambda dy: kernels.split_features(dy, widths)[0],
+        )
+
+
+def _all(batch: int, tokens: int, count: int) -> Tensor:
+    """int32 [b, s, k]: the keys up to each query's own, of no more tokens than k; -1 in the place of none."""
+    keys = np.arange(count, dtype=np.int32)
+    chosen = np.where(keys <= np.arange(tokens)[:, None], keys, np.int32(-1))
+    return from_numpy(np.broadcast_to(chosen, (batch, tokens, count)).copy())

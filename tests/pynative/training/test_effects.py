@@ -23,7 +23,6 @@ EXCEPTIONS = {
         ("--check-for-spiky-loss", "--check-for-large-grads", "--loss-spike-deviations"), "nothing is a spike"
     ),
     "--loss-spike-action": "nothing is a spike",
-    "--straggler-minmax-count": "two ranks are not named by their number",
     "--no-save-rng": "it is a line of a manifest that repeats the flag, too",
     "--no-check-for-nan-in-loss-and-grad": "no gradient is infinite",
     "--overwrite-save": "the folder is empty",

@@ -97,6 +97,11 @@ BESIDE = {
     **dict.fromkeys(("--wandb-exp-name", "--wandb-save-dir", "--wandb-entity"), "--wandb-project x --wandb-exp-name y"),
     **dict.fromkeys(("--timing-log-option", "--no-barrier-with-level-1-timing"), "--timing-log-level 2"),
     "--log-progress": "--save SAVE --save-interval 1",
+    "--log-straggler": "--log-interval 1",
+    "--straggler-minmax-count": "--log-straggler --log-interval 1",
+    "--loss-spike-action": "--loss-spike-deviations 6",
+    "--record-step-start": "--record --record-step-end 2 --train-iters 2",
+    "--record-step-end": "--record --train-iters 2",
     **dict.fromkeys(("--summary-dir", "--summary-collect-freq"), "--num-experts 4 --save-token-distribution"),
 }
 """What a value is tried beside first, for the same reason."""

@@ -79,7 +79,7 @@ class Router(Block):
         """The configuration's, of the layer of this global number, 0-based; none: of one whose scores choose."""
         moe = config.moe_config
         assert moe.num_experts is not None, "a dense layer has no router"
-        hashed = number is not None and number < moe.hash_layers
+        hashed = number is not None and number < min(moe.hash_layers, config.num_layers)
         return cls(
             config.hidden_size, moe.num_choices, moe.moe_router_topk, config.init_method_std, config.params_dtype,
             config.add_bias_linear, moe.moe_router_enable_expert_bias and not hashed, moe.moe_router_dtype is not None,

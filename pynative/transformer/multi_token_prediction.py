@@ -98,7 +98,7 @@ class MultiTokenPrediction(nn.Cell):
     ) -> None:
         super().__init__()
         first = config.num_layers + 1
-        self._shares = config.sparse_attention.enabled
+        self._shares = config.sparse_attention.enabled and not config.compressed_attention.enabled
         self.layers = nn.CellList(
             [
                 MultiTokenPredictionLayer(config, first + depth, layer, self_attn_mask_type)

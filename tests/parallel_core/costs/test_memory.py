@@ -36,6 +36,11 @@ def numpy_bytes() -> int:
     return sum(trace.size for trace in tracemalloc.take_snapshot().filter_traces(only).traces)
 
 
+def sent_bytes(tensors) -> int:
+    """Bytes of what other stages give or are given."""
+    return sum(tensor.nbytes for tensor in tensors if tensor is not None)
+
+
 def peak_of_a_step(backend, flags: str) -> int:
     """The most that a second step keeps between the computations of its schedule, and after each second run."""
     from pynative.pipeline_parallel.stage import Stage
@@ -49,10 +54,10 @@ def peak_of_a_step(backend, flags: str) -> int:
 
     def computed(stage, action, received):
         if tracemalloc.is_tracing() and not found:
-            found.append(numpy_bytes() - (0 if received is None else received.nbytes))
+            found.append(numpy_bytes() - sent_bytes(received))
         result = compute(stage, action, received)
         if tracemalloc.is_tracing():
-            found.append(numpy_bytes() - (0 if result is None else result.nbytes))
+            found.append(numpy_bytes() - sent_bytes(result))
         return result
 
     def ran_again(part):

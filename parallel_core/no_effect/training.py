@@ -9,9 +9,11 @@ from parallel_core.config.update_rules.rule import UpdateRule
 from parallel_core.no_effect.row import Idle, all_of, below, needs, unless, where
 
 _OF_TRACES = "profile_step_start profile_step_end profile_ranks"
-_OF_PROFILES = below(ProfilerConfig, "profile", "trace", *_OF_TRACES.split())
+_OF_RECORDS = "record_step_start record_step_end"
+_OTHER = ("profile", "trace", "record", *_OF_RECORDS.split())
+_OF_PROFILES = below(ProfilerConfig, *_OTHER, *_OF_TRACES.split())
 _DYNAMIC = "profile_dynamic_profiler_config_path"
-_OF_MINDSPORE = below(ProfilerConfig, "profile", "trace", "profile_save_path", *_OF_TRACES.split())
+_OF_MINDSPORE = below(ProfilerConfig, *_OTHER, "profile_save_path", *_OF_TRACES.split())
 """Options that MindSpore's profiler alone has."""
 
 
@@ -119,6 +121,8 @@ ROWS = (
     needs("output_dir", "log_progress"),
     needs("timing_log_level", "timing_log_option barrier_with_L1_time"),
     needs("profile", _OF_PROFILES),
+    needs("record", _OF_RECORDS),
+    needs("log_straggler", "straggler_minmax_count"),
     Idle(_OF_TRACES, all_of(unless("profiler.profile"), unless("profiler.trace")), "needs --profile or --trace"),
     Idle(_OF_MINDSPORE, all_of(lambda config: config.parallel_config.is_on_cpu, unless("kernels", "ops")), _ON_CPU),
     Idle(
@@ -127,7 +131,7 @@ ROWS = (
         "training ends before --profile-step-start",
     ),
     Idle(
-        below(ProfilerConfig, *["profile", "trace", "profile_save_path", "profile_ranks"], _DYNAMIC),
+        below(ProfilerConfig, *_OTHER, "profile_save_path", "profile_ranks", _DYNAMIC),
         all_of(unless(_DYNAMIC, None), unless("profiler.trace")),
         "the file of --profile-dynamic-profiler-config-path says it",
     ),

@@ -262,6 +262,8 @@ IDLE = [
         "--eval-iters",
     ),
     ("--timing-log-option max", "", "--timing-log-level 1", "--timing-log-level"),
+    ("--straggler-minmax-count 2", "", "--log-straggler", "--log-straggler"),
+    ("--record-step-end 3", "", "--record", "--record"),
     ("--profile-memory", "", "--profile --kernels ops", "--profile"),
     ("--profile-ranks 1", "", "--trace", "--trace"),
     ("--profile-with-stack", "--profile", "--profile --kernels ops", "--kernels ops"),

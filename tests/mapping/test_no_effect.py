@@ -20,6 +20,7 @@ LIGHTNING = "--experimental-attention-variant lightning_attention --linear-atten
 BIASED = f"{EXPERTS} --moe-router-score-function sigmoid --moe-router-enable-expert-bias"
 LATENT = "--multi-latent-attention --kv-lora-rank 16"
 ROTARY = "--position-embedding-type rope"
+COMPRESSED = f"{SPARSE} --q-lora-rank 16 --compress-ratios 0 4 128 4 {ROTARY} --o-groups 2 --o-lora-rank 8"
 SCALED = f"{ROTARY} --rope-scaling-type"
 SHORT = "--original-max-position-embeddings 16"
 LONG = f"{SCALED} longrope --long-factor 1,1,1,1,1,1,1,1 --short-factor 1,1,1,1,1,1,1,1 {SHORT}"
@@ -41,6 +42,9 @@ IDLE = [
         )
     ),
     ("--attention-dropout 0.2", SPARSE, "", "as in Megatron"),
+    ("--sliding-window-size 8", "", COMPRESSED, "no compressed entries"),
+    ("--attention-dropout 0.2", COMPRESSED, "", "--compress-ratios"),
+    ("--hc-mult 2", "", "--enable-mhc --normalization RMSNorm", "--enable-mhc"),
     ("--index-share-for-mtp-iteration", SPARSE, f"{SPARSE} --mtp-num-layers 2 {ROTARY}", "a single layer"),
     ("--index-topk-freq 2", f"{SPARSE} --index-topk-pattern FSFS", SPARSE, "--index-topk-pattern"),
     ("--linear-attention-residual-weights 2 1", DELTA, LIGHTNING, "lightning_attention"),

@@ -36,7 +36,7 @@ ACTING = Acting(
             **refusing("use llama3, yarn, longrope or dynamic", also=("plm",)),
             "stands_for": {"plm": "positions are not stretched, as PLM's are not"},
         },
-        **{f"--beta-{end}": {"type": int} for end in ("fast", "slow")},
+        **{f"--beta-{end}": {"type": whole} for end in ("fast", "slow")},
         **dict.fromkeys(("--long-factor", "--short-factor"), read_by(numbers)),
         "--window-attn-skip-freq": read_by(layer_frequency),
         "--rotary-scaling-factor": {

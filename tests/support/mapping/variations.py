@@ -14,7 +14,7 @@ from tests.support.mapping.lines import reading
 NUMBERS = ("2", "1", "4", "3", "0", "8", "128", "1024", "0.5", "0.25", "1e-4")
 WORDS = (
     "8,0", *NUMBERS, "float16", "mlp", "left", "true", "True", "1,1,1", "Et|tttL", "0:8", "x", "bias", "core_attn",
-    "linear_qkv", "M*-M",
+    "linear_qkv", "M*-M", "0 4 128 4", "A100",
 )  # fmt: skip
 """What is tried for a flag without choices; the flag's type and the rules tell which of them are legal."""
 
@@ -156,6 +156,11 @@ COMPANY = {
     ),
     "--no-pre-norm": "--use-sandwich-norm",
     "--use-rope-scaling": ROTARY,
+    "--compress-ratios": f"--multi-latent-attention --kv-lora-rank 8 --enable-dsa-indexer --q-lora-rank 16 {ROTARY} "
+    "--o-groups 2 --o-lora-rank 8",
+    **dict.fromkeys(("--enable-mhc", "--enable-mhc-connections"), "--hidden-dropout 0"),
+    "--n-hash-layers": "--num-experts 4 --moe-router-score-function sqrtsoftplus",
+    "--loss-spike-action": "--loss-spike-deviations 3",
     "--yarn-correction-range-round-to-int": "--position-embedding-type yarn --no-yarn-correction-range-round-to-int",
     "--valid-data-path": "--train-data-path x",
     "--weight-decay-incr-style": "--start-weight-decay 0 --end-weight-decay 1",

@@ -11,7 +11,7 @@ from mindspore import Tensor
 
 from parallel_core.buffers.layout import Entry, Span
 from parallel_core.buffers.slots import SlotPlan
-from parallel_core.numerics.dtypes import Array
+from parallel_core.numerics.dtypes import DTYPES, Array
 
 Allocate = Callable[[int, np.dtype[Any]], Array]
 """(elements, type) -> zeros in memory of the host."""
@@ -53,7 +53,7 @@ class FlatMemory(Memory):
     @property
     def bytes(self) -> int:
         """Allocated."""
-        return self._memory.nbytes
+        return self.size * DTYPES[self.dtype].bytes
 
     def view(self, start: int, shape: tuple[int, ...]) -> Tensor:
         """The tensor of this shape that begins at element `start`."""

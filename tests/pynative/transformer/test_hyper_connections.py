@@ -4,13 +4,14 @@ tokens' of them.
 Streams begin alike, so that gradients of the scales are differences of equal numbers: here they are told apart.
 """
 
+import numpy as np
 import pytest
 
 from parallel_core.initial_values import Normal
 from tests.support.distributed import run
 from tests.support.engine import TINY
 from tests.support.families import FAMILIES, STREAMS
-from tests.support.layouts import STEPS, Trained, check_layout, train
+from tests.support.layouts import STEPS, Trained, check_layout, differences, reference, train
 
 MODEL = f"{TINY} --global-batch-size 8 {STREAMS} {FAMILIES['llama']} --mtp-num-layers 1"
 TP2 = "--tensor-model-parallel-size 2"
@@ -53,5 +54,15 @@ def test_recomputation_changes_no_bit(recompute):
 
 
 def test_both_implementations_agree():
-    """The host's operators, and those of MindSpore that an Ascend has."""
-    check_layout(MODEL, 1, "--kernels ops", how=with_streams_apart)
+    """The host's operators, and those of MindSpore that an Ascend has.
+
+    Gradients of scales and bases are a few sums of terms that cancel, and may be small beside the rounding of those:
+    they are held to the largest of their kind, and each operator to float64 in the tests of operators.
+    """
+    expected, found = reference(MODEL, with_streams_apart), run(1, with_streams_apart, f"{MODEL} --kernels ops {STEPS}")
+    wrong = differences(found, expected)
+    assert not [name for name in wrong if not name.endswith((".hc_scale", ".hc_base"))], wrong
+    sums = {name: value for name, value in expected.gradients.items() if name.endswith((".hc_scale", ".hc_base"))}
+    largest = max(np.abs(value).max() for value in sums.values())
+    for name, value in sums.items():
+        np.testing.assert_allclose(found[0].gradients[name], value, rtol=0, atol=1e-5 * largest, err_msg=name)

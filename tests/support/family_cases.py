@@ -157,12 +157,21 @@ def gradient_errors(case: str, found: dict[str, np.ndarray]) -> dict[str, float]
     errors = {name: float("inf") for name in expected.keys() - found.keys() if np.any(expected[name][:1] > 0)}
     for name, values in found.items():
         ours, theirs = sampled(values, values), expected[name]
-        allowed = tolerated(case) * max(theirs[1], 1e-6) + 1e-9
+        norm, largest = (
+            theirs[:2] if not _cancels(name) else np.max([expected[n][:2] for n in filter(_cancels, found)], 0)
+        )
+        allowed = tolerated(case) * max(largest, 1e-6) + 1e-9
         far = np.nanmax(np.abs(ours[1:] - theirs[1:])) / allowed
-        of_norm = abs(ours[0] - theirs[0]) / (tolerated(case) * max(theirs[0], 1e-6) + 1e-9)
+        of_norm = abs(ours[0] - theirs[0]) / (tolerated(case) * max(norm, 1e-6) + 1e-9)
         if not max(far, of_norm) <= 1:
             errors[name] = float(max(far, of_norm))
     return errors
+
+
+def _cancels(name: str) -> bool:
+    """Whether a parameter is a few numbers for all tokens: its gradient is a sum of terms that cancel, and may be small
+    beside the rounding of those. It is held to the largest of its kind."""
+    return "hc_" in name and name.endswith(("_base", "_scale"))
 
 
 def problems(case: str, found: Trained) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Run a command on a terminal of its own."""
 
 import os
+import re
 import pty
 import subprocess
 from collections.abc import Sequence
@@ -23,5 +24,7 @@ def run_on_terminal(command: Sequence[str], columns: int = 120, **options) -> tu
 
 
 def screen(written: str) -> list[str]:
-    """The lines that stand on the terminal in the end: of each, what was written after its last clearing."""
-    return [line.rpartition("\x1b[K")[2].rstrip("\r") for line in written.split("\n")]
+    """The lines that stand on the terminal in the end, without colours: of each, what was written after its last
+    clearing."""
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", written)
+    return [line.rpartition("\x1b[K")[2].rstrip("\r") for line in plain.split("\n")]

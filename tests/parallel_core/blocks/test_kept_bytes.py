@@ -214,8 +214,8 @@ def test_less_is_kept_of_what_is_computed_again(layout, model, recompute):
     """To the byte; and it is less."""
     world, options = LAYOUTS[layout]
     flags = f"{SIZES} {FAMILIES[model]} {options}"
-    even = EVEN if EVEN in recompute else ""
-    plain, config = (config_of(f"{flags} {more}", world) for more in (even, recompute))
+    shared = " ".join(part for part in (EVEN, STREAMS) if part in recompute)
+    plain, config = (config_of(f"{flags} {more}", world) for more in (shared, recompute))
     for rank, found in enumerate(run(world, measured, f"{flags} {recompute}")):
         stage = rank if layout == "pp2" else 0
         expected = kept_bytes(StagePlan(config, stage))

@@ -32,8 +32,8 @@ def progress(tmp_path):
         (tmp_path / "msrun").chmod(0o755)
         environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
         command = [sys.executable, "-m", "mapping.launch", "msrun", "x.py", *more]
-        code, written = run_on_terminal(command, columns, env=environment, cwd=tmp_path)
-        return code, screen(written)
+        code, run.written = run_on_terminal(command, columns, env=environment, cwd=tmp_path)
+        return code, screen(run.written)
 
     return run
 
@@ -52,6 +52,14 @@ def test_steps_share_a_line_and_the_rest_stays_above(progress):
 def test_without_a_number_of_steps_and_on_a_narrow_terminal(progress, columns, line):
     """No bar; a line that would wrap is cut, since a wrapped one cannot be cleared."""
     assert progress(STEPS, columns=columns)[1] == [line, ""]
+
+
+def test_colours_are_a_terminals_unless_somebody_does_not_want_them(progress, monkeypatch):
+    """NO_COLOR (no-color.org) leaves the line as it is without them."""
+    _, shown = progress(STEPS)
+    assert "\x1b[32m" in progress.written
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert progress(STEPS)[1] == shown and "\x1b[32m" not in progress.written
 
 
 def demonstration(tmp_path) -> tuple[list[str], dict[str, str]]:

@@ -1,8 +1,8 @@
 """Run a command on a terminal of its own."""
 
 import os
-import re
 import pty
+import re
 import subprocess
 from collections.abc import Sequence
 

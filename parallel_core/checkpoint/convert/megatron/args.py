@@ -64,7 +64,8 @@ _ONLY_OURS = {
     "share_embedding_and_output_weight", "moe_router_norm_topk_prob", "moe_router_group_score_topk", "qk_norm_type",
     "local_rotary_base", "num_zero_experts", "moe_shortcut_connected", "scale_q_lora", "scale_kv_lora",
     "mamba_d_conv", "dsa_indexer_k_norm_epsilon", "dsa_indexer_topk_freq", "dsa_indexer_skip_topk_offset",
-    "mamba_conv_bias", "index_topk_pattern", "index_share_for_mtp_iteration",
+    "mamba_conv_bias", "index_topk_pattern", "index_share_for_mtp_iteration", "compressed_attention",
+    "hyper_connections", "hash_layers",
 }  # fmt: skip
 """Options of the network, by a part of their paths, that Megatron 0.16.1 has no flag for."""
 

@@ -138,8 +138,8 @@ class Recount:
 
         return arrived
 
-    def best(self, router, logits):
-        probs, experts = self.of_router(router, logits)
+    def best(self, router, *given):
+        probs, experts = self.of_router(router, *given)
         self.chosen[-1].append(np.bincount(experts.asnumpy().ravel(), minlength=4))
         return probs, experts
 

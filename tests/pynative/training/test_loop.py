@@ -196,6 +196,8 @@ def blown_up(backend, flags: str) -> str:
 
 
 def test_a_loss_that_is_no_number_stops_the_run():
-    """Unless told to skip such updates."""
-    assert re.match(r"rank 0: the gradient of .* not finite in iteration .* --lr", run(1, blown_up, "")[0])
+    """Unless told to skip such updates; by default the step is computed again, to say where it comes from."""
+    assert re.match(r"iteration \d: loss nan, gradient norm nan: not finite.* --lr", run(1, blown_up, "")[0])
+    (said,) = run(1, blown_up, "--rerun-mode disabled")
+    assert re.match(r"rank 0: the gradient of .* not finite in iteration .* --lr", said)
     assert run(1, blown_up, "--no-check-for-nan-in-loss-and-grad") == ["finished, finite: False"]

@@ -125,7 +125,7 @@ def after_overflows_everywhere(backend, flags: str, picked: Sequence[float]) -> 
     class Seen(Callback):
         def on_step_end(self, state):
             scaler = state.step_cell.loss_scaler.state_dict()
-            biases = [bias.asnumpy().tolist() for bias in state.step_cell.expert_biases.biases]
+            biases = [bias.asnumpy().tolist() for bias in state.step_cell.expert_biases.untrained]
             kept = digests(state), biases, dict(state.step_cell.hot_experts.chosen)
             found.append((state.result.skipped, kept, state.step_cell.optimizer.steps, scaler))
 

@@ -16,6 +16,7 @@ from tests.support.pretraining import listening
 MEASURED = re.compile(
     r"(Tokens/s|Tokens/s/device|TFLOP/s|MFU|Memory|ETA|Time): [\d.:]+( MB| ms|%)?"
     r"|[\d.]+(%| (s|ms)\b| TFLOP/s, measured)"
+    r"|\bmeasured +[\d,.]+|, (within|outside)\b"
 )
 
 

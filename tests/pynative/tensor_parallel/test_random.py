@@ -182,8 +182,8 @@ def layer_mask(backend, flags: str) -> np.ndarray:
         layer.set_train(True)
         pieces = backend.world_size if config.parallel_config.sequence_parallel else 1
         ones = np.ones((16 // pieces, 2, 32), np.float32)
-        place = Layer.BRANCHES[0].place
-        masks = [layer._join((ms.Tensor(ones), None), ms.Tensor(0 * ones), None, place) for _ in range(2)]
+        branch = Layer.BRANCHES[0]
+        masks = [layer.joined(branch, (ms.Tensor(ones), None), ms.Tensor(0 * ones)) for _ in range(2)]
         np.testing.assert_array_equal(masks[0].asnumpy(), masks[1].asnumpy())
         return masks[0].asnumpy()
 

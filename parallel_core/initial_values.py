@@ -5,6 +5,7 @@ Element i of the parameter called `name` is a function of (seed, name, i): word 
 """
 
 import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
@@ -58,18 +59,31 @@ def _box_of(stream: Callable[[int, str, int, int], Array], seed: int, spec: Shar
     return values[others]
 
 
-@dataclass(frozen=True)
-class Normal:
-    """Normal values of mean 0 and standard deviation `std`."""
-
-    std: float
+class _ByBox(ABC):
+    """Values that are made box by box."""
 
     def shard(self, seed: int, place: Place) -> Array:
         """The values of a rank's shard, float32; the same numbers however the parameter is cut."""
         values = np.empty(place.shape, np.float32)
         for box in place.boxes:
-            np.multiply(_box_of(standard_normal, seed, place.spec, box), np.float32(self.std), out=values[box.in_shard])
+            values[box.in_shard] = self._of_box(seed, place.spec, box)
         return values
+
+    @abstractmethod
+    def _of_box(self, seed: int, spec: ShardSpec, box: Box) -> Array:
+        """Those of one box of the whole parameter."""
+
+
+@dataclass(frozen=True)
+class Normal(_ByBox):
+    """Normal values of mean 0 and standard deviation `std`."""
+
+    std: float
+
+    def _of_box(self, seed: int, spec: ShardSpec, box: Box) -> Array:
+        drawn = _box_of(standard_normal, seed, spec, box)
+        drawn *= np.float32(self.std)
+        return drawn
 
 
 @dataclass(frozen=True)
@@ -92,35 +106,26 @@ FORMS: dict[str, Callable[[Array], Array]] = {
 
 
 @dataclass(frozen=True)
-class Uniform:
+class Uniform(_ByBox):
     """Values drawn evenly between two bounds, or one of `FORMS` of such."""
 
     low: float
     high: float
     form: str = ""
 
-    def shard(self, seed: int, place: Place) -> Array:
-        """The values of a rank's shard, float32; the same numbers however the parameter is cut."""
-        values = np.empty(place.shape, np.float32)
-        for box in place.boxes:
-            drawn = self.low + (self.high - self.low) * _box_of(standard_uniform, seed, place.spec, box)
-            values[box.in_shard] = FORMS[self.form](drawn)
-        return values
+    def _of_box(self, seed: int, spec: ShardSpec, box: Box) -> Array:
+        return FORMS[self.form](self.low + (self.high - self.low) * _box_of(standard_uniform, seed, spec, box))
 
 
 @dataclass(frozen=True)
-class InTurns:
+class InTurns(_ByBox):
     """Rows of different numbers below `count`: row r has r, r + 1, ..., each modulo it."""
 
     count: int
 
-    def shard(self, seed: int, place: Place) -> Array:
-        """The values of a rank's shard, float32."""
-        values = np.empty(place.shape, np.float32)
-        for box in place.boxes:
-            rows, columns = (np.arange(start, start + size) for start, size in zip(box.start, box.shape, strict=True))
-            values[box.in_shard] = (rows[:, None] + columns) % self.count
-        return values
+    def _of_box(self, seed: int, spec: ShardSpec, box: Box) -> Array:
+        rows, columns = (np.arange(start, start + size) for start, size in zip(box.start, box.shape, strict=True))
+        return (rows[:, None] + columns) % self.count
 
 
 AnyInitial: TypeAlias = Normal | Constant | Uniform | InTurns

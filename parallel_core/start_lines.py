@@ -29,6 +29,9 @@ def start_lines(
     yield f"Parameters: {count.whole:,} in all, {count.on_rank:,} of this rank, {count.trained:,} of these are trained"
     yield data_line(config, source)
     yield precision_line(config)
+    faults = config.training_config.faults
+    if faults.finds_spikes:
+        yield f"Spikes: {faults.described}; {faults.loss_spike_action}"
     if is_planned:
         yield memory_line(predicted_bytes(plan, stage))
 

@@ -38,6 +38,16 @@ class FaultConfig(Config):
         """Whether spikes are looked for."""
         return self.check_for_spiky_loss or self.check_for_large_grads or self.loss_spike_deviations is not None
 
+    @property
+    def described(self) -> str:
+        """The rules by which a step is a spike, for a line of the log."""
+        rules = {
+            "a loss ten times as high as any of the first 100 steps": self.check_for_spiky_loss,
+            "a gradient norm ten times as high as any of the first 100 steps": self.check_for_large_grads,
+            f"a loss {self.loss_spike_deviations} deviations above the mean": self.loss_spike_deviations is not None,
+        }
+        return ", ".join(rule for rule, is_asked in rules.items() if is_asked)
+
     def rules(self) -> Iterator[Finding]:
         if self.loss_spike_action != REPORT and not self.finds_spikes:
             fix = "add --loss-spike-deviations 6, or --check-for-spiky-loss"

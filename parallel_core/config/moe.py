@@ -128,6 +128,11 @@ class MoEConfig(Config):
     """Options of the figures that are logged and recorded."""
 
     @property
+    def scores_all_experts(self) -> bool:
+        """Whether all experts have a score, not the chosen ones alone."""
+        return self.moe_router_score_function != "softmax" or self.moe_router_pre_softmax
+
+    @property
     def num_choices(self) -> int:
         """Number of experts that a router chooses among."""
         return (self.num_experts or 0) + self.num_zero_experts

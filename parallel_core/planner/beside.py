@@ -11,7 +11,8 @@ from parallel_core.topology import KINDS, Topology
 from parallel_core.trace import COMPUTING, LOSS, PIPELINE, Kind, Span, each_without_the_ones_before
 
 BUBBLE, OTHER, ACTIVATIONS = "bubble", "other", "activations"
-TIME_PARTS = ("forward", "backward", *ALL_MESSAGES, BUBBLE, "optimizer", "data", OTHER)
+PASS_PARTS = ("forward", "backward", Kind.PAIR.value)
+TIME_PARTS = (*PASS_PARTS, *ALL_MESSAGES, BUBBLE, "optimizer", "data", OTHER)
 MEMORY_PARTS = ("weights", "gradients", "optimizer", ACTIVATIONS)
 MILLISECONDS, MEBIBYTE = 1e-3, 2.0**20
 
@@ -66,6 +67,8 @@ class Comparison:
 def compare(plan: Plan, step: int, stage: int, spans: Sequence[Span], held: Mapping[str, float | None]) -> Comparison:
     """spans: what a rank of the stage did in one step. held: bytes that it allocated, by MEMORY_PARTS."""
     predicted, measured = plan.step.of_stage(stage), measured_seconds(spans, plan.placement.topology)
+    if measured.get(Kind.PAIR.value):
+        predicted, measured = _passes_together(predicted), _passes_together(measured)
     names = [name for name in TIME_PARTS if predicted.get(name) or measured.get(name)]
     seconds = tuple(Row(name, predicted.get(name, 0.0), measured.get(name, 0.0)) for name in names)
     allocated = predicted_bytes(plan, stage)
@@ -73,6 +76,12 @@ def compare(plan: Plan, step: int, stage: int, spans: Sequence[Span], held: Mapp
     device, ranges = plan.device, plan.device.calibration.ranges
     quantities = Quantity(seconds, ranges.time), Quantity(memory, ranges.memory)
     return Comparison(step, stage, device.name, device.calibration.source, *quantities)
+
+
+def _passes_together(seconds: Mapping[str, float]) -> dict[str, float]:
+    """Parts of a step with one for all passes: of a forward beside a backward nobody knows each one's seconds."""
+    rest = {name: value for name, value in seconds.items() if name not in PASS_PARTS}
+    return {Kind.PAIR.value: sum(seconds.get(name, 0.0) for name in PASS_PARTS), **rest}
 
 
 def predicted_bytes(plan: Plan, stage: int) -> dict[str, float]:
@@ -128,12 +137,13 @@ def _part_inside(topology: Topology, group: str, rank: int) -> str:
 
 MODEL = ("tp", "cp", "ep")
 """Groups of model parallelism, looked for before kinds that are made of several."""
-PASSES = (Kind.FORWARD, Kind.BACKWARD, Kind.WEIGHT_GRADIENTS)
+PASSES = (Kind.FORWARD, Kind.BACKWARD, Kind.WEIGHT_GRADIENTS, Kind.PAIR)
 NAMED = {
     Kind.DATA: "data",
     Kind.FORWARD: "forward",
     Kind.BACKWARD: "backward",
     Kind.WEIGHT_GRADIENTS: "backward",
+    Kind.PAIR: Kind.PAIR.value,
     Kind.OPTIMIZER: "optimizer",
 }
 

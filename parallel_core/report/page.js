@@ -3,6 +3,7 @@
 const report = (() => {
   const COLOURS = 8, DASHES = ["solid", "dash", "dot", "dashdot", "longdash", "longdashdot"], EVERY = 3000, MANY_ROWS = 20;
   const KINDS = { forward: ["run-0", ""], backward: ["run-2", "/"], "weight gradients": ["run-4", "x"],
+    "forward and backward": ["run-2", "x"],
     optimizer: ["run-3", "\\"], data: ["run-5", "."], checkpoint: ["run-6", "+"], waiting: ["line", "-"],
     moving: ["run-1", "|"], other: ["run-7", ""] };
   const isWatched = document.documentElement.dataset.watched === "true";

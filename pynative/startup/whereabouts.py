@@ -18,6 +18,7 @@ from parallel_core.whereabouts import Whereabouts, table
 from pynative.collectives import Backend
 from pynative.startup.log import warn
 from pynative.step_position import get_step_position
+from pynative.tape.turns import running_thread
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _KERNELS, _TRAINING = (str(_PACKAGE / name) + os.sep for name in ("kernels", "training"))
@@ -39,10 +40,10 @@ def _show(found: Sequence[Whereabouts], world_size: int) -> None:
 
 
 def whereabouts(backend: Backend) -> Whereabouts:
-    """The place of the main thread."""
+    """The place of the main thread, or of the forward beside its backward whose turn it is."""
     position = get_step_position()
     waits, standing = backend.standing()
-    innermost = sys._current_frames().get(threading.main_thread().ident or 0)
+    innermost = sys._current_frames().get(running_thread() or threading.main_thread().ident or 0)
     frames = list(outwards(innermost))
     stack = traceback.format_stack(innermost)[-_FRAMES:] if innermost is not None else []
     return Whereabouts(

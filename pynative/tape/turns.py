@@ -8,6 +8,7 @@ that run the same two.
 Each has a stack of its own, a thread's; on the tape, whose switches are the process's, they alternate.
 """
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from threading import Semaphore, Thread
@@ -22,6 +23,11 @@ def give_way() -> None:
     """Let the other computation go on, if there is one: what was posted before travels meanwhile."""
     if _turns is not None:
         _turns.pass_on()
+
+
+def running_thread() -> int | None:
+    """The number of the thread whose turn it is; none where one computes alone."""
+    return None if _turns is None else _turns.thread
 
 
 @dataclass
@@ -48,8 +54,14 @@ class Turns:
         self._batons = (Semaphore(0), Semaphore(0))
         self._running = 0
         self._over = [False, False]
+        self._threads: tuple[int | None, ...] = ()
         self._failed: BaseException | None = None
         self._result: Any = None
+
+    @property
+    def thread(self) -> int | None:
+        """The number of the running computation's thread."""
+        return self._threads[self._running]
 
     def pass_on(self) -> None:
         """Let the other one run until it gives way or is over; then go on where this one stood."""
@@ -78,8 +90,9 @@ class Turns:
         global _turns
         switches, (first, _) = autograd.switches(), self._pair
         thread = Thread(target=self._run_second, args=(switches,), name="second of two computations")
-        _turns = self
         thread.start()
+        self._threads = (threading.get_ident(), thread.ident)
+        _turns = self
         try:
             first.resume()
             result = first.run()

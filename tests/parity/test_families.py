@@ -15,7 +15,7 @@ from tests.support.family_cases import CASES, arrays, folder_of, recorded
 
 
 def layers_of(case: str) -> int:
-    """Of its decoder."""
+    """The number of layers of its decoder."""
     config = json.loads((folder_of(case) / "config.json").read_text(encoding="utf-8"))
     counted = (config[name] for name in ("num_hidden_layers", "num_layers") if name in config)
     return next(counted, None) or len(config["layers_block_type"])
@@ -56,7 +56,7 @@ CANNOT = {
 
 
 def steps(backend, cases: Sequence[str], layout: str) -> list[family_cases.Trained]:
-    """Of each case, the recorded batch's."""
+    """A step on the recorded batch of each case."""
     return [family_cases.trained(backend, case, layout.format(stages=stages(case))) for case in cases]
 
 

@@ -133,7 +133,7 @@ def one_expert_learns(config: Sections) -> Iterator[Finding]:
 def expert_bias_has_scores(config: Sections) -> Iterator[Finding]:
     moe = config.moe_config
     has_bias = moe.num_experts is not None and moe.moe_router_enable_expert_bias
-    if has_bias and moe.moe_router_score_function == "softmax" and not moe.moe_router_pre_softmax:
+    if has_bias and not moe.scores_all_experts:
         rule = "is added to scores of all experts: it needs --moe-router-score-function sigmoid or sqrtsoftplus, or "
         yield moe.breaks("moe_router_enable_expert_bias", f"{rule}--moe-router-pre-softmax", "add one of them")
 
@@ -151,7 +151,7 @@ def hash_layers_fit(config: Sections) -> Iterator[Finding]:
     if {"sinkhorn", SPARSE_MIXER} & {*moe.balancing}:
         kinds = " ".join(moe.balancing)
         yield moe.clashes("hash_layers", f"--moe-router-load-balancing-type {kinds}, which chooses in its own way")
-    if moe.moe_router_score_function == "softmax" and not moe.moe_router_pre_softmax:
+    if not moe.scores_all_experts:
         rule = (
             "--moe-router-score-function sigmoid or sqrtsoftplus, or --moe-router-pre-softmax: experts are chosen first"
         )

@@ -257,7 +257,7 @@ def test_every_message_names_what_launches_it():
 
 
 def test_backward_messages_are_known():
-    """Of tensor parallelism's four all-reduces of a layer two are the forward's: what recomputation would repeat."""
+    """Two of tensor parallelism's four all-reduces of a layer are the forward's, which recomputation would repeat."""
     config = config_of(f"{TINY} {TP2}", 2).model_config
     messages = list(Layer.of(config, 0).messages(MicroBatch.of(config)))
     assert [one.backward for one in messages].count(False) == [one.backward for one in messages].count(True) == 2

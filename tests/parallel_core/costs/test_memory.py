@@ -14,7 +14,7 @@ from tests.support.families import FAMILIES
 
 
 def memory_of(flags: str, ranks: int = 1) -> MemoryBytes:
-    """Of the first stage."""
+    """Memory of the first stage."""
     return memory(StagePlan(config_of(flags, ranks), 0))
 
 
@@ -130,7 +130,7 @@ def test_what_is_offloaded_is_not_on_the_device():
 
 
 def test_weights_that_lie_elsewhere_are_not_on_the_device():
-    """What a rank keeps of cut weights; the slots and what is whole stay."""
+    """Cut weights that a rank keeps; the slots and all that is whole stay."""
     flags = f"{SIZES} --global-batch-size 8 --zero-stage 3 --untie-embeddings-and-output-weights"
     on_device, elsewhere = (memory_of(f"{flags} {more}", 2) for more in ("", "--cpu-offload-params"))
     assert on_device.offloaded_parameters == 0 < elsewhere.offloaded_parameters < elsewhere.parameters

@@ -24,7 +24,7 @@ class Terminal(io.StringIO):
 
 
 def shown(stream: io.StringIO, environment: dict[str, str]) -> str:
-    """What a run writes."""
+    """The text that a run writes."""
     told = Screen(stream, environment=environment)
     for line in LOG:
         told.write(line)

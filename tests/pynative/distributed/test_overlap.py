@@ -58,8 +58,8 @@ def test_the_bits_are_those_without_overlap(case):
 
 
 def traced(backend, flags: str) -> list[dict]:
-    """Of each step: when the last backward ran, the intervals of the data-parallel collectives issued in the step, when
-    the first forward ended; and how many observers there are after each."""
+    """Times of each step: when the last backward ran, the intervals of the data-parallel collectives issued in the
+    step, when the first forward ended; and how many observers there are after each."""
     from pynative import parallel_state
     from pynative.tape.layer_events import LayerEvents
     from pynative.training.callbacks import Callback
@@ -128,8 +128,8 @@ def test_without_the_flag_they_follow_it():
 
 
 def test_gathers_lie_inside_the_forward():
-    """Of the last layers' buckets: under way when the next step's forward begins; how often, the load of the machine
-    decides, and without the flag it is never."""
+    """Gathers of the last layers' buckets are under way when the next step's forward begins; how often, the load of the
+    machine decides, and without the flag it is never."""
     overlapping, plain = (
         run(2, traced, f"{DEEP} {DEEP_BUCKETS} {SHARDED} {flag}") for flag in ("--overlap-param-gather", "")
     )

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from pynative.tape import autograd
-from pynative.tape.turns import Computation, Turns, give_way
+from pynative.tape.turns import Computation, Turns, give_way, running_thread
 
 
 def steps(name: str, count: int, seen: list[str]):
@@ -28,6 +28,19 @@ def test_they_alternate_until_one_is_over(first, second, order):
     seen: list[str] = []
     assert Turns(steps("a", first, seen), steps("b", second, seen)).run() == ("a", "b")
     assert " ".join(seen) == order
+
+
+def test_the_thread_whose_turn_it_is_is_known():
+    """A table of where ranks stand shows its stack: the other one only waits for it."""
+    seen = []
+
+    def run():
+        for _ in range(2):
+            seen.append(running_thread() == threading.get_ident())
+            give_way()
+
+    Turns(Computation(run, lambda: None), Computation(run, lambda: None)).run()
+    assert seen == [True] * 4 and running_thread() is None
 
 
 def test_each_has_its_own_switches_and_is_told_when_it_resumes():

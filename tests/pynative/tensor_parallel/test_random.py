@@ -171,7 +171,7 @@ def test_every_position_is_on_one_rank(world, flags):
 
 
 def layer_mask(backend, flags: str) -> np.ndarray:
-    """What the dropout after a layer's attention multiplies with, on this rank."""
+    """The mask of the dropout after a layer's attention, on this rank."""
     from parallel_core.blocks.layer import Layer
     from pynative.transformer.enums import AttnMaskType
     from pynative.transformer.layer import ParallelTransformerLayer

@@ -19,10 +19,6 @@ EXCEPTIONS = {
     "--exit-duration-in-mins": "the run takes seconds",
     "--exit-signal-handler": "nobody sends a signal",
     "--check-for-nan-in-loss-and-grad": "no gradient is infinite",
-    **dict.fromkeys(
-        ("--check-for-spiky-loss", "--check-for-large-grads", "--loss-spike-deviations"), "nothing is a spike"
-    ),
-    "--loss-spike-action": "nothing is a spike",
     "--no-save-rng": "it is a line of a manifest that repeats the flag, too",
     "--no-check-for-nan-in-loss-and-grad": "no gradient is infinite",
     "--overwrite-save": "the folder is empty",
@@ -121,7 +117,7 @@ def test_a_second_value_is_seen_or_reported(model):
 
 
 def test_exceptions_are_few_and_needed():
-    assert len(EXCEPTIONS) <= 35
+    assert len(EXCEPTIONS) <= 30
     silent = {one.option for model in MODELS for one in observed(model) if not (one.where or one.reason)}
     assert EXCEPTIONS.keys() - silent == set()
 

@@ -52,7 +52,7 @@ def state(iteration=1, counts=COUNTS):
 
 
 def test_drop_rates(lines):
-    """Of 16 choices an expert with capacity factor 1 takes 4: six of the first one's ten are too many."""
+    """An expert with capacity factor 1 takes 4 of 16 choices: six of the first one's ten are too many."""
     callback = MoEDropRateCallback(4, 1.0, 2, 1)
     callback.on_train_begin(state())
     callback.on_step_end(state())
@@ -90,7 +90,7 @@ def test_token_distributions_are_written_and_drawn(tmp_path):
 
 
 def test_runs_are_merged_and_models_are_not(tmp_path):
-    """Of a step that two runs recorded the later counts; a directory with other numbers of experts is refused."""
+    """The later counts of a step that two runs recorded stay; a directory with other numbers of experts is refused."""
     for run_at, step, counts in (("10", 1, [1, 2]), ("10", 2, [3, 4]), ("11", 2, [5, 6])):
         folder = tmp_path / f"export_20260101_0000{run_at}" / "tensor"
         folder.mkdir(parents=True, exist_ok=True)
@@ -117,8 +117,8 @@ MOE = (
 
 
 class Recount:
-    """What this rank's dispatchers sent to its experts, step by step, and what its routers chose micro-batch by
-    micro-batch."""
+    """Counts of the rows that this rank's dispatchers sent to its experts, step by step, and of the choices of its
+    routers, micro-batch by micro-batch."""
 
     def __init__(self) -> None:
         self.arrived, self.chosen = [0], [[]]

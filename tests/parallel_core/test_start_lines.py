@@ -51,3 +51,13 @@ def test_pipelines_experts_growing_batches_and_scales_are_named():
     assert "x data 2, experts over 2 (each over 1), schedule 1f1b; a step grows to 8 samples" in layout
     assert data.startswith("Data: a loader, sequences of 16")
     assert precision == "Precision: parameters float16, layers float16, gradients float16, loss scale 128"
+
+
+def test_steps_that_are_spikes_are_said():
+    """Where somebody asked for them; by which rule, and what follows."""
+    assert not any(line.startswith("Spikes") for line in lines(""))
+    flags = "--check-for-spiky-loss --loss-spike-deviations 6 --loss-spike-action skip"
+    (line,) = (line for line in lines(flags) if line.startswith("Spikes"))
+    assert line == (
+        "Spikes: a loss ten times as high as any of the first 100 steps, a loss 6.0 deviations above the mean; skip"
+    )

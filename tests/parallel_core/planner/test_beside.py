@@ -67,3 +67,19 @@ def test_the_plan_of_a_stage_adds_up(flags):
         assert (
             "step 2, ms" in lines[1] and "outside" in lines[1] and any("measured            -" in one for one in lines)
         )
+
+
+def test_a_forward_beside_a_backward_is_one_part_of_the_step():
+    """Seconds of all passes are compared together, since nobody knows each one's; messages inside are the model's."""
+    plan = Plan.of_run(config_of(f"{TINY} --num-experts 4 --expert-model-parallel-size 2", 2))
+    step = [
+        Span(0, Kind.STEP, "step", 0.0, 6.0, 2),
+        Span(0, Kind.FORWARD, "forward 0.0", 0.0, 1.0, 2),
+        Span(0, Kind.PAIR, "forward 1.0, backward 0.0", 1.0, 3.0, 2),
+        Span(0, Kind.MOVING, "all_to_all of tp-ep", 2.0, 0.5, 2, "tp-ep"),
+        Span(0, Kind.BACKWARD, "backward 1.0", 4.0, 2.0, 2),
+    ]
+    rows = {row.part: row for row in compare(plan, 2, 0, step, {}).seconds.rows}
+    together, alone = rows["forward and backward"], plan.step.of_stage(0)
+    assert together.measured == pytest.approx(5.5) and {"forward", "backward"}.isdisjoint(rows)
+    assert together.predicted == pytest.approx(alone["forward"] + alone["backward"])

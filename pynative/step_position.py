@@ -6,6 +6,8 @@ backward sees the values of its forward.
 
 from typing import NamedTuple
 
+from pynative.tape.local import Local
+
 
 class StepPosition(NamedTuple):
     """The forward or backward pass that this process computes."""
@@ -18,15 +20,14 @@ class StepPosition(NamedTuple):
     """Virtual pipeline rank: which of the stage's model chunks."""
 
 
-_position = StepPosition()
+_position = Local(StepPosition())
 
 
 def get_step_position() -> StepPosition:
     """The position of this process."""
-    return _position
+    return _position.value
 
 
 def set_step_position(position: StepPosition) -> None:
     """Move this process there: forward, or back for a forward pass that is to be repeated."""
-    global _position
-    _position = position
+    _position.value = position

@@ -101,7 +101,7 @@ class Stage:
         self.model, self.averaging, self.enter = model, averaging, enter
         self.loss_chunk = len(model) - 1 if is_last else None
         self._events = [LayerEvents.of(chunk) for chunk in model]
-        self._do: dict[type, Callable[[int, int, Tensor | None], Tensor | None]] = {
+        self._do: dict[type, Callable[[Any, Tensor | None], Tensor | None]] = {
             Forward: self._forward,
             Backward: self._backward,
             WeightGrad: self._weight_gradients,
@@ -123,17 +123,11 @@ class Stage:
 
     def compute(self, entry: Ordered, received: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
         """Carry out a computation, or two side by side, each with the tensor that another stage sent for it."""
-        if isinstance(entry, Pair):
-            return self._side_by_side(entry, *received)
-        self._enter(entry)
-        return (self._run(entry, *received),)
-
-    def _enter(self, action: Compute) -> None:
-        self.enter(action.micro_batch, action.chunk)
-        self._events[action.chunk].is_last_micro_batch = action in self._completing
+        return self._side_by_side(entry, *received) if isinstance(entry, Pair) else (self._run(entry, *received),)
 
     def _run(self, action: Compute, received: Tensor | None) -> Tensor | None:
-        return self._do[type(action)](action.micro_batch, action.chunk, received)
+        self.enter(action.micro_batch, action.chunk)
+        return self._do[type(action)](action, received)
 
     def _side_by_side(
         self, pair: Pair, hidden_states: Tensor | None, gradient: Tensor | None
@@ -149,13 +143,13 @@ class Stage:
             return result
 
         gradient, hidden_states = Turns(
-            Computation(backward, partial(self._enter, pair.backward), put_off.run),
-            Computation(partial(self._run, pair.forward, hidden_states), partial(self._enter, pair.forward)),
+            Computation(backward, put_off.run), Computation(partial(self._run, pair.forward, hidden_states))
         ).run()
         return hidden_states, gradient
 
-    def _forward(self, micro_batch: int, chunk: int, hidden_states: Tensor | None) -> Tensor:
+    def _forward(self, action: Forward, hidden_states: Tensor | None) -> Tensor:
         """hidden_states [s, b, h] of the chunk before (the first has None) -> those for the one after, or the loss."""
+        micro_batch, chunk = action.micro_batch, action.chunk
         model = self.model[chunk]
         with autograd.recording(self.train), self._events[chunk].forward() as uses:
             received = autograd.leaf(hidden_states) if self.train and hidden_states is not None else hidden_states
@@ -174,9 +168,11 @@ class Stage:
         loss, seed = of_micro_batch.loss, self.averaging.seed(of_micro_batch.weight)
         return loss, as_type(np.full(loss.shape, seed, np.float32), loss.dtype)
 
-    def _backward(self, micro_batch: int, chunk: int, gradient: Tensor | None) -> Tensor | None:
+    def _backward(self, action: Backward, gradient: Tensor | None) -> Tensor | None:
         """Gradient [s, b, h] of what forward gave (None for the loss) -> gradient of what it received."""
+        micro_batch, chunk = action.micro_batch, action.chunk
         pending = self._pending.pop((micro_batch, chunk))
+        self._events[chunk].is_last_micro_batch = action in self._completing
         upstream = gradient if pending.seed is None else pending.seed
         assert upstream is not None, f"no gradient was received for micro-batch {micro_batch} of chunk {chunk}"
         put_off = autograd.deferred_weight_gradients() if self.defers else nullcontext()
@@ -186,5 +182,6 @@ class Stage:
             self._deferred[micro_batch, chunk] = deferred
         return None if pending.input is None else autograd.take_gradient(pending.input)
 
-    def _weight_gradients(self, micro_batch: int, chunk: int, received: Tensor | None) -> None:
-        self._deferred.pop((micro_batch, chunk)).run()
+    def _weight_gradients(self, action: WeightGrad, received: Tensor | None) -> None:
+        self._events[action.chunk].is_last_micro_batch = action in self._completing
+        self._deferred.pop((action.micro_batch, action.chunk)).run()

@@ -29,6 +29,7 @@ from mindspore.common._grad_function import _Function
 from mindspore.graph.api import _pynative_executor
 
 from pynative.memory import in_place
+from pynative.tape import local
 
 
 class Function(_Function):
@@ -100,20 +101,19 @@ class Switches(NamedTuple):
 
     records: bool
     is_enabled: bool
-    deferred: "DeferredGradients | None"
+    values: local.Values
 
 
 def switches() -> Switches:
     """The switches as they stand."""
-    return Switches(_pynative_executor.grad_flag(), _pynative_executor.enable_grad(), _deferred)
+    return Switches(_pynative_executor.grad_flag(), _pynative_executor.enable_grad(), local.values())
 
 
 def set_switches(to: Switches) -> None:
     """Set the switches as they stood."""
-    global _deferred
     _pynative_executor.set_grad_flag(to.records)
     _pynative_executor.set_enable_grad(to.is_enabled)
-    _deferred = to.deferred
+    local.put_back(to.values)
 
 
 def no_grad() -> AbstractContextManager[None]:
@@ -217,19 +217,16 @@ class DeferredGradients:
             self._queue.popleft()()
 
 
-_deferred: DeferredGradients | None = None
+_deferred: local.Local[DeferredGradients | None] = local.Local(None)
 
 
 @contextmanager
 def deferred_weight_gradients(queue: DeferredGradients | None = None) -> Iterator[DeferredGradients]:
     """Within the block, what operators add to buffered parameters is put off until `run` of what the block is given:
     `queue`, or a new one."""
-    global _deferred
-    before, _deferred = _deferred, DeferredGradients() if queue is None else queue
-    try:
-        yield _deferred
-    finally:
-        _deferred = before
+    own = DeferredGradients() if queue is None else queue
+    with _deferred.holding(own):
+        yield own
 
 
 def _accumulate(parameters: Sequence[Tensor], compute: Contributions) -> None:
@@ -265,16 +262,17 @@ def add_weight_gradients(parameters: Sequence[Tensor], compute: Contributions) -
     if any(meta is None or meta.main_grad is None for meta in metas):
         gradients = compute([None] * len(parameters), [False] * len(parameters))
         return [g if g.dtype == p.dtype else ops.cast(g, p.dtype) for g, p in zip(gradients, parameters, strict=True)]
-    if _deferred is None:
+    queue = deferred()
+    if queue is None:
         _accumulate(parameters, compute)
     else:
-        _deferred.add(partial(_accumulate, parameters, compute))
+        queue.add(partial(_accumulate, parameters, compute))
     return [None] * len(parameters)
 
 
 def deferred() -> DeferredGradients | None:
     """The weight gradients that are put off; None where they are added at once."""
-    return _deferred
+    return _deferred.value
 
 
 class TapeGradients:

@@ -21,11 +21,15 @@ from mindspore import Parameter, Tensor, nn
 
 from pynative.parameter import name_parameters, trainable
 from pynative.tape import autograd
+from pynative.tape.local import Local
 
 Event = Literal["before_forward", "after_forward", "before_backward", "after_backward"]
 Observer = Callable[[nn.Cell], None]
 Uses = Counter[int]
 """The number of runs of each cell (its id) in the forward of a micro-batch."""
+
+_uses: Local[Uses | None] = Local(None)
+"""Those of the forward under way: the second run of a part, in a backward, is none."""
 
 
 class Observable(nn.Cell):
@@ -85,7 +89,6 @@ class LayerEvents:
         """The gradients that are computed now are the last contributions of this step; whoever runs the chunk says."""
         self._observers: dict[Event, list[Observer]] = {event: [] for event in get_args(Event)}
         self._on_result: Callable[[nn.Cell, Any], None] | None = None
-        self._forward_uses: Uses | None = None
         self._uses_to_come: Uses = Counter()
         self._tape_gradients = autograd.TapeGradients(trainable(chunk))
         self._own_parameters = {id(cell): [id(p) for p in trainable(cell)] for cell in [*self.cells, chunk]}
@@ -135,8 +138,8 @@ class LayerEvents:
     def enter(self, cell: Observable, inputs: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         """A cell's forward begins; its inputs, which tell of their gradients."""
         self._tell("before_forward", cell)
-        if self._forward_uses is not None:
-            self._forward_uses[id(cell)] += 1
+        if _uses.value is not None:
+            _uses.value[id(cell)] += 1
         if not (autograd.is_recording() and self._observers["after_backward"]):
             return inputs, named
         values = _passed([*inputs, *named.values()], partial(self._use_is_over, cell))
@@ -156,13 +159,10 @@ class LayerEvents:
     @contextmanager
     def forward(self) -> Iterator[Uses]:
         """Around a micro-batch's forward; what it gives is for `backward`."""
-        uses: Uses = Counter()
-        self._forward_uses = uses
         self._tell("before_forward", self.chunk)
-        try:
+        uses: Uses = Counter()
+        with _uses.holding(uses):
             yield uses
-        finally:
-            self._forward_uses = None
         self._tell("after_forward", self.chunk)
 
     @contextmanager

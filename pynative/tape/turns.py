@@ -5,7 +5,8 @@ after it has posted a message and before it waits for it: the other one runs unt
 so the order of all operators, and of all messages, follows from the two computations alone and is the same on all ranks
 that run the same two.
 
-Each has a stack of its own, a thread's; on the tape, whose switches are the process's, they alternate.
+Each has a stack of its own, a thread's, and its own values of what is the process's: the tape's switches and every
+`Local`. So a message inside of a part that runs again, or a random number, belongs to the one that asked for it.
 """
 
 import threading
@@ -35,8 +36,6 @@ class Computation:
     """One of the two."""
 
     run: Callable[[], Any]
-    resume: Callable[[], None]
-    """Called when its turn begins: where the process stands is the same as before."""
     before_giving_way: Callable[[], None] = lambda: None
     """Its own work while its message travels."""
 
@@ -76,7 +75,6 @@ class Turns:
         self._running = own
         autograd.set_switches(switches)
         self._raise_failure(own)
-        self._pair[own].resume()
 
     def _hand_over(self, to: int) -> None:
         self._batons[to].release()
@@ -94,7 +92,6 @@ class Turns:
         self._threads = (threading.get_ident(), thread.ident)
         _turns = self
         try:
-            first.resume()
             result = first.run()
         except BaseException as error:
             self._failed = error
@@ -116,7 +113,6 @@ class Turns:
         try:
             self._raise_failure(1)
             autograd.set_switches(switches)
-            second.resume()
             self._result = second.run()
         except _Ended:
             pass

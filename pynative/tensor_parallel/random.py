@@ -24,6 +24,7 @@ import numpy as np
 
 from pynative import parallel_state
 from pynative.step_position import StepPosition, get_step_position, set_step_position
+from pynative.tape.local import Local
 
 Key = tuple[int, ...]
 
@@ -50,14 +51,14 @@ class States(NamedTuple):
 
     position: StepPosition
     drawn: dict[str, int]
+    """Stream -> keys drawn at that position."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Stream:
     seed: int | None
     """None: the tracer's."""
     ranks: tuple[Callable[[], int], ...]
-    drawn: int = 0
 
 
 class RNGStateTracer:
@@ -75,8 +76,8 @@ class RNGStateTracer:
     def reset(self) -> None:
         """Forget the streams that were added, and what was drawn."""
         self._streams = {name: _Stream(None, ranks) for name, ranks in DISTINGUISHED.items()}
-        self._name = DATA_PARALLEL_RNG
-        self._drawn_at = get_step_position()
+        self._name = Local(DATA_PARALLEL_RNG)
+        self._states = Local(States(get_step_position(), {}))
 
     def add(self, name: str, seed: int) -> None:
         """A stream of one's own, with the seed as it is: what distinguishes ranks must be part of it."""
@@ -91,22 +92,19 @@ class RNGStateTracer:
         """Inside, keys come from the stream `name`; the others don't move."""
         if name not in self._streams:
             raise ValueError(f"random stream {name!r} does not exist: add it, or use one of {', '.join(self._streams)}")
-        before, self._name = self._name, name
-        try:
+        with self._name.holding(name):
             yield
-        finally:
-            self._name = before
 
     fork = rng_fork
 
     def next_key(self) -> Key:
         """The stream's next key, for `kernels.dropout` or `generator`."""
-        self._start_over_elsewhere()
-        stream = self._streams[self._name]
-        stream.drawn += 1
+        name, drawn = self._name.value, self._drawn()
+        drawn[name] = drawn.get(name, 0) + 1
+        stream = self._streams[name]
         seed = self.seed if stream.seed is None else stream.seed
         ranks = [rank() for rank in stream.ranks] if parallel_state.model_parallel_is_initialized() else []
-        return (seed, *_pass(), crc32(self._name.encode()), *ranks, stream.drawn)
+        return (seed, *_pass(), crc32(name.encode()), *ranks, drawn[name])
 
     def generator(self) -> np.random.Generator:
         """A numpy generator that starts from the stream's next key."""
@@ -114,22 +112,18 @@ class RNGStateTracer:
 
     def get_states(self) -> States:
         """The states of the tracer."""
-        self._start_over_elsewhere()
-        return States(get_step_position(), {name: stream.drawn for name, stream in self._streams.items()})
+        return States(get_step_position(), dict(self._drawn()))
 
     def set_states(self, states: States) -> None:
         """Go back to where `get_states` was called: what is drawn next, and `key`, are what they were then."""
         set_step_position(states.position)
-        self._drawn_at = states.position
-        for name, drawn in states.drawn.items():
-            self._streams[name].drawn = drawn
+        self._states.value = States(states.position, dict(states.drawn))
 
-    def _start_over_elsewhere(self) -> None:
-        """Counts belong to the position at which they were made."""
-        if self._drawn_at != get_step_position():
-            self._drawn_at = get_step_position()
-            for stream in self._streams.values():
-                stream.drawn = 0
+    def _drawn(self) -> dict[str, int]:
+        """Stream -> keys drawn; counts belong to the position at which they were made."""
+        if self._states.value.position != get_step_position():
+            self._states.value = States(get_step_position(), {})
+        return self._states.value.drawn
 
 
 def _pass() -> tuple[int, int, int]:

@@ -12,8 +12,7 @@ activation the result is all there is to drop.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -24,6 +23,7 @@ from parallel_core.recompute.parts import Again
 from parallel_core.recompute.plan import CellRecompute
 from pynative import kernels, parallel_state
 from pynative.tape import autograd
+from pynative.tape.local import Local
 from pynative.tensor_parallel.made_again import Kept, made_again
 from pynative.tensor_parallel.offload import device_has_own_memory, offloading
 from pynative.tensor_parallel.random import get_rng_tracer
@@ -47,7 +47,7 @@ class _Run:
     def of(part: Part, inputs: Sequence[Any], keep: Callable[[Any], Kept]) -> "tuple[_Run, Any]":
         """The first run, and its result."""
         run = _Run(part)
-        with _inside(run), autograd.no_grad():
+        with _running.holding(run), autograd.no_grad():
             result = part(*inputs)
             run._kept, run._outputs = [keep(entry) for entry in inputs], _tensors(result)
         return run, result
@@ -75,7 +75,7 @@ class _Run:
         tracer = get_rng_tracer()
         here = tracer.get_states()
         tracer.set_states(self._states)
-        with _inside(self), autograd.recording_anew():
+        with _running.holding(self), autograd.recording_anew():
             inputs = [self._start(position, kept()) for position, kept in enumerate(self._kept)]
             self._outputs = _tensors(self._part(*inputs))
         tracer.set_states(here)
@@ -95,22 +95,12 @@ class _Run:
         return [self._gradients.get(position) for position in range(len(self._kept))]
 
 
-_running: _Run | None = None
-
-
-@contextmanager
-def _inside(run: _Run) -> Iterator[None]:
-    global _running
-    before, _running = _running, run
-    try:
-        yield
-    finally:
-        _running = before
+_running: Local[_Run | None] = Local(None)
 
 
 def kept_collective(run: Callable[[], Tensor]) -> Tensor:
     """The result of a collective; inside a part it is kept for the second run, which does not run it again."""
-    return run() if _running is None else _running.collective(run)
+    return run() if _running.value is None else _running.value.collective(run)
 
 
 def _is_activation(entry: Any) -> bool:
@@ -167,7 +157,7 @@ def _recorded(run: _Run, result: Any, inputs: Sequence[Any]) -> Any:
 
 def _is_needed() -> bool:
     """Whether a part is to be run again: not inside another one, and not where there is no backward."""
-    return _running is None and autograd.is_recording()
+    return _running.value is None and autograd.is_recording()
 
 
 def checkpoint(function: Part, distribute_saved_activations: bool, *args: Any) -> Any:

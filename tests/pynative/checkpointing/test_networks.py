@@ -38,6 +38,20 @@ BASES = {
     "--v-head-dim 8 --qk-layernorm --rope-type rope --experimental-attention-variant dsa --dsa-indexer-n-heads 4 "
     "--dsa-indexer-head-dim 8 --dsa-indexer-topk 5 --dsa-indexer-loss-coeff 0.5 --mtp-num-layers 1 "
     "--position-embedding-type rope --normalization RMSNorm",
+    "shared choices": "--num-layers 4 --multi-latent-attention --q-lora-rank 20 --kv-lora-rank 12 --qk-head-dim 6 "
+    "--qk-pos-emb-head-dim 4 --v-head-dim 8 --qk-layernorm --rope-type rope --experimental-attention-variant dsa "
+    "--dsa-indexer-n-heads 4 --dsa-indexer-head-dim 8 --dsa-indexer-topk 5 --mtp-num-layers 2 "
+    "--dsa-indexer-k-norm-epsilon 1e-2 --index-topk-freq 2 --dsa-indexer-loss-coeff 0.5 "
+    "--position-embedding-type rope --normalization RMSNorm",
+    "compressed": "--multi-latent-attention --q-lora-rank 12 --kv-lora-rank 8 --qk-head-dim 8 --qk-pos-emb-head-dim 4 "
+    "--qk-layernorm --compress-ratios 4 4 --sliding-window-size 5 --o-groups 2 --o-lora-rank 6 --original-seq-len 8 "
+    "--enable-dsa-indexer --index-n-heads 4 --index-head-dim 8 --index-topk 2 --position-embedding-type deepseek4 "
+    "--normalization RMSNorm --swiglu --disable-bias-linear --hidden-dropout 0 --enable-mhc --hc-mult 2 "
+    "--num-experts 4 --moe-router-topk 2 --moe-ffn-hidden-size 16 --moe-router-score-function sqrtsoftplus "
+    "--moe-router-load-balancing-type none --n-hash-layers 1 --untie-embeddings-and-output-weights",
+    "lightning attention": "--experimental-attention-variant lightning_attention --linear-attention-freq 2 "
+    "--apply-residual-connection-post-layernorm --linear-attention-residual-weights 1.5 0.7 "
+    "--position-embedding-type rope --normalization RMSNorm --swiglu --disable-bias-linear",
     "beyond the original length": f"{EXPERTS} 3 {LONG} --rope-scaling-original-max-position-embeddings 8 "
     "--moe-router-pre-softmax --moe-shared-expert-intermediate-size 16 --moe-shared-expert-gate",
     "longcat": "--num-experts 4 --moe-ffn-hidden-size 16 --moe-shortcut-connected",
@@ -66,6 +80,11 @@ OTHERS: dict[str, list] = {
     "moe_drop_rate_capacity_factor": [2.0], "cold_token_percent": [0.5], "summary_dir": ["x"],
     "attn_post_norm_scale": [0.5], "ffn_post_norm_scale": [0.5], "activation_func_clamp_value": [0.1],
     "glu_linear_offset": [0.5], "num_zero_experts": [3], "local_rotary_base": [100.0],
+    "index_topk_pattern": ["FFSS"], "dsa_indexer_skip_topk_offset": [2], "dsa_indexer_k_norm_epsilon": [0.5],
+    "hash_layers": [2], "attention_residual": [[0.5, 2.0]], "mlp_residual": [[0.5, 2.0]], "ratios": [[4, 128], [4, 0]],
+    "linear_attention_residual": [[0.5, 2.0]], "compressed_attention.window": [3], "output_groups": [1],
+    "entry_rotary_base": [50.0], "original_length": [65536], "streams": [3], "hyper_connections.epsilon": [0.5],
+    "iterations": [1],
     "linear_attention_freq": [[1, 0], [0, 1]], "layer_pattern": ["M*-M"],
 }  # fmt: skip
 """End of a path -> values to try; of the others every choice, the other truth value, a number and a half."""

@@ -17,6 +17,12 @@ CASES = {
     "ep2": (2, "mixtral", f"{DROPOUT} --global-batch-size 16"),
     "weight gradients delayed": (2, "mixtral", f"{DROPOUT} --delay-wgrad-compute --overlap-grad-reduce"),
     "a part computed again": (2, "latent", "--recompute-granularity selective --recompute-modules moe layernorm"),
+    "messages kept by both": (
+        2,
+        "latent",
+        f"--tensor-model-parallel-size 2 --sequence-parallel --expert-tensor-parallel-size 1 {DROPOUT} "
+        "--recompute-granularity selective --select-recompute ['moe','self_attention'] --no-mp-comm-recompute",
+    ),
     "experts alone everywhere": (2, "mixtral", "--moe-token-dispatcher-type allgather --kernels ops"),
     "shared experts, pp2": (4, "latent", f"--pipeline-model-parallel-size 2 {DROPOUT} --moe-shared-expert-overlap"),
     "virtual stages": (

@@ -6,8 +6,11 @@ import time
 
 import pytest
 
+from pynative.step_position import StepPosition, set_step_position
 from pynative.tape import autograd
+from pynative.tape.local import Local
 from pynative.tape.turns import Computation, Turns, give_way, running_thread
+from pynative.tensor_parallel.random import EXPERT_PARALLEL_RNG, MODEL_PARALLEL_RNG, RNGStateTracer
 
 
 def steps(name: str, count: int, seen: list[str]):
@@ -17,7 +20,7 @@ def steps(name: str, count: int, seen: list[str]):
             give_way()
         return name
 
-    return Computation(run, lambda: None)
+    return Computation(run)
 
 
 @pytest.mark.parametrize(
@@ -39,11 +42,11 @@ def test_the_thread_whose_turn_it_is_is_known():
             seen.append(running_thread() == threading.get_ident())
             give_way()
 
-    Turns(Computation(run, lambda: None), Computation(run, lambda: None)).run()
+    Turns(Computation(run), Computation(run)).run()
     assert seen == [True] * 4 and running_thread() is None
 
 
-def test_each_has_its_own_switches_and_is_told_when_it_resumes():
+def test_each_has_its_own_switches():
     """Whether the tape records, and where weight gradients go that are put off."""
     seen, queue = [], autograd.DeferredGradients()
 
@@ -57,16 +60,36 @@ def test_each_has_its_own_switches_and_is_told_when_it_resumes():
             give_way()
             seen.append((autograd.switches().records, autograd.deferred()))
 
-    resumed: list[str] = []
+    posted: list[str] = []
     before = autograd.switches()
-    pair = Turns(
-        Computation(first, lambda: resumed.append("a"), lambda: resumed.append("posted")),
-        Computation(second, lambda: resumed.append("b")),
-    )
-    pair.run()
+    Turns(Computation(first, lambda: posted.append("a")), Computation(second)).run()
     assert seen == [(True, True), (False, None)]
-    assert resumed == ["a", "posted", "b", "a", "b"]
+    assert posted == ["a"]
     assert autograd.switches() == before
+
+
+def test_each_has_its_own_position_and_random_numbers():
+    """Else a mask would be drawn twice, or a part that runs again would take another's message for its own; nothing of
+    either stays behind."""
+    of_process = Local("nobody's")
+
+    def drawing(name: str, micro_batch: int, tracer: RNGStateTracer, drawn: list):
+        def run():
+            set_step_position(StepPosition(micro_batch=micro_batch))
+            with of_process.holding(name), tracer.rng_fork(EXPERT_PARALLEL_RNG if micro_batch else MODEL_PARALLEL_RNG):
+                for _ in range(3):
+                    drawn.append((of_process.value, tracer.next_key()))
+                    give_way()
+
+        return Computation(run)
+
+    a, b, alone, tracer = [], [], [], RNGStateTracer()
+    Turns(drawing("a", 0, tracer, a), drawing("b", 1, tracer, b)).run()
+    drawing("a", 0, RNGStateTracer(), alone).run()
+    drawing("b", 1, RNGStateTracer(), alone).run()
+    assert a + b == alone and len(set(alone)) == 6
+    assert of_process.value == "nobody's"
+    set_step_position(StepPosition())
 
 
 @pytest.mark.parametrize("which", [0, 1])
@@ -79,7 +102,7 @@ def test_an_error_of_either_ends_both(which, after):
             give_way()
         raise ValueError("a rank is gone")
 
-    computations = [steps("other", 3, []), Computation(failing, lambda: None)]
+    computations = [steps("other", 3, []), Computation(failing)]
     pair = computations if which else computations[::-1]
     with pytest.raises(ValueError, match="a rank is gone"):
         Turns(*pair).run()
@@ -106,7 +129,7 @@ def test_an_interrupt_ends_both():
 
     try:
         with pytest.raises(KeyboardInterrupt):
-            Turns(steps("a", 3, []), Computation(interrupted, lambda: None)).run()
+            Turns(steps("a", 3, []), Computation(interrupted)).run()
     finally:
         signal.signal(signal.SIGUSR1, before)
     assert len(passed) < 100 and not [one for one in threading.enumerate() if one.name.startswith("second of two")]

@@ -19,9 +19,9 @@ CASES = {
     "a part computed again": (2, "latent", "--recompute-granularity selective --recompute-modules moe layernorm"),
     "messages kept by both": (
         2,
-        "latent",
+        "mixtral",
         f"--tensor-model-parallel-size 2 --sequence-parallel --expert-tensor-parallel-size 1 {DROPOUT} "
-        "--recompute-granularity selective --select-recompute ['moe','self_attention'] --no-mp-comm-recompute",
+        "--select-recompute ['moe','self_attention'] --no-mp-comm-recompute",
     ),
     "experts alone everywhere": (2, "mixtral", "--moe-token-dispatcher-type allgather --kernels ops"),
     "shared experts, pp2": (4, "latent", f"--pipeline-model-parallel-size 2 {DROPOUT} --moe-shared-expert-overlap"),

@@ -24,6 +24,9 @@ What code of this package reads without being given it, all there is in a proces
     another                        answers roll calls (collectives.roll_call)   set_parallel_context
     SIGUSR2                        asks all ranks where they stand              set_parallel_context
 
+Two computations that take turns (tape.turns) have position, random streams, part and tape each for itself: these are
+`Local`s (local.py).
+
 Caches (`functools.cache`, the ledger's call sites) are not listed: what they return does not depend on
 them. `mapping.arguments` keeps the flags for Megatron's `get_args`; nothing here reads it.
 """

@@ -6,7 +6,7 @@ backward sees the values of its forward.
 
 from typing import NamedTuple
 
-from pynative.tape.local import Local
+from pynative.local import Local
 
 
 class StepPosition(NamedTuple):

@@ -93,7 +93,7 @@ FLOORS = {
         {"compare", "start_lines"},
     ),
     "pynative": (
-        {"dtypes", "timers"},
+        {"dtypes", "local", "timers"},
         {"onednn"},
         {"memory"},
         {"collectives", "step_part", "step_position"},

@@ -28,8 +28,8 @@ from mindspore._c_expression import run_backward
 from mindspore.common._grad_function import _Function
 from mindspore.graph.api import _pynative_executor
 
+from pynative import local
 from pynative.memory import in_place
-from pynative.tape import local
 
 
 class Function(_Function):

@@ -19,9 +19,9 @@ from weakref import WeakMethod
 
 from mindspore import Parameter, Tensor, nn
 
+from pynative.local import Local
 from pynative.parameter import name_parameters, trainable
 from pynative.tape import autograd
-from pynative.tape.local import Local
 
 Event = Literal["before_forward", "after_forward", "before_backward", "after_backward"]
 Observer = Callable[[nn.Cell], None]

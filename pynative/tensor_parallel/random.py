@@ -23,8 +23,8 @@ from zlib import crc32
 import numpy as np
 
 from pynative import parallel_state
+from pynative.local import Local
 from pynative.step_position import StepPosition, get_step_position, set_step_position
-from pynative.tape.local import Local
 
 Key = tuple[int, ...]
 

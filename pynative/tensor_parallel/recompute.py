@@ -22,8 +22,8 @@ from mindspore import Parameter, Tensor
 from parallel_core.recompute.parts import Again
 from parallel_core.recompute.plan import CellRecompute
 from pynative import kernels, parallel_state
+from pynative.local import Local
 from pynative.tape import autograd
-from pynative.tape.local import Local
 from pynative.tensor_parallel.made_again import Kept, made_again
 from pynative.tensor_parallel.offload import device_has_own_memory, offloading
 from pynative.tensor_parallel.random import get_rng_tracer

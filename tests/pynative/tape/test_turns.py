@@ -6,9 +6,9 @@ import time
 
 import pytest
 
+from pynative.local import Local
 from pynative.step_position import StepPosition, set_step_position
 from pynative.tape import autograd
-from pynative.tape.local import Local
 from pynative.tape.turns import Computation, Turns, give_way, running_thread
 from pynative.tensor_parallel.random import EXPERT_PARALLEL_RNG, MODEL_PARALLEL_RNG, RNGStateTracer
 

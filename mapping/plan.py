@@ -1,10 +1,13 @@
 """Predict whether a run fits and how long a step takes, and search the best layout, before anything is started.
 
     python -m mapping plan --world-size 64 --device A100 -- --num-layers 32 --hidden-size 4096 ...
+    python -m mapping plan groups --world-size 64 --rank 5 -- --tensor-model-parallel-size 8 ...
+    python -m mapping plan schedule --schedule zb-h1 --stages 4 --micro-batches 8
     python -m mapping plan --calibrate FILE.yaml                measure this machine, and write it as a device
     python -m mapping plan --calibrate-from OUTPUT FILE.yaml    refine that by a finished run with --trace
 
-Needs no device and no MindSpore. Exit code: 0 if the run fits, 1 if it does not, 2 if something stops it.
+The second and third print a rank's process groups, and draw a schedule. All need no device and no MindSpore. Exit code:
+0 if the run fits, 1 if it does not, 2 if something stops it.
 """
 
 import json
@@ -30,8 +33,10 @@ from parallel_core.planner.failures import Reliability, reliability
 from parallel_core.planner.plan import Beyond
 from parallel_core.planner.refine import read_run, refined
 from parallel_core.planner.report import draw, lines
+from parallel_core.schedules import command as schedule_command
 from parallel_core.system.command_line import command_line, ends_quietly, program
 from parallel_core.system.files import replacing
+from parallel_core.topology import command as groups_command
 
 ASSUMED_VOCABULARY = "131072"
 PICTURES = {
@@ -131,13 +136,24 @@ def calibrate_from(argv: Sequence[str]) -> int:
     return 0
 
 
+def calibrate(argv: Sequence[str]) -> int:
+    """Have the engine measure this machine: in a program of its own, because plans need no MindSpore."""
+    return subprocess.run([sys.executable, "-m", "pynative.calibrate", *argv], check=False).returncode
+
+
+SUBJECTS = {
+    "groups": groups_command.main,
+    "schedule": schedule_command.main,
+    "--calibrate": calibrate,
+    "--calibrate-from": calibrate_from,
+}
+"""First word -> the command of the rest; without one a run is planned."""
+
+
 def main(argv: Sequence[str]) -> int:
     """The command; its exit code."""
-    if argv and argv[0] == "--calibrate-from":
-        return calibrate_from(argv[1:])
-    if argv and argv[0] == "--calibrate":
-        # The engine measures this machine: a program of its own, because plans need no MindSpore.
-        return subprocess.run([sys.executable, "-m", "pynative.calibrate", *argv[1:]], check=False).returncode
+    if argv and argv[0] in SUBJECTS:
+        return SUBJECTS[argv[0]](argv[1:])
     options, arguments = options_of(argv)
     try:
         plan = plan_of(arguments, options.world_size, options.device)

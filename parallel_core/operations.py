@@ -22,9 +22,12 @@ class Work:
     """Read from and written to the device's memory."""
     launches: int = 0
     """Kernels that the host starts."""
+    inputs: float = 0.0
+    """Those of `bytes` that are a product's two inputs, which have fewer in an 8-bit type."""
 
     def __add__(self, other: "Work") -> "Work":
-        return Work(self.flops + other.flops, self.bytes + other.bytes, self.launches + other.launches)
+        launches, inputs = self.launches + other.launches, self.inputs + other.inputs
+        return Work(self.flops + other.flops, self.bytes + other.bytes, launches, inputs)
 
 
 NOTHING = Work()
@@ -56,10 +59,11 @@ class Operation:
 
 def product(m: float, k: int, n: int, item_size: int, *, count: int = 1, trains: bool = True) -> Operation:
     """y [m, n] = x [m, k] w [n, k]^T, `count` times with other weights, whose gradients are added up in float32."""
-    flops, elements = 2.0 * count * m * k * n, count * (m * k + k * n + m * n)
-    forward = Work(flops, elements * item_size, 1)
-    gradient = Work(flops, count * (m * (k + n) * item_size + 2 * k * n * FLOAT32), 1) if trains else NOTHING
-    return Operation(PRODUCTS, forward, forward, gradient)
+    flops, size = 2.0 * count * m * k * n, count * item_size
+    of_x, of_weight, of_y = m * k * size, k * n * size, m * n * size
+    forward, backward = (Work(flops, of_x + of_weight + of_y, 1, of_weight + read) for read in (of_x, of_y))
+    gradient = Work(flops, of_x + of_y + 2 * count * k * n * FLOAT32, 1, of_x + of_y) if trains else NOTHING
+    return Operation(PRODUCTS, forward, backward, gradient)
 
 
 def elementwise(forward: float, backward: float, launches: int = 1) -> Operation:

@@ -59,6 +59,8 @@ class Calibration:
     """Source of these figures."""
     update: float | None = None
     """Share of the memory's bandwidth, by the optimizer's sweeps; none: `elementwise`."""
+    narrow_products: float | None = None
+    """Share of the 8-bit peak that is reached by a large product with 8-bit inputs; none: `products`."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +85,9 @@ class Device:
     calibration: Calibration
     assumed: tuple[str, ...] = ()
     """Keys of the calibration that nobody has measured."""
+    is_mesh: bool = False
+    """Whether each two devices of a node have a link of their own, which has an even part of the bandwidth inside;
+    otherwise a switch gives all of it to any two."""
     messages: Mapping[str, Sequence[tuple[float, float]]] = field(default_factory=dict)
     """Operation -> bytes that a device sends and seconds, of two devices of a node, in order of the bytes, where that
     was measured."""
@@ -149,8 +154,9 @@ def load_device(path: Path) -> Device:
 def device_file(device: Device) -> dict[str, Any]:
     """The keys of the file that describes a device."""
     content = asdict(device)
-    if device.calibration.update is None:
-        del content["calibration"]["update"]
+    for name in ("update", "narrow_products"):
+        if content["calibration"][name] is None:
+            del content["calibration"][name]
     messages = {name: [[*point] for point in points] for name, points in device.messages.items()}
     content |= {"names": [*device.names], "assumed": [*device.assumed], "messages": messages}
     return {**content, "fuses_attention": device.fuses_attention, "peak_flops": dict(device.peak_flops)}
@@ -188,8 +194,8 @@ def _yaml(path: Path) -> dict[str, Any]:
 
 _INNER: dict[str, Any] = {"inside": Link, "between": Link, "calibration": Calibration, "ranges": Ranges}
 _OTHERS = {"names": list, "assumed": list, "peak_flops": dict, "engine": str, "source": str, "fuses_attention": bool}
-_OTHERS |= {"messages": dict}
-_OPTIONAL = ("assumed", "messages", "update")
+_OTHERS |= {"messages": dict, "is_mesh": bool}
+_OPTIONAL = ("assumed", "messages", "is_mesh", "update", "narrow_products")
 
 
 def _faults(content: Any, kind: Any, prefix: str, source: str) -> Iterator[Finding]:

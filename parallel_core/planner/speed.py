@@ -49,6 +49,8 @@ class Placement:
 
 
 LAUNCHES, CAUSAL = "launches", 0.5
+WIDE = ("output_layer", "router")
+"""Products that stay in the type of activations where the others' inputs have 8 bits (Transformer Engine)."""
 SCORE_SWEEPS = {False: 4, True: 7}
 """Whether scores are dropped -> how often a pass without a fused operator reads or writes the matrix of scores: the
 product, softmax and its mask, and the second product; with dropout its reading, result and mask."""
@@ -94,8 +96,14 @@ class Speed:
     def _rate(self) -> dict[str, float]:
         calibration, peak = self.device.calibration, self.device.peak(self.dtype)
         fused = calibration.products if self.writes_scores else calibration.attention / CAUSAL
-        products = self.device.peak_flops.get(self.products_in, peak) * calibration.products
-        return {PRODUCTS: products, ATTENTION: peak * fused, ELEMENTWISE: peak}
+        return {PRODUCTS: peak * calibration.products, ATTENTION: peak * fused, ELEMENTWISE: peak}
+
+    @cached_property
+    def _narrow_rate(self) -> float:
+        """FLOP/s of products whose inputs are of the narrower type; 0 where there is none."""
+        calibration, peaks = self.device.calibration, self.device.peak_flops
+        share = calibration.narrow_products or calibration.products
+        return peaks.get(self.products_in, 0.0) * share
 
     @cached_property
     def bytes_per_second(self) -> float:
@@ -108,16 +116,19 @@ class Speed:
         calibration = self.device.calibration
         return self.device.bandwidth * (calibration.update or calibration.elementwise)
 
-    def seconds(self, kind: str, work: Work) -> float:
+    def seconds(self, operation: Operation, work: Work) -> float:
         """Seconds of one operation's pass: its arithmetic, then its bytes."""
-        return work.flops / self._rate[kind] + work.bytes / self.bytes_per_second
+        if operation.kind == PRODUCTS and self._narrow_rate and not any(name in operation.name for name in WIDE):
+            saved = work.inputs * (1 - 1 / self.item_size)  # 8 bits are one byte
+            return work.flops / self._narrow_rate + (work.bytes - saved) / self.bytes_per_second
+        return work.flops / self._rate[operation.kind] + work.bytes / self.bytes_per_second
 
     def by_part(self, operations: Iterable[tuple[Operation, Work]], messages: dict[str, float]) -> dict[str, float]:
         """Kind -> seconds of passes, with the exposed messages beside them; what the host takes longer to start all
         that is LAUNCHES."""
         found, launches = dict.fromkeys((PRODUCTS, ATTENTION, ELEMENTWISE), 0.0), 0
         for operation, work in operations:
-            found[operation.kind] += self.seconds(operation.kind, work)
+            found[operation.kind] += self.seconds(operation, work)
             launches += work.launches
             if self.writes_scores and operation.kind == ATTENTION and work.launches:
                 sweeps = SCORE_SWEEPS[self.drops_scores] * operation.scores * self.item_size
@@ -133,6 +144,9 @@ class Speed:
             return 0.0
         device, calibration = self.device, self.device.calibration
         inside = device.inside.bandwidth * calibration.inside_share
+        if device.is_mesh:
+            partners = 1 if one.operation == "send" else per_node - 1
+            inside *= max(1, partners) / (device.devices_per_node - 1)
         between = device.between.bandwidth * calibration.between_share
         measured = device.messages.get(one.operation)
         if measured and members <= per_node:

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from parallel_core.blocks import Chunk
@@ -76,7 +76,7 @@ def passes_of(chunk: Chunk, plan: StagePlan, speed: Speed) -> Passes:
 
 
 def _products(speed: Speed, passes: Iterable[tuple[Operation, Work]]) -> float:
-    return sum(speed.seconds(PRODUCTS, work) for one, work in passes if one.kind == PRODUCTS)
+    return sum(speed.seconds(one, work) for one, work in passes if one.kind == PRODUCTS)
 
 
 def _passes(plan: StagePlan, speed: Speed) -> list[Passes]:
@@ -162,29 +162,23 @@ def step_time(plans: Sequence[StagePlan], owned: Sequence[BufferBytes], speed: S
     config, distinct = plans[0].config, {id(plan): plan for plan in plans}
     made = {number: _passes(plan, speed) for number, plan in distinct.items()}
     passes = [made[id(plan)] for plan in plans]
-    micro_batches, chunks = config.dataset_config.micro_batch_num, len(passes[0])
+    micro_batches = config.dataset_config.micro_batch_num
     work = [micro_batches * sum(sum(one.totals) for one in row) for row in passes]
     slowest = max(range(len(work)), key=work.__getitem__)
     transfer = _transfer(plans[0], speed)
     times = StageTimes(passes, transfer, micro_batches)
-    timeline, length = _length(plans[0], times, chunks, work[slowest] / micro_batches)
-    without = length - _messages_on_the_way(timeline, transfer)
+    timeline, length = _length(plans[0], times)
+    without = _length(plans[0], replace(times, transfer=0.0))[1] if transfer else length
     parts: Counter[str] = Counter()
     for one in passes[slowest]:
         parts.update({name: micro_batches * seconds for name, seconds in one.parts.items()})
     after, hidden = _after(plans, owned, passes, speed)
     hidden[TENSOR] = micro_batches * sum(one.hidden[TENSOR] for one in passes[slowest])
-    rounding = without - work[slowest]
-    found = {**parts, "bubble": max(0.0, rounding), PIPELINE: max(0.0, length - without), **after}
+    waited = {"bubble": max(0.0, without - work[slowest]), PIPELINE: max(0.0, length - without)}
+    found = {**parts, **waited, **after}
     flops = micro_batches * sum(one.flops for row in passes for one in row) / len(plans)
     error = speed.device.calibration.ranges.time
     return StepTime(found, error, hidden, flops, slowest, tuple(work), timeline, times)
-
-
-def _messages_on_the_way(timeline: Timeline, transfer: float) -> float:
-    """Seconds that the step is longer because of messages between stages: there and back through the pipeline."""
-    chunks = 1 + max(span.action.chunk for span in timeline.spans[0])
-    return 2 * (len(timeline.spans) * chunks - 1) * transfer
 
 
 def _transfer(plan: StagePlan, speed: Speed) -> float:
@@ -193,15 +187,25 @@ def _transfer(plan: StagePlan, speed: Speed) -> float:
     return max(sent, default=0.0)
 
 
-def _length(plan: StagePlan, times: StageTimes, chunks: int, period: float) -> tuple[Timeline, float]:
-    """A timeline of as many micro-batches as show the schedule, and the seconds of all: further ones repeat the steady
-    state, in which the slowest stage never waits."""
-    config = plan.config
-    parallel, few = config.parallel_config, enough_micro_batches(config)
+def _timeline(plan: StagePlan, times: StageTimes, micro_batches: int) -> Timeline:
+    parallel = plan.config.parallel_config
     group_size = parallel.microbatch_group_size_per_virtual_pipeline_stage
-    computes = GENERATORS[parallel.schedule_name](parallel.pipeline_model_parallel_size, few, chunks, group_size)
-    timeline = simulate(computes, times, parallel.placement)
-    return timeline, float(timeline.length) + (config.dataset_config.micro_batch_num - few) * period
+    stages, chunks = parallel.pipeline_model_parallel_size, len(times.passes[0])
+    return simulate(
+        GENERATORS[parallel.schedule_name](stages, micro_batches, chunks, group_size), times, parallel.placement
+    )
+
+
+def _length(plan: StagePlan, times: StageTimes) -> tuple[Timeline, float]:
+    """A timeline of as many micro-batches as show the schedule, and the seconds of all: each further group of them
+    adds what the last one has added. In 1F1B stages that are waited for expose messages in the steady state, too."""
+    parallel, few = plan.config.parallel_config, enough_micro_batches(plan.config)
+    timeline, more = _timeline(plan, times, few), times.micro_batches - few
+    if not more:
+        return timeline, float(timeline.length)
+    group = parallel.microbatch_group_size_per_virtual_pipeline_stage or parallel.pipeline_model_parallel_size
+    added = float(timeline.length) - float(_timeline(plan, times, few - group).length)
+    return timeline, float(timeline.length) + more / group * added
 
 
 def _after(

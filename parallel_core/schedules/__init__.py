@@ -2,7 +2,7 @@
 
 A generator gives, per stage, the list of what it computes; `communicate` derives the sends and receives; `check`
 proves the result; `pynative.pipeline_parallel.runner` executes it. `simulate` says how long it takes, `draw` shows it:
-`python -m parallel_core.schedules --help`.
+`python -m mapping plan schedule --help`.
 """
 
 from parallel_core.schedules.actions import Backward, Exchange, Forward, Pair, Placement, Transfer, WeightGrad

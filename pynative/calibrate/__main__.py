@@ -2,30 +2,38 @@
 
     python -m mapping plan --calibrate FILE.yaml
 
-Two processes of one thread each compute at once, as the ranks of a job do, and send messages to each other.
+Two processes of one thread each compute at once, as the ranks of a job do, and send messages to each other. Then two
+train a small model, and the rates are scaled to the time of its steps.
 """
 
 import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import mindspore as ms
 import psutil
+import yaml
 
-from parallel_core.findings import ConfigError
 from parallel_core.planner import find_device
+from parallel_core.planner.device import Device, device_file
+from parallel_core.planner.refine import read_run, refined
 from parallel_core.system.files import replacing
 from pynative import kernels
 from pynative.calibrate import messages, rates
+from pynative.calibrate.training import train
 from pynative.collectives import connect
 
 RANKS, SECONDS = 2, 300
-MEASURES = "--measure"
+MEASURES, TRAINS = "--measure", "--train"
 RESULT = "MEASURED "
+SOURCE, TIME_RANGE = "plan --calibrate, two processes of one thread", 0.25
+"""Source and range of the times; messages in the middle of a step and experts' uneven rows are in nobody's rates."""
 
 
 def measure() -> None:
@@ -42,15 +50,15 @@ def measure() -> None:
     backend.close()
 
 
-def measured() -> dict[str, Any]:
-    """Measure with ranks that are started here. Raises RuntimeError if one fails."""
+def _ranks(words: Sequence[str]) -> str:
+    """The output of the first of the processes that do what the words say. Raises RuntimeError if one fails."""
     job = {
         "RANK_SIZE": str(RANKS),
-        "MS_SCHED_PORT": f"calibration-{os.getpid()}",
+        "MS_SCHED_PORT": f"calibration-{words[0].strip('-')}-{os.getpid()}",
         "GLOG_v": "3",
         "OMP_NUM_THREADS": "1",
     }
-    command = [sys.executable, "-m", "pynative.calibrate", MEASURES]
+    command = [sys.executable, "-m", "pynative.calibrate", *words]
     started = [
         subprocess.Popen(command, env={**os.environ, **job, "RANK_ID": str(rank)}, stdout=subprocess.PIPE, text=True)
         for rank in range(RANKS)
@@ -60,10 +68,24 @@ def measured() -> dict[str, Any]:
     finally:
         for process in started:
             process.kill()
-    results = [line.removeprefix(RESULT) for line in said[0].splitlines() if line.startswith(RESULT)]
-    if any(process.returncode for process in started) or not results:
+    if any(process.returncode for process in started):
         raise RuntimeError("a process that measures has failed; see above")
+    return said[0]
+
+
+def measured() -> dict[str, Any]:
+    """Measure single operations and messages."""
+    results = [line.removeprefix(RESULT) for line in _ranks([MEASURES]).splitlines() if line.startswith(RESULT)]
     return json.loads(results[0])
+
+
+def trained(device: Device) -> Device:
+    """The device by which a plan of the small model takes as long as its training did."""
+    with tempfile.TemporaryDirectory() as folder:
+        _ranks([TRAINS, folder])
+        found = refined(device, read_run(Path(folder)))
+    old = found.calibration
+    return replace(found, calibration=replace(old, source=SOURCE, ranges=replace(old.ranges, time=TIME_RANGE)))
 
 
 def device_of(found: dict[str, Any]) -> dict[str, Any]:
@@ -85,29 +107,35 @@ def device_of(found: dict[str, Any]) -> dict[str, Any]:
         "calibration": {
             **found["calibration"],
             **assumed,
-            "ranges": {"memory": 0.1, "time": 0.5},
-            "source": "plan --calibrate, two processes of one thread",
+            "ranges": {"memory": 0.1, "time": TIME_RANGE},
+            "source": SOURCE,
         },
         "assumed": ["between_share", "congestion"],
     }
 
 
-def main(argv: Sequence[str]) -> int:
-    """Measure, write the file, and read it again; the exit code."""
-    import yaml
+def write(keys: dict[str, Any], path: str) -> None:
+    """Write a device file."""
+    with replacing(path) as file:
+        file.write(yaml.safe_dump(keys, sort_keys=False).encode("utf-8"))
 
+
+def main(argv: Sequence[str]) -> int:
+    """Measure, write the file, and refine it; the exit code."""
     if [*argv] == [MEASURES]:
         measure()
+        return 0
+    if len(argv) == 2 and argv[0] == TRAINS:
+        train(argv[1])
         return 0
     if len(argv) != 1 or Path(argv[0]).suffix != ".yaml":
         print(f"error: --calibrate {' '.join(argv)}: needs one file that ends in .yaml", file=sys.stderr)
         return 2
     try:
-        text = yaml.safe_dump(device_of(measured()), sort_keys=False)
-        with replacing(argv[0]) as file:
-            file.write(text.encode("utf-8"))
-        device = find_device(argv[0])
-    except (RuntimeError, ConfigError, OSError) as error:
+        write(device_of(measured()), argv[0])
+        device = trained(find_device(argv[0]))
+        write(device_file(device), argv[0])
+    except (RuntimeError, ValueError, OSError) as error:
         print(f"error: --calibrate {argv[0]}: {error}", file=sys.stderr)
         return 1
     least = {name: f"{points[0][1] * 1e6:,.0f}" for name, points in device.messages.items()}

@@ -1,8 +1,12 @@
 """Whether a rank's model is the one that a plan is of."""
 
+import re
+from collections.abc import Iterable
+
 from mindspore import nn
 
 from parallel_core.planner import Plan
+from parallel_core.sharding import ShardSpec
 from pynative import parallel_state
 from pynative.parameter import name_parameters
 
@@ -11,5 +15,10 @@ def is_planned(plan: Plan, model: nn.Cell) -> bool:
     """Whether the model is the configuration's, so that its memory can be predicted; a script's own model is
     another."""
     planned = plan.stages[parallel_state.get_pipeline_model_parallel_rank()].parameters
-    own = sorted((parameter.meta.spec.name, parameter.meta.spec.shape) for parameter in name_parameters(model))
-    return own == sorted((spec.name, spec.shape) for spec in planned)
+    return _alike(parameter.meta.spec for parameter in name_parameters(model)) == _alike(planned)
+
+
+def _alike(specs: Iterable[ShardSpec]) -> list[tuple[str, tuple[int, ...]]]:
+    """Names and shapes, the same on all expert-parallel ranks: these differ in the numbers of their experts alone, of
+    which a plan has the first rank's."""
+    return sorted((re.sub(r"local_experts\.\d+", "local_experts", spec.name), spec.shape) for spec in specs)

@@ -148,3 +148,14 @@ def test_a_hundred_thousand_ranks():
     plan = plan_of(flags, 102400, "H100")
     assert plan.fits and plan.step.total > 0
     assert plan.placement.group("dp-cp") == (12800, 4)
+
+
+def test_groups_and_schedules_are_subjects_of_the_same_command(capsys):
+    """A script's sizes behind `--` are read, its other flags passed over; a flag before it must be the command's."""
+    assert main(["groups", "--world-size", "8", "--rank", "5", "--json", "--", *SMALL]) == 0
+    groups = json.loads(capsys.readouterr().out)
+    assert groups["tp"] == [4, 5] and groups["dp"] == [1, 3, 5, 7]
+    assert main(["schedule", "--schedule", "1f1b", "--stages", "2", "--micro-batches", "4"]) == 0
+    assert "stage 1" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        main(["groups", "--world-size", "8", "--bf16"])

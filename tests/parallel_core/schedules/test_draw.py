@@ -8,13 +8,13 @@ from fractions import Fraction
 import pytest
 
 from parallel_core.schedules import Placement, draw, interleaved, one_f_one_b, zb_h1
-from parallel_core.schedules.__main__ import main
+from parallel_core.schedules.command import main
 from parallel_core.schedules.simulate import Times, simulate
 from tests.support.assets import ROOT
 
 DOCS = ROOT / "docs"
 PAGE = (DOCS / "schedules.md").read_text()
-EXAMPLES = re.findall(r"```\n\$ python -m parallel_core\.schedules (.*?) --svg (\S+)\n(.*?)```", PAGE, re.S)
+EXAMPLES = re.findall(r"```\n\$ python -m mapping plan schedule (.*?) --svg (\S+)\n(.*?)```", PAGE, re.S)
 
 
 def test_text_by_hand():

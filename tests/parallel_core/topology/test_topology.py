@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parallel_core.topology import KINDS, RankGrid, Topology
-from parallel_core.topology.__main__ import main
+from parallel_core.topology.command import main
 from tests.support.processor_time import command_seconds
 
 MEGATRONS_EXAMPLE = Topology(world_size=16, tensor_model_parallel_size=2, pipeline_model_parallel_size=4)

@@ -1,0 +1,99 @@
+"""The layout that `plan --suggest` puts first beside all others, trained on four ranks.
+
+    python benchmarks/suggested.py [--only dense experts ...] [--device FILE.yaml]
+
+Calibrates first (`plan --calibrate`) unless a device file is given. For each of five models it asks for the fastest
+layout of four devices, then trains that one and every layout that differs in more than recompute and sharding (these
+spend time to save memory, which is not scarce here) in processes of their own. One line of JSON a model: `behind` says
+by how much the suggested layout's step is longer than that of the fastest one that was measured. Says something on a
+quiet machine alone.
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks.model import model_flags, parser_of
+from benchmarks.planned_run import calibrated, measured
+from mapping.plan import plan_of
+from mapping.suggest import suggest
+from parallel_core.findings import ConfigError
+from parallel_core.planner.layouts import Layout, all_layouts, without_layout
+
+RANKS = 4
+CASES = {
+    "dense": (dict(hidden=256, layers=4, heads=8, seq=256, vocab=2048), ""),
+    "deep": (dict(hidden=128, layers=8, heads=8, seq=128, vocab=1024), ""),
+    "vocabulary": (dict(hidden=256, layers=4, heads=8, seq=128, vocab=16384), "--untie-embeddings-and-output-weights"),
+    "long": (dict(hidden=128, layers=4, heads=4, seq=1024, vocab=1024), ""),
+    "experts": (dict(hidden=128, layers=4, heads=4, seq=256, vocab=1024), "--num-experts 4 --moe-router-topk 2"),
+}
+"""Name -> sizes, and further flags."""
+
+
+def parse() -> argparse.Namespace:
+    """The command line."""
+    parser = parser_of(__doc__, batch=16, steps=5)
+    parser.add_argument("--only", nargs="+", choices=tuple(CASES), default=list(CASES), help="models")
+    parser.add_argument("--device", help="a device file, instead of a calibration")
+    return parser.parse_args()
+
+
+def flags_of(options: argparse.Namespace, case: str, device: str) -> list[str]:
+    """The model as Megatron's flags, in the plainest layout."""
+    sizes, more = CASES[case]
+    named = model_flags(
+        argparse.Namespace(mbs=1, **sizes), global_batch_size=options.batch, train_iters=options.steps,
+        log_interval=1000, eval_iters=0, threads=1, device_target="CPU", plan_device=device,
+    )  # fmt: skip
+    return [*named, "--swiglu", "--normalization", "RMSNorm", *more.split()]
+
+
+def layouts_of(flags: list[str], device: str) -> tuple[Layout, list[Layout]]:
+    """The suggested layout, and all that are legal without recompute and with as little sharding as there is."""
+    plan = plan_of(flags, RANKS, device)
+    plain: dict[Layout, Layout] = {}
+    for layout in all_layouts(plan.config, RANKS):
+        if layout.recompute == "none" and layout.bare not in plain and _is_legal(layout, flags, device):
+            plain[layout.bare] = layout
+    return suggest(flags, plan).layouts[0].layout, list(plain.values())
+
+
+def _is_legal(layout: Layout, flags: list[str], device: str) -> bool:
+    try:
+        plan_of([*without_layout(flags), *layout.flags()], RANKS, device)
+    except ConfigError:
+        return False
+    return True
+
+
+def main() -> None:
+    """Calibrate, then train all layouts of each model and print a line."""
+    options = parse()
+    with tempfile.TemporaryDirectory() as folder:
+        device = str(Path(options.device).absolute()) if options.device else calibrated(folder)
+        for case in options.only:
+            flags, seconds = flags_of(options, case, device), dict[Layout, list[float]]()
+            suggested, everything = layouts_of(flags, device)
+            for layout in dict.fromkeys([suggested, *everything]):
+                found = measured(RANKS, [*without_layout(flags), *layout.flags()])
+                seconds[layout] = max((one["seconds"] for one in found), key=lambda both: both[1])
+            best = min(seconds, key=lambda layout: seconds[layout][1])
+            rows = [[" ".join(layout.flags()), *both] for layout, both in seconds.items()]
+            line = {
+                "case": case,
+                "layouts": len(seconds),
+                "behind": round(seconds[suggested][1] / seconds[best][1] - 1, 4),
+                "suggested": " ".join(suggested.flags()),
+                "best": " ".join(best.flags()),
+                "measured": sorted(rows, key=lambda row: row[2]),
+            }
+            print(json.dumps(line), flush=True)
+
+
+if __name__ == "__main__":
+    main()

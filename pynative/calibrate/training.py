@@ -1,0 +1,66 @@
+"""A short training with a trace, by which the rates of single operations become those of a whole step: there weights
+and activations come from memory, not from a cache that the operation before has filled."""
+
+from typing import Any
+
+import numpy as np
+
+from parallel_core.config.serialise import build
+
+STEPS = 4
+SIZES = {
+    "model_config.num_layers": 2,
+    "model_config.hidden_size": 512,
+    "model_config.num_attention_heads": 8,
+    "model_config.seq_length": 512,
+    "model_config.max_position_embeddings": 512,
+    "model_config.vocab_size": 4096,
+    "model_config.hidden_act": "swiglu",
+    "model_config.normalization": "RMSNorm",
+    "model_config.add_bias_linear": False,
+    "model_config.attention_dropout_rate": 0.0,
+    "model_config.hidden_dropout_rate": 0.0,
+    "dataset_config.tokenizer_type": "NullTokenizer",
+    "dataset_config.batch_size": 1,
+    "dataset_config.global_batch_size": 4,
+    "optimizer_config.learning_rate": 1e-4,
+    "parallel_config.threads": 1,
+    "parallel_config.device_target": "CPU",
+    "training_config.training_iters": STEPS,
+    "training_config.eval_iters": 0,
+    "training_config.log_interval": STEPS,
+    "training_config.profiler.trace": True,
+    "training_config.profiler.profile_step_start": 1,
+    "training_config.profiler.profile_step_end": STEPS,
+}
+"""Path of an option -> value: a model of usual proportions, of which each rank trains two micro-batches a step."""
+
+
+class Tokens:
+    """Samples without meaning."""
+
+    def __init__(self, length: int, vocabulary: int, samples: int) -> None:
+        self._tokens = np.random.default_rng(0).integers(0, vocabulary, (samples, length + 1), np.int32)
+
+    def __len__(self) -> int:
+        return len(self._tokens)
+
+    def __getitem__(self, number: int) -> dict[str, Any]:
+        tokens = self._tokens[number]
+        positions, ones = np.arange(len(tokens) - 1, dtype=np.int32), np.ones(len(tokens) - 1, np.float32)
+        return {"tokens": tokens[:-1], "labels": tokens[1:], "loss_mask": ones, "position_ids": positions}
+
+
+def train(folder: str) -> None:
+    """Train as one of the ranks, which the environment numbers; the trace is left in the folder."""
+    from pynative.training.training import pretrain
+    from pynative.transformer.gpt_model import GPTModel
+
+    config = build({**SIZES, "training_config.checkpoint.output_dir": folder})
+    config.parallel_config.found_device = "CPU"
+    samples = Tokens(512, 4096, STEPS * config.batch_sizes.final)
+    pretrain(
+        lambda counts: (samples, None, None),
+        lambda **where: GPTModel(config.model_config, **where),
+        all_config=config,
+    )

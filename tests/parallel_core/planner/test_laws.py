@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
@@ -126,7 +127,7 @@ def more_sharding_needs_less_memory(plan: Plan, job: Job) -> None:
     """Of buffers: states, gradients and weights each at most as much as with the stage before."""
     bare = {**job, "more": job["more"].replace("--use-distributed-optimizer", "").partition("--zero-stage")[0]}
     plans = [legal(bare, " ".join(flags)) for flags in ZERO_STAGES.values()]
-    for less, more in zip(plans, plans[1:], strict=False):
+    for less, more in pairwise(plans):
         for before, after in zip(less.buffers, more.buffers, strict=True):
             assert after.optimizer_states <= before.optimizer_states * 1.01 + 4096
 

@@ -40,7 +40,7 @@ def planned_in(argv: list[str], world: int) -> float:
 
 
 def test_sixty_public_scripts_are_planned_in_under_a_second_each():
-    """None fails; the best of three runs counts, so that others on the machine disturb little."""
+    """None fails; the best of three runs counts."""
     chosen = [*islice(starting(recorded("megatron_flags/scripts.json.xz")["scripts"]), COUNT)]
     assert len(chosen) == COUNT and len({world for _, world in chosen}) >= 5
     slow = [script for script in chosen if planned_in(*script) >= 1.0]

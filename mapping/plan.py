@@ -14,7 +14,7 @@ import json
 import subprocess
 import sys
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -141,7 +141,7 @@ def calibrate(argv: Sequence[str]) -> int:
     return subprocess.run([sys.executable, "-m", "pynative.calibrate", *argv], check=False).returncode
 
 
-SUBJECTS = {
+SUBJECTS: dict[str, Callable[[Sequence[str]], int]] = {
     "groups": groups_command.main,
     "schedule": schedule_command.main,
     "--calibrate": calibrate,

@@ -102,7 +102,7 @@ def more_micro_batches_bubble_less(plan: Plan, job: Job) -> None:
 def a_larger_micro_batch_needs_more(plan: Plan, job: Job) -> None:
     """Memory, and time."""
     wider = planned(job, micro_batch_size=2 * job["micro-batch-size"])
-    assert most(wider) >= most(plan) and wider.step.total >= plan.step.total
+    assert most(wider) >= most(plan) and wider.step.total * A_LITTLE >= plan.step.total
 
 
 def more_layers_need_more(plan: Plan, job: Job) -> None:
@@ -112,9 +112,10 @@ def more_layers_need_more(plan: Plan, job: Job) -> None:
 
 
 def longer_sequences_need_more(plan: Plan, job: Job) -> None:
-    """Memory, and more than as much more time for the computation."""
+    """Memory, and more than twice the operations; no less time, since launches may be all of it."""
     longer = planned(job, seq_length=2 * job["seq-length"])
-    assert most(longer) > most(plan) and longer.flops > 2 * plan.flops and longer.step.total > plan.step.total
+    assert most(longer) > most(plan) and longer.flops > 2 * plan.flops
+    assert longer.step.total * A_LITTLE >= plan.step.total
 
 
 def more_replicas_need_no_more_memory(plan: Plan, job: Job) -> None:

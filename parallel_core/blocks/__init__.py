@@ -48,5 +48,6 @@ from parallel_core.blocks.recompute_rules import recompute_findings
 from parallel_core.blocks.recurrence import Recurrence, RecurrentMixer, ShortConvolution
 from parallel_core.blocks.router import Router
 from parallel_core.blocks.shortcut_layer import ShortcutLayer
+from parallel_core.blocks.side_by_side import AttentionBesideStateSpace
 from parallel_core.blocks.sparse_attention import Indexer, SparseAttention
 from parallel_core.blocks.sublayer import Sublayer

@@ -168,7 +168,7 @@ class Attention(Sublayer):
             head_norm(config, heads) if config.qk_layernorm else None,
             head_norm(config, groups) if config.qk_layernorm else None,
             CoreAttention(
-                heads, groups, size, size, config.scales.attention or 1.0 / sqrt(size), ScoreForm.of(config, number)
+                heads, groups, size, size, config.scales.of_scores(1.0 / sqrt(size)), ScoreForm.of(config, number)
             ).with_sinks(config),
             Linear.row(config, heads * size, bias=config.out_proj_has_bias),
             Rotary.of(config, number),

@@ -15,11 +15,13 @@ from parallel_core.blocks.latent_attention import LatentAttention, SparseLatentA
 from parallel_core.blocks.lightning_attention import LightningAttention
 from parallel_core.blocks.mlp import MLP
 from parallel_core.blocks.moe_layer import MoELayer
+from parallel_core.blocks.side_by_side import AttentionBesideStateSpace
 from parallel_core.blocks.sublayer import Sublayer
 from parallel_core.config import ModelConfig
 from parallel_core.config.hybrid import ATTENTION as ATTENTION_ALONE
 from parallel_core.config.hybrid import EXPERTS as EXPERTS_ALONE
 from parallel_core.config.hybrid import MLP as MLP_ALONE
+from parallel_core.config.hybrid import SIDE_BY_SIDE
 
 Made = TypeVar("Made")
 
@@ -41,6 +43,11 @@ def _none(config: ModelConfig, number: int) -> None:
 
 MIXERS: list[Kind[Sublayer | None]] = [
     Kind("none", _none, lambda config, number: config.hybrid.kind(number) in (MLP_ALONE, EXPERTS_ALONE)),
+    Kind(
+        "attention beside a state space",
+        AttentionBesideStateSpace.of,
+        lambda config, number: config.hybrid.kind(number) == SIDE_BY_SIDE,
+    ),
     Kind(
         "gated delta net",
         GatedDeltaNet.of,

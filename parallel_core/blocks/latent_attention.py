@@ -167,4 +167,4 @@ def _core_sizes(config: ModelConfig, number: int, query_size: int) -> tuple[Any,
 def score_scale(config: ModelConfig, query_size: int) -> float:
     """m^2 / sqrt(p + r), m YaRN's magnitude by --mscale-all-dim, with any kind of rotary positions as in Megatron."""
     magnitude = yarn_magnitude(config.rotary_factor, config.rope_scaling.mscale_all_dim)
-    return config.scales.attention or magnitude**2 / sqrt(query_size)
+    return config.scales.of_scores(magnitude**2 / sqrt(query_size))

@@ -41,14 +41,16 @@ class GroupedNorm(Block):
 
 @dataclass(frozen=True)
 class MambaMixer(RecurrentMixer):
-    """in_proj -> [z | x; B; C | dt]; [x; B; C] -> conv1d -> recurrence with values x, keys B, queries C; plus D x ->
-    times silu(z) -> norm of each group -> out_proj."""
+    """in_proj -> [z | x; B; C | dt], each times a factor; [x; B; C] -> conv1d -> recurrence with values x, keys B,
+    queries C; plus D x -> times silu(z) -> norm of each group, if any -> out_proj."""
 
     in_proj: Linear
     conv1d: ShortConvolution
     recurrence: Recurrence
-    norm: GroupedNorm
+    norm: GroupedNorm | None
     out_proj: Linear
+    multipliers: tuple[float, ...] | None = None
+    """Factors of z, x, B, C and dt; none: 1 each."""
 
     inside: ClassVar[tuple[str, ...]] = ("conv1d", "gates", "recurrence", "gate", "norm")
 
@@ -65,8 +67,9 @@ class MambaMixer(RecurrentMixer):
             replace(Linear.column(config, config.hidden_size, sum(widths), bias=False), widths=widths),
             ShortConvolution(mixed, sizes.mamba_d_conv, dtype, bias=sizes.mamba_conv_bias),
             Recurrence(groups, heads, state, head_size, RecurrenceForm()),
-            GroupedNorm(inner, groups, dtype),
+            GroupedNorm(inner, groups, dtype) if sizes.mamba_rms_norm else None,
             Linear.row(config, inner, bias=False),
+            tuple(sizes.mamba_multipliers) if sizes.mamba_multipliers else None,
         )
 
     def parameters(self) -> dict[str, ParameterSpec]:
@@ -85,6 +88,8 @@ class MambaMixer(RecurrentMixer):
         yield from super().operations(micro_batch)
         output, rows = self.out_proj.input_bytes(micro_batch), self._rows_bytes(micro_batch)
         yield elementwise(2 * rows, 2 * rows, 2).within("gates")
+        if self.multipliers is not None:
+            yield elementwise(2 * rows, 2 * rows).within("multipliers")
         yield elementwise(6 * output, 9 * output, 2).within("gate")
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:

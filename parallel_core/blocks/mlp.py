@@ -10,7 +10,7 @@ from parallel_core.blocks.block import Block
 from parallel_core.blocks.linear import Linear
 from parallel_core.blocks.micro_batch import MicroBatch
 from parallel_core.blocks.sublayer import Sublayer
-from parallel_core.numerics.activations import ACTIVATIONS, limited
+from parallel_core.numerics.activations import ACTIVATIONS, adjusted
 from parallel_core.operations import Operation, elementwise
 from parallel_core.recompute.parts import Again, Part
 
@@ -77,7 +77,7 @@ class MLP(Sublayer):
         parts = 2 if activation.gated else 1
         fused = config.bias_gelu_fusion and bias
         operator = activation.operator if fused else activation.without_fusion or activation.operator
-        operator = limited(operator, config.activation_func_clamp_value, config.glu_linear_offset)
+        operator = adjusted(operator, config.activation_func_clamp_value, config.glu_linear_offset, config.scales.gate)
         return cls(
             Linear.column(config, config.hidden_size, size * parts, bias=bias, parts=parts),
             BiasActivation(operator, size * parts, activation.gated),

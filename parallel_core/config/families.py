@@ -92,6 +92,14 @@ class ScalesConfig(Config):
     """Attention scores go through cap x tanh(score / cap)."""
     attention: float | None = option("--query-pre-attn-scalar", None, above=0)
     """Attention scores are multiplied by this; 1 / sqrt(head size) if not given."""
+    key: float = option("--key-multiplier", 1.0, above=0)
+    """Keys are multiplied by this, and scores with them (Falcon-H1, 2025)."""
+    gate: float = option("--gate-multiplier", 1.0, above=0)
+    """The input of a gated activation's gate is multiplied by this."""
+
+    def of_scores(self, default: float) -> float:
+        """Factor of attention scores; `default` where --query-pre-attn-scalar is not given."""
+        return (self.attention or default) * self.key
 
 
 @dataclass(kw_only=True)

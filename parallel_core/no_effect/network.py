@@ -3,7 +3,7 @@
 from parallel_core.config.all import AllConfig
 from parallel_core.config.compressed_attention import CompressedAttentionConfig
 from parallel_core.config.families import RopeScalingConfig, SparseAttentionConfig
-from parallel_core.config.hybrid import ATTENTION, MAMBA, HybridConfig
+from parallel_core.config.hybrid import ATTENTION, MAMBA, SIDE_BY_SIDE, HybridConfig
 from parallel_core.config.hyper_connections import HyperConnectionsConfig
 from parallel_core.config.linear_attention import LinearAttentionConfig
 from parallel_core.no_effect.row import Idle, all_of, below, needs, unless, where
@@ -124,14 +124,23 @@ ROWS = (
         unless("sparse_attention.index_topk_pattern", None),
         "--index-topk-pattern says which layers have an indexer",
     ),
-    Idle(below(HybridConfig, "layer_pattern", "mamba_d_conv"), _has_no_state_space, _NO_STATE_SPACE),
+    Idle(
+        below(HybridConfig, "layer_pattern", "mamba_d_conv", "side_by_side_weights"),
+        _has_no_state_space,
+        _NO_STATE_SPACE,
+    ),
+    Idle(
+        "side_by_side_weights",
+        lambda config: SIDE_BY_SIDE not in (config.model_config.hybrid.layer_pattern or ""),
+        f"--hybrid-layer-pattern has no {SIDE_BY_SIDE}",
+    ),
     Idle(
         "mamba_d_conv",
         lambda config: _has_no_state_space(config) and not config.model_config.has_delta_nets,
         _NO_STATE_SPACE,
     ),
     Idle(
-        "num_attention_heads group_query_attention num_query_groups kv_channels attention_dropout_rate",
+        "num_attention_heads group_query_attention num_query_groups kv_channels attention_dropout_rate scales.key",
         lambda config: not config.model_config.hybrid.has(ATTENTION),
         "no layer has attention",
     ),

@@ -39,22 +39,24 @@ QUICK_SLOPE = 1.702
 
 
 class GatedUnit(NamedTuple):
-    """a(min(gate, limit)) x (clip(up, -limit, limit) + offset) (gpt-oss, 2025)."""
+    """a(min(gain x gate, limit)) x (clip(up, -limit, limit) + offset) (gpt-oss, 2025; the gain: Falcon-H1, 2025)."""
 
     gate: str
     """The operator a."""
     limit: float = math.inf
     offset: float = 0.0
+    gain: float = 1.0
 
     @property
-    def is_plain(self) -> bool:
-        """Whether nothing is clipped or added."""
-        return self == GatedUnit(self.gate)
+    def is_limited(self) -> bool:
+        """Whether something is clipped or added."""
+        return bool(self.limit != math.inf or self.offset)
 
 
-def limited(operator: str, limit: float | None, offset: float) -> str:
-    """The name of a gated activation with a limit and an offset."""
-    return operator if limit is None and not offset else f"{operator} {limit or math.inf} {offset}"
+def adjusted(operator: str, limit: float | None, offset: float, gain: float = 1.0) -> str:
+    """The name of a gated activation with a limit, an offset and a gain."""
+    unit = limit or math.inf, offset, gain
+    return operator if unit == (math.inf, 0.0, 1.0) else " ".join(map(str, (operator, *unit)))
 
 
 @lru_cache

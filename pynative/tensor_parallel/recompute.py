@@ -240,7 +240,7 @@ def run_part(cell: HasParts, path: str, function: Callable[..., Any], *args: Any
 
 
 def keep_collectives(cell: Any) -> None:
-    """Have those of a cell's linears keep what their collectives gave that are not to run them again."""
-    for name in cell.recomputed.kept_collectives:
+    """Have those of a cell's own linears keep what their collectives gave that are not to run them again."""
+    for name in (path for path in cell.recomputed.kept_collectives if "." not in path):
         linear = getattr(cell, name)
         linear.boundary = linear.boundary.keeping()

@@ -26,6 +26,7 @@ from pynative.transformer.lightning_attention import LightningAttention
 from pynative.transformer.mamba import MambaMixer
 from pynative.transformer.multi_latent_attention import MLASelfAttention
 from pynative.transformer.norm import norm_cell
+from pynative.transformer.side_by_side import AttentionBesideStateSpace
 from pynative.transformer.sparse_attention import SparseMLASelfAttention
 from pynative.transformer.stream_connections import HyperConnection
 
@@ -52,6 +53,9 @@ class LayerSettings:
 
 CELLS: dict[type[blocks.Block], Callable[[Any, LayerSettings], nn.Cell]] = {
     blocks.Attention: lambda block, given: ParallelAttention(*given.of_layer, block, given.recomputed),
+    blocks.AttentionBesideStateSpace: lambda block, given: AttentionBesideStateSpace(
+        *given.of_layer, block, given.recomputed
+    ),
     blocks.CompressedAttention: lambda block, given: CompressedAttention(
         given.config, given.layer_number, block, given.recomputed
     ),

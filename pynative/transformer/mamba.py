@@ -3,6 +3,7 @@
 s sequence, b batch, h hidden, t tensor-parallel, c context-parallel size; n heads, e their size, g groups of heads.
 """
 
+import numpy as np
 from mindspore import Tensor, nn
 
 from parallel_core import blocks
@@ -39,10 +40,15 @@ class MambaMixer(RecurrentMixer):
             setattr(self, name, make_parameter(*block.parameters()[name]))
         self.in_proj = ColumnParallelLinear.of(block.in_proj, config=config)
         self.conv1d = ShortConvolution(block.conv1d)
-        self.norm = GroupedNorm(block.norm)
+        self.norm = None if block.norm is None else GroupedNorm(block.norm)
         self.out_proj = RowParallelLinear.of(block.out_proj, config=config)
         self.set_up(block, layer_number, recomputed)
-        self.groups = block.norm.groups // self.sharing
+        self.groups = block.recurrence.keys // self.sharing
+        factors = None if block.multipliers is None else np.repeat(np.array(block.multipliers, np.float32), self.widths)
+        self.multipliers = factors
+
+    def _entered(self, rows: Tensor) -> Tensor:
+        return super()._entered(rows if self.multipliers is None else kernels.scale_features(rows, self.multipliers))
 
     def _mix(self, rows: Tensor) -> Tensor:
         """[s, b, (2 n e + 2 g d + n) / t c], whole sequences -> [s, b, n e / t c]."""
@@ -61,4 +67,6 @@ class MambaMixer(RecurrentMixer):
         out = recurrent(self.layer_number, queries, keys, for_state, log_decay, rate, self.recurrence.form)
         out = kernels.add_scaled_heads(out, for_skip, skip)
         gated = kernels.gate(out.reshape(*out.shape[:2], inner), z, "silu")
+        if self.norm is None:
+            return gated
         return kernels.grouped_rms_norm(gated, share(self.norm.weight, self.widths[:1]), self.groups, self.epsilon)

@@ -136,8 +136,12 @@ class RecurrentMixer(nn.Cell):
         """[s, b, h] -> ([s, b, h], the bias still to be added). Masks are refused."""
         check_no_mask(attention_mask, document_starts)
         rows, _ = run_part(self, "in_proj", self.in_proj, hidden_states)
-        out = run_part(self, "mixing", self._mix, self.exchange.enter(rows, self.widths))
+        out = run_part(self, "mixing", self._mix, self._entered(rows))
         return run_part(self, "out_proj", self.out_proj, self.exchange.leave(out))
+
+    def _entered(self, rows: Tensor) -> Tensor:
+        """Rows of the first linear, of this rank's shard -> of whole sequences."""
+        return self.exchange.enter(rows, self.widths)
 
     def _mix(self, rows: Tensor) -> Tensor:
         """Rows of the first linear, of whole sequences -> those of the last one."""

@@ -6,6 +6,7 @@ from mapping.explain import outcomes
 from mapping.flags import BY_NAME, IGNORED, MAPPED
 from mapping.flags import ROWS as FLAGS
 from parallel_core.no_effect import ROWS
+from tests.support.families import BESIDE
 from tests.support.mapping.lines import reading
 
 WHOLE = "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"
@@ -64,6 +65,7 @@ IDLE = [
         )
     ),
     ("--attention-dropout 0.2", "--is-hybrid-model --mamba-num-groups 1", "", "no layer has attention"),
+    ("--side-by-side-weights 2 1", "--is-hybrid-model --mamba-num-groups 1", f"{BESIDE} HHHH", "has no H"),
     *(
         (flag, "", "--experimental-attention-variant gated_delta_net --linear-attention-freq 2", "gated_delta_net")
         for flag in (

@@ -39,6 +39,7 @@ LAYOUTS = {
 CANNOT = {
     "ep2": {
         "deepseek_v4",
+        "falcon_h1",
         "gemma2",
         "gemma3",
         "glm_moe_dsa",
@@ -78,6 +79,12 @@ def test_two_ranks(layout):
     ranks = run(2, steps, cases, LAYOUTS[layout])
     found = {case: [family_cases.problems(case, rank[i]) for rank in ranks] for i, case in enumerate(cases)}
     assert not {case: wrong for case, wrong in found.items() if any(wrong)}
+
+
+@pytest.mark.parametrize("case", ["deepseek_v4", "falcon_h1"])
+def test_operators_of_an_ascend(case):
+    """A whole model by MindSpore's operators, which an Ascend runs: loss and every gradient."""
+    assert not family_cases.problems(case, run(1, family_cases.trained, case, "--kernels ops")[0])
 
 
 def test_longrope_turns_longer_texts_otherwise():

@@ -3,6 +3,14 @@
 STREAMS = "--enable-mhc --hc-mult 3 --hc-sinkhorn-iters 4 --mhc-init-gating-factor 0.5 --hidden-dropout 0"
 """Several residual streams, beside any of the families."""
 
+BESIDE = (
+    "--mamba-head-dim 8 --mamba-num-heads 8 --mamba-state-dim 6 --mamba-num-groups 4 --no-mamba-rms-norm "
+    "--mamba-multipliers 0.7 0.5 0.8 1.25 0.6 --side-by-side-weights 0.9 0.5 --key-multiplier 0.5 "
+    "--gate-multiplier 0.8 --mlp-residual-weights 1 0.6 --normalization RMSNorm --swiglu --disable-bias-linear "
+    "--position-embedding-type rope --hybrid-layer-pattern"
+)
+"""Attention and state spaces side by side, in front of a pattern with H."""
+
 FAMILIES = {
     "gpt": "--untie-embeddings-and-output-weights",
     "gpt tied, dropout": "--attention-dropout 0.2 --hidden-dropout 0.1",

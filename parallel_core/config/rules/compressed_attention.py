@@ -22,6 +22,7 @@ def compressed_attention_fits(config: Sections) -> Iterator[Finding]:
         ("--sliding-window", model.sliding_window.size, "its window is --sliding-window-size"),
         ("--attn-logit-softcapping", model.scales.attention_cap, "scores are not capped there"),
         ("--query-pre-attn-scalar", model.scales.attention, "scores are divided by the root of a head's size"),
+        ("--key-multiplier", model.scales.key if model.scales.key != 1 else None, "so are they without a factor"),
     ):
         if value:
             rule = f"does not go with --compress-ratios: {rule}"

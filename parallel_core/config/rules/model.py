@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from math import ceil
 
-from parallel_core.config.hybrid import ATTENTION, EXPERTS, MAMBA, MLP
+from parallel_core.config.hybrid import EXPERTS, LETTERS, MAMBA
 from parallel_core.config.notations import wrong_pattern
 from parallel_core.config.sections import Sections
 from parallel_core.findings import Finding
@@ -55,10 +55,14 @@ def norms_of_all_heads_are_whole(config: Sections) -> Iterator[Finding]:
 
 def only_gated_activations_are_limited(config: Sections) -> Iterator[Finding]:
     model = config.model_config
-    for name in ("activation_func_clamp_value", "glu_linear_offset"):
-        if getattr(model, name) and not model.gated_linear_unit:
+    for name, section, neutral in (
+        ("activation_func_clamp_value", model, 0.0),
+        ("glu_linear_offset", model, 0.0),
+        ("gate", model.scales, 1.0),
+    ):
+        if (getattr(section, name) or 0.0) != neutral and not model.gated_linear_unit:
             needed = f"a gated activation (--swiglu, --geglu, --quick-geglu), not --hidden-act {model.hidden_act}"
-            yield model.needs(name, needed, "change one of them")
+            yield section.needs(name, needed, "change one of them")
 
 
 def head_size_is_whole(config: Sections) -> Iterator[Finding]:
@@ -234,9 +238,9 @@ def hybrid_fits(config: Sections) -> Iterator[Finding]:
     model, hybrid, moe = config.model_config, config.model_config.hybrid, config.moe_config
     if hybrid.layer_pattern is None:
         return
-    pattern, letters = hybrid.layer_pattern, (MAMBA, ATTENTION, MLP, EXPERTS)
-    if not pattern or {*pattern} - {*letters}:
-        yield hybrid.breaks("layer_pattern", f"must be of the letters {' '.join(letters)}", "change it")
+    pattern = hybrid.layer_pattern
+    if not pattern or {*pattern} - {*LETTERS}:
+        yield hybrid.breaks("layer_pattern", f"must be of the letters {' '.join(LETTERS)}", "change it")
         return
     if len(pattern) != model.num_layers:
         yield hybrid.breaks("layer_pattern", f"has {len(pattern)} letters, must have --num-layers {model.num_layers}")
@@ -248,8 +252,12 @@ def hybrid_fits(config: Sections) -> Iterator[Finding]:
 
 def state_spaces_fit(config: Sections) -> Iterator[Finding]:
     hybrid, parallel = config.model_config.hybrid, config.parallel_config
-    if MAMBA not in (hybrid.layer_pattern or ""):
+    if not (hybrid.enabled and hybrid.has(MAMBA)):
         return
+    for name, parts in (("mamba_multipliers", 5), ("side_by_side_weights", 2)):
+        given = getattr(hybrid, name)
+        if given is not None and (len(given) != parts or min(given) <= 0):
+            yield hybrid.breaks(name, f"must be {parts} numbers above 0", "change it")
     groups, ranks = hybrid.mamba_num_groups, parallel.tensor_model_parallel_size * parallel.context_parallel_size
     if hybrid.mamba_num_heads % groups:
         yield hybrid.breaks("mamba_num_heads", f"must be a multiple of --mamba-num-groups {groups}")

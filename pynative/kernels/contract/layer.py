@@ -22,7 +22,7 @@ def bias_activation(x: Tensor, bias: Tensor | None, activation: str) -> Tensor:
 
     activation: "gelu_tanh", "gelu_erf", "gelu_quick", "silu", "relu", "squared_relu", "identity", or a gated one: GATES
     of `parallel_core.numerics.activations` says which a it has (swiglu, geglu_tanh and geglu_erf of Shazeer, 2020), and
-    `limited` there gives the name of one with a limit and an offset (`GatedUnit`).
+    `adjusted` there gives the name of one with a limit, an offset or a gain (`GatedUnit`).
     """
 
 

@@ -4,6 +4,8 @@
 import mindspore
 from mindspore import Tensor
 
+from parallel_core.numerics.dtypes import Array
+
 
 def linear_forward(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x [..., i], weight [o, i], bias [o] -> x weight^T + bias [..., o]. Not recorded."""
@@ -30,6 +32,10 @@ def cast(x: Tensor, dtype: mindspore.Type) -> Tensor:
 
 def scale(x: Tensor, factor: float) -> Tensor:
     """x * factor, in x's type: the product is rounded, the factor is not."""
+
+
+def scale_features(x: Tensor, factors: Array) -> Tensor:
+    """x [..., c] * factors, float32 [c], rounded as by `scale`."""
 
 
 def soft_cap(x: Tensor, cap: float) -> Tensor:

@@ -55,6 +55,14 @@ def scale(x: Tensor, factor: float) -> Tensor:
     return Moved.apply(x, scaled, scaled)
 
 
+def scale_features(x: Tensor, factors: Array) -> Tensor:
+    def scaled(x: Tensor) -> Tensor:
+        rows = rows_of(x)
+        return _by_rows(lambda span, out: np.multiply(widened(rows[span]), factors, out=out), x.shape, rows.dtype)
+
+    return Moved.apply(x, scaled, scaled)
+
+
 class _SoftCap(Function):
     """Its input is kept, not its result: of logits, which cross entropy's backward overwrites, and where the cap is
     near a rounded result no longer tells how near."""

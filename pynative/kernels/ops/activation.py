@@ -60,13 +60,14 @@ def activated(x: Tensor, activation: str, plain: dict[str, Callable[[Tensor], Te
     unit = gated_unit(activation)
     if unit is None:
         return plain[activation](x)
-    gate, up = _limited(unit, *ops.chunk(x, 2, -1))
+    gate, up = _prepared(unit, *ops.chunk(x, 2, -1))
     return plain[unit.gate](gate) * up
 
 
-def _limited(unit: GatedUnit, gate: Tensor, up: Tensor) -> tuple[Tensor, Tensor]:
+def _prepared(unit: GatedUnit, gate: Tensor, up: Tensor) -> tuple[Tensor, Tensor]:
     """Both halves as a gated unit's function takes them."""
-    if unit.is_plain:
+    gate = gate if unit.gain == 1.0 else gate * unit.gain
+    if not unit.is_limited:
         return gate, up
     # Not `clamp`, which makes a limit of a NaN on a CPU.
     up = ops.select(up < -unit.limit, -unit.limit, ops.select(up > unit.limit, unit.limit, up))
@@ -85,10 +86,11 @@ def _gradient(dy: Tensor, x: Tensor, bias: Tensor | None, activation: str) -> Te
     if unit is None:
         return GRADIENTS[activation](dy, x)
     halves = ops.chunk(x, 2, -1)
-    gate, up = _limited(unit, *halves)
+    gate, up = _prepared(unit, *halves)
     of_gate, of_up = GRADIENTS[unit.gate](dy * up, gate), dy * ACTIVATIONS[unit.gate](gate)
-    if not unit.is_plain:
-        of_gate = ops.masked_fill(of_gate, halves[0] > unit.limit, 0.0)
+    of_gate = of_gate if unit.gain == 1.0 else of_gate * unit.gain
+    if unit.is_limited:
+        of_gate = ops.masked_fill(of_gate, halves[0] * unit.gain > unit.limit, 0.0)
         of_up = ops.masked_fill(of_up, ops.abs(halves[1]) > unit.limit, 0.0)
     return ops.cat((of_gate, of_up), -1)
 

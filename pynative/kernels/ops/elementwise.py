@@ -9,6 +9,8 @@ from typing import Any, TypeVar
 import mindspore
 from mindspore import Tensor, ops
 
+from parallel_core.numerics.dtypes import Array
+
 FLOAT32 = mindspore.float32
 
 TYPE_GIVERS: dict[Callable[..., Any], tuple[str, ...]] = {}
@@ -40,6 +42,10 @@ def shaped(x: Tensor, *shape: int) -> Tensor:
 def scale(x: Tensor, factor: float) -> Tensor:
     # In float32, because a number beside a tensor takes the tensor's type: 1e-9 beside float16 would be 0.
     return cast(cast(x, FLOAT32) * factor, x.dtype)
+
+
+def scale_features(x: Tensor, factors: Array) -> Tensor:
+    return cast(cast(x, FLOAT32) * Tensor.from_numpy(factors), x.dtype)
 
 
 def soft_cap(x: Tensor, cap: float) -> Tensor:

@@ -48,6 +48,9 @@ OTHERWISE = [
     (LLAMA, "--rotary-base 20000", "rotary_base"),
     ("", "--hidden-act geglu", "hidden_act"),
     (STATES, "--mamba-d-conv 3", "hybrid.mamba_d_conv"),
+    (STATES, "--mamba-multipliers 1 1 1 1 2", "hybrid.mamba_multipliers"),
+    (STATES, "--key-multiplier 2", "scales.key"),
+    (LLAMA, "--gate-multiplier 2", "scales.gate"),
 ]
 """Flags of a network, one more, and the setting by which that makes another one."""
 
@@ -65,6 +68,7 @@ ALIKE = [
     ("--num-layers 4 --num-experts 4 --moe-layer-freq 2", "--moe-layer-freq [1,0,1,0]"),
     (f"{LLAMA} --sliding-window 4", "--window-attn-skip-freq 9"),
     ("", "--mamba-d-conv 3"),
+    (STATES, "--side-by-side-weights 2 1"),
     (DELTA, "--mamba-d-conv 3"),
 ]
 """Flags of a network, and more that say the same one."""
@@ -113,8 +117,8 @@ def test_no_family_of_huggingface_is_taken_for_it(flags):
         (f"{LLAMA} --rope-scaling-type yarn", "--rope-scaling-type yarn"),
         (f"{LLAMA} --add-dense-bias", "out_proj_has_bias is True"),
         ("--no-post-layer-norm", "use_final_norm is False"),
-        (STATES, "hybrid_override_pattern"),
-        (f"{STATES} --mamba-d-conv 3", "hybrid_override_pattern"),
+        (STATES.replace("M*", "H*"), "--hybrid-override-pattern H"),
+        (f"{STATES} --mamba-d-conv 3", "--mamba-d-conv 3"),
     ],
 )
 def test_no_args_of_megatron_say_it(flags, words):

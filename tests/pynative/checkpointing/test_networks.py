@@ -20,6 +20,7 @@ from parallel_core.config.serialise import get, model_of, put
 from parallel_core.config.tree import OF_MODEL, OF_NETWORK, OPTIONS, PUBLIC
 from tests.support.distributed import run
 from tests.support.engine import TINY, config_of, job
+from tests.support.families import BESIDE
 
 EXPERTS = "--num-experts 8 --moe-ffn-hidden-size 16 --moe-layer-freq [0,1] --moe-router-topk"
 LONG = "--position-embedding-type rope --rope-scaling-type longrope --long-factor 4,3,2,1 --short-factor 4,2,1,1"
@@ -58,6 +59,7 @@ BASES = {
     "delta nets": "--experimental-attention-variant gated_delta_net --linear-attention-freq 2 --linear-num-key-heads 2 "
     "--linear-num-value-heads 4 --linear-key-head-dim 8 --linear-value-head-dim 8 --attention-output-gate "
     "--position-embedding-type rope --normalization RMSNorm --swiglu --disable-bias-linear",
+    "side by side": f"{BESIDE} HH",
     "state spaces": "--num-layers 4 --hybrid-override-pattern M-*M --mamba-num-heads 4 --mamba-head-dim 8 "
     "--mamba-state-dim 6 --mamba-num-groups 2 --position-embedding-type none --normalization RMSNorm",
     "within it": f"{EXPERTS} 3 {LONG} --moe-router-load-balancing-type sinkhorn",
@@ -85,7 +87,8 @@ OTHERS: dict[str, list] = {
     "linear_attention_residual": [[0.5, 2.0]], "compressed_attention.window": [3], "output_groups": [1],
     "entry_rotary_base": [50.0], "original_length": [65536], "streams": [3], "hyper_connections.epsilon": [0.5],
     "iterations": [1],
-    "linear_attention_freq": [[1, 0], [0, 1]], "layer_pattern": ["M*-M"],
+    "linear_attention_freq": [[1, 0], [0, 1]], "layer_pattern": ["M*-M", "H*"],
+    "mamba_multipliers": [[0.5, 1.0, 1.0, 1.0, 1.0]], "side_by_side_weights": [[1.0, 2.0]],
 }  # fmt: skip
 """End of a path -> values to try; of the others every choice, the other truth value, a number and a half."""
 

@@ -10,7 +10,7 @@ from mindspore import from_numpy
 
 from parallel_core.attention.score_form import ScoreForm, alibi_slopes
 from parallel_core.config.fused import FusedOperators
-from parallel_core.numerics.activations import limited
+from parallel_core.numerics.activations import adjusted
 from pynative import kernels
 from pynative.context_parallel.ring import Sinks, ring_attention
 from pynative.kernels.block import AttentionRule
@@ -59,8 +59,12 @@ def _cases():
         "gelu_erf": (lambda x, b: kernels.bias_activation(x, b, "gelu_erf"), (x, vector)),
         "swiglu": (lambda x, b: kernels.bias_activation(x, b, "swiglu"), (wide, normal(130))),
         "quick": (lambda x, b: kernels.bias_activation(x, b, "geglu_quick"), (wide, normal(130))),
-        "limited": (lambda x, b: kernels.bias_activation(x, b, limited("geglu_quick", 0.7, 1)), (wide, normal(130))),
-        "limited swiglu": (lambda x, b: kernels.bias_activation(x, b, limited("swiglu", 0.7, 0)), (wide, normal(130))),
+        "limited": (lambda x, b: kernels.bias_activation(x, b, adjusted("geglu_quick", 0.7, 1)), (wide, normal(130))),
+        "limited swiglu": (lambda x, b: kernels.bias_activation(x, b, adjusted("swiglu", 0.7, 0)), (wide, normal(130))),
+        "swiglu with a gain": (
+            lambda x, b: kernels.bias_activation(x, b, adjusted("swiglu", None, 0, 0.3)), (wide, normal(130))
+        ),
+        "scale_features": (lambda x: kernels.scale_features(x, vector), (x,)),
         "sinks": (_with_sinks, (*heads, np.linspace(-2, 4, 6, dtype=np.float32))),
         "split_qkv": (lambda x: kernels.split_qkv(x, 3, 2, 17), (normal(SEQUENCE, 5, 204),)),
         "rotary": (lambda x: kernels.rotary(x, tensor(angles), tensor(angles)), (normal(SEQUENCE, 2, 13, 24),)),

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from mindspore import from_numpy
 
-from parallel_core.numerics.activations import GATES, gated_unit, limited
+from parallel_core.numerics.activations import GATES, adjusted, gated_unit
 from pynative import kernels
 from pynative.kernels.block import AttentionRule
 from pynative.kernels.dropout import attention_dropout_mask, dropout_mask
@@ -67,8 +67,8 @@ ACTIVATIONS |= {
     name: lambda x, gate=ACTIVATIONS[gate]: gate(x[..., : x.shape[-1] // 2]) * x[..., x.shape[-1] // 2 :]
     for name, gate in GATES.items()
 }
-ACTIVATIONS[limited("swiglu", 0.9, 1.0)] = lambda x: (
-    _silu(np.minimum(x[..., : x.shape[-1] // 2], 0.9)) * (np.clip(x[..., x.shape[-1] // 2 :], -0.9, 0.9) + 1)
+ACTIVATIONS[adjusted("swiglu", 0.9, 1.0, 0.7)] = lambda x: (
+    _silu(np.minimum(0.7 * x[..., : x.shape[-1] // 2], 0.9)) * (np.clip(x[..., x.shape[-1] // 2 :], -0.9, 0.9) + 1)
 )
 
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from parallel_core.blocks import MLP
-from parallel_core.numerics.activations import ACTIVATIONS, limited
+from parallel_core.numerics.activations import ACTIVATIONS, adjusted
 from pynative import kernels
 from tests.support.engine import TINY, config_of
 
@@ -36,7 +36,7 @@ def test_every_activation_that_is_offered_is_computed(implementation, name):
         ("--geglu", "geglu_erf"),
         ("--gelu-tanh", "geglu_tanh"),
         ("--squared-relu", "squared_relu"),
-        ("--quick-geglu --activation-func-clamp-value 7 --glu-linear-offset 1", limited("geglu_quick", 7.0, 1.0)),
+        ("--quick-geglu --activation-func-clamp-value 7 --glu-linear-offset 1", adjusted("geglu_quick", 7.0, 1.0)),
     ],
 )
 def test_gelu_has_two_forms_as_in_megatron(flags, operator):

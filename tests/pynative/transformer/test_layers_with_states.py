@@ -11,12 +11,13 @@ import pytest
 from parallel_core.initial_values import Constant
 from tests.support.distributed import run
 from tests.support.engine import TINY
-from tests.support.families import FAMILIES
+from tests.support.families import BESIDE, FAMILIES
 from tests.support.layouts import STEPS, Trained, check_layout, train
 
 EXPERTS = "--num-experts 4 --moe-router-topk 2 --moe-ffn-hidden-size 24 --moe-token-dispatcher-type alltoall"
 DELTA = f"{TINY} --global-batch-size 8 {FAMILIES['gated delta net']}"
 SPACES = f"{TINY} --global-batch-size 8 {FAMILIES['state spaces']}"
+BOTH = f"{TINY} --global-batch-size 8 {BESIDE} H*"
 TP2, CP2 = "--tensor-model-parallel-size 2", "--context-parallel-size 2"
 HYBRID = "--context-parallel-size 4 --context-parallel-algo hybrid_cp_algo --ulysses-degree-in-cp 2"
 FULL = "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"
@@ -55,7 +56,7 @@ def test_experts_on_ranks_of_their_own():
     check_layout(f"{DELTA} {EXPERTS}", 2, "--expert-model-parallel-size 2", how=with_memory)
 
 
-@pytest.mark.parametrize("model", [DELTA, SPACES], ids=["delta net", "state space"])
+@pytest.mark.parametrize("model", [DELTA, SPACES, BOTH], ids=["delta net", "state space", "side by side"])
 @pytest.mark.parametrize(
     "recompute",
     ["--recompute-granularity selective", FULL],
@@ -66,7 +67,7 @@ def test_recomputation_changes_no_bit(model, recompute):
     assert plain.losses == again.losses and plain.digests == again.digests
 
 
-@pytest.mark.parametrize("model", [DELTA, SPACES], ids=["delta net", "state space"])
+@pytest.mark.parametrize("model", [DELTA, SPACES, BOTH], ids=["delta net", "state space", "side by side"])
 def test_both_implementations_agree(model):
     """The host's operators, and those of MindSpore that an Ascend has."""
     check_layout(model, 1, "--kernels ops", how=with_memory)

@@ -151,7 +151,14 @@ COMPANY = {
     "--use-fused-rmsnorm": "--normalization RMSNorm",
     "--use-fused-rotary-pos-emb": f"{ROTARY} --no-rope-fusion",
     **dict.fromkeys(
-        ("--activation-func-clamp-value", "--glu-linear-offset", "--swiglu-limit", "--use-fused-swiglu", "--fc-type"),
+        (
+            "--activation-func-clamp-value",
+            "--glu-linear-offset",
+            "--swiglu-limit",
+            "--use-fused-swiglu",
+            "--fc-type",
+            "--gate-multiplier",
+        ),
         "--swiglu",
     ),
     "--no-pre-norm": "--use-sandwich-norm",

@@ -30,7 +30,8 @@ _REASONS: dict[str, tuple[str, ...]] = {
         "diversity_penalty", "temperature", "top_k", "top_p", "typical_p", "repetition_penalty", "length_penalty",
         "no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "bad_words_ids", "num_return_sequences",
         "forced_bos_token_id", "forced_eos_token_id", "remove_invalid_values", "exponential_decay_length_penalty",
-        "suppress_tokens", "begin_suppress_tokens", "output_scores", "return_dict_in_generate", "task_specific_params",
+        "suppress_tokens", "begin_suppress_tokens", "num_logits_to_keep", "output_scores",
+        "return_dict_in_generate", "task_specific_params",
     ),
     "other tasks, and what else a forward returns": (
         "summary_activation", "summary_first_dropout", "summary_proj_to_labels", "summary_type", "summary_use_proj",
@@ -45,8 +46,9 @@ _REASONS: dict[str, tuple[str, ...]] = {
     ),
     "nothing that another key, or a tensor's shape, does not say": (
         "pretraining_tp", "reorder_and_upcast_attn", "n_ctx", "max_sequence_length", "num_nextn_predict_layers",
-        "head_dim", "qk_head_dim", "num_key_value_heads",
+        "head_dim", "qk_head_dim", "num_key_value_heads", "mlp_expansion_factor",
     ),
+    "the length of a chunk, which changes the order of sums alone": ("chunk_size", "mamba_chunk_size"),
 }  # fmt: skip
 """Subject -> keys about it. Keys that a family maps are not left out of its models."""
 

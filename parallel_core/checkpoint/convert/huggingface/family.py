@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from parallel_core.checkpoint.convert.huggingface.kinds import AnyField
-from parallel_core.checkpoint.convert.huggingface.rules import GATED, INDEXER, QKV, SAME, Rule
+from parallel_core.checkpoint.convert.huggingface.rules import BESIDE, GATED, INDEXER, QKV, SAME, Rule
 
 OURS, THEIRS = "decoder.layers.{layer}.", "model.layers.{layer}."
 
@@ -33,6 +33,8 @@ class Family:
     """The prefix that names lack in files that hold the model without its head."""
     stacks_experts: bool = False
     """Whether a tensor of the files has all experts of a layer, by its first axis."""
+    repeats_ends: bool = True
+    """Whether each layer of multi-token prediction has a copy of the embedding and of the output layer in files."""
 
     @property
     def predicts_further(self) -> bool:
@@ -126,32 +128,40 @@ DEEPSEEK = (
 )
 
 
-COPIES = r"model\.mtp\.\d+\.(embed_tokens|shared_head\.head)\.weight"
-"""Tensors of such a layer that are mostly copies of the model's."""
+ENDS = "embedding.word_embeddings.weight", "output_layer.weight"
+"""The model's parameters that a layer of multi-token prediction may have copies of, or another table for."""
 
 
-def further(rows: Iterable[Parameter]) -> tuple[Parameter, ...]:
-    """Parameters of layers of multi-token prediction: those of the model's layers, and the depths' own."""
+def further_rows(
+    rows: Iterable[Parameter], own: Mapping[str, str | tuple[str, ...]], start: str, of_layers: str
+) -> tuple[Parameter, ...]:
+    """Parameters of layers of multi-token prediction: those of the model's layers, whose names begin with `of_layers`
+    in `rows`, and each layer's own, which the two linears of `eh_proj` may be; `start`: with which names begin."""
+    ours, in_layer = f"{FURTHER_LAYERS[0]}{{layer}}.", "transformer_layer."
     return (
-        *(_further(row) for row in rows if row[0].startswith(OURS)),
         *(
-            (f"{FURTHER_LAYERS[0]}{{layer}}.{ours}.weight", (f"{FURTHER_LAYERS[1]}{{layer}}.{theirs}.weight",), SAME)
-            for ours, theirs in (
-                ("enorm", "enorm"),
-                ("hnorm", "hnorm"),
-                ("eh_proj", "eh_proj"),
-                ("final_layernorm", "shared_head.norm"),
-                ("embedding.word_embeddings", "embed_tokens"),
-                ("output_layer", "shared_head.head"),
-            )
+            (name.replace(OURS, ours + in_layer), tuple(one.replace(of_layers, start) for one in theirs), rule)
+            for name, theirs, rule in rows
+            if name.startswith(OURS)
+        ),
+        *(
+            (ours + name, tuple(start + one for one in names), SAME if len(names) == 1 else BESIDE)
+            for name, theirs in own.items()
+            for names in [(theirs,) if isinstance(theirs, str) else theirs]
         ),
     )
 
 
-def _further(row: Parameter) -> Parameter:
-    ours, theirs, rule = row
-    start = f"{FURTHER_LAYERS[0]}{{layer}}.transformer_layer."
-    return ours.replace(OURS, start), tuple(n.replace(THEIRS, f"{FURTHER_LAYERS[1]}{{layer}}.") for n in theirs), rule
+def further(rows: Iterable[Parameter]) -> tuple[Parameter, ...]:
+    """The same in files of which they are layers beyond the last."""
+    own = {
+        "enorm.weight": "enorm.weight",
+        "hnorm.weight": "hnorm.weight",
+        "eh_proj.weight": "eh_proj.weight",
+        "final_layernorm.weight": "shared_head.norm.weight",
+        **dict(zip(ENDS, ("embed_tokens.weight", "shared_head.head.weight"), strict=True)),
+    }
+    return further_rows(rows, own, f"{FURTHER_LAYERS[1]}{{layer}}.", THEIRS)
 
 
 DENSE = {"moe_config.num_experts": None, "model_config.multi_latent_attention.enabled": False}

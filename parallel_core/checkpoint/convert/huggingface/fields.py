@@ -68,6 +68,8 @@ SIZES: tuple[AnyField, ...] = (
     always("model_config.hidden_dropout_rate", 0.0),
 )
 SILU = Must("hidden_act", ("silu", "swish"))
+ANY_STEP = Must("time_step_limit", ([0.0, float("inf")], [0.0, {"__float__": "Infinity"}], None))
+"""Steps of a state space are not limited."""
 BASE: tuple[AnyField, ...] = (*SIZES, tied(False), SILU, ROPE)
 HEADS = Group(("num_attention_heads", "num_key_value_heads", "head_dim", "hidden_size"), _heads, _heads_out)
 ATTENTION_BIAS = Group(("attention_bias",), _attention_bias, _attention_bias_out)

@@ -3,13 +3,14 @@
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from parallel_core.checkpoint.convert.huggingface.config import family_of, left_out, settings_of
-from parallel_core.checkpoint.convert.huggingface.family import COPIES, FURTHER_LAYERS, Family
+from parallel_core.checkpoint.convert.huggingface.family import ENDS, FURTHER_LAYERS, Family
 from parallel_core.checkpoint.convert.huggingface.quantised import block_of, dequantised
 from parallel_core.checkpoint.convert.huggingface.rules import SAME, Rows
 from parallel_core.checkpoint.convert.huggingface.tables import IGNORED
@@ -52,12 +53,13 @@ def read_huggingface(folder: Path, *, optimizer: bool = True) -> Model:
     theirs = {by_kind(name, network): tensor for name, tensor in theirs.items()}
     if not network["untie_embeddings_and_output_weights"]:
         _drop_copy(theirs, "lm_head.weight", folder)
-    further = {name.split(".")[2] for name in theirs if name.startswith(FURTHER_LAYERS[1])}
+    weights = _joined(theirs, family, Rows.of(found), folder)
+    further = {name.split(".")[2] for name in weights if name.startswith(FURTHER_LAYERS[0])}
     if further:
-        shares = _drop_copies(theirs)
+        shares = _drop_copies(weights)
         network["multi_token_prediction"] = {"num_layers": len(further), "share_embedding_and_output_weight": shares}
     model = Model(
-        _joined(theirs, family, Rows.of(found), folder),
+        weights,
         found,
         left_out=left_out(config, family),
         model_type=family.model_type,
@@ -137,22 +139,27 @@ _KINDS = {MAMBA: "mamba", ATTENTION: "attention", MLP: "mlp", EXPERTS: "moe"}
 
 def by_kind(name: str, network: Mapping[str, Any]) -> str:
     """A name of a hybrid stack's parameter with the kind of its layer behind the number: parts of all kinds have one
-    name in files."""
+    name in files, where a layer has one part."""
     pattern = network.get("hybrid", {}).get("layer_pattern")
     if pattern is None:
         return name
     return re.sub(
         r"(\.layers\.(\d+)\.)",
-        lambda m: f"{m[1]}{_KINDS[pattern[int(m[2])]]}." if int(m[2]) < len(pattern) else m[1],
+        lambda m: f"{m[1]}{_KINDS[pattern[int(m[2])]]}." if pattern[int(m[2]) :][:1] in {*_KINDS} else m[1],
         name,
     )
 
 
 def without_kind(name: str, network: Mapping[str, Any]) -> str:
     """The way back."""
-    if network.get("hybrid", {}).get("layer_pattern") is None:
+    pattern = network.get("hybrid", {}).get("layer_pattern")
+    if pattern is None:
         return name
-    return re.sub(rf"(\.layers\.\d+)\.({'|'.join(_KINDS.values())})\.", r"\1.", name)
+    return re.sub(
+        rf"(\.layers\.(\d+)\.)({'|'.join(_KINDS.values())})\.",
+        lambda m: m[1] if pattern[int(m[2])] in _KINDS else m[0],
+        name,
+    )
 
 
 _STACKED = r"(.*\.experts)\.([a-z]\w*)"
@@ -211,16 +218,19 @@ def _drop_copy(tensors: dict[str, LazyTensor], name: str, folder: Path) -> None:
         raise ValueError(f"{folder / CONFIG}: {rule}; set it to false if the model has both")
 
 
-def _drop_copies(tensors: dict[str, LazyTensor]) -> bool:
+def _drop_copies(weights: dict[str, LazyTensor]) -> bool:
     """Whether layers of multi-token prediction use the model's embedding and output layer: files have copies of
-    them with each such layer, which are left out then, or tables of its own."""
-    embedding = tensors["model.embed_tokens.weight"]
-    originals = {"embed_tokens": embedding, "shared_head.head": tensors.get("lm_head.weight", embedding)}
-    copies = {name: originals[found[1]] for name in tensors if (found := re.fullmatch(COPIES, name))}
-    if not all(same_bits(tensors[name], original) for name, original in copies.items()):
+    them with each such layer, or none, and those are left out; or tables of its own."""
+    copies = {
+        name: weights.get(end) or weights[ENDS[0]]
+        for name in weights
+        for end in ENDS
+        if name.startswith(FURTHER_LAYERS[0]) and name.endswith(f".{end}")
+    }
+    if not all(same_bits(weights[name], original) for name, original in copies.items()):
         return False
     for name in copies:
-        del tensors[name]
+        del weights[name]
     return True
 
 
@@ -299,11 +309,11 @@ def split(model: Model, family: Family) -> dict[str, LazyTensor]:
             theirs[_beyond(without_kind(fill(one, spot[2]), model.network), layers)] = part
     theirs |= dict(_idle_experts(theirs, model.settings.get("moe_config", {})))
     further = model.network.get("multi_token_prediction", {})
-    shares = further.get("share_embedding_and_output_weight", True)
-    for number in range((further.get("num_layers") or 0) if shares else 0):
-        start = f"model.layers.{layers + number}."
-        theirs[f"{start}embed_tokens.weight"] = theirs["model.embed_tokens.weight"]
-        theirs[f"{start}shared_head.head.weight"] = theirs["lm_head.weight"]
+    if family.repeats_ends and further.get("share_embedding_and_output_weight", True):
+        called = {ours: names[0] for ours, names, _ in family.parameters}
+        for number, end in product(range(further.get("num_layers") or 0), ENDS):
+            copy = fill(called[f"{FURTHER_LAYERS[0]}{{layer}}.{end}"], (number,))
+            theirs[_beyond(copy, layers)] = theirs[called[end]]
     return _stacked(theirs) if family.stacks_experts else theirs
 
 

@@ -129,6 +129,11 @@ SAME = Rule(lambda parts, _: parts[0], lambda whole, _: [whole])
 """The tensor as it is."""
 TRANSPOSED = Rule(lambda parts, _: parts[0].transposed(), lambda whole, _: [whole.transposed()])
 """GPT-2's Conv1D: [in, out]."""
+BESIDE = Rule(
+    lambda parts, _: concatenated([part.transposed() for part in parts]).transposed(),
+    lambda whole, _: [whole.transposed().rows([half]).transposed() for half in gated_halves(whole.shape[1])],
+)
+"""Two matrices there, whose columns stand beside each other here."""
 QKV = Rule(_fused_qkv, _split_qkv)
 """Queries, keys and values are separate there, and grouped by key/value group here."""
 FUSED_QKV = Rule(

@@ -4,6 +4,7 @@ from parallel_core.checkpoint.convert.huggingface import fields as f
 from parallel_core.checkpoint.convert.huggingface.families import (
     deepseek_v4,
     ernie,
+    falcon_h1,
     gemma,
     glm,
     gpt_oss,
@@ -113,6 +114,7 @@ FAMILIES = (
     Family("deepseek_v2", "DeepseekV2ForCausalLM", f.DEEPSEEK_V2, DEEPSEEK, {**OF_DEEPSEEK, **SOFTMAX}, "model."),
     *deepseek_v4.FAMILIES,
     *mamba.FAMILIES,
+    *falcon_h1.FAMILIES,
     *qwen_next.FAMILIES,
     *gemma.FAMILIES,
     *glm.FAMILIES,
@@ -135,6 +137,7 @@ OTHER_NAMES = {
     "deepseek3": "deepseek_v3",
     "deepseek32": "deepseek_v32",
     "deepseek4": "deepseek_v4",
+    "falcon-h1": "falcon_h1",
     "gemma": "gemma2",
     "glm45": "glm4_moe",
     "glm45-air": "glm4_moe",

@@ -13,6 +13,7 @@ from parallel_core.checkpoint import networks
 from parallel_core.checkpoint.convert.model import Position
 from parallel_core.checkpoint.torch_files.pickles import StandIn, TypeName
 from parallel_core.config import AllConfig, serialise
+from parallel_core.config.hybrid import EXPERTS, SIDE_BY_SIDE, spread
 from parallel_core.config.moe import SPARSE_MIXER
 from parallel_core.config.tree import FLAG_OF, OF_MODEL
 
@@ -65,7 +66,7 @@ _ONLY_OURS = {
     "local_rotary_base", "num_zero_experts", "moe_shortcut_connected", "scale_q_lora", "scale_kv_lora",
     "mamba_d_conv", "dsa_indexer_k_norm_epsilon", "dsa_indexer_topk_freq", "dsa_indexer_skip_topk_offset",
     "mamba_conv_bias", "index_topk_pattern", "index_share_for_mtp_iteration", "compressed_attention",
-    "hyper_connections", "hash_layers",
+    "hyper_connections", "hash_layers", "mamba_rms_norm", "mamba_multipliers", "side_by_side_weights",
 }  # fmt: skip
 """Options of the network, by a part of their paths, that Megatron 0.16.1 has no flag for."""
 
@@ -78,12 +79,8 @@ _NO_CHOICES = {
 _NEGATIONS = ("no_", "disable_")
 
 _ONLY_MEGATRONS: dict[str, Any] = {
-    "attention_output_gate": False,
     "heterogeneous_layers_config_path": None,
     "heterogeneous_layers_config_encoded_json": None,
-    "hybrid_override_pattern": None,
-    "is_hybrid_model": False,
-    "linear_attention_freq": None,
     "moe_apply_probs_on_input": False,
     "moe_latent_size": None,
     "mrope_section": None,
@@ -122,9 +119,21 @@ def settings_of(args: Mapping[str, Any]) -> dict[str, Any]:
         network.pop("multi_latent_attention", None)
     if not args.get("group_query_attention"):
         network.pop("num_query_groups", None)
+    _put_stack(found, args)
     for section, names in _OF_A_RUN.items():
         found[section] = {name: args[name] for name in names if args.get(name) is not None}
     return found
+
+
+def _put_stack(found: dict[str, Any], args: Mapping[str, Any]) -> None:
+    """Put the pattern of a stack of layers of one part each, given or spread by shares, and which have experts."""
+    pattern, layers = args.get("hybrid_override_pattern"), args.get("num_layers")
+    if pattern is None and args.get("is_hybrid_model") and isinstance(layers, int):
+        pattern = spread(layers, args.get("hybrid_attention_ratio") or 0.0, args.get("hybrid_mlp_ratio") or 0.0)
+    if pattern is not None:
+        serialise.put(found, "model_config.hybrid.layer_pattern", pattern)
+        if "moe_config" in found:
+            found["moe_config"]["moe_layer_freq"] = [int(letter == EXPERTS) for letter in pattern]
 
 
 def _entry(path: str) -> str:
@@ -176,8 +185,11 @@ def arguments_of(ours: AllConfig) -> dict[str, Any]:
     args = {_entry(path): attrgetter(path)(ours) for path in OF_MODEL if _is_written(path)}
     args |= {row.names[0]: attrgetter(row.path)(ours) for row in _ROWS}
     model = ours.model_config
+    if SIDE_BY_SIDE in (model.hybrid.layer_pattern or ""):
+        raise ValueError(f"no network of Megatron-Core's has\n--hybrid-override-pattern {model.hybrid.layer_pattern}")
     args |= {
         "use_legacy_models": False,
+        "is_hybrid_model": model.hybrid.enabled,
         "normalization": networks.meant("model_config.normalization", ours),
         "use_rope_scaling": model.rope_scaling.type == "llama3",
         "rope_type": "yarn" if model.rope_scaling.type == "yarn" else "rope",

@@ -8,6 +8,7 @@ from typing import Any
 from parallel_core.checkpoint.convert.megatron.args import args_in, position_of, settings_of
 from parallel_core.checkpoint.convert.megatron.names import apart, layer_of, shifted
 from parallel_core.checkpoint.convert.megatron.optimizer import hyperparameters_of, loss_scaler_of, rank_states
+from parallel_core.checkpoint.convert.megatron.out_norm import as_ours
 from parallel_core.checkpoint.convert.megatron.shards import SIZES, Cuts, RankFile, Shards, group_sizes
 from parallel_core.checkpoint.convert.model import Model
 from parallel_core.checkpoint.torch_files.archive import read_archive
@@ -52,7 +53,7 @@ def read_legacy(folder: Path, *, optimizer: bool = True) -> Model:
     whole = shards.merged(Cuts(found, shards.names))
     model.weights = whole.pop("")
     model.states = whole
-    return model
+    return as_ours(model)
 
 
 def _content(path: Path) -> Mapping[str, Any]:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from parallel_core.checkpoint.convert.model import VOCABULARY
 from parallel_core.checkpoint.lazy import LazyTensor
 from parallel_core.config import serialise
+from parallel_core.config.hybrid import MLP
 
 BEFORE_CORE = (
     (r"^(module\.)+", ""),
@@ -27,13 +28,10 @@ BEFORE_CORE = (
     (r"\.mlp\.(dense_4h_to_h|projection)\.", ".mlp.linear_fc2."),
     (r"\.input_norm\.", ".input_layernorm."),
     (r"\.post_attention_(norm|layernorm)\.", ".pre_mlp_layernorm."),
-    (r"^decoder\.final_norm\.", "decoder.final_layernorm."),
 )
 """The models from before Megatron-Core, and MindSpeed-Core-MS's."""
 
-_OLD = re.compile(
-    r"(query_key_value|qkv_proj|dense|out_proj|dense_h_to_4h|mapping|dense_4h_to_h|projection)\.(weight|bias)$"
-)
+_OLD = re.compile(r"(query_key_value|qkv_proj|dense|dense_h_to_4h|mapping|dense_4h_to_h|projection)\.(weight|bias)$")
 
 TRANSFORMER_ENGINE = (
     (r"\.self_attention\.linear_qkv\.layer_norm_", ".input_layernorm."),
@@ -42,8 +40,22 @@ TRANSFORMER_ENGINE = (
     (r"\.linear_kv_up_proj\.layer_norm_", ".kv_layernorm."),
     (r"\.mlp\.experts\.experts\.(\d+)\.", r".mlp.experts.local_experts.\1."),
     (r"\.mlp\.experts\.linear_(fc[12])\.(weight|bias)(\d+)$", r".mlp.experts.local_experts.\3.linear_\1.\2"),
+    (r"\.self_attention\.in_proj\.layer_norm_", ".input_layernorm."),
+    (r"\.mixer\.in_proj\.layer_norm_", ".norm."),
+    (r"^decoder\.final_norm\.", "decoder.final_layernorm."),
 )
-"""Norms that are part of the layer after them, and experts whose products are grouped."""
+"""Norms that are part of the layer after them, and experts whose products are grouped; and the last norm of a stack of
+layers of one part each."""
+
+STACK = (
+    (r"^decoder\.final_layernorm\.", "decoder.final_norm."),
+    (r"^(decoder\.layers\.\d+)\.norm\.", r"\1.mixer.in_proj.layer_norm_"),
+    (r"\.input_layernorm\.", ".self_attention.linear_qkv.layer_norm_"),
+    (r"\.mlp\.experts\.local_experts\.(\d+)\.linear_(fc[12])\.(weight|bias)$", r".mlp.experts.linear_\2.\3\1"),
+)
+"""The way back in a stack of layers of one part each, which Megatron has in Transformer Engine's layers alone."""
+DENSE = (r"\.pre_mlp_layernorm\.", ".mlp.linear_fc1.layer_norm_")
+"""The same in its feed-forward layers without experts."""
 
 IS_NO_PARAMETER = re.compile(
     r"(^|\.)_extra_state(/.*)?$|^rng_state/|\.(rotary_emb|rotary_pos_emb)\.inv_freq$|\.router\.local_tokens_per_expert$"
@@ -60,6 +72,11 @@ def spellings(names: Iterable[str]) -> dict[str, str]:
     given = [name for name in names if not IS_NO_PARAMETER.search(name)]
     rows = (*(BEFORE_CORE if any(_OLD.search(name) for name in given) else ()), *TRANSFORMER_ENGINE)
     return {name: _rewritten(name, rows) for name in given}
+
+
+def in_stack(name: str, layer: str | None) -> str:
+    """Our name of a parameter of a stack of layers of one part each -> Megatron's; layer: the letter of its layer."""
+    return _rewritten(name, (*STACK, *((DENSE,) if layer == MLP else ())))
 
 
 def _rewritten(name: str, rows: Iterable[tuple[str, str]]) -> str:
@@ -110,22 +127,28 @@ _ATTENTION = (
     "linear_proj", "linear_qkv", "linear_q_proj", "linear_q_down_proj", "linear_q_up_proj", "linear_kv_down_proj",
     "linear_kv_up_proj", "q_layernorm", "k_layernorm", "kv_layernorm",
 )  # fmt: skip
+_STATES = "dt_bias", "A_log", "D"
+"""Parameters by head of what keeps a state: a module's own come before those of what is in it."""
+_MIXING = "norm", "in_proj", "conv1d", "mixer.norm", "out_norm", "out_proj"
 _REST = ("pre_mlp_layernorm", "router", "local_experts", "shared_experts", "linear_fc1", "linear_fc2")
 _NORMED_LATENTS = (
     "linear_proj", "linear_q_proj", "linear_q_down_proj", "q_layernorm", "linear_q_up_proj", "linear_kv_down_proj",
     "kv_layernorm", "linear_kv_up_proj",
 )  # fmt: skip
 
-LOCAL_ORDER = Order(("input_layernorm", *_INDEXER, *_ATTENTION, *_REST))
+LOCAL_ORDER = Order(("input_layernorm", *_INDEXER, *_STATES, *_ATTENTION, *_MIXING, *_REST))
 """Megatron's own layers, each expert with linears of its own."""
 
 _MODULES = (
     LOCAL_ORDER.modules,
-    ("linear_proj", "input_layernorm", *_ATTENTION[1:], *_REST),  # Transformer Engine: a norm in the linear after it
+    # Transformer Engine: a norm in the linear after it.
+    (*_STATES, "linear_proj", "input_layernorm", *_ATTENTION[1:], *_MIXING, *_REST),
     ("input_layernorm", *_INDEXER, *_NORMED_LATENTS, *_REST),  # of latent attention, the norms of the latents
 )
 ORDERS = tuple(Order(modules, *kind) for kind in ((), (True,), (True, True)) for modules in _MODULES)
 """All that are known."""
+STACK_ORDER = Order(_MODULES[1], grouped=True)
+"""The order in a stack of layers of one part each."""
 
 
 def in_order(names: Iterable[str], order: Order = LOCAL_ORDER) -> list[str]:
@@ -139,7 +162,8 @@ def _place_in_model(name: str, order: Order) -> tuple[int, ...]:
         return 0, int("position" in name)
     start: tuple[int, ...]
     modules = order.modules
-    module = next((number for number, module in enumerate(modules) if f".{module}." in name), len(modules))
+    named = [(-len(module), number) for number, module in enumerate(modules) if f".{module}." in f"{name}."]
+    module = min(named)[1] if named else len(modules)  # the longest: mixer.norm is not a layer's norm
     if depth := _DEPTH.match(name):
         start = 3, int(depth[1]), PARTS_OF_DEPTH.index(depth[2])
     elif layer is None:

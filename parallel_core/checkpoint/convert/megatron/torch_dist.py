@@ -23,6 +23,7 @@ from parallel_core.checkpoint.convert.megatron.optimizer import (
     loss_scaler_of,
     steps_of,
 )
+from parallel_core.checkpoint.convert.megatron.out_norm import as_ours
 from parallel_core.checkpoint.convert.model import VOCABULARY, Model
 from parallel_core.checkpoint.lazy import Assembled, LazyTensor, assembled, concatenated, rounds_to
 from parallel_core.checkpoint.torch_files import distributed
@@ -55,6 +56,9 @@ COMMON, CONFIG = "common.pt", "metadata.json"
 _OF_OPTIMIZER = re.compile(r"(chained_\d+\.)?optimizer\.")
 """Optimizers of experts and of the rest are numbered, where there are both."""
 _STATE = re.compile(r"(?:chained_\d+\.)?optimizer\.state\.(\w+?)\.(.+)")
+_PARTS = "query", "key", "value", "z", "x", "B", "C", "dt", "beta", "alpha"
+"""Fused parts of a mixer's first linear and of its convolution, in their order."""
+_PART = re.compile(rf".*\.(in_proj|conv1d)\.(weight|bias)\.({'|'.join(_PARTS)})")
 _BUCKETS = re.compile(r"(chained_\d+\.)?optimizer\.distributed\.")
 
 
@@ -81,7 +85,7 @@ def read_torch_dist(folder: Path, *, optimizer: bool = True) -> Model:
         if buckets and not model.states:
             model.states = of_buckets(buckets, model, args, folder)
         model.position.optimizer_steps = steps_of(content) if model.states else 0
-    return model
+    return as_ours(model)
 
 
 def _check_whole(folder: Path) -> None:
@@ -101,11 +105,18 @@ def read_tensors(folder: Path) -> dict[str, Assembled]:
 
 
 def _by_parameter(tensors: Mapping[str, Assembled]) -> Iterator[tuple[str, LazyTensor]]:
-    """Stacked layers and experts as parameters of their own, gate and up as one, under our spelling."""
+    """Stacked layers and experts as parameters of their own, gate and up as one, and what a mixer with a state mixes,
+    under our spelling."""
     unstacked = dict(entry for key, tensor in tensors.items() for entry in _unstacked(key, tensor))
     for name in [name for name in unstacked if name.endswith("_w") and f"{name[:-2]}_v" in unstacked]:
         whole = name.removesuffix("_w")
         unstacked[whole] = concatenated([unstacked.pop(f"{whole}_{half}") for half in "wv"])
+    parts: dict[str, dict[str, LazyTensor]] = defaultdict(dict)
+    for name in [name for name in unstacked if _PART.fullmatch(name)]:
+        whole, _, part = name.rpartition(".")
+        parts[whole][part] = unstacked.pop(name)
+    for whole, of_whole in parts.items():
+        unstacked[whole] = concatenated([of_whole[part] for part in sorted(of_whole, key=_PARTS.index)])
     names = spellings(unstacked)
     for name, tensor in unstacked.items():
         yield names[name], tensor

@@ -10,8 +10,18 @@ import numpy as np
 from parallel_core.checkpoint.commit import TRACKER, checkpoint_name
 from parallel_core.checkpoint.convert.megatron.args import arguments_of
 from parallel_core.checkpoint.convert.megatron.legacy import FILE
-from parallel_core.checkpoint.convert.megatron.names import Chunk, chunks_of, expert_of, shifted
+from parallel_core.checkpoint.convert.megatron.names import (
+    LOCAL_ORDER,
+    STACK_ORDER,
+    Chunk,
+    chunks_of,
+    expert_of,
+    in_stack,
+    layer_of,
+    shifted,
+)
 from parallel_core.checkpoint.convert.megatron.optimizer import SCALER_TRACKERS, is_decayed, is_of_expert
+from parallel_core.checkpoint.convert.megatron.out_norm import as_megatrons
 from parallel_core.checkpoint.convert.megatron.shards import BUFFERS, Cuts
 from parallel_core.checkpoint.convert.model import Model, Position, padded
 from parallel_core.checkpoint.lazy import LazyTensor, concatenated, of_array
@@ -147,10 +157,12 @@ def write_legacy(model: Model, directory: Path, layout: Layout, divisible_by: in
         kind = model.position.optimizer_kind
         raise ValueError(f"Megatron's files have no states of this optimizer ({kind}); add --no-load-optim")
     step = divisible_by or model.network.get("make_vocab_size_divisible_by") or 128
-    model = model.with_rows(padded(model.unpadded_vocab_size, step, layout.tensor))
+    model = as_megatrons(model.with_rows(padded(model.unpadded_vocab_size, step, layout.tensor)))
     config = serialise.config_of(model.settings)
     args = arguments_of(config) | _sizes(layout) | {"make_vocab_size_divisible_by": step}
     args |= {"consumed_train_samples": model.position.consumed_samples, "transformer_impl": "local"}
+    if config.model_config.hybrid.enabled:
+        args["transformer_impl"] = "transformer_engine"
     args["params_dtype"] = TypeName(model.weights["embedding.word_embeddings.weight"].dtype)
     chunks = chunks_of(layout.chunks(config.model_config.num_layers))
     layout.check_experts(_experts(model.weights))
@@ -205,11 +217,13 @@ def _chunk(model: Model, cuts: Cuts, layout: Layout, chunk: Chunk, tensor: int, 
         cut = {state: _cut(name, whole, coordinates, cuts) for state, whole in states.items()}
         return RankParameter(local, _cut(name, model.weights[name], coordinates, cuts), cut)
 
-    found = []
-    for name, own_name in chunk.parameters(model.weights, model.network):
-        one = expert_of(name)
+    found, pattern = [], serialise.get(model.network, "hybrid.layer_pattern")
+    for name, own_name in chunk.parameters(model.weights, model.network, STACK_ORDER if pattern else LOCAL_ORDER):
+        one, layer = expert_of(name), layer_of(name)
         if one is None or first_expert <= one < first_expert + own:
-            found.append(entry(name, shifted(own_name, -chunk.layers.start, -first_expert)))
+            letter = pattern[layer] if pattern and layer is not None else None
+            local = shifted(own_name, -chunk.layers.start, -first_expert)
+            found.append(entry(name, in_stack(local, letter) if pattern else local))
     return found
 
 

@@ -1,6 +1,6 @@
 """DeepSeek-V4 (2026): several residual streams, a window and compressed entries, experts by a table of tokens.
 
-Names are those of the public files, which transformers reads; layers that predict further tokens are not among them.
+Names are those of the public files, which transformers reads, but for layers that predict further tokens, `mtp.N`.
 """
 
 from collections.abc import Mapping
@@ -9,7 +9,15 @@ from typing import Any
 import numpy as np
 
 from parallel_core.checkpoint.convert.huggingface import experts, fields
-from parallel_core.checkpoint.convert.huggingface.family import OF_LLAMA, OURS, SPARSE, Family, Parameter
+from parallel_core.checkpoint.convert.huggingface.family import (
+    ENDS,
+    OF_LLAMA,
+    OURS,
+    SPARSE,
+    Family,
+    Parameter,
+    further_rows,
+)
 from parallel_core.checkpoint.convert.huggingface.kinds import AnyField, Field, Group, Must, Settings, always
 from parallel_core.checkpoint.convert.huggingface.rules import GATED, SAME, Rule
 from parallel_core.checkpoint.lazy import of_array
@@ -78,6 +86,14 @@ _PARAMETERS: tuple[Parameter, ...] = (
     *_experts("experts.local_experts.{expert}", "experts.{expert}"),
     *_experts("shared_experts", "shared_experts"),
 )
+_FURTHER: dict[str, str | tuple[str, ...]] = {
+    "enorm.weight": "enorm.weight",
+    "hnorm.weight": "hnorm.weight",
+    "eh_proj.weight": ("e_proj.weight", "h_proj.weight"),
+    "final_layernorm.weight": "norm.weight",
+    **{f"hc_head.hc_{ours}": f"hc_head_{theirs}" for ours, theirs in _STREAMS},
+    **dict(zip(ENDS, ("emb.tok_emb.weight", "head.weight"), strict=True)),
+}
 _FIXED: dict[str, Any] = {
     **OF_LLAMA,
     **SPARSE,
@@ -242,4 +258,14 @@ FIELDS: tuple[AnyField, ...] = (
     always("moe_config.moe_layer_freq", 1),
 )
 
-FAMILIES = (Family("deepseek_v4", "DeepseekV4ForCausalLM", FIELDS, _PARAMETERS, _FIXED, ""),)
+FAMILIES = (
+    Family(
+        "deepseek_v4",
+        "DeepseekV4ForCausalLM",
+        FIELDS,
+        (*_PARAMETERS, *further_rows(_PARAMETERS, _FURTHER, "mtp.{layer}.", _THEIRS)),
+        _FIXED,
+        "",
+        repeats_ends=False,
+    ),
+)

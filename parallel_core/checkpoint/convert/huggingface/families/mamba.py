@@ -130,7 +130,7 @@ _STATES: tuple[AnyField, ...] = (
     Field("model_config.hybrid.mamba_d_conv", "conv_kernel", 4),
     Field("model_config.hybrid.mamba_conv_bias", "use_conv_bias", True),
     Must("use_bias", (False, None)),
-    Must("time_step_limit", ([0.0, float("inf")], [0.0, {"__float__": "Infinity"}], None)),
+    fields.ANY_STEP,
 )
 _SIZES: tuple[AnyField, ...] = (
     *fields.COMMON,

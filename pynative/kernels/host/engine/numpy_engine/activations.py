@@ -138,29 +138,37 @@ class Activation:
 
 
 def _gated_by(gate: Activation, unit: GatedUnit) -> Activation:
-    """a(gate) * up of [gate | up], both as the unit limits them."""
+    """a(gate) * up of [gate | up], both as the unit's function takes them."""
 
     def forward(x: Array, out: Array) -> None:
         to_gate, up = np.split(x, 2, axis=1)
-        limit_halves(unit, to_gate, up)
+        prepare_halves(unit, to_gate, up)
         gate.forward(to_gate, out)
         out *= up
 
     def gradient(x: Array, dy: Array, dx: Array) -> None:
         (to_gate, up), (gate_gradient, up_gradient) = np.split(x, 2, axis=1), np.split(dx, 2, axis=1)
-        beyond = limit_halves(unit, to_gate, up)
+        beyond = prepare_halves(unit, to_gate, up)
         gate.forward(to_gate.copy(), up_gradient)
         up_gradient *= dy
         up *= dy
         gate.gradient(to_gate, up, gate_gradient)
+        amplify(unit, gate_gradient)
         clear(beyond, gate_gradient, up_gradient)
 
     return Activation(forward, gradient)
 
 
-def limit_halves(unit: GatedUnit, gate: Array, up: Array) -> tuple[Array, Array] | None:
-    """Limit both in place; where they were beyond, None: a plain unit limits none."""
-    if unit.is_plain:
+def amplify(unit: GatedUnit, gate: Array) -> None:
+    """Multiply what belongs to a unit's gate by its gain, in place."""
+    if unit.gain != 1.0:
+        gate *= np.float32(unit.gain)
+
+
+def prepare_halves(unit: GatedUnit, gate: Array, up: Array) -> tuple[Array, Array] | None:
+    """Amplify and limit them in place; where they were beyond, None: the unit limits none."""
+    amplify(unit, gate)
+    if not unit.is_limited:
         return None
     beyond = gate > unit.limit, np.abs(up) > unit.limit
     np.minimum(gate, np.float32(unit.limit), out=gate)

@@ -6,7 +6,7 @@ import numpy as np
 
 from parallel_core.numerics.activations import QUICK_SLOPE, GatedUnit, gated_unit
 from parallel_core.numerics.dtypes import Array
-from pynative.kernels.host.engine.numpy_engine.activations import clear, limit_halves
+from pynative.kernels.host.engine.numpy_engine.activations import amplify, clear, prepare_halves
 from pynative.memory.rounding import convert, fill, widened
 from pynative.onednn import primitives
 from pynative.onednn.layouts import layout_of, row_layout
@@ -27,7 +27,7 @@ def activation(name: str, x: Array, bias: Array | None, out: Array) -> bool:
     unit = gated_unit(name)
     if unit is not None:
         gate, up = _halves(x, bias)
-        limit_halves(unit, gate, up)
+        prepare_halves(unit, gate, up)
         done = _run(_eltwise(unit.gate, gate), gate, gate)
         fill(out, np.multiply(gate, up, out=_own_or(out, gate)))
         return done
@@ -60,12 +60,13 @@ def gradient(name: str, x: Array, bias: Array | None, dy: Array, dx: Array) -> b
 
 def _gated_gradient(unit: GatedUnit, halves: tuple[Array, Array], dy: Array, dx: Array) -> bool:
     (gate, up), (gate_gradient, up_gradient), name = halves, np.split(dx, 2, axis=1), unit.gate
-    beyond = limit_halves(unit, gate, up)
+    beyond = prepare_halves(unit, gate, up)
     result = np.empty_like(gate)
     done = _run(_eltwise(name, gate), gate, result)
     fill(up_gradient, np.multiply(result, dy, out=_own_or(up_gradient, result)))
     up *= dy
     done = done and _run(_eltwise_gradient(name, gate), gate, up, result)
+    amplify(unit, result)
     convert(result, gate_gradient)
     clear(beyond, gate_gradient, up_gradient)
     return done

@@ -6,11 +6,15 @@ import re
 import numpy as np
 import pytest
 
+from parallel_core.blocks import model_chunks
 from parallel_core.checkpoint.convert import formats
 from parallel_core.checkpoint.convert.huggingface.config import with_vocabulary
 from parallel_core.checkpoint.convert.huggingface.read import read_tensors
 from parallel_core.checkpoint.convert.huggingface.write import write_huggingface
+from parallel_core.checkpoint.convert.model import Model
+from parallel_core.checkpoint.lazy import of_array
 from parallel_core.checkpoint.networks import differences
+from parallel_core.checkpoint.tensor_file import write_tensors
 from parallel_core.config import serialise
 from tests.support.engine import config_of
 from tests.support.family_cases import CASES, folder_of, recorded
@@ -51,3 +55,49 @@ def test_flags_of_other_tools_say_the_same_network(case, tool):
     said = serialise.config_of(with_vocabulary(formats.read(folder_of(case), "hf").settings))
     found = {difference.path for difference in differences(config_of(recorded(case)["flags"][tool], 1), said)}
     assert found == UNSAID.get((case, tool), set())
+
+
+OF_FURTHER_LAYERS = {
+    *(f"attn.{name}" for name in ("attn_sink", "kv_norm.weight", "q_norm.weight", "wkv.weight", "wo_a.weight")),
+    *("attn.wo_b.weight", "attn.wq_a.weight", "attn.wq_b.weight", "attn_norm.weight", "ffn_norm.weight"),
+    *("ffn.gate.weight", "ffn.gate.bias", "e_proj.weight", "h_proj.weight", "enorm.weight", "hnorm.weight"),
+    *("norm.weight", *(f"ffn.shared_experts.w{n}.weight" for n in (1, 2, 3))),
+    *(f"hc_{part}_{kind}" for part in ("attn", "ffn", "head") for kind in ("base", "fn", "scale")),
+}
+"""Tensors of `mtp.0` in the public files of DeepSeek-V4-Flash, but for experts and factors of 8 bits."""
+
+
+def with_further_layer() -> Model:
+    """The recorded DeepSeek-V4 with a layer that predicts another token, of random weights."""
+    model = formats.read(folder_of("deepseek_v4"), "hf")
+    model.network["multi_token_prediction"] = {"num_layers": 1, "share_embedding_and_output_weight": True}
+    (chunk,) = model_chunks(serialise.config_of(with_vocabulary(model.settings)).model_config)
+    numbers = np.random.default_rng(1)
+    for name, spec in {**chunk.parameters(), **chunk.untrained()}.items():
+        if name not in model.weights:
+            model.weights[name] = of_array(numbers.random(spec.shard.shape, np.float32))
+    return model
+
+
+@pytest.mark.parametrize("repeated", [False, True])
+def test_layers_that_predict_further_are_deepseeks(repeated, tmp_path):
+    """Under the public files' names, which have no embedding and output layer of their own, or copies; what is read is
+    what was written."""
+    model = with_further_layer()
+    write_huggingface(model, tmp_path)
+    tensors = {name: tensor.read() for name, tensor in read_tensors(tmp_path).items()}
+    written = {name.removeprefix("mtp.0.") for name in tensors if name.startswith("mtp.")}
+    assert {name for name in written if ".experts." not in name} == OF_FURTHER_LAYERS
+    e_proj, h_proj = (tensors[f"mtp.0.{name}_proj.weight"] for name in "eh")
+    np.testing.assert_array_equal(
+        np.concatenate([e_proj, h_proj], axis=1), model.weights["mtp.layers.0.eh_proj.weight"].read()
+    )
+    if repeated:
+        copies = {"mtp.0.emb.tok_emb.weight": "embed.weight", "mtp.0.head.weight": "head.weight"}
+        tensors |= {copy: tensors[name] for copy, name in copies.items()}
+        write_tensors(tmp_path / "model.safetensors", {name: of_array(array) for name, array in tensors.items()})
+    again = formats.read(tmp_path, "hf")
+    assert again.network["multi_token_prediction"] == model.network["multi_token_prediction"]
+    assert again.weights.keys() == model.weights.keys()
+    for name, tensor in model.weights.items():
+        np.testing.assert_array_equal(again.weights[name].read(), tensor.read(), err_msg=name)

@@ -6,18 +6,21 @@ for each lane, times in microseconds ("Trace Event Format", Chromium).
 """
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from parallel_core.config import AllConfig
 from parallel_core.schedules import GENERATORS
-from parallel_core.schedules.actions import Backward, Forward, WeightGrad
-from parallel_core.schedules.simulate import Time, Timeline, Times, simulate
+from parallel_core.schedules.actions import Backward, Compute, Forward, WeightGrad
+from parallel_core.schedules.simulate import Time, Timeline, simulate
 from parallel_core.system.files import read_json
+from parallel_core.topology import Topology
 
 
 class Kind(str, Enum):
@@ -46,7 +49,7 @@ COMPUTING = frozenset({*_ACTIONS, Kind.OPTIMIZER, Kind.OTHER})
 
 
 class Span(NamedTuple):
-    """The work of one rank from `start` on; spans of one lane and rank lie beside or inside each other."""
+    """The work of one rank from `start` on; a rank's spans lie beside or inside each other, but for collectives."""
 
     rank: int
     kind: Kind
@@ -64,13 +67,7 @@ class Span(NamedTuple):
         """Its end, in seconds."""
         return self.start + self.seconds
 
-    @property
-    def lane(self) -> str:
-        """The row in which it is drawn."""
-        return "messages under way" if self.kind is Kind.COLLECTIVE else "rank"
 
-
-LANES = ("rank", "messages under way")
 _MICROSECONDS = 1e6
 
 
@@ -78,28 +75,46 @@ def chrome_json(spans: Iterable[Span], **about: Any) -> str:
     """The text of a file. about: further keys of the whole, which viewers leave alone."""
     listed = sorted(spans, key=lambda span: (span.rank, span.start, -span.seconds))
     origin = min((span.start for span in listed), default=0.0)
-    events = [*_names(listed), *(_event(span, origin) for span in listed)]
+    rows = list(_rows(listed))
+    names = _names({(span.rank, row) for span, row in zip(listed, rows, strict=True)})
+    events = [*names, *(_event(span, row, origin) for span, row in zip(listed, rows, strict=True))]
     return json.dumps({"traceEvents": events, "displayTimeUnit": "ms", **about}, separators=(",", ":"))
 
 
-def _names(spans: Iterable[Span]) -> Iterator[dict[str, Any]]:
-    for rank, lane in sorted({(span.rank, span.lane) for span in spans}):
-        thread = {"ph": "M", "pid": rank, "tid": LANES.index(lane)}
+def _rows(spans: Iterable[Span]) -> Iterator[int]:
+    """The row of each span: 0 what the rank does, then messages under way, in as many rows as are under way at once.
+    Perfetto drops a span that lies partly in another of its row."""
+    ends: defaultdict[int, list[float]] = defaultdict(list)
+    for span in spans:
+        if span.kind is not Kind.COLLECTIVE:
+            yield 0
+            continue
+        busy = ends[span.rank]
+        row = next((row for row, end in enumerate(busy) if end <= span.start), len(busy))
+        busy[row : row + 1] = [span.stop]
+        yield 1 + row
+
+
+def _names(rows: Iterable[tuple[int, int]]) -> Iterator[dict[str, Any]]:
+    for rank, row in sorted(rows):
+        thread = {"ph": "M", "pid": rank, "tid": row}
         yield {**thread, "name": "process_name", "args": {"name": f"rank {rank}"}}
-        yield {**thread, "name": "thread_name", "args": {"name": lane}}
+        title = f"messages under way {row}" if row else "rank"
+        yield {**thread, "name": "thread_name", "args": {"name": title}}
 
 
-def _event(span: Span, origin: float) -> dict[str, Any]:
-    more = {"group": span.group} if span.group else {}
+def _event(span: Span, row: int, origin: float) -> dict[str, Any]:
+    """Whole microseconds, of both ends: rounded lengths would let spans stand out of those around them."""
+    start, stop = (round((time - origin) * _MICROSECONDS) for time in (span.start, span.stop))
     return {
         "name": span.name,
         "cat": span.kind.value,
         "ph": "X",
-        "ts": round((span.start - origin) * _MICROSECONDS, 3),
-        "dur": round(span.seconds * _MICROSECONDS, 3),
+        "ts": start,
+        "dur": stop - start,
         "pid": span.rank,
-        "tid": LANES.index(span.lane),
-        "args": {"step": span.step, **more},
+        "tid": row,
+        "args": {"step": span.step, **({"group": span.group} if span.group else {})},
     }
 
 
@@ -224,22 +239,47 @@ def _length(spans: Iterable[Span]) -> float:
 _UNIT = 1e-6
 
 
-def planned_timeline(config: AllConfig, spans: Sequence[Span], micro_batches: int) -> Timeline:
-    """The schedule's, by `schedules.simulate`, in microseconds; every action of a kind takes its mean time of all
-    stages, and transfers take none."""
+def planned_timeline(config: AllConfig, topology: Topology, spans: Sequence[Span], micro_batches: int) -> Timeline:
+    """The schedule's, by `schedules.simulate`, in microseconds, with the measured times of its actions; transfers take
+    none."""
     parallel = config.parallel_config
     chunks = parallel.virtual_pipeline_model_parallel_size or 1
     group_size = parallel.microbatch_group_size_per_virtual_pipeline_stage
     stages = parallel.pipeline_model_parallel_size
     computes = GENERATORS[parallel.schedule_name](stages, micro_batches, chunks, group_size)
-    weight = _mean(spans, Kind.WEIGHT_GRADIENTS, chunks)
-    times = Times(_mean(spans, Kind.FORWARD, chunks), _mean(spans, Kind.BACKWARD, chunks) + weight, weight)
-    return simulate(computes, times, parallel.placement)
+    return simulate(computes, MeasuredTimes.of_spans(spans, topology), parallel.placement)
+
+
+@dataclass(frozen=True)
+class MeasuredTimes:
+    """`schedules.simulate.Durations` of a recorded run, in whole microseconds, at least one."""
+
+    means: Mapping[tuple[Any, ...], int]
+    """Mean by (kind, stage, chunk), and by (kind,) for a stage that did not record."""
+    transfer: Time = 0
+
+    @classmethod
+    def of_spans(cls, spans: Iterable[Span], topology: Topology) -> "MeasuredTimes":
+        """Of all steps, and of all ranks of a stage."""
+        stage = cache(lambda rank: topology.dense.coordinate("pp", rank))
+        seconds: defaultdict[tuple[Any, ...], list[float]] = defaultdict(list)
+        for span in spans:
+            if span.kind in _KINDS.values():
+                chunk = int(span.name.rpartition(".")[2])
+                for key in ((span.kind, stage(span.rank), chunk), (span.kind,)):
+                    seconds[key].append(span.seconds)
+        return cls({key: max(1, round(sum(own) / len(own) / _UNIT)) for key, own in seconds.items()})
+
+    def of(self, action: Compute, stage: int, chunks: int, split: bool) -> Time:
+        """The time of `action`."""
+        kind = _KINDS[type(action)]
+        return self.means.get((kind, stage, action.chunk), self.means.get((kind,), 0))
 
 
 def planned_bubble_share(timeline: Timeline) -> float:
     """Mean over the stages of the part of the pipeline's time in which they do nothing."""
-    return 1.0 - float(sum(timeline.work)) / (len(timeline.spans) * float(timeline.length))
+    whole = len(timeline.spans) * float(timeline.length)
+    return 1.0 - float(sum(timeline.work)) / whole if whole else 0.0
 
 
 _KINDS: dict[type, Kind] = {
@@ -262,9 +302,3 @@ def planned_spans(timeline: Timeline) -> list[Span]:
 def _seconds(start: Time, stop: Time) -> tuple[float, float]:
     """Start and length of a span in seconds, from microseconds."""
     return float(start) * _UNIT, float(stop - start) * _UNIT
-
-
-def _mean(spans: Sequence[Span], kind: Kind, chunks: int) -> int:
-    """Mean time of a micro-batch in all chunks of a stage, in whole microseconds, at least one."""
-    seconds = [span.seconds for span in spans if span.kind is kind]
-    return max(1, round(chunks * sum(seconds) / len(seconds) / _UNIT)) if seconds else 0

@@ -37,8 +37,8 @@ class CheckpointReader:
         self.directory = directory
         self.manifest = Manifest.read(directory)
         stored = self.manifest.config.get("model_config", {})
-        self._stored_vocabulary = Vocabulary(stored.get("unpadded_vocab_size"), stored.get("vocab_size"))
-        self._vocabulary = vocabulary or self._stored_vocabulary
+        self.stored_vocabulary = Vocabulary(stored.get("unpadded_vocab_size"), stored.get("vocab_size"))
+        self._vocabulary = vocabulary or self.stored_vocabulary
         self._open = cache(lambda name: open_tensors(directory / name))
         self.notes: list[str] = []
         """Keys that are not taken over and that may describe the network."""
@@ -102,10 +102,10 @@ class CheckpointReader:
 
     def _is_padded_otherwise(self, stored: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
         """Whether two shapes are those of a table with a row for each id, padded for different layouts."""
-        if self._vocabulary.unpadded != self._stored_vocabulary.unpadded or not stored or not wanted:
+        if self._vocabulary.unpadded != self.stored_vocabulary.unpadded or not stored or not wanted:
             return False
         rows = (stored[0], wanted[0])
-        return rows == (self._stored_vocabulary.padded, self._vocabulary.padded) and stored[1:] == wanted[1:]
+        return rows == (self.stored_vocabulary.padded, self._vocabulary.padded) and stored[1:] == wanted[1:]
 
     def _shard_problem(self, name: str, shard: Shard) -> str | None:
         try:

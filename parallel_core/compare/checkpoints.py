@@ -1,5 +1,6 @@
 """The first checkpoint in which two runs' weights differ, looked for by halves."""
 
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -23,16 +24,30 @@ def whole(reader: CheckpointReader, name: str) -> Array:
 
 
 def first_weight(one: Path, other: Path, step: int, exact: bool) -> Difference | None:
-    """The first weight, in the order of the model, that differs between two runs' checkpoints of a step."""
+    """The first weight, in the order of the model, that differs between two runs' checkpoints of a step, or that only
+    one of them has."""
     readers = [open_checkpoint(folder, step) for folder in (one, other)]
     names = [set(reader.manifest.weights) for reader in readers]
     limit = 0.0 if exact else allowed("update", ["float32"], exact) / ROUNDINGS["update"] * ROUNDINGS["gradient"]
-    for name in sorted(names[0] & names[1], key=place_in_model):
-        mine, theirs = (whole(reader, name) for reader in readers)
+    for name in sorted(names[0] | names[1], key=place_in_model):
+        owners = [folder for folder, own in zip((one, other), names, strict=True) if name in own]
+        if len(owners) == 1:
+            return Difference("weight", step, name, None, math.inf, 0.0, f"only {owners[0]} has it")
+        mine, theirs = _without_padding(readers, [whole(reader, name) for reader in readers])
         apart = distance(mine, theirs)
         if apart > limit:
-            return Difference("weight", step, name, None, apart, limit)
+            words = "" if mine.shape == theirs.shape else f"shapes {list(mine.shape)} and {list(theirs.shape)}"
+            return Difference("weight", step, name, None, apart, limit, words)
     return None
+
+
+def _without_padding(readers: Sequence[CheckpointReader], arrays: Sequence[Array]) -> Sequence[Array]:
+    """Tables of the vocabulary that layouts pad to other sizes, cut to the ids; other arrays as they are."""
+    vocabularies = [reader.stored_vocabulary for reader in readers]
+    rows = [array.shape[0] if array.ndim else 0 for array in arrays]
+    if rows[0] == rows[1] or rows != [vocabulary.padded for vocabulary in vocabularies]:
+        return arrays
+    return [array[: vocabulary.unpadded] for array, vocabulary in zip(arrays, vocabularies, strict=True)]
 
 
 def halved(steps: Sequence[int], differs: Callable[[int], bool]) -> int | None:

@@ -9,8 +9,8 @@ from parallel_core.trace import Kind, Span, summary
 
 MOST_RANKS, MOST_SPANS = 32, 3000
 NOTE = (
-    "Spans of --trace. A planned stage has the mean times of the measured actions and waits for its inputs alone; the "
-    "difference to the ranks above it is messages, waiting and uneven work."
+    "Spans of --trace. A planned stage has the mean times of its measured actions and waits for its inputs alone; the "
+    "difference to the ranks above it is messages, waiting and uneven micro-batches."
 )
 _ORDER = sorted(Kind, key=lambda kind: kind is not Kind.OTHER)
 """The order of drawing: spans around others come first."""

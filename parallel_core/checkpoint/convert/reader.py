@@ -27,8 +27,8 @@ class ConvertedReader(CheckpointReader):
         ids: int | None = model.network.get("unpadded_vocab_size")
         if vocabulary is not None and vocabulary.unpadded is not None and vocabulary.unpadded <= model.vocab_size:
             ids = vocabulary.unpadded  # other tools' files have rows, and do not say which of them are ids
-        self._stored_vocabulary = Vocabulary(ids, model.vocab_size)
-        self._vocabulary = vocabulary or self._stored_vocabulary
+        self.stored_vocabulary = Vocabulary(ids, model.vocab_size)
+        self._vocabulary = vocabulary or self.stored_vocabulary
 
     @property
     def holds_a_run(self) -> bool:

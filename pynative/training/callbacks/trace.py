@@ -78,7 +78,7 @@ class TraceCallback(RunCallback):
             micro_batches = state.result.samples // (
                 state.config.dataset_config.batch_size * state.config.parallel_config.data_parallel_size
             )
-            timeline = planned_timeline(state.config, spans, micro_batches)
+            timeline = planned_timeline(state.config, parallel_state.get_topology(), spans, micro_batches)
             planned, actions = planned_bubble_share(timeline), planned_json(planned_spans(timeline))
             try:
                 with replacing(self.path) as file:

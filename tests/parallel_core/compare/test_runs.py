@@ -1,6 +1,7 @@
 """Runs and recorded cases read and compared without a device: figures, parameters, data, checkpoints by halves."""
 
 import json
+import math
 
 import numpy as np
 import pytest
@@ -10,6 +11,8 @@ from parallel_core.compare.checkpoints import halved
 from parallel_core.compare.differences import differences, distance, place_in_model
 from parallel_core.compare.recorded import Step, key, of_parameters, read_record, write_step
 from parallel_core.compare.sample import Sample, of_activation
+from parallel_core.sharding import Cut, ShardSpec
+from tests.support.checkpoint_writing import save
 
 NAMES = ("embedding.word_embeddings.weight", "decoder.layers.0.mlp.linear_fc1.weight", "output_layer.weight")
 
@@ -86,6 +89,47 @@ def test_halving_finds_the_first(first):
         return first is not None and step >= first
 
     assert halved(steps, differs) == first and len(looked) <= 4
+
+
+def checkpoints(root, ranks: int, changes=None, steps=(10, 20, 30, 40)):
+    """A run's checkpoints, cut over ranks, the vocabulary of 5 ids padded to 4 rows on each; changes: (step, values
+    by name) from that step on."""
+    rows, (since, changed) = 4 * ranks, changes or (math.inf, {})
+    for step in steps:
+        tables = np.random.default_rng(step).normal(size=(3, 16, 4)).astype(np.float32)
+        weights = dict(zip(NAMES, tables, strict=True))
+        for name in (NAMES[0], NAMES[2]):
+            weights[name] = np.concatenate([weights[name][:5], np.full((rows - 5, 4), ranks, np.float32)])
+        weights |= {name: change(weights) for name, change in changed.items()} if step >= since else {}
+        whole = {name: (ShardSpec(name=name, shape=x.shape, cuts=(Cut(0),)), x) for name, x in weights.items()}
+        save(root, step, [whole], ranks, keep=9, vocabulary=(5, rows))
+    return root
+
+
+@pytest.mark.parametrize("since", [10, 30, 40])
+def test_bisection_reads_the_checkpoints_of_both(since, tmp_path, capsys):
+    """The first step and, in the order of the model, weight; layouts, padding and rounding are no difference."""
+    one = checkpoints(tmp_path / "a", 2)
+    changes = {name: lambda weights: weights[NAMES[1]] * np.float32(1.01) for name in (NAMES[1], "output_layer.bias")}
+    assert main([str(one), str(checkpoints(tmp_path / "b", 4, (since, changes))), "--bisect"]) == 1
+    said = capsys.readouterr().out
+    assert f"the same up to step {since - 10}\n" in said
+    assert f"the first that differ: step {since}, weight of {NAMES[1]}: 0.0099 apart" in said
+    again = f"--load {one} --ckpt-step {since - 10} with" if since > 10 else "again with"
+    assert f"{again} --record --record-step-start {since - 10} --record-step-end {since}" in said
+
+
+def test_bisection_of_runs_whose_weights_are_the_same(tmp_path, capsys):
+    """As far as rounding tells; to the bit they are not. A weight that one run alone has is a difference."""
+    rounded = {NAMES[1]: lambda weights: weights[NAMES[1]] * np.float32(1 + 1e-6)}
+    more = {"output_layer.bias": lambda weights: weights[NAMES[1]]}
+    one, same = checkpoints(tmp_path / "a", 2, steps=[10]), checkpoints(tmp_path / "b", 4, (10, rounded), [10])
+    other = checkpoints(tmp_path / "c", 2, (10, more), [10])
+    assert main([str(one), str(same), "--bisect"]) == 0
+    assert "1 checkpoints of both, 1 of them read: weights are the same up to step 10" in capsys.readouterr().out
+    assert main([str(one), str(same), "--bisect", "--exact"]) == 1
+    assert main([str(one), str(other), "--bisect"]) == 1
+    assert f"step 10, weight of output_layer.bias (only {other} has it)" in capsys.readouterr().out
 
 
 def test_ranks_of_another_layout_make_the_same_record(tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 from functools import cache
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from parallel_core.data.blended import (
 )
 from parallel_core.data.dataset_config import GPTDatasetConfig
 from parallel_core.data.gpt_dataset import GPTDataset
+from parallel_core.data.indexed_dataset import IndexedDatasetBuilder
 from parallel_core.data.tokenizers import Facts
 from tests.support.assets import asset
 from tests.support.corpus import write_corpus
@@ -141,6 +143,28 @@ def test_what_samples_share_can_not_be_changed(tmp_path):
     for name in ("loss_mask", "position_ids"):
         with pytest.raises(ValueError, match="read-only"):
             train[0][name][:] = 0
+
+
+def test_documents_of_a_sample_are_those_whose_tokens_it_has(tmp_path):
+    """Alone and in a blend: every sequence of which the sample has a token, in order, and where the first begins."""
+    prefixes, lengths = [str(tmp_path / name) for name in "ab"], (5, 21, 3, 8, 1, 16, 9)
+    for number, prefix in enumerate(prefixes):
+        with IndexedDatasetBuilder(prefix, np.uint16) as builder:
+            for sequence, length in enumerate(lengths):
+                first = 1000 * number + 100 * sequence
+                builder.add_document(np.arange(first, first + length), [length])
+            builder.finalize()
+    options = {"split": "100,0,0", "tokenizer": Facts(2000, 1999, None)}
+    alone, _, _ = build(prefixes[:1], [20, 0, 0], **options)
+    blended, _, _ = build(prefixes, [20, 0, 0], [0.5, 0.5], **options)
+    for dataset in (alone, blended):
+        for i in range(20):
+            sample = dataset[i]
+            tokens = [*sample["tokens"].tolist(), sample["labels"][-1]]
+            begins = [token for before, token in pairwise([-9, *tokens]) if token != before + 1]
+            path, sequences = prefixes[tokens[0] // 1000], ", ".join(str(token // 100 % 10) for token in begins)
+            first = f"(from token {tokens[0] % 100} of the first)"
+            assert dataset.documents_of(i) == f"{path}, sequences {sequences} {first}"
 
 
 def test_only_prefix_with_a_weight_is_a_blend_except_where_each_split_has_its_own(tmp_path):

@@ -3,9 +3,12 @@
 import pytest
 
 from parallel_core.schedules import GENERATORS
+from parallel_core.schedules.actions import Forward
 from parallel_core.schedules.simulate import Times, simulate
+from parallel_core.topology import Topology
 from parallel_core.trace import (
     Kind,
+    MeasuredTimes,
     Span,
     chrome_json,
     planned_bubble_share,
@@ -15,6 +18,7 @@ from parallel_core.trace import (
     read_planned,
     summary,
 )
+from tests.support.trace_file import slices
 
 STEP = [
     Span(1, Kind.STEP, "step 3", 10.0, 10.0, 3),
@@ -44,6 +48,36 @@ def test_the_file_has_every_span(tmp_path):
     read = read_chrome(path)
     assert summary(read)[0].computing == pytest.approx(4.5)
     assert sorted(read) == sorted(span._replace(start=span.start - 10.0) for span in STEP)
+
+
+def test_perfetto_takes_every_span(tmp_path):
+    """Messages that are under way at once have rows of their own; ends that are equal stay so when they are rounded."""
+    third = 1 / 3
+    path = tmp_path / "trace.json"
+    spans = [
+        Span(0, Kind.FORWARD, "forward 0.0", third, 4e-7 + third, 1),
+        Span(0, Kind.WAITING, "recv", 2 * third - 1e-3, 1e-3, 1, "pp"),
+        Span(0, Kind.MOVING, "recv", 2 * third, 4e-7, 1, "pp"),
+        *(Span(0, Kind.COLLECTIVE, f"all_reduce {n}", n * third, 0.5, 1, "dp") for n in range(4)),
+    ]
+    path.write_text(chrome_json(spans))
+    rows = slices(path)
+    assert {row: len(own) for row, own in rows.items()} == {(0, 0): 3, (0, 1): 2, (0, 2): 2}
+    assert {span.name for span in read_chrome(path)} == {span.name for span in spans}
+
+
+def test_the_planned_times_are_each_stages_own():
+    """The mean of a stage's ranks for each chunk; where a stage was not recorded, that of the others."""
+    spans = [
+        Span(rank, Kind.FORWARD, f"forward {micro_batch}.{chunk}", 0.0, (1 + rank + 4 * chunk + micro_batch) * 1e-3)
+        for rank in (0, 1, 2)
+        for chunk in (0, 1)
+        for micro_batch in (0, 2)
+    ]
+    topology = Topology(world_size=6, tensor_model_parallel_size=2, pipeline_model_parallel_size=3)
+    times = MeasuredTimes.of_spans(spans, topology)
+    of = [[times.of(Forward(0, chunk), stage, 2, False) for chunk in (0, 1)] for stage in range(3)]
+    assert of == [[2500, 6500], [4000, 8000], [5000, 5000]]
 
 
 def test_another_file_is_refused(tmp_path):

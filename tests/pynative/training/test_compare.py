@@ -32,6 +32,8 @@ class Plant(NamedTuple):
     settings: tuple[str, ...] = ()
     """Options that are named."""
     ranks: int = 1
+    base: str = ""
+    """Flags that the run without the difference has, too."""
 
 
 def scaled_weight(state, stack, backend):
@@ -44,6 +46,13 @@ def one_element(state, stack, backend):
     """One element of a weight."""
     (weight,) = (p for p in state.model.get_parameters() if p.meta.spec.name == QKV)
     weight.asnumpy()[3, 5] += 0.01
+
+
+def other_masks(state, stack, backend):
+    """Dropout's masks come from another seed."""
+    from pynative.tensor_parallel.random import get_rng_tracer
+
+    get_rng_tracer().seed += 1
 
 
 def _patched(stack, name: str, change, call: int | None = None):
@@ -143,7 +152,8 @@ PLANTS = {
     "the rotary base": Plant(
         "step 1, activation of decoder.layers.0 in", "--rotary-base 5000", settings=("rotary_base",)
     ),
-    "the seed of dropout": Plant("step 1, weight of embedding", "--seed 77", settings=("training_config.seed",)),
+    "the seed": Plant("step 1, weight of embedding", "--seed 77", settings=("training_config.seed",)),
+    "the seed of dropout": Plant("step 1, activation of embedding", code="other_masks", base="--hidden-dropout 0.1"),
     "dropout": Plant("step 1, activation of embedding", "--hidden-dropout 0.1", settings=("hidden_dropout",)),
     "a rank's gradient halved": Plant("step 1, gradient of output_layer.weight", code="halved_gradient", ranks=2),
     "a lost gradient": Plant(f"step 1, gradient of {QKV}", code="lost_gradient"),
@@ -152,7 +162,7 @@ PLANTS = {
     "an activation": Plant("step 1, activation of decoder.layers.0 in micro-batch 0", code="wrong_activation"),
     "the learning rate": Plant("step 1, lr", "--lr 1.1e-3", settings=("optimizer_config.learning_rate",)),
     "weight decay": Plant("step 1, weight_decay", "--weight-decay 0.2", settings=("weight_decay",)),
-    "clipping": Plant("step 1, update", "--clip-grad 0.1 --optimizer sgd", settings=("clip_grad",)),
+    "clipping": Plant("step 1, update", "--clip-grad 0.1", settings=("clip_grad",), base="--optimizer sgd"),
     "Adam's beta": Plant("step 2, update", "--adam-beta1 0.8", settings=("optimizer_config.betas",)),
     "Adam's epsilon": Plant("step 1, update", "--adam-eps 1e-3", settings=("optimizer_config.eps",)),
     "the part of heads that turns": Plant(
@@ -178,7 +188,7 @@ def train(backend, folder: str, plant: Plant) -> None:
                 planted(state, stack, backend)
 
     with ExitStack() as stack:
-        flags = f"{MODEL} --save {folder} --save-interval 9 {plant.flags}"
+        flags = f"{MODEL} --save {folder} --save-interval 9 {plant.base} {plant.flags}"
         provider = lambda samples: (data(), data(), None)  # noqa: E731
         pretrain_tiny(backend, flags, callbacks=[Planted()], train_valid_test_datasets_provider=provider)
 
@@ -187,9 +197,9 @@ def train(backend, folder: str, plant: Plant) -> None:
 def right(tmp_path_factory) -> dict[str, Path]:
     """Recorded runs without a difference, by the flags that they need beside the model's."""
     folders = {}
-    for more in ("", "--optimizer sgd"):
-        folders[more] = tmp_path_factory.mktemp("right") / "run"
-        run(1, train, str(folders[more]), Plant("", more))
+    for base in {plant.base for plant in PLANTS.values()}:
+        folders[base] = tmp_path_factory.mktemp("right") / "run"
+        run(1, train, str(folders[base]), Plant("", base=base))
     return folders
 
 
@@ -198,8 +208,7 @@ def test_a_planted_difference_is_named(name, right, tmp_path):
     """Its kind, its place, and the option where it is one; no difference is named where a layout alone differs."""
     plant = PLANTS[name]
     run(plant.ranks, train, str(tmp_path / "run"), plant)
-    base = right["--optimizer sgd" if "sgd" in plant.flags else ""]
-    lines, differ = report(ComparedRun(base), ComparedRun(tmp_path / "run"), exact=False)
+    lines, differ = report(ComparedRun(right[plant.base]), ComparedRun(tmp_path / "run"), exact=False)
     (said,) = [line for line in lines if line.startswith(("the first difference: ", "the same in"))]
     text = "\n".join(lines)
     assert differ == bool(plant.named) and (plant.named in said), text

@@ -1,13 +1,21 @@
 """--trace: the spans of a run's steps, whose sums are the steps, and whose bubble is the schedule's."""
 
 import json
+import time
+from contextlib import ExitStack
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
+from parallel_core.schedules import GENERATORS
+from parallel_core.schedules.actions import Placement, WeightGrad
+from parallel_core.schedules.simulate import Times, simulate
 from parallel_core.trace import Kind, read_chrome, summary
 from tests.support.distributed import run
+from tests.support.engine import TINY
 from tests.support.pretraining import BATCHES, listening, pretrain_tiny
+from tests.support.trace_file import slices
 
 MODEL = f"{BATCHES} --num-layers 4 --hidden-size 64 --global-batch-size 8 --train-iters 5"
 PP2 = "--pipeline-model-parallel-size 2"
@@ -39,6 +47,7 @@ def test_the_sums_are_the_step(ranks, flags, tmp_path):
     (line,), *_ = run(ranks, traced, f"{flags} --trace --save {tmp_path} --save-interval 4")
     assert f"Trace of steps 3 to 4 written to {tmp_path}/trace.json: computing " in line
     spans, found = read_chrome(tmp_path / "trace.json"), steps_of(tmp_path)
+    assert sum(map(len, slices(tmp_path / "trace.json").values())) == len(spans)
     assert [(one.rank, one.step) for one in found] == [(rank, step) for rank in range(ranks) for step in (3, 4)]
     # Others use the machine, too: a step that is taken away from it between two spans says nothing of the trace.
     assert min(abs(one.unknown) / one.total for one in found) < 0.01
@@ -51,6 +60,59 @@ def test_the_sums_are_the_step(ranks, flags, tmp_path):
         assert kinds.count(Kind.WEIGHT_GRADIENTS) == (computed if "zb" in flags else 0)
         assert kinds.count(Kind.CHECKPOINT) == (one.step == 4)
     assert 0 <= json.loads((tmp_path / "trace.json").read_text())["planned"]["bubble_share"] < 0.5
+
+
+SECONDS = Times(forward=0.03, backward=0.06, weight=0.03)
+"""Of a micro-batch on a stage: so long that what a tiny model computes, on ranks that share cores, is no part of it."""
+
+
+def padded(backend, flags: str, chunks: int, splits: bool) -> None:
+    """Trace the second step, in which each action takes the time that it is said to take."""
+    from pynative.pipeline_parallel.stage import Stage
+    from pynative.step_position import get_step_position
+
+    real = Stage.compute
+
+    def compute(stage, action, inputs):
+        due = time.perf_counter() + SECONDS.of(action, 0, chunks, splits)
+        results = real(stage, action, inputs)
+        if get_step_position().iteration == 1:
+            time.sleep(max(0.0, due - time.perf_counter()))
+        return results
+
+    with ExitStack() as stack:
+        stack.enter_context(patch.object(Stage, "compute", compute))
+        pretrain_tiny(backend, f"{TINY} {flags} --trace --profile-step-start 1 --profile-step-end 2")
+
+
+PIPELINES = (
+    ("1f1b", 2, 1, 4),
+    ("gpipe", 2, 1, 3),
+    ("zb-h1", 2, 1, 4),
+    ("interleaved", 2, 2, 4),
+    ("zb-v", 2, 2, 4),
+    ("1f1b", 4, 1, 4),
+    ("zb-h1", 4, 1, 6),
+)
+"""Schedule, stages, chunks, micro-batches."""
+
+
+@pytest.mark.parametrize(("schedule", "stages", "chunks", "micro_batches"), PIPELINES)
+def test_the_bubble_is_the_simulators(schedule, stages, chunks, micro_batches, tmp_path):
+    """Of each stage within two points of the pipeline's time, where actions take the time that the schedule is told."""
+    flags = f"--pipeline-model-parallel-size {stages} --num-layers {stages * chunks} --global-batch-size"
+    flags += f" {2 * micro_batches} --untie-embeddings-and-output-weights --save {tmp_path} --save-interval 9"
+    flags += "" if chunks == 1 else f" --num-virtual-stages-per-pipeline-rank {chunks}"
+    flags += f" --pipeline-schedule {schedule}"
+    computes = GENERATORS[schedule](stages, micro_batches, chunks, None)
+    splits = any(isinstance(action, WeightGrad) for action in computes[0])
+    run(stages, padded, flags, chunks, splits)
+    timeline = simulate(computes, SECONDS, Placement(stages, chunks, folded=schedule == "zb-v"))
+    planned = [1 - work / timeline.length for work in timeline.work]
+    measured = [one.bubble_share for one in steps_of(tmp_path)]
+    assert measured == pytest.approx(planned, abs=0.02)
+    beside = json.loads((tmp_path / "trace.json").read_text())["planned"]["bubble_share"]
+    assert beside == pytest.approx(sum(planned) / stages, abs=0.02)
 
 
 def test_profile_on_a_cpu_is_a_trace(tmp_path):

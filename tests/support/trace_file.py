@@ -1,0 +1,59 @@
+"""A trace's file as Perfetto takes it: the Trace Event Format, whose complete events nest within their thread."""
+
+import json
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+Slices = dict[tuple[int, int], list[tuple[int, int]]]
+FIELDS: dict[str, type | tuple[type, ...]] = {
+    "name": str,
+    "cat": str,
+    "ph": str,
+    "ts": int,
+    "dur": int,
+    "pid": int,
+    "tid": int,
+    "args": dict,
+}
+"""Of a complete event, and their types; `ts` and `dur` are microseconds."""
+
+
+def slices(path: Path) -> Slices:
+    """(process, thread) -> (start, stop) of its slices in order, in microseconds, of a file that keeps the format: each
+    field is there with its type, times count from 0, a slice lies in another of its thread or beside it, and process
+    and thread have names. Anything else fails: Perfetto leaves such a slice out."""
+    whole = json.loads(path.read_text(), parse_constant=_no_number)
+    assert whole["displayTimeUnit"] in ("ms", "ns")
+    named: set[tuple[str, int, int]] = set()
+    found: Slices = defaultdict(list)
+    for event in whole["traceEvents"]:
+        if event["ph"] == "M":
+            assert event["name"] in ("process_name", "thread_name") and isinstance(event["args"]["name"], str), event
+            named.add((event["name"], event["pid"], event["tid"]))
+            continue
+        assert event["ph"] == "X" and event.keys() == FIELDS.keys(), event
+        assert all(type(event[name]) is kind for name, kind in FIELDS.items()), event
+        assert event["ts"] >= 0 and event["dur"] >= 0 and event["name"] and event["cat"], event
+        found[event["pid"], event["tid"]].append((event["ts"], event["ts"] + event["dur"]))
+    for (process, thread), own in found.items():
+        assert {("process_name", process, thread), ("thread_name", process, thread)} <= named
+        _nest(own)
+    return dict(found)
+
+
+def _no_number(text: str) -> Any:
+    raise AssertionError(f"{text} is no JSON")
+
+
+def _nest(own: list[tuple[int, int]]) -> None:
+    """Fails where a slice lies partly in one around it, or begins before the one that is written ahead of it."""
+    around: list[tuple[int, int]] = []
+    before = 0
+    for start, stop in own:
+        assert start >= before, (start, before)
+        before = start
+        while around and around[-1][1] <= start:
+            around.pop()
+        assert not around or stop <= around[-1][1], (start, stop, around)
+        around.append((start, stop))

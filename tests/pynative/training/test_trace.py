@@ -9,9 +9,11 @@ from unittest.mock import patch
 import pytest
 
 from parallel_core.schedules import GENERATORS
-from parallel_core.schedules.actions import Placement, WeightGrad
+from parallel_core.schedules.actions import Placement, WeightGrad, producer
 from parallel_core.schedules.simulate import Times, simulate
 from parallel_core.trace import Kind, read_chrome, summary
+from pynative.parallel_state import get_pipeline_model_parallel_rank
+from pynative.step_position import get_step_position
 from tests.support.distributed import run
 from tests.support.engine import TINY
 from tests.support.pretraining import BATCHES, listening, pretrain_tiny
@@ -62,27 +64,91 @@ def test_the_sums_are_the_step(ranks, flags, tmp_path):
     assert 0 <= json.loads((tmp_path / "trace.json").read_text())["planned"]["bubble_share"] < 0.5
 
 
-SECONDS = Times(forward=0.03, backward=0.06, weight=0.03)
-"""Of a micro-batch on a stage: so long that what a tiny model computes, on ranks that share cores, is no part of it."""
+SECONDS = Times(forward=3, backward=7, weight=3)
+"""Of a micro-batch on a stage, by a clock that stands still but for computations and waits for other stages."""
 
 
-def padded(backend, flags: str, chunks: int, splits: bool) -> None:
-    """Trace the second step, in which each action takes the time that it is said to take."""
+class Clock:
+    """A rank's clock, which the end of a computation sets forward, and the arrival of what another rank's has made: so
+    that the spans of a trace depend on the schedule alone, however busy the machine is.
+
+    Args:
+        folder: where every rank leaves the times at which its computations ended.
+    """
+
+    def __init__(self, folder: Path, placement: Placement, splits: bool) -> None:
+        self.folder, self.placement, self.splits, self.now = folder, placement, splits, 0.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+    monotonic = staticmethod(time.monotonic)
+
+    def compute(self, real):
+        def computed(stage, action, inputs):
+            results = real(stage, action, inputs)
+            own = get_pipeline_model_parallel_rank()
+            self.now += float(SECONDS.of(action, own, self.placement.chunks, self.splits))
+            self._place(action, own).write_text(str(self.now))
+            return results
+
+        return computed
+
+    def exchange(self, real):
+        def exchanged(channel, exchange, results):
+            arrivals = real(channel, exchange, results)
+            return {action: Arrival(self, action, handle) for action, handle in arrivals.items()}
+
+        return exchanged
+
+    def global_loss(self, real):
+        """The sum over all ranks, which nobody has before the last comes."""
+
+        def summed(step, figures):
+            result = real(step, figures)
+            self.now = max(float(path.read_text()) for path in self.folder.glob("ended-*"))
+            return result
+
+        return summed
+
+    def arrive(self, action) -> None:
+        made, peer = producer(action, get_pipeline_model_parallel_rank(), self.placement)
+        self.now = max(self.now, float(self._place(made, peer).read_text()))
+
+    def _place(self, action, stage: int) -> Path:
+        kind, iteration = type(action).__name__, get_step_position().iteration
+        return self.folder / f"ended-{iteration}-{kind}-{action.micro_batch}-{action.chunk}-{stage}"
+
+
+class Arrival:
+    """A message on its way, with the time at which it comes."""
+
+    def __init__(self, clock: Clock, action, handle) -> None:
+        self.clock, self.action, self.handle = clock, action, handle
+
+    def wait(self):
+        result = self.handle.wait()
+        self.clock.arrive(self.action)
+        return result
+
+
+def clocked(backend, flags: str, folder: str, placement: Placement, splits: bool) -> None:
+    """Trace a run by that clock."""
+    from pynative import timers
+    from pynative.collectives import engine, trace
+    from pynative.pipeline_parallel.channel import Channel
     from pynative.pipeline_parallel.stage import Stage
-    from pynative.step_position import get_step_position
+    from pynative.pipeline_parallel.step import PipelineStep
 
-    real = Stage.compute
-
-    def compute(stage, action, inputs):
-        due = time.perf_counter() + SECONDS.of(action, 0, chunks, splits)
-        results = real(stage, action, inputs)
-        if get_step_position().iteration == 1:
-            time.sleep(max(0.0, due - time.perf_counter()))
-        return results
-
+    clock = Clock(Path(folder), placement, splits)
+    changes = ((Stage, "compute"), (Channel, "exchange"), (PipelineStep, "_global_loss"))
     with ExitStack() as stack:
-        stack.enter_context(patch.object(Stage, "compute", compute))
-        pretrain_tiny(backend, f"{TINY} {flags} --trace --profile-step-start 1 --profile-step-end 2")
+        for module in (timers, engine, trace):
+            stack.enter_context(patch.object(module, "time", clock))
+        for owner, name in changes:
+            change = getattr(clock, name.strip("_"))(getattr(owner, name))
+            stack.enter_context(patch.object(owner, name, change))
+        pretrain_tiny(backend, f"{TINY} {flags} --trace --profile-step-start 0 --profile-step-end 2")
 
 
 PIPELINES = (
@@ -99,20 +165,23 @@ PIPELINES = (
 
 @pytest.mark.parametrize(("schedule", "stages", "chunks", "micro_batches"), PIPELINES)
 def test_the_bubble_is_the_simulators(schedule, stages, chunks, micro_batches, tmp_path):
-    """Of each stage within two points of the pipeline's time, where actions take the time that the schedule is told."""
+    """Of each stage and step what `simulate` says of the schedule, which the trace has beside it."""
     flags = f"--pipeline-model-parallel-size {stages} --num-layers {stages * chunks} --global-batch-size"
     flags += f" {2 * micro_batches} --untie-embeddings-and-output-weights --save {tmp_path} --save-interval 9"
     flags += "" if chunks == 1 else f" --num-virtual-stages-per-pipeline-rank {chunks}"
     flags += f" --pipeline-schedule {schedule}"
     computes = GENERATORS[schedule](stages, micro_batches, chunks, None)
+    placement = Placement(stages, chunks, folded=schedule == "zb-v")
     splits = any(isinstance(action, WeightGrad) for action in computes[0])
-    run(stages, padded, flags, chunks, splits)
-    timeline = simulate(computes, SECONDS, Placement(stages, chunks, folded=schedule == "zb-v"))
-    planned = [1 - work / timeline.length for work in timeline.work]
-    measured = [one.bubble_share for one in steps_of(tmp_path)]
-    assert measured == pytest.approx(planned, abs=0.02)
+    run(stages, clocked, flags, str(tmp_path), placement, splits)
+    timeline = simulate(computes, SECONDS, placement)
+    planned = [float(1 - work / timeline.length) for work in timeline.work]
+    measured = {(one.rank, one.step): one.bubble_share for one in steps_of(tmp_path)}
+    expected = {(rank, step): share for rank, share in enumerate(planned) for step in (1, 2)}
+    assert measured == pytest.approx(expected, abs=1e-4)
+    assert slices(tmp_path / "trace.json")
     beside = json.loads((tmp_path / "trace.json").read_text())["planned"]["bubble_share"]
-    assert beside == pytest.approx(sum(planned) / stages, abs=0.02)
+    assert beside == pytest.approx(sum(planned) / stages, abs=1e-4)
 
 
 def test_profile_on_a_cpu_is_a_trace(tmp_path):

@@ -7,7 +7,7 @@ for each lane, times in microseconds ("Trace Event Format", Chromium).
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache
@@ -20,7 +20,6 @@ from parallel_core.schedules import GENERATORS
 from parallel_core.schedules.actions import Backward, Compute, Forward, WeightGrad
 from parallel_core.schedules.simulate import Time, Timeline, simulate
 from parallel_core.system.files import read_json
-from parallel_core.topology import Topology
 
 
 class Kind(str, Enum):
@@ -239,15 +238,17 @@ def _length(spans: Iterable[Span]) -> float:
 _UNIT = 1e-6
 
 
-def planned_timeline(config: AllConfig, topology: Topology, spans: Sequence[Span], micro_batches: int) -> Timeline:
+def planned_timeline(
+    config: AllConfig, stage_of: Callable[[int], int], spans: Sequence[Span], micro_batches: int
+) -> Timeline:
     """The schedule's, by `schedules.simulate`, in microseconds, with the measured times of its actions; transfers take
-    none."""
+    none. stage_of: the stage of a rank."""
     parallel = config.parallel_config
     chunks = parallel.virtual_pipeline_model_parallel_size or 1
     group_size = parallel.microbatch_group_size_per_virtual_pipeline_stage
     stages = parallel.pipeline_model_parallel_size
     computes = GENERATORS[parallel.schedule_name](stages, micro_batches, chunks, group_size)
-    return simulate(computes, MeasuredTimes.of_spans(spans, topology), parallel.placement)
+    return simulate(computes, MeasuredTimes.of_spans(spans, stage_of), parallel.placement)
 
 
 @dataclass(frozen=True)
@@ -259,9 +260,9 @@ class MeasuredTimes:
     transfer: Time = 0
 
     @classmethod
-    def of_spans(cls, spans: Iterable[Span], topology: Topology) -> "MeasuredTimes":
+    def of_spans(cls, spans: Iterable[Span], stage_of: Callable[[int], int]) -> "MeasuredTimes":
         """Of all steps, and of all ranks of a stage."""
-        stage = cache(lambda rank: topology.dense.coordinate("pp", rank))
+        stage = cache(stage_of)
         seconds: defaultdict[tuple[Any, ...], list[float]] = defaultdict(list)
         for span in spans:
             if span.kind in _KINDS.values():

@@ -2,6 +2,7 @@
 
 import json
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -78,7 +79,8 @@ class TraceCallback(RunCallback):
             micro_batches = state.result.samples // (
                 state.config.dataset_config.batch_size * state.config.parallel_config.data_parallel_size
             )
-            timeline = planned_timeline(state.config, parallel_state.get_topology(), spans, micro_batches)
+            stage_of = partial(parallel_state.get_topology().dense.coordinate, "pp")
+            timeline = planned_timeline(state.config, stage_of, spans, micro_batches)
             planned, actions = planned_bubble_share(timeline), planned_json(planned_spans(timeline))
             try:
                 with replacing(self.path) as file:

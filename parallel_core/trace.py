@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from parallel_core.config import AllConfig
 from parallel_core.schedules import GENERATORS
-from parallel_core.schedules.actions import Backward, Compute, Forward, WeightGrad
+from parallel_core.schedules.actions import Backward, Compute, Forward, Pair, WeightGrad
 from parallel_core.schedules.simulate import Time, Timeline, simulate
 from parallel_core.system.files import read_json
 
@@ -275,6 +275,10 @@ class MeasuredTimes:
         """The time of `action`."""
         kind = _KINDS[type(action)]
         return self.means.get((kind, stage, action.chunk), self.means.get((kind,), 0))
+
+    def saved(self, pair: Pair, stage: int, chunks: int) -> Time:
+        """None: the times of pairs are not taken apart."""
+        return 0
 
 
 def planned_bubble_share(timeline: Timeline) -> float:

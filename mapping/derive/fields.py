@@ -170,8 +170,8 @@ def communication_data_type(args: Any) -> str | None:
 
 
 def pipeline_schedule(args: Any) -> str | None:
-    """MindSpeed's dualpipev differs from ZB-H1 in where layers lie and in its bubbles, not in its result."""
-    return args.pipeline_schedule or ("zb-h1" if args.schedules_method == "dualpipev" else None)
+    """The layers of multi-token prediction need the embedding, which a folded pipeline has not beside them."""
+    return args.pipeline_schedule or (None if args.mtp_num_layers else args.schedules_method)
 
 
 def expert_parallel_size(args: Any) -> Any:

@@ -11,6 +11,7 @@ from parallel_core.config.rules import RULES
 from parallel_core.config.sections import Sections
 from parallel_core.findings import Finding
 from parallel_core.partition import is_nested, virtual_stages
+from parallel_core.schedules.dualpipev import DUALPIPE_V, fewest_micro_batches
 from parallel_core.schedules.folded import CHUNKS
 from parallel_core.schedules.generators import COMBINED, FOLDED, INTERLEAVED
 
@@ -113,9 +114,16 @@ class AllConfig(Sections):
         travel = moe.num_experts is not None and size > 1
         return moe.overlap_moe_expert_parallel_comm and travel and not self.against_pairs
 
+    @property
+    def takes_turns(self) -> bool:
+        """Whether the two of a schedule's pairs run side by side."""
+        return self.overlaps_experts or self.parallel_config.pipeline_schedule == COMBINED
+
     def _smallest_round(self) -> int:
         """The fewest micro-batches that a schedule takes: interleaving goes through the chunks in whole groups."""
         parallel = self.parallel_config
+        if parallel.schedule_name == DUALPIPE_V:
+            return fewest_micro_batches(parallel.pipeline_model_parallel_size)
         if parallel.chunks == 1 or parallel.schedule_name not in INTERLEAVED:
             return 1
         return parallel.microbatch_group_size_per_virtual_pipeline_stage or parallel.pipeline_model_parallel_size

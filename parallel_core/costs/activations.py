@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from parallel_core.config import AllConfig
 from parallel_core.costs.stage import StagePlan
-from parallel_core.schedules import GENERATORS, Backward, Exchange, Forward, Placement, WeightGrad, communicate
-from parallel_core.schedules.actions import Action, Compute, singles
+from parallel_core.schedules import GENERATORS, Backward, Exchange, Forward, Placement, communicate
+from parallel_core.schedules.actions import Action, Compute, computes_of, frees, singles, split_backwards
 
 
 def kept_bytes(plan: StagePlan) -> list[int]:
@@ -46,13 +46,13 @@ def moments(plan: StagePlan, kept: Sequence[int], in_backward: Sequence[int]) ->
     group_size = parallel.microbatch_group_size_per_virtual_pipeline_stage
     micro_batches = enough_micro_batches(config)
     actions = _schedule(parallel.schedule_name, parallel.placement, micro_batches, group_size)[plan.stage]
-    last = WeightGrad if any(isinstance(action, WeightGrad) for action in actions) else Backward
+    split = split_backwards(computes_of(actions))
     hidden_states, now = hidden_state_bytes(plan), 0
     for action, messages in _with_messages(actions):
         now += kept[action.chunk] * isinstance(action, Forward)
         again = (in_backward[action.chunk] - kept[action.chunk]) * isinstance(action, Backward)
         yield Moment(action, now + messages * hidden_states, again)
-        now -= kept[action.chunk] * isinstance(action, last)
+        now -= kept[action.chunk] * frees(action, split)
 
 
 def enough_micro_batches(config: AllConfig) -> int:
@@ -63,7 +63,7 @@ def enough_micro_batches(config: AllConfig) -> int:
         return micro_batches
     stages = parallel.pipeline_model_parallel_size
     group = parallel.microbatch_group_size_per_virtual_pipeline_stage or stages
-    enough = 2 * max(group, stages)
+    enough = (3 if parallel.placement.folded else 2) * max(group, stages)
     return micro_batches if micro_batches <= enough + group else enough + (micro_batches - enough) % group
 
 

@@ -3,7 +3,7 @@
 from parallel_core.config.all import AllConfig
 from parallel_core.config.moe import BALANCING_LOSSES, SPARSE_MIXER, MoEConfig, MoEMonitorConfig
 from parallel_core.no_effect.row import Idle, all_of, below, needs, unless, where
-from parallel_core.schedules.generators import COMBINED
+from parallel_core.schedules.generators import PAIRED
 
 
 def _routes_in_its_own_way(config: AllConfig) -> bool:
@@ -51,8 +51,8 @@ ROWS = (
     ),
     Idle(
         "overlap_moe_expert_parallel_comm",
-        unless("pipeline_schedule", COMBINED),
-        f"--pipeline-schedule has an order of its own, unless it is {COMBINED}",
+        unless("pipeline_schedule", *PAIRED),
+        f"--pipeline-schedule has an order of its own, unless it is {' or '.join(sorted(PAIRED))}",
     ),
     needs("moe_grouped_gemm", "enable_gmm_safe_tokens"),
     needs("hot_expert_num", "cold_token_percent hot_expert_update_step"),

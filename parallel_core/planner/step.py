@@ -13,11 +13,11 @@ from parallel_core.messages import Message
 from parallel_core.operations import PRODUCTS, Operation, Work
 from parallel_core.planner.prediction import Prediction
 from parallel_core.planner.speed import ALL_MESSAGES, Speed, message_part
-from parallel_core.schedules import GENERATORS, Backward, Forward
-from parallel_core.schedules.actions import Compute
+from parallel_core.schedules import GENERATORS, Backward, Forward, Pair
+from parallel_core.schedules.actions import Compute, Ordered
 from parallel_core.schedules.simulate import Timeline, simulate
 
-TENSOR, PIPELINE, DATA = "tensor parallel", "pipeline", "data parallel"
+TENSOR, PIPELINE, DATA, EXPERTS = "tensor parallel", "pipeline", "data parallel", "expert parallel"
 
 
 @dataclass(frozen=True)
@@ -111,6 +111,8 @@ class StageTimes:
     """[stage][chunk]."""
     transfer: float
     micro_batches: int
+    takes_turns: bool = False
+    """Whether the two of a pair run side by side."""
 
     def of(self, action: Compute, stage: int, chunks: int, split: bool) -> float:
         """Seconds of a computation."""
@@ -120,6 +122,26 @@ class StageTimes:
         if isinstance(action, Backward):
             return backward + (0.0 if split else weight)
         return weight
+
+    def saved(self, pair: Pair, stage: int, chunks: int) -> float:
+        """Seconds of the experts' messages of each of a pair beside which the other computes."""
+        if not self.takes_turns:
+            return 0.0
+        one, other = (self.passes[stage][action.chunk] for action in pair)
+        there, back = one.forward.get(EXPERTS, 0.0), other.backward.get(EXPERTS, 0.0)
+        forward, (_, inputs, weight) = one.totals[0], other.totals
+        return min(there, inputs + weight - back) + min(back, forward - there)
+
+    def saved_in_step(self, entries: Sequence[Sequence[Ordered]]) -> list[float]:
+        """The same of each stage's whole step, of which `entries` show few micro-batches: further ones are in pairs."""
+        return [self._saved_by(own, stage) for stage, own in enumerate(entries)]
+
+    def _saved_by(self, entries: Sequence[Ordered], stage: int) -> float:
+        chunks = len(self.passes[stage])
+        found = [self.saved(entry, stage, chunks) for entry in entries if isinstance(entry, Pair)]
+        forwards = sum(isinstance(entry, Forward) for entry in entries) + len(found)
+        further = chunks * self.micro_batches - forwards
+        return sum(found) + (further * sum(found) / len(found) if found else 0.0)
 
 
 @dataclass(frozen=True)
@@ -134,6 +156,8 @@ class StepTime(Prediction):
     """The stage whose computation the others wait for."""
     work: tuple[float, ...]
     """Seconds that each stage is busy with micro-batches."""
+    saved: tuple[float, ...]
+    """Seconds of these that each stage's pairs save."""
     timeline: Timeline = field(repr=False)
     """The timeline of a step of few micro-batches."""
     times: StageTimes = field(repr=False)
@@ -147,6 +171,8 @@ class StepTime(Prediction):
                 for part, seconds in table.items():
                     key = part if part in ALL_MESSAGES else name
                     found[key] = found.get(key, 0.0) + self.times.micro_batches * seconds
+        if self.saved[stage]:
+            found[EXPERTS] -= self.saved[stage]
         found["bubble"] = max(self.work) + self.parts["bubble"] + self.parts[PIPELINE] - self.work[stage]
         return {**found, DATA: self.parts[DATA], "optimizer": self.parts["optimizer"]}
 
@@ -163,10 +189,12 @@ def step_time(plans: Sequence[StagePlan], owned: Sequence[BufferBytes], speed: S
     made = {number: _passes(plan, speed) for number, plan in distinct.items()}
     passes = [made[id(plan)] for plan in plans]
     micro_batches = config.dataset_config.micro_batch_num
-    work = [micro_batches * sum(sum(one.totals) for one in row) for row in passes]
-    slowest = max(range(len(work)), key=work.__getitem__)
     transfer = _transfer(plans[0], speed)
-    times = StageTimes(passes, transfer, micro_batches)
+    times = StageTimes(passes, transfer, micro_batches, config.takes_turns)
+    saved = times.saved_in_step(_entries(plans[0], times, enough_micro_batches(config)))
+    apart = [micro_batches * sum(sum(one.totals) for one in row) for row in passes]
+    work = [seconds - less for seconds, less in zip(apart, saved, strict=True)]
+    slowest = max(range(len(work)), key=work.__getitem__)
     timeline, length = _length(plans[0], times)
     without = _length(plans[0], replace(times, transfer=0.0))[1] if transfer else length
     parts: Counter[str] = Counter()
@@ -174,11 +202,14 @@ def step_time(plans: Sequence[StagePlan], owned: Sequence[BufferBytes], speed: S
         parts.update({name: micro_batches * seconds for name, seconds in one.parts.items()})
     after, hidden = _after(plans, owned, passes, speed)
     hidden[TENSOR] = micro_batches * sum(one.hidden[TENSOR] for one in passes[slowest])
+    if saved[slowest]:
+        parts[EXPERTS] -= saved[slowest]
+        hidden[EXPERTS] = saved[slowest]
     waited = {"bubble": max(0.0, without - work[slowest]), PIPELINE: max(0.0, length - without)}
     found = {**parts, **waited, **after}
     flops = micro_batches * sum(one.flops for row in passes for one in row) / len(plans)
     error = speed.device.calibration.ranges.time
-    return StepTime(found, error, hidden, flops, slowest, tuple(work), timeline, times)
+    return StepTime(found, error, hidden, flops, slowest, tuple(work), tuple(saved), timeline, times)
 
 
 def _transfer(plan: StagePlan, speed: Speed) -> float:
@@ -187,13 +218,15 @@ def _transfer(plan: StagePlan, speed: Speed) -> float:
     return max(sent, default=0.0)
 
 
-def _timeline(plan: StagePlan, times: StageTimes, micro_batches: int) -> Timeline:
+def _entries(plan: StagePlan, times: StageTimes, micro_batches: int) -> Sequence[Sequence[Ordered]]:
     parallel = plan.config.parallel_config
     group_size = parallel.microbatch_group_size_per_virtual_pipeline_stage
     stages, chunks = parallel.pipeline_model_parallel_size, len(times.passes[0])
-    return simulate(
-        GENERATORS[parallel.schedule_name](stages, micro_batches, chunks, group_size), times, parallel.placement
-    )
+    return GENERATORS[parallel.schedule_name](stages, micro_batches, chunks, group_size)
+
+
+def _timeline(plan: StagePlan, times: StageTimes, micro_batches: int) -> Timeline:
+    return simulate(_entries(plan, times, micro_batches), times, plan.config.parallel_config.placement)
 
 
 def _length(plan: StagePlan, times: StageTimes) -> tuple[Timeline, float]:

@@ -20,7 +20,7 @@ class Forward:
 class Backward:
     """Run a micro-batch's graph backwards: gradients of the chunk's parameters and of its input.
 
-    In a schedule that has `WeightGrad` actions the gradients of the weight matrices are left to those.
+    Where the stage has a `WeightGrad` of the same micro-batch and chunk, those of the weight matrices are left to that.
     """
 
     micro_batch: int
@@ -39,7 +39,8 @@ Compute = Forward | Backward | WeightGrad
 
 
 class Pair(NamedTuple):
-    """Two computations side by side: while the experts' messages of one travel, the other goes on."""
+    """Two computations side by side: while the experts' messages of one travel, the other goes on. Where nothing
+    travels, one after the other."""
 
     forward: Forward
     backward: Backward
@@ -85,6 +86,16 @@ def singles(actions: Iterable[Action]) -> Iterator[Compute | Exchange]:
     """The actions of a stage, without pairs: of a pair the forward, then the backward."""
     for action in actions:
         yield from action if isinstance(action, Pair) else (action,)
+
+
+def split_backwards(computes: Iterable[Compute]) -> frozenset[Backward]:
+    """The backwards of a stage that leave gradients of weights to an action of their own."""
+    return frozenset(Backward(one.micro_batch, one.chunk) for one in computes if isinstance(one, WeightGrad))
+
+
+def frees(action: Compute, split: frozenset[Backward]) -> bool:
+    """Whether it is the last action of its micro-batch and chunk, after which nothing of them is kept."""
+    return isinstance(action, WeightGrad) or (isinstance(action, Backward) and action not in split)
 
 
 class Placement(NamedTuple):

@@ -5,6 +5,8 @@ from itertools import chain
 from typing import Protocol
 
 from parallel_core.schedules.actions import Backward, Compute, Forward, Ordered, Pair, WeightGrad
+from parallel_core.schedules.building_blocks import v_half, v_min
+from parallel_core.schedules.dualpipev import DUALPIPE_V, dualpipe_v
 from parallel_core.schedules.folded import zb_v
 
 
@@ -119,6 +121,21 @@ def zb_h1(stages: int, micro_batches: int, chunks: int = 1, group_size: int | No
     return [_with_weight_gradients(actions, stage, micro_batches) for stage, actions in enumerate(computes)]
 
 
+def zb_h2(stages: int, micro_batches: int, chunks: int = 1, group_size: int | None = None) -> list[list[Compute]]:
+    """ZB-H2 (the same): nearly 1F1B's activations twice, 2p-1, and no bubble but the way to the last stage where
+    forward, backward and weight gradient are of one length.
+
+    Stage i runs 2(p-1-i) forwards first, twice as many as in 1F1B, and puts weight gradients off by 2i micro-batches.
+    """
+    assert chunks == 1, f"ZB-H2 has one chunk on a stage, not {chunks}"
+    forwards = [Forward(m) for m in range(micro_batches)]
+    backwards = [Backward(m) for m in range(micro_batches)]
+    return [
+        _with_weight_gradients(alternate(forwards, backwards, 2 * (stages - 1 - stage)), 2 * stage, micro_batches)
+        for stage in range(stages)
+    ]
+
+
 def _with_weight_gradients(actions: list[Compute], delay: int, micro_batches: int) -> list[Compute]:
     result: list[Compute] = []
     for action in actions:
@@ -145,16 +162,26 @@ GENERATORS: dict[str, Generator] = {
     "1f1b": one_f_one_b,
     "interleaved": interleaved,
     "zb-h1": zb_h1,
+    "zb-h2": zb_h2,
     "zb-v": zb_v,
+    "v-half": v_half,
+    "v-min": v_min,
     COMBINED: combined_1f1b,
+    DUALPIPE_V: dualpipe_v,
 }
 """Generators by the names that `--pipeline-schedule` takes."""
 
-SPLIT = frozenset({"zb-h1", "zb-v"})
+SOME_WHOLE = frozenset({DUALPIPE_V})
+"""Schedules in which gradients of weights are computations of their own for some backwards alone."""
+
+SPLIT = frozenset({"zb-h1", "zb-h2", "zb-v", "v-half", "v-min"}) | SOME_WHOLE
 """Schedules with weight gradients as computations of their own."""
 
-FOLDED = frozenset({"zb-v"})
+FOLDED = frozenset({"zb-v", "v-half", "v-min", DUALPIPE_V})
 """Schedules whose every other chunk goes the way back."""
+
+PAIRED = frozenset({COMBINED, DUALPIPE_V})
+"""Schedules of pairs."""
 
 INTERLEAVED = frozenset({"interleaved", COMBINED})
 """Schedules whose micro-batches go through several chunks in groups."""

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from parallel_core.findings import Finding, Setting
+from parallel_core.schedules.dualpipev import DUALPIPE_V, fewest_micro_batches
 from parallel_core.schedules.folded import CHUNKS
 from parallel_core.schedules.generators import COMBINED, FOLDED
 
@@ -24,6 +25,9 @@ def refusals(
     """Findings for sizes that do not go together."""
     if name in FOLDED:
         yield from _of_folded(stages, chunks, group_size, asked)
+        if name == DUALPIPE_V and micro_batches < fewest_micro_batches(stages):
+            rule = f"must be at least {fewest_micro_batches(stages)} with {asked.schedule} and {asked.stages}"
+            yield asked.micro_batches.breaks(rule, "raise it, or use zb-v")
     elif name == "interleaved" or (name == COMBINED and chunks > 1):
         yield from _of_interleaved(stages, micro_batches, chunks, group_size, asked)
     elif chunks > 1:

@@ -11,10 +11,13 @@ from parallel_core.schedules.actions import (
     Compute,
     Forward,
     Ordered,
+    Pair,
     Placement,
     WeightGrad,
     computes_of,
+    of_entry,
     producer,
+    split_backwards,
 )
 from parallel_core.schedules.check import kept
 
@@ -30,7 +33,10 @@ class Durations(Protocol):
         """The time from the end of a computation to the earliest start of what needs its result on another stage."""
 
     def of(self, action: Compute, stage: int, chunks: int, split: bool) -> Time:
-        """The time of `action`; `split` if weight gradients are actions of their own."""
+        """The time of `action`; `split` if it is a backward that leaves gradients of weights to another action."""
+
+    def saved(self, pair: Pair, stage: int, chunks: int) -> Time:
+        """The time by which a pair is shorter than its two computations."""
 
 
 @dataclass(frozen=True)
@@ -44,11 +50,13 @@ class Times:
     """The part of `backward` that makes the gradients of the weights; a time of its own where a schedule splits it."""
     transfer: Time = 0
     """The time from the end of a computation to the earliest start of what needs its result on another stage."""
+    saved_by_pairs: Time = 0
+    """The time by which the pairs of all chunks are shorter than their computations: messages that others hide."""
     shares: Sequence[Sequence[Time]] | None = None
     """The part of these times that each chunk of each stage takes, [chunk][stage]; an even one if not given."""
 
     def of(self, action: Compute, stage: int, chunks: int, split: bool) -> Time:
-        """The time of `action`; `split` if weight gradients are actions of their own."""
+        """The time of `action`; `split` if it is a backward that leaves gradients of weights to another action."""
         match action:
             case Forward():
                 whole = self.forward
@@ -59,6 +67,10 @@ class Times:
         if self.shares is not None:
             return whole * self.shares[action.chunk][stage]
         return whole if chunks == 1 else Fraction(whole) / chunks
+
+    def saved(self, pair: Pair, stage: int, chunks: int) -> Time:
+        """The time by which a pair is shorter than its two computations."""
+        return Fraction(self.saved_by_pairs) / chunks if self.saved_by_pairs else 0
 
 
 class TimedAction(NamedTuple):
@@ -108,16 +120,15 @@ class Timeline:
 def simulate(
     entries: Sequence[Sequence[Ordered]], times: Durations | None = None, placement: Placement | None = None
 ) -> Timeline:
-    """Run each stage's list in order, each action as soon as the stage is free and its input has arrived; of a pair the
-    forward, then the backward.
+    """Run each stage's list in order, each entry as soon as the stage is free and its input has arrived. A pair begins
+    when both inputs have, and is drawn as the forward, then the backward; both results leave at its end.
 
     Raises AssertionError if stages wait for each other for ever.
     """
-    computes = [list(computes_of(own)) for own in entries]
-    play = _Play(computes, times or Times(), placement or Placement(len(computes)))
-    while any([play.advance(stage) for stage in range(len(computes))]):
+    play = _Play(entries, times or Times(), placement or Placement(len(entries)))
+    while any([play.advance(stage) for stage in range(len(entries))]):
         pass
-    stuck = [own[len(done)] for own, done in zip(computes, play.spans, strict=True) if len(done) < len(own)]
+    stuck = [own[done] for own, done in zip(entries, play.done, strict=True) if done < len(own)]
     assert not stuck, f"stages wait for each other before {stuck}"
     return Timeline(play.spans)
 
@@ -125,26 +136,35 @@ def simulate(
 class _Play:
     """All stages, each as far as its inputs let it."""
 
-    def __init__(self, computes: Sequence[Sequence[Compute]], times: Durations, placement: Placement) -> None:
-        self._computes, self._times, self._placement = computes, times, placement
-        self._split = any(isinstance(action, WeightGrad) for actions in computes for action in actions)
-        self._made: list[dict[Compute, Time]] = [{} for _ in computes]
-        self.spans: list[list[TimedAction]] = [[] for _ in computes]
+    def __init__(self, entries: Sequence[Sequence[Ordered]], times: Durations, placement: Placement) -> None:
+        self._entries, self._times, self._placement = entries, times, placement
+        self._split = [split_backwards(computes_of(own)) for own in entries]
+        self._made: list[dict[Compute, Time]] = [{} for _ in entries]
+        self.spans: list[list[TimedAction]] = [[] for _ in entries]
+        self.done = [0] * len(entries)
 
     def advance(self, stage: int) -> bool:
         """Run what `stage` can run now; whether that was anything."""
-        computes, spans = self._computes[stage], self.spans[stage]
-        before = len(spans)
-        while len(spans) < len(computes):
-            action = computes[len(spans)]
-            arrival = self._arrival(stage, action)
-            if arrival is None:
+        entries, before = self._entries[stage], self.done[stage]
+        while self.done[stage] < len(entries):
+            computes = of_entry(entries[self.done[stage]])
+            arrivals = [self._arrival(stage, action) for action in computes]
+            if None in arrivals:
                 break
-            start = max(spans[-1].stop, arrival) if spans else arrival
-            stop = start + self._times.of(action, stage, self._placement.chunks, self._split)
+            self._run(stage, entries[self.done[stage]], max(arrival for arrival in arrivals if arrival is not None))
+            self.done[stage] += 1
+        return self.done[stage] > before
+
+    def _run(self, stage: int, entry: Ordered, arrival: Time) -> None:
+        """Run an entry whose last input arrives then."""
+        spans, split, chunks = self.spans[stage], self._split[stage], self._placement.chunks
+        computes, stop = of_entry(entry), max(spans[-1].stop, arrival) if spans else arrival
+        for action in computes:
+            start, stop = stop, stop + self._times.of(action, stage, chunks, action in split)
+            if isinstance(entry, Pair) and action is entry.backward:
+                stop -= self._times.saved(entry, stage, chunks)
             spans.append(TimedAction(action, start, stop))
-            self._made[stage][action] = stop
-        return len(spans) > before
+        self._made[stage].update(dict.fromkeys(computes, stop))
 
     def _arrival(self, stage: int, action: Compute) -> Time | None:
         """The time at which the input of `action` is there; none if it has not been made."""

@@ -6,7 +6,16 @@ from dataclasses import dataclass
 from mindspore import Tensor
 
 from parallel_core.schedules import Backward, Exchange, Forward, Pair, WeightGrad
-from parallel_core.schedules.actions import Action, Compute, Ordered, Placement, computes_of, consumer, of_entry
+from parallel_core.schedules.actions import (
+    Action,
+    Compute,
+    Ordered,
+    Placement,
+    computes_of,
+    consumer,
+    of_entry,
+    split_backwards,
+)
 from pynative.collectives import Handle
 from pynative.pipeline_parallel.channel import Channel
 from pynative.tape.autograd import detached
@@ -20,8 +29,8 @@ class Plan:
     actions: tuple[Action, ...]
     sent: frozenset[Compute]
     """The actions whose result another stage gets."""
-    defers_weight_gradients: bool
-    """Whether weight gradients are actions of their own."""
+    split: frozenset[Backward]
+    """The backwards that leave gradients of weights to an action of their own."""
     completing: frozenset[Compute]
     """The last action of each chunk, with which its gradients are complete."""
     stays: dict[Compute, Compute]
@@ -35,8 +44,7 @@ class Plan:
         stays = {action: target[0] for action, target in targets.items() if target and target[1] == stage}
         sent = frozenset(s.produced for a in actions if isinstance(a, Exchange) for s in a.sends)
         last = {compute.chunk: compute for compute in computes}
-        defers = any(isinstance(compute, WeightGrad) for compute in computes)
-        return cls(tuple(actions), sent, defers, frozenset(last.values()), stays)
+        return cls(tuple(actions), sent, split_backwards(computes), frozenset(last.values()), stays)
 
 
 COMPUTE = {

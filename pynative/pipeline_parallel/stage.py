@@ -13,7 +13,7 @@ from parallel_core.batch.rules import BatchRules
 from parallel_core.numerics.averaging import Averaging, Weight
 from parallel_core.numerics.dtypes import Array
 from parallel_core.schedules import Backward, Forward, WeightGrad
-from parallel_core.schedules.actions import Compute, Ordered, Pair
+from parallel_core.schedules.actions import Compute, Ordered, Pair, of_entry
 from pynative.parameter import as_type
 from pynative.tape import autograd
 from pynative.tape.layer_events import LayerEvents, Uses
@@ -87,6 +87,7 @@ class Stage:
         is_last: whether the last chunk gives the loss.
         enter: called with micro-batch and chunk before anything of theirs is computed (they become the StepPosition).
         delays_weight_gradients: beside a forward, a backward computes them while tokens travel to other experts.
+        takes_turns: the two of a pair run side by side; else one after the other.
     """
 
     def __init__(
@@ -96,8 +97,9 @@ class Stage:
         is_last: bool,
         enter: Callable[[int, int], None],
         delays_weight_gradients: bool = False,
+        takes_turns: bool = True,
     ) -> None:
-        self.delays_weight_gradients = delays_weight_gradients
+        self.delays_weight_gradients, self.takes_turns = delays_weight_gradients, takes_turns
         self.model, self.averaging, self.enter = model, averaging, enter
         self.loss_chunk = len(model) - 1 if is_last else None
         self._events = [LayerEvents.of(chunk) for chunk in model]
@@ -111,11 +113,12 @@ class Stage:
         self,
         forward_step: ForwardStep,
         train: bool,
-        defers_weight_gradients: bool,
+        split: frozenset[Backward] = frozenset(),
         completing: frozenset[Compute] = frozenset(),
     ) -> None:
-        """Start a step: forget the last one's losses. completing: after these a chunk's gradients are complete."""
-        self.forward_step, self.train, self.defers = forward_step, train, defers_weight_gradients
+        """Start a step: forget the last one's losses. split: the backwards whose gradients of weights come apart;
+        completing: after these a chunk's gradients are complete."""
+        self.forward_step, self.train, self._split = forward_step, train, split
         self._completing = completing
         self.losses: list[MicroBatchLoss] = []
         self._pending: dict[tuple[int, int], _Pending] = {}
@@ -123,7 +126,9 @@ class Stage:
 
     def compute(self, entry: Ordered, received: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
         """Carry out a computation, or two side by side, each with the tensor that another stage sent for it."""
-        return self._side_by_side(entry, *received) if isinstance(entry, Pair) else (self._run(entry, *received),)
+        if isinstance(entry, Pair) and self.takes_turns:
+            return self._side_by_side(entry, *received)
+        return [self._run(action, tensor) for action, tensor in zip(of_entry(entry), received, strict=True)]
 
     def _run(self, action: Compute, received: Tensor | None) -> Tensor | None:
         self.enter(action.micro_batch, action.chunk)
@@ -175,7 +180,7 @@ class Stage:
         self._events[chunk].is_last_micro_batch = action in self._completing
         upstream = gradient if pending.seed is None else pending.seed
         assert upstream is not None, f"no gradient was received for micro-batch {micro_batch} of chunk {chunk}"
-        put_off = autograd.deferred_weight_gradients() if self.defers else nullcontext()
+        put_off = autograd.deferred_weight_gradients() if action in self._split else nullcontext()
         with put_off as deferred, self._events[chunk].backward(pending.uses):
             pending.end.backward(upstream)
         if deferred is not None:

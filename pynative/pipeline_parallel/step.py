@@ -66,7 +66,7 @@ class PipelineStep:
         )
         is_last = parallel_state.is_pipeline_last_stage(ignore_virtual=True)
         delays = config.moe_config.delay_wgrad_compute
-        self.stage = Stage(model, self.averaging, is_last, self._enter, delays)
+        self.stage = Stage(model, self.averaging, is_last, self._enter, delays, config.takes_turns)
         self.channel = pipeline_channel(config)
         self._figures = figures_of(config.model_config)
         self._config, self.micro_batches = config, config.dataset_config.micro_batch_num
@@ -113,7 +113,7 @@ class PipelineStep:
                 forward_step.again()
             else:
                 forward_step.begin(data_iterator, self.stage.model, number, self._rules)
-        self.stage.begin(forward_step, train, plan.defers_weight_gradients, plan.completing)
+        self.stage.begin(forward_step, train, plan.split, plan.completing)
         figures = StepFigures(self._figures if train else (), self.averaging)
         with collected(figures if train else None):
             run(plan, self.stage.compute, self.channel, self._timers)

@@ -65,10 +65,6 @@ def test_eight_bits_are_computed_in_sixteen_and_a_run_says_so_when_it_starts(cap
     "change, same",
     [
         (
-            "--pipeline-model-parallel-size 2 --schedules-method dualpipev",
-            "--pipeline-model-parallel-size 2 --pipeline-schedule zb-h1",
-        ),
-        (
             "--position-embedding-type rope --rope-scaling-type plm",
             "--position-embedding-type rope",
         ),
@@ -94,6 +90,16 @@ def test_the_nearest_is_taken_and_that_is_said(change, same):
     (note,) = found.notes
     flag, _, sentence = note.partition(": ")
     assert flag in change and sentence in as_text(found)
+
+
+def test_dualpipe_v_is_run_but_beside_multi_token_prediction():
+    """Whose layers need the embedding; a run says so when it starts."""
+    flags = "--pipeline-model-parallel-size 2 --schedules-method dualpipev --untie-embeddings-and-output-weights"
+    found = reading(f"{flags} --micro-batch-size 1 --global-batch-size 8", 2)
+    assert found.errors == [] and found.config.parallel_config.schedule_name == "dualpipev"
+    further = reading(f"{flags} --micro-batch-size 1 --global-batch-size 8 --mtp-num-layers 1", 2)
+    assert further.errors == [] and further.config.parallel_config.schedule_name == "1f1b"
+    assert any("--schedules-method" in note and "--mtp-num-layers" in note for note in further.notes)
 
 
 @pytest.mark.parametrize("percent, rotating", [(0.51, 66), (0.5, 64), (0.76, 98)])

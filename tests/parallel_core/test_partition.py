@@ -156,6 +156,14 @@ BAD = [
         )
         for name in ("gpipe", "1f1b", "zb-h1")
     ),
+    (
+        6,
+        2,
+        4,
+        {"pipeline_schedule": "dualpipev"},
+        "--pipeline-schedule dualpipev: 2 virtual stages do not divide the 3",
+    ),
+    (8, 4, 6, {"pipeline_schedule": "dualpipev"}, "--global-batch-size 6 (micro-batches: 6): must be at least 7 with"),
     (6, 2, 2, {"noop_layers": [6]}, "--noop-layers 6"),
 ]
 

@@ -58,8 +58,8 @@ ACTING = Acting(
         value(
             "--schedules-method=str{dualpipev}",
             "pipeline_schedule",
-            "Another schedule of MindSpeed: the nearest one is run, with the same result.",
-            stands_for={"dualpipev": "zb-h1 is run, which delays weight gradients too and has the same result"},
+            "MindSpeed's name of --pipeline-schedule dualpipev.",
+            idle=(lambda args: args.mtp_num_layers, "a folded pipeline has no place for --mtp-num-layers"),
         ),
         same("--num-virtual-stages-per-pipeline-rank", "virtual_pipeline_model_parallel_size"),
         value("--pipeline-num-transformer-layers=str", "num_layer_list", type=layer_list),

@@ -59,7 +59,7 @@ FLAGS = group(
         "the ring finds by itself what a mask hides", "--adaptive-cp-dynamic-attn-mask --adaptive-cp-only-reschedule"
     ),
     refused("copies of a model must start equal; leave it out", "--data-parallel-random-init"),
-    ignored("only the order of work changes, not the result", "--dualpipev-dw-detach"),
+    ignored("gradients of weights wait in the drain always, as in DeepSeek's schedule", "--dualpipev-dw-detach"),
     refused(
         "this schedule is not there; use --pipeline-schedule, virtual stages or --num-layer-list",
         """

@@ -8,6 +8,7 @@ from parallel_core.config.parallel import ParallelConfig
 from parallel_core.config.sections import Sections
 from parallel_core.findings import Finding, Setting
 from parallel_core.partition import chunk_counts, is_nested, offset_rows, stage_budgets
+from parallel_core.schedules.folded import CHUNKS
 from parallel_core.schedules.generators import COMBINED
 from parallel_core.schedules.limits import Asked, refusals
 
@@ -19,6 +20,8 @@ def _chunks(parallel: ParallelConfig) -> Setting:
     per_chunk = parallel.num_layers_per_virtual_pipeline_stage
     if per_chunk is not None:
         return Setting("--num-layers-per-virtual-pipeline-stage", per_chunk)
+    if parallel.placement.folded and parallel.chunks == CHUNKS:
+        return Setting("--pipeline-schedule", parallel.schedule_name)
     return Setting("--virtual-pipeline-model-parallel-size", parallel.chunks)
 
 

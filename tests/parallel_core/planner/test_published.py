@@ -56,13 +56,19 @@ def test_time_of_measured_runs(source, mean):
     assert within >= 0.9 * len(errors)
 
 
-SCHEDULES = {"1F1B": "1f1b", "ZB-H1": "zb-h1", "1F1B-I": "interleaved"}
+SCHEDULES = {"1F1B": "1f1b", "ZB-H1": "zb-h1", "ZB-1p": "zb-h1", "ZB-H2": "zb-h2", "1F1B-I": "interleaved"}
 LAYERS_OF_STAGE = {"8": 3, "16": 3, "32": 2}
 
 
 @pytest.mark.parametrize("row", published("bubbles"), ids=lambda row: row["id"])
 def test_bubbles_of_published_schedules(row):
-    """To the printed digits; of interleaving, whose layers are not even over the stages there, within a twentieth."""
+    """To the printed digits, all 60 rows of table 5 of Qi et al., 2023, that follow from an order and printed times.
+
+    A step is as long as the longest stage from its first forward to its last gradient. ZB-1p is the order that a search
+    finds in 1F1B's memory: ZB-H1. Of interleaving all rows are shorter than here by p messages, by which theirs hides
+    one round. The 12 rows of ZB-2p depend on how far a search went; to the 45 of table 8 (ZB-V is there alone) no times
+    were published.
+    """
     stages, micro_batches = int(row["stages"]), int(row["micro_batches"])
     forward, inputs, weight, transfer = (float(row[f"t_{name}_ms"]) for name in ("f", "b", "w", "comm"))
     schedule, chunks = SCHEDULES[row["schedule"]], 1
@@ -70,7 +76,8 @@ def test_bubbles_of_published_schedules(row):
         chunks = 4 if "6.2B" in row["id"] else LAYERS_OF_STAGE[row["stages"]]
     times = Times(forward, inputs + weight, weight, transfer)
     computes = GENERATORS[schedule](stages, micro_batches, chunks)
-    length = float(simulate(computes, times, Placement(stages, chunks)).length)
+    spans = simulate(computes, times, Placement(stages, chunks)).spans
+    length = max(float(own[-1].stop - own[0].start) for own in spans)
+    length -= stages * transfer if chunks > 1 else 0
     bubble = (length - micro_batches * (forward + inputs + weight)) / length
-    published_rate = float(row["bubble_rate"])
-    assert abs(bubble - published_rate) <= (0.05 * published_rate if chunks > 1 else 0.00006)
+    assert abs(bubble - float(row["bubble_rate"])) <= 0.00006

@@ -62,8 +62,12 @@ def test_the_page_shows_every_schedule():
         "1f1b",
         "interleaved",
         "zb-h1",
+        "zb-h2",
         "zb-v",
+        "v-half",
+        "v-min",
         "combined-1f1b",
+        "dualpipev",
     ]
 
 
@@ -86,6 +90,10 @@ SIZES = ["--stages", "2", "--micro-batches", "4"]
         (["--schedule", "1f1b", *SIZES, "--group-size", "2"], "--group-size 2: needs virtual stages"),
         (["--schedule", "1f1b", *SIZES, "--svg", "/no/such/folder/file.svg"], "/no/such/folder/file.svg"),
         (["--schedule", "dualpipe", *SIZES], "--schedule"),
+        (
+            ["--schedule", "dualpipev", "--stages", "3", "--micro-batches", "4"],
+            "--micro-batches 4: must be at least 5 with --schedule dualpipev and --stages 3",
+        ),
     ],
 )
 def test_bad_arguments_are_refused(arguments, message, capsys):

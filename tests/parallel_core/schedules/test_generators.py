@@ -1,5 +1,7 @@
 """Schedules are proven here, without a device."""
 
+from fractions import Fraction
+
 import pytest
 
 from parallel_core.config import ParallelConfig
@@ -15,6 +17,7 @@ from parallel_core.schedules import (
     check,
     combined_1f1b,
     communicate,
+    dualpipe_v,
     forward_only,
     interleaved,
     one_f_one_b,
@@ -27,6 +30,7 @@ KEPT = {
     "gpipe": lambda stages, micro_batches, stage: micro_batches,
     "1f1b": lambda stages, micro_batches, stage: min(stages - stage, micro_batches),
     "zb-h1": lambda stages, micro_batches, stage: min(stages, micro_batches),
+    "zb-h2": lambda stages, micro_batches, stage: min(2 * stages - 1, micro_batches),
 }
 """How many activations stage `stage` keeps at most."""
 
@@ -83,6 +87,55 @@ def test_every_size_of_a_folded_pipeline_is_right_and_frugal(stages):
     for micro_batches in MICRO_BATCHES:
         kept = check(communicate(zb_v(stages, micro_batches), placement), micro_batches, placement)
         assert max(kept) <= 2 * min(stages, micro_batches)
+
+
+@pytest.mark.parametrize("stages", range(2, 9))
+@pytest.mark.parametrize(("name", "share"), [("v-half", 1), ("v-min", Fraction(2, 3))])
+def test_every_size_of_a_building_block_is_right_and_keeps_a_part(name, share, stages):
+    """p activations of half a stage, and 2p/3, where ZB-V keeps 2p; two or three more where six does not divide."""
+    placement = Placement(stages, 2, folded=True)
+    for micro_batches in (1, 2, 3, stages, 2 * stages + 1, 4 * stages):
+        entries = GENERATORS[name](stages, micro_batches)
+        kept = check(communicate(entries, placement), micro_batches, placement)
+        assert max(kept) <= share * stages + Fraction(8, 3)
+
+
+@pytest.mark.parametrize("stages", range(2, 17))
+def test_every_size_of_dualpipe_v_is_right_and_frugal(stages):
+    """Proven from 2p - 1 micro-batches on, with 2p + 1 activations of half a stage at most; every stage pairs as many
+    as DeepSeek's steps 4 and 5 do, and leaves the gradients of weights of steps 3, 6 and 7 to other actions."""
+    placement = Placement(stages, 2, folded=True)
+    for micro_batches in range(2 * stages - 1, 4 * stages + 3):
+        entries = dualpipe_v(stages, micro_batches)
+        kept = check(communicate(entries, placement), micro_batches, placement, some_whole=True)
+        assert max(kept) == 2 * stages + 1
+        for stage, own in enumerate(entries):
+            behind, steady = stages - 1 - stage, micro_batches - 2 * stages + stage + 1
+            assert sum(isinstance(entry, Pair) for entry in own) == 2 * steady + behind - (not behind)
+            assert sum(isinstance(entry, WeightGrad) for entry in own) == 2 * behind + stage + 1
+
+
+def test_dualpipe_v_goes_in_deepseeks_order():
+    """Both stages of two, with four micro-batches."""
+    first, last = dualpipe_v(2, 4)
+    assert first[:7] == [
+        Forward(0),
+        Forward(1),
+        Forward(2),
+        Forward(0, 1),
+        Backward(0, 1),
+        WeightGrad(0, 1),
+        Forward(1, 1),
+    ]
+    assert first[7:11] == [
+        Pair(Forward(3), Backward(1, 1)),
+        Pair(Forward(2, 1), Backward(0)),
+        Backward(2, 1),
+        Pair(Forward(3, 1), Backward(1)),
+    ]
+    assert first[11:] == [Backward(3, 1), Backward(2), WeightGrad(2), Backward(3), WeightGrad(3)]
+    assert last[4:7] == [Forward(2), Backward(0, 1), Pair(Forward(2, 1), Backward(0))]
+    assert last[-6:] == [*(Backward(m, chunk) for m in (2, 3) for chunk in (1, 0)), WeightGrad(3, 1), WeightGrad(3)]
 
 
 @pytest.mark.parametrize("stages", STAGES)

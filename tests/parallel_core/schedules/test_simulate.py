@@ -6,8 +6,20 @@ from itertools import product
 
 import pytest
 
-from parallel_core.schedules import GENERATORS, communicate, forward_only, gpipe, interleaved, one_f_one_b, zb_h1, zb_v
-from parallel_core.schedules.actions import Backward, Forward, Placement
+from parallel_core.schedules import (
+    GENERATORS,
+    communicate,
+    dualpipe_v,
+    forward_only,
+    gpipe,
+    interleaved,
+    one_f_one_b,
+    v_half,
+    v_min,
+    zb_h1,
+    zb_v,
+)
+from parallel_core.schedules.actions import Backward, Forward, Pair, Placement
 from parallel_core.schedules.simulate import TimedAction, Times, simulate
 
 TIMES = (Times(1, 2), Times(3, 5), Times(Fraction(7, 3), 2))
@@ -31,6 +43,41 @@ def test_the_bubble_of_a_folded_pipeline(stages):
     for micro_batches in (stages, 2 * stages, 3 * stages, 8 * stages):
         bubble = simulate(zb_v(stages, micro_batches), Times(), Placement(stages, 2, folded=True)).bubble
         assert bubble in (Fraction(stages - 1, 2), Fraction(stages - 1 + stages % 2, 2))
+
+
+@pytest.mark.parametrize("stages", range(2, 9))
+def test_the_bubble_of_dualpipe_v(stages):
+    """DeepSeek's (p-1)(F&B + B - 3W) of the times of a chunk, B whole, where gradients of weights are as long as those
+    of inputs or as a forward; pairs take F + B, as without anything to hide."""
+    placement = Placement(stages, 2, folded=True)
+    for micro_batches, times in product((2 * stages - 1, 2 * stages, 3 * stages), (*TIMES[:2], Times(3, 6, 3))):
+        timeline = simulate(dualpipe_v(stages, micro_batches), times, placement)
+        chunk = Fraction(times.forward + 2 * times.backward - 3 * times.weight, 2)
+        assert timeline.bubble == (stages - 1) * chunk
+
+
+@pytest.mark.parametrize(
+    ("generator", "stages", "micro_batches", "bubble"),
+    [(v_half, 4, 12, 7), (v_half, 8, 24, 19), (v_half, 8, 48, 19), (v_min, 4, 12, 12), (v_min, 8, 24, 25)],
+)
+def test_the_bubble_of_building_blocks(generator, stages, micro_batches, bubble):
+    """Of warm-up and drain alone: the steady state has none in a tick for each computation. Qi et al.'s own program has
+    5 and 17 where V-Half has 7 and 19 here, 11 and 27 where V-Min has 12 and 25."""
+    timeline = simulate(generator(stages, micro_batches), Times(2, 4, 2), Placement(stages, 2, folded=True))
+    assert timeline.bubble == bubble
+
+
+def test_a_pair_is_one_entry():
+    """It waits for both inputs, and both results leave at its end, the earlier the more it hides."""
+    pair = Pair(Forward(1), Backward(0))
+    first, last = [Forward(0), Forward(1), Backward(0), Backward(1)], [Forward(0), pair, Backward(1)]
+    timeline = simulate([first, last], Times(1, 2))
+    assert timeline.spans[1][1:3] == [TimedAction(Forward(1), 2, 3), TimedAction(Backward(0), 3, 5)]
+    assert timeline.spans[0][2].start == 5
+    hiding = simulate([first, last], Times(1, 2, saved_by_pairs=1))
+    assert hiding.spans[1][2].stop == hiding.spans[0][2].start == 4 and hiding.work == [6, 5]
+    late = simulate([[Forward(0), Forward(1), Backward(0), Backward(1)], last], Times(1, 2, transfer=4))
+    assert late.spans[1][1].start == 6
 
 
 @pytest.mark.parametrize("stages", range(2, 9))

@@ -31,6 +31,12 @@ CASES = {
         f"--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 1 {DROPOUT} --global-batch-size 16 "
         "--use-distributed-optimizer",
     ),
+    "dualpipev": (
+        4,
+        "mixtral",
+        f"--pipeline-model-parallel-size 2 --schedules-method dualpipev {DROPOUT} --global-batch-size 16 "
+        "--untie-embeddings-and-output-weights --delay-wgrad-compute",
+    ),
 }
 
 

@@ -37,12 +37,20 @@ def test_a_schedule_equals_one_process(model, schedule, stages):
 
 
 @pytest.mark.parametrize(
-    ("stages", "more"),
-    [(2, ""), (4, ""), (2, "--num-layer-list [[1,3],[3,1]]"), (2, "--kernels ops")],
+    ("schedule", "stages", "more"),
+    [
+        ("zb-v", 2, ""),
+        ("zb-v", 4, ""),
+        ("zb-v", 2, "--num-layer-list [[1,3],[3,1]]"),
+        ("zb-v", 2, "--kernels ops"),
+        ("dualpipev", 2, "--num-layer-list [[1,3],[3,1]] --recompute-granularity full"),
+        ("dualpipev", 4, ""),
+    ],
 )
-def test_a_folded_pipeline_equals_one_process(stages, more):
-    """A stage hands over to itself where the pipeline is folded, and the first one has both ends of the model."""
-    check_layout(f"{BASE} {MODELS['untied, per token']} --hidden-dropout 0.1", stages, pipeline("zb-v", stages, more))
+def test_a_folded_pipeline_equals_one_process(schedule, stages, more):
+    """A stage hands over to itself where the pipeline is folded, and the first one has both ends of the model; some
+    backwards leave gradients of weights to other actions, and some do not."""
+    check_layout(f"{BASE} {MODELS['untied, per token']} --hidden-dropout 0.1", stages, pipeline(schedule, stages, more))
 
 
 def test_weight_gradients_of_their_own_change_no_bit():

@@ -39,7 +39,7 @@ def stage(is_last: bool) -> Stage:
     device.initialize("CPU", "host", 1, 1)
     averaging = Averaging(per_token=False, micro_batches=2, replicas=1)
     made = Stage(nn.CellList([Doubling()]), averaging, is_last, lambda micro_batch, chunk: None)
-    made.begin(ForwardStep(), train=True, defers_weight_gradients=False)
+    made.begin(ForwardStep(), train=True)
     return made
 
 

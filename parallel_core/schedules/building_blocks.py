@@ -1,0 +1,130 @@
+"""V-Half and V-Min, schedules of a folded pipeline that keep half and a third of 1F1B's activations.
+
+A building block says when each stage runs the four computations of a micro-batch; repeated every six ticks, twice
+three computations, it leaves room for the gradients of weights and keeps the same everywhere (Qi et al., "Pipeline
+Parallelism with Controllable Memory", 2024). Then every stage moves up what it can without keeping more.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from itertools import islice
+
+from parallel_core.schedules.actions import (
+    Backward,
+    Compute,
+    Forward,
+    Placement,
+    WeightGrad,
+    input_of,
+    producer,
+)
+from parallel_core.schedules.check import kept
+from parallel_core.schedules.folded import CHUNKS
+
+Block = Callable[[int, int], tuple[int, int, int, int]]
+"""Ticks at which a stage runs both forwards and both backwards of the first micro-batch, by stages and stage."""
+PERIOD = 6
+"""Ticks from one micro-batch to the next."""
+
+
+def v_half(stages: int, micro_batches: int, chunks: int = CHUNKS, group_size: int | None = None) -> list[list[Compute]]:
+    """V-Half: about half of 1F1B's activations."""
+    return _schedule(_half, stages, micro_batches, chunks)
+
+
+def v_min(stages: int, micro_batches: int, chunks: int = CHUNKS, group_size: int | None = None) -> list[list[Compute]]:
+    """V-Min: about a third of 1F1B's activations, the fewest with which no stage waits in the steady state."""
+    return _schedule(_min, stages, micro_batches, chunks)
+
+
+def _half(stages: int, stage: int) -> tuple[int, int, int, int]:
+    back = 3 * stages + (3 if stages % 2 == 0 else 0)
+    return 2 * stage, 3 * stages - 2 - stage, back + 2 * stage - 1, back + 3 * stages - 2 - stage
+
+
+def _min(stages: int, stage: int) -> tuple[int, int, int, int]:
+    back = 2 * stages + (2 if stages % 3 == 0 else 0)
+    return stage, 2 * stages - 1 - stage, back + stage, back + 2 * stages - 1 - stage
+
+
+def _schedule(block: Block, stages: int, micro_batches: int, chunks: int) -> list[list[Compute]]:
+    assert chunks == CHUNKS, f"a folded pipeline has {CHUNKS} chunks on a stage, not {chunks}"
+    lines = [_repeated(block(stages, stage), micro_batches) for stage in range(stages)]
+    return _moved_up(lines, Placement(stages, chunks, folded=True))
+
+
+def _repeated(block: Sequence[int], micro_batches: int) -> list[Compute]:
+    """A stage's computations; gradients of weights where the blocks leave a tick free."""
+    kinds = (Forward, 0), (Forward, 1), (Backward, 1), (Backward, 0)
+    at = {
+        first + PERIOD * number: kind(number, chunk)
+        for first, (kind, chunk) in zip(block, kinds, strict=True)
+        for number in range(micro_batches)
+    }
+    line: list[Compute] = []
+    left: deque[WeightGrad] = deque()
+    for tick in range(max(at, default=-1) + 1):
+        action = at.get(tick)
+        if isinstance(action, Backward):
+            left.append(WeightGrad(action.micro_batch, action.chunk))
+        if action is not None:
+            line.append(action)
+        elif left:
+            line.append(left.popleft())
+    return [*line, *left]
+
+
+def _moved_up(lines: Sequence[list[Compute]], placement: Placement) -> list[list[Compute]]:
+    """Tick by tick each stage runs the first of its computations that it can, gradients of weights if nothing else."""
+    most = max((count for line in lines for count in kept(line)), default=0)
+    stages = [_Stage(line, number, placement, most) for number, line in enumerate(lines)]
+    while any(stage.left for stage in stages):
+        moved = [(stage, stage.next(stages)) for stage in stages]
+        for stage, place in moved:
+            if place is not None:
+                stage.run(place)
+    return [stage.line for stage in stages]
+
+
+class _Stage:
+    """The computations that a stage has run, and those that it has not."""
+
+    def __init__(self, line: Sequence[Compute], number: int, placement: Placement, most: int) -> None:
+        self.left, self.line = list(line), list[Compute]()
+        self._number, self._placement, self._most = number, placement, most
+        self._made: set[Compute] = set()
+        self._kept = 0
+        self._ahead = 2 * PERIOD * placement.stages
+
+    def next(self, stages: "Sequence[_Stage]") -> int | None:
+        """The place of the computation to run in this tick. A forward that is moved up is kept while the ones before
+        it run: if they then kept more than they may, it stays."""
+        now = highest = self._kept
+        filler = None
+        for place, action in enumerate(islice(self.left, self._ahead)):
+            room = not isinstance(action, Forward) or highest < self._most
+            if room and self._is_ready(action, stages):
+                if not isinstance(action, WeightGrad):
+                    return place
+                filler = place if filler is None else filler
+            now += _change(action)
+            highest = max(highest, now)
+        return filler
+
+    def run(self, place: int) -> None:
+        """Run the one at a place."""
+        action = self.left.pop(place)
+        self.line.append(action)
+        self._made.add(action)
+        self._kept += _change(action)
+
+    def _is_ready(self, action: Compute, stages: "Sequence[_Stage]") -> bool:
+        if not isinstance(action, Forward) and input_of(action) not in self._made:
+            return False
+        source = producer(action, self._number, self._placement)
+        return source is None or source[0] in stages[source[1]]._made
+
+
+def _change(action: Compute) -> int:
+    """Activations that it makes, less those that it frees."""
+    return isinstance(action, Forward) - isinstance(action, WeightGrad)

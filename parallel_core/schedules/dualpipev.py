@@ -1,0 +1,92 @@
+"""DualPipe-V, a folded pipeline whose steady state is pairs: a forward of one chunk beside a backward of the other.
+
+DualPipe (DeepSeek-V3, 2024) sends micro-batches through a pipeline from both ends; of that, DualPipe-V is the half that
+gives each stage two chunks of its own ("Cut-in-half", Sea AI Lab, 2025; `dualpipev.py` of deepseek-ai/DualPipe, whose
+eight steps are those below; MindSpeed's `--schedules-method dualpipev`).
+"""
+
+from collections import deque
+from collections.abc import Iterator
+
+from parallel_core.schedules.actions import Backward, Forward, Ordered, Pair, WeightGrad
+from parallel_core.schedules.folded import CHUNKS
+
+DUALPIPE_V = "dualpipev"
+"""Its name in MindSpeed's flag."""
+
+
+def fewest_micro_batches(stages: int) -> int:
+    """Micro-batches below which the first stage would drain before the last one is full."""
+    return 2 * stages - 1
+
+
+def dualpipe_v(
+    stages: int, micro_batches: int, chunks: int = CHUNKS, group_size: int | None = None
+) -> list[list[Ordered]]:
+    """DualPipe-V: bubble (p-1)(F&B + B - 3W) of the p stages' chunks, F&B a pair and B a whole backward; 2p + 1
+    activations of a chunk.
+
+    A backward leaves gradients of weights to an action of its own where others wait for its result: before the steady
+    state, and in the second half of the drain.
+    """
+    assert chunks == CHUNKS, f"a folded pipeline has {CHUNKS} chunks on a stage, not {chunks}"
+    assert micro_batches >= fewest_micro_batches(stages), f"{micro_batches} micro-batches are too few"
+    return [list(_of_stage(stage, stages, micro_batches)) for stage in range(stages)]
+
+
+def _of_stage(stage: int, stages: int, micro_batches: int) -> Iterator[Ordered]:
+    behind, own, numbers = stages - 1 - stage, stage + 1, _Numbers()
+    for _ in range(2 * behind):
+        yield numbers.forward(0)
+    for _ in range(own):
+        yield numbers.forward(0)
+        yield numbers.forward(1)
+    for _ in range(behind):
+        yield numbers.backward(1, split=True)
+        yield numbers.weights()
+        yield numbers.forward(1)
+    steady = micro_batches - 2 * stages + own
+    for round_ in range(steady):
+        if behind or round_:
+            yield numbers.pair(0, 1)
+        else:  # nothing to hide behind a forward on the last stage, for whose result all wait
+            yield numbers.forward(0)
+            yield numbers.backward(1)
+        yield numbers.pair(1, 0)
+    for _ in range(behind):
+        yield numbers.backward(1)
+        yield numbers.pair(1, 0)
+    for number in range(2 * own):
+        yield numbers.backward(1 - number % 2, split=number >= own)
+    for _ in range(behind):
+        yield numbers.weights()
+        yield numbers.backward(0, split=True)
+    for _ in range(own):
+        yield numbers.weights()
+
+
+class _Numbers:
+    """The next micro-batch of each kind of computation of a stage: each chunk takes them in order."""
+
+    def __init__(self) -> None:
+        self._forwards, self._backwards = [0] * CHUNKS, [0] * CHUNKS
+        self._left: deque[WeightGrad] = deque()
+
+    def forward(self, chunk: int) -> Forward:
+        self._forwards[chunk] += 1
+        return Forward(self._forwards[chunk] - 1, chunk)
+
+    def backward(self, chunk: int, split: bool = False) -> Backward:
+        """split: gradients of weights come with one of the next `weights`."""
+        action = Backward(self._backwards[chunk], chunk)
+        self._backwards[chunk] += 1
+        if split:
+            self._left.append(WeightGrad(action.micro_batch, chunk))
+        return action
+
+    def pair(self, forward: int, backward: int) -> Pair:
+        return Pair(self.forward(forward), self.backward(backward))
+
+    def weights(self) -> WeightGrad:
+        """The gradients that wait longest."""
+        return self._left.popleft()

@@ -1,0 +1,44 @@
+"""Pairs of a schedule in a plan: the experts' messages of one travel while the other computes."""
+
+from dataclasses import replace
+
+import pytest
+
+from mapping.plan import plan_of
+from parallel_core.planner import Plan, find_device
+
+SIZES = (
+    "--num-layers 8 --hidden-size 1024 --num-attention-heads 16 --seq-length 1024 --max-position-embeddings 1024 "
+    "--micro-batch-size 1 --global-batch-size 64 --vocab-size 32000 --tokenizer-type NullTokenizer --mock-data "
+    "--lr 1e-4 --train-iters 9 --bf16 --swiglu --num-experts 8 --moe-router-topk 2 --moe-ffn-hidden-size 512 "
+    "--moe-token-dispatcher-type alltoall --untie-embeddings-and-output-weights "
+    "--expert-model-parallel-size 2 --pipeline-model-parallel-size 2"
+)
+OVERLAP, EXPERTS = "--overlap-moe-expert-parallel-comm", "expert parallel"
+
+
+def planned(more: str = "") -> Plan:
+    """Four devices, two micro-batches in each of two chunks at least."""
+    return plan_of(f"{SIZES} {more}".split(), 4, "A100")
+
+
+@pytest.mark.parametrize("schedule", ["", "--num-layers-per-virtual-pipeline-stage 2", "--schedules-method dualpipev"])
+def test_pairs_hide_most_of_the_exchange(schedule):
+    """Half of it at least; what is hidden and what is exposed is the whole, the step is shorter by what is hidden, and
+    a stage's parts add up to it."""
+    apart, beside = planned(schedule), planned(f"{schedule} {OVERLAP}")
+    whole, exposed = apart.step.parts[EXPERTS], beside.step.parts[EXPERTS]
+    assert 0 < exposed <= whole / 2
+    assert exposed + beside.step.hidden[EXPERTS] == pytest.approx(whole)
+    assert beside.step.total < apart.step.total
+    for stage in range(2):
+        assert sum(beside.step.of_stage(stage).values()) == pytest.approx(beside.step.total)
+
+
+def test_a_pair_hides_no_more_than_it_computes():
+    """On a device whose links are a thousand times slower the exchange hides behind all that there is, and shows."""
+    device = find_device("A100")
+    slow = replace(device, inside=replace(device.inside, bandwidth=device.inside.bandwidth / 1000), messages={})
+    step = Plan(planned(OVERLAP).config, slow).step
+    assert step.hidden[EXPERTS] < sum(step.parts[name] for name in ("products", "attention", "elementwise"))
+    assert step.parts[EXPERTS] > step.hidden[EXPERTS]

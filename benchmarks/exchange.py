@@ -6,7 +6,8 @@ On a network that does not exist: a message of the experts arrives so many secon
 processor is free, and whoever comes for it before sleeps. The seconds are such that the messages of a step together
 last a share of it. `exposed_ms` is the time slept in a step, mean over the ranks: the part that the order of work
 cannot hide, however ranks share the cores; `exposed` is its ratio with the flag to that without, `step` that of the
-steps.
+steps. `inside_ms` is the time inside of exchanges without that network, as a trace has it: mostly waiting for ranks
+that have not come, of which there is more where they share cores.
 """
 
 import argparse
@@ -108,28 +109,30 @@ def work(options: argparse.Namespace) -> None:
 
     class Clock(Callback):
         def on_step_end(self, state) -> None:
-            steps.append([state.step_seconds, network.slept, network.messages])
+            counts = world.trace.counts.items()
+            inside = sum(count.seconds for (_, operation), count in counts if operation == "all_to_all")
+            steps.append([state.step_seconds, network.slept, network.messages, inside])
             network.slept, network.messages = 0.0, 0
+            world.trace.reset()
 
     config = init_configs_from_args(initialize_megatron(argv=megatron_flags(options)))
     set_parallel_context(config.parallel_config)
     set_seed(0)
-    rows = RandomTokens(options.vocab, options.seq, 64)
+    world, rows = parallel_state.get_world_group(), RandomTokens(options.vocab, options.seq, 64)
     pretrain(
         lambda samples: (rows, None, None),
         lambda **where: GPTModel(config.model_config, **where),
         all_config=config,
         callbacks=[Clock()],
     )
-    world = parallel_state.get_world_group()
     own = [statistics.median(column) for column in zip(*steps[1:], strict=True)]
     figures = [total / world.size for total in sum_over_group(own, world)]
     if world.rank == 0:
         (options.out / "figures.json").write_text(json.dumps(figures))
 
 
-def measured(options: argparse.Namespace, delay: float, *flags: str) -> tuple[float, float, float]:
-    """Seconds of a step, seconds slept in it, and messages, mean over the ranks."""
+def measured(options: argparse.Namespace, delay: float, *flags: str) -> list[float]:
+    """Of a step seconds, those slept, messages, and seconds inside of exchanges, mean over the ranks."""
     from pynative.startup.launch import msrun_command, quiet_environment
 
     own, more = split_at_dashes()
@@ -140,7 +143,7 @@ def measured(options: argparse.Namespace, delay: float, *flags: str) -> tuple[fl
         if done.returncode:
             logs = [path.read_text()[-2000:] for path in sorted((Path(out) / "log").glob("worker_*"))]
             raise SystemExit("\n".join([done.stderr[-2000:], *logs]))
-        return tuple(json.loads((Path(out) / "figures.json").read_text()))
+        return json.loads((Path(out) / "figures.json").read_text())
 
 
 def main() -> None:
@@ -149,21 +152,21 @@ def main() -> None:
     if options.out:
         work(options)
         return
-    seconds, _, messages = measured(options, 0.0)
+    orders = {"plain": (), "overlapped": (OVERLAP,)}
+    without = {name: measured(options, 0.0, *flags) for name, flags in orders.items()}
+    seconds, _, messages, _ = without["plain"]
     delay = options.share * seconds / messages
-    found = {name: measured(options, delay, *flags) for name, flags in {"plain": (), "overlapped": (OVERLAP,)}.items()}
-    print(
-        json.dumps(
-            {
-                "delay_ms": round(delay * 1e3, 3),
-                "messages": round(messages),
-                "exposed_ms": {name: round(one[1] * 1e3, 1) for name, one in found.items()},
-                "exposed": round(found["overlapped"][1] / found["plain"][1], 3),
-                "step_ms": {name: round(one[0] * 1e3, 1) for name, one in found.items()},
-                "step": round(found["overlapped"][0] / found["plain"][0], 3),
-            }
-        )
-    )
+    found = {name: measured(options, delay, *flags) for name, flags in orders.items()}
+    figures = {
+        "delay_ms": round(delay * 1e3, 3),
+        "messages": round(messages),
+        "exposed_ms": {name: round(one[1] * 1e3, 1) for name, one in found.items()},
+        "exposed": round(found["overlapped"][1] / found["plain"][1], 3),
+        "step_ms": {name: round(one[0] * 1e3, 1) for name, one in found.items()},
+        "step": round(found["overlapped"][0] / found["plain"][0], 3),
+        "inside_ms": {name: round(one[3] * 1e3, 1) for name, one in without.items()},
+    }
+    print(json.dumps(figures))
 
 
 if __name__ == "__main__":

@@ -170,8 +170,8 @@ def communication_data_type(args: Any) -> str | None:
 
 
 def pipeline_schedule(args: Any) -> str | None:
-    """The layers of multi-token prediction need the embedding, which a folded pipeline has not beside them."""
-    return args.pipeline_schedule or (None if args.mtp_num_layers else args.schedules_method)
+    """MindSpeed's flag has the schedule's name."""
+    return args.pipeline_schedule or args.schedules_method
 
 
 def expert_parallel_size(args: Any) -> Any:

@@ -30,8 +30,8 @@ class EmbeddingTable(Block):
     @classmethod
     def of_words(cls, config: ModelConfig) -> "EmbeddingTable":
         """The configuration's word embedding: each tensor-parallel rank has a part of the vocabulary."""
-        tied, further = not config.untie_embeddings_and_output_weights, config.multi_token_prediction.uses_embedding
-        shared_over = "embedding" if tied or further else None
+        tied = not config.untie_embeddings_and_output_weights
+        shared_over = "embedding" if tied or config.copies_embedding else None
         return replace(
             cls.of_positions(config),
             rows=config.vocab_size,

@@ -64,7 +64,8 @@ class Chunk(Block):
     """The part of a language model that one virtual pipeline stage has; without a pipeline, all of it."""
 
     embedding: Embedding | SharedEmbedding | None
-    """The embedding of the first chunk; with multi-token prediction a copy of the last one."""
+    """The embedding of the first chunk; with multi-token prediction a copy of the last one, unless both are on one
+    stage."""
     decoder: Decoder
     mtp: MultiTokenPrediction | None
     output_layer: Linear | None
@@ -134,7 +135,7 @@ def chunk_of(config: ModelConfig, stage: int, chunk: int = 0, ends: tuple[bool, 
     copy, tied = SharedEmbedding(embedding.word_embeddings), not config.untie_embeddings_and_output_weights
     final_norm = Norm.of(config) if last and config.use_final_norm else None
     head = stream_head(config) if last else None
-    needs_copy = last and not first and config.multi_token_prediction.uses_embedding
+    needs_copy = last and not first and config.copies_embedding
     return Chunk(
         embedding if first else copy if needs_copy else None,
         adapted(
@@ -166,10 +167,10 @@ def _depths(config: ModelConfig) -> list[AnyLayer]:
 
 def _recompute_of_depths(config: ModelConfig) -> ChunkRecompute:
     plan = _recompute_plan(config)
-    last, stage = len(plan.counts) - 1, len(plan.counts[-1]) - 1
+    stage, chunk = config.parallel_config.placement.last
     depths = _depths(config)
-    first = plan.counts[last][stage] - len(depths)
-    layers = (plan.layer(stage, last, first + i, depth.parts()) for i, depth in enumerate(depths))
+    first = plan.counts[chunk][stage] - len(depths)
+    layers = (plan.layer(stage, chunk, first + i, depth.parts()) for i, depth in enumerate(depths))
     return _on_this_rank(plan.of_layers(layers), config)
 
 
@@ -219,7 +220,8 @@ def _shared(layers: Iterable[AnyLayer]) -> list[AnyLayer]:
 def _recompute_plan(config: ModelConfig) -> RecomputePlan:
     """Depths of multi-token prediction count as layers behind the last stage's."""
     counts = [[len(numbers) for numbers in row] for row in chunk_layers(config, config.parallel_config)]
-    counts[-1][-1] += config.multi_token_prediction.depths
+    stage, chunk = config.parallel_config.placement.last
+    counts[chunk][stage] += config.multi_token_prediction.depths
     return RecomputePlan.of(config.recompute_config, counts)
 
 

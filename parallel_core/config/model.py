@@ -243,6 +243,12 @@ class ModelConfig(Config):
         return 4 * self.hidden_size
 
     @property
+    def copies_embedding(self) -> bool:
+        """Whether the last stage has a copy of the embedding for multi-token prediction; in a folded pipeline the first
+        stage is the last one, too."""
+        return self.multi_token_prediction.uses_embedding and not self.parallel_config.placement.folded
+
+    @property
     def fused_operators(self) -> FusedOperators:
         """Fused operators that the switches ask for, among those that the model has."""
         switches = {

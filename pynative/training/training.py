@@ -45,6 +45,7 @@ from pynative.training.parallel_training_reducer import ParallelTrainingReducer
 from pynative.training.start import say_start
 from pynative.training.train_step import TrainOneStepCell
 from pynative.training.utils import set_parallel_context, set_seed
+from pynative.transformer.module import Module
 from pynative.transformer.transformer import unused_recompute_notice
 
 __all__ = [
@@ -73,6 +74,8 @@ def get_model(model_provider_func: Callable[..., nn.Cell], config: AllConfig | T
         parallel_state.set_virtual_pipeline_model_parallel_rank(chunk)
         chunks.append(_chunk(model_provider_func, seed, lora))
     model = nn.CellList(chunks)
+    if isinstance(chunks[-1], Module):
+        chunks[-1].borrow_embedding(chunks[0])
     if lora.use_lora and not any(True for _ in trainable(model)):
         raise ValueError(
             f"--lora-target-modules: {type(chunks[0]).__name__}, which model_provider_func gives, has no adapters; "

@@ -39,7 +39,8 @@ class TransformerLanguageModel(nn.Cell):
     """embedding (first stage), decoder: layers and final norm, output_layer (last stage). Names here are Megatron's.
 
     With multi-token prediction the last stage has `mtp` and, if it is not the first one too, a copy of the embedding:
-    the same parameter, whose gradients are summed over both. Or each depth has an embedding and an output layer.
+    the same parameter, whose gradients are summed over both. In a folded pipeline it borrows the first chunk's. Or each
+    depth has an embedding and an output layer.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class TransformerLanguageModel(nn.Cell):
         super().__init__()
         chunk = chunk_here(config, pre_process, post_process)
         self.embedding = None if chunk.embedding is None else Embedding(config)
+        self.borrowed: list[Embedding] = []  # in a list: their parameters are the first chunk's
         self.decoder = ParallelTransformer(
             config, encoder_attn_mask_type, pre_process, post_process, block=chunk.decoder
         )
@@ -90,7 +92,8 @@ class TransformerLanguageModel(nn.Cell):
         if self.mtp is None:
             return hidden_states, []
         hidden_states, before = kernels.fork(hidden_states)
-        return hidden_states, self.mtp(before, tokens, self.embedding, *masking)
+        embedding = next(iter(self.borrowed), self.embedding)
+        return hidden_states, self.mtp(before, tokens, embedding, *masking)
 
 
 def _with_gradient(hidden_states: Tensor) -> Tensor:

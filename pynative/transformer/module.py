@@ -34,8 +34,15 @@ class Module(nn.Cell):
 
     @property
     def _shares_embedding(self) -> bool:
-        predicts_further = self.config is not None and self.config.multi_token_prediction.uses_embedding
-        return self.share_embeddings_and_output_weights or predicts_further
+        has_copy = self.config is not None and self.config.copies_embedding
+        return self.share_embeddings_and_output_weights or has_copy
+
+    def borrow_embedding(self, first: "Module") -> None:
+        """Let layers for multi-token prediction use the embedding of a stage's first chunk, if that has it and this
+        one, the last, has no copy: in a folded pipeline."""
+        own, others = self.language_model, first.language_model
+        if own is not others and getattr(own, "mtp", None) is not None and own.embedding is None:
+            own.borrowed.append(others.embedding)
 
     def shared_embedding_or_output_weight(self) -> Parameter:
         """The word embedding's weight [v/t, h], tied or copied, on a first or last stage."""

@@ -92,14 +92,12 @@ def test_the_nearest_is_taken_and_that_is_said(change, same):
     assert flag in change and sentence in as_text(found)
 
 
-def test_dualpipe_v_is_run_but_beside_multi_token_prediction():
-    """Whose layers need the embedding; a run says so when it starts."""
+def test_dualpipe_v_is_run():
+    """Beside multi-token prediction, too, as DeepSeek-V3's scripts have it."""
     flags = "--pipeline-model-parallel-size 2 --schedules-method dualpipev --untie-embeddings-and-output-weights"
-    found = reading(f"{flags} --micro-batch-size 1 --global-batch-size 8", 2)
-    assert found.errors == [] and found.config.parallel_config.schedule_name == "dualpipev"
-    further = reading(f"{flags} --micro-batch-size 1 --global-batch-size 8 --mtp-num-layers 1", 2)
-    assert further.errors == [] and further.config.parallel_config.schedule_name == "1f1b"
-    assert any("--schedules-method" in note and "--mtp-num-layers" in note for note in further.notes)
+    flags += " --micro-batch-size 1 --global-batch-size 8 --position-embedding-type rope --mtp-num-layers 1"
+    found = reading(flags, 2)
+    assert found.errors == found.notes == [] and found.config.parallel_config.schedule_name == "dualpipev"
 
 
 @pytest.mark.parametrize("percent, rotating", [(0.51, 66), (0.5, 64), (0.76, 98)])

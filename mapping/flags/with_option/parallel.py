@@ -59,7 +59,6 @@ ACTING = Acting(
             "--schedules-method=str{dualpipev}",
             "pipeline_schedule",
             "MindSpeed's name of --pipeline-schedule dualpipev.",
-            idle=(lambda args: args.mtp_num_layers, "a folded pipeline has no place for --mtp-num-layers"),
         ),
         same("--num-virtual-stages-per-pipeline-rank", "virtual_pipeline_model_parallel_size"),
         value("--pipeline-num-transformer-layers=str", "num_layer_list", type=layer_list),

@@ -79,9 +79,6 @@ def folded_pipeline_fits(config: Sections) -> Iterator[Finding]:
     if not model.untie_embeddings_and_output_weights:
         rule = "needs an output layer of its own, on the first stage beside the embedding"
         yield schedule.breaks(rule, "add --untie-embeddings-and-output-weights")
-    if model.multi_token_prediction.depths:
-        rule = f"does not go with --mtp-num-layers {model.multi_token_prediction.depths}"
-        yield schedule.breaks(rule, "use zb-h1, or leave one out")
     for name in (*_DIVIDED, *_COUNTED, "standalone_embedding_stage"):
         if getattr(parallel, name):
             rule = f"is of pipelines that end on the last stage, unlike {schedule}"

@@ -28,6 +28,8 @@ LAYOUTS = [
     ("untied", 4, f"--context-parallel-size 2 --context-parallel-algo ulysses_cp_algo {PP2}"),
     ("untied", 2, f"--zero-stage 3 {AGAIN}"),
     ("untied", 4, f"--zero-stage 2 {PP2}"),
+    ("untied", 2, f"{PP2} --schedules-method dualpipev {AGAIN}"),
+    ("untied", 4, f"{PP2} --pipeline-schedule zb-v --use-distributed-optimizer --overlap-grad-reduce"),
     ("own ends", 4, f"{TP2} --sequence-parallel {PP2} {AGAIN}"),
     ("own ends", 2, f"--zero-stage 3 {AGAIN}"),
     ("own ends beside tied ones", 2, f"{PP2} --pipeline-schedule zb-h1"),

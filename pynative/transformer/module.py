@@ -41,7 +41,7 @@ class Module(nn.Cell):
         """Let layers for multi-token prediction use the embedding of a stage's first chunk, if that has it and this
         one, the last, has no copy: in a folded pipeline."""
         own, others = self.language_model, first.language_model
-        if own is not others and getattr(own, "mtp", None) is not None and own.embedding is None:
+        if getattr(own, "mtp", None) is not None and own.embedding is None and others.embedding is not None:
             own.borrowed.append(others.embedding)
 
     def shared_embedding_or_output_weight(self) -> Parameter:

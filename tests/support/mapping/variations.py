@@ -131,6 +131,9 @@ COMPANY = {
     "--rampup-batch-size": SAMPLES,
     "--recompute-modules": "--recompute-granularity selective",
     "--step-batch-size-schedule": SAMPLES,
+    "--schedules-method": (
+        "--pipeline-model-parallel-size 2 --untie-embeddings-and-output-weights ~global-batch-size --global-batch-size 64"
+    ),
     "--resume-training": "--load x",
     "--resume-crc-check": "--no-resume-crc-check",
     "--parallel-optimizer-comm-recompute": "--no-parallel-optimizer-comm-recompute",

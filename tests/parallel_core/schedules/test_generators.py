@@ -100,12 +100,12 @@ def test_every_size_of_a_building_block_is_right_and_keeps_a_part(name, share, s
         assert max(kept) <= share * stages + Fraction(8, 3)
 
 
-@pytest.mark.parametrize("stages", range(2, 17))
+@pytest.mark.parametrize("stages", range(2, 9))
 def test_every_size_of_dualpipe_v_is_right_and_frugal(stages):
     """Proven from 2p - 1 micro-batches on, with 2p + 1 activations of half a stage at most; every stage pairs as many
     as DeepSeek's steps 4 and 5 do, and leaves the gradients of weights of steps 3, 6 and 7 to other actions."""
     placement = Placement(stages, 2, folded=True)
-    for micro_batches in range(2 * stages - 1, 4 * stages + 3):
+    for micro_batches in range(2 * stages - 1, 5 * stages):
         entries = dualpipe_v(stages, micro_batches)
         kept = check(communicate(entries, placement), micro_batches, placement, some_whole=True)
         assert max(kept) == 2 * stages + 1

@@ -43,7 +43,7 @@ def test_a_schedule_equals_one_process(model, schedule, stages):
         ("zb-v", 4, ""),
         ("zb-v", 2, "--num-layer-list [[1,3],[3,1]]"),
         ("zb-v", 2, "--kernels ops"),
-        ("dualpipev", 2, "--num-layer-list [[1,3],[3,1]] --recompute-granularity full"),
+        ("dualpipev", 2, "--num-layer-list [[1,3],[3,1]]"),
         ("dualpipev", 4, ""),
     ],
 )

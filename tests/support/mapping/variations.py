@@ -132,7 +132,8 @@ COMPANY = {
     "--recompute-modules": "--recompute-granularity selective",
     "--step-batch-size-schedule": SAMPLES,
     "--schedules-method": (
-        "--pipeline-model-parallel-size 2 --untie-embeddings-and-output-weights ~global-batch-size --global-batch-size 64"
+        "--pipeline-model-parallel-size 2 --untie-embeddings-and-output-weights "
+        "~global-batch-size --global-batch-size 64"
     ),
     "--resume-training": "--load x",
     "--resume-crc-check": "--no-resume-crc-check",

@@ -40,5 +40,6 @@ def test_a_pair_hides_no_more_than_it_computes():
     device = find_device("A100")
     slow = replace(device, inside=replace(device.inside, bandwidth=device.inside.bandwidth / 1000), messages={})
     step = Plan(planned(OVERLAP).config, slow).step
-    assert step.hidden[EXPERTS] < sum(step.parts[name] for name in ("products", "attention", "elementwise"))
+    computing = sum(step.parts[name] for name in ("products", "attention", "elementwise", "launches"))
+    assert step.hidden[EXPERTS] < computing
     assert step.parts[EXPERTS] > step.hidden[EXPERTS]

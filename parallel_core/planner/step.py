@@ -202,11 +202,11 @@ def step_time(plans: Sequence[StagePlan], owned: Sequence[BufferBytes], speed: S
         parts.update({name: micro_batches * seconds for name, seconds in one.parts.items()})
     after, hidden = _after(plans, owned, passes, speed)
     hidden[TENSOR] = micro_batches * sum(one.hidden[TENSOR] for one in passes[slowest])
-    if saved[slowest]:
-        parts[EXPERTS] -= saved[slowest]
-        hidden[EXPERTS] = saved[slowest]
     waited = {"bubble": max(0.0, without - work[slowest]), PIPELINE: max(0.0, length - without)}
-    found = {**parts, **waited, **after}
+    found: dict[str, float] = {**parts, **waited, **after}
+    if saved[slowest]:
+        found[EXPERTS] -= saved[slowest]
+        hidden[EXPERTS] = saved[slowest]
     flops = micro_batches * sum(one.flops for row in passes for one in row) / len(plans)
     error = speed.device.calibration.ranges.time
     return StepTime(found, error, hidden, flops, slowest, tuple(work), tuple(saved), timeline, times)

@@ -74,8 +74,9 @@ def get_model(model_provider_func: Callable[..., nn.Cell], config: AllConfig | T
         parallel_state.set_virtual_pipeline_model_parallel_rank(chunk)
         chunks.append(_chunk(model_provider_func, seed, lora))
     model = nn.CellList(chunks)
-    if isinstance(chunks[-1], Module):
-        chunks[-1].borrow_embedding(chunks[0])
+    first, last = chunks[0], chunks[-1]
+    if isinstance(first, Module) and isinstance(last, Module):
+        last.borrow_embedding(first)
     if lora.use_lora and not any(True for _ in trainable(model)):
         raise ValueError(
             f"--lora-target-modules: {type(chunks[0]).__name__}, which model_provider_func gives, has no adapters; "

@@ -55,6 +55,7 @@ def _schedule(block: Block, stages: int, micro_batches: int, chunks: int) -> lis
 
 def _repeated(block: Sequence[int], micro_batches: int) -> list[Compute]:
     """A stage's computations; gradients of weights where the blocks leave a tick free."""
+    kinds: tuple[tuple[type[Forward | Backward], int], ...]
     kinds = (Forward, 0), (Forward, 1), (Backward, 1), (Backward, 0)
     at: dict[int, Compute] = {
         first + PERIOD * number: kind(number, chunk)

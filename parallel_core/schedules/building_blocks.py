@@ -55,13 +55,10 @@ def _schedule(block: Block, stages: int, micro_batches: int, chunks: int) -> lis
 
 def _repeated(block: Sequence[int], micro_batches: int) -> list[Compute]:
     """A stage's computations; gradients of weights where the blocks leave a tick free."""
-    kinds: tuple[tuple[type[Forward | Backward], int], ...]
-    kinds = (Forward, 0), (Forward, 1), (Backward, 1), (Backward, 0)
-    at: dict[int, Compute] = {
-        first + PERIOD * number: kind(number, chunk)
-        for first, (kind, chunk) in zip(block, kinds, strict=True)
-        for number in range(micro_batches)
-    }
+    at: dict[int, Compute] = {}
+    for number in range(micro_batches):
+        four: tuple[Compute, ...] = Forward(number), Forward(number, 1), Backward(number, 1), Backward(number)
+        at.update({first + PERIOD * number: action for first, action in zip(block, four, strict=True)})
     line: list[Compute] = []
     left: deque[WeightGrad] = deque()
     for tick in range(max(at, default=-1) + 1):

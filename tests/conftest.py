@@ -1,5 +1,6 @@
 """Settings of all tests."""
 
+import gc
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -30,6 +31,12 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     """Tests are fast by where they lie."""
     if fast.is_fast(item):
         item.add_marker("fast")
+
+
+def pytest_collection_finish() -> None:
+    """What is imported by now lives as long as the process: no collection of garbage need look at it."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,6 +1,5 @@
 """Mistakes of a command line end the example with a clear message and a non-zero exit code, before training."""
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +9,7 @@ import pytest
 
 from parallel_core.data.indexed_dataset import IndexedDatasetBuilder
 from pynative.startup.launch import msrun_command, quiet_environment
+from tests.support import warm
 from tests.support.assets import ROOT
 from tests.support.distributed import run
 from tests.support.user_scripts import run_script
@@ -88,9 +88,8 @@ def test_a_wrong_command_line_in_a_process_of_its_own(tmp_path):
 @pytest.mark.parametrize("own_data", [False, True])
 def test_a_typo_in_the_shell_example(tmp_path, own_data):
     """Nothing is prepared or started, and there is nothing else to read."""
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     command = ["bash", str(SCRIPT.with_suffix(".sh")), "--num-layer", "3", *["--mock-data"] * own_data]
-    environment = os.environ | {"PATH": path, "OUTPUT": str(tmp_path)}
+    environment = warm.programs_first() | {"OUTPUT": str(tmp_path)}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60)
     assert done.returncode == 2 and not list(tmp_path.iterdir())
     assert done.stderr.startswith("error: --num-layer: there is no such flag; did you mean --num-layers")
@@ -100,7 +99,7 @@ def test_a_typo_in_the_shell_example(tmp_path, own_data):
 def launched(tmp_path: Path, processes: int, changes: dict) -> tuple[int, str]:
     """Exit code and output of the example under msrun."""
     command = msrun_command(SCRIPT, command_line(changes), processes, tmp_path)
-    done = subprocess.run(command, capture_output=True, text=True, env=quiet_environment(), cwd=tmp_path, timeout=180)
+    done = warm.run(command, tmp_path, warm.programs_first())
     return done.returncode, done.stdout + done.stderr
 
 

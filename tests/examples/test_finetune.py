@@ -5,7 +5,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +18,7 @@ from parallel_core.data.instruction.chat import Chat
 from parallel_core.data.instruction.templates import load_template
 from parallel_core.data.prompts import Prompt
 from parallel_core.data.tokenizers import TokenizerOptions, build_tokenizer
+from tests.support import warm
 from tests.support.assets import ROOT
 from tests.support.distributed import run
 from tests.support.engine import config_of
@@ -50,7 +50,8 @@ def test_adapters_are_trained_and_exported(data, tmp_path):
     model = speaking_model("hf/llama", "hf_llama", tmp_path)
     tuning = {"NPROC": "1", "LR": "2e-2", "EPOCHS": "4", "QUESTION": "Say hello.", "TEMPLATE": "qwen"}
     command = ["bash", SCRIPT, model, *ALL_TRAIN]
-    done = subprocess.run(command, env=os.environ | data | tuning, cwd=tmp_path, capture_output=True, text=True)
+    environment = warm.programs_first() | data | tuning
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     exported = tmp_path / "out" / "huggingface"
     steps = [json.loads(line) for line in (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()]
@@ -86,7 +87,8 @@ def shown(tmp_path):
     words, stand_in = tmp_path / "words", tmp_path / "bin" / "python"
     stand_in.parent.mkdir()
     stand_in.write_text(
-        f'#!/bin/sh\nprintf "%s\\n" "$@" --- >> {words}\ncase "$3" in preprocess) exec {sys.executable} "$@" ;; esac\n'
+        f'#!/bin/sh\nprintf "%s\\n" "$@" --- >> {words}\n'
+        f'case "$3" in preprocess) exec {warm.programs()}/python "$@" ;; esac\n'
     )
     stand_in.chmod(0o755)
 

@@ -8,14 +8,14 @@ other runs of it are by the tests' own ranks.
 import json
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import yaml
 
-from pynative.startup.launch import free_port, quiet_environment
+from pynative.startup.launch import free_port
+from tests.support import warm
 from tests.support.assets import ROOT
 from tests.support.distributed import run
 from tests.support.printed.blocks import blocks, python_blocks
@@ -145,8 +145,7 @@ def launched(folder: Path, script: str, processes: int = 1, flags: str = "") -> 
     (folder / "pretrain_gpt.py").write_text(script)
     arguments = [*FLAGS.split(), *flags.split(), "--save", "out"]
     (folder / "pretrain_gpt.sh").write_text(document_shell_script(processes, arguments))
-    environment = {**quiet_environment(), "PYTHONPATH": str(ROOT)}
-    environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
+    environment = {**warm.programs_first(), "PYTHONPATH": str(ROOT)}
     start = next(block.text for block in blocks("003") if block.number == "12").split()
     done = subprocess.run(start, capture_output=True, text=True, env=environment, cwd=folder, timeout=200)
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-5000:]

@@ -2,11 +2,9 @@
 
 import json
 import shutil
-import subprocess
-import sys
 
-from pynative.startup.launch import quiet_environment
 from tests.parity import replay
+from tests.support import warm
 from tests.support.goldens import golden
 
 FIGURES = {
@@ -26,24 +24,23 @@ FIGURES = {
 
 
 def test_a_case_of_ones_own(tmp_path):
-    """Without the optional arrays, with flags of a layout; two processes through the real launcher."""
+    """Without the optional arrays, with flags of a layout; two processes through the launcher. Its first steps."""
     case = tmp_path / "my run"
     case.mkdir()
     for name in ("config.json", "weights.npz", "tokens.npy", "curve.json"):
         shutil.copy(golden("llama") / name, case)
-    command = [sys.executable, replay.__file__, str(case), "--nproc", "2", "--tensor-model-parallel-size", "2"]
-    done = subprocess.run(command, capture_output=True, text=True, env=quiet_environment(), timeout=300)
+    command = [replay.__file__, case, "--nproc", "2", "--tensor-model-parallel-size", "2", "--exit-interval", "3"]
+    done = warm.run(command, environment=warm.programs_first())
     assert done.returncode == 0, done.stdout + done.stderr
     (line,) = done.stdout.splitlines()
     figures = json.loads(line)
     assert set(figures) == FIGURES
-    assert (figures["case"], figures["world"], figures["steps"]) == ("my run", 2, 20)
+    assert (figures["case"], figures["world"], figures["steps"]) == ("my run", 2, 3)
     assert figures["max_rel_lm_loss"] < 1e-5
     assert figures["max_rel_grad_step1"] is None and figures["max_abs_final_weight"] is None
 
 
 def test_a_folder_that_is_no_case(tmp_path):
     """Says which file is missing, before anything is launched."""
-    command = [sys.executable, replay.__file__, str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    done = warm.run([replay.__file__, tmp_path])
     assert done.returncode != 0 and "config.json does not exist" in done.stderr

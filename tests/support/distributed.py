@@ -18,8 +18,6 @@ import functools
 import os
 import pickle
 import signal
-import subprocess
-import sys
 import tempfile
 import time
 from collections import defaultdict
@@ -31,6 +29,8 @@ import pytest
 
 from tests.support import two_hosts
 from tests.support.assets import ROOT
+from tests.support.warm import ONE_THREAD, Process
+from tests.support.warm_client import NETWORK
 
 TIMEOUT_SECONDS = 300.0
 """Time enough for MindSpore's operators and collectives on a machine that does other things too."""
@@ -106,28 +106,15 @@ class RankFailed(AssertionError):
 class Worker:
     """One rank's process, the pipe to it, and a file with all that it printed."""
 
-    def __init__(self, rank: int, environment: dict[str, str], prefix: Sequence[str] = ()):
+    def __init__(self, rank: int, environment: dict[str, str], network: str):
         self.rank = rank
         self.connection: Connection
         self.connection, theirs = Pipe()
         self.output = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the worker
-        command = [
-            *prefix,
-            sys.executable,
-            "-m",
-            "tests.support.distributed_worker",
-            str(theirs.fileno()),
-            str(os.getpid()),
-        ]
-        self.process = subprocess.Popen(
-            command,
-            cwd=_folder(),
-            env=os.environ | environment,
-            stdin=subprocess.DEVNULL,
-            stdout=self.output,
-            stderr=subprocess.STDOUT,
-            pass_fds=[theirs.fileno()],
-        )
+        words = ["-m", "tests.support.distributed_worker", str(theirs.fileno())]
+        printed = self.output.fileno()
+        descriptors = {1: printed, 2: printed, theirs.fileno(): theirs.fileno()}
+        self.process = Process(words, os.environ | environment, _folder(), descriptors, network)
         theirs.close()
 
     def printed(self, last: int = 6000) -> str:
@@ -162,8 +149,8 @@ class Pool:
         if any(worker.process.poll() is not None for worker in self.processes):
             self.stop()
         for rank in range(len(self.processes), self.world_size):
-            prefix = self.hosts[rank * len(self.hosts) // self.world_size].prefix if self.hosts else ()
-            self.processes.append(Worker(rank, _environment(rank, self.hosts), prefix))
+            network = self.hosts[rank * len(self.hosts) // self.world_size].network if self.hosts else NETWORK
+            self.processes.append(Worker(rank, _environment(rank, self.hosts), network))
 
     def run(self, function: Callable, args: tuple, kwargs: dict, timeout: float) -> list[Any]:
         """See `outcomes`."""
@@ -243,9 +230,8 @@ def _first_cause(failed: list[Failed]) -> BaseException:
 
 
 def _environment(rank: int, hosts: Sequence[two_hosts.Host]) -> dict[str, str]:
-    threads = {name: "1" for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")}
-    threads |= {two_hosts.MASTER_VARIABLE: hosts[0].address} if hosts else {}
-    return threads | {"RANK_ID": str(rank), "GLOG_v": "3", "PYTHONPATH": str(ROOT)}
+    master = {two_hosts.MASTER_VARIABLE: hosts[0].address} if hosts else {}
+    return ONE_THREAD | master | {"GLOG_v": "3", "RANK_ID": str(rank), "PYTHONPATH": str(ROOT)}
 
 
 @atexit.register

@@ -1,7 +1,7 @@
-"""One rank of `tests.support.distributed`: takes functions by name and answers with results; started, never forked."""
+"""One rank of `tests.support.distributed`: takes functions by name and answers with results; a fork of a
+process in which no operator has run (`warm_server`)."""
 
 import contextlib
-import ctypes
 import faulthandler
 import gc
 import importlib
@@ -17,14 +17,9 @@ from typing import Any
 from tests.support.distributed import Failed
 from tests.support.two_hosts import job_address
 
-PR_SET_PDEATHSIG = 1
 
-
-def main(descriptor: int, parent: int) -> None:
-    """Serve the parent until it goes away."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        return
+def main(descriptor: int) -> None:
+    """Serve the one at the other end until it goes away."""
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     _prepare_mindspore()
@@ -95,4 +90,4 @@ def _prepare_mindspore() -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]))
+    main(int(sys.argv[1]))

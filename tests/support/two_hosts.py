@@ -33,6 +33,11 @@ class Host:
     address: str
     prefix: tuple[str, ...]
 
+    @property
+    def network(self) -> str:
+        """The file of its namespace."""
+        return f"/run/netns/{self.prefix[-1]}"
+
 
 def why_not() -> str:
     """Why this machine can't do it; empty if it can."""

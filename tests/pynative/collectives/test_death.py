@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from pynative.collectives import PeerLate, PeerLost, Recv, Send, connect
+from tests.support import warm
 from tests.support.assets import ROOT
 from tests.support.distributed import Failed, outcomes, run
 
@@ -155,11 +156,18 @@ def free_port() -> int:
 
 
 def msrun(mode: str, folder: Path, kill: bool = False) -> tuple[int, float, list[str], str]:
-    """(exit code, seconds from the misfortune to the end, the ranks' logs, what msrun printed)"""
-    command = [MSRUN, "--worker_num=2", "--local_worker_num=2", f"--master_port={free_port()}", "--join=True"]
+    """(exit code, seconds from the misfortune to the end, the ranks' logs, what was printed); `kill`: real ones"""
+    command = [
+        MSRUN if kill else str(warm.programs() / "msrun"),
+        "--worker_num=2",
+        "--local_worker_num=2",
+        f"--master_port={free_port()}",
+        "--join=True",
+    ]
     command += [f"--log_dir={folder}/log", str(JOB), mode, f"{folder}/pid"]
+    path = Path(sys.executable).parent if kill else warm.programs()
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "GLOG_v": "3"}
-    environment |= {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    environment |= {"PATH": f"{path}:{os.environ['PATH']}"}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     job = subprocess.Popen(command, cwd=folder, env=environment, text=True, **pipes)
     try:

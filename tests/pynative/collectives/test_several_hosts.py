@@ -1,7 +1,8 @@
 """A job over two hosts, started as users start it: msrun on each. The hosts are network namespaces of this machine.
 
-Guards: hosts are found without a flag; losses are those of one host, to the bit; a rank that ends, a host that falls
-silent and a host that never comes end the job on both hosts, and are named.
+Two are really launched, the others' processes are forks (`warm`). Guards: hosts are found without a flag; losses are
+those of one host, to the bit; a rank that ends, a host that falls silent and a host that never comes end the job on
+both hosts, and are named.
 """
 
 import contextlib
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from pynative.startup.launch import msrun_command, quiet_environment
+from tests.support import warm
 from tests.support.assets import ROOT
 from tests.support.distributed import run
 from tests.support.two_hosts import Host, cut_the_cable, two_hosts, why_not
@@ -44,16 +46,26 @@ class Job:
     """msrun on one or two hosts, `ranks` each; the log of rank r is `folder`/worker_r.log."""
 
     def __init__(
-        self, folder: Path, hosts: tuple[Host, ...], flags: str, ranks: int, nodes=(0, 1), master: str = "", script=()
+        self,
+        folder: Path,
+        hosts: tuple[Host, ...],
+        flags: str,
+        ranks: int,
+        nodes=(0, 1),
+        master: str = "",
+        script=(),
+        is_warm: bool = True,
     ):
         """Only the hosts of `nodes` start; the first one is the master unless its address is given.
 
-        `script`, with its arguments, takes the place of the GPT example and the flags.
+        `script`, with its arguments, takes the place of the GPT example and the flags. is_warm: processes are forks,
+        whose ranks do not watch msrun.
         """
         self.folder = folder
         folder.mkdir()
-        environment = quiet_environment() | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-        environment |= {"OPENBLAS_NUM_THREADS": "1"}
+        environment = warm.programs_first() if is_warm else quiet_environment()
+        environment |= {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+        msrun = warm.programs() / "msrun" if is_warm else msrun_command(SCRIPT, [], 1, folder)[0]
         save = ["--save", str(folder / "out"), "--save-interval", "1000000"]
         script = script or [str(SCRIPT), *FLAGS.split(), *flags.split(), *save]
         self.jobs = []
@@ -62,7 +74,6 @@ class Job:
                 continue
             options = {"worker_num": ranks * len(hosts), "local_worker_num": ranks, "node_rank": node, "join": True}
             options |= {"master_addr": master or hosts[0].address, "master_port": PORT, "log_dir": folder}
-            msrun = msrun_command(SCRIPT, [], 1, folder)[0]
             command = [*host.prefix, msrun, *(f"--{name}={value}" for name, value in options.items()), *script]
             with open(folder / f"host_{node}.txt", "w") as output:
                 pipes = {"stdout": output, "stderr": output}
@@ -87,12 +98,12 @@ class Job:
 
     def process_of(self, rank: int) -> int:
         """The process id of a rank."""
-        for job in self.jobs:
-            for child in Path(f"/proc/{job.pid}/task/{job.pid}/children").read_text().split():
-                with contextlib.suppress(OSError):  # the scheduler, which has ended
-                    environment = Path(f"/proc/{child}/environ").read_bytes().split(b"\0")
-                    if f"RANK_ID={rank}".encode() in environment and b"MS_ROLE=MS_WORKER" in environment:
-                        return int(child)
+        for process in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):  # what has ended
+                environment = (process / "environ").read_bytes().split(b"\0")
+                is_rank = f"RANK_ID={rank}".encode() in environment and b"MS_ROLE=MS_WORKER" in environment
+                if is_rank and (process / "cwd").resolve() == self.folder.resolve() and _is_python(process):
+                    return int(process.name)
         raise LookupError(f"no process of rank {rank}")
 
     def log(self, rank: int) -> str:
@@ -111,6 +122,10 @@ class Job:
             assert all(job.poll() is None for job in self.jobs), self.log(0)
             time.sleep(0.1)
         raise TimeoutError(self.log(0))
+
+
+def _is_python(process: Path) -> bool:
+    return process.joinpath("comm").read_text().startswith("python")
 
 
 def metrics_in(folder: Path) -> list[dict]:
@@ -132,7 +147,7 @@ def test_losses_are_those_of_one_host(hosts, tmp_path, layout, ranks):
     for code, errors in run(2 * ranks, run_script, SCRIPT, arguments, one):
         assert code == 0, errors
     single = metrics_in(one)
-    double = Job(tmp_path / "two", hosts, layout, ranks)
+    double = Job(tmp_path / "two", hosts, layout, ranks, is_warm=ranks == 2)
     assert double.wait(PATIENCE) == [0, 0], double.log(0) + double.log(ranks)
     assert len(single) == 4 and single[0]["loss"] > single[3]["loss"] > 0
     assert metrics_in(double.folder) == single
@@ -159,7 +174,7 @@ def test_a_killed_rank_stops_both_hosts_and_is_named(hosts, tmp_path, victim):
 
 def test_the_end_of_one_hosts_msrun_stops_both_hosts(hosts, tmp_path):
     """Its rank says why; the other host's says who ended."""
-    job = Job(tmp_path / "job", hosts, f"--tensor-model-parallel-size 2 {FOREVER}", 1)
+    job = Job(tmp_path / "job", hosts, f"--tensor-model-parallel-size 2 {FOREVER}", 1, is_warm=False)
     try:
         job.wait_for_step(2)
         job.jobs[1].kill()

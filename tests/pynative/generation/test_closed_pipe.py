@@ -3,8 +3,8 @@
 import json
 import os
 import subprocess
-import sys
 
+from tests.support import warm
 from tests.support.assets import ROOT
 from tests.support.checkpoint_cases import unpack
 
@@ -21,7 +21,7 @@ def test_a_reader_that_leaves_is_no_error(tmp_path):
     flags = ["--load", folder, "--device-target", "CPU", "--tokenizer-type", "NullTokenizer"]
     reader, writer = os.pipe()
     os.close(reader)
-    commands = [[sys.executable, "-m", "mapping", name, *flags, *more] for name, more in given.items()]
+    commands = [[warm.programs() / "python", "-m", "mapping", name, *flags, *more] for name, more in given.items()]
     running = [subprocess.Popen(each, cwd=ROOT, stdout=writer, stderr=subprocess.PIPE, text=True) for each in commands]
     os.close(writer)
     for process in running:

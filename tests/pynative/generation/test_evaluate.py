@@ -1,8 +1,6 @@
 """Answers of a held file: their loss, exact matches, and lines that are no question."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +11,7 @@ from parallel_core.data.instruction.templates import load_template
 from parallel_core.data.questions import Question, Task, Writer, read_questions
 from parallel_core.data.tokenizers import TokenizerOptions, build_tokenizer
 from parallel_core.findings import ConfigError
-from tests.support.assets import ROOT
+from tests.support import warm
 from tests.support.checkpoint_cases import unpack
 from tests.support.distributed import run
 from tests.support.engine import job
@@ -65,8 +63,7 @@ def test_probabilities_of_answers_are_those_of_the_whole_logits(world_size, para
 
 
 def evaluate(folder, file, *more):
-    command = [sys.executable, "-m", "mapping", "evaluate", "--load", folder, "--task-data-path", file, *more]
-    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    return warm.run(["-m", "mapping", "evaluate", "--load", folder, "--task-data-path", file, *more])
 
 
 def words(tokens) -> str:

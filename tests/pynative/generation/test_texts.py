@@ -1,13 +1,12 @@
 """Text from a model: alone, in several ranks, and from the command line."""
 
 import json
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 
-from pynative.startup.launch import msrun_command, quiet_environment
+from pynative.startup.launch import msrun_command
+from tests.support import warm
 from tests.support.assets import ROOT
 from tests.support.checkpoint_cases import unpack
 from tests.support.checkpoint_jobs import layout_flags, train
@@ -221,8 +220,8 @@ def test_an_error_leaves_the_model_in_training():
 def test_the_command_continues_what_two_ranks_trained(tmp_path):
     """Model and tokenizer from the checkpoint alone; the prompt and ids behind it are printed."""
     run(2, train, f"--save {tmp_path} {layout_flags(2, 1)}")
-    command = [sys.executable, ROOT / "examples/gpt/generate.py", "--load", tmp_path, "--prompt", "3 1 4 "]
-    done = subprocess.run([*command, "--max-new-tokens", "5"], capture_output=True, text=True, cwd=tmp_path)
+    command = [ROOT / "examples/gpt/generate.py", "--load", tmp_path, "--prompt", "3 1 4 "]
+    done = warm.run([*command, "--max-new-tokens", "5"], tmp_path)
     assert done.returncode == 0, done.stderr
     words = done.stdout.split()
     assert words[:3] == ["3", "1", "4"] and 3 < len(words) <= 8 and all(0 <= int(word) <= 60 for word in words)
@@ -234,10 +233,8 @@ def test_the_command_continues_prompts_of_a_file(tmp_path):
     folder, (first, second, _) = unpack("hf/llama", tmp_path), recorded()["llama"]["prompts"]
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text(f"{json.dumps({'ids': first})}\n{json.dumps({'text': ' '.join(map(str, second))})}\n")
-    command = [sys.executable, "-m", "mapping", "generate", "--load", folder, "--prompts", prompts, "--json"]
-    done = subprocess.run(
-        [*command, "--max-new-tokens", "24", "--stop", " 33 50"], capture_output=True, text=True, cwd=ROOT
-    )
+    command = ["-m", "mapping", "generate", "--load", folder, "--prompts", prompts, "--json"]
+    done = warm.run([*command, "--max-new-tokens", "24", "--stop", " 33 50"])
     assert done.returncode == 0, done.stderr
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     stopped, whole = recorded()["llama"]["new_tokens"][:2]
@@ -254,7 +251,7 @@ def test_the_command_runs_on_several_ranks(tmp_path):
     command = msrun_command(
         ROOT / "examples/gpt/generate.py", [*map(str, asked), "--tensor-model-parallel-size", "2"], 2, tmp_path / "logs"
     )
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=quiet_environment())
+    done = warm.run(command, tmp_path, warm.programs_first())
     logs = "".join(log.read_text() for log in (tmp_path / "logs").glob("worker_*.log"))
     assert done.returncode == 0, logs
     assert logs.count(f"{words}{' '.join(map(str, case['new_tokens'][0]))}") == 1
@@ -273,7 +270,6 @@ def test_the_command_says_what_is_wrong_in_a_line(folder, prompt, words, tmp_pat
     (tmp_path / "empty").mkdir()
     unpack("hf/llama", tmp_path)
     load = tmp_path / folder
-    command = [sys.executable, ROOT / "examples/gpt/generate.py", "--load", load, "--prompt", prompt]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = warm.run([ROOT / "examples/gpt/generate.py", "--load", load, "--prompt", prompt])
     assert done.returncode == 1 and done.stderr.count("\n") == 1 and not done.stdout
     assert done.stderr.startswith("error: ") and words in done.stderr

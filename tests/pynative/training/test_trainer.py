@@ -2,8 +2,6 @@
 
 import importlib
 import re
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -12,6 +10,7 @@ from parallel_core.findings import ConfigError
 from pynative.training import Trainer, TrainingArguments
 from pynative.training.callbacks import Callback, MoEDropRateCallback, SummaryMonitor
 from pynative.training.trainer import Samples, revised
+from tests.support import warm
 from tests.support.assets import ROOT
 from tests.support.distributed import run
 from tests.support.engine import TINY, config_of, job
@@ -35,9 +34,7 @@ def test_the_page_runs_as_printed(tmp_path):
     short = script.replace("range(512)", "range(8)").replace("warmup_steps=100", "warmup_steps=2")
     assert short.count("range(8)") == short.count("warmup_steps=2") == 1
     (tmp_path / "run.py").write_text(short)
-    done = subprocess.run(
-        [sys.executable, "run.py"], cwd=tmp_path, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True
-    )
+    done = warm.run(["run.py"], tmp_path, {"PYTHONPATH": str(ROOT)})
     assert done.returncode == 0, done.stderr
     steps = re.findall(r"Epoch: (\d+), Step: (\d+),.* Loss_scale: (\S+),", done.stdout)
     assert [int(step) for _, step, _ in steps] == [*range(1, 3 * 8 // 2 + 1)]

@@ -134,7 +134,7 @@ class EntryIndexer(Block):
         inner = {join("compressor", name): size for name, size in self.compressor.kept_bytes(micro_batch).items()}
         gradients = micro_batch.tokens * self.heads * (self.head_size + 1)
         gradients += self.compressor.entries(micro_batch) * self.head_size
-        return {"": gradients * FLOAT32, **inner}
+        return {"": gradients * micro_batch.item_size, **inner}
 
 
 @dataclass(frozen=True)
@@ -266,6 +266,8 @@ class CompressedAttention(Sublayer):
         core, item_size = self.core_attention, micro_batch.item_size
         rows = micro_batch.tokens * (core.heads // micro_batch.tensor)
         kept["queries"] = rows * (core.query_key_size * item_size + FLOAT32)
-        if self.indexer is not None:
-            kept["hidden"] = micro_batch.tokens * (micro_batch.seq_length // core.ratio)
+        if self.compressor is not None:
+            count = micro_batch.seq_length // core.ratio
+            chooses = self.indexer is not None and self.indexer.topk < count  # else all texts see the same
+            kept["hidden"] = micro_batch.tokens // (1 if chooses else micro_batch.batch) * count
         return kept

@@ -1,5 +1,7 @@
 """A sequence that is cut over the context-parallel group, whole on each of its ranks."""
 
+from functools import lru_cache
+
 import numpy as np
 from mindspore import Tensor
 
@@ -10,8 +12,16 @@ from pynative.collectives import Group
 from pynative.tape.autograd import Moved
 
 
+@lru_cache(maxsize=16)
+def _orders(layout: ContextLayout, length: int) -> tuple[Array, Array]:
+    """Int32 [s] each, the same for all micro-batches: the positions in the order in which ranks have them, and the
+    place of each of them there."""
+    order = layout.order(length).astype(np.int32)
+    return order, np.argsort(order).astype(np.int32)
+
+
 def _reordered(x: Tensor, places: Array) -> Tensor:
-    return kernels.gather_rows(x, places.astype(np.int32), tuple(x.shape[1:]))
+    return kernels.gather_rows(x, places, tuple(x.shape[1:]))
 
 
 def whole_sequence(x: Tensor, group: Group, layout: ContextLayout) -> Tensor:
@@ -20,10 +30,10 @@ def whole_sequence(x: Tensor, group: Group, layout: ContextLayout) -> Tensor:
     Recorded; one all-gather forward and one reduce-scatter backward."""
     if group.size == 1:
         return x
-    order = layout.order(len(x) * group.size)
+    order, places = _orders(layout, len(x) * group.size)
 
     def gather(x: Tensor) -> Tensor:
-        return _reordered(group.all_gather(x, axis=0), np.argsort(order))
+        return _reordered(group.all_gather(x, axis=0), places)
 
     def sum_and_cut(gradient: Tensor) -> Tensor:
         return group.reduce_scatter(_reordered(gradient, order), axis=0)

@@ -11,6 +11,14 @@ BESIDE = (
 )
 """Attention and state spaces side by side, in front of a pattern with H."""
 
+ENTRIES = (
+    "--multi-latent-attention --q-lora-rank 12 --kv-lora-rank 8 --qk-head-dim 8 --qk-pos-emb-head-dim 4 "
+    "--qk-layernorm --o-groups 4 --o-lora-rank 6 --original-seq-len 64 --enable-dsa-indexer --index-n-heads 4 "
+    "--index-head-dim 8 --index-topk 8 --position-embedding-type deepseek4 --normalization RMSNorm --swiglu "
+    "--disable-bias-linear --sliding-window-size 32 --compress-ratios"
+)
+"""Compressed attention, in front of the ratios of its layers."""
+
 FAMILIES = {
     "gpt": "--untie-embeddings-and-output-weights",
     "gpt tied, dropout": "--attention-dropout 0.2 --hidden-dropout 0.1",

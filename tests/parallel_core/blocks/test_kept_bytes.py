@@ -12,7 +12,7 @@ from parallel_core.blocks.recomputed import kept_by_second_run
 from parallel_core.costs import StagePlan, kept_bytes
 from tests.support.distributed import run
 from tests.support.engine import config_of, job
-from tests.support.families import BESIDE, FAMILIES, STREAMS
+from tests.support.families import BESIDE, ENTRIES, FAMILIES, STREAMS
 
 pytestmark = pytest.mark.slow
 
@@ -141,6 +141,8 @@ ROWS += [("one rank", SPACES, f"{HYBRID} --bf16"), ("ring", SPACES, HYBRID)]
 ROWS += [("one rank", DELTA, ""), ("tp2 sp", DELTA, "--bf16"), ("ring", DELTA, "")]
 PAIRS = f"{BESIDE} HH*H"
 ROWS += [("one rank", "gpt", PAIRS), ("tp2 sp", "gpt", f"{PAIRS} --bf16"), ("ring", "gpt", PAIRS)]
+OF_ENTRIES = f"{ENTRIES} 4 16 0 4"
+ROWS += [("one rank", "gpt", OF_ENTRIES), ("tp2 sp", "gpt", f"{OF_ENTRIES} --bf16"), ("ring", "gpt", OF_ENTRIES)]
 FP32_RESIDUAL = "--bf16 --params-dtype float32 --fp32-residual-connection"
 ROWS += [("pp2", "sandwich norm", FP32_RESIDUAL), ("one rank", "no positions, residual after norm", "")]
 NORMS_KEPT = r"--select-recompute-exclude ['.*_layernorm']"
@@ -208,6 +210,7 @@ RECOMPUTED = [
     ("ulysses", "llama", "--recompute-activations --recompute-modules core_attn mlp"),
     ("one rank", "gpt", f"{PAIRS} --recompute-granularity selective --recompute-modules core_attn layernorm"),
     ("tp2 sp", "gpt", rf"{PAIRS} --select-recompute ['self_attention'] --no-mp-comm-recompute"),
+    ("one rank", "gpt", f"{OF_ENTRIES} --recompute-granularity selective --recompute-modules core_attn layernorm"),
     ("one rank", "gpt", f"{FP32_RESIDUAL} --recompute-norm --recompute-granularity selective --recompute-modules mlp"),
     ("one rank", "gpt", rf"{FP32_RESIDUAL} --select-recompute ['mlp','self_attention'] {NORMS_KEPT}"),
 ]
@@ -218,7 +221,7 @@ def test_less_is_kept_of_what_is_computed_again(layout, model, recompute):
     """To the byte; and it is less."""
     world, options = LAYOUTS[layout]
     flags = f"{SIZES} {FAMILIES[model]} {options}"
-    shared = " ".join(part for part in (EVEN, STREAMS, PAIRS) if part in recompute)
+    shared = " ".join(part for part in (EVEN, STREAMS, PAIRS, OF_ENTRIES) if part in recompute)
     plain, config = (config_of(f"{flags} {more}", world) for more in (shared, recompute))
     for rank, found in enumerate(run(world, measured, f"{flags} {recompute}")):
         stage = rank if layout == "pp2" else 0

@@ -1,0 +1,90 @@
+"""Writers to programs that are not installed here: doubles with the signatures that were recorded of the real ones."""
+
+import sys
+import threading
+from contextlib import ExitStack
+from functools import partial
+from importlib.machinery import ModuleSpec
+from inspect import Parameter, Signature
+from types import ModuleType, SimpleNamespace
+from unittest.mock import patch
+
+from tests.support.assets import recorded
+from tests.support.distributed import run
+from tests.support.pretraining import BATCHES, listening, pretrain_tiny
+
+FLAGS = "--mlflow-experiment curves --swanlab-project curves --wandb-project curves --wandb-exp-name first"
+
+
+class Double:
+    """The functions of a package: a call that the real one would refuse raises TypeError, others are kept with the
+    thread that made them."""
+
+    def __init__(self, package: str) -> None:
+        self.calls: list[tuple[str, dict]] = []
+        self.threads: set[int] = set()
+        self.module = ModuleType(package)
+        self.module.__spec__ = ModuleSpec(package, None)
+        functions = recorded("writers.json")[package]["functions"]
+        for name, parameters in functions.items():
+            called = partial(self._called, name, _signature(parameters))
+            setattr(self.module, name, called)
+        if package == "wandb":
+            methods = {name.removeprefix("Run."): getattr(self.module, name) for name in functions}
+            self.module.init = lambda **given: (methods["init"](**given), SimpleNamespace(**methods))[1]
+
+    def _called(self, name: str, signature: Signature, /, *given, **named) -> None:
+        self.calls.append((name.removeprefix("Run."), signature.bind(*given, **named).arguments))
+        self.threads.add(threading.get_ident())
+
+
+def _signature(parameters: list) -> Signature:
+    """Of [name, kind, whether it may be left out]."""
+    left_out = {True: None, False: Parameter.empty}
+    return Signature(
+        Parameter(name, kind, default=Parameter.empty if "VAR" in kind.name else left_out[may_be])
+        for name, kind, may_be in ((name, getattr(Parameter, kind), may_be) for name, kind, may_be in parameters)
+    )
+
+
+def written(backend, folder: str) -> tuple[dict, list[str], list[float]]:
+    """Train with all three: the calls of each, warnings, and the losses."""
+    from pynative.training.callbacks import Callback
+
+    doubles = {package: Double(package) for package in ("mlflow", "swanlab", "wandb")}
+    losses = []
+
+    class Seen(Callback):
+        def on_step_end(self, state):
+            losses.append(state.result.loss)
+
+    with ExitStack() as stack, listening() as said:
+        stack.enter_context(patch.dict(sys.modules, {name: double.module for name, double in doubles.items()}))
+        flags = f"{BATCHES} {FLAGS} --train-iters 3 --save {folder} --save-interval 9"
+        pretrain_tiny(backend, flags, callbacks=[Seen()])
+    assert [len(double.threads) for double in doubles.values()] == [1] * 3, said  # MLflow has a run for each thread
+    return {name: double.calls for name, double in doubles.items()}, said, losses
+
+
+def test_each_program_gets_every_step_as_it_takes_it(tmp_path):
+    """It is opened with the names that flags give, gets Megatron's tags with step and value, and is closed."""
+    ((calls, said, losses),) = run(1, written, str(tmp_path))
+    assert not [line for line in said if "nothing more is written" in line]
+    names = {package: [name for name, _ in own] for package, own in calls.items()}
+    assert names == {
+        "mlflow": ["set_experiment", "start_run", "log_dict", *["log_metrics"] * 3, "end_run"],
+        "swanlab": ["init", *["log"] * 3, "finish"],
+        "wandb": ["init", *["log"] * 3, "finish"],
+    }
+    opened = {package: own[0][1] for package, own in calls.items()}
+    assert opened["mlflow"] == {"experiment_name": "curves"}
+    assert opened["swanlab"]["project"] == "curves" and f"{tmp_path}/swanlab" in str(opened["swanlab"])
+    assert opened["wandb"]["name"] == "first" and opened["wandb"]["dir"] == f"{tmp_path}/wandb"
+    assert calls["mlflow"][2][1]["artifact_file"] == "config.json"
+    for package, values in (("mlflow", "metrics"), ("swanlab", "data"), ("wandb", "data")):
+        points = [given for _, given in calls[package] if "step" in given]
+        assert [given["step"] for given in points] == [1, 2, 3]
+        assert [given[values]["lm loss"] for given in points] == losses
+        assert {"learning-rate", "grad-norm", "batch-size", "loss-scale"} <= points[0][values].keys()
+        samples = [given[values].get("consumed samples", given[values].get("samples vs steps")) for given in points]
+        assert samples == [4, 8, 12]

@@ -14,7 +14,6 @@ from mapping.checks import (
     contradictions,
     demands_are_met,
     instead_of_refused,
-    missing_files,
     replicas_are_averaged,
     required,
     scales_have_a_type,
@@ -22,6 +21,7 @@ from mapping.checks import (
 )
 from mapping.derive.values import COPIED, field_values
 from mapping.derive.vocabulary import unreadable
+from mapping.files import missing_files
 from mapping.flags import IGNORED, ROWS, Flag
 from mapping.given import OTHER_NAMES, ROW_OF, Given
 from mapping.naming import as_given

@@ -71,7 +71,7 @@ FLOORS = {
         {"commands", "flags", "inspect"},
         {"completion", "given"},
         {"derive"},
-        {"checks", "naming", "outcome", "readers"},
+        {"checks", "files", "naming", "outcome", "readers"},
         {"flag_reference", "memory"},
         {"merge"},
         {"reading"},

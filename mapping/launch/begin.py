@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from mapping.checks import DATA_FLAGS
+from mapping.files import DATA_FLAGS
 from mapping.launch.launchers import UNSET, Launch
 from mapping.launch.start import start
 from mapping.memory import does_not_fit

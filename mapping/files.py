@@ -1,0 +1,60 @@
+"""Whether the files that flags name are there."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from parallel_core.data.indexed_dataset import Index, idx_path
+from parallel_core.data.instruction.samples import PARTS
+from parallel_core.findings import Finding
+
+DATA_FLAGS = ("--data-path", "--train-data-path", "--valid-data-path", "--test-data-path")
+
+
+def missing_files(args: Any) -> Iterator[Finding]:
+    """One finding for each file or directory that is named and not there."""
+    for flag, path in (
+        ("--vocab-file", args.vocab_file),
+        ("--merge-file", args.merge_file),
+        ("--tokenizer-model", args.tokenizer_model),
+        ("--tokenizer-name-or-path", args.tokenizer_name_or_path),
+    ):
+        if path is not None and not Path(path).exists():
+            yield Finding(flag, path, "there is no such file", "give the path of an existing one")
+    for flag in DATA_FLAGS:
+        for prefix in data_prefixes(getattr(args, flag.removeprefix("--").replace("-", "_")) or ()):
+            yield from _missing_data(flag, prefix, args)
+
+
+def _missing_data(flag: str, prefix: str, args: Any) -> Iterator[Finding]:
+    if args.sft:
+        if not Path(prefix).exists():
+            yield Finding(flag, prefix, "there is no such file", "--sft reads messages: give a .jsonl file")
+        return
+    parts, fix = [prefix], "give a prefix that has both .bin and .idx"
+    if args.stage == "sft" or args.is_instruction_dataset:
+        parts = [f"{prefix}_packed_{part}_document" for part in PARTS]
+        fix = "give what preprocess with --handler-name had as --output-prefix"
+    if prefix.endswith((".bin", ".idx")):
+        fix = "leave .bin and .idx out of the prefix"
+    elif "," in prefix:
+        fix = "separate weights and prefixes by spaces"
+    for part in parts:
+        missing = [suffix for suffix in (".bin", ".idx") if not Path(part + suffix).is_file()]
+        for suffix in missing:
+            yield Finding(flag, prefix, f"there is no file {part}{suffix}", fix)
+        try:
+            if not missing:
+                Index.read(idx_path(part))
+        except ValueError as error:
+            rule, _, fix = str(error).partition("; ")
+            yield Finding(flag, prefix, rule, fix)
+
+
+def data_prefixes(entries: Sequence[str]) -> list[str]:
+    """The prefixes of a blend: all entries, or every second if they alternate with weights."""
+    try:
+        [float(weight) for weight in entries[::2]]
+    except ValueError:
+        return list(entries)
+    return list(entries[1::2])

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from math import ceil
 
-from parallel_core.data.tokenizers import gpt2_bpe, huggingface, null, sentence_piece, sft, tiktoken, word_piece
+from parallel_core.data.tokenizers import gpt2_bpe, huggingface, null, sentence_piece, sft, tekken, tiktoken, word_piece
 from parallel_core.data.tokenizers.base import Facts, MegatronTokenizer, TokenizerOptions
 from parallel_core.data.tokenizers.library import missing_library
 from parallel_core.findings import ConfigError, Finding
@@ -38,6 +38,7 @@ TOKENIZERS: dict[str, TokenizerType] = {
     "GPTSentencePieceTokenizer": _SENTENCE_PIECE,
     "HuggingFaceTokenizer": _HUGGINGFACE,
     "Llama2Tokenizer": _SENTENCE_PIECE,
+    "MagistralTokenizer": TokenizerType(tekken.TekkenTokenizer, tekken.facts, ("tokenizer_model",), library="tiktoken"),
     "NullTokenizer": TokenizerType(null.NullTokenizer, null.facts, ("vocab_size",)),
     "PretrainedFromHF": _HUGGINGFACE,
     "SFTTokenizer": TokenizerType(sft.SFTTokenizer, sft.facts, ("tokenizer_model",), library="tokenizers"),

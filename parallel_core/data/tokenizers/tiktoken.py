@@ -55,8 +55,35 @@ def facts(options: TokenizerOptions) -> Facts:
     return Facts(size, eod=ids["eos"], additional_special_tokens_ids=others, **ids)
 
 
-class TikTokenizer(MegatronTokenizer):
-    """Byte-level BPE by ranks; the special tokens have the first ids."""
+class RankedTokenizer(MegatronTokenizer):
+    """Byte-level BPE by ranks, which are ids; the special tokens have the first ones."""
+
+    _special: Sequence[str]
+    _ranks: dict[bytes, int]
+    _backend: Any
+    """The package's encoding."""
+
+    @classmethod
+    def _encoding(cls, kind: str, **parts: Any) -> Any:
+        """The encoding of pattern, ranks and special tokens. Raises ConfigError without the package."""
+        return library(kind, "tiktoken").Encoding("megatron", **parts)
+
+    @cached_property
+    def vocab(self) -> dict[str, int]:
+        # Several tokens that are parts of characters read the same: the first one keeps the text.
+        vocab = {token: token_id for token_id, token in enumerate(self._special)}
+        for token, token_id in self._ranks.items():
+            vocab.setdefault(token.decode("utf-8", errors="replace"), token_id)
+        return vocab
+
+    @cached_property
+    def inv_vocab(self) -> dict[int, str]:
+        of_bytes = {token_id: token.decode("utf-8", errors="replace") for token, token_id in self._ranks.items()}
+        return {**dict(enumerate(self._special)), **of_bytes}
+
+
+class TikTokenizer(RankedTokenizer):
+    """Megatron's, whose special tokens are found in texts."""
 
     def __init__(self, options: TokenizerOptions) -> None:
         """Raises ValueError for a file that is missing, damaged or too small, ConfigError without the package."""
@@ -68,9 +95,8 @@ class TikTokenizer(MegatronTokenizer):
             raise ValueError(f"--tiktoken-pattern {pattern}: must be one of {', '.join(PATTERNS)}; change it")
         first = len(self._special)
         self._ranks = _ranks(Path(options.tokenizer_model or ""), self.vocab_size - first, first)
-        package = library(options.tokenizer_type, "tiktoken")
-        self._backend: Any = package.Encoding(
-            "megatron",
+        self._backend = self._encoding(
+            options.tokenizer_type,
             pat_str=PATTERNS[pattern],
             mergeable_ranks=self._ranks,
             special_tokens={token: token_id for token_id, token in enumerate(self._special)},
@@ -88,19 +114,6 @@ class TikTokenizer(MegatronTokenizer):
         # Megatron 0.16.1 decodes each token by itself, so that a cut character is U+FFFD.
         return "".join(self._backend.decode([token_id]) for token_id in ids)
 
-    @cached_property
-    def vocab(self) -> dict[str, int]:
-        # Several tokens that are parts of characters read the same: the first one keeps the text.
-        vocab = {token: token_id for token_id, token in enumerate(self._special)}
-        for token, token_id in self._ranks.items():
-            vocab.setdefault(token.decode("utf-8", errors="replace"), token_id)
-        return vocab
-
-    @cached_property
-    def inv_vocab(self) -> dict[int, str]:
-        of_bytes = {token_id: token.decode("utf-8", errors="replace") for token, token_id in self._ranks.items()}
-        return {**dict(enumerate(self._special)), **of_bytes}
-
 
 def _ranks(path: Path, wanted: int, first: int) -> dict[bytes, int]:
     """Bytes of each of the `wanted` tokens -> its id, from `first` on."""
@@ -110,8 +123,13 @@ def _ranks(path: Path, wanted: int, first: int) -> dict[bytes, int]:
             f"{FLAG} {path}: has {len(entries)} tokens, fewer than --vocab-size {wanted + first} without its {first} "
             f"special ones; lower --vocab-size to at most {len(entries) + first}"
         )
+    return ranks_of(path, entries[:wanted], first)
+
+
+def ranks_of(path: Path, entries: Sequence[Any], first: int) -> dict[bytes, int]:
+    """Bytes of each entry of a file -> its id, from `first` on. Raises ValueError that names the file."""
     ranks: dict[bytes, int] = {}
-    for number, entry in enumerate(entries[:wanted]):
+    for number, entry in enumerate(entries):
         try:
             token, is_next = base64.b64decode(entry["token_bytes"], validate=True), entry["rank"] == number
         except (KeyError, TypeError, ValueError, binascii.Error) as error:

@@ -16,6 +16,7 @@ from parallel_core.blocks.compressed_attention import (
     EntryIndexer,
     GroupedLinear,
 )
+from parallel_core.blocks.cross_layer_attention import CrossLayerAttention
 from parallel_core.blocks.dispatch import Dispatch
 from parallel_core.blocks.embedding import Embedding, EmbeddingTable
 from parallel_core.blocks.experts import Expert, ExpertLinear, Experts, SharedExperts

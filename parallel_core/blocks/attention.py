@@ -148,6 +148,8 @@ class Attention(Sublayer):
     linear_proj: Linear
     rotary: Rotary | None
     output_gate: bool = False
+    norms_after_rotary: bool = False
+    """Whether queries and keys are normed after they are turned."""
 
     collectives: ClassVar[tuple[str, ...]] = ("linear_qkv", "linear_proj")
 
@@ -173,6 +175,7 @@ class Attention(Sublayer):
             Linear.row(config, heads * size, bias=config.out_proj_has_bias),
             Rotary.of(config, number),
             config.attention_output_gate,
+            config.qk_norm_after_rotary,
         )
 
     @property

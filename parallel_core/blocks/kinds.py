@@ -10,6 +10,7 @@ from typing import Generic, TypeVar
 
 from parallel_core.blocks.attention import Attention
 from parallel_core.blocks.compressed_attention import CompressedAttention
+from parallel_core.blocks.cross_layer_attention import CrossLayerAttention
 from parallel_core.blocks.gated_delta_net import GatedDeltaNet
 from parallel_core.blocks.latent_attention import LatentAttention, SparseLatentAttention
 from parallel_core.blocks.lightning_attention import LightningAttention
@@ -65,6 +66,7 @@ MIXERS: list[Kind[Sublayer | None]] = [
         lambda config, number: config.multi_latent_attention.enabled and config.sparse_attention.enabled,
     ),
     Kind("latent attention", LatentAttention.of, lambda config, number: config.multi_latent_attention.enabled),
+    Kind("cross-layer attention", CrossLayerAttention.of, lambda config, number: config.cla_share_factor > 1),
     Kind("attention", Attention.of),
 ]
 """Kinds of mixers; a layer has the first one that applies."""

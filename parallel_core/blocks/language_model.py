@@ -203,7 +203,8 @@ def _recompute_of_layers(config: ModelConfig, stage: int, chunk: int) -> tuple[N
     made = _shared([layer_of(config, numbers[i]) for i in there])
     layers = tuple((numbers[i], layer) for i, layer in zip(there, made, strict=True))
     asked = (plan.layer(stage, chunk, i, layer.parts()) for i, (_, layer) in zip(there, layers, strict=True))
-    return layers, _on_this_rank(plan.of_layers(asked), config)
+    joined = frozenset(place for place, (number, _) in enumerate(layers) if config.shares_keys(number))
+    return layers, _on_this_rank(plan.of_layers(asked, joined), config)
 
 
 def _shared(layers: Iterable[AnyLayer]) -> list[AnyLayer]:

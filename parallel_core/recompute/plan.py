@@ -120,17 +120,30 @@ class ChunkRecompute:
     """Whether of the input of such a group a tensor-parallel rank keeps its part only."""
     smallest_offloaded: int = 1
     """Elements of the smallest tensor that goes to host memory, of modules that are offloaded."""
+    joined: frozenset[int] = frozenset()
+    """Positions of layers that need what the one before made, and so run again with it."""
 
     def groups(self) -> list[range]:
         """The positions of layers that are computed again together, and of those that are not, alone."""
         starts: list[range] = []
         for position, layer in enumerate(self.layers):
             last = starts[-1] if starts else range(0)
-            if layer.full and last and self.layers[last.start].full and len(last) < self.group_size:
+            goes_with_it = len(last) < self.group_size or position in self.joined
+            if layer.full and last and self.layers[last.start].full and goes_with_it:
                 starts[-1] = range(last.start, position + 1)
             else:
                 starts.append(range(position, position + 1))
         return starts
+
+    def runs(self) -> list[range]:
+        """The same, with neighbours that are not computed again in one."""
+        found: list[range] = []
+        for group in self.groups():
+            if found and not (self.layers[group.start].full or self.layers[found[-1].start].full):
+                found[-1] = range(found[-1].start, group.stop)
+            else:
+                found.append(group)
+        return found
 
 
 @dataclass(frozen=True)
@@ -186,9 +199,12 @@ class RecomputePlan:
             by_stage=by_stage,
         )
 
-    def of_layers(self, layers: Iterable[LayerRecompute]) -> ChunkRecompute:
-        """The recomputation of layers of one chunk."""
-        return ChunkRecompute(tuple(layers), self.group_size, self.slices_inputs, self.smallest_offloaded)
+    def of_layers(self, layers: Iterable[LayerRecompute], joined: frozenset[int] = frozenset()) -> ChunkRecompute:
+        """The recomputation of layers of one chunk; `joined`: see `ChunkRecompute`."""
+        asked: list[LayerRecompute] = []
+        for position, layer in enumerate(layers):
+            asked.append(asked[-1] if position in joined and asked[-1].full else layer)
+        return ChunkRecompute(tuple(asked), self.group_size, self.slices_inputs, self.smallest_offloaded, joined)
 
     def layer(self, stage: int, chunk: int, index: int, there: LayerParts) -> LayerRecompute:
         """The recomputation of the `index`-th layer of a stage's chunk, which has these parts."""

@@ -5,6 +5,8 @@ s sequence, b batch, h hidden, n heads, g key/value groups, d head size, t tenso
 
 import enum
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import numpy as np
 from mindspore import Tensor, nn
@@ -119,7 +121,7 @@ class ParallelAttention(nn.Cell):
         self.heads_per_group = core.heads // self.group.size // self.local_groups
         self.linear_qkv = ColumnParallelLinear.of(block.linear_qkv, config=config)
         self.q_layernorm, self.k_layernorm = norm_of(block.q_layernorm, config), norm_of(block.k_layernorm, config)
-        self.rotary = block.rotary
+        self.rotary, self.norms_after_rotary = block.rotary, block.norms_after_rotary
         self.region = Boundary.of(config).inside()
         self.core_attention = CoreAttention(config, layer_number, attn_mask_type, core)
         self.linear_proj = RowParallelLinear.of(block.linear_proj, config=config)
@@ -130,16 +132,14 @@ class ParallelAttention(nn.Cell):
         hidden_states: Tensor,
         attention_mask: Tensor | None = None,
         document_starts: Array | None = None,
+        *shared: Any,
     ) -> tuple[Tensor, Tensor | None]:
-        """[s, b, h] -> ([s, b, h], the bias still to be added)."""
-        rows, _ = run_part(self, "linear_qkv", self.linear_qkv, hidden_states)
-        query, gate, key, value = self._split(take_shared_group(rows, self.group, self.rows))
-        if self.q_layernorm is not None and self.k_layernorm is not None:
-            query, key = self.q_layernorm(query), self.k_layernorm(key)
-        if self.rotary is not None:
-            cos, sin = angles(self.rotary, self.region.positions(query.shape[0]))
-            query = kernels.rotary(query, cos, sin, self.rotary.interleaved)
-            key = kernels.rotary(key, cos, sin, self.rotary.interleaved)
+        """[s, b, h] -> ([s, b, h], the bias still to be added). shared: see `heads_of`."""
+        query, gate, key, value = self.heads_of(hidden_states, *shared)
+        if self.norms_after_rotary:
+            query, key = self._normed(*self._turned(query, key))
+        else:
+            query, key = self._turned(*self._normed(query, key))
         cache = key_value_cache.current()
         if cache is not None:
             key, value = cache.keep(self.core_attention.layer_number, self.core_attention.rule.form, key, value)
@@ -147,6 +147,24 @@ class ParallelAttention(nn.Cell):
         if gate is not None:
             out = kernels.gate(out, gate, "sigmoid")
         return run_part(self, "linear_proj", self.linear_proj, out)
+
+    def heads_of(self, hidden_states: Tensor, *shared: Any) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
+        """Queries [s, b, n/t, d], gates or none, keys and values [s, b, g/t, d]. shared: what a subclass's layers have
+        in common."""
+        rows, _ = run_part(self, "linear_qkv", self.linear_qkv, hidden_states)
+        return self._split(take_shared_group(rows, self.group, self.rows))
+
+    def _normed(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+        if self.q_layernorm is None or self.k_layernorm is None:
+            return query, key
+        return self.q_layernorm(query), self.k_layernorm(key)
+
+    def _turned(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+        if self.rotary is None:
+            return query, key
+        cos, sin = angles(self.rotary, self.region.positions(query.shape[0]))
+        turn = partial(kernels.rotary, cos=cos, sin=sin, interleaved=self.rotary.interleaved)
+        return turn(query), turn(key)
 
     def _split(self, qkv: Tensor) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
         """Queries [s, b, n/t, d], gates or none, keys and values [s, b, g/t, d]."""

@@ -13,7 +13,6 @@ from pynative import kernels
 from pynative.parameter import Dtype
 from pynative.tape.layer_events import Observable
 from pynative.tensor_parallel.layers import ParallelLinear
-from pynative.tensor_parallel.linear import linear_with_grad_accumulation_and_async_allreduce
 from pynative.tensor_parallel.mappings import gather_from_tensor_model_parallel_region
 
 WORD_EMBEDDINGS = "embedding.word_embeddings.weight"
@@ -53,7 +52,7 @@ class ParallelLMLogits(Observable, ParallelLinear):
         if weight is None:
             raise ValueError("ParallelLMLogits has no weight of its own: pass one")
         hidden_states = kernels.cast(hidden_states, self.compute_dtype)
-        logits = linear_with_grad_accumulation_and_async_allreduce(hidden_states, weight, self.bias, self.boundary)
+        logits = self.product(hidden_states, weight, self.bias, self.boundary, self.boundary)
         if self.scale != 1.0:
             logits = kernels.scale(logits, self.scale)
         if self.cap is not None:

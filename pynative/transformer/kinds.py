@@ -21,6 +21,7 @@ from pynative.moe.moe_layer import MoELayer
 from pynative.tensor_parallel.mlp import ParallelMLP
 from pynative.transformer.attention import ParallelAttention
 from pynative.transformer.compressed_attention import CompressedAttention
+from pynative.transformer.cross_layer_attention import CrossLayerAttention
 from pynative.transformer.gated_delta_net import GatedDeltaNet
 from pynative.transformer.lightning_attention import LightningAttention
 from pynative.transformer.mamba import MambaMixer
@@ -59,6 +60,7 @@ CELLS: dict[type[blocks.Block], Callable[[Any, LayerSettings], nn.Cell]] = {
     blocks.CompressedAttention: lambda block, given: CompressedAttention(
         given.config, given.layer_number, block, given.recomputed
     ),
+    blocks.CrossLayerAttention: lambda block, given: CrossLayerAttention(*given.of_layer, block, given.recomputed),
     blocks.GatedDeltaNet: lambda block, given: GatedDeltaNet(given.config, given.layer_number, block, given.recomputed),
     blocks.HyperConnection: lambda block, given: HyperConnection(block),
     blocks.LatentAttention: lambda block, given: MLASelfAttention(*given.of_layer, block, given.recomputed),

@@ -9,7 +9,7 @@ from typing import Any
 from mindspore import Tensor, nn
 
 from parallel_core import blocks
-from parallel_core.blocks import chunk_of
+from parallel_core.blocks import blocks_within, chunk_of
 from parallel_core.config import ModelConfig
 from parallel_core.numerics.dtypes import Array
 from parallel_core.recompute.plan import CellRecompute
@@ -17,6 +17,7 @@ from pynative import kernels, parallel_state
 from pynative.moe.router import TokenIds
 from pynative.tensor_parallel.recompute import checkpoint
 from pynative.transformer.carried_choice import SharedChoices
+from pynative.transformer.cross_layer_attention import SharedKeys
 from pynative.transformer.enums import AttnMaskType
 from pynative.transformer.kinds import LayerSettings
 from pynative.transformer.layer_kinds import LAYERS
@@ -47,12 +48,13 @@ class LayerStack(nn.Cell):
             settings = LayerSettings(config, number + 1, attn_mask_type, recomputed)
             self.insert_child_to_cell(str(number), LAYERS[type(layer)](layer, settings))
         layers = list(self.cells())
-        self._groups = [(layers[group.start : group.stop], plan.layers[group.start].full) for group in plan.groups()]
+        self._groups = [(layers[run.start : run.stop], plan.layers[run.start].full) for run in plan.runs()]
+        self._share_keys = any(blocks_within(block, blocks.CrossLayerAttention))
 
     def construct(self, hidden_states: Tensor, *context: Any) -> Tensor:
         """Each layer on the result of the one before; a group that is recomputed whole together."""
         for layers, recomputed in self._groups:
-            through = partial(_through, layers)
+            through = partial(_through, layers, self._share_keys)
             if recomputed:
                 hidden_states = checkpoint(through, self._plan.slices_inputs, hidden_states, *context)
             else:
@@ -60,7 +62,8 @@ class LayerStack(nn.Cell):
         return hidden_states
 
 
-def _through(layers: Sequence[nn.Cell], hidden_states: Tensor, *context: Any) -> Tensor:
+def _through(layers: Sequence[nn.Cell], share_keys: bool, hidden_states: Tensor, *context: Any) -> Tensor:
+    context = (*context, SharedKeys()) if share_keys else context
     for layer in layers:
         hidden_states = layer(hidden_states, *context)
     return hidden_states

@@ -67,6 +67,7 @@ _ONLY_OURS = {
     "mamba_d_conv", "dsa_indexer_k_norm_epsilon", "dsa_indexer_topk_freq", "dsa_indexer_skip_topk_offset",
     "mamba_conv_bias", "index_topk_pattern", "index_share_for_mtp_iteration", "compressed_attention",
     "hyper_connections", "hash_layers", "mamba_rms_norm", "mamba_multipliers", "side_by_side_weights",
+    "cla_share_factor", "qk_norm_after_rotary",
 }  # fmt: skip
 """Options of the network, by a part of their paths, that Megatron 0.16.1 has no flag for."""
 

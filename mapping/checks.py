@@ -1,5 +1,4 @@
-"""Rules about what was typed: refused flags and values, flags that are required, need others or exclude them;
-and whether the files that are named are there.
+"""Rules about what was typed: refused flags and values, flags that are required, need others or exclude them.
 
 Rules about the values themselves belong to the config objects (`parallel_core/config/rules/`), so that they hold
 however a config was made.
@@ -10,7 +9,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from operator import attrgetter
-from pathlib import Path
 from typing import Any
 
 from mapping.derive.fields import fully_sharded_stage
@@ -26,8 +24,6 @@ from parallel_core.config.base import Unknown, judge
 from parallel_core.config.optimizer import BY_ANY_NAME, SHARING_NAMES
 from parallel_core.config.tree import path_of
 from parallel_core.costs import StagePlan
-from parallel_core.data.indexed_dataset import Index, idx_path
-from parallel_core.data.instruction.samples import PARTS
 from parallel_core.findings import ConfigError, Finding, Setting, shown
 from parallel_core.no_effect.training import IN_FLOAT32
 from parallel_core.planner import find_device
@@ -125,6 +121,29 @@ def fused_norm_is_rms(args: Any, given: Sequence[Given]) -> Iterator[Finding]:
         yield Finding("--use-fused-rmsnorm", None, rule, "change one of them")
 
 
+def data_is_named_once(args: Any, given: Sequence[Given]) -> Iterator[Finding]:
+    """Whether --train-data-path names other data than --data-path."""
+    for entry in given:
+        if (
+            entry.row.dest == "train_data_path"
+            and args.data_path
+            and args.train_data_path not in (None, args.data_path)
+        ):
+            rule = f"does not go with {shown('--data-path', ' '.join(args.data_path))}"
+            yield Finding(entry.name, entry.words, rule, "leave one out", entry.source)
+
+
+def older_experts_are_switches(args: Any, given: Sequence[Given]) -> Iterator[Finding]:
+    """Experts of Megatron's classes before its core are sinkhorn's best one, without biases."""
+    if not args.use_legacy_models or (args.num_experts or 1) == 1:
+        return
+    is_switch = parts(args.moe_router_load_balancing_type) == ["sinkhorn"] and args.moe_router_topk == 1
+    if not is_switch or args.add_bias_linear:
+        missing = "--moe-router-load-balancing-type sinkhorn --moe-router-topk 1 --disable-bias-linear"
+        rule = f"has experts that are routed as by {missing}, whatever other flags say"
+        yield Finding("--use-legacy-models", None, rule, "add these or leave it out")
+
+
 def tokenizer_has_its_files(args: Any, given: Sequence[Given]) -> Iterator[Finding]:
     return tokenizer_findings(args)
 
@@ -198,6 +217,8 @@ RULES: tuple[Rule, ...] = (
     position_flags_agree,
     fused_norm_is_rms,
     latent_attention_has_a_rank,
+    data_is_named_once,
+    older_experts_are_switches,
     tokenizer_has_its_files,
     context_sizes_multiply,
     tensor_parallel_dimensions_multiply,
@@ -294,55 +315,3 @@ def _fields(args: Any, *without: Given) -> dict[str, Any]:
     vars(changed).update(vars(args) | {entry.row.dest: entry.row.default for entry in without})
     fields = field_values(changed, look_at_files=False)
     return {path: value for path, value in fields.items() if not isinstance(value, Unknown)}
-
-
-DATA_FLAGS = ("--data-path", "--train-data-path", "--valid-data-path", "--test-data-path")
-
-
-def missing_files(args: Any) -> Iterator[Finding]:
-    """One finding for each file or directory that is named and not there."""
-    for flag, path in (
-        ("--vocab-file", args.vocab_file),
-        ("--merge-file", args.merge_file),
-        ("--tokenizer-model", args.tokenizer_model),
-        ("--tokenizer-name-or-path", args.tokenizer_name_or_path),
-    ):
-        if path is not None and not Path(path).exists():
-            yield Finding(flag, path, "there is no such file", "give the path of an existing one")
-    for flag in DATA_FLAGS:
-        for prefix in data_prefixes(getattr(args, flag.removeprefix("--").replace("-", "_")) or ()):
-            yield from _missing_data(flag, prefix, args)
-
-
-def _missing_data(flag: str, prefix: str, args: Any) -> Iterator[Finding]:
-    if args.sft:
-        if not Path(prefix).exists():
-            yield Finding(flag, prefix, "there is no such file", "--sft reads messages: give a .jsonl file")
-        return
-    parts, fix = [prefix], "give a prefix that has both .bin and .idx"
-    if args.stage == "sft" or args.is_instruction_dataset:
-        parts = [f"{prefix}_packed_{part}_document" for part in PARTS]
-        fix = "give what preprocess with --handler-name had as --output-prefix"
-    if prefix.endswith((".bin", ".idx")):
-        fix = "leave .bin and .idx out of the prefix"
-    elif "," in prefix:
-        fix = "separate weights and prefixes by spaces"
-    for part in parts:
-        missing = [suffix for suffix in (".bin", ".idx") if not Path(part + suffix).is_file()]
-        for suffix in missing:
-            yield Finding(flag, prefix, f"there is no file {part}{suffix}", fix)
-        try:
-            if not missing:
-                Index.read(idx_path(part))
-        except ValueError as error:
-            rule, _, fix = str(error).partition("; ")
-            yield Finding(flag, prefix, rule, fix)
-
-
-def data_prefixes(entries: Sequence[str]) -> list[str]:
-    """The prefixes of a blend: all entries, or every second if they alternate with weights."""
-    try:
-        [float(weight) for weight in entries[::2]]
-    except ValueError:
-        return list(entries)
-    return list(entries[1::2])

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from mapping.derive.hybrid import hybrid_pattern
-from mapping.flags.notations import layer_frequency, parts
+from mapping.flags.notations import has_spec, layer_frequency, parts
 from mapping.flags.with_option.moe import ROUTERS, SOFTMAX_FIRST
 from parallel_core.config.hybrid import EXPERTS
 
@@ -78,9 +78,7 @@ OF_EXPERTS: dict[str, Callable[[Any], Any]] = {
     "moe_layer_freq": moe_layer_freq,
     "moe_shared_expert_intermediate_size": shared_expert_size,
     "moe_shared_expert_gate": shared_expert_gate,
-    "moe_shortcut_connected": lambda args: (
-        args.moe_shortcut_connected or any("longcat_spec" in name for name in args.spec or ())
-    ),
+    "moe_shortcut_connected": lambda args: args.moe_shortcut_connected or has_spec(args, "longcat_spec"),
     "moe_router_load_balancing_type": load_balancing,
     "moe_router_pre_softmax": softmax_comes_first,
     "moe_router_enable_expert_bias": lambda args: (

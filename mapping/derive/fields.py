@@ -11,6 +11,7 @@ from typing import Any
 from mapping.derive.experts import OF_EXPERTS
 from mapping.derive.hybrid import hybrid_pattern, layers, mamba_heads
 from mapping.derive.sparse_attention import OF_SPARSE_ATTENTION
+from mapping.derive.specs import OF_SPECS
 from mapping.derive.vocabulary import padded_vocabulary, tokenizer_model, tokenizer_type, vocabulary
 from mapping.flags.notations import dtype, layer_list, layers_of_stages, pipeline_layout
 from mapping.flags.with_option.training import STRATEGIES
@@ -84,11 +85,6 @@ def sliding_window(args: Any) -> Any:
     if args.interleave_sliding_window:
         return args.interleave_sliding_window - 1
     return args.window_size if args.sliding_window is None else args.sliding_window
-
-
-def residual_scale(args: Any) -> Any:
-    layers = args.num_layers
-    return args.scale_depth / sqrt(layers) if args.scale_depth and layers and layers > 0 else args.scale_depth
 
 
 def attention_scale(args: Any) -> float | None:
@@ -273,15 +269,13 @@ _DERIVED: dict[str, Callable[[Any], Any]] = {
     "attention_output_gate": lambda args: args.attention_output_gate or bool(args.full_attention_interval),
     **OF_SPARSE_ATTENTION,
     "embedding": embedding_scale,
-    "residual": residual_scale,
+    **OF_SPECS,
+    "train_data_path": lambda args: None if args.train_data_path == args.data_path else args.train_data_path,
     "logits": logit_scale,
     "attention": attention_scale,
     "loss_scaling_factor": further_loss_factor,
     "share_embedding_and_output_weight": shares_with_further_layers,
     "size": sliding_window,
-    "qk_norm_type": lambda args: (
-        "per_layer" if any("minimax_spec" in name for name in args.spec or ()) else args.qk_norm_type
-    ),
     "skip_freq": lambda args: 2 if args.interleave_sliding_window else args.window_attn_skip_freq,
     "qkv_has_bias": bias_of("add_qkv_bias"),
     "out_proj_has_bias": bias_of("add_dense_bias"),

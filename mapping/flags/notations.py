@@ -108,11 +108,15 @@ def _amount(text: str) -> int:
     return int(text) if unit is None else round(float(text[:-1]) * unit)
 
 
+HUNYUAN = "hunyuan_spec"
+"""Hunyuan-Large (2024): heads are normed after they are turned, positions are stretched by 1000, and --scale-depth acts
+on feed-forward blocks alone."""
 SPECS = (
     "bailing_spec",
     "deepseek4_spec",
     "deepseek_spec",
     "gemma2_spec",
+    HUNYUAN,
     "longcat_spec",
     "mamba_layer_specs",
     "mamba_spec",
@@ -129,10 +133,16 @@ SPECS = (
 
 
 def spec(text: str) -> str:
-    """A spec that flags describe: bailing, deepseek, gemma2, grok, longcat, minicpm, minimax, phi35_moe, plm, qwen."""
+    """A spec that flags describe: bailing, deepseek, gemma2, grok, hunyuan, longcat, minicpm, minimax, phi35_moe, plm,
+    qwen."""
     if text not in ("layer_spec", "mtp_spec") and text.rpartition(".")[2] not in SPECS:
         raise ValueError(text)
     return text
+
+
+def has_spec(args: Any, name: str) -> bool:
+    """Whether --spec names this file of layers."""
+    return any(name in str(part) for part in args.spec or ())
 
 
 LETTERS = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}

@@ -33,9 +33,12 @@ class ExpertLinear(Linear):
     """
 
     @classmethod
-    def like(cls, linear: Linear) -> Self:
+    def like(cls, linear: Linear, config: ModelConfig) -> Self:
         """An expert's linear of the same sizes and first values as a dense one."""
-        return cls(**{field.name: getattr(linear, field.name) for field in fields(linear)})
+        return replace(
+            cls(**{field.name: getattr(linear, field.name) for field in fields(linear)}),
+            rounds=config.training_config.precision.qat_scheme is not None,
+        )
 
     def parameters(self) -> dict[str, ParameterSpec]:
         return {name: spec._replace(shard=_of_expert(spec.shard)) for name, spec in super().parameters().items()}
@@ -59,7 +62,8 @@ class Expert(Block):
     def of(cls, config: ModelConfig) -> Expert:
         """The configuration's; all experts are alike."""
         mlp = MLP.of(config, config.moe_config.moe_ffn_hidden_size)
-        return cls(ExpertLinear.like(mlp.linear_fc1), mlp.activation, ExpertLinear.like(mlp.linear_fc2))
+        first, second = (ExpertLinear.like(linear, config) for linear in (mlp.linear_fc1, mlp.linear_fc2))
+        return cls(first, mlp.activation, second)
 
 
 @dataclass(frozen=True)

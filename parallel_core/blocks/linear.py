@@ -46,19 +46,27 @@ class Linear(Block):
     frozen: bool = False
     """Whether weight and bias are not trained."""
     adapter: Adapter | None = None
+    rounds: bool = False
+    """Whether the weight is rounded to MXFP4 where it is multiplied."""
 
     @classmethod
     def column(cls, config: ModelConfig, input_size: int, output_size: int, *, bias: bool, parts: int = 1) -> "Linear":
         """A model's column-parallel linear, normal with --init-method-std."""
         initial = Normal(config.init_method_std)
-        return cls(input_size, output_size, COLUMNS, initial, config.params_dtype, bias=bias, parts=parts)
+        return cls(
+            input_size, output_size, COLUMNS, initial, config.params_dtype, bias=bias, parts=parts,
+            rounds=config.rounds_weights,
+        )  # fmt: skip
 
     @classmethod
     def row(cls, config: ModelConfig, input_size: int, *, bias: bool) -> "Linear":
         """A model's projection back into the residual stream: std / sqrt(2 x layers) (GPT-2, 2019)."""
         initial = Normal(config.init_method_std / sqrt(2.0 * config.num_layers))
         partial_over = between_regions(config)
-        return cls(input_size, config.hidden_size, ROWS, initial, config.params_dtype, bias, partial_over=partial_over)
+        return cls(
+            input_size, config.hidden_size, ROWS, initial, config.params_dtype, bias, partial_over=partial_over,
+            rounds=config.rounds_weights,
+        )  # fmt: skip
 
     @classmethod
     def between(cls, config: ModelConfig, input_size: int, output_size: int) -> "Linear":

@@ -26,6 +26,9 @@ class LoraConfig(Config):
     """Names of the linears that get an adapter: the end of a path in the model, or a regular expression for it."""
     cells: list[dict[str, Any]] | None = option("--lora-target-cells", None)
     """Adapters of another rank and scale: {cell: name as in `target_modules`, rank, alpha}, the first that fits."""
+    qlora: bool = option("--qlora", False)
+    """Round the weights of layers' linears to NF4 (QLoRA, Dettmers et al., 2023) before the first step; they are kept,
+    and saved, in their own type all the same."""
     lora_load: str | None = option("--lora-load", None)
     """Checkpoint of the adapters, which begin anew where the model's has none."""
 

@@ -94,6 +94,8 @@ class ModelConfig(Config):
     """Normalise each query and key head before rotary positions."""
     qk_norm_type: str = option("--qk-norm-type", "per_head", choices=("per_head", "per_layer"))
     """Whether `qk_layernorm` normalises each head by itself, or all queries, and all keys, of a token together."""
+    qk_norm_after_rotary: bool = option("--qk-layernorm-after-rope", False)
+    """`qk_layernorm` normalises heads after rotary positions (Hunyuan-Large, 2024), not before."""
     use_pre_norm: bool = option("--no-pre-norm", True)
     """Normalise what goes into attention and feed-forward block."""
     use_sandwich_norm: bool = option("--use-sandwich-norm", False)
@@ -137,6 +139,8 @@ class ModelConfig(Config):
     """Layers of one part each."""
     hyper_connections: HyperConnectionsConfig = field(default_factory=HyperConnectionsConfig)
     """Several residual streams."""
+    cla_share_factor: int = option("--cla-share-factor", 1, at_least=1)
+    """Neighbouring layers that share keys and values, which the first of them makes (cross-layer attention)."""
     attention_output_gate: bool = option("--attention-output-gate", False)
     """Multiply what attention puts out by the sigmoid of gates, which its first linear gives with the queries."""
     multi_token_prediction: MultiTokenPredictionConfig = field(default_factory=MultiTokenPredictionConfig)
@@ -269,6 +273,15 @@ class ModelConfig(Config):
     def has_lightning_attention(self) -> bool:
         """Whether layers have lightning attention."""
         return self.sparse_attention.variant == "lightning_attention"
+
+    def shares_keys(self, layer: int) -> bool:
+        """Whether the layer of this global number, from 0, has the keys and values of one before it."""
+        return layer < self.num_layers and layer % self.cla_share_factor != 0
+
+    @property
+    def rounds_weights(self) -> bool:
+        """Whether weights of linears that are not experts' are rounded to 4 bits where they are multiplied."""
+        return self.training_config.precision.qat_scheme == "w4a16-mxfp4"
 
     @property
     def rotates(self) -> bool:

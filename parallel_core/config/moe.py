@@ -133,6 +133,11 @@ class MoEConfig(Config):
         return self.moe_router_score_function != "softmax" or self.moe_router_pre_softmax
 
     @property
+    def has_expert_bias(self) -> bool:
+        """Whether a bias is added to the scores by which experts are chosen: of all experts, or there are none."""
+        return self.moe_router_enable_expert_bias and self.scores_all_experts
+
+    @property
     def num_choices(self) -> int:
         """Number of experts that a router chooses among."""
         return (self.num_experts or 0) + self.num_zero_experts

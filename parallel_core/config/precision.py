@@ -26,6 +26,9 @@ class PrecisionConfig(Config):
     """Compute in bfloat16 with float32 master weights."""
     fp16: bool = option("--fp16", False)
     """Compute in float16 with float32 master weights and a loss scale."""
+    qat_scheme: str | None = option("--qat-scheme", None, choices=("w4a16-mxfp4", "w4a16-mxfp4-moe-only"))
+    """Quantisation-aware training: weights of linears, or of experts alone, are rounded to MXFP4 where they are
+    multiplied, and their gradients pass as if they were not."""
     loss_scale: float | None = option("--loss-scale", None, at_least=0)
     """Fixed loss scale; none or 0: it adapts."""
     loss_scaler: str = option("--loss-scaler", None, choices=("dynamic", "deepspeed", "adaptive"))

@@ -21,6 +21,10 @@ _HOT_NEED = "needs --expert-model-parallel-size 2 or more, or --cold-token-perce
 _OWN_WAY = "--moe-router-load-balancing-type sinkhorn and sparsemixer_topk choose and weigh experts in their own way"
 _TO_ALL = "needs --moe-token-dispatcher-type alltoall: an all-gather sends every token to every rank"
 _SUM_TO_ONE = "scores of the chosen experts sum to one already, unless several come out of --moe-router-pre-softmax"
+_NO_SCORES = (
+    "the bias is added to scores of all experts, which there are with --moe-router-score-function sigmoid or "
+    "sqrtsoftplus, or --moe-router-pre-softmax"
+)
 _ALONE = "--moe-router-score-function sigmoid and sqrtsoftplus score each expert alone"
 _KEEPS_TOKENS = all_of(where("expert_model_parallel_size", 1), where("expert_tensor_parallel_size", 1))
 _COPIES_NONE = all_of(where("expert_model_parallel_size", 1), where("cold_token_percent", 1))
@@ -34,6 +38,11 @@ ROWS = (
     needs("moe_log_drop_rate", "moe_drop_rate_capacity_factor"),
     needs("save_token_distribution", "summary_dir summary_collect_freq"),
     needs("moe_router_enable_expert_bias", "moe_router_bias_update_rate"),
+    Idle(
+        "moe_router_enable_expert_bias moe_router_bias_update_rate",
+        lambda config: not config.moe_config.scores_all_experts,
+        _NO_SCORES,
+    ),
     needs("moe_expert_capacity_factor", "moe_token_drop_policy"),
     needs("moe_router_group_topk", "moe_router_group_score_topk"),
     needs("moe_shared_expert_intermediate_size", "moe_shared_expert_gate moe_shared_expert_overlap"),

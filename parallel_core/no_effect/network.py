@@ -59,6 +59,7 @@ _OWN_SIZES = "latent attention's heads have sizes of their own, and its projecti
 _NOT_ROTATING = "there are no rotary positions without --position-embedding-type rope"
 _TURNED = "where latent attention's positions are stretched all of its rotary part rotates"
 _BY_FACTORS = "--rope-scaling-type longrope stretches by --long-factor and --short-factor"
+_NOT_TURNED = "queries and keys of heads are not turned as a whole without --position-embedding-type rope"
 _NO_INDEXER = "there is no indexer without --experimental-attention-variant dsa or --enable-dsa-indexer"
 _NO_ENTRIES = "there are no compressed entries without --compress-ratios"
 _OWN_FORM = "--compress-ratios has one key of --qk-head-dim, positions of its own, and neither dropout nor other sinks"
@@ -80,7 +81,8 @@ ROWS = (
         "scale_q_lora scale_kv_lora",
     ),
     needs("q_lora_rank", "scale_q_lora"),
-    needs("qk_layernorm", "apply_wd_to_qk_layernorm latent_norm_epsilon qk_norm_type"),
+    needs("qk_layernorm", "apply_wd_to_qk_layernorm latent_norm_epsilon qk_norm_type qk_norm_after_rotary"),
+    Idle("qk_norm_after_rotary", lambda config: not config.model_config.use_rotary_embedding, _NOT_TURNED),
     Idle("kv_channels qkv_has_bias", where("multi_latent_attention.enabled", True), _OWN_SIZES),
     Idle("position_embedding_type", _TURNS_A_PART, "latent attention turns a part of each head in any case"),
     Idle("ffn_hidden_size", _has_experts_alone, "every layer has experts, whose width is --moe-ffn-hidden-size"),

@@ -65,7 +65,7 @@ def _of_update_rule(rule: UpdateRule) -> Idle:
     )
 
 
-_ADAPTING_SCALE = below(PrecisionConfig, "bf16", "fp16", "loss_scale")
+_ADAPTING_SCALE = below(PrecisionConfig, "bf16", "fp16", "qat_scheme", "loss_scale")
 _IN_16_BITS = "bfloat16 has float32's range; only a fixed --loss-scale acts with it"
 _ADAPTIVE = "--adaptive-loss-scale shrinks the scale at every overflow, down to 1"
 
@@ -162,7 +162,15 @@ ROWS = (
         "--optimizer-offload-fraction 0 keeps all states on the device",
     ),
     Idle(
-        "lora_rank lora_alpha lora_dropout lora_config.cells lora_load",
+        "qat_scheme",
+        lambda config: (
+            config.moe_config.num_experts is None
+            and config.training_config.precision.qat_scheme == "w4a16-mxfp4-moe-only"
+        ),
+        "there are no experts without --num-experts, whose weights alone would be rounded",
+    ),
+    Idle(
+        "lora_rank lora_alpha lora_dropout lora_config.cells lora_load qlora",
         unless("lora_rank"),
         "there are no adapters without --lora-target-modules",
     ),

@@ -30,13 +30,14 @@ from pynative.startup.log import log, warn
 from pynative.tensor_parallel.random import get_rng_tracer
 
 
-def load_checkpoint(directory: Path, state: RunState) -> None:
+def load_checkpoint(directory: Path, state: RunState) -> Manifest | None:
     """Continue from the latest checkpoint in `directory` (or from `directory`, if it is a checkpoint itself), of
     whichever tool: HuggingFace's and Megatron-LM's are converted while they are read.
 
     With --finetune, and where `resume_training` is false, only weights are taken; with --no-load-optim also the
     iteration, but neither optimizer nor schedule, as in a run that has none. Adapters that the checkpoint lacks begin
     anew, beside weights alone.
+    Returns: what the checkpoint says of itself; none: there is none yet.
     Raises ValueError, before anything is changed, if there is no checkpoint, if it is damaged, or if it does not fit.
     One case is no error: nothing was saved yet in the directory that --save names too. With --resume-training or
     --exit-on-missing-checkpoint it is one.
@@ -44,7 +45,7 @@ def load_checkpoint(directory: Path, state: RunState) -> None:
     training = state.config.training_config
     if is_first_start(directory, training.checkpoint):
         warn(f"--load {directory}: no checkpoint yet, starting from initial values")
-        return
+        return None
     weights_alone = training.checkpoint.begins_anew or training.checkpoint.no_load_optim
     reader = _open(directory, state.config, optimizer=not weights_alone)
     adapters_begin = state.config.lora_config.use_lora and not _has_adapters(reader)
@@ -72,9 +73,10 @@ def load_checkpoint(directory: Path, state: RunState) -> None:
         scheduler.load_state_dict(reader.manifest.scheduler, override=from_flags)
     if training.checkpoint.begins_anew or adapters_begin:
         log(f"Loaded the weights of {reader.directory}; training, optimizer and data begin at step 0")
-        return
+        return reader.manifest
     _take_up(reader, state)
     log(f"Loaded {reader.directory}; training goes on after step {state.iteration}")
+    return reader.manifest
 
 
 def roll_back(directory: Path, state: RunState) -> Path | None:

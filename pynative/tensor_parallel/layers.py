@@ -144,7 +144,7 @@ class ParallelLinear(nn.Cell):
         specs = block.parameters() if copied is None else {"weight": copied, **block.parameters()}
         parameters = {name: make_parameter(*spec) for name, spec in specs.items()}
         self.weight, self.bias = parameters.get("weight"), parameters.get("bias")
-        self.adapter = AdapterOfLinear.of(block, parameters)
+        self.adapter, self.rounds = AdapterOfLinear.of(block, parameters), block.rounds
 
     @classmethod
     def of(cls, block: Linear, config: ModelConfig, **arguments: Any) -> Self:
@@ -155,7 +155,7 @@ class ParallelLinear(nn.Cell):
     def product(self, x: Tensor, weight: Tensor, bias: Tensor | None, boundary: Boundary, within: Boundary) -> Tensor:
         """x W^T + b of an x outside of `boundary`, with what the adapter adds; `within` knows the positions inside."""
         if self.adapter is None:
-            return linear_with_grad_accumulation_and_async_allreduce(x, weight, bias, boundary)
+            return linear_with_grad_accumulation_and_async_allreduce(x, weight, bias, boundary, self.rounds)
         return self.adapter(x, weight, bias, boundary, within)
 
 

@@ -31,33 +31,41 @@ class LinearWithGradAccumulationAndAsyncCommunication(Function):
     so are added up in the buffer's type.
     """
 
-    def forward(ctx: Any, x: Any, weight: Any, bias: Any, boundary: Any) -> Any:
+    def forward(ctx: Any, x: Any, weight: Any, bias: Any, boundary: Any, rounds: Any) -> Any:
         is_needed = ctx.inputs_need_gradients[1]
         ctx.boundary, ctx.bias, ctx.made_again = boundary, bias, made_again(x) if is_needed else None
         ctx.save_for_backward(weight, *((x,) if is_needed and not ctx.made_again else ()))
-        weight, bias = kernels.cast(weight, x.dtype), None if bias is None else kernels.cast(bias, x.dtype)
+        ctx.rounds = rounds
+        weight, bias = as_multiplied(weight, x, rounds), None if bias is None else kernels.cast(bias, x.dtype)
         return kernels.linear_forward(boundary.enter(x, boundary.group), weight, bias)
 
     def backward(ctx: Any, dy: Any) -> Any:
         weight, *kept = ctx.saved_tensors
-        boundary, (needs_dx, needs_dw, needs_db, _) = ctx.boundary, ctx.inputs_need_gradients
+        boundary, (needs_dx, needs_dw, needs_db, *_) = ctx.boundary, ctx.inputs_need_gradients
         x = (kept[0] if kept else ctx.made_again()) if needs_dw else None
         entering = boundary.enter(x, boundary.group, async_op=True) if needs_dw else None
-        dx = kernels.linear_input_gradient(dy, kernels.cast(weight, dy.dtype)) if needs_dx else None
+        dx = kernels.linear_input_gradient(dy, as_multiplied(weight, dy, ctx.rounds)) if needs_dx else None
         whole_x = entering.wait() if entering else None
         leaving = boundary.leave(dx, boundary.group, async_op=True) if needs_dx else None
         dw = add_weight_gradient(weight, partial(kernels.linear_weight_gradient, dy, whole_x)) if needs_dw else None
         db = None
         if ctx.bias is not None and needs_db:
             db = add_weight_gradient(ctx.bias, partial(kernels.bias_gradient, dy))
-        return leaving.wait() if leaving else None, dw, db, None
+        return leaving.wait() if leaving else None, dw, db, None, None
+
+
+def as_multiplied(weight: Tensor, x: Tensor, rounds: bool, axis: int = 1) -> Tensor:
+    """A weight [o, i] in x's type; `rounds`: with MXFP4's numbers, in blocks along an axis. The gradient that passes
+    through is the weight's own (a straight-through estimate; Bengio et al., 2013)."""
+    return kernels.cast(kernels.mxfp4(weight, axis) if rounds else weight, x.dtype)
 
 
 def linear_with_grad_accumulation_and_async_allreduce(
-    x: Tensor, weight: Tensor, bias: Tensor | None, boundary: Boundary
+    x: Tensor, weight: Tensor, bias: Tensor | None, boundary: Boundary, rounds: bool = False
 ) -> Tensor:
-    """x [..., i] as it lies outside of `boundary`, weight [o, i], bias [o] -> [..., o]."""
-    return LinearWithGradAccumulationAndAsyncCommunication.apply(x, weight, bias, boundary)
+    """x [..., i] as it lies outside of `boundary`, weight [o, i], bias [o] -> [..., o]. rounds: see
+    `as_multiplied`."""
+    return LinearWithGradAccumulationAndAsyncCommunication.apply(x, weight, bias, boundary, rounds)
 
 
 class _AdaptedLinear(Function):

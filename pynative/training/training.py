@@ -42,6 +42,7 @@ from pynative.training.data import (
 )
 from pynative.training.forward_step import BatchedForwardStep, MegatronForwardStep
 from pynative.training.parallel_training_reducer import ParallelTrainingReducer
+from pynative.training.quantised_base import round_base
 from pynative.training.start import say_start
 from pynative.training.train_step import TrainOneStepCell
 from pynative.training.utils import set_parallel_context, set_seed
@@ -253,8 +254,9 @@ def _prepare(config: AllConfig) -> None:
 def _load(state: TrainingState) -> None:
     """Take up what --load and --lora-load name."""
     whole, lora = state.config.training_config.checkpoint.load_checkpoint, state.config.lora_config
-    if whole:
-        load_checkpoint(Path(whole), state)
+    loaded = load_checkpoint(Path(whole), state) if whole else None
+    if lora.qlora and lora.use_lora and not (loaded and loaded.config.get("lora_config", {}).get("qlora")):
+        round_base(state.model)
     if lora.use_lora and lora.lora_load:
         load_adapters(Path(lora.lora_load), state)
 

@@ -185,7 +185,6 @@ BAD = [
             ),
         )
     ),
-    ("--num-experts 4 --moe-router-enable-expert-bias", 1, "--moe-router-enable-expert-bias"),
     ("--num-experts 4 --moe-pad-expert-input-to-capacity", 1, "--moe-pad-expert-input-to-capacity"),
     ("--num-experts 4 --moe-layer-freq [1,0]", 1, "--moe-layer-freq [1, 0]"),
     (

@@ -75,13 +75,16 @@ IDLE = [
     ),
     *(
         (flag, "", "--lora-target-modules linear_qkv", "--lora-target-modules")
-        for flag in ("--lora-r 4", "--lora-alpha 8", "--lora-dropout 0.1", "--lora-load x")
+        for flag in ("--lora-r 4", "--lora-alpha 8", "--lora-dropout 0.1", "--lora-load x", "--qlora")
     ),
     ("--moe-drop-rate-capacity-factor 2", EXPERTS, f"{EXPERTS} --moe-log-drop-rate", "--moe-log-drop-rate"),
     *(
         (flag, EXPERTS, f"{EXPERTS} --save-token-distribution", "--save-token-distribution")
         for flag in ("--summary-dir x", "--summary-collect-freq 5")
     ),
+    ("--moe-router-enable-expert-bias", EXPERTS, f"{EXPERTS} {SIGMOID}", "scores of all experts"),
+    ("--qk-layernorm-after-rope", "--qk-layernorm", f"--qk-layernorm {ROTARY}", "not turned as a whole"),
+    ("--qat-scheme w4a16-mxfp4-moe-only", "", EXPERTS, "no experts"),
     (
         "--moe-router-bias-update-rate 0.1",
         EXPERTS,
@@ -384,6 +387,7 @@ IDLE = [
     ("--ffn-hidden-size 32", "--num-experts 4 --moe-ffn-hidden-size 64", "", "--moe-ffn-hidden-size"),
     ("--no-bias-gelu-fusion", "--swiglu", "", "--hidden-act gelu"),
     ("--fc-type up_down", "--squared-relu", "--swiglu", "only --swiglu"),
+    ("--train-data-path a", "--data-path a", "", "goes before it"),
     ("--rotary-base 500", "", ROTARY, "--position-embedding-type rope"),
     ("--rotary-percent 0.5", LATENT, ROTARY, "latent attention's positions"),
     ("--rope-scaling-factor 4", ROTARY, f"{SCALED} llama3", "--rope-scaling-type"),
@@ -456,6 +460,7 @@ IDLE = [
         "--rotary-scaling-factor",
     ),
     ("--rotary-scaling-factor 4", f"{LATENT} --rope-scaling-type yarn", LATENT, "--rope-scaling-factor"),
+    ("--rotary-base 500", f"{ROTARY} --spec hunyuan_spec layer_spec", ROTARY, "base of its own"),
     ("--use-fused-rmsnorm", RMS, f"{RMS} --device-target Ascend", "RMSNorm"),
     (
         "--no-rope-fusion",

@@ -43,9 +43,27 @@ def test_another_spelling_fills_the_field(change, field, value):
     assert found.errors == [] and value_of(found.config, path_of(field)) == value
 
 
-def test_the_older_classes_had_other_experts():
-    (error,) = reading("--use-legacy-models --num-experts 4").errors
-    assert error.startswith("--num-experts 4: does not go with --use-legacy-models")
+SWITCH = "--moe-router-load-balancing-type sinkhorn --moe-router-topk 1"
+
+
+def test_the_older_classes_had_one_kind_of_experts():
+    """Sinkhorn's best one, without biases: those are Megatron-Core's as well."""
+    found = reading(f"--use-legacy-models --num-experts 4 --disable-bias-linear {SWITCH}")
+    assert found.errors == [] and found.config == reading(f"--num-experts 4 --disable-bias-linear {SWITCH}").config
+    for other in (SWITCH, "--disable-bias-linear", f"--disable-bias-linear {SWITCH} --moe-router-topk 2"):
+        (error,) = reading(f"--use-legacy-models --num-experts 4 {other}").errors
+        assert error.startswith("--use-legacy-models: has experts that are routed as by --moe-router-load-balancing")
+
+
+def test_hunyuans_spec_has_constants_of_its_own():
+    """Positions of heads of 16 channels stretched by 1000, norms after them, and --scale-depth behind feed-forward
+    blocks alone."""
+    flags = "--position-embedding-type rope --qk-layernorm --scale-depth 1.4"
+    found = reading(f"{flags} --rotary-base 500 --spec mindspeed_llm.tasks.models.spec.hunyuan_spec layer_spec")
+    model = found.config.model_config
+    assert found.errors == [] and model.qk_norm_after_rotary
+    assert model.rotary_base == pytest.approx(10000 * 1000 ** (16 / 14)) and model.scales.residual == 1
+    assert model.scales.mlp_residual == pytest.approx([1, 0.7])
 
 
 def test_eight_bits_are_computed_in_sixteen_and_a_run_says_so_when_it_starts(capsys):

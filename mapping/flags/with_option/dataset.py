@@ -13,11 +13,17 @@ ACTING = Acting(
         "--micro-batch-num": {"aliases": ("--gradient_accumulation_steps", "--gradient-accumulation-steps")},
         "--rampup-batch-size": {"nargs": 3},
         "--step-batch-size-schedule": read_by(batch_sizes),
-        **{f"--{part}data-path": {"nargs": "*"} for part in ("", "train-", "valid-", "test-")},
+        **{f"--{part}data-path": {"nargs": "*"} for part in ("", "valid-", "test-")},
+        "--train-data-path": {
+            "nargs": "*",
+            "idle": (
+                lambda args: args.data_path and args.train_data_path == args.data_path,
+                "--data-path names the same data and goes before it, as in Megatron",
+            ),
+        },
         "--dataloader-type": refusing("give pretrain() your own train_data_loader instead", "external"),
         "--tokenizer-type": refusing(
             "give the model's HuggingFace tokenizer by HuggingFaceTokenizer instead",
-            "MagistralTokenizer",
             "MultimodalTokenizer",
             "NullMultimodalTokenizer",
             also=tuple(TOKENIZERS),

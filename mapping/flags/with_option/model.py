@@ -3,7 +3,16 @@
 from typing import Any
 
 from mapping.flags.flag import value
-from mapping.flags.notations import attention_window, boolean, dtype, layer_frequency, numbers, whole
+from mapping.flags.notations import (
+    HUNYUAN,
+    attention_window,
+    boolean,
+    dtype,
+    has_spec,
+    layer_frequency,
+    numbers,
+    whole,
+)
 from mapping.flags.with_option.build import Acting, as_switch, read_by, refusing, same
 from parallel_core.system.environment import is_on_cpu
 
@@ -39,6 +48,9 @@ ACTING = Acting(
         **{f"--beta-{end}": {"type": whole} for end in ("fast", "slow")},
         **dict.fromkeys(("--long-factor", "--short-factor"), read_by(numbers)),
         "--window-attn-skip-freq": read_by(layer_frequency),
+        "--rotary-base": {
+            "idle": (lambda args: has_spec(args, HUNYUAN), "Hunyuan's attention has a base of its own, 10000 stretched")
+        },
         "--rotary-scaling-factor": {
             "default": 1.0,
             "idle": (

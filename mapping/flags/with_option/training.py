@@ -19,6 +19,10 @@ ACTING = Acting(
         "--resume-training": {"default": None},
         "--loss-scale-window": {"default": None},
         "--zero-stage": {"choices": (0, 1, 2, 3)},
+        "--qat-scheme": refusing(
+            "activations of 4 or 8 bits are a product of the device's; use w4a16-mxfp4, which rounds weights alone",
+            *("w4a4-mxfp4", "w4a8-moe-only"),
+        ),
         "--profile-with-memory": {"aliases": ("--profile-memory",)},
         "--no-log-loss-scale-to-tensorboard": {"aliases": ("--disable-log-loss-scale-to-tensorboard",)},
         "--no-barrier-with-level-1-timing": {"dest": "barrier_with_L1_time"},

@@ -86,7 +86,7 @@ FLAGS = group(
     ignored("norms compute in float32 always", "--dsa-indexer-k-norm-fp32"),
     ignored("the indexer's scores are not computed in 8 bits", "--scale-fmt=str"),
     refused(
-        "maximal update parametrisation is out of scope; leave it out",
+        "learning rates and first values do not follow from a width (maximal update parametrisation); leave it out",
         """
         --use-mup --mup-width-mult=float:1.0 --mup-base-hidden-size=int --mup-embedding-mult=float:1.0
         --mup-output-mult=float:1.0 --mup-base-head-dim=float --mup-attn-scale-power=float:1.0
@@ -145,10 +145,7 @@ FLAGS = group(
         "the DeepSpeed form of experts is out of scope; use the megatron_moe flags",
         "--no-use-rts=off:False",
     ),
-    refused(
-        "sharing keys and values between layers is out of scope; leave it out",
-        "--cla-share-factor=int:1 --share-kvstates",
-    ),
+    ignored("layers share keys and values where --cla-share-factor says so", "--share-kvstates"),
     ignored("layers have compressed entries where --compress-ratios says so", "--kv-compress"),
     ignored("a cache of keys has the size that its texts need", "--max-batch-size=int:4"),
     ignored("the device's own kernel is used where there is one; the result is the same", "--use-triton-swiglu-limit"),

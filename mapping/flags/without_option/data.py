@@ -38,7 +38,7 @@ FLAGS = group(
         "masks follow --reset-attention-mask and --reset-position-ids; use those", "--dataloader-inter-document-masking"
     ),
     refused(
-        "fill-in-the-middle is out of scope; leave it out",
+        "documents are read as they lie, nothing moves their middle to the end (fill-in-the-middle); leave it out",
         """
         --fim-data --fim-rate=float:0.5 --fim-spm-rate=float:0.5 --fim-split-sample=str --fim-fragment-rate=float
         --fim-no-prefix=str --fim-prefix-token=str:<fim_prefix> --fim-middle-token=str:<fim_middle>
@@ -65,7 +65,10 @@ FLAGS = group(
         "indexed files are read by --data-path",
         value(
             "--dataset=str{MMAP,LLama-Pretrain-Idxmap,LLama-Pretrain-Raw,LLama-SFT-Raw}",
-            refuses=dict.fromkeys(("LLama-Pretrain-Raw", "LLama-SFT-Raw"), "prepare the text as indexed files"),
+            refuses=dict.fromkeys(
+                ("LLama-Pretrain-Raw", "LLama-SFT-Raw"),
+                "texts become tokens before a training, not during it; give files that preprocess made",
+            ),
         ),
     ),
 )

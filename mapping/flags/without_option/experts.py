@@ -42,6 +42,7 @@ FLAGS = group(
         --moe-hybridep-num-sms-preprocessing=int:108
         """,
     ),
+    ignored("experts' scores stay float32 in any case", "--moe-revert-type-after-topk"),
     refused(
         "this debugging dump is not there; leave it out",
         """
@@ -64,12 +65,12 @@ FLAGS = group(
         """,
     ),
     refused(
-        "this variant of experts is out of scope; leave it out",
+        "experts and routers have the forms of Megatron-Core 0.16.1, and not this one; leave it out",
         """
         --moe-shared-expert-glu-interleave-size=int --moe-enable-routing-replay
         --moe-router-quantile-balancing-ema=float:0.0 --moe-router-force-biased=float --moe-apply-probs-on-input
         --moe-latent-size=int --moe-mlp-glu-interleave-size=int --moe-expert-rank-capacity-factor=float
-        --moe-use-upcycling --moe-upcycling-granularity=int:1 --moe-use-sinkhorn --moe-revert-type-after-topk
+        --moe-use-upcycling --moe-upcycling-granularity=int:1 --moe-use-sinkhorn
         --moe-input-feature-slicing
         """,
     ),

@@ -23,17 +23,17 @@ FLAGS = group(
         """,
     ),
     refused(
-        "4-bit and quantised training is out of scope; use --bf16",
+        "products of 4 bits belong to libraries of a GPU; use --bf16, or --qat-scheme to round weights alone",
         """
         --disable-bf16-reduced-precision-matmul --use-kitchen-attention --kitchen-attention-backend=str{sdpa,fa}:sdpa
         --fp4-format>fp4=str{e2m1}
         --fp4-recipe=str{nvfp4,custom}:nvfp4 --fp4-quantizer-factory=str --reuse-grad-buf-for-mxfp8-param-ag
         --fp4-param-gather --te-precision-config-file=str --kitchen-config-file=str --kitchen-recipe-number=int
         --quant-states=str{fp8,hif8,mxfp8} --quant-grads --te-comparison-with-cpu --te-comparison-with-bf16
-        --qat-scheme=str{w4a16-mxfp4,w4a16-mxfp4-moe-only,w4a4-mxfp4,w4a8-moe-only}
-        --qat-quant-block-size=int{32,128} --qlora --qlora-save-dequantize
         """,
     ),
+    ignored("checkpoints hold the values of rounded weights in any case", "--qlora-save-dequantize"),
+    ignored("only --qat-scheme w4a8-moe-only has blocks of another size", "--qat-quant-block-size=int{32,128}"),
     refused(
         "sparse attention with an indexer is out of scope; leave it out for full attention",
         "--indexer-qk-quant-scheme=str{mxfp4,mxfp8}",

@@ -9,7 +9,7 @@ FLAGS = group(
         "--lora-register-forward-hook=str+:['word_embeddings','input_layernorm']",
     ),
     refused(
-        "learning from rewards or preferences is out of scope; leave it out",
+        "a model learns from tokens, not from rewards or preferences; leave it out",
         """
         --perform-rl-step --rl-prompts-per-eval=int:32 --grpo-prompts-per-step=int:32 --grpo-group-size=int:2
         --rl-generation-lag=float --rl-max-inflight-requests=int --rl-submission-granularity=str{R,G,B}:B
@@ -71,7 +71,7 @@ FLAGS = group(
         """,
     ),
     refused(
-        "distillation, pruning and quantisation of trained models is out of scope; leave it out",
+        "one model learns from tokens: no teacher, no pruning, no quantisation of what was trained; leave it out",
         """
         --logits-save-top-k=int --logits-save-top-p=float --logits-save-top-p-min-k=int:1 --logits-save-dir=str
         --logits-save-dtype=str{fp16,bf16,fp32}:fp16 --logits-load-dir=str --logits-load-decode-threads=int:4

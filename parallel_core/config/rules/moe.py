@@ -130,14 +130,6 @@ def one_expert_learns(config: Sections) -> Iterator[Finding]:
         yield moe.breaks("moe_router_topk", rule, "add --moe-router-pre-softmax")
 
 
-def expert_bias_has_scores(config: Sections) -> Iterator[Finding]:
-    moe = config.moe_config
-    has_bias = moe.num_experts is not None and moe.moe_router_enable_expert_bias
-    if has_bias and not moe.scores_all_experts:
-        rule = "is added to scores of all experts: it needs --moe-router-score-function sigmoid or sqrtsoftplus, or "
-        yield moe.breaks("moe_router_enable_expert_bias", f"{rule}--moe-router-pre-softmax", "add one of them")
-
-
 def hash_layers_fit(config: Sections) -> Iterator[Finding]:
     moe = config.moe_config
     if not moe.hash_layers:

@@ -171,6 +171,9 @@ def adapters_have_a_rank(config: Sections) -> Iterator[Finding]:
     lora, moe = config.lora_config, config.moe_config
     if lora.target_modules and lora.lora_rank == 0:
         yield lora.breaks("lora_rank", "must be at least 1 with --lora-target-modules", "raise it")
+    if lora.use_lora and config.training_config.precision.qat_scheme:
+        rule = "--lora-target-modules: frozen weights learn nothing of their rounding"
+        yield config.training_config.precision.clashes("qat_scheme", rule, "use --qlora, or leave one of them out")
     if lora.use_lora and moe.hot_expert_num:
         yield moe.clashes("hot_expert_num", "--lora-target-modules: frozen experts have no gradients to gather")
 

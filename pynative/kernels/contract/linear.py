@@ -30,6 +30,11 @@ def cast(x: Tensor, dtype: mindspore.Type) -> Tensor:
     """x in another floating-point type, rounded to nearest even; x itself where it has the type already."""
 
 
+def mxfp4(weight: Tensor, axis: int) -> Tensor:
+    """weight [o, i], 32 neighbours along an axis (0 or 1) rounded to 4 bits that share a power of two (see
+    `parallel_core.numerics.block_formats`), in its own type. Not recorded."""
+
+
 def scale(x: Tensor, factor: float) -> Tensor:
     """x * factor, in x's type: the product is rounded, the factor is not."""
 

@@ -3,12 +3,13 @@
 import numpy as np
 from mindspore import Tensor, from_numpy
 
+from parallel_core.numerics import block_formats
 from parallel_core.numerics.dtypes import Array
 from pynative.kernels.host.arrays import array_or_none, delivered, gradient_memory, rows_of
 from pynative.kernels.host.engine import ENGINE
 from pynative.kernels.host.threads import matmul_spans, run, sum_by_rows
 from pynative.memory.arrays import array_of
-from pynative.memory.rounding import put
+from pynative.memory.rounding import put, widened
 
 
 def _product(left: Array, right: Array, out: Array, bias: Array | None = None, accumulate: bool = False) -> None:
@@ -50,3 +51,9 @@ def bias_gradient(dy: Tensor, out: Tensor | None = None, accumulate: bool = Fals
     gradient = gradient_memory(out, (rows.shape[1],), rows.dtype)
     put(sum_by_rows(ENGINE.sum_rows, rows)[0], gradient, accumulate)
     return delivered(gradient, out)
+
+
+def mxfp4(weight: Tensor, axis: int) -> Tensor:
+    rounded = np.empty(weight.shape, array_of(weight).dtype)
+    put(block_formats.mxfp4(widened(array_of(weight)), axis), rounded, accumulate=False)
+    return from_numpy(rounded)

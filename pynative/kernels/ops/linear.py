@@ -2,7 +2,8 @@
 
 from mindspore import Tensor, ops
 
-from pynative.kernels.ops.elementwise import shaped, widened_on_cpu
+from parallel_core.numerics.block_formats import MXFP4_BLOCK
+from pynative.kernels.ops.elementwise import FLOAT32, cast, shaped, widened_on_cpu
 from pynative.memory import in_place
 
 # The transpose flags avoid the copies that transposing a tensor first would make.
@@ -44,3 +45,23 @@ def linear_weight_gradient(dy: Tensor, x: Tensor, out: Tensor | None = None, acc
 @widened_on_cpu("dy")
 def bias_gradient(dy: Tensor, out: Tensor | None = None, accumulate: bool = False) -> Tensor:
     return delivered(_rows(dy).sum(axis=0), out, accumulate)
+
+
+def mxfp4(weight: Tensor, axis: int) -> Tensor:
+    rows = cast(weight if axis else weight.T, FLOAT32)
+    missing = -rows.shape[1] % MXFP4_BLOCK
+    filled = ops.pad(rows, (0, missing)) if missing else rows
+    blocks = filled.reshape(rows.shape[0], -1, MXFP4_BLOCK)
+    scale = _power_of_two_below(blocks.abs().max(axis=-1, keepdims=True)) / 4
+    scaled = blocks / scale
+    magnitude = scaled.abs()
+    step = ops.maximum(_power_of_two_below(magnitude), 1.0) / 2
+    rounded = ops.minimum(ops.floor(magnitude / step + 0.5) * step, 6.0)
+    result = (ops.sign(scaled) * rounded * scale).reshape(*filled.shape)[:, : rows.shape[1]]
+    return cast(result if axis else result.T, weight.dtype)
+
+
+def _power_of_two_below(x: Tensor) -> Tensor:
+    """The largest power of two that is at most x; the logarithm, which is rounded, may say the next one."""
+    power = ops.pow(2.0, ops.clamp(ops.floor(ops.log2(ops.maximum(x, 1e-37))), -125, 127))
+    return ops.where(power > x, power / 2, ops.where(power * 2 <= x, power * 2, power))

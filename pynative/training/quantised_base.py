@@ -1,0 +1,25 @@
+"""Weights that adapters stand beside, rounded to 4 bits once ("QLoRA", Dettmers et al., 2023)."""
+
+import mindspore as ms
+from mindspore import nn
+
+from parallel_core.numerics.block_formats import nf4
+from pynative import kernels
+from pynative.moe.experts import ExpertLinear
+from pynative.parameter import write_parameter
+from pynative.startup.log import log
+from pynative.tensor_parallel.layers import ColumnParallelLinear, RowParallelLinear
+
+_ROUNDED = (ColumnParallelLinear, RowParallelLinear, ExpertLinear)
+"""The linears of layers. Those that are whole on every rank, routers, embeddings and the output layer stay, as in
+MindSpeed-LLM."""
+
+
+def round_base(model: nn.Cell) -> None:
+    """Round the weights of the model's linears to NF4, each rank its own part by itself; adapters stay as they are."""
+    cells = (cell for _, cell in model.cells_and_names() if isinstance(cell, _ROUNDED))
+    weights = [cell.weight for cell in cells if cell.weight is not None]
+    for weight in weights:
+        write_parameter(weight, nf4(kernels.cast(weight, ms.float32).asnumpy()))
+    kept = sum(weight.nbytes for weight in weights)
+    log(f"--qlora: {len(weights)} weights are rounded to NF4 and kept in their own type, {kept / 2**20:.1f} MiB a rank")

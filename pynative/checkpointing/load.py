@@ -31,13 +31,12 @@ from pynative.tensor_parallel.random import get_rng_tracer
 
 
 def load_checkpoint(directory: Path, state: RunState) -> Manifest | None:
-    """Continue from the latest checkpoint in `directory` (or from `directory`, if it is a checkpoint itself), of
-    whichever tool: HuggingFace's and Megatron-LM's are converted while they are read.
+    """Continue from the latest checkpoint in `directory` (or from `directory`, if it is a checkpoint itself), of any
+    tool: HuggingFace's and Megatron-LM's are converted while they are read. What it says of itself; none: there is none.
 
     With --finetune, and where `resume_training` is false, only weights are taken; with --no-load-optim also the
     iteration, but neither optimizer nor schedule, as in a run that has none. Adapters that the checkpoint lacks begin
     anew, beside weights alone.
-    Returns: what the checkpoint says of itself; none: there is none yet.
     Raises ValueError, before anything is changed, if there is no checkpoint, if it is damaged, or if it does not fit.
     One case is no error: nothing was saved yet in the directory that --save names too. With --resume-training or
     --exit-on-missing-checkpoint it is one.
@@ -54,8 +53,7 @@ def load_checkpoint(directory: Path, state: RunState) -> Manifest | None:
         raise ConfigError([Finding("--resume-training", None, rule, "leave it out")])
     must_go_on = training.checkpoint.resume_training is True
     weights_alone = weights_alone or _is_none_of_a_run(reader, must_go_on) or adapters_begin
-    optimizer = None if weights_alone else state.step_cell.optimizer
-    scheduler = None if weights_alone else state.step_cell.scheduler
+    optimizer, scheduler = (None, None) if weights_alone else (state.step_cell.optimizer, state.step_cell.scheduler)
     strictness = STRICTNESS[training.checkpoint.dist_ckpt_strictness]
     problems = optimizer_problems(reader, optimizer, strictness) + _schedule_problems(reader, scheduler, state.config)
     problems += _problems_of_settings(reader, state.config, strictness)

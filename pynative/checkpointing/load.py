@@ -32,7 +32,7 @@ from pynative.tensor_parallel.random import get_rng_tracer
 
 def load_checkpoint(directory: Path, state: RunState) -> Manifest | None:
     """Continue from the latest checkpoint in `directory` (or from `directory`, if it is a checkpoint itself), of any
-    tool: HuggingFace's and Megatron-LM's are converted while they are read. What it says of itself; none: there is none.
+    tool: HuggingFace's and Megatron-LM's are converted while they are read. What it says of itself, if it is there.
 
     With --finetune, and where `resume_training` is false, only weights are taken; with --no-load-optim also the
     iteration, but neither optimizer nor schedule, as in a run that has none. Adapters that the checkpoint lacks begin

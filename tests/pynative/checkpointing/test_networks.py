@@ -89,6 +89,7 @@ OTHERS: dict[str, list] = {
     "iterations": [1],
     "linear_attention_freq": [[1, 0], [0, 1]], "layer_pattern": ["M*-M", "H*"],
     "mamba_multipliers": [[0.5, 1.0, 1.0, 1.0, 1.0]], "side_by_side_weights": [[1.0, 2.0]],
+    "cla_share_factor": [2],
 }  # fmt: skip
 """End of a path -> values to try; of the others every choice, the other truth value, a number and a half."""
 

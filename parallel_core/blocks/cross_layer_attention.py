@@ -57,5 +57,5 @@ class CrossLayerAttention(Attention):
         return {**kept, "core_attention": kept["core_attention"] - shared}
 
     def _shared_groups(self, micro_batch: MicroBatch) -> Iterator[Message]:
-        """Where the keys are an earlier layer's, every rank has the queries that it needs."""
+        """None where the keys are an earlier layer's: every rank has the queries that it needs."""
         return super()._shared_groups(micro_batch) if self.makes_keys else iter(())

@@ -5,6 +5,7 @@ from inspect import isfunction
 
 from parallel_core.config.rules import (
     compressed_attention,
+    cross_layer_attention,
     layout,
     model,
     moe,
@@ -18,7 +19,17 @@ from parallel_core.findings import Finding
 
 RULES: tuple[Callable[[Sections], Iterator[Finding]], ...] = tuple(
     rule
-    for subject in (model, compressed_attention, pipeline, layout, moe, recompute, training, optimizer)
+    for subject in (
+        model,
+        compressed_attention,
+        cross_layer_attention,
+        pipeline,
+        layout,
+        moe,
+        recompute,
+        training,
+        optimizer,
+    )
     for name, rule in vars(subject).items()
     if isfunction(rule) and rule.__module__ == subject.__name__ and not name.startswith("_")
 )

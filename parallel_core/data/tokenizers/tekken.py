@@ -18,7 +18,7 @@ _SIZES = ("default_vocab_size", "default_num_special_tokens")
 
 
 class _Tekken(NamedTuple):
-    """What is read of a file before a text is encoded."""
+    """The content of a file, before a text is encoded."""
 
     path: Path
     pattern: str

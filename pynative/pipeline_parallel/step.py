@@ -55,7 +55,7 @@ class PipelineStep:
         loss_scaler: LossScaler | None = None,
         timers: Timers | None = None,
     ) -> None:
-        self._timers = timers or Timers()
+        self._timers = {True: timers or Timers(), False: Timers()}
         self.chunks = len(model)
         self.averaging = Averaging(
             per_token=config.training_config.calculate_per_token_loss,
@@ -108,7 +108,8 @@ class PipelineStep:
             self._plans[train, number] = self._plan(train, number)
         plan = self._plans[train, number]
         self.averaging = self.stage.averaging = replace(self.averaging, micro_batches=number)
-        with self._timers("batch-generator"):
+        timers = self._timers[train]  # an evaluation is no part of a step's times, as in Megatron
+        with timers("batch-generator"):
             if again:
                 forward_step.again()
             else:
@@ -116,8 +117,8 @@ class PipelineStep:
         self.stage.begin(forward_step, train, plan.split, plan.completing)
         figures = StepFigures(self._figures if train else (), self.averaging)
         with collected(figures if train else None):
-            run(plan, self.stage.compute, self.channel, self._timers)
-        with self._timers(LOSS_TIMER, RECORDED):
+            run(plan, self.stage.compute, self.channel, timers)
+        with timers(LOSS_TIMER, RECORDED):
             return self._global_loss(figures)
 
     def _global_loss(self, figures: StepFigures) -> GlobalLoss:

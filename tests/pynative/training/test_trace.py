@@ -37,7 +37,7 @@ def steps_of(folder: Path) -> list:
 @pytest.mark.parametrize(
     ("ranks", "flags"),
     [
-        (1, ""),
+        (1, "--eval-interval 1 --eval-iters 2"),
         (2, PP2),
         (2, f"{PP2} --pipeline-schedule zb-h1"),
         (2, f"{PP2} --pipeline-schedule zb-v --num-layers 4 --untie-embeddings-and-output-weights"),
@@ -45,7 +45,8 @@ def steps_of(folder: Path) -> list:
     ],
 )
 def test_the_sums_are_the_step(ranks, flags, tmp_path):
-    """The parts of a step, within a percent; each action of the schedule is a span; a pipeline has a bubble."""
+    """The parts of a step, within a percent; each action of the schedule is a span, none of an evaluation's is; a
+    pipeline has a bubble."""
     (line,), *_ = run(ranks, traced, f"{flags} --trace --save {tmp_path} --save-interval 4")
     assert f"Trace of steps 3 to 4 written to {tmp_path}/trace.json: computing " in line
     spans, found = read_chrome(tmp_path / "trace.json"), steps_of(tmp_path)

@@ -26,10 +26,10 @@ from parallel_core.planner.refine import read_run, refined
 from parallel_core.system.files import replacing
 from pynative import kernels
 from pynative.calibrate import messages, rates
-from pynative.calibrate.training import train
+from pynative.calibrate.training import RANKS, train
 from pynative.collectives import connect
 
-RANKS, SECONDS = 2, 300
+SECONDS = 300
 MEASURES, TRAINS = "--measure", "--train"
 RESULT = "MEASURED "
 SOURCE, TIME_RANGE = "plan --calibrate, two processes of one thread", 0.25

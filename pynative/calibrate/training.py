@@ -7,7 +7,7 @@ import numpy as np
 
 from parallel_core.config.serialise import build
 
-STEPS = 4
+RANKS, STEPS = 2, 4
 SIZES = {
     "model_config.num_layers": 2,
     "model_config.hidden_size": 512,
@@ -24,6 +24,7 @@ SIZES = {
     "dataset_config.batch_size": 1,
     "dataset_config.global_batch_size": 4,
     "optimizer_config.learning_rate": 1e-4,
+    "parallel_config.world_size": RANKS,
     "parallel_config.threads": 1,
     "parallel_config.device_target": "CPU",
     "training_config.training_iters": STEPS,
@@ -57,7 +58,6 @@ def train(folder: str) -> None:
     from pynative.transformer.gpt_model import GPTModel
 
     config = build({**SIZES, "training_config.checkpoint.output_dir": folder})
-    config.parallel_config.found_device = "CPU"
     samples = Tokens(512, 4096, STEPS * config.batch_sizes.final)
     pretrain(
         lambda counts: (samples, None, None),

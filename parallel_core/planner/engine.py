@@ -35,8 +35,10 @@ class Engine:
     has_weight_gradients: bool
     """Whether a weight's gradient has a buffer beside its place among the gradients: Transformer Engine keeps one for
     each shape of a weight, and the output layer makes one in each backward."""
-    gathers_into_buffer: bool
-    """Whether gathered hidden states lie in a buffer that is never freed (sequence parallelism)."""
+    keeps_activation_gradient: bool
+    """Whether the gradient of an activation function's result is there until that of its input is made."""
+    runs_experts_apart: bool
+    """Whether one expert runs after the other, so that what is inside of them is there for one at a time."""
     keeps_ring_output_narrow: bool
     """Whether ring attention keeps its second copy of the output in the type of activations, not in float32."""
     workspace: float
@@ -90,23 +92,18 @@ class Engine:
             found += rows * (core.query_key_size - sublayer.rotary_size) * micro_batch.item_size
         return found
 
-    def transients(self, chunk: Chunk, micro_batch: MicroBatch) -> dict[str, float]:
-        """Parts that exist in a backward alone, by whichever is larger: the output layer's or a layer's, of which the
-        logits are free by then."""
-        logits = chunk.kept_bytes(micro_batch).get("loss", 0)
-        of_head = self._of_head(chunk, micro_batch)
-        of_layers = max((self._of_backward(layer, micro_batch) for _, layer in chunk.decoder.layers.layers), default=0)
-        if sum(of_head.values()) >= of_layers - logits:
-            return of_head
-        return {"gradients of activations": of_layers - logits}
+    def of_layers(self, chunk: Chunk, micro_batch: MicroBatch) -> float:
+        """Bytes of gradients in the backward of the layer that has most of them."""
+        return max((self._of_backward(layer, micro_batch) for _, layer in chunk.decoder.layers.layers), default=0.0)
 
-    def _of_head(self, chunk: Chunk, micro_batch: MicroBatch) -> dict[str, float]:
+    def of_head(self, chunk: Chunk, micro_batch: MicroBatch) -> dict[str, float]:
+        """Bytes that exist in the output layer's backward alone, by part; sequence parallelism gathers its input."""
         linear = chunk.output_layer
         if linear is None:
             return {}
         between = micro_batch.tokens_between * linear.input_size * micro_batch.item_size
         whole = micro_batch.tokens * linear.input_size * micro_batch.item_size
-        gathered = whole if self.gathers_into_buffer and micro_batch.sequence.tensor > 1 else 0
+        gathered = whole if micro_batch.sequence.tensor > 1 else 0
         weight = linear.input_size * linear.output_size // micro_batch.tensor * micro_batch.item_size
         own = weight * self.has_weight_gradients
         return {"output weight's gradient": own, "gathered": gathered, "gradients of activations": between + whole}
@@ -116,12 +113,16 @@ class Engine:
         and those inside them."""
         stream = micro_batch.tokens_between * layer.residual_width * micro_batch.item_size
         dense = (block for block in layer.submodules().values() if isinstance(block, MLP))
-        inside = [micro_batch.tokens * mlp.linear_fc1.output_size // micro_batch.tensor for mlp in dense]
+        inside = [micro_batch.tokens * self._inside(mlp) // micro_batch.tensor for mlp in dense]
         for experts in blocks_within(layer, Experts):
             first, second = experts.expert.linear_fc1, experts.expert.linear_fc2
             widths = (first.output_size + second.input_size) // experts.expert_tensor
-            inside.append(experts.rows(micro_batch) * (2 * layer.hidden_size + widths))
+            turns = len(experts.local(0)) if self.runs_experts_apart else 1
+            inside.append(experts.rows(micro_batch) * (2 * layer.hidden_size + widths // turns))
         return stream + max(inside, default=0) * micro_batch.item_size
+
+    def _inside(self, mlp: MLP) -> int:
+        return mlp.linear_fc1.output_size + self.keeps_activation_gradient * mlp.linear_fc2.input_size
 
 
 def _layers(chunk: Chunk) -> Iterator[tuple[AnyLayer, LayerRecompute]]:
@@ -157,7 +158,8 @@ def engine_of(device: Device, config: AllConfig) -> Engine:
         attention_dropout=model.attention_dropout_rate > 0,
         hidden_dropout=is_megatron and model.hidden_dropout_rate > 0,
         has_weight_gradients=is_megatron,
-        gathers_into_buffer=is_megatron,
+        keeps_activation_gradient=not is_megatron,
+        runs_experts_apart=not is_megatron and not config.moe_config.moe_grouped_gemm,
         keeps_ring_output_narrow=is_megatron,
         workspace=(50 if is_megatron else 0) * MEBIBYTE,
         allocator_share=0.05 if is_megatron else 0.02,

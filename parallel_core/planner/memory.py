@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from parallel_core.blocks import Chunk
 from parallel_core.costs import BufferBytes, StagePlan, on_host
 from parallel_core.costs.activations import Moment, hidden_state_bytes, moments
 from parallel_core.planner.device import Device
@@ -10,6 +11,7 @@ from parallel_core.planner.engine import Engine, engine_of
 from parallel_core.planner.prediction import Prediction
 from parallel_core.schedules import Backward
 from parallel_core.schedules.draw import LOOKS
+from parallel_core.schedules.generators import SPLIT
 
 
 @dataclass(frozen=True)
@@ -70,19 +72,30 @@ def course(plan: StagePlan, engine: Engine) -> list[Needed]:
     micro_batch, elsewhere = plan.micro_batch, [chunk.offloaded_bytes(plan.micro_batch) for chunk in plan.chunks]
     extra = [engine.kept_beside(chunk, micro_batch) for chunk in plan.chunks]
     kept = [sum(c.kept_bytes(micro_batch).values()) for c in plan.chunks]
-    again = [chunk.bytes_in_backward(micro_batch) for chunk in plan.chunks]
-    beside = [engine.kept_by_second_run(chunk, micro_batch) for chunk in plan.chunks]
     on_device = [a + b - c for a, b, c in zip(kept, extra, elsewhere, strict=True)]
-    stream = hidden_state_bytes(plan)  # of gradients, which are among the transients: `again` has two of them
-    in_backward = [
-        own + max(0, second - first - 2 * stream) + more
-        for own, second, first, more in zip(on_device, again, kept, beside, strict=True)
-    ]
-    transients = [engine.transients(chunk, micro_batch) for chunk in plan.chunks]
+    backwards = [_backward(plan, chunk, engine) for chunk in plan.chunks]
+    in_backward = [own + again for own, (again, _) in zip(on_device, backwards, strict=True)]
     return [
-        Needed(moment, transients[moment.action.chunk] if isinstance(moment.action, Backward) else {})
+        Needed(moment, backwards[moment.action.chunk][1] if isinstance(moment.action, Backward) else {})
         for moment in moments(plan, on_device, in_backward)
     ]
+
+
+def _backward(plan: StagePlan, chunk: Chunk, engine: Engine) -> tuple[int, dict[str, float]]:
+    """Bytes that exist in a chunk's backward beside what its forward has kept: those of parts that run again, and all
+    others by part. Of its head or of a layer, whichever has more; by then the logits are free, unless weight gradients,
+    which need their gradient, are put off."""
+    micro_batch, kept = plan.micro_batch, chunk.kept_bytes(plan.micro_batch)
+    split = plan.config.parallel_config.schedule_name in SPLIT
+    first, logits = sum(kept.values()), 0 if split else kept.get("loss", 0)
+    second = chunk.bytes_in_backward(micro_batch)
+    stream = hidden_state_bytes(plan)  # of gradients, which are among the layers': `second` has two of them
+    again = max(0, second - first + logits - 2 * stream) + engine.kept_by_second_run(chunk, micro_batch)
+    of_head, of_layers = engine.of_head(chunk, micro_batch), engine.of_layers(chunk, micro_batch)
+    if again + of_layers - logits <= sum(of_head.values()):
+        return 0, of_head
+    beside = min(of_layers, again + of_layers - logits)
+    return round(again + of_layers - logits - beside), {"gradients of activations": beside}
 
 
 def _words(plan: StagePlan, moment: Moment) -> str:

@@ -83,7 +83,7 @@ def found_in(state: Any, fastest: float) -> Found:
         "bubble": [bubble[0] / times.predicted, bubble[1] / times.measured],
         "memory": [memory.predicted, memory.measured],
         "activations": [memory.rows[-1].predicted, memory.rows[-1].measured],
-        **parts,
+        **{f"{part}, second step": both for part, both in parts.items()},
     }
 
 

@@ -49,6 +49,31 @@ def as_array(ranges: Ranges) -> Array:
     return np.concatenate([np.arange(run.start, run.stop, dtype=np.int32) for run in ranges])
 
 
+class Run(NamedTuple):
+    """Neighbouring tokens of a rank's shard of a sequence."""
+
+    rows: range
+    """Their places on the rank."""
+    positions: range
+    """Their positions in the sequence."""
+
+    def parts(self, size: int) -> "list[Run]":
+        """The same in runs of so many tokens at most."""
+        return [
+            Run(self.rows[start : start + size], self.positions[start : start + size])
+            for start in range(0, len(self.rows), size)
+        ]
+
+
+def runs(positions: Ranges, size: int) -> list[Run]:
+    """A shard's tokens, in runs of so many at most."""
+    found, start = list[Run](), 0
+    for run in positions:
+        found += Run(range(start, start + len(run)), run).parts(size)
+        start += len(run)
+    return found
+
+
 @dataclass(frozen=True)
 class ContextLayout:
     """The layout of a sequence over the ranks of a context-parallel group; rank = ring place x ulysses + place in

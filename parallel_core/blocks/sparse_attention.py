@@ -13,15 +13,17 @@ from parallel_core.blocks.linear import Linear
 from parallel_core.blocks.micro_batch import FLOAT32, INT32, MicroBatch
 from parallel_core.blocks.norm import Norm
 from parallel_core.config import ModelConfig
-from parallel_core.messages import Message
+from parallel_core.context import ContextLayout, Ranges, Run, runs
+from parallel_core.messages import Message, message
 
 LOSS_BLOCK = 256
 """Queries whose probabilities exist at once where the indexer's loss is computed."""
 
 
-def loss_blocks(seq_length: int) -> list[range]:
-    """The queries of a sequence, a block at a time."""
-    return [range(start, min(start + LOSS_BLOCK, seq_length)) for start in range(0, seq_length, LOSS_BLOCK)]
+def loss_blocks(layout: ContextLayout, positions: Ranges) -> list[Run]:
+    """A rank's queries, a block at a time, cut so that all members of a ring have equally many scores."""
+    length = sum(map(len, positions))
+    return runs(positions, min(LOSS_BLOCK, length // 2 if layout.ring > 1 else length))
 
 
 @dataclass(frozen=True)
@@ -67,13 +69,20 @@ class Indexer(Block):
         return super().forward_flops(tokens, seq_length) + scores
 
     def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:
-        """Every rank has the whole sequence's queries, keys and weights, and the same gradient of them."""
+        """Every tensor-parallel rank has all queries, keys and weights, and the same gradient of them; of a sequence
+        that is cut each has everyone's keys, and its share of their gradient."""
         for width in self.widths:
             yield from micro_batch.enter(width)
+        members, size = micro_batch.context.size, micro_batch.tokens * self.head_size * micro_batch.item_size
+        yield from message("cp", "all_gather", size, members)
+        if self.loss_coefficient:
+            yield from message("cp", "reduce_scatter", size * members, members, backward=True)
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
         """Its inputs are those of attention's projections; the gradient of its loss is computed with the loss."""
-        gradient = micro_batch.tokens * sum(self.widths) * micro_batch.item_size if self.loss_coefficient else 0
+        queries, keys, weights = self.widths
+        width = queries + micro_batch.context.size * keys + weights
+        gradient = micro_batch.tokens * width * micro_batch.item_size if self.loss_coefficient else 0
         has_gradient = self.linear_wk.keeps_input
         return {"": gradient, "k_norm": self.k_norm.kept_bytes(micro_batch)[""] if has_gradient else 0}
 
@@ -118,16 +127,27 @@ class SparseAttention(CoreAttention):
         return own + (self.indexer.forward_flops(tokens, seq_length) if self.indexer else 0.0)
 
     def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:
-        """The indexer's, and the sum of all ranks' probabilities, block by block. It is for the gradient of the
-        indexer's loss, which no first run of a part that is computed again asks for."""
+        """Attention's and the indexer's, and Ulysses' exchange of choices. Of the indexer's loss, whose gradient no
+        first run of a part that is computed again asks for: attention's keys of the whole sequence, and the sum of all
+        ranks' probabilities, block by block; under Ulysses the mean of its ranks."""
+        yield from super().messages(micro_batch)
+        yield from message("cp-ulysses", "all_gather", self.chosen_bytes(micro_batch), micro_batch.context.ulysses)
         if self.indexer is None:
             return
         for one in self.indexer.messages(micro_batch):
             yield one.within("indexer")
         if self.indexer.loss_coefficient:
-            for queries in loss_blocks(micro_batch.seq_length):
-                size = micro_batch.batch * len(queries) * queries.stop * FLOAT32
-                yield from micro_batch.tensor_message("all_reduce", size, backward=True)
+            yield from self._messages_of_loss(micro_batch)
+
+    def _messages_of_loss(self, micro_batch: MicroBatch) -> Iterator[Message]:
+        layout, width = micro_batch.context, self.heads // micro_batch.tensor * self.query_key_size
+        size = micro_batch.tokens * width * micro_batch.item_size
+        yield from message("cp", "all_gather", size, layout.size, backward=True)
+        shards = (layout.positions(micro_batch.seq_length, rank) for rank in range(layout.size))
+        for blocks in zip(*(loss_blocks(layout, positions) for positions in shards), strict=False):
+            scores = sum(len(queries.rows) * queries.positions.stop for queries in blocks)
+            size = micro_batch.batch * scores * FLOAT32 // layout.size
+            yield from micro_batch.tensor_message("all_reduce", size, backward=True)
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
         """The bytes that attention keeps, and those of its own choice."""
@@ -136,9 +156,10 @@ class SparseAttention(CoreAttention):
         return {"": self._own_bytes(micro_batch), **inner}
 
     def _own_bytes(self, micro_batch: MicroBatch) -> int:
-        is_its_own = self.indexer is not None and not self.serves_others
-        return super().kept_bytes(micro_batch)[""] + is_its_own * self.chosen_bytes(micro_batch)
+        ulysses, is_its_own = micro_batch.context.ulysses, self.indexer is not None and not self.serves_others
+        copies = ulysses if ulysses > 1 else int(is_its_own)
+        return super().kept_bytes(micro_batch)[""] + copies * self.chosen_bytes(micro_batch)
 
     def chosen_bytes(self, micro_batch: MicroBatch) -> int:
-        """Bytes of the chosen positions, unless they are all."""
+        """Bytes of the rank's chosen positions, unless they are all."""
         return micro_batch.tokens * self.topk * INT32 if self.topk < micro_batch.seq_length else 0

@@ -115,7 +115,8 @@ def ring_attention(
 
     q [s, b, n, d], k [s, b, g, d], v [s, b, g, e]. A mask is bool [b or 1, 1, s, r s]: this member's rows, columns in
     the sequence's own order; given, every score is computed. A rule that is causal leaves half of them out; first keys,
-    int32 [b, s] in the sequence's own numbers, leave out more. In a group of one this is `kernels.attention` itself.
+    int32 [b, s], and chosen keys, int32 [b, s, k], in the sequence's own numbers, leave out more. In a group of one
+    this is `kernels.attention` itself.
 
     Messages of one call: forward, r - 1 sends of the keys and of the values, s b g d and s b g e elements; backward,
     r - 1 sends of the same again and r - 1 of their gradients in float32. Every send is posted before the block that it
@@ -123,6 +124,8 @@ def ring_attention(
     repeated to the bit. A group of one with sinks is one block.
     """
     if group.size == 1 and sinks is None:
+        if rule.chosen is not None:
+            return kernels.sparse_attention(q, k, v, rule.chosen, rule.scale)
         return kernels.attention(q, k, v, rule)
     length = len(q) * group.size
     local = ContextLayout(ring=group.size).ring_positions(length, group.rank)

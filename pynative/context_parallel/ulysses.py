@@ -74,8 +74,8 @@ def context_parallel_attention(
     """`kernels.attention` of the whole sequence: q [s, b, n, d], k [s, b, g, d], v [s, b, g, e] -> [s, b, n * e].
 
     s is the length of this rank's shard of it (`parallel_core.context`). Of the rule the mask, bool [b or 1, 1, rows,
-    whole sequence], and the first keys, int32 [b, rows], have the rows that `ContextShard.queries` leaves; head_offset
-    is the number of the rank's first head among all tensor-parallel ranks'.
+    whole sequence], the first keys, int32 [b, rows], and the chosen ones, [b, rows, k], have the rows that
+    `ContextShard.queries` leaves; head_offset is the number of the rank's first head among all tensor-parallel ranks'.
     sinks: [n], see `kernels.with_sinks`.
     The messages are those of `sequence_to_heads`, `ring_attention` and `heads_to_sequence`.
     """

@@ -39,7 +39,8 @@ class AttentionRule:
     head_offset: int = 0
     """Number of the first head among all ranks' heads, for dropout and ALiBi."""
     chosen: Tensor | None = None
-    """Int32 [b, s, k]: each query's keys, by their positions, in a block that is a whole sequence; None: all."""
+    """Int32 [b, s, k]: each query's keys, by their positions in the sequence; None: all. A block's are the last
+    ones."""
 
     @property
     def is_causal(self) -> bool:

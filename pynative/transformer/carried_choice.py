@@ -9,6 +9,8 @@ from mindspore import Tensor, from_numpy, ops
 
 from parallel_core import blocks
 from parallel_core.config import ModelConfig
+from parallel_core.context import as_array
+from parallel_core.numerics.dtypes import Array
 from pynative import kernels
 from pynative.tape import autograd
 from pynative.tensor_parallel.mappings import Boundary
@@ -52,8 +54,8 @@ class SharedChoices:
         chosen = choices[self._sent.layer]
         with autograd.no_grad():
             if chosen is None:
-                tokens = hidden_states.shape[0] * (self.boundary.group.size if self.boundary.cuts_sequence else 1)
-                chosen = _all(hidden_states.shape[1], tokens, self._sent.count)
+                positions = self.boundary.inside().positions(self._tokens(hidden_states))
+                chosen = _all(hidden_states.shape[1], as_array(positions), self._sent.count)
             places = kernels.cast(chosen, mindspore.float32).swapaxes(0, 1).contiguous()
             if self.boundary.cuts_sequence:
                 places = kernels.chunk(places, 0, self.boundary.group.rank, self.boundary.group.size)
@@ -66,9 +68,13 @@ class SharedChoices:
             lambda dy: kernels.split_features(dy, widths)[0],
         )
 
+    def _tokens(self, hidden_states: Tensor) -> int:
+        """The length of a shard inside of the tensor-parallel region."""
+        return len(hidden_states) * (self.boundary.group.size if self.boundary.cuts_sequence else 1)
 
-def _all(batch: int, tokens: int, count: int) -> Tensor:
-    """int32 [b, s, k]: the keys up to each query's own, of no more tokens than k; -1 in the place of none."""
+
+def _all(batch: int, positions: Array, count: int) -> Tensor:
+    """int32 [b, s, k]: the keys up to the query at each of s positions, at most k; -1 in the place of none."""
     keys = np.arange(count, dtype=np.int32)
-    chosen = np.where(keys <= np.arange(tokens)[:, None], keys, np.int32(-1))
-    return from_numpy(np.broadcast_to(chosen, (batch, tokens, count)).copy())
+    chosen = np.where(keys <= positions[:, None], keys, np.int32(-1))
+    return from_numpy(np.broadcast_to(chosen, (batch, len(positions), count)).copy())

@@ -224,7 +224,7 @@ class CompressedAttention(nn.Cell):
         """The output, whose backward hands the indexer the gradient of its loss: how far its scores' softmax is from
         the probabilities of the chosen entries, summed over heads (DeepSeek-V3.2, 2025)."""
         assert self.indexer is not None
-        tokens, figures, group = query.shape[0] * query.shape[1], current(), self.boundary.group
+        tokens, figures, group = query.shape[0] * query.shape[1] * self.group.size, current(), self.boundary.group
         factor = self.indexer.coefficient / tokens
         with autograd.no_grad():
             target = kernels.entries_target(query, entries, hidden, self.core_attention.rule.scale, *statistics)

@@ -1,5 +1,8 @@
 """DeepSeek sparse attention (DeepSeek-V3.2, 2025): each query attends to the keys that an indexer chooses for it.
 
+Of a sequence that is cut over ranks each has the indexer's scores of its own queries with everyone's keys: these, of
+one narrow head, are gathered, and attention's for the loss. Attention itself is the ring's or Ulysses', of chosen keys.
+
 The indexer learns from attention, and attention does not learn from it: it is given hidden states and query latents
 without their past, and its choice has no gradient. What trains it is the divergence of its scores' softmax from the
 probabilities of attention, summed over heads. The gradient of that loss is computed with it, a block of queries at a
@@ -20,10 +23,13 @@ from parallel_core.attention.rotary import Rotary
 from parallel_core.blocks.latent_attention import SparseLatentAttention
 from parallel_core.blocks.sparse_attention import loss_blocks
 from parallel_core.config import ModelConfig
+from parallel_core.context import Ranges
 from parallel_core.numerics.averaging import MicroBatchWeight
 from parallel_core.numerics.dtypes import Array
 from parallel_core.step_figures import INDEXER_LOSS
 from pynative import kernels, parallel_state
+from pynative.context_parallel.ulysses import context_parallel_attention
+from pynative.context_parallel.whole import whole_sequence
 from pynative.kernels.block import AttentionRule
 from pynative.step_figures import current, seed
 from pynative.tape import autograd
@@ -43,7 +49,7 @@ class Indexed(NamedTuple):
     query: Tensor
     """[s, b, j, c]."""
     key: Tensor
-    """[s, b, c], of all heads."""
+    """[S, b, c], of all heads, of the whole sequence."""
     weights: Tensor
     """[s, b, j], of the heads."""
 
@@ -57,7 +63,7 @@ class DSAIndexer(nn.Cell):
 
     def __init__(self, config: ModelConfig, block: blocks.Indexer) -> None:
         super().__init__()
-        self.boundary = Boundary.of(config)
+        self.boundary, self.context = Boundary.of(config), parallel_state.get_context_parallel_group()
         self.heads, self.head_size = block.heads, block.head_size
         self.rotary = Rotary.of_latent_attention(config)
         self.rotary_start = block.head_size - config.multi_latent_attention.qk_pos_emb_head_dim
@@ -68,7 +74,8 @@ class DSAIndexer(nn.Cell):
         self.linear_weights_proj = DuplicatedLinear.of(block.linear_weights_proj, config=config)
 
     def construct(self, hidden_states: Tensor, query_latent: Tensor) -> Indexed:
-        """[s, b, h] and [s, b, rank] as they lie outside of the tensor-parallel region -> of the whole sequence."""
+        """[s, b, h] and [s, b, rank] as they lie outside of the tensor-parallel region -> queries and weights as
+        inside."""
         hidden_states, query_latent = map(detached_made_again, (hidden_states, query_latent))
         queries = self._whole(self.linear_wq_b(query_latent)[0])
         keys = self._whole(self.k_norm(self.linear_wk(hidden_states)[0]))
@@ -76,10 +83,12 @@ class DSAIndexer(nn.Cell):
         cos, sin = angle_tables(self.rotary, self.boundary.inside().positions(queries.shape[0]))
         queries = kernels.rotary(kernels.as_heads(queries, self.heads), cos, sin, True, self.rotary_start)
         keys = kernels.rotary(kernels.as_heads(keys, 1), cos, sin, True, self.rotary_start)
-        return Indexed(queries, keys.reshape(*keys.shape[:2], -1), kernels.scale(weights, self.weight_scale))
+        keys = whole_sequence(keys.reshape(*keys.shape[:2], -1), self.context, self.boundary.sequence.context)
+        return Indexed(queries, keys, kernels.scale(weights, self.weight_scale))
 
     def _whole(self, x: Tensor) -> Tensor:
-        """Gather the whole sequence; what follows is the same on all ranks, and so is its gradient."""
+        """Gather what tensor-parallel ranks have of the sequence; what follows is the same on all of them, and so is
+        its gradient."""
         if not self.boundary.cuts_sequence:
             return x
         return gather_from_sequence_parallel_region(x, self.boundary.group, tensor_parallel_output_grad=False)
@@ -99,6 +108,10 @@ class DSAttention(nn.Cell):
         self.coefficient = block.indexer.loss_coefficient if block.indexer else 0.0
         self.of_chosen_alone = config.sparse_attention.dsa_indexer_use_sparse_loss
         self.group = parallel_state.get_tensor_model_parallel_group()
+        self.context = parallel_state.get_context_parallel_group()
+        self.ulysses_group = parallel_state.get_context_parallel_group_for_hybrid_ulysses()
+        self.ring_group = parallel_state.get_context_parallel_group_for_hybrid_ring()
+        self.region = Boundary.of(config).inside()
         self.indexer = DSAIndexer(config, block.indexer) if block.indexer else None
 
     def construct(
@@ -117,20 +130,26 @@ class DSAttention(nn.Cell):
         if self.serves_others and choices is not None:
             choices[self.chosen_by] = chosen
         with left_out(query, key, value):
-            if chosen is None:
-                out = kernels.attention(query, key, value, AttentionRule(scale=self.scale))
-            else:
-                out = kernels.sparse_attention(query, key, value, chosen, self.scale)
+            rule = AttentionRule(scale=self.scale, chosen=self._of_block(chosen))
+            out = context_parallel_attention(query, key, value, self.ulysses_group, self.ring_group, rule)
         if indexed is None or not (self.training and autograd.is_recording() and self.coefficient):
             return out
         return self._with_loss(out, query, key, indexed, chosen if self.of_chosen_alone else None)
 
     def _chosen(self, indexed: Indexed) -> Tensor | None:
         """[b, s, topk], or None where a query may see no more keys than that."""
-        if self.topk >= indexed.query.shape[0]:
+        if self.topk >= len(indexed.key):
             return None
         with autograd.no_grad():
-            return kernels.choose_keys(*indexed, self.topk)
+            return kernels.choose_keys(*indexed, self.topk, self._positions(indexed.query))
+
+    def _positions(self, query: Tensor) -> Ranges:
+        return self.region.positions(len(query))
+
+    def _of_block(self, chosen: Tensor | None) -> Tensor | None:
+        """The choice of all the queries that this rank's heads have after Ulysses' exchange."""
+        group = self.ulysses_group
+        return chosen if chosen is None or group.size == 1 else group.all_gather(chosen, axis=1)
 
     def _shared(self, choices: Choices | None) -> Tensor | None:
         if choices is None or self.chosen_by not in choices:
@@ -141,7 +160,7 @@ class DSAttention(nn.Cell):
 
     def _with_loss(self, out: Tensor, query: Tensor, key: Tensor, indexed: Indexed, chosen: Tensor | None) -> Tensor:
         """The output, whose backward hands the indexer the gradient of its loss."""
-        tokens, figures = query.shape[0] * query.shape[1], current()
+        tokens, figures = query.shape[0] * query.shape[1] * self.context.size, current()
         factor = self.coefficient / tokens
         with autograd.no_grad():
             total, gradients = self._loss(query, key, indexed, chosen, factor * seed(MicroBatchWeight(tokens)))
@@ -156,8 +175,9 @@ class DSAttention(nn.Cell):
         """(the divergence summed over queries, its gradients times `factor` of what scores are made of)."""
         total, of_queries, of_weights = 0.0, [], []
         of_key = Tensor.from_numpy(np.zeros(indexed.key.shape, np.float32))
-        for queries in loss_blocks(query.shape[0]):
-            target = kernels.attention_target(query, key, chosen, queries, self.scale)
+        keys = whole_sequence(key, self.context, self.region.sequence.context)
+        for queries in loss_blocks(self.region.sequence.context, self._positions(query)):
+            target = kernels.attention_target(query, keys, chosen, queries, self.scale)
             if self.group.size > 1:
                 target = self.group.all_reduce(target)
             loss, of_query, of_weight = kernels.indexer_gradient(*indexed, chosen, target, queries, factor, of_key)

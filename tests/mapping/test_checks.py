@@ -302,7 +302,6 @@ BAD = [
     (f"{LATENT} --experimental-attention-variant dsa", 1, "--experimental-attention-variant dsa"),
     (f"{LATENT} --enable-dsa-indexer --index-head-dim 32", 1, "--index-head-dim 32"),
     (f"{LATENT} --enable-dsa-indexer --index-topk-pattern SF", 1, "--index-topk-pattern SF"),
-    (f"{LATENT} --enable-dsa-indexer --context-parallel-size 2", 2, "--context-parallel-size"),
     (f"{LATENT} --enable-dsa-indexer --sliding-window 3", 1, "--sliding-window 3"),
     (f"{LATENT} --enable-dsa-indexer --index-topk 0", 1, "--index-topk 0"),
     ("--experimental-attention-variant gated_delta_net", 1, "--experimental-attention-variant gated_delta_net: needs"),

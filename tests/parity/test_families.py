@@ -50,10 +50,9 @@ CANNOT = {
         "qwen3_5",
         "qwen3_5_moe",
     },
-    "cp2 ring": {"glm_moe_dsa", "qwen3_next"},
-    "cp2 ulysses": {"glm_moe_dsa"},
+    "cp2 ring": {"qwen3_next"},
 }
-"""Cases without experts, without what divides, or whose queries choose among the keys of all ranks."""
+"""Cases without experts, or without what divides."""
 
 
 def steps(backend, cases: Sequence[str], layout: str) -> list[family_cases.Trained]:

@@ -14,6 +14,7 @@ from mindspore import Tensor, from_numpy
 
 from parallel_core.attention.recurrence import RecurrenceForm
 from parallel_core.attention.score_form import ScoreForm, alibi_slopes
+from parallel_core.context import Run
 from parallel_core.moe.routing import Noise, RoutingRule
 from parallel_core.numerics.hyper_connections import StreamRule
 from pynative import kernels
@@ -125,7 +126,7 @@ def _sinks(new: New, gradient: bool) -> object:
 
 
 def _indexer_gradient(new: New) -> tuple:
-    queries, dkey = range(50, L), new(np.zeros(INDEXER[1].shape, np.float32), ms.float32)
+    queries, dkey = Run(range(50, L), range(50, L)), new(np.zeros(INDEXER[1].shape, np.float32), ms.float32)
     target = kernels.attention_target(*_heads(new, EQUAL_HEADS[:2]), new(CHOSEN), queries, 0.2)
     indexer = [new(x) for x in INDEXER]
     return *kernels.indexer_gradient(*indexer, new(CHOSEN), target, queries, 0.5, dkey), dkey
@@ -243,12 +244,12 @@ CALLS: dict[str, Call] = {
         for form in (ScoreForm(), ScoreForm(70, 1.5, alibi_slopes(4)))
         for sinks in (None, new(SINKS[:4]))
     ],
-    "choose_keys": lambda new: kernels.choose_keys(*(new(x) for x in INDEXER), 20),
+    "choose_keys": lambda new: kernels.choose_keys(*(new(x) for x in INDEXER), 20, (range(L),)),
     "sparse_attention": lambda new: _recorded(
         lambda *heads: kernels.sparse_attention(*heads, new(CHOSEN), 0.2), *EQUAL_HEADS
     )(new),
     "attention_target": lambda new: kernels.attention_target(
-        *_heads(new, EQUAL_HEADS[:2]), new(CHOSEN), range(50, L), 0.2
+        *_heads(new, EQUAL_HEADS[:2]), new(CHOSEN), Run(range(50, L), range(50, L)), 0.2
     ),
     "indexer_gradient": _indexer_gradient,
     "pool_windows": _recorded(

@@ -169,7 +169,6 @@ def sparse_attention_fits(config: Sections) -> Iterator[Finding]:
         yield sparse.breaks("dsa_indexer_head_dim", rule, "change it")
     yield from _choices_are_made(config)
     for other, value, rule in (
-        ("--context-parallel-size", config.parallel_config.context_parallel_size > 1, "a query chooses among all keys"),
         ("--reset-attention-mask", config.dataset_config.reset_attention_mask, "only causal order is known there"),
         ("--sliding-window", model.sliding_window.size, "the indexer chooses the keys"),
         ("--pre-tockens", model.fa_config.has_band and model.fa_config.pre_tokens < model.seq_length, "so does it"),

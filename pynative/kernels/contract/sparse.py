@@ -3,23 +3,26 @@
 
 j heads of the indexer, c their size. Its score of a key for a query is I = sum over its heads of weight * relu(query .
 key) (DeepSeek-V3.2, 2025, equation 1). `chosen` are positions of keys, int32 [b, s, k], -1 in the place of none; where
-it is None, all keys are, up to the query's own. Blocks of queries are positions of consecutive ones, all from 0 on.
+it is None, all keys are, up to the query's own. Keys are those of a whole sequence of S, queries s of them.
 """
 
 from mindspore import Tensor
 
+from parallel_core.context import Ranges, Run
 
-def choose_keys(query: Tensor, key: Tensor, weights: Tensor, topk: int) -> Tensor:
-    """query [s, b, j, c], key [s, b, c], weights [s, b, j] -> for each query the best of its own key and those before
-    it, int32 [b, s, topk], in the sequence's order; of equal ones the first. Not recorded."""
+
+def choose_keys(query: Tensor, key: Tensor, weights: Tensor, topk: int, positions: Ranges) -> Tensor:
+    """query [s, b, j, c] at these positions, key [S, b, c], weights [s, b, j] -> for each query the best of its own
+    key and those before it, int32 [b, s, topk], in the sequence's order; of equal ones the first. Not recorded."""
 
 
 def sparse_attention(q: Tensor, k: Tensor, v: Tensor, chosen: Tensor, scale: float) -> Tensor:
     """`attention` of each query with its chosen keys alone: q, k [s, b, n, d], v [s, b, n, e] -> [s, b, n * e]."""
 
 
-def attention_target(q: Tensor, k: Tensor, chosen: Tensor | None, queries: range, scale: float) -> Tensor:
-    """q, k [s, b, n, d] -> float32 [b, queries, queries.stop]: the sum over heads of softmax(scale q k^T).
+def attention_target(q: Tensor, k: Tensor, chosen: Tensor | None, queries: Run, scale: float) -> Tensor:
+    """q [s, b, n, d], k [S, b, n, d] -> float32 [b, queries, the keys up to the last one's]: the sum over heads of
+    softmax(scale q k^T).
 
     Not recorded.
     """
@@ -31,12 +34,12 @@ def indexer_gradient(
     weights: Tensor,
     chosen: Tensor | None,
     target: Tensor,
-    queries: range,
+    queries: Run,
     factor: float,
     dkey: Tensor,
 ) -> tuple[float, Tensor, Tensor]:
     """(L, dquery [queries, b, j, c], dweights [queries, b, j]) of L = KL(target || softmax(I)), summed over queries.
 
-    target [b, queries, queries.stop], which is first divided by its sum; gradients are float32 and multiplied by
-    `factor`; the key's is added to dkey, float32 [s, b, c]. Not recorded.
+    target as `attention_target` gives it, which is first divided by its sum; gradients are float32 and multiplied by
+    `factor`; the key's is added to dkey, float32 [S, b, c]. Not recorded.
     """

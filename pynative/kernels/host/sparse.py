@@ -8,13 +8,14 @@ from collections.abc import Iterator
 import numpy as np
 from mindspore import Tensor, from_numpy
 
+from parallel_core.context import Ranges, Run, runs
 from parallel_core.numerics.dtypes import Array
 from pynative.kernels.block import AttentionRule
 from pynative.kernels.host.arrays import array_or_none
 from pynative.kernels.host.attention import attention
 from pynative.kernels.host.attention.masks import shown_to
 from pynative.kernels.host.engine import ENGINE
-from pynative.kernels.host.threads import run, spans
+from pynative.kernels.host.threads import run
 from pynative.memory.arrays import array_of, writable
 from pynative.memory.rounding import widened
 
@@ -25,17 +26,23 @@ EPSILON = np.float32(1e-10)
 """Is added to probabilities before their logarithm, as in Megatron."""
 
 
-def _blocks(queries: range, batch: int) -> list[tuple[int, range]]:
+def _blocks(queries: list[Run], batch: int) -> list[tuple[int, Run]]:
     """Entries of the batch and blocks of queries."""
-    blocks = [range(queries.start + a, queries.start + b) for a, b in spans(len(queries), QUERIES)]
-    return [(entry, block) for block in blocks for entry in range(batch)]
+    return [(entry, block) for run in queries for block in run.parts(QUERIES) for entry in range(batch)]
 
 
-def _hide(scores: Array, chosen: Array | None, entry: int, block: range) -> None:
-    """Scores [q, block.stop] of keys that are not chosen, or come after the query, become -inf."""
-    hidden = np.arange(block.stop) > np.array(block)[:, None]
-    if chosen is not None:
-        hidden = ~shown_to(chosen[entry, block.start : block.stop], range(block.stop))
+def _rows(block: Run, first: int = 0) -> slice:
+    """The places of the block's queries behind this one."""
+    return slice(block.rows.start - first, block.rows.stop - first)
+
+
+def _hide(scores: Array, chosen: Array | None, entry: int, block: Run) -> None:
+    """Scores [q, positions.stop] of keys that are not chosen, or come after the query, become -inf."""
+    keys = block.positions.stop
+    if chosen is None:
+        hidden = np.arange(keys) > np.array(block.positions)[:, None]
+    else:
+        hidden = ~shown_to(chosen[entry, _rows(block)], range(keys))
     scores[hidden] = -np.inf
 
 
@@ -49,11 +56,10 @@ def _softmax(scores: Array) -> None:
 class _Indexer:
     """The indexer's heads with some queries of one entry of the batch, and the keys that these may see."""
 
-    def __init__(self, entry: int, block: range, query: Array, key: Array, weights: Array) -> None:
-        self.key, self.count = widened(key[: block.stop, entry]), query.shape[2]
-        self.query = widened(query[block.start : block.stop, entry])
-        self.weights = widened(weights[block.start : block.stop, entry])
-        self._products = np.empty((len(block), block.stop), np.float32)
+    def __init__(self, entry: int, block: Run, query: Array, key: Array, weights: Array) -> None:
+        self.key, self.count = widened(key[: block.positions.stop, entry]), query.shape[2]
+        self.query, self.weights = (widened(x[_rows(block), entry]) for x in (query, weights))
+        self._products = np.empty((len(block.rows), block.positions.stop), np.float32)
 
     def products(self) -> Iterator[tuple[int, Array]]:
         """(head, relu(query . key) [q, k]), in memory that the next one has, too."""
@@ -79,19 +85,19 @@ class _Indexer:
             ENGINE.matmul(dproducts.T, self.query[:, head], dkey, accumulate=True)
 
 
-def choose_keys(query: Tensor, key: Tensor, weights: Tensor, topk: int) -> Tensor:
+def choose_keys(query: Tensor, key: Tensor, weights: Tensor, topk: int, positions: Ranges) -> Tensor:
     arrays = tuple(map(array_of, (query, key, weights)))
     length, batch = query.shape[:2]
     chosen = np.full((batch, length, topk), -1, np.int32)
 
-    def choose(entry: int, block: range) -> None:
+    def choose(entry: int, block: Run) -> None:
         scores = _Indexer(entry, block, *arrays).scores()
         _hide(scores, None, entry, block)
         kept = best(scores, topk)
         rows, keys = np.nonzero(kept)
-        chosen[entry, block.start + rows, (np.cumsum(kept, axis=1) - 1)[rows, keys]] = keys
+        chosen[entry, block.rows.start + rows, (np.cumsum(kept, axis=1) - 1)[rows, keys]] = keys
 
-    run(choose, _blocks(range(length), batch))
+    run(choose, _blocks(runs(positions, length), batch))
     return from_numpy(chosen)
 
 
@@ -109,49 +115,49 @@ def sparse_attention(q: Tensor, k: Tensor, v: Tensor, chosen: Tensor, scale: flo
     return attention(q, k, v, AttentionRule(scale=scale, chosen=chosen))
 
 
-def attention_target(q: Tensor, k: Tensor, chosen: Tensor | None, queries: range, scale: float) -> Tensor:
+def attention_target(q: Tensor, k: Tensor, chosen: Tensor | None, queries: Run, scale: float) -> Tensor:
     q_array, k_array, kept = array_of(q), array_of(k), array_or_none(chosen)
     batch, heads = q.shape[1:3]
-    target = np.zeros((batch, len(queries), queries.stop), np.float32)
+    target = np.zeros((batch, len(queries.rows), queries.positions.stop), np.float32)
 
-    def add_heads(entry: int, block: range) -> None:
-        rows = slice(block.start - queries.start, block.stop - queries.start)
-        scores = np.empty((len(block), block.stop), np.float32)
+    def add_heads(entry: int, block: Run) -> None:
+        rows, count = _rows(block, queries.rows.start), block.positions.stop
+        scores = np.empty((len(block.rows), count), np.float32)
         for head in range(heads):
-            keys = widened(k_array[: block.stop, entry, head])
-            ENGINE.matmul(widened(q_array[block.start : block.stop, entry, head]), keys.T, scores)
+            keys = widened(k_array[:count, entry, head])
+            ENGINE.matmul(widened(q_array[_rows(block), entry, head]), keys.T, scores)
             scores *= np.float32(scale)
             _hide(scores, kept, entry, block)
             _softmax(scores)
-            target[entry, rows, : block.stop] += scores
+            target[entry, rows, :count] += scores
 
-    run(add_heads, _blocks(queries, batch))
+    run(add_heads, _blocks([queries], batch))
     return from_numpy(target)
 
 
 def indexer_gradient(
-    query: Tensor, key: Tensor, weights: Tensor, chosen: Tensor | None, target: Tensor, queries: range, factor: float,
+    query: Tensor, key: Tensor, weights: Tensor, chosen: Tensor | None, target: Tensor, queries: Run, factor: float,
     dkey: Tensor,
 ) -> tuple[float, Tensor, Tensor]:  # fmt: skip
     arrays, kept = tuple(map(array_of, (query, key, weights))), array_or_none(chosen)
-    targets, tasks = array_of(target), _blocks(queries, query.shape[1])
-    dquery, dweights = (np.empty((len(queries), *x.shape[1:]), np.float32) for x in (query, weights))
+    targets, tasks = array_of(target), _blocks([queries], query.shape[1])
+    dquery, dweights = (np.empty((len(queries.rows), *x.shape[1:]), np.float32) for x in (query, weights))
     losses, key_gradients = np.zeros(len(tasks), np.float32), dict[int, Array]()
 
-    def work(number: int, entry: int, block: range) -> None:
-        rows = slice(block.start - queries.start, block.stop - queries.start)
+    def work(number: int, entry: int, block: Run) -> None:
+        rows, count = _rows(block, queries.rows.start), block.positions.stop
         indexer = _Indexer(entry, block, *arrays)
-        scores, wanted = indexer.scores(), targets[entry, rows, : block.stop]
+        scores, wanted = indexer.scores(), targets[entry, rows, :count]
         _hide(scores, kept, entry, block)
         losses[number] = _divergence(scores, wanted)
         scores *= np.float32(factor)
-        key_gradients[number] = np.zeros((block.stop, key.shape[2]), np.float32)
+        key_gradients[number] = np.zeros((count, key.shape[2]), np.float32)
         indexer.gradients(scores, dquery[rows, entry], dweights[rows, entry], key_gradients[number])
 
     run(work, [(number, *task) for number, task in enumerate(tasks)])
     sums = writable(dkey)
     for number, (entry, block) in enumerate(tasks):
-        sums[: block.stop, entry] += key_gradients[number]
+        sums[: block.positions.stop, entry] += key_gradients[number]
     return float(losses.sum()), from_numpy(dquery), from_numpy(dweights)
 
 

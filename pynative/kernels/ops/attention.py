@@ -51,6 +51,22 @@ def before_first_keys(scores: Scores) -> Tensor | None:
     return from_numpy(as_array(scores.key_positions) < bounds[:, None, :, None])
 
 
+def shown_to(chosen: Tensor, keys: int) -> Tensor:
+    """Bool [b, q, keys]: which of so many keys the positions [b, q, k] name; those that are negative name none."""
+    nowhere = ops.full_like(chosen, keys)
+    places = ops.where(chosen < 0, nowhere, chosen)
+    empty = ops.zeros((*chosen.shape[:2], keys + 1), mindspore.float32)
+    return ops.scatter(empty, 2, places, ops.ones(chosen.shape, mindspore.float32))[..., :keys] > 0
+
+
+def _not_chosen(scores: Scores) -> Tensor | None:
+    """Bool [b, 1, q, k] of the block's keys that its queries did not choose; None: they see all."""
+    if scores.chosen is None:
+        return None
+    shown = shown_to(scores.chosen[:, -scores.queries :], scores.seq_length)
+    return ops.logical_not(_columns(shown, scores)).expand_dims(1)
+
+
 def biases(scores: Scores, heads: int) -> Tensor | None:
     """Float32 [n, q, k], what a model's slopes (ALiBi) add to the scaled scores."""
     if not scores.form.has_bias:
@@ -69,7 +85,8 @@ def formed(values: Tensor, cap: float | None, added: Tensor | None) -> Tensor:
 def hidden_scores(scores: Scores) -> Tensor | None:
     """Bool, broadcasting to [b, n, q, k], True = left out."""
     of_form = left_out(scores.query_positions, scores.key_positions, scores.is_causal, scores.form)
-    masks = [mask for mask in (_given(scores), before_first_keys(scores), of_form) if mask is not None]
+    given = _given(scores), _not_chosen(scores), before_first_keys(scores), of_form
+    masks = [mask for mask in given if mask is not None]
     return reduce(ops.logical_or, masks) if masks else None
 
 
@@ -77,8 +94,13 @@ def _given(scores: Scores) -> Tensor | None:
     """The block's part of the mask."""
     if scores.mask is None:
         return None
-    rows = scores.mask[:, :, -scores.queries :]
-    return ops.cat([rows[..., run.start : run.stop] for run in scores.key_positions], -1)
+    return _columns(scores.mask[:, :, -scores.queries :], scores)
+
+
+def _columns(rows: Tensor, scores: Scores) -> Tensor:
+    """The block's keys of rows [..., S] of the whole sequence's."""
+    parts = [rows[..., run.start : run.stop] for run in scores.key_positions]
+    return parts[0] if len(parts) == 1 else ops.cat(parts, -1)
 
 
 def dropout_masks(key: Key, rate: float, head_offset: int, shape: tuple[int, int, int, int]) -> Tensor:

@@ -7,11 +7,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-import mindspore
 from mindspore import Tensor, ops
 
 from pynative.kernels.block import AttentionRule, Partial, Scores
-from pynative.kernels.ops.attention import attention_block, attention_block_gradient
+from pynative.kernels.ops.attention import attention_block, attention_block_gradient, shown_to
 from pynative.kernels.ops.elementwise import cast, widened_on_cpu
 from pynative.tape.autograd import Function
 
@@ -22,14 +21,6 @@ QUERY_BLOCK = 256
 def query_blocks(length: int) -> Iterator[slice]:
     """The queries of a sequence, a block at a time."""
     return (slice(first, min(first + QUERY_BLOCK, length)) for first in range(0, length, QUERY_BLOCK))
-
-
-def shown_to(chosen: Tensor, keys: int) -> Tensor:
-    """Bool [b, q, keys]: which of so many keys the positions [b, q, k] name; those that are negative name none."""
-    nowhere = ops.full_like(chosen, keys)
-    places = ops.where(chosen < 0, nowhere, chosen)
-    empty = ops.zeros((*chosen.shape[:2], keys + 1), mindspore.float32)
-    return ops.scatter(empty, 2, places, ops.ones(chosen.shape, mindspore.float32))[..., :keys] > 0
 
 
 def _key_blocks(whole: Scores, rows: slice) -> list[tuple[slice, Scores]]:

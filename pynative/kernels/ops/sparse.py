@@ -6,8 +6,10 @@ import mindspore
 import numpy as np
 from mindspore import Tensor, from_numpy, ops
 
+from parallel_core.context import Ranges, Run, runs
 from pynative.kernels.block import AttentionRule
-from pynative.kernels.ops.blocked_attention import attention, query_blocks, shown_to
+from pynative.kernels.ops.attention import shown_to
+from pynative.kernels.ops.blocked_attention import QUERY_BLOCK, attention
 from pynative.kernels.ops.elementwise import cast, widened_on_cpu
 
 EPSILON = 1e-10
@@ -21,16 +23,20 @@ _transposed_product = ops.BatchMatMul(transpose_a=True)
 
 
 @lru_cache(maxsize=8)
-def _later(queries: range) -> Tensor:
-    """Bool [1, q, queries.stop]: keys that come after the query."""
-    return from_numpy((np.arange(queries.stop) > np.array(queries)[:, None])[None])
+def _later(positions: range) -> Tensor:
+    """Bool [1, q, positions.stop]: keys that come after the query."""
+    return from_numpy((np.arange(positions.stop) > np.array(positions)[:, None])[None])
 
 
-def _hidden(chosen: Tensor | None, queries: range) -> Tensor:
-    """Bool, broadcasting to [b, q, queries.stop]: keys that are not chosen, or come after the query."""
+def _hidden(chosen: Tensor | None, queries: Run) -> Tensor:
+    """Bool, broadcasting to [b, q, positions.stop]: keys that are not chosen, or come after the query."""
     if chosen is None:
-        return _later(queries)
-    return ops.logical_not(shown_to(chosen[:, queries.start : queries.stop], queries.stop))
+        return _later(queries.positions)
+    return ops.logical_not(shown_to(chosen[:, _rows(queries)], queries.positions.stop))
+
+
+def _rows(queries: Run) -> slice:
+    return slice(queries.rows.start, queries.rows.stop)
 
 
 def _by_sample(x: Tensor) -> Tensor:
@@ -41,9 +47,9 @@ def _by_sample(x: Tensor) -> Tensor:
 class _Indexer:
     """The indexer's heads with some queries, and the keys that these may see, in float32."""
 
-    def __init__(self, query: Tensor, key: Tensor, weights: Tensor, queries: range) -> None:
-        rows = slice(queries.start, queries.stop)
-        self.key = _by_sample(key[: queries.stop])
+    def __init__(self, query: Tensor, key: Tensor, weights: Tensor, queries: Run) -> None:
+        rows = _rows(queries)
+        self.key = _by_sample(key[: queries.positions.stop])
         self.query, self.weights = _by_sample(query[rows]), _by_sample(weights[rows])
         batch, count, heads, _ = self.query.shape
         stacked = self.query.reshape(batch, count * heads, -1)
@@ -67,12 +73,11 @@ class _Indexer:
         return dquery.swapaxes(0, 1), dweights.swapaxes(0, 1), dkey.swapaxes(0, 1)
 
 
-def choose_keys(query: Tensor, key: Tensor, weights: Tensor, topk: int) -> Tensor:
+def choose_keys(query: Tensor, key: Tensor, weights: Tensor, topk: int, positions: Ranges) -> Tensor:
     blocks = []
-    for rows in query_blocks(len(query)):
-        queries = range(rows.start, rows.stop)
+    for queries in runs(positions, QUERY_BLOCK):
         scores = _Indexer(query, key, weights, queries).scores()
-        blocks.append(_best(ops.masked_fill(scores, _later(queries), NOTHING), topk))
+        blocks.append(_best(ops.masked_fill(scores, _later(queries.positions), NOTHING), topk))
     return ops.cat(blocks, 1)
 
 
@@ -98,16 +103,16 @@ def sparse_attention(q: Tensor, k: Tensor, v: Tensor, chosen: Tensor, scale: flo
     return attention(q, k, v, AttentionRule(scale=scale, chosen=chosen))
 
 
-def attention_target(q: Tensor, k: Tensor, chosen: Tensor | None, queries: range, scale: float) -> Tensor:
-    q_heads = cast(q[queries.start : queries.stop], FLOAT32).transpose(1, 2, 0, 3)
-    k_heads = cast(k[: queries.stop], FLOAT32).transpose(1, 2, 0, 3)
+def attention_target(q: Tensor, k: Tensor, chosen: Tensor | None, queries: Run, scale: float) -> Tensor:
+    q_heads = cast(q[_rows(queries)], FLOAT32).transpose(1, 2, 0, 3)
+    k_heads = cast(k[: queries.positions.stop], FLOAT32).transpose(1, 2, 0, 3)
     scores = _product_with_transposed(q_heads * scale, k_heads)
     scores = ops.masked_fill(scores, _hidden(chosen, queries).expand_dims(1), NOTHING)
     return ops.softmax(scores, -1).sum(axis=1)
 
 
 def indexer_gradient(
-    query: Tensor, key: Tensor, weights: Tensor, chosen: Tensor | None, target: Tensor, queries: range, factor: float,
+    query: Tensor, key: Tensor, weights: Tensor, chosen: Tensor | None, target: Tensor, queries: Run, factor: float,
     dkey: Tensor,
 ) -> tuple[float, Tensor, Tensor]:  # fmt: skip
     indexer = _Indexer(query, key, weights, queries)
@@ -118,5 +123,6 @@ def indexer_gradient(
     ratio = target / shifted
     dscores = chances * ((chances * ratio).sum(axis=-1, keepdims=True) - ratio) * factor
     dquery, dweights, own_dkey = indexer.gradients(dscores)
-    dkey[: queries.stop] = dkey[: queries.stop] + own_dkey
+    seen = slice(queries.positions.stop)
+    dkey[seen] = dkey[seen] + own_dkey
     return float(loss.asnumpy()), dquery, dweights

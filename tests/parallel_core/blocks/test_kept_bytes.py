@@ -133,6 +133,8 @@ ROWS += [
     ("one rank", "sparse attention", ""),
     ("tp2 sp", "sparse attention", "--bf16 --dsa-indexer-use-sparse-loss"),
     ("one rank", "sparse attention", "--dsa-indexer-topk-freq 2"),
+    ("ring", "sparse attention", ""),
+    ("ulysses", "sparse attention", "--bf16 --dsa-indexer-topk-freq 2"),
 ]
 ROWS += [("one rank", "llama", STREAMS), ("tp2 sp", "llama", f"{STREAMS} --bf16"), ("pp2", FURTHER, STREAMS)]
 DELTA, SPACES = "gated delta net", "state spaces"

@@ -131,6 +131,12 @@ LAYOUTS = [
     (2, f"{TP2_SP} --hidden-size 40", FAMILIES["sandwich norm"]),
     (2, PP2, ""),
     (4, f"{TP2_SP} {PP2}", f"{FAMILIES['sparse attention']} --dsa-indexer-topk-freq 4 --num-layers 4"),
+    (4, f"{RING2} {TP2_SP}", FAMILIES["sparse attention"]),
+    (
+        2,
+        f"{RING2} --context-parallel-algo ulysses_cp_algo",
+        f"{FAMILIES['sparse attention']} --dsa-indexer-topk-freq 2",
+    ),
     (2, PP2, "--untie-embeddings-and-output-weights --num-layers 3"),
     (2, "", ""),
     (4, "", FAMILIES["llama"]),

@@ -1,11 +1,14 @@
 """The operators of sparse attention against numpy in float64: which keys are chosen, attention to them, the loss."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from mindspore import from_numpy
 
+from parallel_core.context import Run, runs
 from pynative import kernels
-from pynative.kernels.block import AttentionRule
+from pynative.kernels.block import AttentionRule, Scores
 from tests.support.kernels import normal, run_operator, tensor
 
 S, B, J, C, TOPK, SCALE = 300, 2, 3, 8, 17, 0.3
@@ -13,6 +16,7 @@ S, B, J, C, TOPK, SCALE = 300, 2, 3, 8, 17, 0.3
 QUERY, KEY, WEIGHTS = normal(S, B, J, C), normal(S, B, C, seed=1), normal(S, B, J, seed=2)
 Q, K, V = normal(S, B, 2, 12, seed=3), normal(S, B, 2, 12, seed=4), normal(S, B, 2, 6, seed=5)
 CAUSAL = np.tri(S, dtype=bool)
+WHOLE = (range(S),)
 
 
 def scores(query=QUERY, key=KEY, weights=WEIGHTS) -> np.ndarray:
@@ -50,14 +54,14 @@ def shown_by(chosen: np.ndarray) -> np.ndarray:
 def test_choice(implementation, ties):
     """The same keys to the last, equal scores included: most are 0 where keys are orthogonal to all queries."""
     key = np.where(np.arange(S)[:, None, None] % 3 == 0, KEY, 0).astype(np.float32) if ties else KEY
-    chosen = kernels.choose_keys(tensor(QUERY), tensor(key), tensor(WEIGHTS), TOPK).asnumpy()
+    chosen = kernels.choose_keys(tensor(QUERY), tensor(key), tensor(WEIGHTS), TOPK, WHOLE).asnumpy()
     assert np.array_equal(shown_by(chosen), best(scores(key=key)))
     assert np.array_equal((chosen >= 0).sum(axis=-1)[0], np.minimum(np.arange(S) + 1, TOPK))
 
 
 def test_attention_to_chosen_keys(implementation):
     """Forward and gradients are those of attention with a mask that hides all the others."""
-    chosen = kernels.choose_keys(tensor(QUERY), tensor(KEY), tensor(WEIGHTS), TOPK)
+    chosen = kernels.choose_keys(tensor(QUERY), tensor(KEY), tensor(WEIGHTS), TOPK, WHOLE)
     hidden = from_numpy(~shown_by(chosen.asnumpy())[:, None])
     sparse = run_operator(lambda *x: kernels.sparse_attention(*x, chosen, SCALE), (Q, K, V))
     masked = run_operator(lambda *x: kernels.attention(*x, AttentionRule(scale=SCALE, mask=hidden)), (Q, K, V))
@@ -71,14 +75,14 @@ def test_attention_to_chosen_keys(implementation):
 def test_loss_of_the_indexer(implementation, of_chosen_alone):
     """Its value, and its gradients against differences of the value in float64, block by block."""
     shown = best(scores()) if of_chosen_alone else np.broadcast_to(CAUSAL, (B, S, S))
-    chosen = kernels.choose_keys(tensor(QUERY), tensor(KEY), tensor(WEIGHTS), TOPK) if of_chosen_alone else None
+    chosen = kernels.choose_keys(tensor(QUERY), tensor(KEY), tensor(WEIGHTS), TOPK, WHOLE) if of_chosen_alone else None
     target = probabilities(shown).sum(axis=1)
     indexer, factor, dkey = tuple(map(tensor, (QUERY, KEY, WEIGHTS))), 0.5, from_numpy(np.zeros(KEY.shape, np.float32))
     blocks, total = [], 0.0
-    for queries in (range(256), range(256, S)):
+    for queries in runs(WHOLE, 256):
         found = kernels.attention_target(tensor(Q), tensor(K), chosen, queries, SCALE)
-        rows = slice(queries.start, queries.stop)
-        np.testing.assert_allclose(found.asnumpy(), target[:, rows, : queries.stop], atol=1e-5)
+        rows, keys = slice(queries.rows.start, queries.rows.stop), queries.positions.stop
+        np.testing.assert_allclose(found.asnumpy(), target[:, rows, :keys], atol=1e-5)
         loss, *gradients = kernels.indexer_gradient(*indexer, chosen, found, queries, factor, dkey)
         total += loss
         blocks.append([x.asnumpy() for x in gradients])
@@ -98,3 +102,50 @@ def test_loss_of_the_indexer(implementation, of_chosen_alone):
             end[position] = inputs[position] + step * direction
         slope = (divergence(*ends[0]) - divergence(*ends[1])) / 2e-6
         assert abs((gradient * direction).sum() - factor * slope) < 1e-4 * np.abs(gradient * direction).sum()
+
+
+SHARD = (range(40, 110), range(200, 290))
+"""Queries of a rank."""
+
+
+def test_queries_of_a_shard(implementation):
+    """Choice, target, loss and gradients of some queries among everyone's keys are their part of the whole's."""
+    places = np.concatenate([np.array(run) for run in SHARD])
+    own = [tensor(QUERY[places]), tensor(KEY), tensor(WEIGHTS[places])]
+    whole = [tensor(QUERY), tensor(KEY), tensor(WEIGHTS)]
+    chosen = kernels.choose_keys(*own, TOPK, SHARD)
+    everyones = kernels.choose_keys(*whole, TOPK, WHOLE)
+    assert np.array_equal(chosen.asnumpy(), everyones.asnumpy()[:, places])
+    sums = [from_numpy(np.zeros(KEY.shape, np.float32)) for _ in range(2)]
+    for queries in runs(SHARD, 64):
+        target = kernels.attention_target(tensor(Q[places]), tensor(K), chosen, queries, SCALE)
+        loss, *gradients = kernels.indexer_gradient(*own, chosen, target, queries, 0.5, sums[0])
+        same = Run(queries.positions, queries.positions)
+        wanted = kernels.attention_target(tensor(Q), tensor(K), everyones, same, SCALE)
+        expected, *others = kernels.indexer_gradient(*whole, everyones, wanted, same, 0.5, sums[1])
+        np.testing.assert_allclose(loss, expected, rtol=1e-6)
+        for one, other in zip((target, *gradients), (wanted, *others), strict=True):
+            np.testing.assert_allclose(one.asnumpy(), other.asnumpy(), atol=1e-6)
+    np.testing.assert_allclose(sums[0].asnumpy(), sums[1].asnumpy(), atol=1e-6)
+
+
+def test_blocks_of_a_ring(implementation):
+    """Queries that see chosen keys of two blocks, some of which have none of theirs: as all at once."""
+    chosen = kernels.choose_keys(tensor(QUERY), tensor(KEY), tensor(WEIGHTS), 2, WHOLE)
+    rule, half = AttentionRule(scale=SCALE, chosen=chosen), S // 2
+    ones = np.ones((S, B, V.shape[2] * V.shape[3]), np.float32)
+    (out,), (of_queries, *_) = run_operator(
+        lambda *x: kernels.sparse_attention(*x, chosen, SCALE), (Q, K, V), gradients=[ones]
+    )
+    q, partial = tensor(Q[half:]), None
+    pieces = []
+    for keys, causal in ((range(half, S), True), (range(half), False)):
+        scores = Scores.of(replace(rule, causal=causal), (range(half, S),), (keys,), S)
+        pieces.append((tensor(K[keys.start : keys.stop]), tensor(V[keys.start : keys.stop]), scores))
+    for k, v, scores in pieces:
+        partial = kernels.attention_block(q, k, v, scores, partial)
+    np.testing.assert_allclose(partial.out.asnumpy(), out[half:], atol=1e-5)
+    dq = None
+    for k, v, scores in pieces:
+        dq, *_ = kernels.attention_block_gradient(q, k, v, tensor(ones[half:]), partial, scores, dq)
+    np.testing.assert_allclose(dq.asnumpy(), of_queries[half:], atol=1e-5)

@@ -1,10 +1,11 @@
 """Compressed attention, tables of experts and streams under a layout that the recorded case has not."""
 
 import numpy as np
+import pytest
 
 from tests.support.distributed import run
 from tests.support.engine import TINY
-from tests.support.layouts import STEPS, train
+from tests.support.layouts import STEPS, reference, train
 
 MODEL = (
     f"{TINY} --global-batch-size 8 --multi-latent-attention --q-lora-rank 12 --kv-lora-rank 8 --qk-head-dim 8 "
@@ -16,13 +17,19 @@ MODEL = (
     "--moe-router-score-function sqrtsoftplus --moe-router-load-balancing-type none --n-hash-layers 3 "
     "--moe-token-dispatcher-type alltoall --mtp-num-layers 1 --untie-embeddings-and-output-weights"
 )
+EXPERTS = "--tensor-model-parallel-size 2 --expert-model-parallel-size 2 --expert-tensor-parallel-size 1"
 
 
-def test_experts_on_ranks_of_their_own():
-    """Losses, the indexer's and those of a further token included, are one rank's."""
-    (alone,) = run(1, train, f"{MODEL} {STEPS}")
-    layout = "--tensor-model-parallel-size 2 --expert-model-parallel-size 2 --expert-tensor-parallel-size 1"
-    both = run(2, train, f"{MODEL} {STEPS} {layout}")
+@pytest.mark.parametrize("layout", [EXPERTS, "--context-parallel-size 2"])
+def test_ranks_of_their_own(layout):
+    """Losses, the indexer's and those of a further token included, and indexers' gradients are one rank's."""
+    alone, both = reference(MODEL), run(2, train, f"{MODEL} {STEPS} {layout}")
+    indexers = [name for name in alone.gradients if "indexer" in name]
+    assert indexers
+    for name in indexers:
+        size = np.abs(alone.gradients[name]).max()
+        assert size
+        np.testing.assert_allclose(both[0].gradients[name], alone.gradients[name], rtol=0, atol=1e-4 * size)
     for found in both:
         np.testing.assert_allclose(found.losses, alone.losses, rtol=1e-5)
         np.testing.assert_allclose(found.gradient_norms, alone.gradient_norms, rtol=1e-4)

@@ -52,6 +52,8 @@ def test_no_gradient_passes_between_attention_and_indexer():
             "full --recompute-method uniform --recompute-num-layers 1",
         ),
         (2, "--zero-stage 3 --overlap-grad-reduce"),
+        (2, "--context-parallel-size 2 --recompute-granularity selective --recompute-modules core_attn"),
+        (2, "--context-parallel-size 2 --context-parallel-algo ulysses_cp_algo --dsa-indexer-use-sparse-loss"),
     ],
 )
 def test_computed_again_and_shared_out(world, layout):

@@ -227,7 +227,8 @@ class Block:
         """The block's rows of the given mask, or of the keys that were not chosen, bool [q, k]."""
         mask, scores, batch = self.heads.scores.mask, self.heads.scores, self.heads.sample(self.span)
         if scores.chosen is not None:
-            return ~shown_to(array_of(scores.chosen)[batch, self.rows], range(len(self.keys[0])))
+            chosen = array_of(scores.chosen)[batch, -scores.queries :][self.rows]
+            return ~np.concatenate([shown_to(chosen, run) for run in scores.key_positions], axis=1)
         if mask is None:
             return None
         array = array_of(mask)

@@ -25,12 +25,14 @@ TOKENS_BEYOND = "tokens_beyond"
 """[layers]: how many of a layer's choices would be dropped with --moe-drop-rate-capacity-factor."""
 INDEXER_LOSS = "indexer loss"
 """Megatron's name of the loss of sparse attention's indexer."""
+LARGEST_SCORE = "max_attention_logit"
+"""[layers, n]: each head's largest score; Megatron's name."""
 DEVICE_LOSS, COMMUNICATION_LOSS, Z_LOSS = "device_load_balancing_loss", "comm_load_balancing_loss", "z_loss"
 
 
 @dataclass(frozen=True)
 class Figure:
-    """An array that is summed over micro-batches and ranks."""
+    """An array that is summed over micro-batches and ranks, or the largest of which is taken."""
 
     name: str
     shape: tuple[int, ...]
@@ -39,19 +41,27 @@ class Figure:
     layers: int = 0
     """For a loss by layer: the number of layers by which its sum is divided in the log. As in Megatron those are the
     decoder's layers of experts and all depths of multi-token prediction, dense ones too."""
+    is_largest: bool = False
+    """Whether the largest of all values is taken instead of their sum; that is logged."""
     counted: Callable[[Array], Array] = np.asarray
     """A function from the array that a cell reports of a micro-batch to the one that is summed."""
 
+    @property
+    def is_logged(self) -> bool:
+        """Whether the log has it as a number."""
+        return self.is_loss or self.is_largest
+
     def logged(self, value: Array) -> float:
         """One number: the mean over `layers`, or the value itself where it isn't by layer."""
-        return float(value.sum()) / max(self.layers, 1)
+        return float(value.max() if self.is_largest else value.sum()) / max(self.layers, 1)
 
 
 def figures_of(config: ModelConfig) -> tuple[Figure, ...]:
     """The configuration's; the first axis of a figure by layer is all layers', dense ones and those of multi-token
     prediction (behind the decoder's) too."""
     depths = range(1, config.multi_token_prediction.depths + 1)
-    return (*_of_experts(config), *_of_indexers(config), *(Figure(mtp_loss(depth), ()) for depth in depths))
+    further = (Figure(mtp_loss(depth), ()) for depth in depths)
+    return (*_of_experts(config), *_of_indexers(config), *_of_scores(config), *further)
 
 
 def mtp_loss(depth: int) -> str:
@@ -82,6 +92,12 @@ def _of_indexers(config: ModelConfig) -> Iterator[Figure]:
         yield Figure(INDEXER_LOSS, (layers[-1] + 1,), layers=len(layers))
 
 
+def _of_scores(config: ModelConfig) -> Iterator[Figure]:
+    if config.qk_clip.measures:
+        layers = config.num_layers + config.multi_token_prediction.depths
+        yield Figure(LARGEST_SCORE, (layers, config.num_attention_heads), is_loss=False, is_largest=True)
+
+
 def _acting_layers(config: ModelConfig) -> list[int]:
     """Numbers of the layers that do something, multi-token prediction's included."""
     idle = config.parallel_config.noop_layers or ()
@@ -109,10 +125,10 @@ def router_losses(config: ModelConfig) -> Iterator[str]:
 
 
 def logged(config: ModelConfig, values: Mapping[str, Array]) -> dict[str, float]:
-    """The losses among a step's values as numbers, by Megatron's names."""
+    """The losses and largest scores among a step's values as numbers, by Megatron's names."""
     if not values:
         return {}
-    return {figure.name: figure.logged(values[figure.name]) for figure in figures_of(config) if figure.is_loss}
+    return {figure.name: figure.logged(values[figure.name]) for figure in figures_of(config) if figure.is_logged}
 
 
 def logged_by_layer(config: ModelConfig, values: Mapping[str, Array]) -> dict[str, float]:

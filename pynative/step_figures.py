@@ -6,7 +6,7 @@ An auxiliary loss is attached to an activation by an identity whose backward sta
 the rule that gives the main loss's, and is known before the forward.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -23,6 +23,7 @@ class _Added(NamedTuple):
     value: Tensor | float | Callable[[], float]
     layer: int | None
     share: float
+    first: int
 
     def read(self, figure: Figure) -> Array:
         if isinstance(self.value, Tensor):
@@ -46,13 +47,19 @@ class StepFigures:
         self._running: dict[tuple[str, int], tuple[Array, int]] = {}
 
     def add(
-        self, name: str, value: Tensor | float | Callable[[], float], layer: int | None = None, share: float = 1.0
+        self,
+        name: str,
+        value: Tensor | float | Callable[[], float],
+        layer: int | None = None,
+        share: float = 1.0,
+        first: int = 0,
     ) -> None:
         """Report `share` of a figure, which is this rank's; of one by layer that of a layer, by its number from 1. A
-        function is called when figures are read."""
+        function is called when figures are read. first: place of the first of those values of a largest figure that are
+        this rank's."""
         if name in self._added:
             kept = autograd.detached(value) if isinstance(value, Tensor) else value
-            self._added[name].append(_Added(kept, layer, share))
+            self._added[name].append(_Added(kept, layer, share, first))
 
     def running_mean(self, name: str, layer: int, value: Array) -> Array:
         """The mean of the values that were given here so far in this step, this value included."""
@@ -61,16 +68,32 @@ class StepFigures:
         return (total + value) / (count + 1)
 
     def vector(self) -> list[float]:
-        """This rank's sums. The only place where figures are read from the device."""
-        values = {figure.name: np.zeros(figure.shape, np.float64) for figure in self.figures}
-        for figure in self.figures:
+        """This rank's sums. Here and in `largest` alone figures are read from the device."""
+        figures = [figure for figure in self.figures if not figure.is_largest]
+        values = {figure.name: np.zeros(figure.shape, np.float64) for figure in figures}
+        for figure in figures:
             for one in self._added[figure.name]:
                 values[figure.name][... if one.layer is None else one.layer - 1] += one.read(figure)
-        return to_vector(self.figures, values)
+        return to_vector(figures, values)
 
-    def whole(self, vector: Sequence[float]) -> dict[str, Array]:
-        """The job's figures, of the sum of all ranks' vectors."""
-        return from_vector(self.figures, vector, self.averaging.micro_batches * self.averaging.replicas)
+    def largest(self) -> dict[str, Array]:
+        """This rank's largest values, float32; -inf where nothing was reported."""
+        found = {}
+        for figure in self.figures:
+            if figure.is_largest:
+                values = found[figure.name] = np.full(figure.shape, -np.inf, np.float32)
+                for one in self._added[figure.name]:
+                    given = np.atleast_1d(one.read(figure))
+                    row = values[... if one.layer is None else one.layer - 1]
+                    place = slice(one.first, one.first + len(given))
+                    row[place] = np.maximum(row[place], given)
+        return found
+
+    def whole(self, vector: Sequence[float], largest: Mapping[str, Array]) -> dict[str, Array]:
+        """The job's figures, of the sum of all ranks' vectors and of their largest values."""
+        summed = [figure for figure in self.figures if not figure.is_largest]
+        parts = self.averaging.micro_batches * self.averaging.replicas
+        return {**from_vector(summed, vector, parts), **largest}
 
 
 _current: StepFigures | None = None

@@ -13,9 +13,10 @@ from parallel_core.blocks.layer import AnyLayer
 from parallel_core.blocks.layer_kinds import layer_of
 from parallel_core.blocks.layer_stack import LayerStack
 from parallel_core.blocks.linear import Linear
-from parallel_core.blocks.micro_batch import FLOAT32, INT32, MicroBatch
+from parallel_core.blocks.micro_batch import FLOAT32, MicroBatch
 from parallel_core.blocks.multi_token_prediction import MultiTokenPrediction
 from parallel_core.blocks.norm import Norm
+from parallel_core.blocks.sparse_attention import bytes_of_choice, exchanged
 from parallel_core.blocks.sublayer import Sublayer
 from parallel_core.config import ModelConfig
 from parallel_core.messages import Message
@@ -41,11 +42,12 @@ class Decoder(Block):
         if self.received and micro_batch.sequence.tensor > 1:
             size = micro_batch.tokens_between * self.received.channels * FLOAT32
             yield from micro_batch.tensor_message("all_gather", size)
+        yield from exchanged(self.received.count if self.received else 0, micro_batch)
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
         """Beside its layers' a choice that was received."""
         kept = super().kept_bytes(micro_batch)
-        return kept | {"received": micro_batch.tokens * self.received.count * INT32} if self.received else kept
+        return kept | {"received": bytes_of_choice(self.received.count, micro_batch)} if self.received else kept
 
     @property
     def reads_tokens(self) -> bool:

@@ -26,6 +26,18 @@ def loss_blocks(layout: ContextLayout, positions: Ranges) -> list[Run]:
     return runs(positions, min(LOSS_BLOCK, length // 2 if layout.ring > 1 else length))
 
 
+def bytes_of_choice(count: int, micro_batch: MicroBatch) -> int:
+    """Bytes of so many positions of each query of a rank's heads, after Ulysses' exchange."""
+    return micro_batch.tokens * micro_batch.context.ulysses * count * INT32
+
+
+def exchanged(count: int, micro_batch: MicroBatch) -> Iterator[Message]:
+    """Ulysses' ranks tell each other so many positions of each query."""
+    if count:
+        members = micro_batch.context.ulysses
+        yield from message("cp-ulysses", "all_gather", micro_batch.tokens * count * INT32, members)
+
+
 @dataclass(frozen=True)
 class Indexer(Block):
     """Queries linear_wq_b of attention's query latent, one key for all heads k_norm(linear_wk), and a weight of each
@@ -131,9 +143,9 @@ class SparseAttention(CoreAttention):
         first run of a part that is computed again asks for: attention's keys of the whole sequence, and the sum of all
         ranks' probabilities, block by block; under Ulysses the mean of its ranks."""
         yield from super().messages(micro_batch)
-        yield from message("cp-ulysses", "all_gather", self.chosen_bytes(micro_batch), micro_batch.context.ulysses)
         if self.indexer is None:
             return
+        yield from exchanged(self.topk if self.topk < micro_batch.seq_length else 0, micro_batch)
         for one in self.indexer.messages(micro_batch):
             yield one.within("indexer")
         if self.indexer.loss_coefficient:
@@ -156,10 +168,9 @@ class SparseAttention(CoreAttention):
         return {"": self._own_bytes(micro_batch), **inner}
 
     def _own_bytes(self, micro_batch: MicroBatch) -> int:
-        ulysses, is_its_own = micro_batch.context.ulysses, self.indexer is not None and not self.serves_others
-        copies = ulysses if ulysses > 1 else int(is_its_own)
-        return super().kept_bytes(micro_batch)[""] + copies * self.chosen_bytes(micro_batch)
+        is_its_own = self.indexer is not None and not self.serves_others
+        return super().kept_bytes(micro_batch)[""] + is_its_own * self.chosen_bytes(micro_batch)
 
     def chosen_bytes(self, micro_batch: MicroBatch) -> int:
-        """Bytes of the rank's chosen positions, unless they are all."""
-        return micro_batch.tokens * self.topk * INT32 if self.topk < micro_batch.seq_length else 0
+        """Bytes of the chosen positions of the queries that a rank attends with, unless they are all."""
+        return bytes_of_choice(self.topk, micro_batch) if self.topk < micro_batch.seq_length else 0

@@ -20,6 +20,7 @@ from parallel_core.config.linear_attention import LinearAttentionConfig
 from parallel_core.config.lora import LoraConfig
 from parallel_core.config.moe import MoEConfig
 from parallel_core.config.parallel import ParallelConfig
+from parallel_core.config.qk_clip import QKClipConfig
 from parallel_core.config.recompute import MEGATRON_NAMES, RecomputeConfig
 from parallel_core.config.training import TrainingConfig
 from parallel_core.numerics.activations import ACTIVATIONS
@@ -198,6 +199,8 @@ class ModelConfig(Config):
     """The implementation of Megatron's to follow."""
     use_flash_attention: bool = option("--use-flash-attn", False, of="run")
     """Attention by the device's fused operator, or in blocks: without a score matrix of sequence by sequence."""
+    qk_clip: QKClipConfig = field(default_factory=QKClipConfig)
+    """Bounds of attention's scores."""
     fa_config: FlashAttentionConfig = field(default_factory=FlashAttentionConfig)
     """Arguments of the fused attention operator."""
     apply_rope_fusion: bool = option("--no-rope-fusion", True, of="run")

@@ -141,8 +141,12 @@ def reports(plan: StagePlan) -> Iterator[Message]:
     yield from _gradient_norm(plan)
     if config.training_config.precision.make_loss_scaler() is not None:
         yield from message("world", "all_reduce", FLOAT32, parallel.world_size, "overflow")
-    numbers = 3 + sum(prod(figure.shape) for figure in figures_of(config.model_config))
+    figures = figures_of(config.model_config)
+    numbers = 3 + sum(prod(figure.shape) for figure in figures if not figure.is_largest)
     yield from message("world", "all_reduce", 2 * numbers * FLOAT32, parallel.world_size, "loss report")
+    for figure in figures:
+        if figure.is_largest:
+            yield from message("world", "all_reduce", prod(figure.shape) * FLOAT32, parallel.world_size, "loss report")
 
 
 def _gradient_norm(plan: StagePlan) -> Iterator[Message]:

@@ -151,6 +151,8 @@ ROWS = (
     needs("sparse_attention.variant", "linear_attention_residual", "lightning_attention"),
     Idle(below(CompressedAttentionConfig, "ratios"), unless("compressed_attention.ratios"), _NO_ENTRIES),
     Idle(_OF_LATENTS, unless("compressed_attention.ratios", None), _OWN_FORM),
+    needs("qk_clip.enabled", "qk_clip.alpha qk_clip.threshold"),
+    Idle("qk_clip.log_largest", where("qk_clip.enabled", True), "--qk-clip logs it in any case"),
     needs("hyper_connections.enabled", below(HyperConnectionsConfig, "enabled")),
     Idle("attention_dropout_rate", where("sparse_attention.variant", "dsa"), _NO_DROPOUT),
     Idle(

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from mindspore import Tensor
 
+from parallel_core.numerics.dtypes import Array
 from pynative.collectives.interface import Group
 
 HIGH_PART = 4096.0
@@ -21,6 +22,11 @@ def sum_over_group(values: Sequence[float], group: Group) -> list[float]:
     rest = np.where(np.isfinite(whole), whole - np.where(np.isfinite(high), high, 0) * HIGH_PART, 0)
     sums = group.all_reduce(Tensor(np.stack([high, rest]).astype(np.float32))).asnumpy().astype(np.float64)
     return [float(number) for number in sums[0] * HIGH_PART + sums[1]]
+
+
+def largest_over_group(values: Array, group: Group) -> Array:
+    """The largest of each of the ranks' float32 numbers."""
+    return values if group.size == 1 else np.asarray(group.all_reduce(Tensor.from_numpy(values), op="max").asnumpy())
 
 
 def over_group(value: float, group: Group, op: str = "sum") -> float:

@@ -19,6 +19,15 @@ from parallel_core.numerics.dtypes import Array
 from pynative.kernels.dropout import Key, attention_dropout_mask
 
 
+class LargestScores(NamedTuple):
+    """The largest score of each of some heads."""
+
+    first_head: int
+    """Number of the first of them among all ranks' heads."""
+    values: Tensor
+    """Float32 [n]."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class AttentionRule:
     """The rule of an attention: everything that decides about a sequence's scores besides its queries and keys."""
@@ -41,6 +50,14 @@ class AttentionRule:
     chosen: Tensor | None = None
     """Int32 [b, s, k]: each query's keys, by their positions in the sequence; None: all. A block's are the last
     ones."""
+
+    largest: list[LargestScores] | None = None
+    """Gets the largest of each head's scores that are not left out, of every block; None: nobody asks."""
+
+    def report(self, largest: Tensor) -> None:
+        """Tell [n], of the block's heads."""
+        if self.largest is not None:
+            self.largest.append(LargestScores(self.head_offset, largest))
 
     @property
     def is_causal(self) -> bool:

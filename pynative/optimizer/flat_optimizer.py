@@ -3,12 +3,14 @@
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
+import numpy as np
 from mindspore import Parameter, Tensor
 
 from parallel_core.buffers.layout import Segment, Span, offloaded, overlaps
 from parallel_core.buffers.stretch import Stretch
 from parallel_core.config import OptimizerConfig
 from parallel_core.config.optimizer import OffloadConfig
+from parallel_core.numerics.dtypes import Array
 from parallel_core.numerics.loss_scale import LossScaler
 from parallel_core.numerics.lr_schedule import Rates
 from parallel_core.optimizer import MAIN_PARAM, Treatment, moment_names, plan_states, treatment
@@ -133,11 +135,17 @@ class FlatOptimizer:
                 in_place.assign(meta.main_param, meta.rounded_from_main)
 
     def step(
-        self, learning_rate: float, weight_decay: float, grad_scale: float, decoupled_lr: float | None = None
+        self,
+        learning_rate: float,
+        weight_decay: float,
+        grad_scale: float,
+        decoupled_lr: float | None = None,
+        row_factors: Sequence[tuple[Parameter, Array]] = (),
     ) -> None:
         """Update every weight that this rank owns from its gradient times `grad_scale`, then gather the others.
 
         decoupled_lr: the learning rate of embedding and output layer where they have one of their own.
+        row_factors: parameters whose rows [r, ...] are multiplied by factors [r] after their update.
         """
         if not self._has_stepped:
             self._take_over_assigned_params()
@@ -145,6 +153,7 @@ class FlatOptimizer:
         self.steps += 1
         rates = Rates(learning_rate, weight_decay, learning_rate if decoupled_lr is None else decoupled_lr)
         self._update(Step(self.steps, rates, grad_scale))
+        self._scale_rows({id(parameter): factors for parameter, factors in row_factors})
         self.buffers.start_param_sync()
         if self._gathers is None:
             self.buffers.finish_param_sync()
@@ -161,6 +170,22 @@ class FlatOptimizer:
                     UPDATES[sweep.treatment.rule](here, self.config, step)
         for matrix in self._matrices:
             matrix.update(step)
+
+    def _scale_rows(self, factors: Mapping[int, Array]) -> None:
+        """Multiply what this rank owns of parameters, by their ids: the float32 values, to which 16-bit ones are
+        rounded again."""
+        for buffer, states in zip(self.buffers, self._states, strict=True) if factors else ():
+            parameters = {entry.index: parameter for entry, parameter in buffer.entries}
+            for entry, run in buffer.plan.entries_in(buffer.owned):
+                rows = factors.get(id(parameters[entry.index]))
+                if rows is None:
+                    continue
+                stretch, values = Stretch.of(entry, run), buffer.parameters.span(*run)
+                exact = _vectors(states, run).get(MAIN_PARAM, values)
+                own = np.repeat(rows, entry.place.size // len(rows))[stretch.start : stretch.stop]
+                in_place.assign(exact, Tensor.from_numpy(exact.asnumpy() * own.astype(np.float32)))
+                if exact is not values:
+                    in_place.assign(values, exact)
 
     def states_of_parameters(self) -> list[tuple[Parameter, Stretch, dict[str, Tensor]]]:
         """Each parameter of which this rank owns something, with what that is and vectors of its state by name."""

@@ -15,7 +15,7 @@ from parallel_core.numerics.loss_scale import LossScaler
 from parallel_core.schedules import GENERATORS, communicate, forward_only
 from parallel_core.step_figures import figures_of
 from pynative import parallel_state
-from pynative.collectives.numbers import sum_over_group
+from pynative.collectives.numbers import largest_over_group, sum_over_group
 from pynative.pipeline_parallel.channel import pipeline_channel
 from pynative.pipeline_parallel.runner import Plan, run
 from pynative.pipeline_parallel.stage import ForwardStep, Stage
@@ -126,7 +126,7 @@ class PipelineStep:
         read = [loss.read() for loss in self.stage.losses]
         self.own_losses = tuple(loss for loss, _, _ in read)
         own = np.sum(read, axis=0) if self._reports and read else np.zeros(3)
-        total, weight, tokens, *vector = sum_over_group(
-            [*own.tolist(), *figures.vector()], parallel_state.get_world_group()
-        )
-        return GlobalLoss(total, weight, tokens, figures.whole(vector))
+        world = parallel_state.get_world_group()
+        total, weight, tokens, *vector = sum_over_group([*own.tolist(), *figures.vector()], world)
+        largest = {name: largest_over_group(values, world) for name, values in figures.largest().items()}
+        return GlobalLoss(total, weight, tokens, figures.whole(vector, largest))

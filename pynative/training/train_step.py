@@ -26,6 +26,7 @@ from pynative.timers import RECORDED, Timers
 from pynative.training.forward_step import BatchedForwardStep
 from pynative.training.rerun import Attempt, Rerun
 from pynative.training.utils import set_training
+from pynative.transformer.qk_clip import QueryKeyClip
 
 
 @dataclass(frozen=True)
@@ -102,6 +103,7 @@ class TrainOneStepCell:
         self.expert_biases = ExpertBiases(self.model)
         self.hot_experts = HotExpertLayers(self.model, model_config.moe_config)
         self.parts: tuple[StepPart, ...] = (self.expert_biases, self.hot_experts)
+        self.qk_clip = QueryKeyClip(self.model, model_config.qk_clip)
         self.pipeline = PipelineStep(self.model, self.config, self.loss_scaler, self.timers)
         checks_finite = training_config.check_for_nan_in_grad and self.loss_scaler is None
         if checks_finite:
@@ -148,7 +150,8 @@ class TrainOneStepCell:
         if is_updated:
             clipped = scale * clip_coefficient(norm, self.config.optimizer_config.clip_grad)
             with self.timers("optimizer", 1):
-                self.optimizer.step(rates.learning_rate, rates.weight_decay, clipped, rates.decoupled_lr)
+                factors = self.qk_clip.row_factors(loss.figures)
+                self.optimizer.step(rates.learning_rate, rates.weight_decay, clipped, rates.decoupled_lr, factors)
             self.scheduler.step(samples)
             for part in self.parts:
                 part.after_update(loss.figures)

@@ -15,10 +15,12 @@ from parallel_core import blocks
 from parallel_core.config import ModelConfig
 from parallel_core.numerics.dtypes import Array
 from parallel_core.recompute.plan import CellRecompute
+from parallel_core.step_figures import LARGEST_SCORE
 from pynative import kernels, key_value_cache, parallel_state
 from pynative.context_parallel.ulysses import context_parallel_attention
-from pynative.kernels.block import AttentionRule
+from pynative.kernels.block import AttentionRule, LargestScores
 from pynative.parameter import make_parameter
+from pynative.step_figures import current
 from pynative.tensor_parallel.layers import ColumnParallelLinear, RowParallelLinear
 from pynative.tensor_parallel.made_again import left_out
 from pynative.tensor_parallel.mappings import Boundary
@@ -46,7 +48,7 @@ class CoreAttention(nn.Cell):
         super().__init__()
         block = blocks.Attention.of(config, layer_number - 1).core_attention if block is None else block
         self.layer_number = layer_number
-        self.dropout_rate = config.attention_dropout_rate
+        self.dropout_rate, self.reports = config.attention_dropout_rate, config.qk_clip.measures
         size = parallel_state.get_tensor_model_parallel_world_size()
         self.rule = AttentionRule(
             scale=block.scale,
@@ -82,9 +84,15 @@ class CoreAttention(nn.Cell):
         given = replace(
             self.rule, mask=attention_mask, first_keys=document_starts, dropout_rate=rate, dropout_key=dropout_key
         )
-        groups = self.ulysses_group, self.ring_group
+        groups, figures = (self.ulysses_group, self.ring_group), current()
+        largest = list[LargestScores]() if self.reports and figures is not None else None
         with left_out(query, key, value):
-            return context_parallel_attention(query, key, value, *groups, given, self.softmax_offset)
+            given = replace(given, largest=largest)
+            out = context_parallel_attention(query, key, value, *groups, given, self.softmax_offset)
+        if figures is not None:
+            for first, values in largest or ():
+                figures.add(LARGEST_SCORE, values, self.layer_number, first=first)
+        return out
 
 
 def _sinks_of(block: blocks.CoreAttention, ranks: int) -> Tensor | None:

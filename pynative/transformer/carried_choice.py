@@ -11,15 +11,22 @@ from parallel_core import blocks
 from parallel_core.config import ModelConfig
 from parallel_core.context import as_array
 from parallel_core.numerics.dtypes import Array
-from pynative import kernels
+from pynative import kernels, parallel_state
+from pynative.collectives import Group
 from pynative.tape import autograd
 from pynative.tensor_parallel.mappings import Boundary
 
 Choices = dict[int, Tensor | None]
-"""Of one forward: number of a layer, from 0 -> positions [b, s, k] of the keys that its indexer chose; None: all."""
+"""Of one forward: number of a layer, from 0 -> positions [b, u s, k] of the keys that its indexer chose for the queries
+of u ranks that exchange heads (Ulysses); None: all."""
 
 BASE = 256
 """A position is two digits of this base, so that every type has both exactly."""
+
+
+def of_block(chosen: Tensor | None, ulysses_group: Group) -> Tensor | None:
+    """The choice [b, s, k] of a rank's queries -> that of the queries which its heads have after Ulysses' exchange."""
+    return chosen if chosen is None or ulysses_group.size == 1 else ulysses_group.all_gather(chosen, axis=1)
 
 
 class SharedChoices:
@@ -28,6 +35,7 @@ class SharedChoices:
     def __init__(self, config: ModelConfig, block: blocks.Decoder) -> None:
         self.width, self.boundary = config.residual_width, Boundary.of(config)
         self._received, self._sent = block.received, block.sent
+        self.ulysses_group = parallel_state.get_context_parallel_group_for_hybrid_ulysses()
 
     def received(self, both: Tensor) -> tuple[Tensor, Choices]:
         """What another stage sent, [s/t, b, h + 2 k] -> the hidden states, and the choices at the chunk's begin."""
@@ -43,7 +51,8 @@ class SharedChoices:
             if self.boundary.cuts_sequence:
                 digits = self.boundary.group.all_gather(digits)
             high, low = kernels.split_features(digits, (self._received.count,) * 2)
-            chosen = kernels.cast(high * BASE + low, mindspore.int32).swapaxes(0, 1).contiguous()
+            own = kernels.cast(high * BASE + low, mindspore.int32).swapaxes(0, 1).contiguous()
+            chosen = of_block(own, self.ulysses_group)
         hidden_states = autograd.Moved.apply(both, lambda x: kernels.split_features(x, widths)[0], with_zeros)
         return hidden_states, {self._received.layer: chosen}
 
@@ -56,6 +65,8 @@ class SharedChoices:
             if chosen is None:
                 positions = self.boundary.inside().positions(self._tokens(hidden_states))
                 chosen = _all(hidden_states.shape[1], as_array(positions), self._sent.count)
+            elif self.ulysses_group.size > 1:
+                chosen = kernels.chunk(chosen, 1, self.ulysses_group.rank, self.ulysses_group.size)
             places = kernels.cast(chosen, mindspore.float32).swapaxes(0, 1).contiguous()
             if self.boundary.cuts_sequence:
                 places = kernels.chunk(places, 0, self.boundary.group.rank, self.boundary.group.size)

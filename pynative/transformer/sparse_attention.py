@@ -37,7 +37,7 @@ from pynative.tensor_parallel.layers import DuplicatedLinear
 from pynative.tensor_parallel.made_again import detached_made_again, left_out
 from pynative.tensor_parallel.mappings import Boundary, gather_from_sequence_parallel_region
 from pynative.tensor_parallel.recompute import run_part
-from pynative.transformer.carried_choice import Choices
+from pynative.transformer.carried_choice import Choices, of_block
 from pynative.transformer.multi_latent_attention import MLASelfAttention
 from pynative.transformer.norm import norm_cell
 from pynative.transformer.rope import angle_tables
@@ -126,11 +126,12 @@ class DSAttention(nn.Cell):
         """q, k [s, b, n/t, d], v [s, b, n/t, e]; hidden states and query latent, as they lie outside of the
         tensor-parallel region -> [s, b, n/t x e]. choices: those that layers share, which this one may add to."""
         indexed = None if self.indexer is None else self.indexer(hidden_states, query_latent)
-        chosen = self._shared(choices) if indexed is None else self._chosen(indexed)
+        chosen = None if indexed is None else self._chosen(indexed)
+        seen = self._shared(choices) if indexed is None else of_block(chosen, self.ulysses_group)
         if self.serves_others and choices is not None:
-            choices[self.chosen_by] = chosen
+            choices[self.chosen_by] = seen
         with left_out(query, key, value):
-            rule = AttentionRule(scale=self.scale, chosen=self._of_block(chosen))
+            rule = AttentionRule(scale=self.scale, chosen=seen)
             out = context_parallel_attention(query, key, value, self.ulysses_group, self.ring_group, rule)
         if indexed is None or not (self.training and autograd.is_recording() and self.coefficient):
             return out
@@ -145,11 +146,6 @@ class DSAttention(nn.Cell):
 
     def _positions(self, query: Tensor) -> Ranges:
         return self.region.positions(len(query))
-
-    def _of_block(self, chosen: Tensor | None) -> Tensor | None:
-        """The choice of all the queries that this rank's heads have after Ulysses' exchange."""
-        group = self.ulysses_group
-        return chosen if chosen is None or group.size == 1 else group.all_gather(chosen, axis=1)
 
     def _shared(self, choices: Choices | None) -> Tensor | None:
         if choices is None or self.chosen_by not in choices:

@@ -15,8 +15,7 @@ FLAGS = group(
     refused(
         "this form of attention is out of scope; leave it out",
         """
-        --hybrid-context-parallel --qk-l2-norm --qk-clip
-        --qk-clip-alpha=float:0.5 --qk-clip-threshold=float:100
+        --hybrid-context-parallel --qk-l2-norm
         --no-rope-freq=str --enable-gpt-oss --n-head-kv=int
         --attention-head-type=str{multihead,multiquery} --position-encoding-2d
         """,

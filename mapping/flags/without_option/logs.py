@@ -23,7 +23,7 @@ FLAGS = group(
     ),
     ignored(
         "this figure is not measured; the log has memory, TFLOP/s and MFU, and --log-straggler names slow ranks",
-        "--log-device-memory-used --log-max-attention-logit --log-energy --op-cal-tflops",
+        "--log-device-memory-used --log-energy --op-cal-tflops",
     ),
     ignored(
         "--log-straggler compares the ranks at each log line, without a server of its own, from the start on",

@@ -153,6 +153,22 @@ def latent_attention_stands_alone(config: Sections) -> Iterator[Finding]:
             yield model.clashes(name, f"--multi-latent-attention: {rule}")
 
 
+def scores_can_be_clipped(config: Sections) -> Iterator[Finding]:
+    """--qk-clip scales weights of queries and keys, and it and the log need attention that tells its scores."""
+    model, clip = config.model_config, config.model_config.qk_clip
+    for name in (name for name in ("enabled", "log_largest") if getattr(clip, name)):
+        for other, holds in (
+            ("--compress-ratios", model.compressed_attention.enabled),
+            ("--experimental-attention-variant dsa", model.sparse_attention.enabled),
+        ):
+            if holds:
+                yield clip.clashes(name, f"{other}, whose scores are not told")
+    if clip.enabled and model.qk_layernorm and not model.multi_latent_attention.enabled:
+        yield clip.clashes("enabled", "--qk-layernorm, which undoes what scales queries and keys")
+    if clip.enabled and config.lora_config.use_lora:
+        yield clip.clashes("enabled", "adapters, beside which weights stay as they are")
+
+
 def sparse_attention_fits(config: Sections) -> Iterator[Finding]:
     model = config.model_config
     sparse, latent = model.sparse_attention, model.multi_latent_attention

@@ -45,7 +45,7 @@ def with_width(x: Tensor, width: int) -> Tensor:
 
 def _is_fused(q: Tensor, v: Tensor, scores: Scores) -> bool:
     is_masked = scores.mask is not None or scores.chosen is not None
-    is_plain = not scores.form.changes_scores and not is_masked and not scores.dropout_rate
+    is_plain = not (scores.form.changes_scores or is_masked or scores.dropout_rate or scores.largest is not None)
     return fits(q, v) and is_plain and scores.sees_all
 
 

@@ -89,12 +89,13 @@ def flash_attention(input_layout: str) -> Operator:
     """aclnnFlashAttentionScore for heads in this layout: 16-bit types only, and masked scores are -inf there.
 
     Documents go one behind the other, in layout TND. Float32, head sizes that it does not take, dropout (so that masks
-    stay those of every other device), caps, ALiBi, and documents that it can not tell apart go in blocks of composed
-    operators.
+    stay those of every other device), caps, ALiBi, largest scores that are asked for, and documents that it can not
+    tell apart go in blocks of composed operators.
     """
 
     def attention(q: Tensor, k: Tensor, v: Tensor, rule: AttentionRule) -> Tensor:
-        if not fits(q, v) or rule.dropout_rate or rule.form.changes_scores or not _can_mask(rule):
+        asks_more = rule.dropout_rate or rule.form.changes_scores or rule.largest is not None
+        if not fits(q, v) or asks_more or not _can_mask(rule):
             return blocked_attention.attention(q, k, v, rule)
         width, layout = max(q.shape[3], v.shape[3]), input_layout if rule.first_keys is None else DOCUMENTS
         heads = (_LAYOUTS[layout](with_width(x, width)) for x in (q, k, v))

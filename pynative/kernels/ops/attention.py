@@ -116,16 +116,18 @@ def dropout_masks(key: Key, rate: float, head_offset: int, shape: tuple[int, int
 
 def _attend(
     q: Tensor, k: Tensor, v: Tensor, hidden: Tensor | None, added: Tensor | None, kept: Tensor | None,
-    scale: float, cap: float | None,
+    rule: AttentionRule,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """The output [s, b, n * e], and for the backward: scaled queries, keys and values by group, scores before the cap
     and probabilities in float32 [b, n, s, s']."""
     (queries, batch, heads, _), (length, _, groups, _) = q.shape, k.shape
-    scaled, keys, values = _by_group(q, groups) * scale, _by_group(k, groups), _by_group(v, groups)
+    scaled, keys, values = _by_group(q, groups) * rule.scale, _by_group(k, groups), _by_group(v, groups)
     products = shaped(_product_with_transposed(scaled, keys), batch, heads, queries, length)
-    scores = formed(products, cap, added)
+    scores = formed(products, rule.form.soft_cap, added)
     if hidden is not None:
         scores = ops.masked_fill(scores, hidden, MASKED_SCORE)
+    if rule.largest is not None:
+        rule.report(ops.amax(cast(scores, mindspore.float32), (0, 2, 3)))
     probabilities = ops.softmax(cast(scores, mindspore.float32), -1)
     weights = _weights(probabilities, kept, values)
     out = _by_position(_product(weights, values), queries).reshape(queries, batch, -1)
@@ -169,14 +171,13 @@ class _Attention(Function):
         hidden: Tensor | None,
         added: Tensor | None,
         kept: Tensor | None,
-        scale: float,
-        cap: float | None,
-        has_empty_rows: bool,
+        rule: AttentionRule,
     ) -> Tensor:
-        out, *saved, products, probabilities = _attend(q, k, v, hidden, added, kept, scale, cap)
+        out, *saved, products, probabilities = _attend(q, k, v, hidden, added, kept, rule)
         ctx.save_for_backward(*saved, probabilities)
+        cap, has_empty_rows = rule.form.soft_cap, rule.mask is not None
         ctx.products, ctx.hidden = None if cap is None else products, hidden if has_empty_rows else None
-        ctx.kept, ctx.scale, ctx.cap = kept, scale, cap
+        ctx.kept, ctx.scale, ctx.cap = kept, rule.scale, cap
         return out
 
     def backward(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
@@ -184,7 +185,7 @@ class _Attention(Function):
         gradients = _attend_gradient(
             dout, scaled, keys, values, ctx.products, probabilities, ctx.hidden, ctx.kept, ctx.scale, ctx.cap
         )
-        return *gradients, *(None,) * 6
+        return *gradients, *(None,) * 4
 
 
 def _by_group(x: Tensor, groups: int) -> Tensor:
@@ -207,8 +208,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, rule: AttentionRule) -> Tensor:
     scores, shape = Scores.whole(rule, q, k), (*q.shape[1:3], len(q), len(k))
     kept = dropout_masks(rule.dropout_key, rule.dropout_rate, rule.head_offset, shape) if rule.dropout_rate else None
     hidden, added = hidden_scores(scores), biases(scores, q.shape[2])
-    cap, has_empty_rows = rule.form.soft_cap, rule.mask is not None
-    return _Attention.apply(q, k, v, hidden, added, kept, rule.scale, cap, has_empty_rows)
+    return _Attention.apply(q, k, v, hidden, added, kept, rule)
 
 
 class _Block:
@@ -264,6 +264,8 @@ def attention_block(q: Tensor, k: Tensor, v: Tensor, scores: Scores, partial: Pa
     block = _Block(q, k, v, scores)
     values = block.score_values(block.products())
     maximum = ops.amax(values, -1)
+    if scores.largest is not None:
+        scores.report(ops.amax(maximum, (0, 2)))
     exponentials = ops.exp(values - maximum.expand_dims(-1))
     inverse_sum = 1 / exponentials.sum(axis=-1)
     weights = exponentials * block.dropout() * inverse_sum.expand_dims(-1)

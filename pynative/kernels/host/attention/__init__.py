@@ -19,7 +19,12 @@ def _forward(heads: Heads, dtype: np.dtype[Any]) -> tuple[Array, Array, Array]:
     length, batch, count, _ = heads.query_shape
     out = np.empty(heads.out_shape, dtype)
     maximum, inverse_sum = np.empty((2, batch, count, length), np.float32)
-    attention_forward(heads, out, maximum, inverse_sum)
+    if heads.scores.largest is None:
+        attention_forward(heads, out, maximum, inverse_sum)
+        return out, maximum, inverse_sum
+    largest = np.full((batch, count, length), -np.inf, np.float32)
+    attention_forward(heads, out, maximum, inverse_sum, largest)
+    heads.scores.report(from_numpy(largest.max(axis=(0, 2))))
     return out, maximum, inverse_sum
 
 

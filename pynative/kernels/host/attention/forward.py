@@ -13,27 +13,35 @@ import numpy as np
 
 from parallel_core.numerics.dtypes import Array
 from pynative.kernels.host.attention.heads import Block, Heads, row_stacks, stacks
-from pynative.kernels.host.attention.masks import MASKED_SCORE, keep
+from pynative.kernels.host.attention.masks import MASKED_SCORE, bits, keep
 from pynative.kernels.host.engine import ENGINE
 from pynative.kernels.host.threads import run
-from pynative.memory.rounding import fill
+from pynative.memory.rounding import fill, widened
 
 SMALLEST_SUM, LARGEST_SUM = 2.0**-40, 2.0**60
 """Bounds between which a row's sum of exp(s) has all its digits, and so has what is multiplied with it."""
 
 
-def attention_forward(heads: Heads, out: Array, maximum: Array, inverse_sum: Array) -> None:
-    """Fill out [s, b, n, e] of any type, and float32 maximum (of each row, or 0) and inverse_sum, 1/l, [b, n, s]."""
+def attention_forward(
+    heads: Heads, out: Array, maximum: Array, inverse_sum: Array, largest: Array | None = None
+) -> None:
+    """Fill out [s, b, n, e] of any type, and float32 maximum (of each row, or 0) and inverse_sum, 1/l, [b, n, s].
+
+    largest: is filled with each row's largest score."""
     outs = stacks(out, heads.groups)
     maxima, inverse_sums = (row_stacks(array, heads.groups) for array in (maximum, inverse_sum))
+    tops = None if largest is None else row_stacks(largest, heads.groups)
 
     def block(stack: int, span: slice, rows: slice) -> None:
         own = Block(heads, stack, span, rows)
-        values, total = _weighted_values(own, None)
+        top = None if tops is None else tops[stack][span, rows][:, None]
+        values, total = _weighted_values(own, None, top)
         maxima[stack][span, rows] = 0
         if not (total.min() > SMALLEST_SUM and total.max() < LARGEST_SUM):
-            largest, values, total = _by_maximum(own)
-            maxima[stack][span, rows] = largest[:, 0]
+            highest, values, total = _by_maximum(own)
+            maxima[stack][span, rows] = highest[:, 0]
+            if top is not None:
+                top[...] = highest
         np.divide(1, total, out=total)
         inverse_sums[stack][span, rows] = total[:, 0]
         values *= (total * np.float32(heads.kept_scale)).transpose(0, 2, 1)
@@ -49,8 +57,9 @@ def _last_first(block: tuple[slice, slice]) -> tuple[int, int]:
     return -rows.start, span.start
 
 
-def _weighted_values(block: Block, maximum: Array | None) -> tuple[Array, Array]:
-    """(e v [j, q, e], the sums l of e [j, 1, q]), float32."""
+def _weighted_values(block: Block, maximum: Array | None, top: Array | None = None) -> tuple[Array, Array]:
+    """(e v [j, q, e], the sums l of e [j, 1, q]), float32; top [j, 1, q] is filled with the largest score, where no
+    maximum is given."""
     (count, rows, _), width = block.queries.shape, block.values.shape[2]
     values, total = np.empty((count, rows, width), np.float32), np.empty((count, 1, rows), np.float32)
     tiles, memory = tuple(block.tiles()), block.heads.tile_memory()
@@ -59,12 +68,20 @@ def _weighted_values(block: Block, maximum: Array | None) -> tuple[Array, Array]
     for keys in tiles:
         tile, accumulate = block.shaped(memory, keys), keys is not tiles[0]
         exponentials(block, keys, tile, maximum)
+        if top is not None:
+            np.maximum(top, _largest_of(tile), out=top)
         ENGINE.matmul(_ones(keys.stop - keys.start, tile.dtype), tile, total, accumulate=accumulate)
         dropout = block.dropout(keys)
         if dropout is not None:
             keep(tile, dropout, tile)
         ENGINE.matmul(tile.transpose(0, 2, 1), block.values[:, keys], values, accumulate=accumulate)
     return values, total
+
+
+def _largest_of(tile: Array) -> Array:
+    """The largest score [j, 1, q] of a tile of exponentials: positive numbers have the order of their bits."""
+    with np.errstate(divide="ignore"):
+        return np.log(widened(bits(tile).max(axis=1, keepdims=True).view(tile.dtype)))
 
 
 def _by_maximum(block: Block) -> tuple[Array, Array, Array]:

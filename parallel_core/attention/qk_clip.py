@@ -1,0 +1,42 @@
+"""Factors of the rows of queries' and keys' weights for which no score is above a threshold (MuonClip; Kimi K2, 2025,
+section 2.1).
+
+n query heads, g key/value groups; of latent attention p plain and r rotary channels of a head, e of a value. eta: of
+each head, threshold / largest score, at most 1. Queries are multiplied by eta^alpha, keys by eta^(1 - alpha), rotary
+channels of latent attention's queries by eta, since all heads share their key. Values, gates and biases stay.
+"""
+
+import numpy as np
+
+from parallel_core.attention.fused_rows import QueryKeyValueRows
+from parallel_core.numerics.dtypes import Array
+
+
+def shrinking(largest: Array, threshold: float) -> Array:
+    """Eta [n] of each head's largest score [n]; -inf where there is none."""
+    return threshold / np.maximum(largest, threshold)
+
+
+def fused_rows(rows: QueryKeyValueRows, eta: Array, alpha: float) -> Array:
+    """Factors [rows] of linear_qkv. Heads of a group share its key, so that the least eta is theirs all."""
+    factors = np.ones(rows.count)
+    for group, least in enumerate(eta.reshape(rows.groups, -1).min(axis=1)):
+        queries, *_, keys, _ = rows.of_group(group)
+        factors[queries.start : queries.stop] = least**alpha
+        factors[keys.start : keys.stop] = least ** (1 - alpha)
+    return factors
+
+
+def latent_query_rows(eta: Array, alpha: float, plain: int, rotary: int) -> Array:
+    """Factors [n (p + r)] of the linear that gives the heads of queries."""
+    return _of_heads((eta**alpha, plain), (eta, rotary))
+
+
+def latent_key_value_rows(eta: Array, alpha: float, plain: int, value: int) -> Array:
+    """Factors [n (p + e)] of linear_kv_up_proj."""
+    return _of_heads((eta ** (1 - alpha), plain), (np.ones_like(eta), value))
+
+
+def _of_heads(*parts: tuple[Array, int]) -> Array:
+    """Of each head so many rows with its factor in each part."""
+    return np.concatenate([np.repeat(factors[:, None], rows, axis=1) for factors, rows in parts], axis=1).ravel()

@@ -1,0 +1,25 @@
+"""Bounds of attention's scores."""
+
+from dataclasses import dataclass
+
+from parallel_core.config.base import Config, option
+
+
+@dataclass(kw_only=True)
+class QKClipConfig(Config):
+    """Weights of queries and keys that are scaled down after an update, head by head, where a step's largest score was
+    too large (MuonClip; Kimi K2, 2025, section 2.1)."""
+
+    enabled: bool = option("--qk-clip", False, of="run")
+    """Whether they are."""
+    alpha: float = option("--qk-clip-alpha", 0.5, at_least=0, at_most=1, of="run")
+    """Share of queries in the factor: theirs is the factor to this power, that of keys what is left."""
+    threshold: float = option("--qk-clip-threshold", 100.0, above=0, of="run")
+    """The largest score that stays as it is; the factor is this divided by the head's largest."""
+    log_largest: bool = option("--log-max-attention-logit", False, of="run")
+    """Log the largest score of a step; with --qk-clip it is logged in any case."""
+
+    @property
+    def measures(self) -> bool:
+        """Whether attention reports its largest scores."""
+        return self.enabled or self.log_largest

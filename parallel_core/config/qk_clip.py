@@ -11,7 +11,7 @@ class QKClipConfig(Config):
     too large (MuonClip; Kimi K2, 2025, section 2.1)."""
 
     enabled: bool = option("--qk-clip", False, of="run")
-    """Whether they are."""
+    """Whether these weights are scaled down, so that the step's largest scores are at most the threshold."""
     alpha: float = option("--qk-clip-alpha", 0.5, at_least=0, at_most=1, of="run")
     """Share of queries in the factor: theirs is the factor to this power, that of keys what is left."""
     threshold: float = option("--qk-clip-threshold", 100.0, above=0, of="run")

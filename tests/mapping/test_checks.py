@@ -303,6 +303,15 @@ BAD = [
     (f"{LATENT} --enable-dsa-indexer --index-head-dim 32", 1, "--index-head-dim 32"),
     (f"{LATENT} --enable-dsa-indexer --index-topk-pattern SF", 1, "--index-topk-pattern SF"),
     (f"{LATENT} --enable-dsa-indexer --sliding-window 3", 1, "--sliding-window 3"),
+    (f"{LATENT} --enable-dsa-indexer --qk-clip", 1, "--qk-clip"),
+    ("--qk-clip --qk-layernorm", 1, "--qk-clip"),
+    ("--qk-clip --lora-r 4 --lora-target-modules linear_qkv", 1, "--qk-clip"),
+    (
+        "--log-max-attention-logit --experimental-attention-variant dsa --multi-latent-attention --kv-lora-rank 8 "
+        "--dsa-indexer-loss-coeff 1",
+        1,
+        "--log-max-attention-logit",
+    ),
     (f"{LATENT} --enable-dsa-indexer --index-topk 0", 1, "--index-topk 0"),
     ("--experimental-attention-variant gated_delta_net", 1, "--experimental-attention-variant gated_delta_net: needs"),
     (f"{DELTA} --linear-num-value-heads 3", 1, "--linear-num-value-heads 3"),

@@ -46,6 +46,8 @@ IDLE = [
     ("--sliding-window-size 8", "", COMPRESSED, "no compressed entries"),
     ("--attention-dropout 0.2", COMPRESSED, "", "--compress-ratios"),
     ("--hc-mult 2", "", "--enable-mhc --hidden-dropout 0", "--enable-mhc"),
+    ("--qk-clip-threshold 9", "", "--qk-clip", "needs --qk-clip"),
+    ("--log-max-attention-logit", "--qk-clip", "", "--qk-clip"),
     ("--index-share-for-mtp-iteration", SPARSE, f"{SPARSE} --mtp-num-layers 2 {ROTARY}", "a single layer"),
     ("--index-topk-freq 2", f"{SPARSE} --index-topk-pattern FSFS", SPARSE, "--index-topk-pattern"),
     ("--linear-attention-residual-weights 2 1", DELTA, LIGHTNING, "lightning_attention"),

@@ -89,11 +89,11 @@ class StepFigures:
                     row[place] = np.maximum(row[place], given)
         return found
 
-    def whole(self, vector: Sequence[float], largest: Mapping[str, Array]) -> dict[str, Array]:
+    def whole(self, vector: Sequence[float], largest: Mapping[str, Array] | None = None) -> dict[str, Array]:
         """The job's figures, of the sum of all ranks' vectors and of their largest values."""
         summed = [figure for figure in self.figures if not figure.is_largest]
         parts = self.averaging.micro_batches * self.averaging.replicas
-        return {**from_vector(summed, vector, parts), **largest}
+        return {**from_vector(summed, vector, parts), **(largest or {})}
 
 
 _current: StepFigures | None = None

@@ -61,3 +61,15 @@ def test_running_means_are_a_steps_own():
     figures.running_mean("count", 1, np.array([1.0, 2.0]))
     assert figures.running_mean("count", 1, np.array([3.0, 4.0])).tolist() == [2.0, 3.0]
     assert figures.running_mean("count", 2, np.array([3.0, 4.0])).tolist() == [3.0, 4.0]
+
+
+def test_the_largest_of_all_micro_batches_is_told():
+    """At its place among the heads; what nobody reported is -inf."""
+    figures = StepFigures(
+        (Figure("top", (2, 3), is_loss=False, is_largest=True),),
+        Averaging(per_token=False, micro_batches=2, replicas=1),
+    )
+    for values in ([1.0, 5.0], [2.0, 4.0]):
+        figures.add("top", Tensor(np.array(values, np.float32)), layer=2, first=1)
+    assert figures.vector() == []
+    assert figures.whole([], figures.largest())["top"].tolist() == [[-np.inf] * 3, [-np.inf, 2.0, 5.0]]

@@ -6,7 +6,7 @@ their memory means [e, h, 2f] and [e, f, h]: transposed against linears of their
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any, NamedTuple
@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 from parallel_core.checkpoint.convert.model import VOCABULARY
 from parallel_core.checkpoint.lazy import LazyTensor
 from parallel_core.config import serialise
-from parallel_core.config.hybrid import MLP
 
 BEFORE_CORE = (
     (r"^(module\.)+", ""),
@@ -47,15 +46,18 @@ TRANSFORMER_ENGINE = (
 """Norms that are part of the layer after them, and experts whose products are grouped; and the last norm of a stack of
 layers of one part each."""
 
+NORMED = (
+    ("input_layernorm", "self_attention.in_proj"),
+    ("input_layernorm", "self_attention.linear_qkv"),
+    ("norm", "mixer.in_proj"),
+    ("pre_mlp_layernorm", "mlp.linear_fc1"),
+)
+"""A layer's norm and the linear that has it in Transformer Engine's layers, the first that the layer has."""
 STACK = (
     (r"^decoder\.final_layernorm\.", "decoder.final_norm."),
-    (r"^(decoder\.layers\.\d+)\.norm\.", r"\1.mixer.in_proj.layer_norm_"),
-    (r"\.input_layernorm\.", ".self_attention.linear_qkv.layer_norm_"),
     (r"\.mlp\.experts\.local_experts\.(\d+)\.linear_(fc[12])\.(weight|bias)$", r".mlp.experts.linear_\2.\3\1"),
 )
-"""The way back in a stack of layers of one part each, which Megatron has in Transformer Engine's layers alone."""
-DENSE = (r"\.pre_mlp_layernorm\.", ".mlp.linear_fc1.layer_norm_")
-"""The same in its feed-forward layers without experts."""
+"""The way back of the rest in a stack of layers of one part each, whose experts' products are grouped."""
 
 IS_NO_PARAMETER = re.compile(
     r"(^|\.)_extra_state(/.*)?$|^rng_state/|\.(rotary_emb|rotary_pos_emb)\.inv_freq$|\.router\.local_tokens_per_expert$"
@@ -74,9 +76,15 @@ def spellings(names: Iterable[str]) -> dict[str, str]:
     return {name: _rewritten(name, rows) for name in given}
 
 
-def in_stack(name: str, layer: str | None) -> str:
-    """Our name of a parameter of a stack of layers of one part each -> Megatron's; layer: the letter of its layer."""
-    return _rewritten(name, (*STACK, *((DENSE,) if layer == MLP else ())))
+def in_engine(name: str, own: str, names: Container[str], stack: bool) -> str:
+    """Megatron's name of a parameter in models that it builds of Transformer Engine's layers alone.
+
+    name: ours in the whole model, which has these; own: the same with local numbers; stack: of one part a layer."""
+    prefix = f"decoder.layers.{layer_of(name)}."
+    for norm, linear in NORMED:
+        if name.startswith(f"{prefix}{norm}.") and f"{prefix}{linear}.weight" in names:
+            return own.replace(f".{norm}.", f".{linear}.layer_norm_", 1)
+    return _rewritten(own, STACK) if stack else own
 
 
 def _rewritten(name: str, rows: Iterable[tuple[str, str]]) -> str:
@@ -147,8 +155,8 @@ _MODULES = (
 )
 ORDERS = tuple(Order(modules, *kind) for kind in ((), (True,), (True, True)) for modules in _MODULES)
 """All that are known."""
-STACK_ORDER = Order(_MODULES[1], grouped=True)
-"""The order in a stack of layers of one part each."""
+ENGINE_ORDER, STACK_ORDER = (Order(_MODULES[1], grouped) for grouped in (False, True))
+"""The order in Transformer Engine's layers, and in a stack of one part a layer."""
 
 
 def in_order(names: Iterable[str], order: Order = LOCAL_ORDER) -> list[str]:

@@ -11,13 +11,13 @@ from parallel_core.checkpoint.commit import TRACKER, checkpoint_name
 from parallel_core.checkpoint.convert.megatron.args import arguments_of
 from parallel_core.checkpoint.convert.megatron.legacy import FILE
 from parallel_core.checkpoint.convert.megatron.names import (
+    ENGINE_ORDER,
     LOCAL_ORDER,
     STACK_ORDER,
     Chunk,
     chunks_of,
     expert_of,
-    in_stack,
-    layer_of,
+    in_engine,
     shifted,
 )
 from parallel_core.checkpoint.convert.megatron.optimizer import SCALER_TRACKERS, is_decayed, is_of_expert
@@ -160,9 +160,8 @@ def write_legacy(model: Model, directory: Path, layout: Layout, divisible_by: in
     model = as_megatrons(model.with_rows(padded(model.unpadded_vocab_size, step, layout.tensor)))
     config = serialise.config_of(model.settings)
     args = arguments_of(config) | _sizes(layout) | {"make_vocab_size_divisible_by": step}
-    args |= {"consumed_train_samples": model.position.consumed_samples, "transformer_impl": "local"}
-    if config.model_config.hybrid.enabled:
-        args["transformer_impl"] = "transformer_engine"
+    implementation = "transformer_engine" if _is_engines(model) else "local"
+    args |= {"consumed_train_samples": model.position.consumed_samples, "transformer_impl": implementation}
     args["params_dtype"] = TypeName(model.weights["embedding.word_embeddings.weight"].dtype)
     chunks = chunks_of(layout.chunks(config.model_config.num_layers))
     layout.check_experts(_experts(model.weights))
@@ -217,14 +216,23 @@ def _chunk(model: Model, cuts: Cuts, layout: Layout, chunk: Chunk, tensor: int, 
         cut = {state: _cut(name, whole, coordinates, cuts) for state, whole in states.items()}
         return RankParameter(local, _cut(name, model.weights[name], coordinates, cuts), cut)
 
-    found, pattern = [], serialise.get(model.network, "hybrid.layer_pattern")
-    for name, own_name in chunk.parameters(model.weights, model.network, STACK_ORDER if pattern else LOCAL_ORDER):
-        one, layer = expert_of(name), layer_of(name)
+    found, stack, engine = [], _is_stack(model), _is_engines(model)
+    order = STACK_ORDER if stack else ENGINE_ORDER if engine else LOCAL_ORDER
+    for name, own_name in chunk.parameters(model.weights, model.network, order):
+        one = expert_of(name)
         if one is None or first_expert <= one < first_expert + own:
-            letter = pattern[layer] if pattern and layer is not None else None
             local = shifted(own_name, -chunk.layers.start, -first_expert)
-            found.append(entry(name, in_stack(local, letter) if pattern else local))
+            found.append(entry(name, in_engine(name, local, model.weights, stack) if engine else local))
     return found
+
+
+def _is_stack(model: Model) -> bool:
+    return serialise.get(model.network, "hybrid.layer_pattern") is not None
+
+
+def _is_engines(model: Model) -> bool:
+    """Whether Megatron builds such a model of Transformer Engine's layers alone."""
+    return _is_stack(model) or serialise.get(model.network, "sparse_attention.variant") == "gated_delta_net"
 
 
 def _experts(weights: Mapping[str, LazyTensor]) -> int:

@@ -8,13 +8,15 @@ from parallel_core.checkpoint.convert import formats
 from parallel_core.checkpoint.convert.megatron.args import arguments_of, settings_of
 from parallel_core.checkpoint.convert.megatron.names import in_order, spellings
 from parallel_core.checkpoint.convert.megatron.shards import Cuts, RankFile
+from parallel_core.checkpoint.convert.megatron.torch_dist import _by_parameter
 from parallel_core.checkpoint.convert.megatron.write import Layout, write_legacy
 from parallel_core.checkpoint.convert.model import Model
-from parallel_core.checkpoint.lazy import of_array
+from parallel_core.checkpoint.lazy import assembled, of_array
 from parallel_core.checkpoint.networks import differences
 from parallel_core.checkpoint.torch_files.archive import read_archive
 from parallel_core.config.serialise import config_of as whole_config
 from parallel_core.config.serialise import model_of, put
+from parallel_core.sharding import Box
 from tests.support.checkpoint_cases import CASES, digests, unpack
 from tests.support.engine import TINY, config_of
 from tests.support.families import FAMILIES
@@ -219,3 +221,44 @@ def test_networks_that_megatron_does_not_have_are_not_written(flags):
     """No entry of its args says them: it would load another network."""
     with pytest.raises(ValueError, match="no network of Megatron-Core's has"):
         arguments_of(config_of(f"{TINY} {flags}", 1))
+
+
+OF_ENGINE = {
+    "stack": {
+        "decoder.layers.0.mixer.in_proj.layer_norm_weight", "decoder.layers.0.mixer.conv1d.bias",
+        "decoder.layers.1.self_attention.linear_qkv.layer_norm_weight", "decoder.final_norm.weight",
+        "decoder.layers.2.mlp.linear_fc1.layer_norm_weight", "decoder.layers.3.pre_mlp_layernorm.weight",
+        "decoder.layers.3.mlp.experts.linear_fc1.weight3",
+    },
+    "gated delta net": {
+        "decoder.layers.0.self_attention.in_proj.layer_norm_weight", "decoder.layers.0.self_attention.out_norm.weight",
+        "decoder.layers.1.self_attention.linear_qkv.layer_norm_weight", "decoder.final_layernorm.weight",
+        "decoder.layers.1.mlp.linear_fc1.layer_norm_weight",
+    },
+}  # fmt: skip
+"""Names in Megatron-Core 0.16.1's models that it builds of Transformer Engine's layers alone."""
+
+
+@pytest.mark.parametrize("family", OF_ENGINE)
+def test_models_of_transformer_engine_are_written_in_its_names(family, tmp_path):
+    """Their norms lie in the linears behind them."""
+    write_legacy(drawn(family), tmp_path, Layout(), 8)
+    (path,) = tmp_path.rglob("model_optim_rng.pt")
+    written = read_archive(path)["model"]
+    assert not OF_ENGINE[family] - written.keys()
+    assert not [
+        name for name in written if "input_layernorm" in name or ".norm.weight" in name.replace("mixer.norm", "")
+    ]
+
+
+def test_parts_of_mixers_are_put_together():
+    """torch_dist has what a mixer's first linear and its convolution mix as tensors of their own."""
+    name, sizes = "decoder.layers.0.mixer.in_proj.weight", {"z": 3, "x": 3, "B": 2, "C": 2, "dt": 1}
+    whole = np.arange(11, dtype=np.float32)
+    ends = np.cumsum([*sizes.values()])
+    parts = {
+        f"{name}.{part}": assembled((size,), "float32", [(Box.alone((0,), (size,)), of_array(whole[end - size : end]))])
+        for (part, size), end in zip(sizes.items(), ends, strict=True)
+    }
+    found = dict(_by_parameter(dict(sorted(parts.items()))))
+    np.testing.assert_array_equal(found[name].read(), whole)

@@ -13,6 +13,9 @@ class StepPart:
         """Around the forwards and, where it trains, the backwards of a step."""
         return nullcontext()
 
+    def after_step(self) -> None:
+        """Act after a step's backwards, ahead of the update, if one is made."""
+
     def after_update(self, figures: Mapping[str, Array]) -> None:
         """Act after an update that was made; figures: what cells reported, by the names of
         `parallel_core.step_figures`."""

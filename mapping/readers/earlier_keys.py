@@ -151,7 +151,6 @@ _MODEL: dict[str, Meaning] = {
     "offset": lambda value, entries: {"offset": value} if value else "layers are shared evenly",
     "enable_flash_sp": not_done("FlashSP as a form of context parallelism"),
     "parallel_position_embedding": not_done("position tables that are cut over ranks"),
-    "fp8_format": words(dict.fromkeys(("e4m3", "hybrid"), "what it would compute in 8 bits is computed in 16")),
     **each(
         "use_query_layer use_visual_encoder use_retriever retro_add_retriever out_hidden_size encoder_num_layers "
         "decoder_num_layers",

@@ -2,11 +2,12 @@
 
 from collections.abc import Iterator
 
-from parallel_core.blocks.adapters import linears, unlike_experts
+from parallel_core.blocks.adapters import unlike_experts
 from parallel_core.blocks.compressed_attention import GroupedLinear
 from parallel_core.blocks.experts import ExpertLinear
 from parallel_core.blocks.language_model import stage_chunks
 from parallel_core.blocks.linear import Linear
+from parallel_core.blocks.linears import linears
 from parallel_core.config import AllConfig, ModelConfig
 from parallel_core.config.lora import names
 from parallel_core.findings import Finding

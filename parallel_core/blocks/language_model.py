@@ -7,12 +7,14 @@ from parallel_core.blocks.adapters import adapted
 from parallel_core.blocks.block import Block, blocks_within
 from parallel_core.blocks.carried_choice import CarriedChoice
 from parallel_core.blocks.embedding import Embedding, SharedEmbedding
+from parallel_core.blocks.float8 import rounded_to_8_bits
 from parallel_core.blocks.head import CrossEntropy, output_layer
 from parallel_core.blocks.hyper_connections import HyperConnection, stream_head
 from parallel_core.blocks.layer import AnyLayer
 from parallel_core.blocks.layer_kinds import layer_of
 from parallel_core.blocks.layer_stack import LayerStack
 from parallel_core.blocks.linear import Linear
+from parallel_core.blocks.linears import Kind
 from parallel_core.blocks.micro_batch import FLOAT32, MicroBatch
 from parallel_core.blocks.multi_token_prediction import MultiTokenPrediction
 from parallel_core.blocks.norm import Norm
@@ -140,7 +142,7 @@ def chunk_of(config: ModelConfig, stage: int, chunk: int = 0, ends: tuple[bool, 
     needs_copy = last and not first and config.copies_embedding
     return Chunk(
         embedding if first else copy if needs_copy else None,
-        adapted(
+        _with_linears(
             Decoder(_layers(config, stage, chunk), head, final_norm, *_carried(config, stage, chunk)), config, "decoder"
         ),
         mtp,
@@ -160,7 +162,12 @@ def _further_layers(config: ModelConfig) -> MultiTokenPrediction | None:
     """The layers of the last chunk for multi-token prediction. They are recomputed by the settings for layers behind
     the stage's own."""
     found = MultiTokenPrediction.of(config, _dropping_outputs(_recompute_of_depths(config), _depths(config), config))
-    return found and adapted(found, config, "mtp")
+    return found and _with_linears(found, config, "mtp")
+
+
+def _with_linears(block: Kind, config: ModelConfig, path: str) -> Kind:
+    """A part of a model with its linears' adapters and recipes of 8 bits."""
+    return rounded_to_8_bits(adapted(block, config, path), config, path)
 
 
 def _depths(config: ModelConfig) -> list[AnyLayer]:

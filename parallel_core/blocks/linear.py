@@ -11,6 +11,7 @@ from parallel_core.blocks.micro_batch import MicroBatch, between_regions
 from parallel_core.config import ModelConfig
 from parallel_core.initial_values import Constant, Normal
 from parallel_core.messages import Message
+from parallel_core.numerics.float8_recipes import Recipe
 from parallel_core.operations import Operation, product
 from parallel_core.sharding import Cut, Role, ShardSpec
 
@@ -48,6 +49,8 @@ class Linear(Block):
     adapter: Adapter | None = None
     rounds: bool = False
     """Whether the weight is rounded to MXFP4 where it is multiplied."""
+    recipe: Recipe | None = None
+    """The rounding of its products' operands to 8 bits; none: they are not rounded."""
 
     @classmethod
     def column(cls, config: ModelConfig, input_size: int, output_size: int, *, bias: bool, parts: int = 1) -> "Linear":

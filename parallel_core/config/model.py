@@ -13,6 +13,7 @@ from parallel_core.config.families import (
     SlidingWindowConfig,
     SparseAttentionConfig,
 )
+from parallel_core.config.float8 import Float8Config
 from parallel_core.config.fused import FusedOperators
 from parallel_core.config.hybrid import HybridConfig
 from parallel_core.config.hyper_connections import HyperConnectionsConfig
@@ -140,6 +141,8 @@ class ModelConfig(Config):
     """Layers of one part each."""
     hyper_connections: HyperConnectionsConfig = field(default_factory=HyperConnectionsConfig)
     """Several residual streams."""
+    float8: Float8Config = field(default_factory=Float8Config)
+    """Operands of products as 8 bits have them."""
     cla_share_factor: int = option("--cla-share-factor", 1, at_least=1)
     """Neighbouring layers that share keys and values, which the first of them makes (cross-layer attention)."""
     attention_output_gate: bool = option("--attention-output-gate", False)

@@ -3,6 +3,7 @@
 from parallel_core.config.all import AllConfig
 from parallel_core.config.compressed_attention import CompressedAttentionConfig
 from parallel_core.config.families import RopeScalingConfig, SparseAttentionConfig
+from parallel_core.config.float8 import Float8Config
 from parallel_core.config.hybrid import ATTENTION, MAMBA, SIDE_BY_SIDE, HybridConfig
 from parallel_core.config.hyper_connections import HyperConnectionsConfig
 from parallel_core.config.linear_attention import LinearAttentionConfig
@@ -69,6 +70,10 @@ _OF_LATENTS = (
     "rotary_percent position_embedding_type dsa_indexer_use_sparse_loss"
 )
 _NO_STATE_SPACE = "no layer is a state space without --hybrid-layer-pattern, --is-hybrid-model or a spec of Mamba's"
+_IN_16_BITS = (
+    "computed in the type of --bf16 or --fp16, else in float32, all of which round finer than 8 bits; --fp8-simulate "
+    "rounds as 8 bits do"
+)
 _NO_DROPOUT = "sparse attention has no dropout on its probabilities, as in Megatron"
 
 ROWS = (
@@ -153,6 +158,9 @@ ROWS = (
     Idle(_OF_LATENTS, unless("compressed_attention.ratios", None), _OWN_FORM),
     needs("qk_clip.enabled", "qk_clip.alpha qk_clip.threshold"),
     Idle("qk_clip.log_largest", where("qk_clip.enabled", True), "--qk-clip logs it in any case"),
+    Idle(below(Float8Config, "fp8_simulate"), unless("fp8_simulate"), _IN_16_BITS),
+    needs("fp8_recipe", "fp8_margin fp8_amax_history_len fp8_amax_compute_algo", "delayed"),
+    needs("first_last_layers_bf16", "num_layers_at_start_in_bf16 num_layers_at_end_in_bf16"),
     needs("hyper_connections.enabled", below(HyperConnectionsConfig, "enabled")),
     Idle("attention_dropout_rate", where("sparse_attention.variant", "dsa"), _NO_DROPOUT),
     Idle(

@@ -18,8 +18,9 @@ from parallel_core.recompute.plan import CellRecompute
 from pynative import kernels, parallel_state
 from pynative.parameter import make_parameter
 from pynative.tape.autograd import Function, Moved, add_weight_gradients
-from pynative.tensor_parallel.linear import AdapterOfLinear, as_multiplied
+from pynative.tensor_parallel.linear import AdapterOfLinear
 from pynative.tensor_parallel.made_again import fork_made_again, made_again
+from pynative.tensor_parallel.products import GROUPED, Counts, GroupedProducts, grouped_products, products_of
 from pynative.tensor_parallel.recompute import NOTHING, run_part
 
 Move: TypeAlias = Callable[[Tensor], Tensor]
@@ -32,39 +33,29 @@ def copied_rows(x: Tensor, copies: Copies) -> Tensor:
     return Moved.apply(x, copy, partial(kernels.sum_rows, places=copies.places, shape=shape))
 
 
-Counts = Sequence[int]
-"""Rows of each expert, in the order of the rows."""
-
-
 class _GroupedLinear(Function):
-    """Each row times its group's weight^T; the weights are cast to the rows' type, each time anew."""
+    """Each row times its group's weight^T."""
 
-    def forward(ctx: Any, x: Any, counts: Any, rounds: Any, *weights: Any) -> Any:
-        ctx.counts, ctx.rounds, ctx.weights, ctx.made_again = counts, rounds, weights, made_again(x)
+    def forward(ctx: Any, x: Any, counts: Any, products: Any, *weights: Any) -> Any:
+        ctx.counts, ctx.weights, ctx.products, ctx.made_again = counts, weights, products, made_again(x)
         is_kept = any(ctx.inputs_need_gradients[3:]) and not ctx.made_again
         ctx.save_for_backward(*((x,) if is_kept else ()))
-        return kernels.grouped_linear_forward(x, _as(x, weights, rounds), counts)
+        return products.forward(x, weights, counts)
 
     def backward(ctx: Any, dy: Any) -> Any:
-        weights, counts = ctx.weights, ctx.counts
+        weights, counts, products = ctx.weights, ctx.counts, ctx.products
         needs_dx, _, _, *needs_dw = ctx.inputs_need_gradients
-        dx = kernels.grouped_linear_input_gradient(dy, _as(dy, weights, ctx.rounds), counts) if needs_dx else None
+        dx = products.input_gradient(dy, weights, counts) if needs_dx else None
         if not any(needs_dw):
             return dx, None, None, *([None] * len(weights))
         x = ctx.made_again() if ctx.made_again else ctx.saved_tensors[0]
-        return dx, None, None, *add_weight_gradients(
-            weights, partial(kernels.grouped_linear_weight_gradient, dy, x, counts)
-        )  # fmt: skip
+        of_weights = add_weight_gradients(weights, partial(products.weight_gradients, dy, x, counts))
+        return dx, None, None, *of_weights
 
 
-def _as(x: Tensor, weights: Sequence[Tensor], rounds: bool) -> list[Tensor]:
-    """The weights as they are multiplied. MindSpeed's lie with their results in a row, so that these share a scale."""
-    return [as_multiplied(weight, x, rounds, axis=0) for weight in weights]
-
-
-def grouped_linear(x: Tensor, weights: Sequence[Tensor], counts: Counts, rounds: bool = False) -> Tensor:
-    """x [R, i], sorted by group, weights [o, i] of the groups -> [R, o]. rounds: see `as_multiplied`."""
-    return _GroupedLinear.apply(x, tuple(map(int, counts)), rounds, *weights)
+def grouped_linear(x: Tensor, weights: Sequence[Tensor], counts: Counts, products: GroupedProducts = GROUPED) -> Tensor:
+    """x [R, i], sorted by group, weights [o, i] of the groups -> [R, o]."""
+    return _GroupedLinear.apply(x, tuple(map(int, counts)), products, *weights)
 
 
 class ExpertLinear(nn.Cell):
@@ -74,18 +65,19 @@ class ExpertLinear(nn.Cell):
         super().__init__()
         parameters = {name: make_parameter(*spec) for name, spec in block.parameters().items()}
         self.weight, self.bias = parameters["weight"], parameters.get("bias")
-        self.adapter, self.rounds = AdapterOfLinear.of(block, parameters), block.rounds
+        self.adapter, self.products = AdapterOfLinear.of(block, parameters), products_of(block.recipe, block.rounds)
 
 
 def _product(linears: Sequence[ExpertLinear], x: Tensor, counts: Counts) -> Tensor:
     """x [R, i] -> [R, o], with what the linears' adapters add."""
     weights, adapters = [linear.weight for linear in linears], [one.adapter for one in linears if one.adapter]
+    products = grouped_products([linear.products for linear in linears])
     if not adapters:
-        return grouped_linear(x, weights, counts, linears[0].rounds)
+        return grouped_linear(x, weights, counts, products)
     x, beside = fork_made_again(x)
     narrow = grouped_linear(beside, [adapter.lora_a for adapter in adapters], counts)
     added = grouped_linear(kernels.scale(narrow, adapters[0].scale), [one.lora_b for one in adapters], counts)
-    return kernels.bias_dropout_add(added, None, grouped_linear(x, weights, counts))
+    return kernels.bias_dropout_add(added, None, grouped_linear(x, weights, counts, products))
 
 
 class Expert(nn.Cell):

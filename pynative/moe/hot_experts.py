@@ -54,10 +54,11 @@ class Copy:
             weight.meta = ParameterMeta(ShardSpec(shape=tuple(weight.shape)))
         weights = iter(self._weights)
         for name in LINEARS:
-            has_bias = getattr(like, name).bias is not None
+            own = getattr(like, name)
+            has_bias = own.bias is not None
             weight = next(weights)
             bias = next(weights) if has_bias else None
-            setattr(self, name, SimpleNamespace(weight=weight, bias=bias, adapter=None))
+            setattr(self, name, SimpleNamespace(weight=weight, bias=bias, adapter=None, products=own.products))
 
     def _memory(self, dtype: str) -> FlatMemory:
         return FlatMemory([Span(0, self._ends[-1])], dtype)

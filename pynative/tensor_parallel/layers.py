@@ -29,6 +29,7 @@ from pynative.tensor_parallel.mappings import (
     reduce_scatter_to_sequence_parallel_region,
     scatter_to_tensor_model_parallel_region,
 )
+from pynative.tensor_parallel.products import products_of
 
 if TYPE_CHECKING:
     from typing_extensions import Required, Self, Unpack
@@ -144,7 +145,7 @@ class ParallelLinear(nn.Cell):
         specs = block.parameters() if copied is None else {"weight": copied, **block.parameters()}
         parameters = {name: make_parameter(*spec) for name, spec in specs.items()}
         self.weight, self.bias = parameters.get("weight"), parameters.get("bias")
-        self.adapter, self.rounds = AdapterOfLinear.of(block, parameters), block.rounds
+        self.adapter, self.products = AdapterOfLinear.of(block, parameters), products_of(block.recipe, block.rounds)
 
     @classmethod
     def of(cls, block: Linear, config: ModelConfig, **arguments: Any) -> Self:
@@ -155,8 +156,8 @@ class ParallelLinear(nn.Cell):
     def product(self, x: Tensor, weight: Tensor, bias: Tensor | None, boundary: Boundary, within: Boundary) -> Tensor:
         """x W^T + b of an x outside of `boundary`, with what the adapter adds; `within` knows the positions inside."""
         if self.adapter is None:
-            return linear_with_grad_accumulation_and_async_allreduce(x, weight, bias, boundary, self.rounds)
-        return self.adapter(x, weight, bias, boundary, within)
+            return linear_with_grad_accumulation_and_async_allreduce(x, weight, bias, boundary, self.products)
+        return self.adapter(x, weight, bias, boundary, within, self.products)
 
 
 class ColumnParallelLinear(ParallelLinear):

@@ -16,6 +16,7 @@ from pynative.parameter import place_of
 from pynative.tape.autograd import Function, add_weight_gradient
 from pynative.tensor_parallel.made_again import made_again
 from pynative.tensor_parallel.mappings import Boundary
+from pynative.tensor_parallel.products import PLAIN, Products
 from pynative.tensor_parallel.random import get_rng_tracer
 
 Drop = Callable[[Tensor], Tensor]
@@ -27,45 +28,36 @@ class LinearWithGradAccumulationAndAsyncCommunication(Function):
     if the weight is trained.
 
     Backward computes dx while x enters again, and the weight's gradient while dx leaves (Korthikanti et al., 2022).
-    Weight and bias are cast to x's type, each time anew; their gradients are those of the parameters themselves, which
-    so are added up in the buffer's type.
+    Gradients of weight and bias are those of the parameters themselves, which so are added up in the buffer's type.
     """
 
-    def forward(ctx: Any, x: Any, weight: Any, bias: Any, boundary: Any, rounds: Any) -> Any:
+    def forward(ctx: Any, x: Any, weight: Any, bias: Any, boundary: Any, products: Any) -> Any:
         is_needed = ctx.inputs_need_gradients[1]
-        ctx.boundary, ctx.bias, ctx.made_again = boundary, bias, made_again(x) if is_needed else None
+        ctx.boundary, ctx.bias, ctx.products = boundary, bias, products
+        ctx.made_again = made_again(x) if is_needed else None
         ctx.save_for_backward(weight, *((x,) if is_needed and not ctx.made_again else ()))
-        ctx.rounds = rounds
-        weight, bias = as_multiplied(weight, x, rounds), None if bias is None else kernels.cast(bias, x.dtype)
-        return kernels.linear_forward(boundary.enter(x, boundary.group), weight, bias)
+        return products.forward(boundary.enter(x, boundary.group), weight, bias)
 
     def backward(ctx: Any, dy: Any) -> Any:
         weight, *kept = ctx.saved_tensors
-        boundary, (needs_dx, needs_dw, needs_db, *_) = ctx.boundary, ctx.inputs_need_gradients
+        boundary, products, (needs_dx, needs_dw, needs_db, *_) = ctx.boundary, ctx.products, ctx.inputs_need_gradients
         x = (kept[0] if kept else ctx.made_again()) if needs_dw else None
         entering = boundary.enter(x, boundary.group, async_op=True) if needs_dw else None
-        dx = kernels.linear_input_gradient(dy, as_multiplied(weight, dy, ctx.rounds)) if needs_dx else None
+        dx = products.input_gradient(dy, weight) if needs_dx else None
         whole_x = entering.wait() if entering else None
         leaving = boundary.leave(dx, boundary.group, async_op=True) if needs_dx else None
-        dw = add_weight_gradient(weight, partial(kernels.linear_weight_gradient, dy, whole_x)) if needs_dw else None
+        dw = add_weight_gradient(weight, partial(products.weight_gradient, dy, whole_x)) if needs_dw else None
         db = None
         if ctx.bias is not None and needs_db:
             db = add_weight_gradient(ctx.bias, partial(kernels.bias_gradient, dy))
         return leaving.wait() if leaving else None, dw, db, None, None
 
 
-def as_multiplied(weight: Tensor, x: Tensor, rounds: bool, axis: int = 1) -> Tensor:
-    """A weight [o, i] in x's type; `rounds`: with MXFP4's numbers, in blocks along an axis. The gradient that passes
-    through is the weight's own (a straight-through estimate; Bengio et al., 2013)."""
-    return kernels.cast(kernels.mxfp4(weight, axis) if rounds else weight, x.dtype)
-
-
 def linear_with_grad_accumulation_and_async_allreduce(
-    x: Tensor, weight: Tensor, bias: Tensor | None, boundary: Boundary, rounds: bool = False
+    x: Tensor, weight: Tensor, bias: Tensor | None, boundary: Boundary, products: Products = PLAIN
 ) -> Tensor:
-    """x [..., i] as it lies outside of `boundary`, weight [o, i], bias [o] -> [..., o]. rounds: see
-    `as_multiplied`."""
-    return LinearWithGradAccumulationAndAsyncCommunication.apply(x, weight, bias, boundary, rounds)
+    """x [..., i] as it lies outside of `boundary`, weight [o, i], bias [o] -> [..., o]."""
+    return LinearWithGradAccumulationAndAsyncCommunication.apply(x, weight, bias, boundary, products)
 
 
 class _AdaptedLinear(Function):
@@ -74,14 +66,15 @@ class _AdaptedLinear(Function):
     What is kept is x as it lies outside, and what lies between A and B.
     """
 
-    def forward(ctx: Any, x: Any, weight: Any, bias: Any, a: Any, b: Any, boundary: Any, scale: Any, drop: Any) -> Any:
+    def forward(
+        ctx: Any, x: Any, weight: Any, bias: Any, a: Any, b: Any, boundary: Any, scale: Any, drop: Any, products: Any
+    ) -> Any:
         ctx.boundary, ctx.scale, ctx.drop, ctx.bias, ctx.made_again = boundary, scale, drop, bias, made_again(x)
+        ctx.products = products
         whole = boundary.enter(x, boundary.group)
         narrow = kernels.scale(kernels.linear_forward(drop(whole), kernels.cast(a, x.dtype)), scale)
         ctx.save_for_backward(weight, a, b, narrow, *(() if ctx.made_again else (x,)))
-        y = kernels.linear_forward(
-            whole, kernels.cast(weight, x.dtype), None if bias is None else kernels.cast(bias, x.dtype)
-        )
+        y = products.forward(whole, weight, bias)
         return _sum(y, kernels.linear_forward(narrow, kernels.cast(b, x.dtype)))
 
     def backward(ctx: Any, dy: Any) -> Any:
@@ -91,16 +84,16 @@ class _AdaptedLinear(Function):
         of_narrow = kernels.scale(kernels.linear_input_gradient(dy, kernels.cast(b, dy.dtype)), ctx.scale)
         dx = None
         if needs_dx:
-            dx = kernels.linear_input_gradient(dy, kernels.cast(weight, dy.dtype))
+            dx = ctx.products.input_gradient(dy, weight)
             dx = _sum(dx, ctx.drop(kernels.linear_input_gradient(of_narrow, kernels.cast(a, dy.dtype))))
         x = entering.wait()
         leaving = boundary.leave(dx, boundary.group, async_op=True) if needs_dx else None
-        dw = add_weight_gradient(weight, partial(kernels.linear_weight_gradient, dy, x)) if needs_dw else None
+        dw = add_weight_gradient(weight, partial(ctx.products.weight_gradient, dy, x)) if needs_dw else None
         has_db = ctx.bias is not None and needs_db
         db = add_weight_gradient(ctx.bias, partial(kernels.bias_gradient, dy)) if has_db else None
         da = add_weight_gradient(a, partial(kernels.linear_weight_gradient, of_narrow, ctx.drop(x)))
         of_b = add_weight_gradient(b, partial(kernels.linear_weight_gradient, dy, narrow))
-        return leaving.wait() if leaving else None, dw, db, da, of_b, None, None, None
+        return leaving.wait() if leaving else None, dw, db, da, of_b, None, None, None, None
 
 
 class AdapterOfLinear(nn.Cell):
@@ -118,10 +111,12 @@ class AdapterOfLinear(nn.Cell):
             return None
         return cls(linear.adapter, parameters["adapter.lora_a"], parameters["adapter.lora_b"])
 
-    def construct(self, x: Tensor, weight: Tensor, bias: Tensor | None, boundary: Boundary, within: Boundary) -> Tensor:
+    def construct(
+        self, x: Tensor, weight: Tensor, bias: Tensor | None, boundary: Boundary, within: Boundary, products: Products
+    ) -> Tensor:
         """x [s, b, i] as it lies outside of `boundary` -> the linear's product [s, b, o] with the adapter's added."""
         drop = self._drop(within) if self.training and self.dropout else _keep
-        return _AdaptedLinear.apply(x, weight, bias, self.lora_a, self.lora_b, boundary, self.scale, drop)
+        return _AdaptedLinear.apply(x, weight, bias, self.lora_a, self.lora_b, boundary, self.scale, drop, products)
 
     def _drop(self, within: Boundary) -> Drop:
         """Dropout of the input for this micro-batch. A rank with some of the input's features has that part of the

@@ -23,6 +23,7 @@ from pynative.pipeline_parallel.step import PipelineStep
 from pynative.step_part import StepPart, around
 from pynative.step_position import StepPosition, set_step_position
 from pynative.timers import RECORDED, Timers
+from pynative.training.float8 import DelayedScales
 from pynative.training.forward_step import BatchedForwardStep
 from pynative.training.rerun import Attempt, Rerun
 from pynative.training.utils import set_training
@@ -102,7 +103,8 @@ class TrainOneStepCell:
         self.timers = Timers(log.timing_log_level, barrier, idle)
         self.expert_biases = ExpertBiases(self.model)
         self.hot_experts = HotExpertLayers(self.model, model_config.moe_config)
-        self.parts: tuple[StepPart, ...] = (self.expert_biases, self.hot_experts)
+        self.float8_scales = DelayedScales(self.model, model_config.float8)
+        self.parts: tuple[StepPart, ...] = (self.expert_biases, self.hot_experts, self.float8_scales)
         self.qk_clip = QueryKeyClip(self.model, model_config.qk_clip)
         self.pipeline = PipelineStep(self.model, self.config, self.loss_scaler, self.timers)
         checks_finite = training_config.check_for_nan_in_grad and self.loss_scaler is None
@@ -139,6 +141,8 @@ class TrainOneStepCell:
         judged = self.rerun.judge(first, partial(self._attempt, None, micro_batches, again=True), self)
         loss, scale, norm = judged.attempt.loss, judged.attempt.gradient_scale, judged.attempt.norm
         loss_scale = self.pipeline.averaging.loss_scale
+        for part in self.parts:
+            part.after_step()
         with self.timers("before-update", RECORDED):
             if before_update:
                 before_update(scale)

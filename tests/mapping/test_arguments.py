@@ -284,7 +284,7 @@ def test_help_lists_the_flags_that_act(capsys):
     with pytest.raises(SystemExit) as caught:
         initialize_megatron(argv=["--help"])
     text = " ".join(capsys.readouterr().out.split())
-    assert caught.value.code == 0 and "--fp8-format" not in text
+    assert caught.value.code == 0 and "--fp8-interval" not in text
     for shown in ("--num-layers N ", "{gpipe,1f1b,interleaved,", "(default: 0.1)", "--bf16 "):
         assert shown in text
     assert "zarr" not in text and "--max-position-embeddings N Rows of the position table; `seq_length`" in text

@@ -5,9 +5,15 @@ from __future__ import annotations
 import pytest
 
 from mapping.explain import as_text
+from parallel_core.blocks import stage_chunks
+from parallel_core.blocks.linears import linears
 from parallel_core.config.tree import path_of
 from tests.support.mapping.lines import reading
 from tests.support.mapping.variations import value_of
+
+
+def _linears(found):
+    return linears(stage_chunks(found.config.model_config, 0)[0].decoder, "decoder")
 
 
 @pytest.mark.parametrize(
@@ -68,13 +74,16 @@ def test_hunyuans_spec_has_constants_of_its_own():
 
 def test_eight_bits_are_computed_in_sixteen_and_a_run_says_so_when_it_starts(capsys):
     found = reading("--bf16 --fp8-format hybrid --fp8-recipe blockwise")
-    assert found.errors == [] and found.config == reading("--bf16").config
-    (note,) = found.notes
-    assert note.startswith("--fp8-format hybrid: computed in the type of --bf16")
+    assert found.errors == [] and [*_linears(found)] == [*_linears(reading("--bf16"))]
     found.print_notes()
     printed = capsys.readouterr().out
-    assert note in printed and "the result is the same without: --fp8-recipe\n" in printed
+    for flag in ("--fp8-format", "--fp8-recipe"):
+        assert f"ignored: {flag}: no effect: computed in the type of --bf16" in printed
     assert "refused" not in as_text(found)
+    simulated = reading("--bf16 --fp8-format hybrid --fp8-recipe blockwise --fp8-simulate --first-last-layers-bf16")
+    simulated.print_notes()
+    assert simulated.errors == [] and "ignored" not in capsys.readouterr().out
+    assert {path.split(".")[2] for path, linear in _linears(simulated) if linear.recipe} == {"1", "2"}
     (error,) = reading("--bf16 --fp4-format e2m1").errors
     assert error.startswith("--fp4-format")
 

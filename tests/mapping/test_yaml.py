@@ -186,7 +186,7 @@ def test_what_a_file_ignores_is_printed(capsys):
     init_configs_from_dict(MEGATRON, world_size=1)
     lines = capsys.readouterr().out.splitlines()
     assert "ignored: gated_linear_unit: activation_func says it" in lines
-    assert "ignored, the result is the same without: fp8_margin use_mcore_models" in lines
+    assert "ignored, the result is the same without: fp8_interval use_mcore_models" in lines
 
 
 @pytest.mark.parametrize("value", ["x", [[1]], {"a": 1}, "None", "9" * 30])

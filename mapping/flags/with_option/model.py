@@ -104,6 +104,8 @@ ACTING = Acting(
         "--params-dtype": read_by(dtype, default=None),
         "--compute-dtype": read_by(dtype),
         "--embedding-dtype": read_by(dtype),
+        "--fp8-format": {"dest": "fp8"},
+        "--no-fp8-wgrad": {"aliases": ("--disable-fp8-wgrad",)},
         "--transformer-impl": refusing("it is for serving, not for training; use local", "inference_optimized"),
         "--no-rope-fusion": {
             "dest": "apply_rope_fusion",

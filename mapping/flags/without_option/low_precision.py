@@ -1,8 +1,6 @@
 """Flags without effect: 8-bit and 4-bit types, types of optimizer states."""
 
-from mapping.flags.flag import group, ignored, refused, value
-
-_FINER = "computed in the type of --bf16 or --fp16, else in float32, all of which round finer than 8 bits"
+from mapping.flags.flag import group, ignored, refused
 
 FLAGS = group(
     "Low precision: 8-bit and 4-bit types, types of optimizer states",
@@ -12,16 +10,18 @@ FLAGS = group(
     ),
     ignored(
         "what it would compute in 8 bits is computed in the type of --bf16 or --fp16",
-        value("--fp8-format>fp8=str{e4m3,hybrid}", stands_for={"e4m3": _FINER, "hybrid": _FINER}),
-        """
-        --fp8-recipe=str{tensorwise,delayed,mxfp8,blockwise,custom}:delayed --fp8-quantizer-factory=str
-        --fp8-margin=int:0 --fp8-interval=int:1 --fp8-amax-history-len=int:1
-        --fp8-amax-compute-algo=str{most_recent,max}:most_recent --no-fp8-wgrad|--disable-fp8-wgrad=off
-        --fp8-output-proj --first-last-layers-bf16 --num-layers-at-start-in-bf16=int:1 --num-layers-at-end-in-bf16=int:1
-        --keep-fp8-transpose-cache --fp8-param-gather --keep-fp8-transpose-cache-when-using-custom-fsdp
-        --fp8-reuse-quantized-weight
-        """,
+        "--fp8-quantizer-factory=str --fp8-output-proj",
     ),
+    ignored(
+        "weights are kept and gathered in the type of --bf16 or --fp16; a product that is to have 8 bits rounds them, "
+        "which gives the same values",
+        "--fp8-param-gather",
+    ),
+    ignored(
+        "values are rounded to 8 bits for each product by itself, and none are kept",
+        "--keep-fp8-transpose-cache --keep-fp8-transpose-cache-when-using-custom-fsdp --fp8-reuse-quantized-weight",
+    ),
+    ignored("scales follow every step, and Megatron ignores it, too", "--fp8-interval=int:1"),
     refused(
         "products of 4 bits belong to libraries of a GPU; use --bf16, or --qat-scheme to round weights alone",
         """

@@ -218,6 +218,13 @@ def hot_experts_are_experts(config: Sections) -> Iterator[Finding]:
         yield moe.breaks("hot_expert_num", f"must not exceed --num-experts {moe.num_experts}", "lower it")
 
 
+def copies_have_no_delayed_scales(config: Sections) -> Iterator[Finding]:
+    """Copies stand for one expert after the other, whose delayed scales are its own."""
+    recipe, hot = config.model_config.float8.recipe, config.moe_config.hot_expert_num
+    if recipe is not None and recipe.is_delayed and hot:
+        yield config.model_config.float8.clashes("fp8_recipe", f"--hot-expert-num {hot}", "use another recipe")
+
+
 def copies_give_their_gradients_at_the_end(config: Sections) -> Iterator[Finding]:
     """Copies' gradients join the owner's after the last backward, when sums that overlap it have gone already."""
     gradient = config.training_config.gradient

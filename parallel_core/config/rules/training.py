@@ -167,6 +167,12 @@ def training_has_data(config: Sections) -> Iterator[Finding]:
             yield Finding(flag, None, "needs --train-data-path", "add it")
 
 
+def weights_are_rounded_once(config: Sections) -> Iterator[Finding]:
+    float8, scheme = config.model_config.float8, config.training_config.precision.qat_scheme
+    if float8.fp8_simulate and scheme:
+        yield float8.clashes("fp8_simulate", f"--qat-scheme {scheme}, which rounds weights to 4 bits")
+
+
 def adapters_have_a_rank(config: Sections) -> Iterator[Finding]:
     lora, moe = config.lora_config, config.moe_config
     if lora.target_modules and lora.lora_rank == 0:

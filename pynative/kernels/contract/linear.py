@@ -5,6 +5,7 @@ import mindspore
 from mindspore import Tensor
 
 from parallel_core.numerics.dtypes import Array
+from parallel_core.numerics.float8 import Rounding
 
 
 def linear_forward(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -24,6 +25,15 @@ def bias_gradient(dy: Tensor, out: Tensor | None = None, accumulate: bool = Fals
 
     Not recorded.
     """
+
+
+def quantised(x: Tensor, rounding: Rounding, scale: float | None = None) -> Tensor:
+    """x [..., c] -> its values as 8 bits have them, float32 [..., c], blocks being of [r, c]. scale: that of all, if it
+    does not follow from x. Not recorded."""
+
+
+def largest_magnitude(x: Tensor) -> float:
+    """The largest |x|, 0 of nothing."""
 
 
 def cast(x: Tensor, dtype: mindspore.Type) -> Tensor:

@@ -4,7 +4,7 @@ from pynative.kernels.contract import bodies_in
 from pynative.kernels.contract.table import modules
 
 _MODULES = (
-    "activation attention cache convolution elementwise entries exchange experts gates latent_heads linear norm "
+    "activation attention cache convolution elementwise entries exchange experts float8 gates latent_heads linear norm "
     "optimizer recurrent residual rotary routing sinks sparse state_space streams vocabulary"
 )
 

@@ -8,8 +8,8 @@ from pynative.kernels.contract import bodies_in
 from pynative.kernels.contract.table import modules
 
 _MODULES = (
-    "activation attention cache elementwise entries exchange experts latent_heads linear norm optimizer recurrent "
-    "residual rotary routing sinks sparse streams vocabulary"
+    "activation attention cache elementwise entries exchange experts float8 latent_heads linear norm optimizer "
+    "recurrent residual rotary routing sinks sparse streams vocabulary"
 )
 
 OPERATORS = bodies_in(*modules(__name__, _MODULES))

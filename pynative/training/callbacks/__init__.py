@@ -12,6 +12,7 @@ from pynative.training.callbacks.experts import (
     expert_callbacks,
 )
 from pynative.training.callbacks.finite import FiniteCallback, SkippedStepsCallback
+from pynative.training.callbacks.float8 import Float8Callback
 from pynative.training.callbacks.gradient_norms import GradientNormsCallback
 from pynative.training.callbacks.log import LogCallback
 from pynative.training.callbacks.memory import MemoryCallback

@@ -15,6 +15,7 @@ from pynative.training.callbacks import (
     EvaluationCallback,
     ExitCallback,
     FiniteCallback,
+    Float8Callback,
     GradientNormsCallback,
     LogCallback,
     MemoryCallback,
@@ -57,6 +58,9 @@ def callbacks_of_run(config: AllConfig, data: RunData, more: Sequence[Callback])
         callbacks.append(WeightHashCallback(training.check_weight_hash_across_dp_replicas_interval))
     if training.log_local_norm:
         callbacks.append(GradientNormsCallback(training.log_interval))
+    recipe = config.model_config.float8.recipe
+    if recipe is not None and recipe.is_delayed:
+        callbacks.append(Float8Callback())
     callbacks += expert_callbacks(config.model_config, output, more)
     callbacks += more
     if checkpoint.output_dir:

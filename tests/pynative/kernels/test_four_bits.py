@@ -8,6 +8,7 @@ from parallel_core.numerics.block_formats import mxfp4
 from pynative import kernels
 from pynative.moe.experts import grouped_linear
 from pynative.tensor_parallel.linear import linear_with_grad_accumulation_and_async_allreduce
+from pynative.tensor_parallel.products import RoundedWeights, grouped_products
 from tests.support.kernels import ONE_RANK, assert_close, normal, run_operator, tensor, upstream, values
 
 
@@ -28,7 +29,7 @@ def test_gradients_of_weights_pass_as_if_they_were_not_rounded():
     x, weight, dy = normal(3, 2, 64), normal(48, 64, seed=1), upstream((3, 2, 48), 0)
 
     def product(x, weight):
-        return linear_with_grad_accumulation_and_async_allreduce(x, weight, None, ONE_RANK, True)
+        return linear_with_grad_accumulation_and_async_allreduce(x, weight, None, ONE_RANK, RoundedWeights())
 
     (y,), (dx, dw) = run_operator(product, (x, weight))
     rounded = mxfp4(weight)
@@ -42,7 +43,9 @@ def test_gradients_of_weights_pass_as_if_they_were_not_rounded():
 def test_experts_share_a_scale_between_results():
     """Blocks lie along a weight's results, as in MindSpeed's grouped products."""
     x, weights, dy = normal(5, 4), [normal(40, 4, seed=seed) for seed in (1, 2)], upstream((5, 40), 0)
-    (y,), (dx, *dws) = run_operator(lambda x, *ws: grouped_linear(x, ws, (3, 2), True), (x, *weights))
+    (y,), (dx, *dws) = run_operator(
+        lambda x, *ws: grouped_linear(x, ws, (3, 2), grouped_products([RoundedWeights()] * 2)), (x, *weights)
+    )
     parts = [slice(0, 3), slice(3, 5)]
     for part, weight, dw in zip(parts, weights, dws, strict=True):
         rounded = mxfp4(weight, axis=0)

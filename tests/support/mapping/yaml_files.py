@@ -20,7 +20,7 @@ MEGATRON = {
     "global_batch_size": 8,
     "train_iters": 10,
     "lr": "1e-3",
-    "fp8_margin": 1,
+    "fp8_interval": 2,
     "use_mcore_models": True,
 }
 

@@ -1,0 +1,27 @@
+"""The linears of a model whose products have operands of 8 bits, as Transformer Engine's: those of attention,
+feed-forward blocks, experts and state spaces; not embedding, router, output layer, and linears of groups."""
+
+import re
+from dataclasses import replace
+
+from parallel_core.blocks.compressed_attention import GroupedLinear
+from parallel_core.blocks.linear import Linear
+from parallel_core.blocks.linears import Kind, with_linears
+from parallel_core.config import ModelConfig
+
+_LAYER = re.compile(r"decoder\.layers\.(\d+)\.")
+
+
+def rounded_to_8_bits(block: Kind, config: ModelConfig, path: str) -> Kind:
+    """A part of a model at a path, with the recipe of each linear. Layers behind the last, which predict further
+    tokens, are no last layers of --first-last-layers-bf16, as in Megatron."""
+    recipe = config.float8.recipe
+    if recipe is None:
+        return block
+
+    def with_recipe(linear: Linear, path: str) -> Linear:
+        layer = _LAYER.match(path)
+        rounds = config.float8.rounds(layer and int(layer[1]), config.num_layers)
+        return replace(linear, recipe=recipe) if rounds and not isinstance(linear, GroupedLinear) else linear
+
+    return with_linears(block, path, with_recipe)

@@ -1,0 +1,44 @@
+"""The linears of a part of a model, by their paths: listed, or changed."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import fields, replace
+from typing import Any, TypeVar
+
+from parallel_core.blocks.block import Block, join
+from parallel_core.blocks.experts import Experts
+from parallel_core.blocks.layer_stack import LayerStack
+from parallel_core.blocks.linear import Linear
+from parallel_core.blocks.multi_token_prediction import MultiTokenPrediction
+
+Kind = TypeVar("Kind", bound=Block)
+
+FIRST_EXPERT = "local_experts.0"
+"""Experts of a layer are alike: the first one's name speaks for all."""
+
+
+def linears(block: Block, path: str) -> Iterator[tuple[str, Linear]]:
+    """The linears of a part of a model, by their paths."""
+    if isinstance(block, Linear):
+        yield path, block
+    elif isinstance(block, Experts):
+        yield from linears(block.expert, join(path, FIRST_EXPERT))
+    else:
+        for name, part in block.submodules().items():
+            yield from linears(part, join(path, name))
+
+
+def with_linears(block: Kind, path: str, change: Callable[[Linear, str], Linear]) -> Kind:
+    """A part of a model at a path, with each linear changed; `change` is given the linear and its path."""
+    if isinstance(block, Linear):
+        return change(block, path)  # type: ignore[return-value]
+    if isinstance(block, Experts):
+        return replace(block, expert=with_linears(block.expert, join(path, FIRST_EXPERT), change))
+    if isinstance(block, LayerStack):
+        layers = ((n, with_linears(one, join(path, str(n)), change)) for n, one in block.layers)
+        return replace(block, layers=tuple(layers))
+    if isinstance(block, MultiTokenPrediction):
+        further = (with_linears(one, join(path, f"layers.{depth}"), change) for depth, one in enumerate(block.layers))
+        return replace(block, layers=tuple(further))
+    values: dict[str, Any] = {entry.name: getattr(block, entry.name) for entry in fields(block)}  # type: ignore[arg-type]
+    parts = {name: value for name, value in values.items() if isinstance(value, Block)}
+    return replace(block, **{name: with_linears(part, join(path, name), change) for name, part in parts.items()})  # type: ignore[type-var]

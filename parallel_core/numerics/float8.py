@@ -1,0 +1,101 @@
+"""8-bit floating-point formats: values rounded to those that a format has, under scales.
+
+"FP8 Formats for Deep Learning" (Micikevicius et al., 2022). A value x becomes rounded(s x) / s, with the scale s of its
+tensor or block, which follows from the largest magnitude there. Rules of scales are Transformer Engine's.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from parallel_core.numerics.dtypes import Array
+
+EXPONENT = np.uint32(0x7F800000)
+"""Bits of float32's exponent."""
+LARGEST = np.finfo(np.float32).max
+
+
+class Float8(NamedTuple):
+    """One of the two formats."""
+
+    mantissa: int
+    """Bits behind the point."""
+    smallest: int
+    """Exponent of the smallest normal number; below it are multiples of 2^(smallest - mantissa)."""
+    largest: float
+
+
+E4M3, E5M2 = Float8(3, -6, 448.0), Float8(2, -14, 57344.0)
+
+
+def rounded(x: Array, form: Float8) -> Array:
+    """float32 x -> the nearest value of the format, of two as near the even one; beyond the largest that one, with x's
+    sign. A NaN stays one; zeros have no sign."""
+    held = np.clip(x, -form.largest, form.largest)
+    # A sum with 1.5 x 2^23 units in x's last place has no finer unit than those: the addition rounds, to nearest even.
+    unit = np.maximum(held.view(np.uint32) & EXPONENT, np.float32(2.0**form.smallest).view(np.uint32))
+    shift = unit.view(np.float32) * np.float32(1.5 * 2.0 ** (23 - form.mantissa))
+    with np.errstate(invalid="ignore"):  # of signalling NaNs
+        held += shift
+        held -= shift
+    return held
+
+
+def exact_scale(amax: Array, form: Float8) -> Array:
+    """Largest magnitudes, float32 -> scales with which they become the format's largest value; 1 where they are 0 or
+    not finite."""
+    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+        scale = np.minimum(np.float32(form.largest) / amax, LARGEST)
+    return np.where(np.isfinite(amax) & (amax > 0), scale, np.float32(1))
+
+
+def lower_power(amax: Array, form: Float8) -> Array:
+    """The same, lowered to a power of two."""
+    return (exact_scale(amax, form).view(np.uint32) & EXPONENT).view(np.float32)
+
+
+def shared_exponent(amax: Array, form: Float8) -> Array:
+    """The inverse of the smallest power of two that is not below amax / largest: a scale of 8 bits of exponent
+    ("Recipes for Pre-training LLMs with MXFP8", Mishra et al., 2025)."""
+    bits = (amax * np.float32(1 / form.largest)).view(np.uint32)
+    exponent, mantissa = (bits >> 23).astype(np.int32), bits & np.uint32(0x7FFFFF)
+    is_subnormal = (exponent == 0) & (mantissa <= 0x400000)
+    exponent += (mantissa > 0) & (exponent < 254) & ~is_subnormal
+    return np.ldexp(np.float32(1), 127 - exponent)
+
+
+ScaleOf = Callable[[Array, Float8], Array]
+
+
+class Rounding(NamedTuple):
+    """The way an operand [r, c] of a product is rounded."""
+
+    form: Float8
+    scale_of: ScaleOf
+    block: tuple[int, int] | None = None
+    """Rows and columns that have one scale; none: all have the same. Blocks at the ends may be smaller."""
+
+
+def in_blocks(x: Array, block: tuple[int, int]) -> Array:
+    """x [r, c] -> [r / rows, rows, c / columns, columns], filled up with zeros."""
+    counts = [-(-size // part) for size, part in zip(x.shape, block, strict=True)]
+    filled = x
+    if x.shape != (counts[0] * block[0], counts[1] * block[1]):
+        filled = np.zeros((counts[0] * block[0], counts[1] * block[1]), np.float32)
+        filled[: x.shape[0], : x.shape[1]] = x
+    return filled.reshape(counts[0], block[0], counts[1], block[1])
+
+
+def quantised(x: Array, rounding: Rounding, scale: float | None = None) -> Array:
+    """float32 x [r, c] -> its values as 8 bits have them, float32 [r, c]. scale: that of all, if it does not follow
+    from x."""
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        if rounding.block is None:
+            own = rounding.scale_of(np.abs(x).max(initial=0), rounding.form) if scale is None else np.float32(scale)
+            return rounded(x * own, rounding.form) * (np.float32(1) / own)
+        blocks = in_blocks(x, rounding.block)
+        scales = rounding.scale_of(np.abs(blocks).max(axis=(1, 3), keepdims=True), rounding.form)
+        values = rounded(blocks * scales, rounding.form) * (np.float32(1) / scales)
+    whole = values.reshape(blocks.shape[0] * blocks.shape[1], -1)
+    return np.ascontiguousarray(whole[: x.shape[0], : x.shape[1]])

@@ -1,0 +1,115 @@
+"""Recipes of 8-bit training: which operands of a linear's three products have which format and which scales.
+
+y = x W^T, dx = dy W, dW = dy^T x with x [r, i], W [o, i], dy [r, o]. Blocks lie along the axis that a product sums
+over, so that an operand of two products is rounded for each of them by itself.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from parallel_core.numerics.float8 import (
+    E4M3,
+    E5M2,
+    LARGEST,
+    Float8,
+    Rounding,
+    ScaleOf,
+    exact_scale,
+    lower_power,
+    shared_exponent,
+)
+
+FORMATS: dict[str, tuple[Float8, Float8]] = {"e4m3": (E4M3, E4M3), "hybrid": (E4M3, E5M2)}
+"""--fp8-format -> the formats of inputs and weights, and of gradients."""
+
+INPUT, WEIGHT, GRADIENT = "input", "weight", "gradient"
+OPERANDS = (INPUT, WEIGHT, GRADIENT)
+
+
+class Scaling(NamedTuple):
+    """The scales of a recipe."""
+
+    scale_of: ScaleOf
+    block: int | None = None
+    """Values in a row that share a scale; none: a whole tensor does."""
+    square_weights: bool = False
+    """Whether a weight's blocks have as many rows as columns."""
+    is_delayed: bool = False
+    """Whether a scale follows from steps before."""
+
+
+SCALINGS = {
+    "tensorwise": Scaling(exact_scale),
+    "delayed": Scaling(exact_scale, is_delayed=True),
+    "blockwise": Scaling(lower_power, 128, square_weights=True),
+    "mxfp8": Scaling(shared_exponent, 32),
+}
+"""By --fp8-recipe."""
+
+
+class DelayedScale:
+    """The scale of one operand by the largest magnitudes that the latest steps saw; 1 in the first.
+
+    Args:
+        target: what the largest magnitude is to become.
+        length: number of steps that are remembered.
+        algorithm: "max" of all that are remembered, or "most_recent".
+
+    `scale` is in use, `seen` the largest magnitude of the step that runs, `history` those of steps before.
+    """
+
+    def __init__(self, target: float, length: int, algorithm: str) -> None:
+        self.target, self.length, self.algorithm = target, length, algorithm
+        self.scale, self.seen = 1.0, 0.0
+        self.history: list[float] = []
+
+    def see(self, amax: float) -> None:
+        """Note a largest magnitude."""
+        self.seen = float(np.maximum(self.seen, amax))
+
+    def advance(self, amax: float) -> None:
+        """Go on to the next step after one of this largest magnitude. Zeros alone, and sizes that are not finite, leave
+        the scale as it is."""
+        if amax == 0:
+            return
+        self.history = [*self.history, amax][-self.length :]
+        largest = float(np.fmax.reduce(self.history)) if self.algorithm == "max" else amax
+        if np.isfinite(largest) and largest > 0:
+            with np.errstate(over="ignore"):
+                self.scale = float(np.minimum(np.float32(self.target) / np.float32(largest), LARGEST))
+
+
+class Recipe(NamedTuple):
+    """The rounding of a linear's operands, as flags ask for it."""
+
+    scaling: str
+    formats: str
+    margin: int = 0
+    history: int = 1
+    algorithm: str = "most_recent"
+    rounds_weight_gradients: bool = True
+    """Whether operands of a weight's gradient are rounded, too."""
+
+    @property
+    def is_delayed(self) -> bool:
+        """Whether scales follow from steps before."""
+        return SCALINGS[self.scaling].is_delayed
+
+    def rounding(self, operand: str, summed: int) -> Rounding:
+        """The rounding of an operand of a product that sums over its axis 0 or 1."""
+        scaling, form = SCALINGS[self.scaling], self.form(operand)
+        if scaling.block is None:
+            return Rounding(form, scaling.scale_of)
+        size = scaling.block
+        if operand == WEIGHT and scaling.square_weights:
+            return Rounding(form, scaling.scale_of, (size, size))
+        return Rounding(form, scaling.scale_of, (1, size) if summed == 1 else (size, 1))
+
+    def form(self, operand: str) -> Float8:
+        """The format of an operand."""
+        return FORMATS[self.formats][operand == GRADIENT]
+
+    def delayed_scale(self, operand: str) -> DelayedScale:
+        """The scale of an operand before the first step."""
+        return DelayedScale(self.form(operand).largest * 2.0**-self.margin, self.history, self.algorithm)

@@ -51,7 +51,8 @@ FLAGS = group(
         """,
     ),
     refused(
-        "shapes that do not divide are not split unevenly; choose sizes that divide",
+        "an expert's weight has as many parts as --expert-tensor-parallel-size; --zero-stage 3 shares it over replicas "
+        "too",
         "--expert-tensor-parallel-num-weight-shards=int",
     ),
     refused(

@@ -42,8 +42,13 @@ FLAGS = group(
         "--no-strict-fsdp-dtensor-load|--disable-strict-fsdp-dtensor-load=off",
     ),
     refused(
-        "shapes that do not divide are not split unevenly; choose sizes that divide",
-        "--tensor-parallel-num-weight-shards=int --unaligned-linear",
+        "a weight has as many parts as --tensor-model-parallel-size; --zero-stage 3 shares it over replicas too",
+        "--tensor-parallel-num-weight-shards=int",
+    ),
+    ignored(
+        "where --tensor-model-parallel-size divides heads, features and tokens the result is the same; a size that it "
+        "does not divide is refused, since buffers, messages and checkpoints have parts of one shape on all ranks",
+        "--unaligned-linear",
     ),
     refused(
         "context parallelism is ring, ulysses or hybrid; use --context-parallel-algo",

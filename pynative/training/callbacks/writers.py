@@ -10,6 +10,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
@@ -200,9 +201,11 @@ class Background:
 
     def close(self) -> None:
         """Wait until everything is written, for a minute at most."""
+        end = time.monotonic() + CLOSING_SECONDS
         if self._thread.is_alive():
-            self._points.put(None, timeout=CLOSING_SECONDS)
-            self._thread.join(CLOSING_SECONDS)
+            with suppress(queue.Full):  # a program that does not answer ends no run
+                self._points.put(None, timeout=CLOSING_SECONDS)
+            self._thread.join(max(0.0, end - time.monotonic()))
         if self._thread.is_alive():
             warn(f"{self._name}: has not written everything {CLOSING_SECONDS:.0f} s after the last step; it is left")
         if self._lost:

@@ -7,8 +7,9 @@ from functools import partial
 from importlib.machinery import ModuleSpec
 from inspect import Parameter, Signature
 from types import ModuleType, SimpleNamespace
-from unittest.mock import patch
+from unittest.mock import Mock, patch
 
+from pynative.training.callbacks import writers
 from tests.support.assets import recorded
 from tests.support.distributed import run
 from tests.support.pretraining import BATCHES, listening, pretrain_tiny
@@ -88,3 +89,20 @@ def test_each_program_gets_every_step_as_it_takes_it(tmp_path):
         assert {"learning-rate", "grad-norm", "batch-size", "loss-scale"} <= points[0][values].keys()
         samples = [given[values].get("consumed samples", given[values].get("samples vs steps")) for given in points]
         assert samples == [4, 8, 12]
+
+
+def test_a_program_that_does_not_answer_holds_no_run_up():
+    """A step hands its points over or leaves them out; the end of the run waits for a moment, and raises nothing."""
+    begun, goes_on, stuck = threading.Event(), threading.Event(), Mock()
+    stuck.write.side_effect = lambda points: (begun.set(), goes_on.wait(60))
+    with patch.multiple(writers, MOST_WAITING=2, CLOSING_SECONDS=0.05), listening() as said:
+        background = writers.Background("--wandb-project x", lambda: stuck)
+        background.write(writers.Points(0, 0, {}, {}))
+        assert begun.wait(60)
+        for step in range(1, 10):
+            background.write(writers.Points(step, step, {}, {}))
+        background.close()
+    goes_on.set()
+    background.close()
+    assert "has not written everything" in said[0] and "the points of 7 steps" in said[1]
+    assert stuck.write.call_count == 3 and stuck.close.called and not background._thread.is_alive()

@@ -137,6 +137,9 @@ ROWS += [
     ("ulysses", "sparse attention", "--bf16 --dsa-indexer-topk-freq 2"),
 ]
 ROWS += [("one rank", "llama", STREAMS), ("tp2 sp", "llama", f"{STREAMS} --bf16"), ("pp2", FURTHER, STREAMS)]
+SHARED_KEYS = "--cla-share-factor 2"
+ROWS += [("one rank", "llama", f"{SHARED_KEYS} --qk-layernorm --qk-layernorm-after-rope")]
+ROWS += [("ulysses", "llama", f"{SHARED_KEYS} --bf16")]
 DELTA, SPACES = "gated delta net", "state spaces"
 HYBRID = "--hybrid-override-pattern M*-M"
 ROWS += [("one rank", SPACES, f"{HYBRID} --bf16"), ("ring", SPACES, HYBRID)]
@@ -177,6 +180,7 @@ def test_kept_bytes_are_those_that_a_forward_leaves(layout, model, types):
 FULL = "--recompute-granularity full --recompute-method"
 UP_PROJECTIONS = "--recompute-granularity selective --recompute-modules mla_up_proj"
 RECOMPUTED = [
+    ("one rank", "llama", f"{SHARED_KEYS} {FULL} block --recompute-num-layers 1"),
     ("one rank", "llama", f"{FULL} uniform --recompute-num-layers 2"),
     ("one rank", "gpt", f"{FULL} block --recompute-num-layers 1 --recompute-activation-function"),
     ("one rank", "gpt tied, dropout", "--recompute-granularity selective --recompute-modules core_attn layernorm"),

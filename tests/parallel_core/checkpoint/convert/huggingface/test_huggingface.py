@@ -278,6 +278,32 @@ def test_what_would_be_computed_otherwise_is_refused(model_type, keys, words):
         read(model_type, **keys)
 
 
+ALPHA = {"rope_type": "dynamic", "alpha": 1000.0, "rope_theta": 1e4}
+
+
+def test_hunyuans_alpha_stretches_the_base_alone():
+    """Of heads of 16 channels, as transformers has it; the base is written as it is then, and norms come after."""
+    ours = read("hunyuan_v1_dense", rope_parameters=ALPHA, head_dim=16)
+    assert ours["model_config"]["rotary_base"] == pytest.approx(1e4 * 1000 ** (16 / 14))
+    assert ours["model_config"]["qk_norm_after_rotary"] is True
+    theirs = written(ours, "hunyuan_v1_dense")["rope_parameters"]
+    assert theirs == {"rope_type": "default", "rope_theta": pytest.approx(1e4 * 1000 ** (16 / 14))}
+    assert read("hunyuan_v1_dense", rope_theta=5e5)["model_config"]["rotary_base"] == 5e5
+
+
+def test_hunyuans_experts_are_as_wide_as_the_one_that_all_tokens_have():
+    """Each layer's number of chosen experts may be written out; one alone would weigh 1 whatever its router says."""
+    ours = read("hunyuan_v1_moe", num_experts=4, moe_topk=[2, 2, 2, 2], rope_theta=1e4)
+    moe = ours["moe_config"]
+    assert moe["moe_ffn_hidden_size"] == moe["moe_shared_expert_intermediate_size"] == LLAMA["intermediate_size"]
+    theirs = written(ours, "hunyuan_v1_moe")
+    assert (theirs["moe_topk"], theirs["num_experts"]) == (2, 4)
+    assert theirs["intermediate_size"] == LLAMA["intermediate_size"]
+    for keys, words in (({"moe_topk": 1}, "weighs 1"), ({"moe_topk": [2, 3]}, "other numbers of experts")):
+        with pytest.raises(ValueError, match=words):
+            read("hunyuan_v1_moe", num_experts=4, rope_theta=1e4, **keys)
+
+
 def test_layers_of_olmo_3_with_a_window_have_positions_that_nothing_stretches():
     """In both spellings, with yarn's magnitude as a number of its own; and it is written as it was read."""
     stretched = {**YARN, "attention_factor": 1.2}

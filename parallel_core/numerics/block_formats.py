@@ -2,8 +2,8 @@
 
 MXFP4: 32 numbers of one sign, two exponent and one mantissa bit (E2M1) share a power of two ("OCP Microscaling
 Formats", 2023). NF4: 64 numbers, each one of 16 quantiles of a normal distribution, share their largest magnitude;
-magnitudes are in turn 8 bits of which 256 share a scale (double quantisation; "QLoRA", Dettmers et al., 2023; as
-`bitsandbytes` computes it).
+magnitudes are in turn 8 bits of which 256 share a scale (double quantisation; "QLoRA", Dettmers et al., 2023). Each is
+the nearest number; of two that are nearly as near, `bitsandbytes` may take the other one for a magnitude.
 """
 
 import numpy as np

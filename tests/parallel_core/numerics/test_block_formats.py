@@ -48,3 +48,11 @@ def test_nf4_is_a_quantile_times_a_scale_of_8_bits():
         assert abs(scale - np.abs(block).max()) < 0.01 * np.abs(block).max()
         nearest = NORMAL_QUANTILES[np.abs(block[:, None] / np.abs(block).max() - NORMAL_QUANTILES).argmin(axis=1)]
         np.testing.assert_allclose(rounded, nearest * scale, rtol=1e-6)
+
+
+def test_nf4_is_that_of_bitsandbytes():
+    """Version 0.50.2 on a CPU, with double quantisation: eight of the values that it gave, and the sum of all."""
+    found = nf4(np.random.default_rng(12).normal(size=(7, 100)).astype(np.float32))
+    recorded = [-0.5485676, -1.5588717, -0.2703154, 1.6703347, 1.3084086, 0.0, -0.8444685, 0.0]
+    np.testing.assert_allclose(found[3, 40:48], recorded, rtol=1e-6)
+    np.testing.assert_allclose(np.abs(found).sum(dtype=np.float64), 546.4781602, rtol=1e-6)

@@ -1,9 +1,9 @@
 """Another process that holds a folder of checkpoints."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
+
+from tests.support.warm import Process
 
 HOLD = """
 import sys, time
@@ -15,9 +15,11 @@ time.sleep(600)
 """
 
 
-def hold(root: Path, **environment: str) -> subprocess.Popen:
+def hold(root: Path, **environment: str) -> Process:
     """The process, which has the folder until it is killed."""
-    command = [sys.executable, "-c", HOLD, str(root)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ | environment)
-    assert process.stdout is not None and process.stdout.readline() == "held\n"
+    ours, theirs = os.pipe()
+    process = Process(["-c", HOLD, root], os.environ | environment, Path.cwd(), {1: theirs, 2: 2})
+    os.close(theirs)
+    with open(ours) as said:
+        assert said.readline() == "held\n"
     return process

@@ -29,7 +29,10 @@ START_SECONDS = 120.0
 
 @functools.cache
 def _folder() -> Path:
-    """The server's socket and the programs; the server ends with this process."""
+    """The server's socket and the programs; the server ends with this process. A fork asks the one that it is of."""
+    above = Path(sys.executable).parents[1]
+    if (above / "socket").exists():
+        return above
     folder = Path(tempfile.mkdtemp(prefix="warm"))
     place = folder / "socket"
     _write_programs(folder / "bin", place)

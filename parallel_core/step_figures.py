@@ -105,6 +105,11 @@ def _acting_layers(config: ModelConfig) -> list[int]:
     return [number for number in numbers if number not in idle]
 
 
+def decoder_layers_of_experts(config: ModelConfig) -> list[int]:
+    """Numbers of the decoder's, from 0."""
+    return [layer for layer in _layers_of_experts(config) if layer < config.num_layers]
+
+
 def _layers_of_experts(config: ModelConfig) -> list[int]:
     """Numbers of the layers that have experts: of those that do something, and of multi-token prediction's, which are
     as the decoder's last."""

@@ -20,6 +20,8 @@ ENTRIES = ("tokens", "labels", "loss_mask", "attention_mask", "position_ids")
 TOKENS, LABELS, LOSS_MASK, ATTENTION_MASK, POSITION_IDS = ENTRIES
 DOCUMENT_STARTS = "document_starts"
 """Int32 [b, s]: the first position of each one's document, beside causal order (`parallel_core.batch.documents`)."""
+ROUTED_EXPERTS = "routed_experts"
+"""Int32 [b, s, L, k]: the experts that each token goes to in each layer that has some; -1: the router chooses."""
 LENGTHS = "lengths"
 """Int32 [b]: behind so many positions a row [s] is padding. Models don't read it: each micro-batch is as long as its
 longest row."""

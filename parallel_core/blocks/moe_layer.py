@@ -28,7 +28,7 @@ class MoELayer(Sublayer):
 
     @property
     def reads_tokens(self) -> bool:
-        return self.router.hashed_tokens is not None
+        return self.router.hashed_tokens is not None or self.router.replays
 
     def parts(self) -> tuple[Part, ...]:
         """Router and dispatch keep the input as well, so that nothing is won by making the norm's output again."""

@@ -68,6 +68,8 @@ class Router(Block):
     """Whether it is not trained."""
     hashed_tokens: int | None = None
     """Tokens of a table that says each one's experts; none: scores choose."""
+    replays: bool = False
+    """Whether a batch may say each token's experts."""
 
     @property
     def keeps_hidden_states(self) -> bool:
@@ -84,7 +86,7 @@ class Router(Block):
             config.hidden_size, moe.num_choices, moe.moe_router_topk, config.init_method_std, config.params_dtype,
             config.add_bias_linear, moe.has_expert_bias and not hashed, moe.moe_router_dtype is not None,
             between_regions(config), tuple(counted_loads(config)), config.lora_config.use_lora,
-            config.unpadded_vocab_size if hashed else None,
+            config.unpadded_vocab_size if hashed else None, moe.moe_enable_routing_replay,
         )  # fmt: skip
 
     def parameters(self) -> dict[str, ParameterSpec]:

@@ -90,6 +90,8 @@ class MoEConfig(Config):
     """Divide the chosen experts' scores by their sum."""
     moe_router_force_load_balancing: bool = option("--fix-router", False, of="run")
     """Spread tokens evenly whatever the router says, to measure speed."""
+    moe_enable_routing_replay: bool = option("--moe-enable-routing-replay", False, of="run")
+    """Training goes to the experts that a batch's entry routed_experts has, which a generation recorded."""
     moe_router_topk_scaling_factor: float | None = option("--moe-router-topk-scaling-factor", None, above=0)
     """The chosen experts' scores are multiplied by this."""
     moe_router_num_groups: int | None = option("--moe-router-num-groups", None, at_least=1)

@@ -18,6 +18,7 @@ from pynative.collectives import Group
 from pynative.generation.host_layers import Decoder
 from pynative.kernels.host.threads import awake
 from pynative.key_value_cache import Cache, generating
+from pynative.moe.router_replay import RoutingRecord
 from pynative.parameter import type_of
 
 Texts = Sequence[Sequence[int]]
@@ -34,15 +35,19 @@ class Forward:
         model: a GPTModel, or this stage of one.
         longest: tokens that a text will have at most.
         use_cache: whether to keep keys and values, where the model can.
+        record: is told which experts the tokens go to.
     """
 
-    def __init__(self, model: nn.Cell, longest: int, *, use_cache: bool = True) -> None:
+    def __init__(
+        self, model: nn.Cell, longest: int, *, use_cache: bool = True, record: RoutingRecord | None = None
+    ) -> None:
         self.model, self.config = model, model.config
         self.window = self.config.seq_length
         self.shards = SequenceLayout.of(self.config.parallel_config).size
         caches = use_cache and self.shards == 1 and not self.config.sparse_attention.enabled
         self.cache = Cache(min(longest, self.window)) if caches else None
         self._decoder: Decoder | None = None
+        self._record = record
         self._rotary = Rotary.of_model(self.config)
 
     def __call__(self, texts: Texts) -> Array | None:
@@ -54,9 +59,17 @@ class Forward:
             self.cache, self._decoder = Cache(self.cache.capacity), None
         with generating(self.cache):
             if self.cache is None:
-                return self._through([text[-self.window :] for text in texts])
+                return self._recorded([text[-self.window :] for text in texts], lengths)
             self.cache.begin(lengths)
-            return self._through([text[-1:] for text in texts] if self.cache.continues else texts)
+            return self._recorded([text[-1:] for text in texts] if self.cache.continues else texts, lengths)
+
+    def _recorded(self, texts: Texts, lengths: Array) -> Array | None:
+        """These last tokens of texts of so many, and their experts on record."""
+        if self._record is None:
+            return self._through(texts)
+        counts = [len(text) for text in texts]
+        with self._record.of_forward([*(lengths - counts)], counts):
+            return self._through(texts)
 
     def _turns_otherwise(self, before: Array, lengths: Array) -> bool:
         """Whether keys of texts that have become so long would have turned otherwise from the first one on."""
@@ -88,7 +101,7 @@ class Forward:
 
     def _on_arrays(self) -> bool:
         """Whether the tokens under way follow others, and the layers can be computed on arrays."""
-        if self.cache is None or not self.cache.continues or not self._is_plain:
+        if self.cache is None or not self.cache.continues or not self._is_plain or self._record is not None:
             return False
         if self._decoder is None:
             self._decoder = Decoder(self.model, self.cache)

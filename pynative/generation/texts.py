@@ -14,6 +14,7 @@ from parallel_core.numerics.dtypes import Array
 from parallel_core.sampling import Sampling, log_probability
 from pynative import parallel_state
 from pynative.generation.forward import Forward
+from pynative.moe.router_replay import RoutingRecord
 from pynative.tape.autograd import no_grad
 
 
@@ -118,13 +119,15 @@ def generate_texts(
     prompts: Sequence[Sequence[int]],
     asked: Asked,
     is_over: IsOver = lambda text: False,
+    record: RoutingRecord | None = None,
 ) -> list[Text]:
     """Continue prompts of any lengths, as one batch; what follows one does not depend on the others.
 
     The model is a GPTModel, or this rank's stage of one, and sees the last --seq-length tokens. Ranks that compute
     together call this alike and get the same: those of a tensor- and pipeline-parallel copy and, with expert
     parallelism or ZeRO stage 3, all; other replicas ask for what they like. is_over: called with each text whenever it
-    gets a token, on all ranks. Raises ValueError on all of them where ranks that compute together differ.
+    gets a token, on all ranks. record: is told which experts each token goes to. Raises ValueError on all of them where
+    ranks that compute together differ.
     """
     check(model, prompts, asked.max_new_tokens)
     texts = [Text(list(prompt)) for prompt in prompts]
@@ -132,7 +135,7 @@ def generate_texts(
     generators = [asked.sampling.generator(number) for number in range(len(texts))]
     longest = max(len(text.prompt) for text in texts) + asked.max_new_tokens
     with inference(model):
-        forward = Forward(model, longest, use_cache=asked.use_cache)
+        forward = Forward(model, longest, use_cache=asked.use_cache, record=record)
         for _ in range(asked.max_new_tokens):
             if all(text.is_over for text in texts):
                 break

@@ -86,7 +86,7 @@ class MoELayer(nn.Cell):
             row = tuple(hidden_states.shape[1:])
             filled = kernels.gather_rows(hidden_states, np.where(rows < length, rows, -1).astype(np.int32), row)
             if tokens is not None:
-                tokens = TokenIds(np.pad(tokens.ids, ((0, len(rows) - length), (0, 0))))
+                tokens = tokens.filled(len(rows))
             return self(filled, tokens)[0][:length].contiguous(), None
         if self.shared_experts is None:
             return self._computed(*self._sent(hidden_states, tokens)), None

@@ -15,12 +15,13 @@ from parallel_core.context import Ranges
 from parallel_core.moe.routing import Noise, RoutingRule, get_capacity
 from parallel_core.moe.token_dispatch import NONE
 from parallel_core.numerics.dtypes import Array
-from parallel_core.step_figures import TOKENS_BEYOND, TOKENS_CHOSEN, TOKENS_ROUTED
+from parallel_core.step_figures import TOKENS_BEYOND, TOKENS_CHOSEN, TOKENS_ROUTED, decoder_layers_of_experts
 from pynative import kernels, parallel_state
 from pynative.kernels.dropout import Key
 from pynative.key_value_cache import is_generating
 from pynative.memory.arrays import array_of
 from pynative.moe.aux_loss import RouterLosses
+from pynative.moe.router_replay import recording
 from pynative.parameter import make_parameter, type_of
 from pynative.step_figures import current
 from pynative.tape.autograd import Moved
@@ -109,6 +110,16 @@ class TokenIds(NamedTuple):
 
     ids: Array
     """Int32 [s, b]."""
+    experts: Array | None = None
+    """Int32 [s, b, L, k] of the L layers that have experts: those that their tokens go to; -1: the router chooses."""
+
+    def filled(self, length: int) -> TokenIds:
+        """The same with zeros behind, of which routers choose experts."""
+        behind = (0, length - len(self.ids))
+        experts = self.experts
+        if experts is not None:
+            experts = np.pad(experts, (behind, *((0, 0),) * 3), constant_values=NONE)
+        return TokenIds(np.pad(self.ids, (behind, (0, 0))), experts)
 
 
 ROUTER_DTYPES = {"fp32": "float32", "fp64": "float64"}
@@ -140,6 +151,9 @@ class TopKRouter(nn.Cell):
         sharing = "tp-cp" if self.outside.cuts_sequence else "cp"
         self.capacities: Callable[[int], Array] | None = None
         """A function from the capacity to that of each expert, where they differ."""
+        layers = decoder_layers_of_experts(config) if block.replays else []
+        self.place = layers.index(layer_number - 1) if layer_number - 1 in layers else None
+        """Number of the layer among those that have experts, where a batch may say these."""
         self.losses = RouterLosses(config, layer_number, sharing, self.copies)
 
     def construct(self, hidden_states: Tensor, tokens: TokenIds | None = None) -> Routing:
@@ -182,7 +196,8 @@ class TopKRouter(nn.Cell):
         balanced = self.rule.sinkhorn and self.training
         bias = None if self.rule.sinkhorn else self.expert_bias
         if self.tid2eid is None:
-            experts = kernels.choose_experts(logits, self.rule, bias, balanced)
+            experts = self._given(kernels.choose_experts(logits, self.rule, bias, balanced), tokens)
+            self._record(experts, logits.shape[1])
         else:
             experts = self._of_table(logits.shape[0], tokens)
         if self.training:
@@ -193,10 +208,29 @@ class TopKRouter(nn.Cell):
         """Int32 [s b, k]: the experts that the table has for this rank's tokens."""
         if tokens is None:
             raise ValueError("--n-hash-layers: a layer whose experts are chosen by tokens is to be given their ids")
-        first = self.outside.group.rank * length if self.outside.cuts_sequence else 0
-        own = tokens.ids[first : first + length].reshape(-1)
         assert self.tid2eid is not None
+        own = self._own(tokens.ids, length).reshape(-1)
         return Tensor.from_numpy(array_of(self.tid2eid)[own].astype(np.int32))
+
+    def _own(self, array: Array, length: int) -> Array:
+        """This rank's tokens, of those that tensor-parallel ranks have together [s, ...]."""
+        first = self.outside.group.rank * length if self.outside.cuts_sequence else 0
+        return array[first : first + length]
+
+    def _given(self, chosen: Tensor, tokens: TokenIds | None) -> Tensor:
+        """The chosen experts [s b, k], or those that the batch says."""
+        if self.place is None or tokens is None or tokens.experts is None:
+            return chosen
+        length = len(chosen) // tokens.experts.shape[1]
+        given = self._own(tokens.experts, length)[:, :, self.place].reshape(chosen.shape)
+        return Tensor.from_numpy(np.where(given == NONE, array_of(chosen), given).astype(np.int32))
+
+    def _record(self, experts: Tensor, batch: int) -> None:
+        """Tell who asks for them, those of all tensor-parallel ranks' tokens."""
+        record = recording()
+        if record is not None:
+            whole = self.outside.group.all_gather(experts) if self.outside.cuts_sequence else experts
+            record.chosen(self.layer_number, whole.asnumpy().reshape(-1, batch, experts.shape[1]))
 
     def _sampled(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         positions = self.outside.positions(logits.shape[0])

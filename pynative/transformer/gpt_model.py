@@ -77,11 +77,13 @@ class GPTModel(Module):
         tokentype_ids: None = None,
         inference_params: None = None,
         document_starts: Tensor | None = None,
+        routed_experts: Tensor | None = None,
     ) -> Tensor:
         """tokens, position_ids, labels, loss_mask [b, s] -> the loss; logits [b, s, v/t] without labels; and on a stage
         that is not the last, hidden states [s, b, h]. attention_mask, document_starts: of the queries that
         `ContextShard.queries` takes, bool [b, 1, s, s], True where a score is left out (without it, causal), and int32
-        [b, s], the first position of each one's document. The others are Megatron's and must be None."""
+        [b, s], the first position of each one's document. routed_experts [b, s, L, k]: see `ReplayedTexts`. The others
+        are Megatron's and must be None."""
         check_unused(
             tokentype_ids=tokentype_ids,
             retriever_input_ids=retriever_input_ids,
@@ -93,7 +95,8 @@ class GPTModel(Module):
         if self.eod_mask is not None and not (position_ids is not None and says_documents):
             attention_mask, (position_ids, document_starts) = None, self.eod_mask.documents(tokens)
         masking = attention_mask, None if document_starts is None else host_array(document_starts)
-        hidden_states = self.language_model(tokens, position_ids, *masking)
+        experts = None if routed_experts is None else host_array(routed_experts)
+        hidden_states = self.language_model(tokens, position_ids, *masking, routed_experts=experts)
         if not self.post_process:
             return hidden_states
         if labels is None:

@@ -11,6 +11,7 @@ from parallel_core.numerics.dtypes import Array
 from pynative import kernels
 from pynative.context_parallel.batch import host_array
 from pynative.moe.router import TokenIds
+from pynative.moe.router_replay import checked
 from pynative.tape import autograd
 from pynative.transformer.embedding import Embedding
 from pynative.transformer.enums import AttnMaskType
@@ -51,6 +52,7 @@ class TransformerLanguageModel(nn.Cell):
         post_process: bool = True,
     ) -> None:
         super().__init__()
+        self.config, self.replays = config, config.moe_config.moe_enable_routing_replay
         chunk = chunk_here(config, pre_process, post_process)
         self.embedding = None if chunk.embedding is None else Embedding(config)
         self.borrowed: list[Embedding] = []  # in a list: their parameters are the first chunk's
@@ -71,18 +73,27 @@ class TransformerLanguageModel(nn.Cell):
         position_ids: Tensor | None,
         attention_mask: Tensor | None,
         document_starts: Array | None = None,
+        routed_experts: Array | None = None,
         **unused: None,
     ) -> Tensor:
         """tokens, position_ids [b, s], attention_mask [b, 1, s, s] (True: left out) or None for causal, document_starts
-        int32 [b, s] or None for one document -> hidden states [s, b, h], which `output_layer` turns to logits. unused:
-        see `check_unused`."""
+        int32 [b, s] or None for one document, routed_experts [b, s, L, k] or None (`ReplayedTexts`) -> hidden states
+        [s, b, h], which `output_layer` turns to logits. unused: see `check_unused`."""
         check_unused(**unused)
         embedding = self.embedding if self.decoder.pre_process else None
         hidden_states = None if embedding is None else _with_gradient(embedding(tokens, position_ids))
         if not self.decoder.reads_tokens:
             return self.decoder(hidden_states, attention_mask, document_starts)
         assert tokens is not None, "a stage whose experts are chosen by tokens is given their ids"
-        ids = TokenIds(np.ascontiguousarray(host_array(tokens).T))
+        ids = host_array(tokens)
+        if routed_experts is None and self.replays and self.training:
+            raise ValueError(
+                "the batch has no routed_experts: --moe-enable-routing-replay trains on choices that were recorded; "
+                "give them by ReplayedTexts, or leave the flag out"
+            )
+        if routed_experts is not None:
+            routed_experts = checked(routed_experts, ids.shape, self.config).swapaxes(0, 1)
+        ids = TokenIds(np.ascontiguousarray(ids.T), routed_experts)
         return self.decoder(hidden_states, attention_mask, document_starts, ids)
 
     def predict_further(

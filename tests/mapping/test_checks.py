@@ -305,6 +305,12 @@ BAD = [
     (f"{LATENT} --enable-dsa-indexer --sliding-window 3", 1, "--sliding-window 3"),
     (f"{LATENT} --enable-dsa-indexer --qk-clip", 1, "--qk-clip"),
     ("--qk-clip --qk-layernorm", 1, "--qk-clip"),
+    ("--moe-enable-routing-replay", 1, "--moe-enable-routing-replay"),
+    (
+        "--num-experts 4 --moe-router-load-balancing-type sinkhorn --moe-enable-routing-replay",
+        1,
+        "--moe-enable-routing-replay",
+    ),
     ("--qk-clip --lora-r 4 --lora-target-modules linear_qkv", 1, "--qk-clip"),
     (
         "--log-max-attention-logit --experimental-attention-variant dsa --multi-latent-attention --kv-lora-rank 8 "

@@ -68,7 +68,7 @@ FLAGS = group(
     refused(
         "experts and routers have the forms of Megatron-Core 0.16.1, and not this one; leave it out",
         """
-        --moe-shared-expert-glu-interleave-size=int --moe-enable-routing-replay
+        --moe-shared-expert-glu-interleave-size=int
         --moe-router-quantile-balancing-ema=float:0.0 --moe-router-force-biased=float --moe-apply-probs-on-input
         --moe-latent-size=int --moe-mlp-glu-interleave-size=int --moe-expert-rank-capacity-factor=float
         --moe-use-upcycling --moe-upcycling-granularity=int:1 --moe-use-sinkhorn

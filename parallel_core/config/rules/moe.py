@@ -150,6 +150,19 @@ def hash_layers_fit(config: Sections) -> Iterator[Finding]:
         yield moe.needs("hash_layers", rule, "add one of them")
 
 
+def choices_can_be_replayed(config: Sections) -> Iterator[Finding]:
+    moe = config.moe_config
+    if not moe.moe_enable_routing_replay:
+        return
+    if moe.num_experts is None:
+        yield moe.needs("moe_enable_routing_replay", "--num-experts")
+    elif {"sinkhorn", SPARSE_MIXER} & {*moe.balancing}:
+        other = "sinkhorn and sparsemixer_topk, which weigh experts as they chose them"
+        yield moe.clashes("moe_enable_routing_replay", other, "use another router")
+    elif moe.hash_layers:
+        yield moe.clashes("moe_enable_routing_replay", "--n-hash-layers, whose table chooses")
+
+
 def zero_experts_fit(config: Sections) -> Iterator[Finding]:
     moe = config.moe_config
     if not moe.num_zero_experts:

@@ -54,6 +54,7 @@ VALUES = {
     "--log-memory-interval": "1",
     "--plan-device": "A100",
     "--rerun-mode": "report_stats",
+    "--qk-clip-threshold": "1e-6",
 }
 """Folders, and values that a run of a few steps shows, in the place of what the lists of words have."""
 
@@ -90,6 +91,8 @@ BESIDE = {
         ("--start-weight-decay", "--end-weight-decay", "--weight-decay-incr-style"),
         "--start-weight-decay 0.01 --end-weight-decay 0.1 --weight-decay-incr-style linear --train-iters 3",
     ),
+    "--qk-clip-alpha": "--qk-clip --qk-clip-threshold 1e-6 --train-iters 2",
+    "--qk-clip-threshold": "--qk-clip --train-iters 2",
     "--make-vocab-size-divisible-by": "~padded-vocab-size",
     **dict.fromkeys(("--context-parallel-algo", "--ulysses-degree-in-cp"), "--context-parallel-size 2"),
     **dict.fromkeys(_OF_WRITERS, "--tensorboard-dir SAVE/curves --log-timers-to-tensorboard " + _EVALUATED),

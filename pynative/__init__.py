@@ -10,6 +10,7 @@ What code of this package reads without being given it, all there is in a proces
     step_position                  iteration, micro-batch, chunk                the training loop and the runner
     step_figures                   what cells report of a training step, and    PipelineStep.run, within a step;
                                    the seed of auxiliary losses                 Megatron's set_loss_scale
+    moe.router_replay              the record of which experts routers choose   a generation that is asked for one
     tensor_parallel.random         seed, Megatron's named random streams        set_seed; rng_fork within a block
     tensor_parallel.recompute      the part that is run, first or again           checkpoint, within it
     kernels                        the operators in use                         set_parallel_context, get_model

@@ -82,19 +82,25 @@ class TransformerLanguageModel(nn.Cell):
         check_unused(**unused)
         embedding = self.embedding if self.decoder.pre_process else None
         hidden_states = None if embedding is None else _with_gradient(embedding(tokens, position_ids))
+        self._check_replay(routed_experts is not None)
         if not self.decoder.reads_tokens:
             return self.decoder(hidden_states, attention_mask, document_starts)
         assert tokens is not None, "a stage whose experts are chosen by tokens is given their ids"
-        ids = host_array(tokens)
-        if routed_experts is None and self.replays and self.training:
+        own = host_array(tokens)
+        if routed_experts is not None:
+            routed_experts = checked(routed_experts, own.shape, self.config).swapaxes(0, 1)
+        ids = TokenIds(np.ascontiguousarray(own.T), routed_experts)
+        return self.decoder(hidden_states, attention_mask, document_starts, ids)
+
+    def _check_replay(self, has_experts: bool) -> None:
+        """ValueError where a batch says experts that nobody would go to, or training lacks them."""
+        if has_experts and not self.replays:
+            raise ValueError("the batch has routed_experts: add --moe-enable-routing-replay, or leave them out")
+        if self.replays and self.training and not has_experts:
             raise ValueError(
                 "the batch has no routed_experts: --moe-enable-routing-replay trains on choices that were recorded; "
                 "give them by ReplayedTexts, or leave the flag out"
             )
-        if routed_experts is not None:
-            routed_experts = checked(routed_experts, ids.shape, self.config).swapaxes(0, 1)
-        ids = TokenIds(np.ascontiguousarray(ids.T), routed_experts)
-        return self.decoder(hidden_states, attention_mask, document_starts, ids)
 
     def predict_further(
         self, hidden_states: Tensor, tokens: Tensor, *masking: Tensor | Array | None

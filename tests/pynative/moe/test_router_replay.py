@@ -147,3 +147,21 @@ def test_wrong_records_are_named():
     for wrong in (np.zeros((2, 16, 1, 2), np.int32), np.zeros((2, 16, 2, 2)), np.full((2, 16, 2, 2), 4)):
         with pytest.raises(ValueError, match="routed_experts"):
             checked(wrong, (2, 16), config)
+
+
+@pytest.mark.parametrize("lacks", ["the entry", "the flag"])
+def test_neither_goes_without_the_other(drawn, lacks):
+    """A record that nobody reads is a mistake, and so is training without one."""
+    path, _ = drawn
+    if lacks == "the flag":
+        with pytest.raises(ValueError, match="add --moe-enable-routing-replay"):
+            run(1, trained, MODEL.replace("--moe-enable-routing-replay", ""), path)
+    else:
+        with pytest.raises(ValueError, match="no routed_experts"):
+            run(1, trained_on_rows, MODEL)
+
+
+def trained_on_rows(backend, flags: str):
+    from tests.support.layouts import train
+
+    return train(backend, flags)

@@ -43,5 +43,6 @@ def unlike_experts(linears_of_stage: Mapping[str, Linear], config: ModelConfig) 
     """Paths of linears of experts that the configuration gives another adapter than the first expert of the layer."""
     lora, count = config.lora_config, config.moe_config.num_experts or 0
     for first in (path for path, linear in linears_of_stage.items() if isinstance(linear, ExpertLinear)):
+        own = lora.adapter_of(first)
         others = (first.replace(FIRST_EXPERT, f"local_experts.{number}") for number in range(1, count))
-        yield from (path for path in others if lora.adapter_of(path) != lora.adapter_of(first))
+        yield from (path for path in others if lora.adapter_of(path) != own)

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from parallel_core.config.base import Config, option
@@ -67,4 +68,9 @@ class LoraConfig(Config):
 
 def names(pattern: str, path: str) -> bool:
     """Whether a pattern describes a path whole, or from one of its dots to its end."""
-    return re.fullmatch(rf"(?:.*\.)?(?:{pattern})", path) is not None
+    return _compiled(pattern).fullmatch(path) is not None
+
+
+@lru_cache
+def _compiled(pattern: str) -> re.Pattern[str]:
+    return re.compile(rf"(?:.*\.)?(?:{pattern})")

@@ -52,7 +52,7 @@ class Float8Config(Config):
     @property
     def recipe(self) -> Recipe | None:
         """The recipe of the linears that are rounded; none: none are."""
-        if not self.fp8_simulate or self.fp8_format is None:
+        if not self.fp8_simulate or self.fp8_format is None or self.fp8_recipe not in SCALINGS:
             return None
         delayed = (self.fp8_margin, self.fp8_amax_history_len, self.fp8_amax_compute_algo)
         return Recipe(self.fp8_recipe, self.fp8_format, *delayed, self.fp8_wgrad)

@@ -357,6 +357,12 @@ BAD = [
     # refused by flag, by value, and names that are gone
     ("--fp4-format e2m1", 1, "--fp4-format e2m1"),
     ("--fp8-format e5m2", 1, "--fp8-format e5m2"),
+    ("--fp8-simulate", 1, "--fp8-simulate"),
+    ("--fp8-simulate --fp8-format e4m3 --fp8-recipe custom", 1, "--fp8-recipe custom"),
+    ("--fp8-simulate --fp8-format e4m3 --first-last-layers-bf16", 1, "--first-last-layers-bf16"),
+    ("--fp8-simulate --fp8-format e4m3 --fp8-recipe mxfp8 --no-fp8-wgrad", 1, "--no-fp8-wgrad"),
+    ("--fp8-simulate --fp8-format e4m3 --qat-scheme w4a16-mxfp4", 1, "--fp8-simulate"),
+    ("--fp8-simulate --fp8-format e4m3 --num-experts 4 --hot-expert-num 1", 1, "--fp8-recipe delayed"),
     ("--optimizer lamb", 1, "--optimizer lamb"),
     ("--optimizer muon --muon-fp32-matmul-prec low", 1, "--muon-fp32-matmul-prec low"),
     ("--optimizer muon --muon-coefficient-type cubic", 1, "--muon-coefficient-type cubic"),

@@ -26,6 +26,7 @@ SCALED = f"{ROTARY} --rope-scaling-type"
 SHORT = "--original-max-position-embeddings 16"
 LONG = f"{SCALED} longrope --long-factor 1,1,1,1,1,1,1,1 --short-factor 1,1,1,1,1,1,1,1 {SHORT}"
 RMS = "--normalization RMSNorm"
+IN_8_BITS = "--fp8-simulate --fp8-format hybrid --fp8-recipe"
 IDLE = [
     ("--no-resume-training", "", "--load x", "--load"),
     ("--delay-grad-reduce", "", "--overlap-grad-reduce", "--overlap-grad-reduce"),
@@ -87,6 +88,14 @@ IDLE = [
     ("--moe-router-enable-expert-bias", EXPERTS, f"{EXPERTS} {SIGMOID}", "scores of all experts"),
     ("--qk-layernorm-after-rope", "--qk-layernorm", f"--qk-layernorm {ROTARY}", "not turned as a whole"),
     ("--qat-scheme w4a16-mxfp4-moe-only", "", EXPERTS, "no experts"),
+    ("--fp8-format e4m3", "", "--fp8-simulate", "--fp8-simulate rounds as 8 bits do"),
+    ("--fp8-margin 1", f"{IN_8_BITS} tensorwise", f"{IN_8_BITS} delayed", "--fp8-recipe delayed"),
+    (
+        "--num-layers-at-end-in-bf16 2",
+        f"{IN_8_BITS} mxfp8",
+        f"{IN_8_BITS} mxfp8 --first-last-layers-bf16",
+        "--first-last-layers-bf16",
+    ),
     (
         "--moe-router-bias-update-rate 0.1",
         EXPERTS,

@@ -89,13 +89,14 @@ OTHERS: dict[str, list] = {
     "iterations": [1],
     "linear_attention_freq": [[1, 0], [0, 1]], "layer_pattern": ["M*-M", "H*"],
     "mamba_multipliers": [[0.5, 1.0, 1.0, 1.0, 1.0]], "side_by_side_weights": [[1.0, 2.0]],
-    "cla_share_factor": [2],
+    "cla_share_factor": [2], "fp8_margin": [1],
 }  # fmt: skip
 """End of a path -> values to try; of the others every choice, the other truth value, a number and a half."""
 
 OF_TRAINING = {
     **dict.fromkeys(("params_dtype", "compute_dtype", "embedding_init_dtype"), "rounds"),
     **dict.fromkeys(("fp32_residual_connection", "moe_router_dtype", "fp16_lm_cross_entropy"), "rounds"),
+    "fp8_simulate": "rounds",
     "moe_router_force_load_balancing": "routes at random, to measure speed",
 }
 """Options that change a run's logits, and why a checkpoint does not mind."""

@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from parallel_core.config import AllConfig, ConfigError, DatasetConfig, ModelConfig, ParallelConfig
@@ -200,6 +200,7 @@ A_FEW = st.lists(st.sampled_from(sorted(LAYOUTS)), max_size=3, unique=True).flat
 )
 
 
+@example(3, 4, 1, {LIST: [0, 1, 1, 1]})
 @settings(max_examples=300)
 @given(st.integers(1, 24), st.integers(1, 5), st.integers(1, 12), A_FEW)
 def test_every_layout_is_refused_or_owns_each_layer_once(layers, stages, micro_batches, parallel):
@@ -214,8 +215,9 @@ def test_every_layout_is_refused_or_owns_each_layer_once(layers, stages, micro_b
     in_order = [layers for row in owned for layers in row]
     assert [number for layers in in_order for number in layers] == list(range(layers))
     for number, own in enumerate(in_order):
-        first = number % stages == 0 and (parallel.get(ALONE) or parallel.get(FIRST) == 0)
+        listed = bool(parallel.get(LIST))
+        first = number % stages == 0 and (listed or parallel.get(ALONE) or parallel.get(FIRST) == 0)
         first = first or (number == 0 and parallel.get(EMBEDDING))
-        last = number % stages == stages - 1 and parallel.get(LAST) == 0
+        last = number % stages == stages - 1 and (listed or parallel.get(LAST) == 0)
         last = last or (number == len(in_order) - 1 and parallel.get(LOSS))
         assert len(own) > 0 or first or last, (number, in_order)

@@ -73,5 +73,6 @@ def suggestion_lines(found: Suggestions, given: Plan) -> Iterator[str]:
             f"{name.replace('_', ' ')} {getattr(own, name)} -> {getattr(one.layout, name)}"
             for name in own.changed(one.layout)
         )
-        gain = 1 - one.seconds / given.step.total
-        yield f"  {what}: {gain:+.1%} time saved, {(one.memory - memory) / GIBIBYTE:+.1f} GiB"
+        change = one.seconds / given.step.total - 1
+        speed = f"{abs(change):.1%} {'more' if change > 0 else 'less'} time"
+        yield f"  {what}: {speed}, {(one.memory - memory) / GIBIBYTE:+.1f} GiB"

@@ -157,7 +157,9 @@ def parse_arguments(arguments: list[str] | None = None) -> tuple[argparse.Argume
     parser = command_line(__doc__.splitlines()[0])
     parser.add_argument("--output-prefix", type=Path, required=True, help="start of the names of the files written")
     parser.add_argument(
-        "--corpus", type=Path, help="a .jsonl file (key: text), a text file, or a directory; default: Python's sources"
+        "--corpus",
+        type=Path,
+        help="a .jsonl file (key: text), a text file, a directory, or a pattern of names; default: Python's sources",
     )
     parser.add_argument(
         "--max-megabytes", type=float, help="text to use at most; default: 6 of Python's sources, all of --corpus"

@@ -94,7 +94,10 @@ TRAINING_ARGS=(
 
 case " $* " in
     *" --epochs "*) ;;
-    *) TRAINING_ARGS+=(--train-iters 200 --lr-warmup-iters 20) ;;
+    *)  ITERS=" $* "; ITERS=${ITERS##* --train-iters }; ITERS=${ITERS%% *}
+        case $ITERS in '' | *[!0-9]*) ITERS=200 ;; esac
+        # Twenty steps of warm-up; a shorter run has a tenth of its own.
+        TRAINING_ARGS+=(--train-iters 200 --lr-warmup-iters "$(( 10#$ITERS < 200 ? 10#$ITERS / 10 : 20 ))") ;;
 esac
 
 MODEL_PARALLEL_ARGS=(

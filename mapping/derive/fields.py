@@ -166,7 +166,7 @@ def communication_data_type(args: Any) -> str | None:
 
 
 def pipeline_schedule(args: Any) -> str | None:
-    """MindSpeed's flag has the schedule's name."""
+    """Name of the schedule, by either flag: --pipeline-schedule, else MindSpeed's --schedules-method."""
     return args.pipeline_schedule or args.schedules_method
 
 

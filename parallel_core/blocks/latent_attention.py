@@ -137,7 +137,8 @@ class LatentAttention(Sublayer):
             yield one.within("rotary_key")
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
-        """Queries' and keys' projections have one input, and what core attention puts out it keeps itself."""
+        """Bytes kept for the backward, by linear. Queries' and keys' projections have one input, counted once; core
+        attention's output is counted as the input of `linear_proj`."""
         kept, output = super().kept_bytes(micro_batch), self.linear_proj.input_bytes(micro_batch)
         first, second = self.first_linears
         if kept[first]:

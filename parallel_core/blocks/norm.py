@@ -113,7 +113,7 @@ class NormOfAllHeads(Norm):
 
 
 def head_norm(config: ModelConfig, heads: int) -> Norm:
-    """--qk-layernorm's, by --qk-norm-type."""
+    """Norm of queries or of keys (--qk-layernorm): of each head, or of all heads together, by --qk-norm-type."""
     norm = Norm.of_heads(config, heads)
     if config.qk_norm_type == "per_head":
         return norm

@@ -56,7 +56,8 @@ def writers(topology: Topology, *, sharded: bool = False) -> dict[int, str]:
 
 
 def file_name(tensor_rank: int, stage: int, replica: int = 0) -> str:
-    """Megatron's name of the place in the model."""
+    """Name of a rank's file: its place in the model as in Megatron's folders, then its number among the replicas, if
+    it is not the first."""
     return f"mp_rank_{tensor_rank:02d}_{stage:03d}{f'_{replica:03d}' if replica else ''}.safetensors"
 
 

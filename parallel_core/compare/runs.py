@@ -35,21 +35,21 @@ class ComparedRun:
 
     @property
     def steps(self) -> list[int]:
-        """Of which anything is known."""
+        """Steps of which anything is known, in order."""
         return sorted(self._curve.keys() | self._recorded.keys())
 
     @property
     def recorded(self) -> list[int]:
-        """Of which activations, gradients or weights are known."""
+        """Steps of which activations, gradients or weights are known, in order."""
         return sorted(self._recorded)
 
     def figures(self, step: int) -> Step:
-        """Figures alone."""
+        """Step `step` with its logged figures alone: no activations, gradients or weights."""
         return Step(self._curve.get(step, {}), self.dtype)
 
     @property
     def dtype(self) -> str:
-        """In which layers compute."""
+        """Type in which layers compute."""
         named = self.settings.get("training_config.bf16"), self.settings.get("training_config.fp16")
         return "bfloat16" if named[0] == "true" else "float16" if named[1] == "true" else "float32"
 

@@ -47,7 +47,7 @@ class Engine:
     """Memory that the allocator holds and cannot use, as a part of what is allocated."""
 
     def weight_gradient_buffers(self, chunks: Sequence[Chunk], micro_batch: MicroBatch) -> float:
-        """One for each shape of a linear's weight in the layers."""
+        """Bytes of the buffers for weight gradients: one for each shape of a linear's weight in the layers."""
         if not self.has_weight_gradients:
             return 0.0
         shapes = {shape for chunk in chunks for shape in _layer_shapes(chunk, micro_batch)}

@@ -80,7 +80,14 @@ def _step(plan: Plan) -> Iterator[str]:
     days, world = plan.days, plan.config.parallel_config.world_size
     if days is not None:
         steps = plan.config.training_config.training_iters
-        yield f"  {steps:,} steps: {days:,.2f} days +- {spread:.0%}, {days * 24 * world:,.0f} device-hours"
+        yield f"  {steps:,} steps: {_long(days)} +- {spread:.0%}, {days * 24 * world:,.1f} device-hours"
+
+
+def _long(days: float) -> str:
+    """A run's time in the largest unit of which there is one."""
+    units = (days, "days"), (days * 24, "hours"), (days * 24 * 60, "minutes")
+    value, unit = next((one for one in units if one[0] >= 1), units[-1])
+    return f"{value:,.2f} {unit}"
 
 
 def _gib(number: float) -> str:

@@ -35,7 +35,7 @@ class Passes:
 
     @cached_property
     def totals(self) -> tuple[float, float, float]:
-        """Totals of forward, backward and weight gradients."""
+        """Seconds of the forward, of the backward without weight gradients, and of weight gradients."""
         return sum(self.forward.values()), sum(self.backward.values()), sum(self.weight.values())
 
     @property

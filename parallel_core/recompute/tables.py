@@ -12,7 +12,7 @@ def all_of(counts: Table) -> Table:
 
 
 def none_of(counts: Table) -> Table:
-    """No layer."""
+    """No layer of any chunk; `counts` are the layers that there are."""
     return [[0] * len(row) for row in counts]
 
 

@@ -29,7 +29,7 @@ class Figures:
 
     @property
     def unreadable(self) -> int:
-        """Lines that are no figures of a step."""
+        """Number of lines that have no figures of a step."""
         return self._reader.unreadable + self._without_a_step
 
     def refresh(self) -> bool:

@@ -40,13 +40,13 @@ class _Exchange:
         self.by_rank = [run for rank in range(group.size) for run in of_rank(widths, rank, group.size)]
 
     def to_features(self, x: Tensor) -> Tensor:
-        """[s, b, w] -> [S, b, w / c]."""
+        """x [s, b, w], a shard of the sequence with all features -> [S, b, w / c]: the whole one, a share of each."""
         packed = kernels.pack_heads((kernels.take_columns(x, self.by_rank),), self.group.size, (1,))
         shards = self.group.all_to_all(packed)
         return _reordered(shards, np.argsort(self.layout.order(len(shards)))) if self.layout.ring > 1 else shards
 
     def to_sequence(self, x: Tensor) -> Tensor:
-        """[S, b, w / c] -> [s, b, w]."""
+        """x [S, b, w / c] -> [s, b, w]: the way back of `to_features`."""
         shards = _reordered(x, self.layout.order(len(x))) if self.layout.ring > 1 else x
         width, size = sum(self.widths), self.group.size
         (rows,) = kernels.unpack_heads(self.group.all_to_all(shards), size, ((width,),), (1,))

@@ -274,7 +274,7 @@ class ParamAndGradBuffers:
         self.reduce_over_others()
 
     def reduce_over_others(self) -> None:
-        """Sum what is summed over other ranks than the replicas, once all buckets are."""
+        """Sum gradients that are summed over other ranks than the replicas; called once all buckets are summed."""
         for one in self._other_sums:
             one.start().wait()
 

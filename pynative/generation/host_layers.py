@@ -100,7 +100,7 @@ class Step:
         self._turned: dict[Rotary, Turned] = {}
 
     def bias(self, layer: int, rule: AttentionRule, heads: int) -> Array | None:
-        """See `bias_of`."""
+        """Bias of the layer's scores by `bias_of`, computed once a step for layers that have the same; None: none."""
         key = self.cache.layers[layer].slots, rule
         if key not in self._biases:
             self._biases[key] = bias_of(self.cache.ages(layer), rule, heads)

@@ -200,7 +200,8 @@ _layouts: WeakValueDictionary[tuple[Any, ...], Layout] = WeakValueDictionary()
 
 
 def layout(kind: Type, shape: tuple[int, ...], strides: tuple[int, ...]) -> Layout:
-    """The layout of these: one object while anybody holds it. Where a sequence grows, every step has others."""
+    """Layout of this type, shape and strides (in elements): the same object as long as anybody holds it. None is kept
+    longer, since a sequence that grows has other shapes in every step."""
     with _making:
         found = _layouts.get((kind, shape, strides))
         if found is None:

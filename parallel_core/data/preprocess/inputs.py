@@ -176,5 +176,5 @@ def read_documents(path: Path, keys: Sequence[str] = ("text",)) -> Iterator[Text
     for block in blocks(input_files(str(path))):
         for _, place, texts in block.documents(keys):
             if isinstance(texts, BadRecord):
-                raise ValueError(f"{place}: {texts}; repair it")
+                raise ValueError(f"{place}: {texts}; repair it or take it out, or give a pattern as 'DIR/*.txt'")
             yield texts

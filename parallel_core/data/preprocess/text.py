@@ -84,7 +84,7 @@ class TextOptions:
 
     @property
     def streams(self) -> int:
-        """Parts of a data set, one after the other, that lines go to in turn."""
+        """Number of parts of a data set: input lines are dealt to them in turn, and they lie one after the other."""
         return 1 if self.keep_sequential_samples else self.partitions
 
     def made_from(self, files: list[Path]) -> dict[str, object]:

@@ -101,7 +101,7 @@ class _Scores:
         """relu(query . key) [j, q, c]."""
 
     def total(self) -> Array:
-        """[q, c]."""
+        """Scores [q, c]: the heads' products, summed with their weights."""
         return np.asarray(np.einsum("jqc,qj->qc", self.products, self.weights))
 
 

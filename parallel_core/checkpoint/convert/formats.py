@@ -38,7 +38,7 @@ class Format(NamedTuple):
 
 
 FORMATS = (
-    Format("native", "ours", is_native, read_native),
+    Format("native", "native", is_native, read_native),
     Format("megatron", "Megatron-LM's torch_dist", is_torch_dist, read_torch_dist),
     Format("megatron", "Megatron-LM's legacy", is_legacy, read_legacy),
     Format("hf", "HuggingFace's", is_huggingface, read_huggingface),

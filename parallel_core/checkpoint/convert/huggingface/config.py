@@ -44,7 +44,7 @@ _REASONS: dict[str, tuple[str, ...]] = {
         "gradient_checkpointing", "time_step_floor", "time_step_max", "time_step_min", "time_step_rank",
         "rescale_prenorm_residual", "residual_in_fp32", "mamba_ssm_cache_dtype",
     ),
-    "nothing that another key, or a tensor's shape, does not say": (
+    "sizes and forms that another key, or a tensor's shape, says as well": (
         "pretraining_tp", "reorder_and_upcast_attn", "n_ctx", "max_sequence_length", "num_nextn_predict_layers",
         "head_dim", "qk_head_dim", "num_key_value_heads", "mlp_expansion_factor",
     ),

@@ -14,6 +14,7 @@ import sys
 import sysconfig
 import time
 from collections.abc import Iterator, Sequence
+from glob import glob
 from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -52,7 +53,7 @@ def standard_library() -> list[str]:
 
 
 def texts_of(path: Path) -> list[str]:
-    """Those of a .jsonl file, a text file, or a directory of them."""
+    """Texts of a .jsonl file, a text file, a directory of those, or a pattern of names."""
     return [text for document in read_documents(path) for text in document["text"]]
 
 
@@ -127,8 +128,8 @@ def write(documents: Sequence[str], output_prefix: Path, tokenizer: TokenizerOpt
 def prepare(args: argparse.Namespace) -> str:
     """Write the token files unless they are there; returns the prefix to train on."""
     started = time.monotonic()
-    if args.corpus is not None and not args.corpus.exists():
-        raise ValueError(f"--corpus {args.corpus} does not exist; give a file or a directory of files")
+    if args.corpus is not None and not args.corpus.exists() and not glob(str(args.corpus)):
+        raise ValueError(f"--corpus {args.corpus} does not exist; give a file, a directory, or a pattern of names")
     source = standard_library() if args.corpus is None else texts_of(args.corpus)
     documents = cut_long(choose(source, args.max_megabytes))
     if not documents:

@@ -106,3 +106,16 @@ def test_ctrl_c_is_no_traceback(prepare_data, tmp_path, monkeypatch):
     with pytest.raises(SystemExit) as end:
         prepare_data.main(["--output-prefix", str(tmp_path / "a"), "--max-megabytes", "0.1"])
     assert end.value.code == 130 and end.value.__suppress_context__ and not list(tmp_path.iterdir())
+
+
+def test_a_folder_with_a_picture_is_refused_with_a_way_out(prepare_data, tmp_path, capsys):
+    """The message says that a pattern chooses the texts, and the pattern does."""
+    folder = tmp_path / "docs"
+    folder.mkdir()
+    (folder / "a.md").write_text("text\n" * 3000)
+    (folder / "a.png").write_bytes(b"\x89PNG")
+    with pytest.raises(SystemExit):
+        prepare_data.main(["--output-prefix", str(tmp_path / "a"), "--corpus", str(folder)])
+    assert "a.png: is no UTF-8 text" in (error := capsys.readouterr().err) and "give a pattern" in error
+    prepare_data.main(["--output-prefix", str(tmp_path / "a"), "--corpus", str(folder / "*.md")])
+    assert len(IndexedDataset(tmp_path / "a_text_document"))

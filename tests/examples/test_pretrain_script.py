@@ -56,6 +56,12 @@ def test_a_base_has_its_own_shape(flags_of, tmp_path):
     assert config_of(words, 1).to_dict()["model_config"] == before.to_dict()["model_config"]
 
 
+@pytest.mark.parametrize(("flags", "steps"), [("", 20), ("--train-iters 300", 20), ("--train-iters 10 --seed 2", 1)])
+def test_the_warm_up_fits_into_a_short_run(flags_of, flags, steps):
+    """`--train-iters 10` alone trains; it was refused for a warm-up that the script itself had given."""
+    assert config_of(flags_of(f"--mock-data {flags}"), 2).optimizer_config.lr_warmup_iters == steps
+
+
 def test_without_one_it_has_the_scripts(flags_of):
     """A small model."""
     model = config_of(flags_of("--mock-data --tokenizer-type NullTokenizer --vocab-size 60"), 2).model_config

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import types
 from typing import Any, get_args, get_origin, get_type_hints, is_typeddict
 
@@ -69,6 +70,7 @@ def test_the_lines_for_people(capsys):
     code, out, _ = run(capsys, "--world-size", "16", "--device", "B200")
     first = out.splitlines()[0]
     assert code == 0 and first.startswith("fits 177.9 GiB of B200-SXM: ") and "+-" in first and "stage 0" in first
+    assert re.search(r"500 steps: [1-9][\d.,]* (minutes|hours|days) \+-", out), "a short run is no 0.00 days"
     code, out, _ = run(capsys, "--world-size", "8", "--device", "A100", flags=f"{FLAGS} --micro-batch-size 64")
     assert code == 1 and out.startswith("does not fit")
 

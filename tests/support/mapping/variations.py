@@ -110,7 +110,8 @@ COMPANY = {
     "--microbatch-group-size-per-virtual-pipeline-stage": (
         "--pipeline-model-parallel-size 2 --virtual-pipeline-model-parallel-size 2"
     ),
-    "--hot-expert-num": "--num-experts 4",
+    **dict.fromkeys(("--hot-expert-num", "--moe-enable-routing-replay"), "--num-experts 4"),
+    "--fp8-simulate": "--bf16 --fp8-format hybrid",
     "--multi-latent-attention": "--kv-lora-rank 8",
     "--multi-head-latent-attention": "--kv-lora-rank 8",
     "--moe-router-group-score-topk": "--num-experts 4 --moe-router-num-groups 2 --moe-router-group-topk 1",

@@ -16,6 +16,7 @@ from parallel_core.attention.recurrence import RecurrenceForm
 from parallel_core.attention.score_form import ScoreForm, alibi_slopes
 from parallel_core.context import Run
 from parallel_core.moe.routing import Noise, RoutingRule
+from parallel_core.numerics.float8_recipes import GRADIENT, Recipe
 from parallel_core.numerics.hyper_connections import StreamRule
 from pynative import kernels
 from pynative.kernels.block import AttentionRule, Scores
@@ -205,7 +206,15 @@ CALLS: dict[str, Call] = {
     ),
     "bias_gradient": _filled(lambda new, out: kernels.bias_gradient(new(UPSTREAM_ROWS), out, True), (257,)),
     "cast": _recorded(lambda x: kernels.cast(x, ms.float16), X),
+    "quantised": lambda new: [
+        kernels.quantised(new(ROWS), Recipe(scaling, "hybrid").rounding(GRADIENT, summed))
+        for scaling in ("tensorwise", "blockwise", "mxfp8")
+        for summed in (0, 1)
+    ],
+    "largest_magnitude": lambda new: kernels.largest_magnitude(new(ROWS)),
+    "mxfp4": lambda new: [kernels.mxfp4(new(WEIGHT), axis) for axis in (0, 1)],
     "scale": _recorded(lambda x: kernels.scale(x, 0.3), X),
+    "scale_features": _recorded(lambda x: kernels.scale_features(x, np.abs(VECTOR)), X),
     "soft_cap": _recorded(lambda x: kernels.soft_cap(x, 3.0), X),
     "layer_norm": _recorded(lambda x, w, b: kernels.layer_norm(x, w, b, 1e-5), X, VECTOR, SHIFT),
     "rms_norm": _recorded(lambda x, w: kernels.rms_norm(x, w, 1e-5, True), X, VECTOR),

@@ -81,9 +81,9 @@ def seen(backend, flags: str) -> tuple[dict[str, np.ndarray], list[tuple[int, ..
     counts: list[tuple[int, ...]] = []
     grouped = experts.grouped_linear
 
-    def noted(x, weights, rows):
+    def noted(x, weights, rows, *products):
         counts.append(tuple(rows))
-        return grouped(x, weights, rows)
+        return grouped(x, weights, rows, *products)
 
     with patch.object(experts, "grouped_linear", noted):
         return through(backend, flags, favourite=True), counts

@@ -35,7 +35,6 @@ EXCEPTIONS = {
     ),
     "--collectives": "its one legal value is the default here",
     "--enable-gmm-safe-tokens": "every expert has tokens",
-    "--moe-grouped-gemm": "how fast it is",
     "--drop-remainder": "no pass over the data ends within a batch",
     "--no-drop-remainder": "no pass over the data ends within a batch",
     "--account-for-embedding-in-pipeline-split": "of two stages the first has the odd layer, one less and one more",

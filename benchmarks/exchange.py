@@ -93,9 +93,9 @@ class Network:
 
 def work(options: argparse.Namespace) -> None:
     """One of the launched processes."""
-    from benchmarks.throughput import RandomTokens
     from mapping import init_configs_from_args, initialize_megatron
     from pynative import parallel_state
+    from pynative.calibrate.training import RandomTokens
     from pynative.collectives.numbers import sum_over_group
     from pynative.moe.token_dispatcher import AllToAllRoute
     from pynative.training.callbacks import Callback
@@ -132,7 +132,7 @@ def work(options: argparse.Namespace) -> None:
 
 
 def measured(options: argparse.Namespace, delay: float, *flags: str) -> list[float]:
-    """Of a step seconds, those slept, messages, and seconds inside of exchanges, mean over the ranks."""
+    """A step's seconds, those slept, messages, and seconds inside of exchanges, mean over the ranks."""
     from pynative.startup.launch import msrun_command, quiet_environment
 
     own, more = split_at_dashes()

@@ -47,8 +47,8 @@ def measured(ranks: int, flags: Sequence[str]) -> list[Found]:
 
 def train(flags: Sequence[str]) -> None:
     """As one of the ranks: train, and print what was predicted and measured."""
-    from benchmarks.throughput import RandomTokens
     from mapping import init_configs_from_args, initialize_megatron
+    from pynative.calibrate.training import RandomTokens
     from pynative.training.callbacks import Callback
     from pynative.training.training import pretrain
     from pynative.transformer.gpt_model import GPTModel

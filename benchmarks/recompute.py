@@ -45,9 +45,9 @@ def megatron_flags(options: argparse.Namespace, setting: str) -> list[str]:
 
 def train(options: argparse.Namespace) -> dict[str, float]:
     """Run one setting in this process, its first step for warming up."""
-    from benchmarks.throughput import RandomTokens
     from mapping import init_configs_from_args, initialize_megatron
     from parallel_core.costs import StagePlan, peak_kept_bytes
+    from pynative.calibrate.training import RandomTokens
     from pynative.training.callbacks import Callback
     from pynative.training.callbacks.memory import peak_memory_mb
     from pynative.training.data import build_pretraining_data_loader

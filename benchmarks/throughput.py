@@ -109,22 +109,6 @@ HIDDEN = ("out", "warm_up", "known_peak", "only_peak")
 """Options that the printed line does not repeat."""
 
 
-class RandomTokens:
-    """Token rows without meaning."""
-
-    def __init__(self, vocab: int, sequence: int, rows: int) -> None:
-        self.tokens = np.random.default_rng(0).integers(0, vocab, (rows, sequence + 1), np.int32)
-
-    def __len__(self) -> int:
-        return len(self.tokens)
-
-    def __getitem__(self, row: int) -> dict[str, np.ndarray]:
-        tokens = self.tokens[row]
-        positions = np.arange(len(tokens) - 1, dtype=np.int32)
-        ones = np.ones(len(tokens) - 1, np.float32)
-        return {"tokens": tokens[:-1], "labels": tokens[1:], "loss_mask": ones, "position_ids": positions}
-
-
 def figures(seconds: float, peak: float, flops: float, tokens: int) -> dict[str, float]:
     """The figures of a step of so many seconds, operations and tokens."""
     gflops = flops / seconds / 1e9
@@ -143,6 +127,7 @@ def work(options: argparse.Namespace) -> None:
     from mapping import init_configs_from_args, initialize_megatron
     from parallel_core.costs import training_flops
     from pynative import parallel_state
+    from pynative.calibrate.training import RandomTokens
     from pynative.kernels.host import blas
     from pynative.training.callbacks.memory import peak_memory_mb
     from pynative.training.training import pretrain

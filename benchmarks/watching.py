@@ -81,8 +81,8 @@ def meter(spent: "defaultdict[str, float]", seconds: list[float]):
 
 def train(options: argparse.Namespace, folder: str) -> dict[str, object]:
     """Run one setting in this process."""
-    from benchmarks.throughput import RandomTokens
     from mapping import init_configs_from_args, initialize_megatron
+    from pynative.calibrate.training import RandomTokens
     from pynative.training.training import pretrain
     from pynative.transformer.gpt_model import GPTModel
 

@@ -261,7 +261,7 @@ class MeasuredTimes:
 
     @classmethod
     def of_spans(cls, spans: Iterable[Span], stage_of: Callable[[int], int]) -> "MeasuredTimes":
-        """Of all steps, and of all ranks of a stage."""
+        """The means over all steps, and over all ranks of a stage."""
         stage = cache(stage_of)
         seconds: defaultdict[tuple[Any, ...], list[float]] = defaultdict(list)
         for span in spans:

@@ -34,7 +34,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """What is imported by now lives as long as the process: no collection of garbage need look at it."""
+    """Modules that are imported by now live as long as the process: no collection of garbage need look at them."""
     gc.collect()
     gc.freeze()
 

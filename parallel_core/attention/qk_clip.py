@@ -38,5 +38,5 @@ def latent_key_value_rows(eta: Array, alpha: float, plain: int, value: int) -> A
 
 
 def _of_heads(*parts: tuple[Array, int]) -> Array:
-    """Of each head so many rows with its factor in each part."""
+    """Factors of all rows: each head has so many rows with its factor in each part."""
     return np.concatenate([np.repeat(factors[:, None], rows, axis=1) for factors, rows in parts], axis=1).ravel()

@@ -12,7 +12,6 @@ from parallel_core.attention.rotary import ORIGINAL_LENGTHS
 from parallel_core.config import AllConfig, SlidingWindowConfig
 from parallel_core.config.hybrid import MAMBA
 from parallel_core.config.linear_attention import LinearAttentionConfig
-from parallel_core.config.moe import SPARSE_MIXER
 from parallel_core.config.tree import FLAG_OF, OF_NETWORK
 from parallel_core.findings import shown
 from parallel_core.moe.routing import RoutingRule
@@ -172,9 +171,7 @@ _MEANINGS: dict[str, Callable[[AllConfig], Any]] = {
     "moe_layer_freq": lambda config: layers_with_experts(
         config.moe_config.moe_layer_freq, config.model_config.num_layers
     ),
-    "moe_router_load_balancing_type": lambda config: next(  # losses of balance change no choice
-        (kind for kind in config.moe_config.balancing if kind in ("sinkhorn", SPARSE_MIXER)), None
-    ),
+    "moe_router_load_balancing_type": lambda config: config.moe_config.own_choice,  # losses of balance change no choice
     "moe_router_pre_softmax": shares_of_all,
     "moe_router_norm_topk_prob": lambda _: None,  # in moe_router_pre_softmax
     "moe_router_topk_scaling_factor": lambda config: config.moe_config.moe_router_topk_scaling_factor or 1.0,

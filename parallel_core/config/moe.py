@@ -175,6 +175,11 @@ class MoEConfig(Config):
         return tuple(kinds) if isinstance(kinds, list) else (kinds,)
 
     @property
+    def own_choice(self) -> str | None:
+        """The kind of balancing that chooses and weighs experts in its own way, if one does."""
+        return next((kind for kind in self.balancing if kind in ("sinkhorn", SPARSE_MIXER)), None)
+
+    @property
     def samples(self) -> bool:
         """Whether experts are sampled."""
         return SPARSE_MIXER in self.balancing

@@ -1,13 +1,13 @@
 """Options of mixtures of experts."""
 
 from parallel_core.config.all import AllConfig
-from parallel_core.config.moe import BALANCING_LOSSES, SPARSE_MIXER, MoEConfig, MoEMonitorConfig
+from parallel_core.config.moe import BALANCING_LOSSES, MoEConfig, MoEMonitorConfig
 from parallel_core.no_effect.row import Idle, all_of, below, needs, unless, where
 from parallel_core.schedules.generators import PAIRED
 
 
 def _routes_in_its_own_way(config: AllConfig) -> bool:
-    return not {"sinkhorn", SPARSE_MIXER}.isdisjoint(config.moe_config.balancing)
+    return config.moe_config.own_choice is not None
 
 
 def _scores_sum_to_one(config: AllConfig) -> bool:

@@ -37,10 +37,10 @@ SIZES = {
 """Path of an option -> value: a model of usual proportions, of which each rank trains two micro-batches a step."""
 
 
-class Tokens:
+class RandomTokens:
     """Samples without meaning."""
 
-    def __init__(self, length: int, vocabulary: int, samples: int) -> None:
+    def __init__(self, vocabulary: int, length: int, samples: int) -> None:
         self._tokens = np.random.default_rng(0).integers(0, vocabulary, (samples, length + 1), np.int32)
 
     def __len__(self) -> int:
@@ -58,9 +58,10 @@ def train(folder: str) -> None:
     from pynative.transformer.gpt_model import GPTModel
 
     config = build({**SIZES, "training_config.checkpoint.output_dir": folder})
-    samples = Tokens(512, 4096, STEPS * config.batch_sizes.final)
+    model = config.model_config
+    samples = RandomTokens(model.vocab_size, model.seq_length, STEPS * config.batch_sizes.final)
     pretrain(
         lambda counts: (samples, None, None),
-        lambda **where: GPTModel(config.model_config, **where),
+        lambda **where: GPTModel(model, **where),
         all_config=config,
     )

@@ -38,7 +38,7 @@ class SharedChoices:
         self.ulysses_group = parallel_state.get_context_parallel_group_for_hybrid_ulysses()
 
     def received(self, both: Tensor) -> tuple[Tensor, Choices]:
-        """What another stage sent, [s/t, b, h + 2 k] -> the hidden states, and the choices at the chunk's begin."""
+        """Another stage's message, [s/t, b, h + 2 k] -> the hidden states, and the choices at the chunk's begin."""
         if self._received is None:
             return both, {}
         widths = (self.width, self._received.channels)

@@ -1,12 +1,12 @@
 """Attention and a state space that read the same input (Falcon-H1, 2025), in the place of attention alone."""
 
 import enum
+from typing import Any
 
 from mindspore import Tensor
 
 from parallel_core import blocks
 from parallel_core.config import ModelConfig
-from parallel_core.numerics.dtypes import Array
 from parallel_core.recompute.plan import CellRecompute
 from pynative import kernels
 from pynative.tensor_parallel.made_again import fork_made_again
@@ -30,16 +30,11 @@ class AttentionBesideStateSpace(ParallelAttention):
         self.mixer = MambaMixer(config, layer_number, block.mixer, recomputed.within("mixer"))
         self.weights = block.weights
 
-    def construct(
-        self,
-        hidden_states: Tensor,
-        attention_mask: Tensor | None = None,
-        document_starts: Array | None = None,
-    ) -> tuple[Tensor, Tensor | None]:
-        """[s, b, h] -> ([s, b, h], the bias still to be added: none)."""
+    def construct(self, hidden_states: Tensor, *masking: Any) -> tuple[Tensor, Tensor | None]:
+        """[s, b, h] -> ([s, b, h], the bias still to be added: none). masking: attention's and the mixer's."""
         for_attention, for_mixer = fork_made_again(hidden_states)
-        attended, bias = super().construct(for_attention, attention_mask, document_starts)
-        mixed, _ = self.mixer(for_mixer, attention_mask, document_starts)
+        attended, bias = super().construct(for_attention, *masking)
+        mixed, _ = self.mixer(for_mixer, *masking)
         if bias is not None:
             attended = kernels.bias_dropout_add(attended, bias)
         attended, mixed = (

@@ -94,7 +94,7 @@ def run(
     environment: Mapping[str, str] | None = None,
     timeout: float = 300.0,
 ) -> subprocess.CompletedProcess[str]:
-    """What `subprocess.run([python, *words], capture_output=True, text=True)` would give."""
+    """The result that `subprocess.run([python, *words], capture_output=True, text=True)` would give."""
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors, open(os.devnull) as nothing:
         descriptors = {0: nothing.fileno(), 1: out.fileno(), 2: errors.fileno()}
         process = Process(words, os.environ if environment is None else environment, folder, descriptors)

@@ -140,7 +140,7 @@ def hash_layers_fit(config: Sections) -> Iterator[Finding]:
     for name in ("num_zero_experts", "moe_shortcut_connected", "hot_expert_num"):
         if getattr(moe, name):
             yield moe.clashes(name, f"--n-hash-layers {moe.hash_layers}")
-    if {"sinkhorn", SPARSE_MIXER} & {*moe.balancing}:
+    if moe.own_choice:
         kinds = " ".join(moe.balancing)
         yield moe.clashes("hash_layers", f"--moe-router-load-balancing-type {kinds}, which chooses in its own way")
     if not moe.scores_all_experts:
@@ -156,7 +156,7 @@ def choices_can_be_replayed(config: Sections) -> Iterator[Finding]:
         return
     if moe.num_experts is None:
         yield moe.needs("moe_enable_routing_replay", "--num-experts")
-    elif {"sinkhorn", SPARSE_MIXER} & {*moe.balancing}:
+    elif moe.own_choice:
         other = "sinkhorn and sparsemixer_topk, which weigh experts as they chose them"
         yield moe.clashes("moe_enable_routing_replay", other, "use another router")
     elif moe.hash_layers:
@@ -172,7 +172,7 @@ def zero_experts_fit(config: Sections) -> Iterator[Finding]:
     for name in ("hot_expert_num", "moe_expert_capacity_factor", "moe_router_group_topk"):
         if getattr(moe, name):
             yield moe.clashes(name, f"--num-zero-experts {moe.num_zero_experts}")
-    if {"sinkhorn", SPARSE_MIXER} & {*moe.balancing}:
+    if moe.own_choice:
         yield moe.breaks("num_zero_experts", "is not known to sinkhorn and sparsemixer_topk", "use another router")
 
 

@@ -8,7 +8,7 @@ E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
 
 
 def test_mxfp4_is_the_nearest_number_of_its_block():
-    """Of 31 and 33 numbers, so that a block is cut short: each is the nearest of the 16, and of two as near the one
+    """Blocks of 31 and 33 numbers, so that one is cut short: each is the nearest of the 16, and of two as near the one
     further from zero; the power of two is that of the largest magnitude over 4."""
     generator = np.random.default_rng(3)
     for length in (31, 33, 64):

@@ -20,7 +20,7 @@ def finite_values(form):
 
 
 def nearest(x, form):
-    """By search: the code below and the one above, of two as near the even one."""
+    """The nearest value by search: the code below and the one above, of two as near the even one."""
     table, size = finite_values(form), np.abs(x).astype(np.float64)
     above = np.minimum(np.searchsorted(table, size), len(table) - 1)
     below = np.maximum(above - 1, 0)

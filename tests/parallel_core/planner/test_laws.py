@@ -125,7 +125,7 @@ def more_replicas_need_no_more_memory(plan: Plan, job: Job) -> None:
 
 
 def more_sharding_needs_less_memory(plan: Plan, job: Job) -> None:
-    """Of buffers: states, gradients and weights each at most as much as with the stage before."""
+    """Buffers alone: states, gradients and weights each at most as much as with the stage before."""
     bare = {**job, "more": job["more"].replace("--use-distributed-optimizer", "").partition("--zero-stage")[0]}
     plans = [legal(bare, " ".join(flags)) for flags in ZERO_STAGES.values()]
     for less, more in pairwise(plans):

@@ -50,8 +50,8 @@ def test_a_large_job_is_planned_in_seconds(world):
 
 @pytest.mark.parametrize("world", [10240, 102400])
 def test_every_byte_is_owned_once(world):
-    """Of a stage's buffers by the replicas together, and of each weight by the tensor- and expert-parallel ranks: so is
-    it in a checkpoint, where each of them writes its boxes."""
+    """Replicas own a stage's buffers together, and tensor- and expert-parallel ranks each weight: so is it in a
+    checkpoint, where each of them writes its boxes."""
     plan, start = planned(world), time.process_time()
     for number in (0, 7, 15):
         stage = plan.stages[number]

@@ -62,8 +62,8 @@ def test_the_bubble_of_dualpipe_v(stages):
     [(v_half, 4, 12, 7), (v_half, 8, 24, 19), (v_half, 8, 48, 19), (v_min, 4, 12, 12), (v_min, 8, 24, 25)],
 )
 def test_the_bubble_of_building_blocks(generator, stages, micro_batches, bubble):
-    """Of warm-up and drain alone: the steady state has none in a tick for each computation. Qi et al.'s own program has
-    5 and 17 where V-Half has 7 and 19 here, 11 and 27 where V-Min has 12 and 25."""
+    """The bubble is that of warm-up and drain alone: the steady state has none in a tick for each computation. Qi et
+    al.'s own program has 5 and 17 where V-Half has 7 and 19 here, 11 and 27 where V-Min has 12 and 25."""
     timeline = simulate(generator(stages, micro_batches), Times(2, 4, 2), Placement(stages, 2, folded=True))
     assert timeline.bubble == bubble
 

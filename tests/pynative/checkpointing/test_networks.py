@@ -1,4 +1,4 @@
-"""What is said of two networks, against what models compute.
+"""Differences that are told of two networks, against what models compute.
 
 `differences` is trusted wherever a checkpoint is loaded or converted. So every option of the model and its experts is
 changed here, with weights that stay: where no difference is told and parameters have the same shapes, logits are the
@@ -119,7 +119,7 @@ def others(path: str, value: Any) -> list:
 
 
 def shapes(config: AllConfig) -> dict[str, tuple[int, ...]]:
-    """Of every parameter."""
+    """Shape of every parameter, by name."""
     chunks = model_chunks(config.model_config)
     return {name: spec.shard.shape for chunk in chunks for name, spec in chunk.parameters().items()}
 
@@ -171,7 +171,7 @@ def bases() -> list[Changed]:
 
 
 def logits(backend, networks: list[dict]) -> list[np.ndarray]:
-    """Of a text, by weights that are functions of their names."""
+    """Logits of a text, by weights that are functions of their names."""
     import mindspore as ms
 
     from pynative.parameter import whole_parameters, write_parameter
@@ -213,7 +213,7 @@ def test_what_is_not_told_changes_no_logits(bases):
 
 
 def test_what_is_told_changes_shapes_or_logits(bases):
-    """By an option of the network that changes nothing, networks would be refused that are the same."""
+    """Networks that are the same would be refused by an option that changes nothing."""
     before, waiting = computed([one.base for one in bases]), set(OF_NETWORK)
     for one, was in zip(bases, before, strict=True):
         waiting -= {path for path, config in one.told.items() if shapes(config) != shapes(one.base)}

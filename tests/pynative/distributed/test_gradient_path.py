@@ -32,7 +32,7 @@ TO_ITS_SUM = [
 
 
 def files() -> list[str]:
-    """Of the calls of the engine that are under way, from the training step on, as often as one is entered."""
+    """The files of the engine's calls that are under way, from the training step on, as often as one is entered."""
     calls = [Path(frame.filename) for frame in traceback.extract_stack()]
     ours = [str(file.relative_to(ROOT)) for file in calls if file.is_relative_to(ROOT)]
     ours = ours[ours.index("training/train_step.py") :]

@@ -15,7 +15,7 @@ from tests.support.kernels import ONE_RANK, assert_close, normal, run_operator, 
 @pytest.mark.usefixtures("implementation")
 @pytest.mark.parametrize("axis", [0, 1])
 def test_both_implementations_round_to_the_bit(axis):
-    """Of any size of numbers, powers of two among them, and of blocks that are cut short or zero."""
+    """Numbers of any size, powers of two among them, and those of blocks that are cut short or zero."""
     weight = normal(40, 70) * np.exp2(np.arange(70) - 35).astype(np.float32)
     weight[:, 3:5], weight[2] = 0.25, 0
     for dtype in (mindspore.float32, mindspore.bfloat16):

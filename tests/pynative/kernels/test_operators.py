@@ -275,7 +275,7 @@ def test_masked_mean(mask):
 
 @pytest.mark.parametrize("shape", [(1,), (3, 4), (0, 4), (2, 0)])
 def test_scale(shape):
-    """Of nothing as well: the adapter of an expert without a token."""
+    """Nothing can be scaled, too: the adapter of an expert without a token."""
     assert_equals_reference(lambda x: kernels.scale(x, 0.3), lambda x: x * 0.3, (normal(*shape),))
 
 

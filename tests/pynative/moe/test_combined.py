@@ -50,7 +50,7 @@ def test_no_bit_changes(case):
 
 
 def waits(backend, flags: str) -> tuple[int, int]:
-    """How often a message of the experts was waited for, and how often another micro-batch had computed meanwhile."""
+    """Number of waits for messages of the experts, and of those in which another micro-batch had computed meanwhile."""
     from pynative.moe import token_dispatcher
     from pynative.tape import turns
 

@@ -50,7 +50,7 @@ def through(backend, flags: str, favourite: bool = False) -> dict[str, np.ndarra
 
 
 def _part(config, rank: int) -> tuple[int, int]:
-    """Which of how many parts of the sequences: tensor-parallel ranks have the same."""
+    """The number of a rank's part of the sequences, and of all parts: tensor-parallel ranks have the same."""
     tensor = config.parallel_config.tensor_model_parallel_size
     return rank // tensor, config.parallel_config.data_parallel_size
 

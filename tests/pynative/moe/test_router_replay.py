@@ -128,7 +128,7 @@ def replaying(config):
 
 
 def test_token_by_token():
-    """What is given is what is chosen, with weights by the scores of those; -1 leaves the choice to the router."""
+    """Given experts are chosen, with weights by the scores of those; -1 leaves the choice to the router."""
     given = np.random.default_rng(2).random((5, 3, 2, 4)).argsort(axis=-1)[..., :2].astype(np.int32)
     given[3:] = -1
     chosen, experts, probs, logits = run(1, routed, given)[0]

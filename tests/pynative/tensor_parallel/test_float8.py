@@ -82,7 +82,8 @@ def products_of_a_linear(backend, recipe, kernels):
 
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_products_are_those_of_rounded_operands(recipe):
-    """By a search of the formats' tables, block by block, in numpy; by MindSpore's operators as by the host's."""
+    """Products of operands rounded by a search of the formats' tables, block by block, in numpy; by
+    MindSpore's operators as by the host's."""
     for kernels in ("host", "ops"):
         ((x, weight, dy), found) = run(1, products_of_a_linear, recipe, kernels)[0]
         of_all, ends = expected(x, weight, dy, recipe), ((0, 20), (20, 48))

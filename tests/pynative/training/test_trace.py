@@ -166,7 +166,7 @@ PIPELINES = (
 
 @pytest.mark.parametrize(("schedule", "stages", "chunks", "micro_batches"), PIPELINES)
 def test_the_bubble_is_the_simulators(schedule, stages, chunks, micro_batches, tmp_path):
-    """Of each stage and step what `simulate` says of the schedule, which the trace has beside it."""
+    """Each stage waits in each step as long as `simulate` says of the schedule, which the trace has beside it."""
     flags = f"--pipeline-model-parallel-size {stages} --num-layers {stages * chunks} --global-batch-size"
     flags += f" {2 * micro_batches} --untie-embeddings-and-output-weights --save {tmp_path} --save-interval 9"
     flags += "" if chunks == 1 else f" --num-virtual-stages-per-pipeline-rank {chunks}"

@@ -50,8 +50,8 @@ def attended(x, weights, layer, shared):
 
 
 def loss_of(arrays, factor):
-    """Of the first 8 rows in float64: the loss that is logged, of all tokens that count, and the one whose gradient is
-    taken, the average of those of micro-batches of 2 rows."""
+    """The losses of the first 8 rows in float64: the one that is logged, of all tokens that count, and the one whose
+    gradient is taken, the average of those of micro-batches of 2 rows."""
     named = {name: np.asarray(array, np.float64) for name, array in arrays.items()}
 
     def weights(layer, name):

@@ -106,7 +106,7 @@ def test_the_order_of_parameters_is_megatrons(case, tmp_path):
 
 
 def test_the_local_implementation_cuts_down_projections():
-    """Of its files of two ranks each has half of the rows; Transformer Engine's have them all."""
+    """Each of its files of two ranks has half of the rows; Transformer Engine's have them all."""
     name = "decoder.layers.0.self_attention.linear_kv_down_proj.weight"
     model = drawn("latent attention")
     cuts = Cuts(model.settings, model.weights)

@@ -44,7 +44,8 @@ def flags(path):
 
 
 def test_ids_come_behind_special_tokens_and_no_text_is_one(folder):
-    """By hand: merges by rank, bytes else; a folder is as good as its file, and what is beyond the size is left out."""
+    """Ids worked out by hand: merges by rank, bytes else; a folder is as good as its file, and what is beyond the size
+    is left out."""
     tokenizer = build_tokenizer(flags(folder))
     assert tokenizer.tokenize("the the\u00e9zz") == [FIRST + n for n in (257, 258, 259, 122, 122)]
     assert tokenizer.tokenize("</s>") == [FIRST + byte for byte in b"</s>"]

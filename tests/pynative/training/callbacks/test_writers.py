@@ -40,7 +40,7 @@ class Double:
 
 
 def _signature(parameters: list) -> Signature:
-    """Of [name, kind, whether it may be left out]."""
+    """The signature of parameters [name, kind, whether it may be left out]."""
     left_out = {True: None, False: Parameter.empty}
     return Signature(
         Parameter(name, kind, default=Parameter.empty if "VAR" in kind.name else left_out[may_be])

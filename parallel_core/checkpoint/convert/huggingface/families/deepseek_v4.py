@@ -131,7 +131,7 @@ def _heads_out(ours: Settings) -> Mapping[str, Any]:
 
 
 def _ratios(config: Mapping[str, Any]) -> Settings:
-    """By the kinds of layers, an older list of numbers, or as transformers does without either."""
+    """Ratios by the kinds of layers, an older list of numbers, or as transformers does without either."""
     layers, rates = config["num_hidden_layers"], config.get("compress_rates") or {}
     sizes = {_WINDOW: 0, _CHOSEN: rates.get(_CHOSEN, INDEXED_RATIO), _HEAVY: rates.get(_HEAVY, 128)}
     if sizes[_CHOSEN] != INDEXED_RATIO:

@@ -204,7 +204,7 @@ def test_another_factor_is_another_network(kind):
 
 
 def test_yarn_without_its_magnitudes():
-    """Where neither is given none is written: one alone acts otherwise there."""
+    """None is written if neither is given: one alone acts otherwise there."""
     again = written(read("llama", rope_scaling=YARN), "llama")["rope_scaling"]
     assert again["factor"] == 4.0 and not {"mscale", "mscale_all_dim"} & again.keys()
 
@@ -273,7 +273,7 @@ def test_what_a_family_maps_is_not_left_out():
     ],
 )
 def test_what_would_be_computed_otherwise_is_refused(model_type, keys, words):
-    """By its key in config.json: no shape of a weight would tell."""
+    """The error names the key in config.json: no shape of a weight would tell."""
     with pytest.raises(ValueError, match=words):
         read(model_type, **keys)
 
@@ -282,7 +282,7 @@ ALPHA = {"rope_type": "dynamic", "alpha": 1000.0, "rope_theta": 1e4}
 
 
 def test_hunyuans_alpha_stretches_the_base_alone():
-    """Of heads of 16 channels, as transformers has it; the base is written as it is then, and norms come after."""
+    """The base for heads of 16 channels, as transformers has it; it is written as it is then, and norms come after."""
     ours = read("hunyuan_v1_dense", rope_parameters=ALPHA, head_dim=16)
     assert ours["model_config"]["rotary_base"] == pytest.approx(1e4 * 1000 ** (16 / 14))
     assert ours["model_config"]["qk_norm_after_rotary"] is True

@@ -66,9 +66,9 @@ def _section(id: str, title: str, runs: Sequence[Run], curves: Sequence[Curve]) 
 
 
 def lines(id: str, curve: Curve, runs: Sequence[Run]) -> Lines | None:
-    """The plot of a figure; none if no run has it."""
+    """The plot of a figure; none if no run has a finite value of it."""
     values = [run.figures.of(curve.column) * curve.scale for run in runs]
-    having = [(number, run, own) for number, (run, own) in enumerate(zip(runs, values, strict=True)) if len(own)]
+    having = [(at, run, own) for at, (run, own) in enumerate(zip(runs, values, strict=True)) if np.isfinite(own).any()]
     if not having:
         return None
     series = [_series(number, run, own, curve.is_of_some_steps) for number, run, own in having]

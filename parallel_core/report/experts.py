@@ -29,6 +29,8 @@ def _over_steps(number: int, run: Run) -> Iterator[Heat]:
     values = np.stack([run.figures.of(f"expert_load/{layer}") for layer in layers])
     bins = min(BINS, len(steps))
     z = means(values, bins)
+    if not np.isfinite(z).any():
+        return
     x = means(steps[None], bins)[0]
     title = f"{run.name}: tokens of each layer's busiest expert"
     rows = [

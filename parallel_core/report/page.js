@@ -67,10 +67,10 @@ const report = (() => {
     plot_bgcolor: colour("panel"), font: { color: colour("text"), size: 12 }, legend: { orientation: "h", yref: "container", y: 0, yanchor: "bottom" },
     hoverlabel: { bgcolor: colour("back"), font: { color: colour("text") }, namelength: 60 },
     dragmode: matchMedia("(pointer: coarse)").matches ? false : "zoom", ...more });
+  const shownOf = (plot) => plot.series.filter((series) => !state.hidden.has(series.run) && series.x[state.axis]);
   const DRAWINGS = {
     lines(plot) {
-      const shown = plot.series.filter((series) => !state.hidden.has(series.run) && series.x[state.axis]);
-      const traces = shown.map((series) => ({ x: series.x[state.axis], name: plain(series.name), type: "scatter",
+      const traces = shownOf(plot).map((series) => ({ x: series.x[state.axis], name: plain(series.name), type: "scatter",
         y: series.is_constant ? series.y : smooth(series.y), hovertemplate: `%{y:.6g}${plot.unit}`,
         mode: series.y.length < 50 && !series.is_constant ? "lines+markers" : "lines",
         line: { color: colour(ofRun(series.run)), width: series.is_constant ? 1.5 : 2,
@@ -99,9 +99,35 @@ const report = (() => {
         yaxis: axisOf("", { type: "category", categoryorder: "array", categoryarray: plot.rows, range: [plot.rows.length - 0.5, -0.5], automargin: false }), margin: { l: 110, r: 8, t: 8, b: 90 } })];
     },
   };
+  /* Curves at once, bare: the library that draws them with axes takes a second or two to start. */
+  const bounds = (lists) => lists.flat().reduce(([low, high], value) =>
+    value === null ? [low, high] : [Math.min(low, value), Math.max(high, value)], [Infinity, -Infinity]);
+  const preview = (plot) => {
+    const shown = shownOf(plot), WIDTH = 1000, HEIGHT = 250;
+    const [left, right] = bounds(shown.map((series) => series.x[state.axis]));
+    const [low, high] = bounds(shown.map((series) => series.y));
+    const drawing = document.getElementById("preview").content.firstElementChild.cloneNode(true);
+    const line = drawing.firstElementChild;
+    drawing.replaceChildren(...shown.map((series) => {
+      let pen = "M";
+      const points = series.y.map((y, at) => {
+        if (y === null) { pen = "M"; return ""; }
+        const x = (series.x[state.axis][at] - left) / (right - left || 1) * WIDTH;
+        const point = `${pen}${x.toFixed(1)} ${((high - y) / (high - low || 1) * HEIGHT).toFixed(1)}`;
+        pen = "L";
+        return point;
+      });
+      const path = line.cloneNode();
+      path.setAttribute("d", points.join(""));
+      path.style.stroke = `var(--${ofRun(series.run)})`;
+      return path;
+    }));
+    return drawing;
+  };
   const drawOne = (entry) => {
     if (!window.Plotly || !entry.isSeen || plots.get(entry.plot.id) !== entry) return;
     const [traces, form] = DRAWINGS[entry.plot.kind](entry.plot);
+    entry.box.querySelector(".preview")?.remove();
     Plotly.react(entry.box, traces, form, { displayModeBar: false, responsive: true }).then(() => {
       entry.box.dataset.drawn = traces.reduce((sum, trace) => sum + (trace.y || []).length, 0);
     });
@@ -126,7 +152,8 @@ const report = (() => {
 
   /* The document */
   const figureOf = (plot) => {
-    const box = element("div", { class: "plot", "data-plot": plot.id, role: "img", "aria-label": plot.text });
+    const box = element("div", { class: "plot", "data-plot": plot.id, role: "img", "aria-label": plot.text },
+      plot.kind === "lines" ? preview(plot) : "");
     const summary = element("summary", {}, "Figures as a table");
     summary.append(element("span", { class: "badge" }, plot.title));
     const figures = element("details", { "data-key": plot.id }, summary, tableOf(plot.table).box);

@@ -85,14 +85,19 @@ def test_watching(tmp_path):
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="there is no Chromium")
 def test_a_browser_draws_it(tmp_path):
-    """The first curves and all tables, without an error of the script; hostile names are text."""
-    folder = write_run(tmp_path / "<img src=x onerror=alert(1)>")
-    assert command.main([str(folder), "--to", str(tmp_path / "page.html")]) == 0
+    """The first curves and all tables, without an error of the script; hostile names are text. Bare curves are there
+    before the library has started, and gone after it."""
+    folder, page = write_run(tmp_path / "<img src=x onerror=alert(1)>"), tmp_path / "page.html"
+    assert command.main([str(folder), "--to", str(page)]) == 0
+    counting = 'document.body.dataset.early = document.querySelectorAll(".preview path[d^=M]").length;\n'
+    page.write_text(page.read_text().replace("<script>/**\n* plotly", f"<script>{counting}/**\n* plotly"))
     flags = ["--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--window-size=1200,9000"]
     flags += [f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=20000", "--dump-dom"]
-    words = ["chromium", *flags, (tmp_path / "page.html").as_uri()]
+    words = ["chromium", *flags, page.as_uri()]
     done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=True)
     assert "CONSOLE" not in done.stderr, done.stderr
     drawn = re.findall(r'data-plot="([^"]+)"[^>]*data-drawn="(\d+)"', done.stdout)
     assert ("learning-0", "4") in drawn and len(drawn) == done.stdout.count("data-plot=")
+    assert int(re.search(r'data-early="(\d+)"', done.stdout)[1]) >= len(drawn) - 2
+    assert not re.search(r'data-drawn="\d+"[^>]*><svg class="preview"', done.stdout)
     assert "<img src=x" not in done.stdout and "&lt;img src=x" in done.stdout

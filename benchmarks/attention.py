@@ -162,7 +162,7 @@ def main() -> None:
     for length in options.lengths:
         batch = max(1, options.documents, options.tokens // length)
         seconds = shortest(ours(length, batch, options.precision), options)
-        own = speed * batch * HEADS * HEAD_SIZE * length**2  # a product below the diagonal
+        own = speed * batch * HEADS * HEAD_SIZE * length**2  # operations of a product below the diagonal
         row = {"length": length, "batch": batch, "precision": options.precision, "threads": options.threads}
         row |= milliseconds(seconds)
         row |= {f"{name}_fraction_of_products": round(PRODUCTS[name] * own / t, 2) for name, t in seconds.items()}

@@ -20,7 +20,7 @@ from statistics import median
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for transformers' interpreter, too
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # transformers' interpreter runs this file, too
 
 from parallel_core.system.command_line import command_line
 
@@ -60,7 +60,8 @@ def prompts(batch: int) -> np.ndarray:
 def ours(folder: Path, threads: int) -> Ask:
     """The model in this project."""
     from pynative.generation import Asked, generate_texts
-    from pynative.generation.command import config_of, loaded
+    from pynative.generation.command import loaded
+    from pynative.generation.options import config_of
 
     model = loaded(folder, config_of(folder, "float32", device_target="CPU", threads=threads))
 

@@ -78,7 +78,7 @@ class Passes:
         from pynative.transformer.gpt_model import GPTModel
 
         config = init_configs_from_args(initialize_megatron(argv=megatron_flags(options, layers)))
-        if not parallel_state.model_parallel_is_initialized():  # both models have one rank
+        if not parallel_state.model_parallel_is_initialized():  # the second model uses the same rank
             set_parallel_context(config.parallel_config)
         self.model = get_model(lambda **where: GPTModel(config.model_config, **where), config)
         self.buffers = ParamAndGradBuffers(trainable(self.model), config.training_config.gradient)

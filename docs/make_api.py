@@ -3,6 +3,7 @@
 python docs/make_api.py
 """
 
+import argparse
 import ast
 import textwrap
 from pathlib import Path
@@ -111,4 +112,5 @@ def page() -> str:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     (ROOT / "docs" / "api.md").write_text(page(), encoding="utf-8")

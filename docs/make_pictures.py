@@ -3,6 +3,7 @@
 PYTHONPATH=. python docs/make_pictures.py
 """
 
+import argparse
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -125,6 +126,7 @@ STEP = (
 """The run whose planned step README shows."""
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     for draw in (overlap, slots, ring, dispatch):
         (IMAGES / f"{draw.__name__}.svg").write_text(draw(), encoding="utf-8")
     plan(["--world-size", "32", "--device", "A100", "--draw", str(IMAGES / "step.svg"), "--", *STEP.split()])

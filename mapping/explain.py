@@ -52,7 +52,10 @@ def _plain(finding: Finding) -> dict[str, Any]:
     return {**finding._asdict(), "value": None if finding.value is None else str(finding.value)}
 
 
-COLOURS = {"error": 31, REFUSED: 31, IGNORED: 33, "note": 33, "starts": 32}
+WRONG = "wrong"
+"""The status of a flag that an error names."""
+
+COLOURS = {"error": 31, WRONG: 31, REFUSED: 31, IGNORED: 33, "note": 33, "starts": 32}
 """First word of a line -> its colour on a terminal (ECMA-48)."""
 
 
@@ -62,7 +65,9 @@ def as_text(reading: Reading, verbose: bool = False) -> str:
     lines = [*(f"error: {finding}" for finding in found)] or ["starts"]
     lines += [] if found else ["", *memory_as_lines(reading.config)]
     lines += ["", *(f"note: {note}" for note in reading.notes)] if reading.notes else []
-    rows = sorted(map(_columns, outcomes(reading)), key=lambda row: (REFUSED, IGNORED, MAPPED).index(row[0]))
+    wrong = {finding.flag for finding in found}
+    rows = [_columns(outcome, outcome.flag in wrong) for outcome in outcomes(reading)]
+    rows.sort(key=lambda row: (REFUSED, WRONG, IGNORED, MAPPED).index(row[0]))
     width = max((len(flag) for _, flag, _ in rows), default=0)
     lines += ["", *(f"{status:8} {flag:{min(width, 60)}} {rest}" for status, flag, rest in rows)]
     for name, section in reading.config.to_dict().items() if verbose else ():
@@ -76,9 +81,12 @@ def coloured(line: str) -> str:
     return f"\33[{COLOURS[word]}m{word}\33[0m{line[len(word) :]}" if word in COLOURS else line
 
 
-def _columns(outcome: Outcome) -> tuple[str, str, str]:
-    """A flag that acts with the field it fills and its final value, another as it was typed with the reason."""
+def _columns(outcome: Outcome, is_wrong: bool) -> tuple[str, str, str]:
+    """A flag that acts with its field and the final value, one that an error names, or another as typed with the
+    reason."""
     flag, value = outcome.flag, outcome.value
+    if is_wrong and outcome.status != REFUSED:
+        return WRONG, flag, "see the error above"
     if outcome.target:
         return outcome.status, flag, f"{outcome.target} = {value}{': ' * bool(outcome.reason)}{outcome.reason}"
     words = value if isinstance(value, list) else [value]

@@ -30,10 +30,11 @@ from mapping.readers import checkpoint
 from mapping.readers.deepspeed import Auto, resolved
 from parallel_core.blocks import adapter_findings, recompute_findings
 from parallel_core.checkpoint.folders import load_findings, save_findings
+from parallel_core.checkpoint.resume import resume_findings
 from parallel_core.config import AllConfig
 from parallel_core.config.base import Unjudged, Unknown, gather_findings, judge
 from parallel_core.config.serialise import build
-from parallel_core.config.tree import path_of
+from parallel_core.config.tree import FLAG_OF, OPTIONS, path_of
 from parallel_core.data.epochs import Length, length_of_training
 from parallel_core.findings import Finding
 from parallel_core.no_effect import beyond_the_stages, without_effect
@@ -55,6 +56,9 @@ _SHOWN = {
     path_of("resume_training"): "resume_training",
 }
 """Path of a field -> the argument that shows what the config derived."""
+
+_BESIDE_THE_MODEL = ("optimizer_config", "training_config", "dataset_config")
+"""Sections that neither describe a model nor its layout."""
 
 
 @dataclass
@@ -106,17 +110,20 @@ class Reading:
         return [str(finding) for finding in self.findings]
 
     def print_notes(self) -> None:
-        """Print, on rank 0, the values that do nothing, or was given another way, and what was left to the flags: by
-        rank 0. Not the defaults that a file spells out."""
-        if self.sources.rank != 0:
-            return
+        """Print the lines on rank 0."""
+        if self.sources.rank == 0:
+            print(*(f"{line}\n" for line in self.lines()), sep="", end="")
+
+    def lines(self) -> Iterator[str]:
+        """Lines about values that do nothing or were given in another way, and about those that were left to the
+        flags. Defaults that a file spells out have none."""
         asked = [entry for entry in self.given if not entry.is_default]
         silent = [entry for entry in asked if not (entry.reason or entry.replaced)]
         ignored = [entry.name for entry in silent if entry.status == IGNORED]
         if ignored:
-            print(f"ignored, the result is the same without: {' '.join(ignored)}")
-        of_files = (f"ignored: {entry.name}: {entry.reason}" for entry in asked if entry.reason)
-        print(*(f"{line}\n" for line in (*of_files, *self.notes)), sep="", end="")
+            yield f"ignored, the result is the same without: {' '.join(ignored)}"
+        yield from (f"ignored: {entry.name}: {entry.reason}" for entry in asked if entry.reason)
+        yield from self.notes
 
 
 class Ranked(NamedTuple):
@@ -155,10 +162,12 @@ def resolve(sources: Sources) -> Reading:
     config, length, of_config = _built(sources, ranked, args)
     notes, open_ends = resolved(sources.autos, config)
     of_config += judge([partial(replicas_are_averaged, ranked.yaml), partial(demands_are_met, ranked.yaml)], config)
-    if not (words or of_config):
+    if _describes_a_model(args, of_config):
         of_config += judge([spared_parameters_are_there, adapter_findings, recompute_findings], config)
     scales = judge([partial(scales_have_a_type, ranked.strong)], config)
     found = [*words, *length.findings, *of_config, *open_ends, *_judge_files(sources, ranked, args, config), *scales]
+    if sources.check_files and sources.rank == 0 and not found:
+        found += judge([resume_findings], config)
     found = as_given(found, ranked.given)
     reported = _reported(sources, ranked, args, config, length.reasons, is_wrong=bool(found))
     _fill_in(args, config, ranked.yaml)
@@ -166,6 +175,13 @@ def resolve(sources: Sources) -> Reading:
     replaced += (f"{entry.name} {entry.value}: {entry.replaced}" for entry in ranked.given if entry.replaced)
     notes += [*length.notes, *(beyond_the_stages(config) if sources.explains and not found else ())]
     return Reading(sources, reported, args, config, found, [*replaced, *notes])
+
+
+def _describes_a_model(args: Namespace, of_config: Sequence[Finding]) -> bool:
+    """Whether the model can be laid out: no argument is unknown, and no finding is about its sections or its layout."""
+    others = {FLAG_OF[path] for path in OPTIONS if path.startswith(_BESIDE_THE_MODEL)}
+    unknown = any(isinstance(value, Unknown) for value in vars(args).values())
+    return not unknown and all(finding.flag in others for finding in of_config)
 
 
 def _ranked(sources: Sources) -> Ranked:

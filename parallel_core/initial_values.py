@@ -17,7 +17,7 @@ from parallel_core.numerics.dtypes import Array
 from parallel_core.sharding import Box, Place, ShardSpec
 
 _WORDS_PER_COUNTER = 4
-_BLOCK = 1 << 18  # elements computed at a time: the temporaries stay in the cache
+_BLOCK = 1 << 18  # elements computed at a time, few enough for the cache
 
 
 def _stream(seed: int, name: str, first_word: int) -> tuple[np.random.Philox, int]:
@@ -36,7 +36,7 @@ def standard_normal(seed: int, name: str, start: int, stop: int) -> Array:
         last = min(first + _BLOCK, stop)
         generator, skip = _stream(seed, name, first)
         words = generator.random_raw(skip + last - first)[skip:]
-        # Upper half of a word: a uniform in (0, 1], lower half: an angle. float64 keeps the tail right to 6.6 sigma.
+        # Box-Muller: a word's upper half is a uniform in (0, 1], its lower half an angle. float64 covers 6.6 sigma.
         radius = np.sqrt(-2.0 * np.log(((words >> np.uint64(32)) + 1.0) * 2.0**-32))
         angle = (words & np.uint64(0xFFFFFFFF)) * (2.0 * np.pi * 2.0**-32)
         values[first - start : last - start] = radius * np.cos(angle)

@@ -7,10 +7,13 @@ from functools import partial
 from typing import NamedTuple
 
 from parallel_core.buffers.layout import BufferPlan, Span, overlaps_in_order
-from parallel_core.config import OptimizerConfig
+from parallel_core.config import AllConfig, OptimizerConfig
+from parallel_core.config.all import required_to_train
+from parallel_core.config.base import complain
 from parallel_core.config.optimizer import RULES
 from parallel_core.config.update_rules.rule import UpdateRule
 from parallel_core.numerics.dtypes import DTYPES
+from parallel_core.numerics.lr_schedule import OptimizerParamScheduler
 from parallel_core.sharding import ShardSpec
 
 
@@ -87,3 +90,42 @@ def state_types(rule: str, parameter_type: str, config: OptimizerConfig) -> dict
     """Name -> type of every state of a parameter of a type; an element of the parameter has one of each."""
     main_param = {} if parameter_type == "float32" else {MAIN_PARAM: "float32"}
     return main_param | RULES[rule].moments(config.options_of(RULES[rule]))
+
+
+def get_optimizer_param_scheduler(config: AllConfig) -> OptimizerParamScheduler:
+    """The schedule of the config, counted in samples. Raises `ConfigError` if it has no learning rate or no length."""
+    complain(required_to_train(config))
+    optimizer, training = config.optimizer_config, config.training_config
+    batch = config.dataset_config.global_batch_size
+    by_samples = training.train_samples is not None
+    total = (
+        training.train_samples or training.training_iters * batch or batch
+    )  # An evaluation without training has no steps.
+
+    def samples(iterations: int | None, count: int | None) -> int | None:
+        return count if by_samples else None if iterations is None else iterations * batch
+
+    decay = samples(optimizer.lr_decay_iters, optimizer.lr_decay_samples) or total
+    warm_up: float = samples(optimizer.lr_warmup_iters, optimizer.lr_warmup_samples) or 0
+    if optimizer.lr_warmup_fraction is not None:
+        warm_up = optimizer.lr_warmup_fraction * decay
+    assert optimizer.learning_rate is not None, "required above"
+    return OptimizerParamScheduler(
+        max_lr=optimizer.learning_rate,
+        min_lr=optimizer.min_lr,
+        init_lr=optimizer.lr_warmup_init,
+        lr_warmup_steps=warm_up,
+        lr_warmup_style=optimizer.lr_warmup_style,
+        lr_warmup_unit=batch,
+        lr_delay_steps=optimizer.lr_schedule_delay * batch,
+        lr_decay_steps=decay,
+        lr_decay_style=optimizer.lr_decay_style,
+        start_wd=optimizer.start_weight_decay,
+        end_wd=optimizer.end_weight_decay,
+        wd_incr_steps=total,
+        wd_incr_style=optimizer.weight_decay_incr_style,
+        wsd_decay_steps=samples(optimizer.lr_wsd_decay_iters, optimizer.lr_wsd_decay_samples),
+        lr_wsd_decay_style=optimizer.lr_wsd_decay_style,
+        decoupled_lr=optimizer.decoupled_lr,
+        decoupled_min_lr=optimizer.decoupled_min_lr,
+    )

@@ -1,7 +1,7 @@
-"""The next token from its logits."""
+"""The next token from its logits, and the options of a continuation."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -74,6 +74,18 @@ class Sampling:
         logits = logits.copy()
         logits[said] = np.where(logits[said] > 0, logits[said] / penalty, logits[said] * penalty)
         return logits
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The options of the continuation of each prompt."""
+
+    max_new_tokens: int
+    sampling: Sampling = field(default_factory=Sampling)
+    ends: frozenset[int] = frozenset()
+    """Ids that end a text; they are left out."""
+    use_cache: bool = True
+    """Keep keys and values of earlier tokens, where the model can; the result is the same."""
 
 
 def log_probability(logits: Array, token: int) -> float:

@@ -11,7 +11,7 @@ from tests.support import fast
 from tests.support.assets import ROOT
 from tests.support.leftovers import contents
 
-# What depends on how fast a machine is fails at random on a busy one.
+# Tests that depend on a machine's speed fail at random on a busy one.
 settings.register_profile("no clock", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("no clock")
 

@@ -52,7 +52,7 @@ def build(options: argparse.Namespace) -> tuple[Any, Any]:
         hidden_dropout=0.0, attention_dropout=0.0, use_cpu_initialization=True, masked_softmax_fusion=False,
         gradient_accumulation_fusion=False, persist_layer_norm=False, params_dtype=dtype, pipeline_dtype=dtype,
         bf16=is_bf16, tensor_model_parallel_size=options.tp, pipeline_model_parallel_size=options.pp,
-        deallocate_pipeline_outputs=False,  # a send by gloo may still read them
+        deallocate_pipeline_outputs=False,  # gloo may still be sending them
     )  # fmt: skip
     model = GPTModel(
         config, get_gpt_layer_local_spec(), options.vocab, options.seq,

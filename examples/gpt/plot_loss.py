@@ -7,7 +7,7 @@ import json
 import sys
 from pathlib import Path
 
-# So that the script runs from a checkout as it is.
+# Lets the script run from a clone without installation.
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from parallel_core.system.command_line import command_line

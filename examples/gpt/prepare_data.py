@@ -19,7 +19,7 @@ from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-# So that the script runs from a checkout as it is.
+# Lets the script run from a clone without installation.
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from parallel_core.data.indexed_dataset import IndexedDataset

@@ -19,7 +19,7 @@ def main() -> None:
     with exit_on_mistakes():
         provider = datasets_provider(all_config)
 
-    # Imports MindSpore, which takes seconds: mistakes have been said by now.
+    # Importing MindSpore takes seconds; wrong flags have been reported before.
     from pynative.training.training import pretrain
     from pynative.training.utils import set_parallel_context, set_seed
     from pynative.transformer.gpt_model import GPTModel

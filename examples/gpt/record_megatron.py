@@ -115,7 +115,7 @@ class MegatronRecorder:
 
         rank = torch.distributed.get_rank()
         arrays = self.arrays
-        if self.state.get_data_parallel_rank() > 0:  # the first replica's are everybody's
+        if self.state.get_data_parallel_rank() > 0:  # the first replica records the weights for all
             arrays = {name: x for name, x in arrays.items() if name.startswith(("tokens", "activation", "positions"))}
         dtype = str(next(self.chunks[0].parameters()).dtype).removeprefix("torch.")
         write_step(self.folder, self.step, rank, arrays, figures if rank == 0 else None, dtype)

@@ -73,7 +73,9 @@ def begin(launch: Launch, how: How, said: Callable[[int], None] = lambda code: N
         unresolved = [Finding("--program", launch.program, "there is no such file", "give the path of an existing one")]
     if launch.left_out:
         notes.append(f"left out, msrun has nothing for it: {' '.join(launch.left_out)}")
-    findings = [] if unresolved else _refused(launch, how)
+    reading = None if unresolved or Path(launch.program).resolve() != EXAMPLE else _read(launch, how)
+    findings = _refused(reading, launch, how) if reading else []
+    notes += reading.lines() if reading and how.only_print and not findings else ()
     say(how.errors, (f"launch: {note}" for note in notes))
     say(how.errors, (f"error: {finding}" for finding in [*unresolved, *findings]))
     code = UNRESOLVED if unresolved else REFUSED if findings else 0
@@ -103,17 +105,24 @@ def _open_words(launch: Launch) -> Iterator[Finding]:
         yield Finding(flag, None, "has no value", UNSET)
 
 
-def _refused(launch: Launch, how: How) -> Sequence[Finding | str]:
-    """Findings that training would refuse. Flags of a program of the user's own are known to that program alone."""
-    if Path(launch.program).resolve() != EXAMPLE:
-        return []
+def _read(launch: Launch, how: How) -> Reading:
+    """The flags, read as training reads them. A program of the user's own may have others, which it alone knows."""
     world_size = int(launch.options.get("worker_num", "8"))
-    reading = read(launch.arguments, world_size=world_size, check_files=not how.only_print)
+    return read(launch.arguments, world_size=world_size, check_files=not how.only_print)
+
+
+def _refused(reading: Reading, launch: Launch, how: How) -> Sequence[Finding | str]:
+    """Findings that training would refuse."""
     findings = [one for one in reading.findings if not (how.only_check and one.flag in DATA_FLAGS)]
     findings = findings or run_findings(reading)
     if findings or how.only_print:
         return findings
-    return [*does_not_fit(reading.config, int(launch.options.get("local_worker_num", world_size))), *_of_data(reading)]
+    return [
+        *does_not_fit(
+            reading.config, int(launch.options.get("local_worker_num", reading.config.parallel_config.world_size))
+        ),
+        *_of_data(reading),
+    ]
 
 
 def _of_data(reading: Reading) -> Iterator[str]:

@@ -51,7 +51,7 @@ def run(script: Path, arguments: Sequence[str], how: How) -> int:
         )
         try:
             code = process.wait()
-        except KeyboardInterrupt:  # the terminal has sent it to the script, too
+        except KeyboardInterrupt:  # the terminal interrupts the script, too
             if how.only_print:
                 os.killpg(process.pid, signal.SIGTERM)
             process.wait()

@@ -70,7 +70,7 @@ def main(path: str, words: Sequence[str]) -> int:
     launch = launched_by(name, words)
     if launch is None:
         found = real(name, folder)
-        os.execv(found, [found, *words])  # by its path: python looks for its packages where it is called
+        os.execv(found, [found, *words])  # by its full path: python finds its packages by it
     sys.path[0] = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     from mapping.launch.launchers import LAUNCHERS, enter_srun
 
@@ -99,7 +99,7 @@ def in_script(launch: Launch, folder: str) -> int:
 
     code = begin(launch, how, note)
     if how.only_print:
-        os.killpg(os.getsid(0), signal.SIGTERM)  # what comes behind a training is not to run without it
+        os.killpg(os.getsid(0), signal.SIGTERM)  # commands after the training must not run without it
     return code
 
 

@@ -51,7 +51,7 @@ def start(command: Sequence[str], ends_with_parent: bool) -> int:
     `ends_with_parent` the end of the process that started this one counts as SIGTERM.
     """
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # msrun hears it where a shell (`&`) has it ignored, too
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's `&` makes children ignore SIGINT
     process = subprocess.Popen(
         [_msrun(), *command[1:]],
         env=os.environ | {"PATH": _path()},
@@ -78,12 +78,12 @@ def start(command: Sequence[str], ends_with_parent: bool) -> int:
     reader.start()
     try:
         code = process.wait()
-    except KeyboardInterrupt:  # the terminal has sent it to msrun, too
+    except KeyboardInterrupt:  # the terminal interrupts msrun, too
         _interrupt(process)
         code = INTERRUPTED
     if process.returncode < 0:
         _end_orphans()
-    reader.join(timeout=2)  # what msrun leaves behind may hold the pipe open
+    reader.join(timeout=2)  # processes that msrun leaves behind may hold the pipe open
     return TERMINATED if told else of_shell(code)
 
 

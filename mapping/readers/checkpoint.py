@@ -83,7 +83,7 @@ def read(given: Sequence[Given]) -> Said:
     if directory is None:
         return Said(findings=[Finding("--use-checkpoint-args", None, "needs --load", "add it")])
     if _is_first_start(Path(directory), asked.get(_SAVE)):
-        return Said()  # As in Megatron: the flags say all.
+        return Said()  # As in Megatron, the flags decide at a first start.
     try:
         reader = open_checkpoint(Path(directory), asked.get(_STEP), optimizer=False)
     except ValueError as error:

@@ -60,7 +60,7 @@ class Handler(BaseHTTPRequestHandler):
     def _send_data(self) -> None:
         try:
             data, version = self.server.watched.data()
-        except OSError as error:  # a folder that is gone for now
+        except OSError as error:  # the folder may be missing for a moment
             self.send_error(HTTPStatus.SERVICE_UNAVAILABLE, str(error.strerror))
             return
         if self.headers.get("If-None-Match") == version:

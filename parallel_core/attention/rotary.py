@@ -141,7 +141,7 @@ def llama3(frequencies: Array, scaling: RopeScalingConfig) -> Array:
     "The Llama 3 Herd of Models" (2024), by Megatron's constants.
     """
     length = scaling.original_max_position_embeddings or LLAMA3_ORIGINAL_LENGTH
-    turns = length * frequencies / (2 * math.pi)  # over the original length: length / wavelength
+    turns = length * frequencies / (2 * math.pi)  # turns of each pair over the original length
     share_kept = (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
     return _blended(frequencies, np.clip(share_kept, 0.0, 1.0), scaling.factor)
 
@@ -197,5 +197,5 @@ def dynamic(frequencies: Array, factor: float, lengths: float) -> Array:
     if lengths <= 1 or pairs == 1:
         return frequencies
     growth = factor * lengths - (factor - 1)
-    # base^(-i / pairs) with a base that is g^(pairs / (pairs - 1)) times as large
+    # NTK scaling: base^(-i / pairs), with the base multiplied by growth^(pairs / (pairs - 1))
     return np.asarray((frequencies * growth ** (-np.arange(pairs) / (pairs - 1))).astype(frequencies.dtype))

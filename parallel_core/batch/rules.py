@@ -130,7 +130,7 @@ class BatchRules:
     def _outside(self, name: str, ids: Array, batch: Mapping[str, Any], spared: Sequence[int] = ()) -> Iterator[str]:
         """An id that its table does not have; labels need none that are `spared` or whose loss mask is 0."""
         size, flag = (self.positions, MAX_POSITIONS) if name == POSITION_IDS else (self.vocabulary, VOCABULARY)
-        unsigned = ids.view(f"u{ids.itemsize}")  # in which negative ones are large
+        unsigned = ids.view(f"u{ids.itemsize}")  # negative ids become large ones: one comparison finds both
         if not ids.size or unsigned.max() < size:
             return
         wrong = unsigned >= size

@@ -268,6 +268,6 @@ class CompressedAttention(Sublayer):
         kept["queries"] = rows * (core.query_key_size * item_size + FLOAT32)
         if self.compressor is not None:
             count = micro_batch.seq_length // core.ratio
-            chooses = self.indexer is not None and self.indexer.topk < count  # else all texts see the same
+            chooses = self.indexer is not None and self.indexer.topk < count  # otherwise every text sees all entries
             kept["hidden"] = micro_batch.tokens // (1 if chooses else micro_batch.batch) * count
         return kept

@@ -90,7 +90,7 @@ class MultiTokenPredictionLayer(Block):
         yield from self._stack.messages(micro_batch)
         if self.is_computed_again:
             yield from (replace(one, backward=True) for one in projection if not one.backward)
-            yield from input_messages(self.transformer_layer, micro_batch, slices)  # of the second input
+            yield from input_messages(self.transformer_layer, micro_batch, slices)  # the messages of the second input
 
     def _of_projection(self, micro_batch: MicroBatch) -> Iterator[Message]:
         """eh_proj's; its output's columns; with sequence parallelism the gradient of that, by shards of the

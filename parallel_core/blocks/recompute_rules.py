@@ -18,7 +18,7 @@ def recompute_findings(config: AllConfig) -> Iterator[Finding]:
     is_listed = any(getattr(recompute, name) is not None for name in LISTED)
     of_linears = recompute.fine_grained_activation_offloading and "qkv_linear" in recompute.offload_modules
     if not (recompute.recompute_modules or is_listed or of_linears or not recompute.mp_comm_recompute):
-        return  # before the layers are laid out, of which there may be any number
+        return  # laying out the layers takes time, and there may be many
     layers = _parts_of_layers(config)
     together = LayerParts.of_all(layers)
     for module in recompute.recompute_modules or ():

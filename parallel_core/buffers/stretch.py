@@ -107,7 +107,7 @@ def _boxes(shape: tuple[int, ...], start: int, stop: int) -> Iterator[tuple[Corn
         return
     row = prod(shape[1:])
     full, end = -(-start // row), stop // row
-    if full > end:  # Within one row.
+    if full > end:  # The stretch lies within one row.
         yield from _in_row(end, shape, start, stop)
         return
     if start < full * row:

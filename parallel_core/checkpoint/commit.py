@@ -55,7 +55,7 @@ def _sync(path: Path) -> None:
 def begin(root: Path, iteration: int) -> Path:
     """Remove what interrupted saves left in `root`, and make the directory that the writers fill."""
     root.mkdir(parents=True, exist_ok=True)
-    with suppress(PermissionError):  # others' folder, through which one may go without reading it
+    with suppress(PermissionError):  # the folder above may belong to another user, who lets this one pass but not read
         _sync(root.parent)
     clean(root)
     partial = partial_directory(root, iteration)
@@ -106,7 +106,7 @@ def publish(root: Path, iteration: int) -> Path:
     with replacing(root / TRACKER) as file:
         file.write(f"{iteration}\n".encode())
     _sync(root)
-    with suppress(OSError):  # The checkpoint is there. What cannot be deleted now, the next save deletes.
+    with suppress(OSError):  # The checkpoint is published; the next save deletes the rest.
         if aside.exists():
             _remove(aside)
     return final
@@ -214,7 +214,7 @@ def overlooked(root: Path) -> str | None:
         return f"{root / TRACKER} is missing; {last} was saved last and looks whole: it is taken"
     try:
         named = find(root)
-    except ValueError:  # whoever loads says so
+    except ValueError:  # `load_checkpoint` reports the error
         return None
     if last.name == named.name.strip(".").partition(".")[0]:
         return None
@@ -254,7 +254,7 @@ def find(root: Path, step: int | None = None) -> Path:
         return _of_step(root, step)
     tracker = root / TRACKER
     if not tracker.exists() and (last := newest_whole(root)) is not None:
-        return last  # the very first save died before it said that it was there, or somebody deleted the pointer
+        return last  # the first save died before it wrote the tracker file, or somebody deleted that file
     try:
         iteration = int(read_plain(tracker))
     except OSError as error:

@@ -34,7 +34,7 @@ class DirectFile:
         """Switch to it, or with 0 back; whether it is so."""
         try:
             fcntl.fcntl(self._file, fcntl.F_SETFL, self._flags | flag)
-        except OSError:  # this file system does not
+        except OSError:  # this file system has no direct writes
             return False
         return bool(flag)
 
@@ -63,4 +63,4 @@ class DirectFile:
             except OSError as error:
                 if error.errno != errno.EINVAL or not self._is_direct:
                     raise
-                self._is_direct = self._go_past_the_cache(0)  # this file system does not after all
+                self._is_direct = self._go_past_the_cache(0)  # this file system accepted the flag and refuses the write

@@ -88,7 +88,7 @@ def read(root: Path) -> Holder | None:
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (OSError, ValueError, TypeError, KeyError):
-            time.sleep(_SETTLE_SECONDS)  # perhaps it is just being written
+            time.sleep(_SETTLE_SECONDS)  # another process may be writing it now
     return _UNKNOWN
 
 
@@ -153,7 +153,7 @@ class FolderLock:
         except FileExistsError:
             return False
         except OSError:
-            self._path.unlink(missing_ok=True)  # a full disk: it would be nobody's
+            self._path.unlink(missing_ok=True)  # on a full disk the lock would name no owner
             raise
         return True
 
@@ -161,7 +161,7 @@ class FolderLock:
         """Take over from who has ended. Of several that do so at once the last one has it."""
         mine = self._path.with_name(f"{LOCK}.{own.token}.tmp")
         mine.write_text(json.dumps(asdict(own)), encoding="utf-8")
-        with suppress(FileNotFoundError):  # who was faster has cleared up
+        with suppress(FileNotFoundError):  # a faster process has removed it
             mine.replace(self._path)
         time.sleep(_SETTLE_SECONDS)
 
@@ -189,5 +189,5 @@ class FolderLock:
                 found = read(self.root)
                 if found == own:
                     os.utime(self._path)
-                elif found != _UNKNOWN:  # a file that cannot be read for once is no other's
+                elif found != _UNKNOWN:  # one failed read does not mean that another job owns it
                     return

@@ -87,7 +87,7 @@ class MindSporeFile(TensorFile):
 
     @cached_property
     def _map(self) -> Array:
-        empty = not self.path.stat().st_size  # nothing cannot be mapped
+        empty = not self.path.stat().st_size  # an empty file cannot be mapped
         return np.zeros(0, np.uint8) if empty else np.memmap(self.path, np.uint8, mode="r").view(np.ndarray)
 
     def _data(self, begin: int, end: int) -> Array:

@@ -143,10 +143,10 @@ def _window_of_layers(config: AllConfig) -> list[int]:
 
 _MEANINGS: dict[str, Callable[[AllConfig], Any]] = {
     "normalization": lambda config: config.model_config.normalization.removeprefix("Fused"),
-    "max_position_embeddings": lambda config: (  # which the table's shape tells, but for the magnitude of LongRoPE
+    "max_position_embeddings": lambda config: (  # the table's shape tells it; LongRoPE's magnitude depends on it, too
         config.model_config.max_position_embeddings if scaling(config) == "longrope" else None
     ),
-    "use_rotary_embedding": lambda _: None,  # in position_embedding_type
+    "use_rotary_embedding": lambda _: None,  # compared by position_embedding_type
     "rotary_percent": lambda config: config.model_config.rotating_share,
     "rope_scaling.type": scaling,
     "rope_scaling.factor": lambda config: (
@@ -154,7 +154,7 @@ _MEANINGS: dict[str, Callable[[AllConfig], Any]] = {
     ),
     "rope_scaling.original_max_position_embeddings": original_length,
     "sliding_window.skip_freq": _window_of_layers,
-    "fa_config.sparse_mode": lambda _: None,  # in fa_config.pre_tokens
+    "fa_config.sparse_mode": lambda _: None,  # compared by fa_config.pre_tokens
     "fa_config.pre_tokens": _band,
     "multi_latent_attention.latent_norm_epsilon": latent_norm_epsilon,
     "sparse_attention.dsa_indexer_k_norm_epsilon": lambda config: (
@@ -162,8 +162,8 @@ _MEANINGS: dict[str, Callable[[AllConfig], Any]] = {
     ),
     "multi_latent_attention.rotary_scaling_factor": _latent_factor,
     "sparse_attention.dsa_indexer_topk_freq": shared_choices,
-    "sparse_attention.dsa_indexer_skip_topk_offset": lambda _: None,  # in dsa_indexer_topk_freq
-    "sparse_attention.index_topk_pattern": lambda _: None,  # in dsa_indexer_topk_freq
+    "sparse_attention.dsa_indexer_skip_topk_offset": lambda _: None,  # compared by dsa_indexer_topk_freq
+    "sparse_attention.index_topk_pattern": lambda _: None,  # compared by dsa_indexer_topk_freq
     "linear_attention.linear_attention_freq": lambda config: layers_with_states(
         config.model_config.linear_attention.linear_attention_freq, config.model_config.num_layers
     ),
@@ -171,9 +171,11 @@ _MEANINGS: dict[str, Callable[[AllConfig], Any]] = {
     "moe_layer_freq": lambda config: layers_with_experts(
         config.moe_config.moe_layer_freq, config.model_config.num_layers
     ),
-    "moe_router_load_balancing_type": lambda config: config.moe_config.own_choice,  # losses of balance change no choice
+    "moe_router_load_balancing_type": lambda config: (
+        config.moe_config.own_choice
+    ),  # load-balancing losses change no choice
     "moe_router_pre_softmax": shares_of_all,
-    "moe_router_norm_topk_prob": lambda _: None,  # in moe_router_pre_softmax
+    "moe_router_norm_topk_prob": lambda _: None,  # compared by moe_router_pre_softmax
     "moe_router_topk_scaling_factor": lambda config: config.moe_config.moe_router_topk_scaling_factor or 1.0,
     "moe_router_num_groups": lambda config: groups(config)[0],
     "moe_router_group_topk": lambda config: groups(config)[1],

@@ -64,6 +64,11 @@ class CheckpointReader:
     def problem(self, name: str, spec: ShardSpec) -> str | None:
         """Why the tensor `name` cannot be read as `spec` says; None if it can."""
         tensor = self.manifest.tensors.get(name)
+        return self.shape_problem(name, spec) or (tensor and self._storage_problem(name, tensor))
+
+    def shape_problem(self, name: str, spec: ShardSpec) -> str | None:
+        """Why the tensor `name`, as the manifest describes it, is not one of `spec`; None if it is. No file is read."""
+        tensor = self.manifest.tensors.get(name)
         if tensor is None:
             return f"{name}: the model has it, the checkpoint {self.directory} does not"
         if tensor.shape != spec.shape and not self._is_padded_otherwise(tensor.shape, spec.shape):
@@ -73,7 +78,7 @@ class CheckpointReader:
             )
         if tensor.dtype not in _WIDENED:
             return f"{name}: is {tensor.dtype} in {self.directory}, the model has floating-point numbers"
-        return self._storage_problem(name, tensor)
+        return None
 
     @property
     def begins(self) -> bool:
@@ -84,6 +89,11 @@ class CheckpointReader:
     def holds_a_run(self) -> bool:
         """Whether it was saved by a run that can go on."""
         return not self.begins
+
+    @property
+    def has_adapters(self) -> bool:
+        """Whether low-rank adapters are stored beside the weights."""
+        return bool(self.manifest.config.get("lora_config", {}).get("lora_rank"))
 
     @cached_property
     def config(self) -> AllConfig:

@@ -179,7 +179,7 @@ class TensorFile:
         return np.memmap(self.path, np.uint8, mode="r", offset=self._data_start)
 
     def _data(self, begin: int, end: int) -> Array:
-        return self._map[begin:end] if begin < end else np.zeros(0, np.uint8)  # nothing cannot be mapped
+        return self._map[begin:end] if begin < end else np.zeros(0, np.uint8)  # an empty range cannot be mapped
 
     @property
     def names(self) -> list[str]:

@@ -118,7 +118,7 @@ def _parameters(
         mine, theirs = one[name], other[name]
         if mine.digest and mine.digest == theirs.digest:
             continue
-        # Of large ones entries are kept: what they do not show may show in the norm.
+        # Only some entries of a large tensor are recorded; its norm may show a difference elsewhere.
         by_norm = abs(mine.norm - theirs.norm) / max(theirs.norm, least) if max(theirs.norm, least) else 0.0
         apart = max(distance(mine.values, theirs.values, least), by_norm)
         if apart > limit or (exact and mine.digest and theirs.digest):

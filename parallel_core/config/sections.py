@@ -36,7 +36,7 @@ class Sections:
         return self._exceeds_layers(self.parallel_config.chunks * self.parallel_config.pipeline_model_parallel_size)
 
     def _exceeds_layers(self, parts: int) -> bool:
-        return parts > self.model_config.num_layers + 2  # embedding and output layer may count as layers
+        return parts > self.model_config.num_layers + 2  # the embedding and the output layer may count as layers
 
     @property
     def against_pairs(self) -> str:

@@ -65,7 +65,9 @@ def values_of(settings: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     found = {}
     for name, value in said.items():
         path = _PATHS[name]
-        if path.partition(".")[0] == name.partition(".")[0]:  # what a section shows of another is of a run
+        if (
+            path.partition(".")[0] == name.partition(".")[0]
+        ):  # a value that a section shows of another one belongs to a run
             is_tuple = isinstance(value, list) and get_origin(OPTIONS[path].type) is tuple
             found[path] = tuple(value) if is_tuple else value
     return found

@@ -30,7 +30,7 @@ def exhaustive_blending_index(sizes: Sequence[int]) -> BlendingIndex:
     active = [part for part, size in enumerate(sizes) if size]
     done = 0
     while active:
-        # Until the first data set runs out the order is that of a blend of those that are left.
+        # The remaining data sets are blended until one of them runs out.
         weights = [sizes[part] / total for part in active]
         steps = _laggards(weights, done, [taken[part] for part in active], total - done)
         done = _take_until_one_is_spent(steps, active, sizes, taken, chosen, done)
@@ -166,7 +166,7 @@ class BlendedMegatronDatasetBuilder:
     def _build_split(self, split: Split, blend: Blend, interval: Interval) -> Dataset:
         prefixes, weights = blend
         size = self.sizes[split.value]
-        # Megatron ignores the weight of an only prefix when each split has its own.
+        # Megatron ignores the weight of a single prefix where each split has its own data.
         if len(prefixes) == 1 and (weights is None or self.config.blend_per_split is not None):
             return self._build_part(prefixes[0], split, interval, size)
         if weights is None:
@@ -188,7 +188,7 @@ class BlendedMegatronDatasetBuilder:
         self, prefixes: Sequence[str], weights: Sequence[float], split: Split, interval: Interval, size: int
     ) -> BlendedDataset:
         shares = [math.ceil(size * weight) for weight in weights]
-        # A little more than its share of each part, because blending may take one sample more than rounding says.
+        # Slightly more than each part's share: blending may take one sample more than rounding says.
         built = [math.ceil(share * (1 + self.config.mid_level_dataset_surplus)) for share in shares]
         parts = [
             self._build_part(prefix, split, interval, needed) for prefix, needed in zip(prefixes, built, strict=True)

@@ -48,7 +48,7 @@ def _messages(config: AllConfig) -> Provider:
         form=PROMPT_FORMATS[data.tokenizer.sft_tokenizer_prompt_format],
         context_parallel_size=config.parallel_config.context_parallel_size,
     )
-    # Whatever has the methods of a GPTDataset can be blended.
+    # Any class with the methods of a GPTDataset can be blended.
     builder = BlendedMegatronDatasetBuilder(cast(Any, SFTDataset), (None, None, None), lambda: True, described)
     for blend in described.blend_per_split or [described.blend]:
         for path in blend[0] if blend else ():

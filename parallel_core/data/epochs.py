@@ -47,7 +47,7 @@ def _counted(epochs: float, config: AllConfig, known: int | None) -> Length:
     except (OSError, ValueError) as error:
         return Length(findings=(Finding(_FLAG, epochs, f"needs the length of the data: {error}", "mend that"),))
     if samples is None and not _names_data(config):
-        return Length()  # The script's own loader may say it.
+        return Length()  # The script's own loader may know the length.
     limits = [number for number in (samples, config.dataset_config.max_train_samples) if number]
     if not limits:
         rule = "needs the length of the data, which files of --data-path without weights or --max_train_samples say"

@@ -29,7 +29,7 @@ def tokenizer_options(config: AllConfig) -> TokenizerOptions:
     data, settings, model = config.dataset_config, config.dataset_config.tokenizer, config.model_config
     vocab_size = model.unpadded_vocab_size or model.vocab_size
     kind = data.tokenizer_type or MOCK_TOKENIZER
-    # NullTokenizer adds an id for the end of a document to the ids it is told of.
+    # NullTokenizer adds one id, the end of a document, to --vocab-size.
     adds = kind == MOCK_TOKENIZER and settings.null_tokenizer_eod_id is None
     return TokenizerOptions.of(
         settings,

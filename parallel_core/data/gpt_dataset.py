@@ -105,7 +105,7 @@ class GPTDataset:
         padding = labels == self._pad
         if padding.any():
             sample["loss_mask"] = np.where(padding, np.float32(0), sample["loss_mask"])
-        # Padding may have no row in the embedding.
+        # The padding id may have no row in the embedding.
         tokens[tokens == self._pad] = 0
         labels[padding] = 0
         return {"tokens": tokens, "labels": labels, **sample}
@@ -160,7 +160,7 @@ class MockSequences:
 
     def __init__(self, tokenizer: Facts | MegatronTokenizer) -> None:
         self._tokenizer = tokenizer
-        # Megatron's lengths. Its ids reach 4095 whatever the vocabulary; ours start over at the end of a smaller one.
+        # Megatron's lengths. Its ids reach 4095 whatever the vocabulary; these wrap around at the vocabulary's size.
         self.sequence_lengths = np.random.default_rng(seed=0).integers(1, 4096, size=100_000, dtype=np.int32)
 
     def get(self, i: int, offset: int = 0, length: int | None = None) -> NDArray[np.number[Any]]:

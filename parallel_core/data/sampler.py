@@ -91,7 +91,7 @@ class MegatronPretrainingRandomSampler(_Sampler):
 
     def __iter__(self) -> Iterator[list[int]]:
         order = self._order_by_shard() if self.data_sharding else self._order_of_all()
-        # The same number on every rank: with data that don't divide evenly Megatron gives some ranks one more.
+        # Every rank gets the same number; with data that do not divide evenly Megatron gives some ranks one more.
         left = self.active_total_samples - self.consumed_samples % self.active_total_samples
         for number in range(left // self.micro_batch_times_data_parallel_size):
             self.consumed_samples += self.micro_batch_times_data_parallel_size
@@ -103,7 +103,7 @@ class MegatronPretrainingRandomSampler(_Sampler):
         return random_permutation(samples, seed=self.epoch)[used:] + self.data_parallel_rank * samples
 
     def _order_of_all(self) -> Array:
-        # Whole micro-batches only, and the ranks take turns sample by sample.
+        # Only whole micro-batches; sample i goes to rank i mod the number of ranks.
         samples = self.total_samples // self.micro_batch_size * self.micro_batch_size
         used = self.consumed_samples % self.active_total_samples
         return random_permutation(samples, seed=self.epoch)[used:][self.data_parallel_rank :: self.data_parallel_size]

@@ -27,7 +27,11 @@ _REDUCED_IN_BF16 = all_of(where("grad_reduce_in_bf16", True), where("compute_dty
 _ACCUMULATED = "gradients of float32 and bfloat16 weights are added up in float32 in any case"
 
 ROWS = (
-    Idle("sequence_parallel", where("tensor_model_parallel_size", 1), "needs --tensor-model-parallel-size 2 or more"),
+    Idle(
+        "sequence_parallel",
+        where("tensor_model_parallel_size", 1),
+        "it does nothing at tensor-parallel size 1; needs --tensor-model-parallel-size 2 or more",
+    ),
     Idle(
         "context_parallel_algo ulysses_degree_in_cp",
         where("context_parallel_size", 1),

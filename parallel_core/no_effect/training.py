@@ -103,7 +103,7 @@ ROWS = (
     needs("load_checkpoint", f"{_OF_LOADS} {_OF_RESUMING} convert_from_huggingface"),
     needs("use_checkpoint_args", "use_mp_args_from_checkpoint_args use_tokenizer_model_from_checkpoint_args"),
     needs("convert_to_huggingface", "huggingface_model_type"),
-    needs("eval_iters", "eval_interval"),
+    Idle("eval_interval", unless("eval_iters"), "--eval-iters 0 asks for no evaluation"),
     needs("tensorboard_dir", "tensorboard_queue_size"),
     needs("wandb_project", "wandb_exp_name wandb_save_dir wandb_entity"),
     Idle(
@@ -116,7 +116,7 @@ ROWS = (
     Idle(
         "log_validation_ppl_to_tensorboard eval_global_batch_size",
         lambda config: not (config.training_config.eval_iters and config.training_config.eval_interval),
-        "needs --eval-iters and --eval-interval",
+        "needs --eval-iters and --eval-interval above 0: nothing is evaluated",
     ),
     needs("output_dir", "log_progress"),
     needs("timing_log_level", "timing_log_option barrier_with_L1_time"),

@@ -33,10 +33,10 @@ def rounded(x: Array, form: Float8) -> Array:
     """float32 x -> the nearest value of the format, of two as near the even one; beyond the largest that one, with x's
     sign. A NaN stays one; zeros have no sign."""
     held = np.clip(x, -form.largest, form.largest)
-    # A sum with 1.5 x 2^23 units in x's last place has no finer unit than those: the addition rounds, to nearest even.
+    # Adding 1.5 x 2^23 units of the 8-bit type's last place rounds x to such units, to nearest even.
     unit = np.maximum(held.view(np.uint32) & EXPONENT, np.float32(2.0**form.smallest).view(np.uint32))
     shift = unit.view(np.float32) * np.float32(1.5 * 2.0 ** (23 - form.mantissa))
-    with np.errstate(invalid="ignore"):  # of signalling NaNs
+    with np.errstate(invalid="ignore"):  # signalling NaNs would warn
         held += shift
         held -= shift
     return held

@@ -89,7 +89,7 @@ def _backward(plan: StagePlan, chunk: Chunk, engine: Engine) -> tuple[int, dict[
     split = plan.config.parallel_config.schedule_name in SPLIT
     first, logits = sum(kept.values()), 0 if split else kept.get("loss", 0)
     second = chunk.bytes_in_backward(micro_batch)
-    stream = hidden_state_bytes(plan)  # of gradients, which are among the layers': `second` has two of them
+    stream = hidden_state_bytes(plan)  # `second` counts two hidden-state gradients, which are among the layers' already
     again = max(0, second - first + logits - 2 * stream) + engine.kept_by_second_run(chunk, micro_batch)
     of_head, of_layers = engine.of_head(chunk, micro_batch), engine.of_layers(chunk, micro_batch)
     if again + of_layers - logits <= sum(of_head.values()):

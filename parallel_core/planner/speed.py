@@ -119,7 +119,7 @@ class Speed:
     def seconds(self, operation: Operation, work: Work) -> float:
         """Seconds of one operation's pass: its arithmetic, then its bytes."""
         if operation.kind == PRODUCTS and self._narrow_rate and not any(name in operation.name for name in WIDE):
-            saved = work.inputs * (1 - 1 / self.item_size)  # 8 bits are one byte
+            saved = work.inputs * (1 - 1 / self.item_size)  # inputs of 8 bits take one byte each
             return work.flops / self._narrow_rate + (work.bytes - saved) / self.bytes_per_second
         return work.flops / self._rate[operation.kind] + work.bytes / self.bytes_per_second
 
@@ -150,7 +150,7 @@ class Speed:
         between = device.between.bandwidth * calibration.between_share
         measured = device.messages.get(one.operation)
         if measured and members <= per_node:
-            more = ceil(log2(members)) - 1  # rounds, each with the smallest message's time
+            more = ceil(log2(members)) - 1  # further rounds, each with the smallest message's time
             return one.calls * (more * measured[0][1] + interpolated(measured, one.bytes))
         if one.operation == "send":
             link, bandwidth = (device.inside, inside) if per_node > 1 else (device.between, between)

@@ -65,7 +65,7 @@ def passes_of(chunk: Chunk, plan: StagePlan, speed: Speed) -> Passes:
     hidden_there, hidden_back = 0.0, min(there, back, sum(weight.values()))
     if speed.overlaps_tensor:
         products = [_products(speed, passes) for passes in (((one, one.forward) for one in operations), backwards)]
-        shown = 1 / plan.micro_batch.tensor  # a product is made in as many parts, one of which has nothing beside it
+        shown = 1 / plan.micro_batch.tensor  # a product has `tensor` parts, and nothing overlaps the first
         hidden_there = (1 - shown) * min(there, products[0])
         hidden_back = max(hidden_back, (1 - shown) * min(back, products[1] + weight[PRODUCTS]))
     sent[TENSOR], sent_back[TENSOR], hidden = there - hidden_there, back - hidden_back, hidden_there + hidden_back

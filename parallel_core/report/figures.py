@@ -60,7 +60,7 @@ class Figures:
                     column = self._columns[name] = array("d")
                 if len(column) < self._count:
                     column.extend([NAN] * (self._count - len(column)))
-                if len(column) == self._count:  # not a name that the line has twice
+                if len(column) == self._count:  # a name that a line has twice counts once
                     column.append(_float(value))
             elif type(value) is dict and not prefix:
                 self._put(f"{key}/", value)

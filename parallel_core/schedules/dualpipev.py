@@ -49,7 +49,7 @@ def _of_stage(stage: int, stages: int, micro_batches: int) -> Iterator[Ordered]:
     for round_ in range(steady):
         if behind or round_:
             yield numbers.pair(0, 1)
-        else:  # nothing to hide behind a forward on the last stage, for whose result all wait
+        else:  # every stage waits for this forward of the last one: no backward runs beside it
             yield numbers.forward(0)
             yield numbers.backward(1)
         yield numbers.pair(1, 0)

@@ -42,7 +42,7 @@ def _hand_over(ticks: "list[_Stage]", stage: int, action: Compute, placement: Pl
     if target is not None:
         needs, peer = target
         ticks[peer].queue(needs).append(needs.micro_batch)
-    elif isinstance(action, Forward):  # the loss
+    elif isinstance(action, Forward):  # the forward that ends in the loss
         ticks[stage].backwards[action.chunk].append(action.micro_batch)
 
 

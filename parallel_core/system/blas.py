@@ -78,7 +78,7 @@ def cpu_flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
         lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return frozenset()
-    names = ("flags", "Features")  # x86's word and Arm's
+    names = ("flags", "Features")  # the word on x86 and the one on Arm
     listed = next((line.partition(":")[2] for line in lines if line.partition(":")[0].strip() in names), "")
     return frozenset(listed.split())
 

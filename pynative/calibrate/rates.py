@@ -21,7 +21,7 @@ SIZES = ((512, 256, 1024), (1024, 512, 512), (1024, 1024, 1024))
 
 def fastest(run: Callable[[], Any], rounds: int = ROUNDS) -> float:
     """Seconds of the best of several runs, after one that warms up."""
-    waits = ms.get_context("device_target") != "CPU"  # a processor's operations have ended when they return
+    waits = ms.get_context("device_target") != "CPU"  # on a CPU an operator has ended when its call returns
     run()
     found = []
     for _ in range(rounds):

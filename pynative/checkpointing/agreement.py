@@ -29,7 +29,7 @@ def agree(
     if not all_problems and counts[-1]:
         all_problems = ["another rank's part of the model does not fit; it says why"]
     if all_problems:
-        with suppress(PeerLost):  # Who is first to raise would otherwise keep the one at fault from saying why.
+        with suppress(PeerLost):  # Ranks wait for one another, so that the rank at fault can report first.
             parallel_state.get_world_group().barrier()
         rule = "\n".join(("does not fit, nothing was loaded:", *all_problems))
         raise ConfigError([Finding("--load", source, rule)])
@@ -62,7 +62,7 @@ def all_succeeded(path: Path, error: OSError | None) -> None:
         return
     words = np.frombuffer(str(error or "").encode()[:_MOST_BYTES].ljust(_MOST_BYTES), np.uint8).astype(np.int32)
     told = bytes(world.broadcast(Tensor(words), failed - 1).asnumpy().tolist()).decode(errors="ignore").strip()
-    with suppress(PeerLost):  # nobody ends before all have heard it
+    with suppress(PeerLost):  # no rank ends before all have received the message
         world.barrier()
     raise SaveFailed(f"{path} could not be saved: {error or f'rank {failed - 1}: {told}'}") from error
 

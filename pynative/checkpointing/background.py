@@ -43,7 +43,7 @@ class BackgroundSave:
         self._error: BaseException | None = None
         self._was_told = False
         if mindspore.get_context("device_target") != "CPU":
-            self.finish_copies()  # a device's memory is read by the main thread
+            self.finish_copies()  # only the main thread reads a device's memory
         self._start()
 
     def _write(self) -> None:
@@ -101,7 +101,7 @@ def _in_background(work: Callable[[], None]) -> threading.Thread:
     """A thread of the lowest priority that does this."""
 
     def run() -> None:
-        with suppress(AttributeError, OSError):  # where a system does not let a thread have one, it has its process's
+        with suppress(AttributeError, OSError):  # some systems have one priority for the whole process
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
         work()
 

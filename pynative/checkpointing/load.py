@@ -47,7 +47,7 @@ def load_checkpoint(directory: Path, state: RunState) -> Manifest | None:
         return None
     weights_alone = training.checkpoint.begins_anew or training.checkpoint.no_load_optim
     reader = _open(directory, state.config, optimizer=not weights_alone)
-    adapters_begin = state.config.lora_config.use_lora and not _has_adapters(reader)
+    adapters_begin = state.config.lora_config.use_lora and not reader.has_adapters
     if adapters_begin and training.checkpoint.resume_training:
         rule = f"{reader.directory} has no adapters to go on with"
         raise ConfigError([Finding("--resume-training", None, rule, "leave it out")])
@@ -164,13 +164,9 @@ def load_adapters(directory: Path, state: RunState) -> None:
     log(f"Loaded the adapters of {reader.directory}")
 
 
-def _has_adapters(reader: CheckpointReader) -> bool:
-    return bool(reader.manifest.config.get("lora_config", {}).get("lora_rank"))
-
-
 def _adapters_too_many(reader: CheckpointReader) -> list[str]:
     """The message for a run without adapters about a checkpoint that has some."""
-    if not _has_adapters(reader):
+    if not reader.has_adapters:
         return []
     lora = reader.manifest.config["lora_config"]
     names = " ".join(map(str, lora.get("target_modules") or ()))
@@ -183,7 +179,7 @@ def _compare_adapters(reader: CheckpointReader, config: AllConfig) -> None:
     if not config.lora_config.use_lora:
         return
     then, now = reader.manifest.config.get("lora_config", {}).get("lora_alpha"), config.lora_config.lora_alpha
-    if not _has_adapters(reader):
+    if not reader.has_adapters:
         log(f"{reader.directory} has no adapters: they begin anew, beside its weights alone")
     elif then != now:
         warn(f"--lora-alpha {now:g}: the adapters of {reader.directory} were trained with {then}")
@@ -268,7 +264,7 @@ def _read_weights(reader: CheckpointReader, model: nn.Cell, *, exactly: bool, wa
         name = parameter.meta.spec.name
         if not (wanted(parameter.meta.spec) and reader.has(name)):
             continue
-        present = parameter.asnumpy().copy()  # What the checkpoint lacks, rows of padding, stays.
+        present = parameter.asnumpy().copy()  # Rows of padding that the checkpoint lacks keep their values.
         write_parameter(parameter, reader.read(_read_for(reader, parameter, exactly), place_of(parameter), out=present))
 
 

@@ -64,7 +64,7 @@ def gather_weights(model: nn.Cell, of: Callable[[Parameter], Tensor] = _value) -
     own: Shards = {}
     for parameter in whole_parameters(model):
         if is_written(parameter.meta.spec, coordinates):
-            values = _array(of(parameter)).copy()  # The next one that is fetched may lie in the same memory.
+            values = _array(of(parameter)).copy()  # The next fetch may reuse the memory.
             own[parameter.meta.spec.name] = place_of(parameter), values
     return gather_shards(own, writers(parallel_state.get_topology()))
 

@@ -18,7 +18,7 @@ def sum_over_group(values: Sequence[float], group: Group) -> list[float]:
     if group.size == 1:
         return list(values)
     whole = np.array(values, np.float64)
-    high = np.trunc(whole / HIGH_PART)  # floor would leave a small negative number its distance from the next multiple
+    high = np.trunc(whole / HIGH_PART)  # `floor` would lose the digits of a small negative number
     rest = np.where(np.isfinite(whole), whole - np.where(np.isfinite(high), high, 0) * HIGH_PART, 0)
     sums = group.all_reduce(Tensor(np.stack([high, rest]).astype(np.float32))).asnumpy().astype(np.float64)
     return [float(number) for number in sums[0] * HIGH_PART + sums[1]]

@@ -92,7 +92,9 @@ class RollCall:
         self._describe, self._show, self._ends = describe, show, False
         self._answered = self._board.asked()
         self._signals, self._written = os.pipe()
-        faulthandler.register(SIGNAL, file=self._written, all_threads=False)  # in C: also where Python stands still
+        faulthandler.register(
+            SIGNAL, file=self._written, all_threads=False
+        )  # faulthandler is written in C: it answers while Python is blocked, too
         self._thread = threading.Thread(target=self._run, daemon=True, name="roll call")
         self._thread.start()
 
@@ -131,7 +133,7 @@ class RollCall:
 
     def _answer(self, number: int) -> None:
         own = self._describe()
-        with contextlib.suppress(OSError):  # past Python's buffer, whose lock the main thread may hold
+        with contextlib.suppress(OSError):  # writes past Python's buffer, whose lock the main thread may hold
             os.write(2, ("\n".join(own.lines()) + "\n").encode())
         self._board.answer(number, own.packed())
         if self._board.rank == 0 and self._board.world_size > 1:

@@ -247,7 +247,7 @@ class ParamAndGradBuffers:
     ) -> None:
         """Forget the gradients; the next contribution overwrites. What all of them add up to on this rank is multiplied
         by a factor before it is summed over the replicas. buckets: those alone."""
-        if not self._is_checked:  # Scripts load values between the construction and the first step.
+        if not self._is_checked:  # Scripts may load values between construction and the first step.
             for buffer in self:
                 buffer.check_memory()
             self._is_checked = True

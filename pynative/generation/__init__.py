@@ -1,5 +1,17 @@
 """Texts from a trained model: by a key/value cache, on any layout without context parallelism."""
 
-from pynative.generation.texts import Asked, Text, generate, generate_texts
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from parallel_core.sampling import Asked
+    from pynative.generation.texts import Text, generate, generate_texts
 
 __all__ = ["Asked", "Text", "generate", "generate_texts"]
+
+
+def __getattr__(name: str) -> Any:
+    """A name of `texts`, which imports MindSpore: `generate` judges its command line before."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__} has no attribute {name}")
+    return getattr(import_module("pynative.generation.texts"), name)

@@ -19,11 +19,13 @@ from parallel_core.data.instruction.templates import OWN_TEMPLATE, TABLE, load_t
 from parallel_core.data.questions import FLAG, Task, Writer, read_questions
 from parallel_core.data.tokenizers import MegatronTokenizer
 from parallel_core.findings import ConfigError, Finding
+from parallel_core.sampling import Asked
 from parallel_core.system.command_line import command_line, ends_quietly, program
 from pynative import parallel_state
-from pynative.generation.command import add_model_flags, configured, ends_of, loaded
+from pynative.generation.command import loaded
+from pynative.generation.options import add_model_flags, configured, ends_of
 from pynative.generation.scores import answer_logprobs
-from pynative.generation.texts import Asked, Text, generate_texts
+from pynative.generation.texts import Text, generate_texts
 
 DESCRIPTION = """The mean loss of the tokens of given answers, and the share of answers that are what the model says
 greedily.
@@ -139,7 +141,7 @@ def show(given: Sequence[Given], as_json: bool) -> None:
 
 def main(argv: list[str] | None = None, called: str | None = None) -> None:
     """The command: exit code 1 with what was wrong in a line."""
-    logging.getLogger("pynative").addHandler(logging.StreamHandler())  # standard output has the result alone
+    logging.getLogger("pynative").addHandler(logging.StreamHandler())  # standard output is for the result only
     options = parse(argv, called)
     try:
         with ends_quietly():

@@ -80,7 +80,7 @@ class Forward:
     def _through(self, texts: Texts) -> Array | None:
         """Hidden states of these tokens go through the stages."""
         longest = max(map(len, texts))
-        # Sequence parallelism cuts the window into equal shards; what fills it comes after all that is seen.
+        # Sequence parallelism needs equal shards: padding comes after the last token, where no query sees it.
         tokens = np.zeros((len(texts), longest + -longest % self.shards), np.int32)
         for row, text in zip(tokens, texts, strict=True):
             row[: len(text)] = text
@@ -132,10 +132,10 @@ class Forward:
     def _logits(self, hidden_states: Tensor, last: Array) -> Array:
         """Logits of the tokens at places last [b] of their texts."""
         texts = len(last)
-        if self.shards == 1:  # those alone go through the head
+        if self.shards == 1:  # only these rows go through the head
             rows = (last * texts + np.arange(texts)).astype(np.int32)
             hidden_states = kernels.gather_rows(hidden_states, rows, (hidden_states.shape[-1],)).expand_dims(0)
             last = np.zeros(texts, np.int64)
         logits = self.model._logits(hidden_states, parallel_output=False).astype(mindspore.float32).asnumpy()
-        # Rows beyond the tokenizer's ids only pad the table.
+        # Rows beyond the tokenizer's ids are padding.
         return logits[last, np.arange(texts), : self.config.unpadded_vocab_size]

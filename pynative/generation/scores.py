@@ -30,7 +30,7 @@ class _Answers(Forward):
     def _logits(self, hidden_states: Tensor, last: Array) -> Array:
         """[tokens of all answers, ids of the tokenizer]."""
         places, texts = self._places, self._texts
-        if self.shards == 1:  # those alone go through the head
+        if self.shards == 1:  # only these rows go through the head
             rows = (places * len(last) + texts).astype(np.int32)
             hidden_states = kernels.gather_rows(hidden_states, rows, (hidden_states.shape[-1],)).expand_dims(0)
             places, texts = np.zeros_like(places), np.arange(len(places))

@@ -11,7 +11,7 @@ from mindspore import Tensor, nn
 
 from parallel_core.data.tokenizers import MegatronTokenizer
 from parallel_core.numerics.dtypes import Array
-from parallel_core.sampling import Sampling, log_probability
+from parallel_core.sampling import Asked, Sampling, log_probability
 from pynative import parallel_state
 from pynative.generation.forward import Forward
 from pynative.moe.router_replay import RoutingRecord
@@ -74,18 +74,6 @@ class Text:
     def ids(self) -> list[int]:
         """All of them."""
         return self.prompt + self.new
-
-
-@dataclass(frozen=True)
-class Asked:
-    """The options of the continuation of each prompt."""
-
-    max_new_tokens: int
-    sampling: Sampling = field(default_factory=Sampling)
-    ends: frozenset[int] = frozenset()
-    """Ids that end a text; they are left out."""
-    use_cache: bool = True
-    """Keep keys and values of earlier tokens, where the model can; the result is the same."""
 
 
 IsOver = Callable[[Text], bool]

@@ -21,7 +21,7 @@ from pynative.kernels import selection
 from pynative.kernels.contract import CONTRACT
 from pynative.kernels.host import process
 
-if TYPE_CHECKING:  # the names that `_select` gives a value
+if TYPE_CHECKING:  # `_select` gives these names their values
     from pynative.kernels.contract.attention import *
     from pynative.kernels.contract.entries import *
     from pynative.kernels.contract.exchange import *

@@ -18,7 +18,7 @@ Rows = Ranges
 """The global sequence positions of a tensor's first axis."""
 
 _LEVELS = 65536
-_DECIDED_BY_A_WORD = 4  # elements, by the 16 bits each of a step's 64
+_DECIDED_BY_A_WORD = 4  # elements, each by 16 bits of a 64-bit word
 
 
 def quantized_rate(rate: float) -> float:
@@ -43,7 +43,7 @@ def _fill(mask: Array, key: Key, first: int, rate: float) -> None:
     """Write rows `first` and following of a mask as wide as `mask`."""
     count, columns = mask.shape
     words_per_row = -(-columns // _DECIDED_BY_A_WORD)
-    seed = np.random.SeedSequence((len(key), *key))  # the length, because trailing zeros alone change nothing
+    seed = np.random.SeedSequence((len(key), *key))  # with the length, because SeedSequence ignores trailing zeros
     generator = np.random.PCG64DXSM(seed).advance(first * words_per_row)
     bits = generator.random_raw(count * words_per_row).view(np.uint16)
     kept = bits.reshape(count, -1)[:, :columns] >= np.uint16(rate * _LEVELS)
@@ -68,7 +68,7 @@ class Dropout:
         per_position = math.prod(shape[1:-1])
         rate, before = quantized_rate(self.rate), 0
         for run in self.positions or (range(shape[0]),):
-            # This run is rows `before` ... of the tensor and rows `run.start * per_position` ... of the whole mask.
+            # The run begins at row `before` of the tensor and at row `run.start * per_position` of the whole mask.
             own = range(max(start, before), min(stop, before + len(run) * per_position))
             if own:
                 _fill(

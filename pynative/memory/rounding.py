@@ -68,7 +68,7 @@ def _round_bits(values: Array, out: Array) -> None:
     rounded >>= np.uint32(16)
     np.copyto(out_bits, rounded, casting="unsafe")
     not_a_number = np.isnan(values)
-    if not_a_number.any():  # their bits may have been carried away
+    if not_a_number.any():  # rounding may have turned their bits into an infinity or a number
         out_bits[not_a_number] = (bits[not_a_number] >> np.uint32(16)) | np.uint32(0x40)
 
 

@@ -81,7 +81,7 @@ class MoELayer(nn.Cell):
     def construct(self, hidden_states: Tensor, tokens: TokenIds | None = None) -> tuple[Tensor, Tensor | None]:
         """[s, b, h] -> ([s, b, h], the bias still to be added: none). tokens: see `TopKRouter`."""
         length, parts = hidden_states.shape[0], self.token_dispatcher.parts
-        if length % parts:  # while text is generated
+        if length % parts:  # generation has sequences of any length
             rows = np.arange(length + -length % parts)
             row = tuple(hidden_states.shape[1:])
             filled = kernels.gather_rows(hidden_states, np.where(rows < length, rows, -1).astype(np.int32), row)

@@ -279,9 +279,9 @@ class Primitive:
         self, described: Handle, arguments: Sequence[tuple[int, Layout]], forward: Handle | None = None
     ) -> None:
         self._handle = made("primitive_create", described)
-        self._described = described  # owns the scratchpad's descriptor
+        self._described = described  # keeps the scratchpad's descriptor alive
         self._names = [int(name) for name, _ in arguments]
-        self._layouts = [layout for _, layout in arguments]  # own the other descriptors
+        self._layouts = [layout for _, layout in arguments]  # keep the other descriptors alive
         self._descriptors = [layout.descriptor for layout in self._layouts]
         scratchpad = Handle(function("primitive_desc_query_md")(described, _QUERY_SCRATCHPAD, 0))
         self._scratch_bytes = int(function("memory_desc_get_size")(scratchpad))
@@ -292,7 +292,7 @@ class Primitive:
         call("primitive_desc_query", described, _QUERY_IMPLEMENTATION, 0, ctypes.byref(name))
         self.implementation = (name.value or b"").decode()
         self._set_address, self._execute = set_address(), function("primitive_execute")
-        self._own: dict[int, _Arguments] = {}  # by thread; one that starts where another ended may go on with its own
+        self._own: dict[int, _Arguments] = {}  # by thread id; a new thread may reuse an ended one's id and arguments
         let_go(self, "primitive_destroy", [self._handle])
         let_go(self, "primitive_desc_destroy", [described] if forward is None else [described, forward])
 

@@ -62,7 +62,7 @@ def orthogonalized(
         gram = kernels.linear_forward(result, result) if is_wide else kernels.linear_weight_gradient(result, result)
         if cut is not None:
             gram = cut.group.all_reduce(gram)
-        factor = kernels.linear_weight_gradient(gram, gram)  # It is symmetric: gram^T gram is its square.
+        factor = kernels.linear_weight_gradient(gram, gram)  # gram is symmetric, so gram^T gram is its square.
         kernels.combine_(factor, gram, c, b)
         step = kernels.linear_input_gradient(factor, result) if is_wide else kernels.linear_forward(result, factor)
         kernels.combine_(result, step, a, 1.0)
@@ -75,7 +75,7 @@ def scaled_update(direction: Tensor, spec: ShardSpec, config: MuonConfig) -> Ten
     if cut is None or config.muon_tp_mode != "duplicated":
         return _of_each_matrix(direction, spec, config, cut if config.muon_tp_mode == "distributed" else None)
     whole = cut.group.all_gather(direction, cut.axis)
-    # Fused parts come in another order than in the whole parameter: permuted rows stay what they are.
+    # Gathering permutes the rows of fused parts, which changes no row of the result.
     return kernels.chunk(_of_each_matrix(whole, spec, config, None), cut.axis, cut.group.rank, cut.group.size)
 
 

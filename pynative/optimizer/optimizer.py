@@ -1,14 +1,11 @@
-"""The optimizers, and the schedule of their settings."""
+"""The construction of an optimizer over a model's parameters."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal, overload
 
 from mindspore import Parameter, nn
 
-from parallel_core.config import AllConfig, OptimizerConfig, TrainingConfig
-from parallel_core.config.all import required_to_train
-from parallel_core.config.base import complain
-from parallel_core.numerics.lr_schedule import OptimizerParamScheduler
+from parallel_core.config import OptimizerConfig, TrainingConfig
 from pynative import parallel_state
 from pynative.collectives.numbers import over_group
 from pynative.distributed.param_and_grad_buffer import ParamAndGradBuffers
@@ -84,40 +81,3 @@ def _of_groups(params: Iterable[Parameter | Mapping[str, Any]]) -> Iterator[Para
     """The parameters of a list that may hold groups of them."""
     for entry in params:
         yield from entry["params"] if isinstance(entry, Mapping) else (entry,)
-
-
-def get_optimizer_param_scheduler(config: AllConfig) -> OptimizerParamScheduler:
-    """The schedule of the config, counted in samples. Raises `ConfigError` if it has no learning rate or no length."""
-    complain(required_to_train(config))
-    optimizer, training = config.optimizer_config, config.training_config
-    batch = config.dataset_config.global_batch_size
-    by_samples = training.train_samples is not None
-    total = training.train_samples or training.training_iters * batch or batch  # An evaluation alone has no steps.
-
-    def samples(iterations: int | None, count: int | None) -> int | None:
-        return count if by_samples else None if iterations is None else iterations * batch
-
-    decay = samples(optimizer.lr_decay_iters, optimizer.lr_decay_samples) or total
-    warm_up: float = samples(optimizer.lr_warmup_iters, optimizer.lr_warmup_samples) or 0
-    if optimizer.lr_warmup_fraction is not None:
-        warm_up = optimizer.lr_warmup_fraction * decay
-    assert optimizer.learning_rate is not None, "required above"
-    return OptimizerParamScheduler(
-        max_lr=optimizer.learning_rate,
-        min_lr=optimizer.min_lr,
-        init_lr=optimizer.lr_warmup_init,
-        lr_warmup_steps=warm_up,
-        lr_warmup_style=optimizer.lr_warmup_style,
-        lr_warmup_unit=batch,
-        lr_delay_steps=optimizer.lr_schedule_delay * batch,
-        lr_decay_steps=decay,
-        lr_decay_style=optimizer.lr_decay_style,
-        start_wd=optimizer.start_weight_decay,
-        end_wd=optimizer.end_weight_decay,
-        wd_incr_steps=total,
-        wd_incr_style=optimizer.weight_decay_incr_style,
-        wsd_decay_steps=samples(optimizer.lr_wsd_decay_iters, optimizer.lr_wsd_decay_samples),
-        lr_wsd_decay_style=optimizer.lr_wsd_decay_style,
-        decoupled_lr=optimizer.decoupled_lr,
-        decoupled_min_lr=optimizer.decoupled_min_lr,
-    )

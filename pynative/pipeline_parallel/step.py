@@ -74,7 +74,7 @@ class PipelineStep:
         self.own_losses: tuple[float, ...] = ()
         """Losses of this rank's micro-batches of the last step, if it has them."""
         self._plans = {(train, self.micro_batches): self._plan(train, self.micro_batches) for train in (True, False)}
-        # Tensor- and context-parallel ranks have the same loss; one of each replica's reports it.
+        # Tensor- and context-parallel ranks have the same loss; one rank of each replica reports it.
         self._reports = is_last and parallel_state.get_tensor_and_context_parallel_rank() == 0
 
     def _plan(self, train: bool, micro_batches: int) -> Plan:
@@ -108,7 +108,7 @@ class PipelineStep:
             self._plans[train, number] = self._plan(train, number)
         plan = self._plans[train, number]
         self.averaging = self.stage.averaging = replace(self.averaging, micro_batches=number)
-        timers = self._timers[train]  # an evaluation is no part of a step's times, as in Megatron
+        timers = self._timers[train]  # as in Megatron, the times of a step leave evaluation out
         with timers("batch-generator"):
             if again:
                 forward_step.again()

@@ -91,7 +91,9 @@ def initialize(
     MindSpore's own kernels get as many threads as ours, once in a process.
     """
     ms.set_context(mode=ms.PYNATIVE_MODE)
-    if ms.get_context("device_target") != device_target:  # once a device computes, setting even the same one is refused
+    if (
+        ms.get_context("device_target") != device_target
+    ):  # MindSpore refuses to set the device once it computes, even to the same one
         ms.set_device(device_target)
     if device_target == "CPU":
         ms.runtime.launch_blocking()

@@ -35,14 +35,14 @@ def watch() -> None:
         threading.Thread(target=_Watch(launcher).run, daemon=True).start()
     elif _JOB in os.environ and (tails := _orphaned_tails()):
         _say("msrun, which started it, ended before it could be watched")
-        time.sleep(TAIL_SECONDS)  # the other ranks know by the same tails
+        time.sleep(TAIL_SECONDS)  # lets the other ranks see the same `tail` processes first
         _kill(tails)
         os.killpg(os.getpgrp(), signal.SIGKILL) if os.environ["MS_ROLE"] == "MS_WORKER" else os._exit(1)
 
 
 def _launcher() -> psutil.Process | None:
     """The nearest msrun above this process that waits for it."""
-    with contextlib.suppress(psutil.Error):  # further up are processes that this user may not look at
+    with contextlib.suppress(psutil.Error):  # processes further up may belong to another user
         process = psutil.Process().parent()
         while process is not None:
             if _waits(process):

@@ -116,7 +116,7 @@ class Turns:
             self._result = second.run()
         except _Ended:
             pass
-        except BaseException as error:  # whatever it is, the first one raises it
+        except BaseException as error:  # the first computation raises any error of the second
             self._failed = error
         self._over[1] = True
         if not self._over[0]:

@@ -56,7 +56,7 @@ class NonFiniteWatch:
             made = _where(results, name)
             if made is not None:
                 is_of_backward = name.endswith("_gradient")
-                if is_of_backward:  # what a gradient is written into holds anything before
+                if is_of_backward:  # memory for a gradient holds arbitrary values before
                     given = [x for x in given if not any(x is y for y in results)]
                 before = _where(given, name)
                 self._note(place("backward" if is_of_backward else "forward", before or made), before is None)

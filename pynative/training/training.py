@@ -274,7 +274,7 @@ def _run(state: TrainingState, sources: DataSources, callbacks: Sequence[Callbac
             for callback in made:
                 stack.callback(callback.close)
             _train(state, data.train, made)
-    # Nobody leaves while another rank may still need it.
+    # No rank leaves while another may still need it.
     parallel_state.get_world_group().barrier()
     log("Training success!")
 

@@ -164,7 +164,7 @@ class CompressedAttention(nn.Cell):
         out = run_part(self, "core_attention", self.core_attention, query, key, entries, hidden, statistics)
         if indexed is not None and hidden is not None and self._learns:
             out = self._with_loss(out, query, entries, hidden, indexed, statistics)
-        statistics.clear()  # a part that runs again keeps what it was given
+        statistics.clear()  # recompute keeps the arguments of the part alive
         out = kernels.as_heads(out, self.heads)
         cos, sin = angles(self.rotary.back, self.boundary.inside().positions(len(out)))
         turned = kernels.rotary(out, cos, sin, True, self.rotary_start)

@@ -49,7 +49,7 @@ class GPTModel(Module):
             config, AttnMaskType.causal, num_tokentypes, pre_process=pre_process, post_process=post_process
         )
         if post_process:
-            # Nothing else reads the head's logits, whose own backward doesn't either.
+            # No other code reads the logits, and the head's own backward does not, either.
             self.loss = LossWithMask(VocabParallelCrossEntropy(overwrite_logits=True))
         self.further_losses = FurtherLosses(config) if post_process and config.multi_token_prediction.depths else None
         if self._shares_embedding:

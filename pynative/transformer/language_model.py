@@ -55,7 +55,9 @@ class TransformerLanguageModel(nn.Cell):
         self.config, self.replays = config, config.moe_config.moe_enable_routing_replay
         chunk = chunk_here(config, pre_process, post_process)
         self.embedding = None if chunk.embedding is None else Embedding(config)
-        self.borrowed: list[Embedding] = []  # in a list: their parameters are the first chunk's
+        self.borrowed: list[
+            Embedding
+        ] = []  # in a list, so that their parameters are not registered here: the first chunk has them
         self.decoder = ParallelTransformer(
             config, encoder_attn_mask_type, pre_process, post_process, block=chunk.decoder
         )

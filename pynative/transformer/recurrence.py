@@ -124,7 +124,7 @@ class RecurrentMixer(nn.Cell):
         tensor = parallel_state.get_tensor_model_parallel_world_size()
         self.widths = tuple(width // tensor for width in block.in_proj.widths)
         self.mixed = tuple(width // tensor for width in block.mixed)
-        self.sharing = tensor * self.exchange.group.size  # ranks that share the features out
+        self.sharing = tensor * self.exchange.group.size  # number of ranks among which the features are divided
         keep_collectives(self)
 
     def construct(

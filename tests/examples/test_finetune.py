@@ -60,7 +60,7 @@ def test_adapters_are_trained_and_exported(data, tmp_path):
     before, after = weights(model), weights(exported)
     changed = {name for name in before if not np.array_equal(before[name], after[name])}
     assert before.keys() == after.keys() and changed == {name for name in before if "_proj" in name}
-    (answer,) = answers(exported, ["Say hello."], 40, "qwen")  # within the sequences of the training
+    (answer,) = answers(exported, ["Say hello."], 40, "qwen")  # 40 tokens fit into the training's sequences
     assert answer.strip() and f"> Say hello.\n{answer}" in done.stdout
 
 

@@ -45,7 +45,7 @@ def training(folder: Path, ranks: int, flags: str = "") -> Iterator[tuple[subpro
             assert script.poll() is None and time.monotonic() < deadline, (folder / "output").read_text()
             time.sleep(0.1)
         everything = psutil.Process(script.pid).children(recursive=True)
-        started = [process for process in everything if process.status() != "zombie"]  # as msrun's scheduler is
+        started = [process for process in everything if process.status() != "zombie"]  # msrun's scheduler is a zombie
         yield script, started
     finally:
         for process in [script, *started]:

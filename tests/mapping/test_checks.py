@@ -28,7 +28,7 @@ BAD = [
     ("--lr inf", 1, "--lr inf"),
     ("--normalization BatchNorm", 1, "--normalization BatchNorm"),
     ("--rampup-batch-size 2 2", 1, "--rampup-batch-size 2 2"),
-    # what must be there
+    # required flags
     ("~num-layers", 1, "--num-layers"),
     ("~hidden-size", 1, "--hidden-size"),
     ("~num-attention-heads", 1, "--num-attention-heads"),
@@ -354,7 +354,7 @@ BAD = [
     ("--window-size 8,2", 1, "--window-size 8,2"),
     ("--next-tockens -1", 1, "--next-tockens -1"),
     ("--use-rope-scaling", 1, "--use-rope-scaling (--rope-scaling-type llama3)"),
-    # refused by flag, by value, and names that are gone
+    # flags, values and old names that are refused
     ("--fp4-format e2m1", 1, "--fp4-format e2m1"),
     ("--fp8-format e5m2", 1, "--fp8-format e5m2"),
     ("--fp8-simulate", 1, "--fp8-simulate"),
@@ -382,7 +382,7 @@ BAD = [
     ("--tokenizer-type GPT2BPETokenizer", 1, "--tokenizer-type GPT2BPETokenizer"),
     ("~vocab-size --tokenizer-type NullTokenizer", 1, "--tokenizer-type NullTokenizer", "--padded-vocab-size"),
     ("--data-path a --train-data-path b", 1, "--train-data-path b"),
-    # what a hostile reader thought of
+    # rarer combinations
     ("--hidden-size 66", 1, "--hidden-size 66"),
     ("--hidden-size -64", 1, "--hidden-size -64"),
     ("--num-layers 1e2", 1, "--num-layers 1e2"),

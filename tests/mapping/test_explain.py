@@ -179,6 +179,23 @@ def test_the_text_answer_names_flags_config_and_errors(capsys):
     assert "model_config.num_layers = 4" in text and "model_config:" in text and text.startswith("error: --lr x")
 
 
+def test_all_errors_are_said_at_once(capsys):
+    """Names of no linear beside a contradiction and a wrong rate; a flag that an error names is not called mapped."""
+    main(["--", *line("--lora-r 2 --lora-target-modules nothing --swiglu --hidden-act relu --min-lr -1")])
+    text = capsys.readouterr().out
+    assert "error: --lora-target-modules nothing: names no linear" in text and "error: --min-lr -1" in text
+    for flag in ("--lora-target-modules", "--min-lr", "--hidden-act"):
+        assert f"wrong    {flag} " in text and f"mapped   {flag} " not in text
+
+
+def test_a_flag_that_a_size_makes_idle_is_said(capsys):
+    """Sequence parallelism on one tensor-parallel rank, and the interval of no evaluation."""
+    main(["--", *line("--sequence-parallel --eval-iters 0 --eval-interval 5")])
+    text = " ".join(capsys.readouterr().out.split())
+    assert "ignored --sequence-parallel no effect: it does nothing at tensor-parallel size 1" in text
+    assert "ignored --eval-interval 5 no effect: --eval-iters 0 asks for no evaluation" in text
+
+
 @pytest.mark.parametrize("argv", [[], ["--num-layers", "2"], ["--num-layers", "2", "--", "--lr", "1"]])
 def test_it_says_where_the_scripts_arguments_go(capsys, argv):
     with pytest.raises(SystemExit) as ended:

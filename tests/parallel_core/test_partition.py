@@ -37,7 +37,7 @@ GROUP = "microbatch_group_size_per_virtual_pipeline_stage"
 @pytest.mark.parametrize(
     ("layers", "stages", "parallel", "expected"),
     [
-        # What is left over goes to the last stage but one first.
+        # The remaining layers go to the last stage but one first.
         (10, 4, {}, [[2, 3, 3, 2]]),
         (11, 4, {}, [[3, 3, 3, 2]]),
         (3, 2, {}, [[2, 1]]),
@@ -60,7 +60,7 @@ GROUP = "microbatch_group_size_per_virtual_pipeline_stage"
             {VPP: 2, OFFSET: [[0, 1, 1, 1, 1], [1, 1, 1, 1, 0]]},
             [[4, 5, 5, 5, 5], [5, 5, 5, 5, 4]],
         ),
-        # Ends that differ.
+        # First and last stage of other sizes.
         (8, 4, {FIRST: 1, LAST: 3}, [[1, 2, 2, 3]]),
         (9, 3, {FIRST: 1}, [[1, 4, 4]]),
         (7, 3, {LAST: 1}, [[3, 3, 1]]),

@@ -62,7 +62,7 @@ class _Moved:
         self._handler = _Handler(b"moved", 1, _Allocator(None, *self._functions))
         new = ctypes.pythonapi.PyCapsule_New
         new.restype, new.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self))  # some array of its memory may be the last that Python frees
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self))  # Python may free an array of this memory last of all
         self.capsule = new(ctypes.addressof(self._handler), b"mem_handler", None)
 
     def _new(self, size: int, zeroed: bool) -> int:

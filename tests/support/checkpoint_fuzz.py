@@ -188,7 +188,7 @@ def _other_thing(path: Path, draw: random.Random) -> None:
         path.mkdir()
     elif kind == "socket":
         place = os.getcwd()
-        os.chdir(path.parent)  # its name may be no longer than a hundred letters
+        os.chdir(path.parent)  # tar limits names to a hundred letters
         with socket.socket(socket.AF_UNIX) as one:
             one.bind(path.name)
         os.chdir(place)

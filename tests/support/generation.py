@@ -17,7 +17,8 @@ def recorded() -> dict[str, dict[str, list[list[int]]]]:
 def continued(backend, folder: Path, prompts: list[list[int]], ways: list[dict], **parallel) -> list[list[tuple]]:
     """For each way of asking what follows each prompt: (ids, logarithms of their probabilities)."""
     from pynative.generation import Asked, generate_texts
-    from pynative.generation.command import config_of, filled
+    from pynative.generation.command import filled
+    from pynative.generation.options import config_of
 
     config = config_of(folder, "float32", device_target="CPU", world_size=backend.world_size, **parallel)
     with job(backend, config):

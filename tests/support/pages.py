@@ -128,7 +128,7 @@ def parsed(command: str) -> None:
     def ending(name: str) -> Callable:
         def read_and_end(self: argparse.ArgumentParser, *arguments, **named):
             found = originals[name](self, *arguments, **named)
-            if sys._getframe(1).f_code.co_name == "parse_args":  # which looks at what is left over
+            if sys._getframe(1).f_code.co_name == "parse_args":  # parse_args reports unknown words after it
                 return found
             print("accepted")
             raise SystemExit(0)

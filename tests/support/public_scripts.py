@@ -110,12 +110,12 @@ def main(name: str, *ids: str) -> None:
                 ranks = run(script["nproc"], train_script, argv, Path(folder))
             check_steps(argv, ranks, ids=500 if "--vocab-size" in argv else 3000)
             said = f"trains: {[(step.loss, step.gradient_norm) for step in ranks[0]]}"
-        except Exception as error:  # a report of all of them, not the first one's end
+        except Exception as error:  # one failing script must not end the report
             said = f"{type(error).__name__}: {error}"
         print(script["id"], script["nproc"], said, flush=True)
 
 
 if __name__ == "__main__":
-    from tests.support.public_scripts import main as by_name  # ranks import what they call by its module
+    from tests.support.public_scripts import main as by_name  # ranks import functions by their module's name
 
     by_name(*sys.argv[1:])

@@ -143,7 +143,7 @@ class Ledger:
 
     def _delete(self, plan: Plan, path: Path, saved: list[Path]) -> None:
         assert plan.trims, f"{path} is deleted by a run that keeps all"
-        run = Manifest.read(commit.find(self.root)).run_id  # it has published before it deletes
+        run = Manifest.read(commit.find(self.root)).run_id  # a save publishes before it deletes
         assert self.promises.get(path, run) == run, f"{path} of another run is deleted"
         self.promises.pop(path, None)
         if path in saved:

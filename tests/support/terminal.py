@@ -17,7 +17,7 @@ def run_on_terminal(command: Sequence[str], columns: int = 120, **options) -> tu
     try:
         while block := os.read(ours, 65536):
             written += block
-    except OSError:  # how Linux says that nobody has the terminal open any more
+    except OSError:  # Linux's error for a terminal that no process has open
         pass
     os.close(ours)
     return process.wait(), written.decode(errors="replace")

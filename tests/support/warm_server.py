@@ -57,7 +57,7 @@ class Server:
             if self.ended in readable:
                 self._reap()
             for pid, who in self.asked.items():
-                if who in readable:  # nothing but its end is expected
+                if who in readable:  # the caller sends nothing: readable means that it ended
                     os.kill(pid, signal.SIGKILL)
             if self.listener in readable and (order := self._accept()):
                 return order
@@ -151,13 +151,15 @@ def main(place: str, parent: int) -> None:
     die_with(parent)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(f"{place}.new")
-    listener.listen(64)  # who asks before all is imported waits
+    listener.listen(64)  # connections wait until all is imported
     os.rename(f"{place}.new", place)
     for name in IMPORTED:
         importlib.import_module(name)
     gc.freeze()
     order = Server(listener).serve()
-    sys.executable = str(Path(place).with_name("bin") / "python")  # a fork starts forks
+    sys.executable = str(
+        Path(place).with_name("bin") / "python"
+    )  # a forked process starts its own children by a fork, too
     try:
         become(order)
         code = 0

@@ -33,7 +33,7 @@ def convert(options: argparse.Namespace) -> list[str]:
         raise ConfigError(wrong)
     source, folder = formats.recognise(options.input, options.source, options.ckpt_step)
     damaged = list(damages(folder))
-    if damaged:  # what is written gets checksums of its own, which would vouch for it
+    if damaged:  # the output gets new checksums, which would hide the damage
         raise ValueError("\n".join(damaged))
     model = formats.read(folder, source.kind, optimizer=not options.no_load_optim and options.to != "hf")
     taken = options.output / checkpoint_name(model.position.iteration)

@@ -75,7 +75,7 @@ def _candidates(directory: Path, step: int | None) -> Iterator[Path]:
         word = read_plain(tracker).decode(errors="replace").strip()
         if word == RELEASE or re.fullmatch(r"[0-9]{1,18}", word):
             yield directory / (RELEASE if word == RELEASE else checkpoint_name(int(word)))
-    yield directory  # after what was saved into it: a run that began with the model of another tool goes on
+    yield directory  # last: checkpoints that were saved into this folder are newer than its own model
 
 
 def read(directory: Path, kind: str = "auto", *, step: int | None = None, optimizer: bool = True) -> Model:
@@ -88,7 +88,7 @@ def read(directory: Path, kind: str = "auto", *, step: int | None = None, optimi
             model.network.update(vocab_size=model.vocab_size, params_dtype=model.weights[VOCABULARY[0]].dtype)
             check_parameters(model, folder)
             if model.network["params_dtype"] == "float32":
-                model.states.pop("main_param", None)  # the weights themselves, with Megatron's distributed optimizer
+                model.states.pop("main_param", None)  # Megatron's distributed optimizer stores the weights once more
         return model
 
 

@@ -63,7 +63,7 @@ def difference(model: Model, source: Path, target: Path) -> float:
     one, other = (logits[..., :ids] for logits in _computed(prompt, seconds, source, target))
     found = float(np.abs(one - other).max() / max(1.0, np.abs(one).max()))
     dtype = model.weights[VOCABULARY[0]].dtype
-    if not found <= (ROUNDED if model.adapters and dtype != "float32" else TOLERANCE):  # nor if it is no number
+    if not found <= (ROUNDED if model.adapters and dtype != "float32" else TOLERANCE):  # `not <=` refuses NaN, too
         raise ValueError(f"logits of a small prompt differ from those of {source} by {found:.1e} of the largest")
     return found
 

@@ -26,7 +26,7 @@ class ConvertedReader(CheckpointReader):
         self.notes = [f"{', '.join(keys)}: {UNKNOWN}" for what, keys in model.left_out.items() if what == UNKNOWN]
         ids: int | None = model.network.get("unpadded_vocab_size")
         if vocabulary is not None and vocabulary.unpadded is not None and vocabulary.unpadded <= model.vocab_size:
-            ids = vocabulary.unpadded  # other tools' files have rows, and do not say which of them are ids
+            ids = vocabulary.unpadded  # other tools' files do not say which rows are padding
         self.stored_vocabulary = Vocabulary(ids, model.vocab_size)
         self._vocabulary = vocabulary or self.stored_vocabulary
 
@@ -97,7 +97,7 @@ def open_checkpoint(
     if one.kind == "native":
         return _native(folder, vocabulary)
     with formats.told_of(folder, one.name):
-        is_release = folder.name == formats.RELEASE  # as in Megatron: weights to begin with
+        is_release = folder.name == formats.RELEASE  # as in Megatron, a release begins at iteration 0
         model = formats.read(folder, one.kind, optimizer=optimizer and not is_release)
         if is_release:
             model.position.iteration = 0

@@ -74,7 +74,7 @@ def read_archive(path: Path, begin: int = 0, size: int | None = None) -> Any:
             if len(entries) != len(archive.infolist()):
                 raise ValueError(f"{path}: an entry is there twice")
             packed = [name for name, entry in entries.items() if entry.compress_type != zipfile.ZIP_STORED]
-            if packed:  # torch packs nothing, and a few bytes could fill the memory
+            if packed:  # torch never compresses, and a few compressed bytes could fill the memory
                 raise ValueError(f"{path}: {packed[0]} is compressed; save it again by torch.save")
             if archive.read(f"{prefix}byteorder") != b"little" if f"{prefix}byteorder" in entries else False:
                 raise ValueError(f"{path}: its numbers are big-endian")

@@ -249,7 +249,7 @@ def _wrong(sequences: Sequences | BadRecord, options: InstructionOptions) -> Bad
         return sequences
     if not any(sequences.values()):
         return BadRecord("no text")
-    # The end of a conversation that does not fit into a pack goes with --neat-pack; without it the whole does.
+    # A conversation longer than a pack is cut with --neat-pack and dropped without it.
     if options.pack and not options.neat_pack and (length := len(sequences["input_ids"][0])) > _room(options):
         return _longer(length, options)
     return None

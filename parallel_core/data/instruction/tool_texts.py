@@ -27,7 +27,7 @@ def described(tools: str, tool_format: str) -> str:
     try:
         return _in_words(parsed(tools)) if tool_format == "default" else ""
     except (BadRecord, KeyError, TypeError, AttributeError):
-        return ""  # as MindSpeed-LLM
+        return ""  # as in MindSpeed-LLM
 
 
 def parsed(tools: str) -> list[dict[str, Any]]:

@@ -74,7 +74,7 @@ def _preprocess_command() -> _Command:
 
 
 def _preprocess(args: argparse.Namespace) -> None:
-    if args.handler_name or args.tokenizer_type == "PretrainedFromHF":  # the flags are MindSpeed-LLM's
+    if args.handler_name or args.tokenizer_type == "PretrainedFromHF":  # these are MindSpeed-LLM's flags
         _preprocess_instructions(args)
         return
     refused = [f"--{name.replace('_', '-')}: {why}" for name, why in _REFUSED_OF_TEXT.items() if getattr(args, name)]

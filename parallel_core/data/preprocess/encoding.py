@@ -88,7 +88,7 @@ class Encoder:
             if len(found) == 1:
                 wrong.append(f"{next(iter(found.values()))[0]}: {error}")
                 return {}
-            # One by one, to find which.
+            # Each text alone, to find the one that fails.
             return {k: v for number, item in found.items() for k, v in self._tokenized({number: item}, wrong).items()}
 
     def _all(self, texts: Texts) -> list[str]:

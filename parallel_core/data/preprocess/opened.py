@@ -49,6 +49,6 @@ def opened(file: Path) -> Iterator[tuple[BinaryIO, BinaryIO]]:
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             raise ValueError(f"--input {file}: is damaged ({error}); copy it again") from error
         except Exception as error:
-            if type(error).__name__ != "ZstdError":  # of a package that may not be there
+            if type(error).__name__ != "ZstdError":  # named by its class name: the package may not be installed
                 raise
             raise ValueError(f"--input {file}: is damaged ({error}); copy it again") from error

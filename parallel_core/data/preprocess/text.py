@@ -107,7 +107,7 @@ def preprocess_text(options: TextOptions, log: TextIO | None = None) -> Progress
     files = input_files(options.input)
     tokenizer = build_tokenizer(options.tokenizer)
     if options.append_eod:
-        _ = tokenizer.eod  # raises where there is none
+        _ = tokenizer.eod  # raises an error if the tokenizer has no end of a document
     encoder = Encoder(tokenizer, options.json_keys, options.append_eod, options.streams)
     made_from = options.made_from(files)
     with unfinished(options.output_prefix, options.prefixes, options.streams, made_from, options.restart) as run:

@@ -26,7 +26,7 @@ def render(template: str, variables: Mapping[str, Any]) -> str:
     )
     environment.filters["tojson"] = _to_json
     environment.globals.update(raise_exception=_refuse, strftime_now=lambda form: datetime.now().strftime(form))
-    # What transformers gives every template: a template asks whether they are there by their truth.
+    # transformers passes these to every template, which tests them for truth.
     usual = {"tools": None, "documents": None}
     try:
         return environment.from_string(template).render(**usual, **variables)
@@ -94,12 +94,12 @@ class HuggingFaceTokenizer(TokenizersTokenizer):
         found, self._vocab = _facts(options, self._folder)
         super().__init__(found)
         self.pads_with_eos = self._folder.facts().pad is None
-        # Megatron's older tokenizers and MindSpeed-LLM's show special tokens in text, 0.16.1's newer ones never do.
+        # Megatron's older tokenizers and MindSpeed-LLM's write special tokens into text; 0.16.1's newer ones do not.
         self._is_newer = not (options.legacy_tokenizer or options.tokenizer_type == "PretrainedFromHF")
         is_included = options.tokenizer_hf_include_special_tokens
         self._special = not self._is_newer if is_included is None else is_included
         self._backend = backend(self._folder, options.tokenizer_type)
-        self._folder.content = {}  # large, and no part of what workers are sent
+        self._folder.content = {}  # large: it must not be sent to the worker processes
         if options.tokenizer_special_tokens and not options.legacy_tokenizer:
             self._add(options.tokenizer_special_tokens)
 
@@ -170,9 +170,9 @@ def backend(folder: HuggingFaceFolder, tokenizer_type: str) -> Any:
         )
         made.no_truncation()
         made.no_padding()
-        made.encode("a", add_special_tokens=True)  # some damage shows only then
+        made.encode("a", add_special_tokens=True)  # some damage is found only by encoding
     except (KeyboardInterrupt, SystemExit):
         raise
-    except BaseException as error:  # the package raises Exception itself, and its panics are not even that
+    except BaseException as error:  # the package raises plain Exception, and BaseException for its panics
         raise ValueError(f"{FLAG} {folder.file}: not a tokenizer that the package reads ({error})") from error
     return made

@@ -29,7 +29,7 @@ class OwnCodeTokenizer(MegatronTokenizer):
             self._backend = package.AutoTokenizer.from_pretrained(options.tokenizer_model, **given)
             ids: dict[str, Any] = {role: getattr(self._backend, f"{role}_token_id", None) for role in ROLES}
             found = Facts(len(self._backend), eod=ids["eos"], **ids)
-        except Exception as error:  # code of others
+        except Exception as error:  # the tokenizer's own code may raise anything
             raise ValueError(f"{FLAG} {options.tokenizer_model}: its own code fails ({error!r:.200})") from error
         is_newer = not (options.legacy_tokenizer or options.tokenizer_type == "PretrainedFromHF")
         super().__init__(replace(found, pad=ids["eos"]) if ids["pad"] is None and not is_newer else found)

@@ -87,7 +87,7 @@ class SentencePieceTokenizer(MegatronTokenizer):
                 ids.append(self._special[part])
                 continue
             new = self._ids(part)
-            # Megatron's newer one drops the blank that the model puts before a text, except at the very beginning and
+            # Megatron's newer tokenizer drops the blank that the model puts before a text, except at the beginning and
             # behind the last special token.
             is_inner = 0 < number < len(parts) - 1
             if is_inner and not self._is_legacy and new[:1] == [self._separator]:
@@ -97,7 +97,7 @@ class SentencePieceTokenizer(MegatronTokenizer):
 
     @cached_property
     def _pattern(self) -> re.Pattern[str]:
-        # Of tokens that begin at the same place, the one that was added first counts.
+        # Among tokens that begin at the same place, the first one added wins.
         return re.compile(f"({'|'.join(map(re.escape, self._special))})")
 
     @cached_property

@@ -66,7 +66,7 @@ class BertWordPieceTokenizer(MegatronTokenizer):
         self._backend.pre_tokenizer = package.pre_tokenizers.BertPreTokenizer()
 
     def tokenize(self, text: str) -> list[int]:
-        # Half a surrogate pair is no character, so that its word is unknown.
+        # Half a surrogate pair is no character: its word becomes the unknown token.
         valid = re.sub("[\\ud800-\\udfff]", _NO_CHARACTER, text)
         return self._backend.encode(valid, add_special_tokens=False).ids
 

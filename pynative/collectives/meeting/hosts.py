@@ -175,7 +175,7 @@ def _check(world_size: int, member: Member, address: Address, present: Iterable[
 
 def _tell(connections: Iterable[socket.socket], message: dict[str, Any]) -> None:
     for connection in connections:
-        with contextlib.suppress(OSError):  # it ended: whoever needs it will see that
+        with contextlib.suppress(OSError):  # the process has ended; the ranks that need it will notice
             send(connection, message)
 
 
@@ -209,7 +209,7 @@ def _reach(master: tuple[str, int], address: Address, deadline: float) -> socket
 
 
 def _answer_the_roll(connection: socket.socket, mine: Member, address: Address, deadline: float) -> Membership:
-    # A little longer than rank 0 waits: it knows which rank is missing.
+    # Waits longer than rank 0, which can name the missing rank.
     connection.settimeout(max(0.001, deadline - time.monotonic()) + VERDICT_SECONDS)
     try:
         send(connection, {"world_size": address.world_size, "member": asdict(mine), "secret": _secret()})

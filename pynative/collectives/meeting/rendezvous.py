@@ -132,7 +132,7 @@ def _join(place: Place, doorbell: int, deadline: float) -> Rendezvous:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
         _connect(connection, place, deadline)
         hello = json.dumps({"rank": place.rank, "world_size": place.world_size}).encode()
-        # A little longer than rank 0 waits: it knows which rank is missing, so the word is its.
+        # Waits longer than rank 0, which can name the missing rank and so reports the error.
         connection.settimeout(max(0.001, deadline - time.monotonic()) + VERDICT_SECONDS)
         try:
             socket.send_fds(connection, [hello], [doorbell])

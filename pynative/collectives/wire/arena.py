@@ -32,14 +32,14 @@ SLEEPING = 0
 FAILED = 8
 BLOCKED = 16
 IDLE_ROUNDS = 24
-ANY_FAILED = 28  # of rank 0's board only; whoever fails sets it
-ASKED = 29  # of rank 0's board only: when the ranks were asked for their places, a number that grows
-ANSWERED = 30  # the last such number that this rank answered
-SHOWN = 31  # of rank 0's board only: the last such number whose table was shown
+ANY_FAILED = 28  # on rank 0's board only; the failing rank sets it
+ASKED = 29  # on rank 0's board only: the number of roll calls so far
+ANSWERED = 30  # the number of the last roll call that this rank answered
+SHOWN = 31  # on rank 0's board only: the number of the last roll call whose table was printed
 TARGETS = 32
 MAX_TARGETS = 64
-LABEL = 2048  # bytes: what the rank waits for, as text
-FAILURE = PAGE  # bytes: why the rank failed, as text
+LABEL = 2048  # bytes of the text that says what the rank waits for
+FAILURE = PAGE  # bytes of the text that says why the rank failed
 
 _fence_lock = threading.Lock()
 

@@ -76,7 +76,7 @@ class Network:
             connection.close()
         self._memory.release()
 
-    # Sending, by the main thread; places by the thread that answers for them.
+    # Sending: the main thread sends messages, the roll call's thread sends places.
 
     def await_consumed(self, rank: int, key: int, word: int) -> None:
         """Store in a word what `rank` has consumed of this rank's channel `key`."""

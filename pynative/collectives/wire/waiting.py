@@ -158,7 +158,7 @@ class Waiter:
             return f"waiting in {self.arena.read_text(rank, layout.LABEL)}"
         return "on another host" if rank in self._network.peers else "in no collective"
 
-    # Deadlock: the ranks that this one needs, directly or not, all sleep, and have all looked twice since.
+    # Deadlock: all ranks that this one needs, directly or not, sleep and have checked twice since.
 
     def _check_deadlock(self) -> None:
         sleepers = self._everyone_needed()
@@ -191,7 +191,7 @@ class Waiter:
             open_ranks += [other for other, word, value in targets if words[word] < value]
         return dict(sorted(needed.items()))
 
-    # Failure: one rank's is everybody's.
+    # Failure: when one rank fails, all end.
 
     def fail(self, error: BaseException) -> None:
         """Stop this rank's collectives for good and tell every rank why; the first reason stays."""

@@ -45,7 +45,7 @@ def weighted_activation(x: Tensor, factors: Tensor, activation: str) -> Tensor:
     return weighted(bias_activation, x, factors, activation)
 
 
-_HALVES, _NEIGHBOURS = 0, 1  # rotary_position_embedding's mode
+_HALVES, _NEIGHBOURS = 0, 1  # values of the operator's `mode`
 
 
 def rotary(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False, start: int = 0) -> Tensor:

@@ -19,7 +19,7 @@ def _libraries() -> Iterator[ctypes.CDLL]:
     try:
         with open("/proc/self/maps") as maps:
             lines = [line for line in maps if "openblas" in line.lower() and ".so" in line]
-    except OSError:  # not Linux
+    except OSError:  # only Linux has /proc
         return
     paths = {line.split(maxsplit=5)[-1].strip() for line in lines}
     yield from (ctypes.CDLL(path) for path in sorted(paths))

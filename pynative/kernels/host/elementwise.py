@@ -40,7 +40,7 @@ def _rounded(x: Tensor, dtype: mindspore.Type) -> Tensor:
 
 
 def _product(x: Tensor, factor: float) -> Tensor:
-    width = x.shape[-1] if x.shape else 1  # of no rows, too: an expert may have no token
+    width = x.shape[-1] if x.shape else 1  # works for no rows, too: an expert may have no token
     rows, number = array_of(x).reshape(prod(x.shape[:-1]), width), np.float32(factor)
     return _by_rows(lambda span, out: np.multiply(widened(rows[span]), number, out=out), x.shape, rows.dtype)
 

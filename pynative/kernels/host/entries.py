@@ -117,7 +117,7 @@ def choose_entries(query: Tensor, key: Tensor, weights: Tensor, topk: int, seen:
     def choose(entry: int, rows: slice) -> None:
         scores = _Scores(entry, rows, *arrays).total()
         scores[np.arange(entries) >= seen[rows, entry % seen.shape[1], None]] = -np.inf
-        hidden[entry, 0, rows] = ~best(scores[:, ::-1], topk)[:, ::-1]  # of equal ones the latest
+        hidden[entry, 0, rows] = ~best(scores[:, ::-1], topk)[:, ::-1]  # among equal scores the latest entry wins
 
     run(choose, _blocks(length, batch))
     return from_numpy(hidden)

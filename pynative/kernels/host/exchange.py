@@ -13,7 +13,7 @@ from pynative.memory.rounding import convert, sum_into, widened
 
 
 def chunk(x: Tensor, axis: int, index: int, count: int) -> Tensor:
-    # A copy even where a view would do: the chunk outlives the whole.
+    # Always a copy: the chunk outlives the whole tensor.
     return from_numpy(np.array(np.split(array_of(x), count, axis)[index], order="C"))
 
 

@@ -173,7 +173,7 @@ class Segment:
         dscores = dout.swapaxes(0, 1) @ new.transpose(1, 2, 0)  # [r, C, C]
         of_scores = dscores * self.scores[chunk]
         dscores *= self.between[chunk]
-        of_products = dscores.sum(0)  # of q k^T
+        of_products = dscores.sum(0)  # the gradient of q k^T
         if self.delta:
             drows, derased = self._through_inverse(chunk, dnew, gradients)
             erasing = derased.reshape(size, -1)

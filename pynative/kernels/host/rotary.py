@@ -53,7 +53,7 @@ def _copy(sources: Sequence[Array], outs: Sequence[Array]) -> None:
 
     def block(start: int, stop: int) -> None:
         for source, out in zip(sources, outs, strict=True):
-            np.copyto(out[start:stop], source[start:stop], casting="no")  # bytes of another type would be cut
+            np.copyto(out[start:stop], source[start:stop], casting="no")  # refuses another type instead of converting
 
     run(block, row_blocks(len(sources[0]), sum(source[0].nbytes for source in sources)))
 
@@ -96,7 +96,7 @@ def _rotate(x: Array, angles: tuple[Array, Array], setting: Setting, inverse: bo
     cos, sin = angles
     length, rotated, first = len(x), cos.shape[-1], setting.start
     one, two = _pair(rotated, setting.interleaved)
-    shape = (length, -1, 1, rotated)  # broadcasts over heads, and over the batch if the angles have none
+    shape = (length, -1, 1, rotated)  # broadcasts over heads, and over the batch where the angles have no batch
     own, other = _factors(cos.reshape(shape), sin.reshape(shape), x.shape[-1] - first, (one, two), inverse)
     y = np.empty(x.shape, x.dtype)
 

@@ -57,7 +57,7 @@ class AwakeHelper:
 
     def __init__(self) -> None:
         self._handed, self._done = _Signal(), _Signal()
-        self._jobs: list[Job | None] = []  # at most one; who takes it is decided under the GIL
+        self._jobs: list[Job | None] = []  # at most one job; the GIL decides which thread takes it
         self._error: BaseException | None = None
 
     def hand(self, job: Job | None) -> None:

@@ -121,7 +121,7 @@ def _errors(jobs: Sequence[Job]) -> list[BaseException | None]:
 
 def _errors_awake(jobs: Sequence[Job]) -> list[BaseException | None]:
     helpers = _awake.get(get_ident())
-    if helpers is None:  # another thread than the one that keeps them awake
+    if helpers is None:  # the caller is not the thread that keeps helpers awake
         return [error_of(job) for job in jobs]
     busy = helpers[: len(jobs) - 1]
     for helper, job in zip(busy, jobs[1:], strict=True):

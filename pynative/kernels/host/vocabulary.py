@@ -86,7 +86,7 @@ def _columns(target: Array, first_id: int, width: int) -> tuple[Array, Array]:
 
 def softmax_statistics(logits: Tensor, target: Tensor, first_id: int = 0) -> tuple[Tensor, Tensor, Tensor]:
     rows = rows_of(logits)
-    # Of each an array of its own: the backward keeps the first alone.
+    # Three arrays: the backward keeps only the first.
     maximum, total, target_logit = (np.zeros(len(rows), np.float32) for _ in range(3))
     by_rows(ENGINE.logit_statistics, rows, maximum, total)
     present, columns = _columns(array_of(target), first_id, rows.shape[1])

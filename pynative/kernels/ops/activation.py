@@ -28,7 +28,7 @@ def _gelu_quick_gradient(dy: Tensor, x: Tensor) -> Tensor:
 
 
 def _relu(x: Tensor) -> Tensor:
-    # On a CPU `ops.relu`, and `maximum` with its operands the other way round, make 0 of a NaN, which nobody would see.
+    # On a CPU `ops.relu`, and `maximum` with swapped operands, turn NaN into 0, which would hide it.
     return ops.maximum(0.0, x)
 
 
@@ -44,7 +44,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 """Activations of single features."""
 
 GRADIENTS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "gelu_tanh": lambda dy, x: _gelu_gradient(dy, x, x),  # The last, its output, is not looked at.
+    "gelu_tanh": lambda dy, x: _gelu_gradient(dy, x, x),  # The operator ignores its last argument, the output.
     "gelu_erf": _gelu_erf_gradient,
     "gelu_quick": _gelu_quick_gradient,
     "silu": _silu_gradient,
@@ -69,7 +69,7 @@ def _prepared(unit: GatedUnit, gate: Tensor, up: Tensor) -> tuple[Tensor, Tensor
     gate = gate if unit.gain == 1.0 else gate * unit.gain
     if not unit.is_limited:
         return gate, up
-    # Not `clamp`, which makes a limit of a NaN on a CPU.
+    # Not `clamp`, which turns NaN into a limit on a CPU.
     up = ops.select(up < -unit.limit, -unit.limit, ops.select(up > unit.limit, unit.limit, up))
     return ops.select(gate > unit.limit, unit.limit, gate), up + unit.offset
 

@@ -329,6 +329,6 @@ def added_last(whole: Tensor | None, last: Tensor) -> Tensor:
 def padded(gradient: Tensor, rows: int) -> Tensor:
     """Zeros for the keys after the block's: [s', b, g, d] -> [s, b, g, d], no view: more is added to it in place."""
     missing = rows - len(gradient)
-    if not missing:  # of one text and one group a view is contiguous, and `contiguous` gives the view itself
+    if not missing:  # with one text and one group a view is contiguous, and `contiguous` would return it without a copy
         return gradient * 1.0 if gradient.is_contiguous() else gradient.contiguous()
     return ops.cat((gradient, ops.zeros((missing, *gradient.shape[1:]), mindspore.float32)))

@@ -36,7 +36,7 @@ def cached_attention(
         scores = scores + from_numpy(np.ascontiguousarray(bias))
     hidden = (ages < 0) if form.window is None else (ages < 0) | (ages > form.window)
     scores = ops.masked_fill(scores, from_numpy(np.ascontiguousarray(hidden.T[:, None])), -np.inf)
-    if sinks is not None:  # one more column, which has no value
+    if sinks is not None:  # a sink is one more column of scores, with no value
         column = cast(sinks, mindspore.float32).reshape(1, heads, 1)
         scores = ops.cat((scores, ops.broadcast_to(column, (batch, heads, 1))), -1)
     probabilities = ops.softmax(scores, -1)[..., : len(ages)]

@@ -49,7 +49,7 @@ def scale_features(x: Tensor, factors: Array) -> Tensor:
 
 
 def soft_cap(x: Tensor, cap: float) -> Tensor:
-    # MindSpore's tanh of a CPU is off by 1e-4 where it saturates, its sigmoid is not.
+    # MindSpore's tanh on a CPU is off by 1e-4 where it saturates; its sigmoid is exact there.
     return cast(ops.sigmoid(cast(x, FLOAT32) * (2.0 / cap)) * (2.0 * cap) - cap, x.dtype)
 
 

@@ -64,7 +64,7 @@ def gather_rows(x: Tensor, sources: Array, row: tuple[int, ...]) -> Tensor:
     if not (x.size and sources.size):
         return ops.zeros((len(sources), *row), x.dtype)
     x = x.reshape(-1, *row)
-    if sources.min() < 0:  # numbers of the row of zeros that is put behind
+    if sources.min() < 0:  # -1 selects the row of zeros that is appended
         x = ops.cat((x, ops.zeros((1, *row), x.dtype)))
         sources = np.where(sources < 0, x.shape[0] - 1, sources)
     return ops.gather(x, Tensor.from_numpy(np.ascontiguousarray(sources, np.int32)), 0)

@@ -7,7 +7,7 @@ from pynative.tape.autograd import Moved
 
 
 def split_features(x: Tensor, widths: tuple[int, ...]) -> tuple[Tensor, ...]:
-    # The tape's own backward would make tensors as wide as x, zero beside their part, and add them.
+    # The tape's own backward would make one zero-padded tensor as wide as x for each part, and add them.
     return Moved.apply(
         x,
         lambda x: tuple(part.contiguous() for part in ops.split(x, widths, -1)),

@@ -78,7 +78,7 @@ def combine_(x: Tensor, y: Tensor, x_factor: float, y_factor: float, model_param
 
 def clamp_(x: Tensor, limit: float) -> None:
     values = cast(x, mindspore.float32)
-    # MindSpore's clamp on a CPU makes -limit of a NaN.
+    # MindSpore's clamp on a CPU turns NaN into -limit.
     in_place.assign(x, ops.select(ops.isnan(values), values, ops.clamp(values, -limit, limit)))
 
 

@@ -54,7 +54,7 @@ def dropout(x: Tensor, rate: float, key: Key, rows: Rows | None = None) -> Tenso
 
 
 def fork(x: Tensor) -> tuple[Tensor, Tensor]:
-    # The tape's own backward would add in a launch of its own.
+    # The tape's own backward would launch one more addition.
     return Moved.apply(x, lambda x: (x, x), lambda one, other: _sum(one, None, other, None))
 
 

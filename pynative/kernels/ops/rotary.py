@@ -25,7 +25,7 @@ def _joined(dq: Tensor, dk: Tensor, dv: Tensor, groups: int) -> Tensor:
 
 @widened_on_cpu("qkv")
 def split_qkv(qkv: Tensor, groups: int, heads_per_group: int, head_size: int) -> tuple[Tensor, Tensor, Tensor]:
-    # The tape's own backward would make three tensors as wide as the input, zero beside their part, and add them.
+    # The tape's own backward would make three zero-padded tensors as wide as the input, and add them.
     split = partial(_split, groups=groups, heads=heads_of_group(heads_per_group), head_size=head_size)
     return Moved.apply(qkv, split, partial(_joined, groups=groups))
 
@@ -59,6 +59,6 @@ def between(x: Tensor, start: int, middle: Tensor) -> Tensor:
 
 @widened_on_cpu("x")
 def rotary(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False, start: int = 0) -> Tensor:
-    # Nothing of x is kept: a rotation's gradient is the rotation back.
+    # The backward needs nothing of x: it rotates the gradient back.
     rotate = partial(_rotate, cos=cos, sin=sin, interleaved=interleaved, start=start)
     return Moved.apply(x, partial(rotate, inverse=False), partial(rotate, inverse=True))

@@ -42,7 +42,7 @@ def widened(operator: Operator, *type_givers: str) -> Operator:
 
 
 def _any_narrow(arguments: Iterable[Any]) -> bool:
-    for x in arguments:  # Asked at every call of an operator: `any` over `_is_narrow` takes twice as long.
+    for x in arguments:  # Runs at every call of an operator: `any` over `_is_narrow` would take twice as long.
         dtype = getattr(x, "dtype", None)
         if dtype is FLOAT16 or dtype is BFLOAT16:
             return True

@@ -43,7 +43,7 @@ class CheckpointCallback(RunCallback):
         if parallel_state.get_global_rank() == 0:
             self._take_directory(state, goes_on)
         if goes_on:
-            self._saved_iteration = state.iteration  # A run without a step to do leaves it as it is.
+            self._saved_iteration = state.iteration  # A run that has no step left writes no new checkpoint.
         if self.background and self.interval:
             self._memory = prepared_memory(state)
 

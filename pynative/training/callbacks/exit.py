@@ -45,7 +45,9 @@ class SignalCallback(RunCallback):
 
     def on_train_end(self, state: TrainingState) -> None:
         for number, handler in self._earlier.items():
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)  # none: not installed by Python
+            signal.signal(
+                number, signal.SIG_DFL if handler is None else handler
+            )  # None: Python did not install the earlier handler
 
 
 def _highest(own: float) -> float:

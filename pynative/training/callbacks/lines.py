@@ -16,7 +16,7 @@ class LinesFile:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = path.open("a+b", buffering=0)
         end = self._file.seek(0, os.SEEK_END)
-        if end and os.pread(self._file.fileno(), 1, end - 1) != b"\n":  # what a crash cut off stays a line of its own
+        if end and os.pread(self._file.fileno(), 1, end - 1) != b"\n":  # a line that a crash cut off is closed first
             self._file.write(b"\n")
 
     def add(self, value: Any) -> None:

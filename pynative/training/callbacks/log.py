@@ -43,7 +43,7 @@ def _measured() -> float:
     return 2e-12 * _SIZE**3 / min(seconds)
 
 
-_RECENT = 20  # iterations whose mean time the estimate of the time left is made from
+_RECENT = 20  # iterations whose mean time gives the estimate of the time left
 
 
 _ASKED_FOR = {"decoupled_lr": "Decoupled_learning_rate", "params_norm": "Params_norm", "num_zeros": "Num_zeros"}

@@ -45,7 +45,7 @@ class MetricsCallback(RunCallback):
                 self._metrics.add(state.metrics)
             self._write_events()
             self._is_refused = False
-        except OSError as error:  # a full disk ends no training for figures that the log has, too
+        except OSError as error:  # a full disk must not end the training: the log has these figures, too
             if not self._is_refused:
                 warn(f"{self.path}: {error.strerror}; steps are missing in it from step {state.iteration} on")
             self._is_refused = True

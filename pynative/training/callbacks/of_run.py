@@ -78,5 +78,5 @@ def callbacks_of_run(config: AllConfig, data: RunData, more: Sequence[Callback])
     if training.exit_interval or training.exit_duration_in_mins:
         callbacks.append(ExitCallback(training.exit_interval, training.exit_duration_in_mins))
     if training.exit_signal_handler:
-        callbacks.append(SignalCallback())  # the last: a signal must not end the process while it saves at the end
+        callbacks.append(SignalCallback())  # last, so that no signal ends the process during the final save
     return callbacks

@@ -77,7 +77,7 @@ class RecordCallback(Callback):
             write_step(self.folder, state.iteration, rank, arrays, figures if rank == 0 else None, str(dtype))
             if rank == 0:
                 log(f"Recorded step {state.iteration} in {self.folder}")
-        except OSError as error:  # ends no training
+        except OSError as error:  # a failed record does not end the training
             if not self._is_refused:
                 warn(f"No record: {self.folder}: {error.strerror}")
             self._is_refused = True

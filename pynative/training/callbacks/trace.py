@@ -86,7 +86,7 @@ class TraceCallback(RunCallback):
                 with replacing(self.path) as file:
                     file.write(chrome_json(spans, planned={"bubble_share": planned, "spans": actions}).encode())
                 log(f"Trace of {_steps(spans)} written to {self.path}: {_shares(spans)}; the schedule's {planned:.1%}")
-            except OSError as error:  # ends no training
+            except OSError as error:  # a failed trace does not end the training
                 warn(f"No trace: {self.path}: {error.strerror}")
 
 

@@ -203,7 +203,7 @@ class Background:
         """Wait until everything is written, for a minute at most."""
         end = time.monotonic() + CLOSING_SECONDS
         if self._thread.is_alive():
-            with suppress(queue.Full):  # a program that does not answer ends no run
+            with suppress(queue.Full):  # a service that does not answer must not end the run
                 self._points.put(None, timeout=CLOSING_SECONDS)
             self._thread.join(max(0.0, end - time.monotonic()))
         if self._thread.is_alive():
@@ -217,7 +217,7 @@ class Background:
             while (points := self._points.get()) is not None:
                 writer.write(points)
             writer.close()
-        except Exception as error:  # whatever a back end raises, training goes on without it
+        except Exception as error:  # training goes on without a back end that fails, whatever it raises
             warn(f"{self._name}: {type(error).__name__}: {error}; nothing more is written there")
             while self._points.get() is not None:
                 pass

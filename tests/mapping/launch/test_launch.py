@@ -173,6 +173,11 @@ def test_print_shows_what_would_run_and_ends_the_script_there(folder, launch):
     assert (folder / "sub" / "cleaned").exists() and not (folder / "sub" / "on").exists()
 
 
+def test_print_says_which_flags_do_nothing(launch):
+    code, _, errors = launch(f"torchrun torchs.py {FLAGS} --sequence-parallel", before=("--print",))
+    assert code == 0 and "launch: ignored: --sequence-parallel: no effect" in errors
+
+
 NOT_STARTED = [
     ("torchrun --nproc_per_node $N mine.py", 1, "--nproc_per_node mine.py: must be a number"),
     ("torchrun mine.py --load $1 --save x > log 2>&1", 1, "--load: has no value"),

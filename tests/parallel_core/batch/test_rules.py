@@ -122,7 +122,7 @@ def test_shards_of_sequences():
     assert cut.mistakes(own, 1, 2) == cut.mistakes(unknown, 1, 2) == cut.mistakes(whole, 1) == []
     assert len(cut.mistakes(whole, 1, 2)) == 4 and "get_batch_on_this_cp_rank" in cut.mistakes(whole, 1, 2)[0]
     hidden = whole["tokens"].array.copy()
-    hidden[0, 0] = 64  # in the other rank's part
+    hidden[0, 0] = 64  # the error is in the other rank's part
     assert cut.mistakes({"tokens": shard.entry("tokens", BatchEntry.of("tokens", hidden))}, 1, 2)[0].startswith(
         "tokens[0, 0]"
     )

@@ -66,7 +66,7 @@ def traced_forward(backend, flags: str):
                 return model(tokens, labels=labels, loss_mask=loss_mask)
 
         del ids, mask
-        forward()  # tables of angles, and what else is made once
+        forward()  # makes rotary tables and other things that are made once
         tracemalloc.start()
         try:
             yield forward

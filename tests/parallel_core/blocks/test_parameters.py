@@ -17,7 +17,7 @@ LAYOUTS = {
     "one rank": (1, ""),
     "tp2": (2, TP2),
     "tp2 sp": (2, f"{TP2} --sequence-parallel"),
-    "pp2": (2, f"{PP2} --hidden-size 40 --kv-channels 8"),  # 40 does not fill the buffer's last cache lines
+    "pp2": (2, f"{PP2} --hidden-size 40 --kv-channels 8"),  # with 40 the buffer's last cache lines are padded
 }
 MODELS = FAMILIES | {
     "qwen": "--position-embedding-type rope --normalization RMSNorm --swiglu --disable-bias-linear --add-qkv-bias "

@@ -45,7 +45,7 @@ def test_a_second_job_is_told_of_the_first(tmp_path):
     found = lock.holder(root)
     assert found is not None and found.pid == first.pid and not said
     first.kill()
-    while lock.holder(root):  # until it has ended, also before its parent asks how
+    while lock.holder(root):  # the holder counts as ended before its parent has waited for it
         time.sleep(0.01)
     second = FolderLock(root)
     second.take(said.append)

@@ -40,7 +40,7 @@ def test_a_slow_choice_is_replaced(flags, chosen, core):
         (AVX2, "Haswell"),
         (AVX, "Sandybridge"),
         (SSE, "Prescott"),
-        (SSE, "Haswell"),  # an emulator that hides flags: not our business
+        (SSE, "Haswell"),  # an emulator that hides flags
     ],
 )
 def test_a_good_choice_stays(flags, chosen):

@@ -298,7 +298,7 @@ def die_at_every_step(backend, directory: Path, flags: str) -> dict[str, list[in
                 return
             state.step_cell.buffers.finish_param_sync()
             saving = Saving.begin(directory, state)
-            for rank in (1, 0):  # one after the other: the last try of each is not cut short
+            for rank in (1, 0):  # in turn, so that the last try of each rank is not cut short
                 if backend.rank == rank:
                     found["writing"] += [latest(directory) for _ in deaths(lambda: None, lambda _: saving.write())]
                 backend.world.barrier()

@@ -35,7 +35,7 @@ class Killer:
 
     def __init__(self) -> None:
         self.left: int | None = None
-        sys.addaudithook(self._audit)  # for good: there is no way to take one out
+        sys.addaudithook(self._audit)  # an audit hook cannot be removed
 
     def _audit(self, event: str, arguments: tuple) -> None:
         if self.left is None or not (event in CHANGES or _writes(event, arguments)):
@@ -105,7 +105,7 @@ def execute(runs: Runs, plan: Plan, random: np.random.Generator, ledger: Ledger)
     root, told = ledger.root, refusal(plan, ledger.root)
     before = tree(root)
     if plan.meets:
-        (root / lock.LOCK).unlink(missing_ok=True)  # it would wait for somebody's signs of life
+        (root / lock.LOCK).unlink(missing_ok=True)  # otherwise the run would wait for the dead holder's heartbeat
         other = hold(root)
         ended, said = runs.train(plan.flags, looks=bool(random.integers(2)))
         other.kill()

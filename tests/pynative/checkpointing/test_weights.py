@@ -73,5 +73,5 @@ def test_all_that_does_not_fit_is_listed(layout):
     text = str(error.value) + "".join(getattr(error.value, "__notes__", []))
     assert "decoder.layers.7.extra: the table of weights has it, the model does not" in text
     assert "embedding.word_embeddings.weight: [5, 32] in the table, [64, 32] in the model" in text
-    if world == 1:  # with stages another rank says this, and only the first error is raised here
+    if world == 1:  # with several stages another rank reports this, and only the first error is raised
         assert "decoder.final_layernorm.weight: the model has it, the table does not" in text

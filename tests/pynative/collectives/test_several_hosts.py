@@ -99,7 +99,7 @@ class Job:
     def process_of(self, rank: int) -> int:
         """The process id of a rank."""
         for process in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(OSError):  # what has ended
+            with contextlib.suppress(OSError):  # a process may have ended
                 environment = (process / "environ").read_bytes().split(b"\0")
                 is_rank = f"RANK_ID={rank}".encode() in environment and b"MS_ROLE=MS_WORKER" in environment
                 if is_rank and (process / "cwd").resolve() == self.folder.resolve() and _is_python(process):

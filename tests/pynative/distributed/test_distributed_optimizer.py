@@ -38,7 +38,7 @@ def test_it_is_the_plain_optimizer_bit_for_bit(layout, flags):
         assert found.keys() == wanted.keys()
         for name, values in wanted.items():
             np.testing.assert_array_equal(found[name], values, err_msg=f"{kind} {name}")
-    # Of float32 values: a bf16 weight of 1 stays where it is in three small steps.
+    # Moments of float32 values: three small steps do not move a bf16 weight of 1.
     moved = {name: ours.state.get(f"main_param.{name}", ours.final[name]) != ours.initial[name] for name in ours.final}
     assert {name: where.mean() for name, where in moved.items() if where.mean() < 0.99} == {}
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from parallel_core.findings import ConfigError
-from pynative.generation.command import config_of
+from pynative.generation.options import config_of
 from tests.support.checkpoint_cases import unpack
 from tests.support.distributed import run
 from tests.support.generation import continued, recorded

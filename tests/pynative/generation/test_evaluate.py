@@ -22,7 +22,8 @@ TASKS = [Task([3, 1, 4], [1, 5, 9], 1), Task([2, 6, 5, 3, 5], [8], 2), Task([9],
 
 
 def scored(backend, folder, **parallel):
-    from pynative.generation.command import config_of, filled
+    from pynative.generation.command import filled
+    from pynative.generation.options import config_of
     from pynative.generation.scores import answer_logprobs
 
     config = config_of(folder, "float32", device_target="CPU", world_size=backend.world_size, **parallel)

@@ -38,7 +38,7 @@ class Letters(MegatronTokenizer):
 def chatted(backend, lines: str) -> tuple[str, list]:
     """(what was printed, the conversations that the tokenizer was given)."""
     from pynative.generation import Asked
-    from pynative.generation.__main__ import Session
+    from pynative.generation.session import Session
     from pynative.parameter import initialize_parameters
     from pynative.transformer.gpt_model import GPTModel
 
@@ -65,7 +65,7 @@ def test_answers_are_part_of_the_conversation():
 
 def template_error(backend, *words: str) -> str:
     """About --prompt-type, of a command line."""
-    from pynative.generation.command import parse, template_of
+    from pynative.generation.options import parse, template_of
 
     with pytest.raises(ValueError) as error:
         template_of(parse(["--load", "x", *words]), Letters())
@@ -80,7 +80,7 @@ def test_a_template_is_one_of_the_table_and_for_chats():
 
 def tokenizer_named(backend, folder: Path, *words: str) -> TokenizerOptions:
     """By a command line."""
-    from pynative.generation.command import configured, parse
+    from pynative.generation.options import configured, parse
 
     return tokenizer_options(configured(parse(["--load", str(folder), "--device-target", "CPU", *words])))
 
@@ -107,7 +107,7 @@ def test_every_tokenizer_flag_reaches_the_tokenizer(tmp_path):
 
 def test_the_vocabularys_size_is_the_models(capsys):
     """A flag that could not act is none of `generate`'s."""
-    from pynative.generation.command import parse
+    from pynative.generation.options import parse
 
     with pytest.raises(SystemExit) as ended:
         parse(["--load", "x", "--prompt", "y", "--vocab-size", "3"])

@@ -89,7 +89,7 @@ def test_activations_stay_finite_far_out(name):
     """exp overflows for large negative inputs; neither the result nor the gradient may be NaN for it."""
     x = np.array([[-1e4, -200, -90, 0, 90, 1e4]], np.float32)
     outputs, gradients = support.run_operator(lambda x: kernels.bias_activation(x, None, name), (x,))
-    with np.errstate(over="ignore"):  # x / infinity is the right 0
+    with np.errstate(over="ignore"):  # exp overflows to infinity, and x / infinity is 0, which is right
         expected = ACTIVATIONS[name](x.astype(np.float64))
     support.assert_close(outputs[0], expected, 1e-6)
     assert np.isfinite(gradients[0]).all()

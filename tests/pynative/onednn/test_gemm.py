@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(library() is None, reason="no oneDNN here")
 @pytest.mark.parametrize("missing", ["the function", "kernels of this CPU"])
 def test_where_it_is_missing_primitives_multiply(missing, monkeypatch):
     """Another oneDNN may not export it; with ONEDNN_MAX_CPU_ISA=AVX2 there are no kernels, but a slow definition."""
-    available = unwrap(gemm.is_available)  # anew, whatever this process knows
+    available = unwrap(gemm.is_available)  # unwrapped: asks again instead of using the cached answer
     if missing == "the function":
         monkeypatch.setattr(gemm, "library", SimpleNamespace)
     else:

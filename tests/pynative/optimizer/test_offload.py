@@ -138,7 +138,7 @@ def test_an_accelerators_states_are_the_hosts(is_16_bit):
             adam(here, OptimizerConfig(), Step(1, Rates(0.1, 0.0, 0.1), 1.0))
     assert len(calls) == 1 and calls[0][2:] == [first.data_ptr(), second.data_ptr()]
     assert grad.data_ptr() not in calls[0] and param.data_ptr() not in calls[0]
-    expected = weights - 0.1 * np.sign(gradient)  # Adam's first step.
+    expected = weights - 0.1 * np.sign(gradient)  # The expected values are those of Adam's first step.
     np.testing.assert_allclose((main if is_16_bit else param).asnumpy(), expected, rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(param.astype(ms.float32).asnumpy(), expected, rtol=8e-3, atol=8e-3)
     np.testing.assert_allclose(first.asnumpy(), 0.1 * gradient, rtol=1e-5)

@@ -10,7 +10,7 @@ from pynative.startup import device
 
 SILENT, NOTICE = False, True
 CASES = {
-    # (--device-target, MindSpore's context at first, and when the job starts, an Ascend is there): device, says a line
+    # (--device-target, MindSpore's context before and at the start, an Ascend is there): (device, a line is logged)
     "nothing, no Ascend": ((None, "CPU", "CPU", False), ("CPU", SILENT)),
     "nothing, an Ascend": ((None, "Ascend", "Ascend", True), ("Ascend", SILENT)),
     "nothing, an Ascend's package without a device": ((None, "Ascend", "Ascend", False), ("CPU", NOTICE)),

@@ -44,7 +44,7 @@ def halves_of_total(axis):
     return lambda x: np.split(x.sum(0), 2, axis)
 
 
-# Name, options, what all ranks' x becomes, what all ranks' dy becomes, shapes of x and of y.
+# Name, options, y of all ranks from their x, dx of all ranks from their dy, shapes of x and y.
 MAPPINGS = [
     ("copy_to_tensor_model_parallel_region", {}, same, total, (4, 6), (4, 6)),
     ("reduce_from_tensor_model_parallel_region", {}, total, same, (4, 6), (4, 6)),

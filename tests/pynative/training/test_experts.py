@@ -86,7 +86,7 @@ def test_token_distributions_are_written_and_drawn(tmp_path):
         assert picture.format == "JPEG"
         column = [picture.getpixel((400, y)) for y in range(45, 395)]
     bands = [number for number in np.abs(np.diff(np.array(column, int), axis=0)).sum(axis=1) if number > 60]
-    assert 3 <= len(bands) <= 9  # three borders of four bands, each over one to three rows of pixels
+    assert 3 <= len(bands) <= 9  # four bands have three borders, each one to three rows of pixels high
 
 
 def test_runs_are_merged_and_models_are_not(tmp_path):

@@ -126,7 +126,7 @@ def test_packed_conversations_have_the_loss_of_single_ones(data, tmp_path):
     kept_apart = "--neat-pack --reset-attention-mask"
     assert first_loss(1, packed, packs, kept_apart) == pytest.approx(alone, rel=1e-6)
     assert first_loss(2, packed, packs, f"{kept_apart} --context-parallel-size 2") == pytest.approx(alone, rel=1e-5)
-    assert abs(first_loss(1, packed, packs) - alone) > 1e-4  # without it they see each other
+    assert abs(first_loss(1, packed, packs) - alone) > 1e-4  # without it conversations see each other
 
 
 def test_messages_are_trained_on_as_they_are(tmp_path):

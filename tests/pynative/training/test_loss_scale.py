@@ -72,11 +72,11 @@ LAYOUTS = {
 }
 CASES = [
     ("1 rank", 0, "1.mlp.linear_fc1.bias", np.inf),
-    # What only the first rank counts in the norm: replicated over tp2, tied over pp2.
+    # Parameters that only the first rank counts in the norm: replicated over tp2, tied over pp2.
     ("tp2", 1, "final_layernorm.weight", np.nan),
     ("pp2", 1, "word_embeddings.weight", -np.inf),
     ("dp2", 0, "position_embeddings.weight", np.nan),
-    # On a rank that is left with another part of the sum.
+    # The overflow comes from a rank that keeps another part of the reduced gradients.
     ("dp2 sharded", 0, "1.mlp.linear_fc1.bias", np.inf),
     ("dp2 sharded", 1, "position_embeddings.weight", np.nan),
 ]

@@ -8,7 +8,7 @@ from tests.support.families import FAMILIES
 from tests.support.pretraining import BATCHES, pretrain_tiny
 
 FORMS = [
-    # offset of every allocation from a page, flags that change the layout of buffers and nothing else
+    # (offset of every allocation from a page, flags that change only the layout of buffers)
     (0, ""),
     (16, ""),
     (32, "--enable-mem-align"),

@@ -52,7 +52,7 @@ def test_the_sums_are_the_step(ranks, flags, tmp_path):
     spans, found = read_chrome(tmp_path / "trace.json"), steps_of(tmp_path)
     assert sum(map(len, slices(tmp_path / "trace.json").values())) == len(spans)
     assert [(one.rank, one.step) for one in found] == [(rank, step) for rank in range(ranks) for step in (3, 4)]
-    # Others use the machine, too: a step that is taken away from it between two spans says nothing of the trace.
+    # The best step counts: on a busy machine other processes may run between two spans.
     assert min(abs(one.unknown) / one.total for one in found) < 0.01
     for one in found:
         assert (one.bubble > 0) == (PP2 in flags)

@@ -38,7 +38,7 @@ def test_logits_are_cut_or_whole(flags):
     """Along the vocabulary, in the order of the ranks."""
     (expected,) = run(1, logits, flags, True)
     cut = run(2, logits, f"{TP2} {flags}", True)
-    rounding = 1e-6 * np.abs(expected).max()  # Of the addends, which may cancel.
+    rounding = 1e-6 * np.abs(expected).max()  # Relative to the largest logit, because addends may cancel.
     for whole in (np.concatenate(cut, -1), *run(2, logits, f"{TP2} {flags}", False)):
         np.testing.assert_allclose(whole, expected, rtol=0, atol=rounding)
 

@@ -24,7 +24,7 @@ LAYOUTS = {
         "--tensor-model-parallel-size 2 --sequence-parallel --pipeline-model-parallel-size 2 --pipeline-schedule zb-h1",
     ),
 }
-# Every family under tensor, pipeline and data parallelism; the large layouts where they add something.
+# Every family under tensor, pipeline and data parallelism; larger layouts only where they test more.
 ROWS = [(family, layout) for family in FAMILIES for layout in ("tp2", "tp2 sp", "pp2", "dp2")]
 ROWS += [
     ("gpt tied, dropout", "tp2 pp2"),

@@ -26,5 +26,5 @@ def test_a_layer_is_made_of_no_more_operators_than_before(kernels):
         if count > limit
     }
     assert not grown
-    if kernels == "ops":  # The log has not changed its form: qkv, projection, and the two of the MLP.
+    if kernels == "ops":  # Checks the form of the log: products of qkv, projection and the two linears of the MLP.
         assert (launched["forward"]["MatMul"], launched["backward"]["MatMul"]) == (4, 8)

@@ -60,7 +60,7 @@ def _rates(config: AllConfig) -> Iterator[Rates]:
 
     try:
         scheduler = get_optimizer_param_scheduler(config)
-    except ConfigError:  # where the data say how long training is
+    except ConfigError:  # the data decide the length of the training
         return
     for _ in range(20):
         yield scheduler.rates()

@@ -30,7 +30,7 @@ from megatron.core.transformer import TransformerConfig  # noqa: E402
 from megatron.core.transformer.moe import moe_utils  # noqa: E402
 
 CudaRNGStatesTracker.fork = lambda *_, **__: contextlib.nullcontext()
-moe_utils.te_general_gemm = None  # Transformer Engine's product, which is asked for without looking whether it is there
+moe_utils.te_general_gemm = None  # Megatron calls Transformer Engine's product without testing whether it is installed
 
 
 def config_of(args: Namespace) -> TransformerConfig:
@@ -101,7 +101,7 @@ def main() -> None:
         model = model_of(content["args"]).eval()
         wanted = {name for name, value in model.state_dict().items() if isinstance(value, torch.Tensor)}
         assert wanted == set(content["model"]), (folder, wanted ^ set(content["model"]))
-        model.load_state_dict(content["model"], strict=False)  # but for states of fp8, which local layers have as None
+        model.load_state_dict(content["model"], strict=False)  # not strict: local layers have None for states of fp8
         ids = torch.from_numpy(np.load(folder / "ids.npy")).long()
         count = ids.shape[1]
         mask = torch.tril(torch.ones(count, count)).view(1, 1, count, count) < 0.5

@@ -135,7 +135,7 @@ def _unsaid(ours: AllConfig, family: Family) -> str | None:
         back = settings_of(config_of(ours, family), family)
     except (ValueError, KeyError) as error:
         return str(error)
-    back["model_config"]["multi_token_prediction"] = asdict(further)  # which the parameters say
+    back["model_config"]["multi_token_prediction"] = asdict(further)  # the parameters tell it, not config.json
     differs = [path for path, *_ in networks.differences(ours, serialise.config_of(with_vocabulary(back)))]
     return f"its config.json cannot say {', '.join(differs)}" if differs else None
 

@@ -72,7 +72,7 @@ def groups(of_group: int, method: str | None = None) -> Group:
     method: the only one that limits groups, and else all do."""
 
     def read(config: Mapping[str, Any]) -> Settings:
-        if method is None and config.get("n_group") is None:  # where it is missing, transformers has 8
+        if method is None and config.get("n_group") is None:  # transformers' default is 8, which the file may not mean
             raise ValueError("config.json: n_group is missing; add it (1: any group's experts may be chosen)")
         count, best = config.get("n_group") or 1, config.get("topk_group")
         if count == 1 or method not in (None, config.get("topk_method")):

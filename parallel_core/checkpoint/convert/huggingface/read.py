@@ -91,7 +91,7 @@ def read_tensors(folder: Path) -> dict[str, LazyTensor]:
     index = folder / f"{name}.{ending}.index.json"
     tensors_of = _safetensors if ending == "safetensors" else _of_torch
     whole = folder / f"{name}.{ending}"
-    if whole.is_file():  # of an index beside it transformers takes no notice either
+    if whole.is_file():  # transformers ignores an index beside it, too
         return tensors_of(whole)
     files = read_json(index)["weight_map"]
     tensors: dict[str, LazyTensor] = {}

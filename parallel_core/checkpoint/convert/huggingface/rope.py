@@ -16,7 +16,7 @@ def _rope(config: Mapping[str, Any], default_share: float, kinds: tuple[str, ...
             'config.json has neither "rope_parameters" nor "rope_theta"; add the base that the model was trained with '
             '("rope_theta": 10000.0 for the first LLaMA models)'
         )
-    spelled = [scaling.pop(key, None) for key in ("rope_type", "type")]  # transformers 4 writes both
+    spelled = [scaling.pop(key, None) for key in ("rope_type", "type")]  # transformers 4 writes both keys
     kind = next(filter(None, spelled), "default")
     part = scaling.pop("partial_rotary_factor", None) or config.get("partial_rotary_factor") or default_share
     found: Settings = {"model_config.rotary_base": theta, "model_config.rotary_percent": part}
@@ -101,7 +101,7 @@ def _rope_out(ours: Settings) -> Mapping[str, Any]:
         numbers = {name: ours.get(f"model_config.rope_scaling.{name}") for name in _SCALINGS[kind]}
         if kind == "yarn" and ours.get("model_config.multi_latent_attention.enabled"):
             numbers["factor"] = ours["model_config.multi_latent_attention.rotary_scaling_factor"]
-        if kind in ORIGINAL_LENGTHS:  # where it is missing, transformers takes the model's longest
+        if kind in ORIGINAL_LENGTHS:  # transformers' default is max_position_embeddings
             numbers["original_max_position_embeddings"] = (
                 numbers["original_max_position_embeddings"] or ORIGINAL_LENGTHS[kind]
             )

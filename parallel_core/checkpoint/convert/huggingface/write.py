@@ -48,7 +48,7 @@ def write_huggingface(
 def add_huggingface(folder: Path, model_type: str | None) -> None:
     """Write the model of one of our checkpoints into the folder `huggingface` of it."""
     directory = folder / "huggingface"
-    directory.mkdir(exist_ok=True)  # of a try that failed
+    directory.mkdir(exist_ok=True)  # an earlier try that failed may have left it
     write_huggingface(read_native(folder, optimizer=False), directory, model_type)
 
 

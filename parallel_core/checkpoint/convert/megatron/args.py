@@ -105,7 +105,7 @@ def settings_of(args: Mapping[str, Any]) -> dict[str, Any]:
     if args.get("add_bias_linear"):
         network["qkv_has_bias"] = True
     if args.get("use_mcore_models") or args.get("use_legacy_models") is False:
-        network.pop("apply_residual_connection_post_norm", None)  # Megatron-Core has the flag and does not look at it
+        network.pop("apply_residual_connection_post_norm", None)  # Megatron-Core has the flag and never reads it
     if args.get("openai_gelu") and network["hidden_act"] == "gelu":
         network["bias_gelu_fusion"] = True
     if args.get("multi_latent_attention") and args.get("rope_type") in (None, "yarn"):

@@ -149,9 +149,14 @@ LOCAL_ORDER = Order(("input_layernorm", *_INDEXER, *_STATES, *_ATTENTION, *_MIXI
 
 _MODULES = (
     LOCAL_ORDER.modules,
-    # Transformer Engine: a norm in the linear after it.
+    # Transformer Engine's modules: a norm is part of the linear after it.
     (*_STATES, "linear_proj", "input_layernorm", *_ATTENTION[1:], *_MIXING, *_REST),
-    ("input_layernorm", *_INDEXER, *_NORMED_LATENTS, *_REST),  # of latent attention, the norms of the latents
+    (
+        "input_layernorm",
+        *_INDEXER,
+        *_NORMED_LATENTS,
+        *_REST,
+    ),  # latent attention: the norms of the latents are parts of linears
 )
 ORDERS = tuple(Order(modules, *kind) for kind in ((), (True,), (True, True)) for modules in _MODULES)
 """All that are known."""
@@ -171,7 +176,7 @@ def _place_in_model(name: str, order: Order) -> tuple[int, ...]:
     start: tuple[int, ...]
     modules = order.modules
     named = [(-len(module), number) for number, module in enumerate(modules) if f".{module}." in f"{name}."]
-    module = min(named)[1] if named else len(modules)  # the longest: mixer.norm is not a layer's norm
+    module = min(named)[1] if named else len(modules)  # the longest name that fits: mixer.norm is not the layer's norm
     if depth := _DEPTH.match(name):
         start = 3, int(depth[1]), PARTS_OF_DEPTH.index(depth[2])
     elif layer is None:

@@ -72,7 +72,7 @@ class Cuts:
 
     def __init__(self, settings: Mapping[str, Any], names: Collection[str]) -> None:
         check_counts(settings, len(names))
-        length = {"vocab_size": 1, "unpadded_vocab_size": 1}  # tables are as long as they are found
+        length = {"vocab_size": 1, "unpadded_vocab_size": 1}  # the files give the length of tables
         network = {**settings["model_config"], **length, "params_dtype": "float32"}
         model = config_of({**settings, "model_config": network}).model_config
         chunks = model_chunks(model)
@@ -159,7 +159,7 @@ class Shards:
             state: {
                 name: self._whole(name, parts, cuts)
                 for name, parts in tensors.items()
-                if not (cuts.is_tied and name == COPY and state)  # its weight is compared
+                if not (cuts.is_tied and name == COPY and state)  # only the copy's weight is compared
             }
             for state, tensors in self._found.items()
         }

@@ -141,7 +141,7 @@ class Block:
     def tiles(self) -> Iterator[slice]:
         """The keys that the block's queries see, tile by tile; the probability of the others is exactly 0."""
         visible, first = self.rows.stop if self.heads.causal else len(self.keys[0]), self._first_key()
-        even = first - (first - self.rows.start) % QUERIES  # so that the diagonal crosses the last tile only
+        even = first - (first - self.rows.start) % QUERIES  # aligned so that the diagonal crosses only the last tile
         edges = ((even + start, even + stop) for start, stop in spans(visible - even, KEYS))
         return (slice(max(start, first), stop) for start, stop in edges if stop > first)
 

@@ -126,7 +126,7 @@ def test_batches(name):
         == (case["arrays"]["batch_indices"])
     )
     if case["flags"].get("dataloader_type") == "cyclic":
-        numbers = numbers[8:]  # there the loader goes on behind the numbers that were listed
+        numbers = numbers[8:]  # MindSpeed-LLM's loader goes on after the numbers that were listed
     for number in range(3):
         samples = [data[i] for i in numbers[number]]
         check_batch(case, number, data.collate_samples.padded(samples), data.collate(samples))
@@ -138,7 +138,9 @@ def check_batch(case, number, padded, batch):
     for part in ("input_ids", "labels", "attention_mask"):
         array = padded[part]
         as_labels = case.get("with_labels_as_ids", {}).get(f"loader.{number}.{part}")
-        if as_labels is not None:  # there a cut question ends in -100, no id; here in its token
+        if (
+            as_labels is not None
+        ):  # MindSpeed-LLM ends a cut question with -100, which is no id; this project keeps the token
             array = np.where(np.array(as_labels) == -100, np.int32(-100), array)
         assert hashed_array(array) == recorded[f"loader.{number}.{part}"], (number, part)
     labels, counts = padded["labels"], padded["labels"] != -100

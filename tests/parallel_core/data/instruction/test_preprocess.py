@@ -54,7 +54,7 @@ def test_files_equal_recorded_ones(name, tmp_path):
     (tmp_path / "out").mkdir()
     given = flags(RECORDED[name], tmp_path / "out")
     if "--workers" in given:
-        given[given.index("--workers") + 1] = "1"  # test_workers_change_nothing has more
+        given[given.index("--workers") + 1] = "1"  # test_workers_change_nothing uses more workers
     if name in READ_BY_TRANSFORMERS_5:
         given[given.index("--tokenizer-name-or-path") + 1] = newer_llama(tmp_path)
     main(given)

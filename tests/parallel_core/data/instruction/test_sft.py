@@ -85,7 +85,7 @@ def test_samples(name):
             array = made[split][int(number)]["loss_mask"]
         else:
             array = sample(made[split], int(number))[part]
-            if part == "cu_seqlens" and name.endswith(".head"):  # there as many as tokens
+            if part == "cu_seqlens" and name.endswith(".head"):  # Megatron's array has one entry for each token
                 array = np.pad(array, (0, expected[0][0] - len(array)), constant_values=array[-1])
         assert hashed_array(array) == expected, key
 

@@ -42,7 +42,7 @@ def test_the_files_are_those_that_megatron_wrote(flags, tmp_path, name):
     assert main(flags(name)) == 0
     made = hashed_files(tmp_path / "out")
     assert {file: made[file] for file in CASES[name]["files"]} == CASES[name]["files"]
-    # Of --json-keys title text, 0.16.1 writes the index of the last key alone; here every key has its own.
+    # With --json-keys title text 0.16.1 writes the index of only the last key; this project writes one for each key.
     assert set(made) - set(CASES[name]["files"]) == ({"data_title_document.idx"} if name == "two_keys" else set())
     if name == "two_keys":
         titles = IndexedDataset(tmp_path / "out" / "data_title_document")

@@ -71,7 +71,7 @@ def test_a_folder_that_is_read_otherwise_is_named(changed, words, folders, tmp_p
 
 @pytest.mark.slow
 def test_generation_takes_such_a_folders_tokenizer(folders, tmp_path):
-    from pynative.generation.command import tokenizer_of
+    from pynative.generation.options import tokenizer_of
 
     folder = make_slow_folder("qwen2", folders, tmp_path / "qwen2")
     given = {"load": folder, "patch_tokenizer_type": None}

@@ -263,7 +263,7 @@ def peak_bytes(length: int, **options) -> int:
 @pytest.mark.parametrize("option", ["causal", "dropout"])
 def test_memory_grows_with_the_sequence_not_with_its_square(option, engine):
     options = OPTIONS.get(option, {})
-    peak_bytes(2048, **options)  # what is made once, such as masks of the diagonal
+    peak_bytes(2048, **options)  # makes masks of the diagonal, which are made once
     short, long = peak_bytes(2048, **options), peak_bytes(4096, **options)
     assert long < 2.2 * short
     assert long < 4096 * 4096 * 4 / 4

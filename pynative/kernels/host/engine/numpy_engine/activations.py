@@ -39,7 +39,7 @@ def _tanh_gate(x: Array) -> Array:
 
 def _gelu_tanh_gradient(x: Array, dy: Array, dx: Array) -> None:
     gate = _tanh_gate(x)
-    slope = np.square(x)  # becomes d(2u)/dx
+    slope = np.square(x)  # turned into d(2u)/dx below
     slope *= 3 * _TANH_CUBIC
     slope += _TANH_SLOPE
     _gradient_of_gated_identity(x, gate, slope, dy, dx)

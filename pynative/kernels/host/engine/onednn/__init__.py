@@ -58,7 +58,7 @@ class OneDnnEngine(NumpyEngine):
         primitive = None
         if bias is None and _is_long_transpose(left, right, out):
             return gemm.transposed_product(left.T, right, out, accumulate)
-        if left.ndim > 2 and left.shape[-1] == 1:  # oneDNN 3.10 takes matrices of one row to lie without gaps
+        if left.ndim > 2 and left.shape[-1] == 1:  # oneDNN 3.10 assumes that matrices of one row are contiguous
             right = np.ascontiguousarray(right)
         if _multiplies(left):
             primitive = primitives.product(
@@ -102,11 +102,13 @@ class OneDnnEngine(NumpyEngine):
         dx: Array, scale_gradient: Array, shift_gradient: Array | None,
     ) -> None:  # fmt: skip
         layouts = layout_of(x), layout_of(scale), layout_of(inverse)
-        # With epsilon 0 the variance is all of 1 / inverse^2.
+        # Epsilon is 0 because the variance is taken as 1 / inverse^2, which has epsilon in it.
         primitive = primitives.norm_gradient(*layouts, 0.0, mean is not None, shift_gradient is not None)
         if primitive is None and x.dtype == np.float32:
             return NumpyEngine.norm_gradient(dy, x, scale, mean, inverse, dx, scale_gradient, shift_gradient)
-        if x.dtype != np.float32 and (primitive is None or mean is None):  # what is added to dx comes before rounding
+        if x.dtype != np.float32 and (
+            primitive is None or mean is None
+        ):  # the mean's term must be added to dx before dx is rounded
             wide = np.empty(dx.shape, np.float32)
             OneDnnEngine.norm_gradient(
                 widened(dy), widened(x), scale, mean, inverse, wide, scale_gradient, shift_gradient

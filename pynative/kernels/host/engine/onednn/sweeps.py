@@ -20,7 +20,7 @@ def add(x: Array, bias: Array | None, mask: Array | None, residual: Array | None
     """Fill out with (x + bias) mask + residual; False where oneDNN cannot."""
     steps = [(Algorithm.ADD, bias), (Algorithm.MULTIPLY, mask), (Algorithm.ADD, residual)]
     if residual is not None and mask is None and residual.dtype != x.dtype:
-        # The result's type must be the first operand's; the others may be of any.
+        # The result must have the first operand's type; the others may have any.
         x, steps = residual, [(Algorithm.ADD, x), (Algorithm.ADD, bias)]
     given = [(algorithm, array) for algorithm, array in steps if array is not None]
     if not given:

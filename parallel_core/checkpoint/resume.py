@@ -1,0 +1,67 @@
+"""Comparison of the checkpoint that --load names with the configuration, by its manifest, before anything is started.
+
+Checkpoints of other tools are compared while they are loaded: their settings take long to read.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from parallel_core.checkpoint.convert.reader import find_checkpoint, open_checkpoint
+from parallel_core.checkpoint.folders import is_first_start
+from parallel_core.checkpoint.reader import CheckpointReader, Vocabulary
+from parallel_core.checkpoint.schedule import schedule_problems
+from parallel_core.config import AllConfig
+from parallel_core.costs import StagePlan
+from parallel_core.findings import Finding
+from parallel_core.optimizer import get_optimizer_param_scheduler
+from parallel_core.strictness import STRICTNESS
+
+_MODEL_FIX = "give the flags of the run that saved it (--use-checkpoint-args takes them)"
+
+
+def resume_findings(config: AllConfig) -> Iterator[Finding]:
+    """Differences between a sound configuration and the native checkpoint that it loads: settings of the network,
+    shapes of weights, and the schedule of a run that goes on."""
+    checkpoint = config.training_config.checkpoint
+    reader = _native(config) if checkpoint.load_checkpoint else None
+    if reader is None:
+        return
+    folder, strictness = str(checkpoint.load_checkpoint), STRICTNESS[checkpoint.dist_ckpt_strictness]
+    adapters_begin = config.lora_config.use_lora and not reader.has_adapters
+    if strictness.refuses_absent:
+        wrong = [*reader.settings_problems(config), *_shape_problems(reader, config, adapters_begin)]
+        yield from (Finding("--load", folder, problem, _MODEL_FIX) for problem in wrong)
+    weights_alone = checkpoint.begins_anew or checkpoint.no_load_optim or not reader.holds_a_run
+    if not (weights_alone or adapters_begin) and config.training_config.training_iters:
+        now = get_optimizer_param_scheduler(config).state_dict()
+        wrong = schedule_problems(reader.manifest.scheduler, now, config)
+        yield from (Finding("--load", folder, problem) for problem in wrong)
+
+
+def _native(config: AllConfig) -> CheckpointReader | None:
+    """The reader of a native checkpoint that can be read; of others loading says more."""
+    checkpoint, model = config.training_config.checkpoint, config.model_config
+    directory = Path(str(checkpoint.load_checkpoint))
+    if checkpoint.convert_from_huggingface or is_first_start(directory, checkpoint):
+        return None
+    try:
+        kind, _ = find_checkpoint(directory, checkpoint.ckpt_step)
+        if kind.kind != "native":
+            return None
+        vocabulary = Vocabulary(model.unpadded_vocab_size, model.vocab_size)
+        reader = open_checkpoint(directory, checkpoint.ckpt_step, vocabulary)
+        return reader if reader.config else None
+    except ValueError:
+        return None
+
+
+def _shape_problems(reader: CheckpointReader, config: AllConfig, adapters_begin: bool) -> list[str]:
+    """At most one sentence, about the weights that the model has and the checkpoint lacks or has in another shape."""
+    stages = range(config.parallel_config.pipeline_model_parallel_size)
+    specs = {spec.name: spec for stage in stages for spec in StagePlan(config, stage).parameters}
+    wanted = [spec for spec in specs.values() if not (adapters_begin and spec.role == "adapter")]
+    found = [problem for spec in wanted if (problem := reader.shape_problem(spec.name, spec))]
+    if not found:
+        return []
+    first = found[0].partition(";")[0]
+    return [f"{len(found)} of the model's {len(wanted)} weights do not fit, the first is {first}"]

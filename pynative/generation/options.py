@@ -1,0 +1,181 @@
+"""The options of `generate`: a command line is judged, and the checkpoint found, without MindSpore."""
+
+import argparse
+import os
+from collections.abc import Iterable
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from parallel_core.checkpoint.convert.huggingface.tokenizer import end_ids
+from parallel_core.checkpoint.convert.reader import open_checkpoint
+from parallel_core.config import AllConfig
+from parallel_core.config.dataset import TokenizerConfig
+from parallel_core.config.serialise import config_for_inference
+from parallel_core.data.instruction.chat import Chat
+from parallel_core.data.instruction.templates import OWN_TEMPLATE, TABLE, load_template
+from parallel_core.data.prompts import Prompt, read_prompts
+from parallel_core.data.tokenizers import MegatronTokenizer, has_tokenizer
+from parallel_core.data.tokenizers.command_line import add_tokenizer_flags
+from parallel_core.findings import ConfigError, Finding
+from parallel_core.sampling import Asked, Sampling
+from parallel_core.system.command_line import command_line, program
+from parallel_core.system.environment import is_on_cpu
+
+DESCRIPTION = """Continue texts with a model from a checkpoint: what --save was, a folder of Megatron-LM's or of
+HuggingFace's.
+
+    python -m mapping generate --load output --prompt "def " --max-new-tokens 100 --temperature 0.8
+    python -m mapping generate --load Qwen2.5-0.5B-Instruct --chat
+    python -m mapping generate --load output --prompts prompts.jsonl --json
+
+One process, whatever number of them trained the model; or as many as msrun starts, with the sizes of the layout. Model
+and tokenizer are the checkpoint's. Where there is no tokenizer, and none is named by flags, prompts are ids."""
+
+SAMPLING: dict[str, tuple[type, str]] = {
+    "--temperature": (float, "0: always the likeliest token; else its logits are divided by this"),
+    "--top-k": (int, "draw from the k likeliest tokens; 0: from all"),
+    "--top-p": (float, "draw from the likeliest tokens of this probability; 0: from all"),
+    "--repetition-penalty": (float, "divides the logits of tokens that a text has already; 1: none"),
+    "--seed": (int, "of the draws"),
+}
+LAYOUT = ("--tensor-model-parallel-size", "--pipeline-model-parallel-size", "--expert-model-parallel-size")
+TOKENIZER = ("tokenizer_type", "tokenizer_model", "vocab_file", "merge_file", "tokenizer_kwargs")
+
+
+def parse(argv: list[str] | None, called: str | None = None) -> argparse.Namespace:
+    """The command line."""
+    parser = command_line(DESCRIPTION, called or program("generate"))
+    parser.add_argument("--load", type=Path, required=True, help="the checkpoint")
+    given = parser.add_mutually_exclusive_group()
+    given.add_argument("--prompt", help="the text to continue, with --chat what is asked")
+    prompts = 'a file with {"text": ...}, {"ids": [...]} or {"messages": [...]} in each line'
+    given.add_argument("--prompts", type=Path, help=prompts)
+    parser.add_argument("--chat", action="store_true", help="by the chat template; without a prompt line by line")
+    parser.add_argument("--prompt-type", help="a template of fine-tuning instead of the tokenizer's chat template")
+    parser.add_argument("--prompt-type-path", type=Path, default=TABLE, help="JSON of templates of your own")
+    parser.add_argument("--json", action="store_true", help='print {"ids", "text", "logprobs"} of what follows each')
+    parser.add_argument("--max-new-tokens", type=int, default=100, help="how many follow at most")
+    for flag, (kind, words) in SAMPLING.items():
+        parser.add_argument(flag, type=kind, default=_default(flag), help=words)
+    parser.add_argument("--stop", action="append", default=[], metavar="WORD", help="ends a text; may come again")
+    parser.add_argument("--batch-size", type=int, default=8, help="prompts of a file at a time")
+    parser.add_argument("--no-cache", action="store_true", help="compute every token from the whole text")
+    add_model_flags(parser)
+    return parser.parse_args(argv)
+
+
+def add_model_flags(parser: argparse.ArgumentParser) -> None:
+    """The flags that `configured` reads beside --load."""
+    for flag in LAYOUT:
+        parser.add_argument(flag, type=int, default=1, help="as in training; msrun starts the ranks")
+    types = ("float32", "bfloat16", "float16")
+    parser.add_argument("--dtype", choices=types, help="by default float32 on a CPU, else the checkpoint's")
+    parser.add_argument("--device-target", choices=("CPU", "Ascend"), help="by default an Ascend if there is one")
+    parser.add_argument("--threads", type=int, help="of a process on a CPU; by default its share of the cores")
+    add_tokenizer_flags(parser, leave_out="--vocab-size")  # the model gives the size
+
+
+def _default(flag: str) -> Any:
+    return getattr(Sampling(), flag[2:].replace("-", "_"))
+
+
+def _value(options: argparse.Namespace, flag: str) -> Any:
+    return getattr(options, flag[2:].replace("-", "_"))
+
+
+def configured(options: argparse.Namespace) -> AllConfig:
+    """The configuration of this rank, with the tokenizer that flags name, else that of a HuggingFace folder which has
+    one, else the checkpoint's."""
+    dtype = options.dtype or ("float32" if is_on_cpu(options.device_target) else None)
+    layout = {flag[2:].replace("-", "_"): _value(options, flag) for flag in LAYOUT}
+    process = {"device_target": options.device_target, "threads": options.threads}
+    return config_of(
+        options.load,
+        dtype,
+        tokenizer_of(options),
+        world_size=int(os.environ.get("RANK_SIZE", "1")),
+        **layout,
+        **process,
+    )
+
+
+def tokenizer_of(options: argparse.Namespace) -> dict[str, Any]:
+    """Options of the data section by the tokenizer flags, else by a HuggingFace folder that has a tokenizer."""
+    named = _given(options, TOKENIZER)
+    if options.patch_tokenizer_type is not None:
+        named = {"tokenizer_model": str(options.load), **named, "tokenizer_type": "PretrainedFromHF"}
+    elif not named and has_tokenizer(options.load):
+        named = {"tokenizer_type": "HuggingFaceTokenizer", "tokenizer_model": str(options.load)}
+    return {**named, "tokenizer": _given(options, [setting.name for setting in fields(TokenizerConfig)])}
+
+
+def _given(options: argparse.Namespace, names: Iterable[str]) -> dict[str, Any]:
+    return {name: value for name in names if (value := getattr(options, name, None)) is not None}
+
+
+def asked_of(options: argparse.Namespace, ends: frozenset[int]) -> Asked:
+    """The options of the continuation of each prompt. Raises ConfigError for values that there are not."""
+    counts = ("--max-new-tokens", "--batch-size")
+    found = [
+        Finding(flag, _value(options, flag), "must be at least 1", "change it")
+        for flag in counts
+        if _value(options, flag) < 1
+    ]
+    if "" in options.stop:
+        found.append(Finding("--stop", '""', "must be a word", "leave it out"))
+    if found:
+        raise ConfigError(found)
+    sampling = Sampling(**{flag[2:].replace("-", "_"): _value(options, flag) for flag in SAMPLING})
+    return Asked(options.max_new_tokens, sampling, ends, not options.no_cache)
+
+
+def prompts_of(options: argparse.Namespace) -> list[Prompt]:
+    """The prompts that the command line gives; none for a person who chats. Raises ConfigError where there is none."""
+    if options.prompts is not None:
+        return read_prompts(options.prompts)
+    if options.prompt is not None:
+        message = {"role": "user", "content": options.prompt}
+        return [Prompt(messages=(message,)) if options.chat else Prompt(text=options.prompt)]
+    if options.chat and not options.json and int(os.environ.get("RANK_SIZE", "1")) == 1:
+        return []
+    rule = "must be given, or --prompts; --chat alone is for one process that prints text"
+    raise ConfigError([Finding("--prompt", None, rule, "add it")])
+
+
+def template_of(options: argparse.Namespace, tokenizer: MegatronTokenizer) -> Chat | None:
+    """The template of --prompt-type; none without, or for the tokenizer's own. Raises ValueError for one that there is
+    not, or that writes no message."""
+    if options.prompt_type is None:
+        return None
+    if options.prompt is not None and not options.chat:
+        raise ConfigError([Finding("--prompt-type", options.prompt_type, "writes messages of a chat", "add --chat")])
+    if options.prompt_type == OWN_TEMPLATE:
+        return None
+    return Chat(load_template(options.prompt_type, options.prompt_type_path), tokenizer)
+
+
+def ends_of(config: AllConfig, tokenizer: MegatronTokenizer, folder: Path) -> frozenset[int]:
+    """The ids that end a text: the tokenizer's, and those that a HuggingFace folder says, be it the model's or the
+    tokenizer's. Without a tokenizer none."""
+    data = config.dataset_config
+    if not data.tokenizer_type:
+        return frozenset()
+    eod = tokenizer.facts.eod
+    said = end_ids(folder) | (end_ids(Path(data.tokenizer_model)) if data.tokenizer_model else frozenset())
+    return said | (frozenset() if eod is None else {eod})
+
+
+def config_of(
+    folder: Path, dtype: str | None = None, tokenizer: dict[str, Any] | None = None, **parallel: int | str | None
+) -> AllConfig:
+    """The model and tokenizer of a checkpoint of any tool.
+
+    dtype: of parameters and of what is computed, instead of the checkpoint's. tokenizer: options of the data section
+    that are used instead of the checkpoint's. parallel: options of ParallelConfig.
+    """
+    sections = open_checkpoint(folder, optimizer=False).manifest.config
+    data, given = sections.get("dataset_config", {}), tokenizer or {}
+    settings = {**data.get("tokenizer", {}), **given.get("tokenizer", {})}
+    sections["dataset_config"] = {**data, **given, "tokenizer": settings}
+    return config_for_inference(sections, dtype=dtype, **parallel)

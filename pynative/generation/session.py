@@ -1,0 +1,74 @@
+"""A model that continues prompts as `generate`'s command line asks."""
+
+import json
+import sys
+from collections.abc import Sequence
+
+from mindspore import nn
+
+from parallel_core.data.instruction.chat import Chat
+from parallel_core.data.prompts import Prompt
+from parallel_core.data.tokenizers import MegatronTokenizer
+from parallel_core.sampling import Asked
+from pynative import parallel_state
+from pynative.generation.texts import Decoded, Text, generate_texts
+
+
+class Session:
+    """A model with its tokenizer, the options of a continuation, and the words that end one."""
+
+    def __init__(
+        self,
+        model: nn.Cell,
+        tokenizer: MegatronTokenizer,
+        asked: Asked,
+        stops: Sequence[str],
+        template: Chat | None = None,
+    ) -> None:
+        """template: how messages are written; none: as the tokenizer's own."""
+        self.model, self.tokenizer, self.asked, self.stops, self.template = model, tokenizer, asked, stops, template
+        self.prints = parallel_state.get_global_rank() == 0
+
+    def write(self, words: str) -> None:
+        """Write to standard output, by the first rank alone."""
+        if self.prints:
+            print(words, end="", flush=True)
+
+    def stream(self, prompt: Prompt) -> str:
+        """Write what follows a prompt as it comes, and return it."""
+        decoded = Decoded(self.tokenizer, self.stops, self.write)
+        tokens = prompt.tokens(self.tokenizer, self.template)
+        (text,) = generate_texts(self.model, [tokens], self.asked, decoded.is_over)
+        words = decoded.finish(text)
+        self.write("\n")
+        return words
+
+    def continued(self, prompts: Sequence[Sequence[int]]) -> list[tuple[Text, str]]:
+        """The continuation of each prompt of a batch, and its words."""
+        decoded = Decoded(self.tokenizer, self.stops)
+        texts = generate_texts(self.model, prompts, self.asked, decoded.is_over)
+        return [(text, decoded.finish(text)) for text in texts]
+
+    def chat(self) -> None:
+        """Answer a person line by line, until the input ends."""
+        messages: list[dict[str, str]] = []
+        while True:
+            self.write("> ")
+            said = sys.stdin.readline()
+            if not said:
+                return self.write("\n")
+            if said.strip():
+                messages.append({"role": "user", "content": said.strip()})
+                answer = self.stream(Prompt(messages=tuple(messages)))
+                messages.append({"role": "assistant", "content": answer})
+
+    def write_batches(self, prompts: Sequence[Sequence[int]], size: int, as_json: bool) -> None:
+        """Write a line about each prompt's continuation, `size` prompts at a time."""
+        for start in range(0, len(prompts), size):
+            for text, words in self.continued(prompts[start : start + size]):
+                self.write(_line(text, words, as_json))
+
+
+def _line(text: Text, words: str, as_json: bool) -> str:
+    line = {"ids": text.new, "text": words, "logprobs": [round(number, 6) for number in text.logprobs]}
+    return f"{json.dumps(line, ensure_ascii=False) if as_json else words}\n"

@@ -64,7 +64,8 @@ class CheckpointReader:
     def problem(self, name: str, spec: ShardSpec) -> str | None:
         """Why the tensor `name` cannot be read as `spec` says; None if it can."""
         tensor = self.manifest.tensors.get(name)
-        return self.shape_problem(name, spec) or (tensor and self._storage_problem(name, tensor))
+        of_storage = None if tensor is None else self._storage_problem(name, tensor)
+        return self.shape_problem(name, spec) or of_storage
 
     def shape_problem(self, name: str, spec: ShardSpec) -> str | None:
         """Why the tensor `name`, as the manifest describes it, is not one of `spec`; None if it is. No file is read."""

@@ -23,7 +23,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Of fast tests alone: folders that have none."""
+    """With `-m fast`: skip folders that have no fast test."""
     return True if fast.is_alone(config) and not fast.concerns(collection_path) else None
 
 

@@ -14,7 +14,7 @@ from tests.support.printed.outcomes import Row, reality, recorded
 
 
 def compared(row: Row) -> tuple[str, ...]:
-    """What is held fixed: reasons may be reworded, where a value arrives may not."""
+    """The compared part of an outcome: reasons may be reworded, targets of values may not change."""
     return row[:5] if row.outcome == ACTS else row[:4]
 
 
@@ -34,7 +34,8 @@ def test_outcomes_say_why():
 
 
 def test_what_acts_names_a_test():
-    """Of the form path::name, and there; with [a field] behind it where one test sees many fields act, of the row's."""
+    """The test exists, as path::name; with [a field] behind it where one test covers many fields, and then the field is
+    the row's."""
     for row in recorded():
         assert bool(row.test) == (row.outcome == ACTS), row
         path, _, name = row.test.partition("::")

@@ -40,7 +40,7 @@ def data(tmp_path) -> dict[str, str]:
 
 
 def weights(folder: Path) -> dict[str, np.ndarray]:
-    """Of a HuggingFace folder of one file."""
+    """The tensors of a HuggingFace folder of one file."""
     file = TensorFile(folder / "model.safetensors")
     return {name: file.tensor(name).widened() for name in file.names}
 
@@ -83,7 +83,7 @@ def trained(backend, flags: list[str]) -> None:
 
 @pytest.fixture
 def shown(tmp_path):
-    """What a shell's command starts: the words of each call of Python, of which only preprocessing runs."""
+    """Run a shell command with a stand-in for Python that only preprocesses; the words of each call."""
     words, stand_in = tmp_path / "words", tmp_path / "bin" / "python"
     stand_in.parent.mkdir()
     stand_in.write_text(

@@ -35,7 +35,7 @@ def test_the_page_trains(how, world, layout):
     ],
 )
 def test_data_on_the_first_tensor_rank_alone(how, world, layout):
-    """And none in the middle of a pipeline."""
+    """Other tensor-parallel ranks, and stages in the middle of a pipeline, have no data."""
     check_layout(FLAGS, world, layout, how=how)
 
 

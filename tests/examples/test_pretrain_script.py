@@ -101,7 +101,7 @@ def test_a_size_that_is_no_number_is_named(tmp_path):
 
 
 def test_a_missing_checkpoint_is_said_before_data_are_prepared(tmp_path):
-    """And before any process is started; the data that will be made are not missed."""
+    """The error comes before any process is started, and data that the script will make are not reported missing."""
     environment = {**os.environ, "OUTPUT": str(tmp_path / "out"), "PYTHONPATH": str(ROOT)}
     command = ["bash", SCRIPT, "--load", str(tmp_path / "nowhere")]
     done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True)

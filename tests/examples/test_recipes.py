@@ -38,7 +38,7 @@ MOST_MEMORY = 80 * 2**30
 
 
 def flags_of(recipe: str, folder: Path, **sizes: str) -> tuple[int, list[str]]:
-    """What a recipe asks to be planned: the world's size and the flags."""
+    """The world size and the flags that a recipe plans."""
     fake = folder / "python"
     fake.write_text('#!/bin/sh\nfor word in "$@"; do printf \'%s\\n\' "$word"; done\n')
     fake.chmod(0o755)
@@ -90,7 +90,7 @@ def test_a_small_size_trains(recipe, tmp_path):
 
 @pytest.mark.parametrize("recipe", TOKENIZERS)
 def test_the_models_own_tokenizer_is_taken(recipe, tmp_path):
-    """Of the kind that the recipe names, with its vocabulary."""
+    """The tokenizer has the recipe's type and the model's vocabulary."""
     _, flags = flags_of(recipe, tmp_path, TOKENIZER=str(unpack(tmp_path) / TOKENIZERS[recipe]))
     reading = read(flags, world_size=2, read_vocabulary=True)
     assert not reading.findings and 3000 <= reading.config.model_config.unpadded_vocab_size < 3010

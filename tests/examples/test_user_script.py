@@ -176,7 +176,7 @@ def losses_in(folder: Path) -> np.ndarray:
 
 @pytest.fixture(scope="module")
 def losses(tmp_path_factory):
-    """Of the document's own model with documents' masks on one rank."""
+    """Losses of the document's own model on one rank, with masks of documents."""
     found = launched(tmp_path_factory.mktemp("alone"), document_script())
     assert len(found) == 12 and found[-2:].mean() < found[:2].mean() - 0.3
     return found
@@ -223,8 +223,8 @@ def losses_of_yaml(
 
 @pytest.fixture(scope="module")
 def losses_as_printed(tmp_path_factory):
-    """Of the document's YAML on one rank: sandwich norm, grouped queries, swiglu, rotary positions; float32 parameters,
-    bfloat16 elsewhere but for softmax, logits and gradients. And they are those of float32 but for its rounding."""
+    """Losses of the document's YAML on one rank: sandwich norm, grouped queries, swiglu, rotary positions; float32
+    parameters, bfloat16 elsewhere but for softmax, logits and gradients. They equal float32's within rounding."""
     printed = losses_of_yaml(tmp_path_factory.mktemp("printed"))
     single = losses_of_yaml(tmp_path_factory.mktemp("single"), precision=SINGLE)
     assert printed[-2:].mean() < printed[:2].mean() - 0.5

@@ -26,7 +26,7 @@ REST = "--micro-batch-size 2 --train-iters 2 --lr 1e-3 --eval-iters 0"
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """What --save names."""
+    """The folder that --save names."""
     return saved(tmp_path_factory.mktemp("save"), config_of(f"{TINY} {LLAMA}", 2))
 
 
@@ -58,7 +58,7 @@ def test_nothing_of_the_model_has_to_be_said(folder):
 
 @pytest.mark.parametrize("family", ["sparse attention", "two tokens further, with their own ends"])
 def test_newer_kinds_of_networks_are_taken(tmp_path, family):
-    """What Megatron does not take, because it is newer than what takes it."""
+    """Options that are newer than Megatron's --use-checkpoint-args are taken, too."""
     flags = FAMILIES.get(family, "--num-nextn-predict-layers 2 --position-embedding-type rope")
     said = config_of(f"{TINY} {flags}", 1)
     found = config_with(f"--load {saved(tmp_path, said)}", 1).model_config
@@ -67,7 +67,7 @@ def test_newer_kinds_of_networks_are_taken(tmp_path, family):
 
 
 def test_adapters_are_taken(tmp_path):
-    """Where there are some: without their flags the run could not load them."""
+    """Adapters of the checkpoint need no flags: without them the run could not load it."""
     said = config_of(f"{TINY} --lora-r 4 --lora-alpha 8 --lora-target-modules linear_qkv linear_fc1", 1)
     folder = saved(tmp_path, said)
     assert config_with(f"--load {folder}", 1).lora_config == said.lora_config
@@ -123,7 +123,7 @@ def test_arguments_show_what_was_taken(folder):
 
 
 def test_a_model_of_huggingface_says_what_it_is(tmp_path):
-    """So does every format that is converted while it is read."""
+    """Every format that is converted while it is read gives the model's options."""
     settings = json.loads((unpack("hf/llama", tmp_path) / "config.json").read_text())
     model = config_with(f"--load {unpack('hf/llama', tmp_path)} --seq-length 16", 1).model_config
     assert model.num_layers == settings["num_hidden_layers"] and model.hidden_act == "swiglu"
@@ -146,7 +146,7 @@ def of_huggingface(request, tmp_path):
 
 @pytest.mark.parametrize(("case", "rates"), [("hf/llama", (0, 0)), ("hf/gpt2", (0.1, 0.1)), ("hf/mixtral", (0, 0))])
 def test_dropout_is_the_one_of_the_model(of_huggingface, case, rates):
-    """And that of flags where they are given: weights that no run has trained overrule none."""
+    """Flags win where they are given: weights that no run has trained overrule none."""
     flags = f"--load {of_huggingface(case)} --seq-length 16"
     model = config_with(flags, 1).model_config
     assert (model.attention_dropout_rate, model.hidden_dropout_rate) == rates
@@ -155,7 +155,7 @@ def test_dropout_is_the_one_of_the_model(of_huggingface, case, rates):
 
 
 def test_what_huggingface_does_not_say_is_the_flags(of_huggingface):
-    """How experts are computed is no part of a model, and a layout that was asked for is refused."""
+    """Flags decide how experts are computed; a layout that was asked for from the folder is refused."""
     flags = f"--load {of_huggingface('hf/mixtral')} --seq-length 16"
     moe = config_with(f"{flags} --moe-grouped-gemm --moe-token-dispatcher-type alltoall", 1).moe_config
     assert moe.moe_grouped_gemm and moe.moe_token_dispatcher_type == "alltoall"
@@ -196,7 +196,7 @@ def test_a_run_of_megatron_says_its_layout_and_its_tokenizer(tmp_path, case, wor
     ],
 )
 def test_a_value_that_is_none_of_its_option_is_a_finding(tmp_path, section, entry, flag):
-    """Of a manifest that somebody made: the flag, the value, where it stands, what to do."""
+    """A manifest with an impossible value gives an error with flag, value, place and fix."""
     config = config_of(f"{TINY} {LLAMA}", 2).to_dict()
     config[section] |= entry
     root = saved(tmp_path, SimpleNamespace(to_dict=lambda: config))

@@ -681,7 +681,7 @@ def test_all_faults_are_said_at_once_and_none_twice():
     ],
 )
 def test_the_fix_for_cut_weights_on_a_pipeline_is_accepted(asked, instead):
-    """Whatever asked for stage 3: the finding names flags that make a good line."""
+    """Each way to ask for ZeRO stage 3 gives a fix whose flags are accepted."""
     (error,) = reading(f"--pipeline-model-parallel-size 2 {asked}", 4).errors
     assert error.startswith(asked) and instead.removeprefix(f"{asked} ") in error
     assert reading(f"--pipeline-model-parallel-size 2 {instead}", 4).errors == []

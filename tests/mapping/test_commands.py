@@ -25,7 +25,7 @@ def test_a_command_that_is_none_is_named(monkeypatch, capsys):
 
 
 def test_a_command_names_itself_as_it_was_called(monkeypatch):
-    """By the console script, or by Python from a clone."""
+    """Usage lines name the console script, or `python -m mapping` from a clone."""
     monkeypatch.setattr("sys.argv", [f"/usr/bin/{DISTRIBUTION}"])
     assert program("explain") == f"{DISTRIBUTION} explain"
     monkeypatch.setattr("sys.argv", ["/somewhere/mapping/__main__.py"])

@@ -39,7 +39,7 @@ NEEDS_ROTARY = "--rope-type"
 
 
 def typed(default: Any, *, stores: Any = None) -> list[str] | None:
-    """What says a default on a command line; none if nothing does: a switch, no value, an empty list."""
+    """The words that give a default on a command line; none where no words can: a switch, no value, an empty list."""
     if stores is not None:
         return [] if default == stores else None
     values = default if isinstance(default, list | tuple) else [default]
@@ -91,7 +91,7 @@ def errors_of(content: dict) -> list[str]:
 
 @pytest.mark.parametrize("number", [0, 1])
 def test_no_argument_stops_a_run_in_megatrons_layout(number):
-    """Where programs differ about a default, none of theirs does."""
+    """Where programs differ about a default, none of their defaults is refused."""
     defaults = {row.dest: (row.default, *row.other_defaults, row.default)[number] for row in ROWS}
     assert errors_of({name: default for name, default in defaults.items() if default is not None} | MEGATRON) == []
 

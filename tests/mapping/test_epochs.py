@@ -45,7 +45,7 @@ def config_split(flags: str) -> str:
 
 
 def test_epochs_are_counted_in_iterations(corpora):
-    """Which the decay of the learning rate is counted by; the line about it has the sum."""
+    """The decay of the learning rate counts these iterations; the log line shows the calculation."""
     found = reading(f"--num_train_epochs 2.5 --data-path {corpora[0]} --lr-warmup-iters 3")
     samples, training = samples_per_epoch(found.config), found.config.training_config
     assert found.errors == [] and training.training_iters == int(2.5 * samples) // 8 == found.args.train_iters

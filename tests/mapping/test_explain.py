@@ -83,7 +83,7 @@ def test_what_a_cpu_does_not_keep_is_in_the_answer(capsys):
 
 
 def test_states_in_host_memory_are_told_apart(capsys):
-    """By the table and by its JSON."""
+    """The table and its JSON have a column for them."""
     (kept,), (moved,) = (answer(capsys, flags)["memory"] for flags in ("", "--cpu-offload-optimizer"))
     assert kept["elsewhere"]["optimizer"] == 0 < moved["elsewhere"]["optimizer"] == kept["parts"]["optimizer"]
     assert moved["total"] == kept["total"] - kept["parts"]["optimizer"]

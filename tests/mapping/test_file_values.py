@@ -175,7 +175,7 @@ def test_a_recompute_typed_as_false_asks_for_nothing():
     ],
 )
 def test_findings_beside_a_command_line_name_the_files_keys(content, errors, tmp_path):
-    """And the flag, too, of what neither says."""
+    """An error about a value that neither the file nor the command line gives names the flag, too."""
     path = tmp_path / "x.yaml"
     path.write_text(yaml.safe_dump(content))
     found = list(map(str, stops(read(["--yaml-cfg", str(path), "--mock-data"]))))

@@ -1,4 +1,4 @@
-"""Whatever is typed, reading it ends in a config and a list of errors, never in a traceback."""
+"""Reading any command line ends in a config and a list of errors, never in a traceback."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_damaged_line_is_read_to_its_end(seed):
 
 @pytest.mark.parametrize("size", ["100000000", "9" * 20])
 def test_no_size_is_laid_out_before_it_is_judged(size):
-    """Whatever the size, nothing is made that is as long: reading takes no time and no memory."""
+    """A huge size costs neither time nor memory: no list of that length is made."""
     flags = [name for name in NAMES if name.endswith("-size") or "stage" in name or "layers" in name]
     tracemalloc.start()
     for name in flags:

@@ -1,4 +1,4 @@
-"""What is said to do nothing can be left out: the configuration is the same without it."""
+"""An ignored flag can be left out: the configuration is the same without it."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_a_key_of_a_file_that_is_ignored_can_go(content):
 
 
 def test_the_files_have_keys_that_are_ignored():
-    """Of every layout; else the test above tries nothing."""
+    """Files of every layout have ignored keys; otherwise the test above would try nothing."""
     kinds = {name: sum(bool(entry.reason) for entry in values_of(FILES[name], "x")[0]) for name in FILES}
     assert kinds["Megatron's example"] > 10 and kinds["types"] > 10 and kinds["no adapters"] > 1
 

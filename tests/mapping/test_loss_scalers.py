@@ -1,4 +1,4 @@
-"""Which loss scaler a run has: by flags, by DeepSpeed's JSON, by MindFormers' names."""
+"""The loss scaler of a run by flags, by DeepSpeed's JSON and by MindFormers' names."""
 
 import json
 
@@ -153,7 +153,7 @@ def test_a_files_constant_scale_does_nothing_in_float32(capsys):
     ],
 )
 def test_the_earlier_systems_cells_refuse_all_that_is_wrong(make, found):
-    """By the arguments' names."""
+    """MindFormers' cells name the wrong arguments."""
     with pytest.raises(ConfigError) as caught:
         make()
     assert len(caught.value.errors) == len(found) and "--" not in str(caught.value)

@@ -521,7 +521,7 @@ def test_a_flag_that_does_nothing_says_so_and_acts_where_it_does(flag, alone, be
 
 
 def test_every_row_has_a_case():
-    """Of its options at least one does nothing by its reason."""
+    """At least one option of each row does nothing for the row's reason."""
     said = {outcome_of(flag, alone)[1].removeprefix("no effect: ") for flag, alone, _, _ in IDLE}
     assert said == {row.reason for row in ROWS} | {row.idle[1] for row in FLAGS if row.idle}
 

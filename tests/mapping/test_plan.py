@@ -96,7 +96,7 @@ def test_errors(capsys, options, more, words):
 
 
 def test_a_vocabulary_that_only_files_say_is_assumed(capsys):
-    """And listed among the assumptions."""
+    """The assumed vocabulary is listed among the assumptions."""
     flags = FLAGS.replace("NullTokenizer --vocab-size 51199", "HuggingFaceTokenizer --tokenizer-model nowhere")
     code, out, _ = run(capsys, "--world-size", "8", "--device", "A100", flags=flags)
     assert code == 0 and "--padded-vocab-size 131072 is assumed" in out

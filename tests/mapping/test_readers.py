@@ -38,7 +38,7 @@ def test_a_mapped_flag_changes_its_field(name):
 
 @pytest.mark.parametrize("target", sorted(TARGETS))
 def test_a_mapped_field_is_read(target):
-    """By the engine or the plan, which the config classes are no part of."""
+    """The engine or the plan reads each mapped field; config classes count as neither."""
     field = (DERIVED_FROM | OF_A_CHECKPOINT).get(target, target)
     others = [section for section, names in READ.items() if section != ANY and field.rpartition(".")[2] in names]
     assert is_read(field, READ), (
@@ -48,7 +48,7 @@ def test_a_mapped_field_is_read(target):
 
 @pytest.mark.parametrize("target", ALWAYS)
 def test_a_field_without_effect_is_read_by_nobody(target):
-    """Else the reason why its flag is ignored is no longer true."""
+    """Otherwise the reason why its flag is ignored is no longer true."""
     assert not is_read(target, READ)
 
 
@@ -59,7 +59,7 @@ def test_readers_are_told_apart_by_section():
 
 
 def test_a_field_that_is_only_derived_from_needs_to_be_listed():
-    """So that the list above holds nothing that is read itself."""
+    """The list above holds no field that is read itself."""
     assert not [target for target in DERIVED_FROM if is_read(target, READ)]
 
 

@@ -104,7 +104,7 @@ def test_the_arguments_of_a_file_give_the_config_of_the_file():
 
 
 def test_flags_and_a_file_in_megatrons_layout_are_one_command_line(tmp_path):
-    """What follows from both, as the padded vocabulary does, follows from what is left after flags won."""
+    """Flags win over the file; derived values, such as the padded vocabulary, follow from the result."""
     model = MEGATRON["language_model"] | {"activation_func": "swiglu", "num_query_groups": 2}
     file = tmp_path / "megatron.yaml"
     file.write_text(yaml.safe_dump(MEGATRON | {"language_model": model, "group_query_attention": True}))

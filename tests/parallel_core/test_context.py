@@ -42,7 +42,7 @@ def test_sequence_parallelism_cuts_the_context_parallel_shards_again(context, te
 
 @given(layouts, st.integers(1, 4))
 def test_a_block_of_neighbours_has_the_ring_members_shard_in_order(layout, scale):
-    """What the inner all-to-all puts together needs no reordering."""
+    """The result of the inner all-to-all needs no reordering."""
     length = 2 * layout.size * scale
     for place in range(layout.ring):
         block = range(place * layout.ulysses, (place + 1) * layout.ulysses)

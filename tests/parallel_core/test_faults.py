@@ -24,7 +24,7 @@ SPIKES = {
 
 @pytest.mark.parametrize("name", SPIKES)
 def test_spikes(name):
-    """By deviation and by Megatron's factor; a spike does not move what later ones are measured by."""
+    """Spikes are found by deviation and by Megatron's factor; a spike does not change the measure for later steps."""
     spikes, before, figures, said = SPIKES[name]
     assert not any(spikes.judge(Figures(loss, 1.0)) for loss in before)
     for _ in range(2):

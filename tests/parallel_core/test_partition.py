@@ -1,4 +1,4 @@
-"""Which stage owns which layers, and which layouts are refused."""
+"""The assignment of layers to stages, and layouts that are refused."""
 
 import re
 

@@ -22,7 +22,7 @@ def test_only_what_is_too_large_shrinks():
 @pytest.mark.parametrize("alpha", ALPHAS)
 @pytest.mark.parametrize("gated", [False, True])
 def test_scores_of_a_group_shrink_by_its_least_factor(alpha, gated):
-    """Whatever the share of queries; values and gates are the same."""
+    """Each division between queries and keys gives the same scores; values and gates do not change."""
     rows, eta = QueryKeyValueRows(HEADS, 2, PLAIN, gated), np.array([0.5, 1.0, 1.0, 0.8])
     before, x = weight(rows.count, 1), weight(1, 2)[0]
     after = before * fused_rows(rows, eta, alpha)[:, None]

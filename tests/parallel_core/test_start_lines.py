@@ -39,7 +39,7 @@ def test_a_model_of_the_scripts_own_has_no_prediction():
 
 
 def test_pipelines_experts_growing_batches_and_scales_are_named():
-    """By the words of their flags."""
+    """Start lines use the words of the flags."""
     flags = (
         "--pipeline-model-parallel-size 2 --num-experts 4 --expert-model-parallel-size 2 --fp16 --loss-scale 128 "
         "--global-batch-size 8 --rampup-batch-size 4 4 8 --train-samples 40"
@@ -54,7 +54,7 @@ def test_pipelines_experts_growing_batches_and_scales_are_named():
 
 
 def test_steps_that_are_spikes_are_said():
-    """Where somebody asked for them; by which rule, and what follows."""
+    """A run with spike detection says at its start by which rule a step is a spike, and what follows."""
     assert not any(line.startswith("Spikes") for line in lines(""))
     flags = "--check-for-spiky-loss --loss-spike-deviations 6 --loss-spike-action skip"
     (line,) = (line for line in lines(flags) if line.startswith("Spikes"))

@@ -1,4 +1,4 @@
-"""What is reported of a step, and what is logged of it."""
+"""The figures that a step reports, and those that are logged."""
 
 import numpy as np
 
@@ -17,12 +17,12 @@ def model(flags=""):
 
 
 def test_a_dense_model_reports_nothing():
-    """So its sum at the end of a step stays three numbers."""
+    """The sum at the end of its step has three numbers."""
     assert figures_of(model()) == ()
 
 
 def test_the_logged_loss_is_the_mean_over_layers_that_have_it():
-    """And over micro-batches and replicas; counts are not divided by them."""
+    """It is a mean over micro-batches and replicas, too; counts are not divided."""
     config = model("--num-experts 2 --moe-layer-freq [0,1,0,1] --moe-aux-loss-coeff 0.1 --moe-z-loss-coeff 0.1")
     figures = figures_of(config)
     values = {f.name: np.arange(np.prod(f.shape), dtype=float).reshape(f.shape) for f in figures}
@@ -47,7 +47,7 @@ def test_layers_that_do_nothing_have_no_loss():
 
 
 def test_megatron_divides_by_all_depths():
-    """By a dense one too: recorded of Megatron-Core, whose decoder has two layers of experts here."""
+    """Megatron-Core, as recorded, counts a dense depth, too; its decoder has two layers of experts here."""
     config = model(
         "--num-experts 2 --moe-layer-freq [1,1,0,0] --moe-z-loss-coeff 0.1 --mtp-num-layers 1 "
         "--position-embedding-type rope"

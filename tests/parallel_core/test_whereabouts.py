@@ -26,7 +26,7 @@ HANGS = {
 
 @pytest.mark.parametrize("name", HANGS)
 def test_who_is_awaited(name):
-    """Whom others wait for and who waits for nobody; marked in the table."""
+    """The table marks ranks that others wait for and that wait for no rank."""
     found, expected = HANGS[name]
     assert late(found) == expected
     lines = table(found, 3)
@@ -34,7 +34,7 @@ def test_who_is_awaited(name):
 
 
 def test_the_members_of_a_message_that_came():
-    """Of all ranks' answers together: a member that is elsewhere did not come."""
+    """All ranks' answers together tell the members that came: a member that is elsewhere did not."""
     lines = table([waiting(0, 1, 2), waiting(1, 2), BUSY], 3)
     assert "all_reduce of group tp, call 7: came 0, 1; did not come 2" in lines
 

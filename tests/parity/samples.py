@@ -27,7 +27,7 @@ def sampled(values: np.ndarray, change: np.ndarray) -> np.ndarray:
 
 
 def samples_of(case: Path, run: Path) -> dict[str, np.ndarray]:
-    """Of a run's first gradients and final weights, which began with the case's."""
+    """Samples of the first gradients and the final weights of a run that began with the case's weights."""
     initial, gradients, final = (
         np.load(file) for file in (case / "weights.npz", run / "grads_step1.npz", run / "weights_final.npz")
     )

@@ -159,7 +159,7 @@ WHOLE_RUNS_IN_16_BITS = [
 
 
 class Limits(NamedTuple):
-    """How far a 16-bit run may be from the recorded one."""
+    """The allowed distance of a 16-bit run from the recorded one."""
 
     steps: int
     lm_loss: float
@@ -224,7 +224,7 @@ def train(backend, case: str, out: str, flags: list[str]) -> None:
 
 
 def replay(name: str, layout: str, flags: str, out: Path) -> dict:
-    """How far a replay is from the recorded run."""
+    """The distance of a replay from the recorded run."""
     world, layout_flags = LAYOUTS[layout]
     case, tool = golden(name), script()
     flags_of_run = [*tool.case_flags(case), *layout_flags.split(), *flags.split()]
@@ -297,7 +297,7 @@ def test_curve_in_16_bits_is_megatrons(name, layout, steps, tmp_path):
 
 @pytest.mark.parametrize(("rows", "whole"), [(ROWS, WHOLE_RUNS), (SIXTEEN_BITS, WHOLE_RUNS_IN_16_BITS)])
 def test_every_case_is_replayed_to_its_end(rows, whole):
-    """By one layout at least."""
+    """At least one layout replays all steps of each case."""
     assert {name for name, _ in whole} == {name for name, _ in rows}
 
 

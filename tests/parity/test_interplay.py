@@ -1,4 +1,4 @@
-"""Where features meet: what each does alone is tested beside it, here they meet the others, against one process."""
+"""Combinations of features against one process; tests of each feature alone are elsewhere."""
 
 import numpy as np
 import pytest
@@ -34,7 +34,7 @@ ALONE = "--standalone-embedding-stage"
     ],
 )
 def test_stages_and_chunks_without_a_layer(model, world, layout):
-    """What arrives goes on as it is, forwards and backwards; embeddings are tied, dropout is on."""
+    """An empty stage hands its input on, forwards and backwards; embeddings are tied, dropout is on."""
     check_layout(f"{BASE} {DROPOUT} {model}", world, layout)
 
 

@@ -31,7 +31,7 @@ type's rounding (on an AVX2 processor -1.27e-4 and +1.24e-4), without either bei
 
 
 def differences(found: Trained, expected: Trained) -> dict[str, float]:
-    """Of all steps' losses and norms, and of the first step's whole gradient in the L2 norm; relative."""
+    """Relative differences of all steps' losses and norms, and of the first step's whole gradient in the L2 norm."""
     pairs = {"loss": (found.losses, expected.losses), "norm": (found.gradient_norms, expected.gradient_norms)}
     errors = {name: max(abs(a - b) / abs(b) for a, b in zip(*pair, strict=True)) for name, pair in pairs.items()}
     ours, theirs = (np.concatenate([x.gradients[n].ravel() for n in expected.gradients]) for x in (found, expected))
@@ -39,7 +39,7 @@ def differences(found: Trained, expected: Trained) -> dict[str, float]:
 
 
 def of_layout(world: int, layout: str) -> dict[str, float]:
-    """How far a layout is from one process, both in bfloat16."""
+    """The distance of a layout from one process, both in bfloat16."""
     return differences(run(world, train, f"{FLAGS} --bf16 {layout} {STEPS}")[0], reference(f"{FLAGS} --bf16"))
 
 

@@ -59,7 +59,7 @@ def through(function, x: np.ndarray, dy: np.ndarray) -> tuple[np.ndarray, np.nda
 
 
 def regions(backend) -> list[tuple[str, tuple, tuple]]:
-    """Of each cell its name, what it gives, and what its function gives."""
+    """For each cell its name, its output, and its function's output."""
     from pynative import parallel_state, tensor_parallel
     from pynative.tensor_parallel import regions
 
@@ -154,7 +154,7 @@ def test_what_the_attention_cells_do_not_do_is_refused():
 
 
 def neighbours(backend) -> list[float | None]:
-    """What a stage of two receives by every method."""
+    """The tensors that one of two stages receives by every method."""
     from pynative.pipeline_parallel.p2p_communication import P2PPrimitive
 
     config = config_of(f"{TINY} --global-batch-size 4 --pipeline-model-parallel-size 2", 2)
@@ -336,7 +336,7 @@ def test_a_loop_of_ones_own_trains_as_pretrain_does():
 
 
 def saved_by_parts(backend, directory) -> list:
-    """What checkpoints of the documented calls bring back: weights, steps and moments; then weights alone."""
+    """Weights, steps and moments that the documented calls load from a checkpoint; then weights alone."""
     from pynative.dist_checkpointing import load_checkpoint, save_checkpoint
     from pynative.optimizer import get_optimizer, get_optimizer_param_scheduler
     from pynative.training.training import TrainOneStepCell, get_model

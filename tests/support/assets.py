@@ -1,4 +1,4 @@
-"""Where the checkout and the recorded data of the tests are."""
+"""Paths of the checkout and of the tests' recorded data."""
 
 import json
 import lzma

@@ -42,12 +42,12 @@ def digest(array: np.ndarray) -> list:
 
 
 def digests(tensors: Mapping[str, LazyTensor]) -> dict[str, list]:
-    """Of each tensor, widened to float32."""
+    """A digest of each tensor, widened to float32."""
     return {name: digest(tensor.widened()) for name, tensor in tensors.items()}
 
 
 def state_digests(model: Model) -> dict[str, list]:
-    """Of the optimizer's state, under the names of the recorded files."""
+    """Digests of the optimizer's state, under the names of the recorded files."""
     return {
         f"{STATE_NAMES[state]}.{name}": found
         for state, tensors in model.states.items()

@@ -215,7 +215,7 @@ def damage(path: Path, draw: random.Random) -> None:
 
 
 def load(base: Base) -> None:
-    """What --load does before a weight changes, then the reading."""
+    """The checks of --load before it changes a weight, then the reading."""
     commit.overlooked(base.root)
     reader = open_checkpoint(base.root)
     found = [reader.problem(spec.name, spec) for spec in base.specs]
@@ -227,7 +227,7 @@ def load(base: Base) -> None:
 
 
 def look_in(base: Base) -> None:
-    """What other commands do."""
+    """The reading that other commands do."""
     printed = io.StringIO()
     with redirect_stdout(printed), redirect_stderr(printed):
         if inspect([str(base.root), "--check"]):

@@ -29,7 +29,7 @@ KINDS = {
 
 @dataclass
 class Outcome:
-    """What a rank reports of a run."""
+    """A rank's report of a run."""
 
     losses: list[float] = field(default_factory=list)
     scales: list[float] = field(default_factory=list)
@@ -129,7 +129,7 @@ def train_on(world: int, flags: str, steps: bool = True) -> Outcome:
 
 
 def check_taken_over(saving: tuple[int, str], loading: Iterable[tuple[int, str]], flags: str, folder: Path) -> Outcome:
-    """What a run saves is loaded bit for bit at other layouts (ranks, flags); the saving run's outcome."""
+    """Check that a run's checkpoint is loaded bit for bit at other layouts (ranks, flags); the saving run's outcome."""
     world, layout = saving
     before = train_on(world, f"{flags} --save {folder} {layout}")
     for world, layout in loading:

@@ -1,4 +1,4 @@
-"""What a collective must give, computed by numpy from every rank's input, which each rank can make for itself."""
+"""Expected results of collectives, computed by numpy from every rank's input, which each rank can make for itself."""
 
 import mindspore as ms
 import numpy as np

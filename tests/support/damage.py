@@ -1,4 +1,4 @@
-"""What can happen to the files of a checkpoint."""
+"""Kinds of damage to the files of a checkpoint."""
 
 from collections.abc import Callable
 from pathlib import Path

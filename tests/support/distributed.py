@@ -95,7 +95,7 @@ def _two_hosts() -> tuple[two_hosts.Host, ...]:
 
 @functools.cache
 def _folder() -> str:
-    """Where ranks run, and leave what they were given no place for; gone when the tests end."""
+    """The working folder of ranks, for files that were given no place; it is removed when the tests end."""
     return _open.enter_context(tempfile.TemporaryDirectory())
 
 
@@ -201,7 +201,7 @@ class Pool:
 
 
 class Failed:
-    """What a worker sends for a function that raised."""
+    """A worker's message about a function that raised."""
 
     def __init__(self, rank: int, when: float, kind: str, text: str, error: bytes | None):
         self.rank = rank

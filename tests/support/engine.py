@@ -1,4 +1,4 @@
-"""What tests of the engine share: a job's parallel state inside a pool's rank, and small configurations."""
+"""Helpers of the engine's tests: a job's parallel state inside a pool's rank, and small configurations."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

@@ -123,7 +123,7 @@ def _bits_without_use(values: NDArray[np.float32]) -> int:
 
 
 def _place(values: Reals, drawn: Reals, scales: list[float], near: float = 0.02) -> tuple[int, float]:
-    """Where in the generator's numbers an array begins, and its scale; -1 if nowhere."""
+    """The place in the generator's numbers at which an array begins, and its scale; -1 if there is none."""
     for scale in scales if values.size >= 16 else []:
         matches = [np.abs(drawn[i : i - 3] - values[i] / scale) < near for i in range(3)]
         for place in np.nonzero(np.logical_and.reduce(matches))[0]:

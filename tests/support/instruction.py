@@ -51,7 +51,7 @@ def hashed(content: bytes) -> str:
 
 
 def hashed_files(folder: Path) -> dict[str, str]:
-    """Of every file."""
+    """A hash of every file."""
     return {path.name: hashed(path.read_bytes()) for path in sorted(folder.iterdir())}
 
 

@@ -138,7 +138,7 @@ def attention(q: Array, k: Array, v: Array, scale: float, hidden: Array, kept: A
 
 
 def rotary(x: Array, cos: Array, sin: Array, interleaved: bool) -> Array:
-    """By complex multiplication's matrix, plane by plane."""
+    """Rotary positions by the matrix of complex multiplication, plane by plane."""
     rotated = cos.shape[-1]
     cos, sin = (a.reshape(len(x), -1, 1, rotated) for a in (cos, sin))
     y = x.copy()

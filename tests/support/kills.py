@@ -69,7 +69,7 @@ class Job:
         return bool(told)
 
     def count(self, event: bytes) -> int:
-        """How often it was told."""
+        """The number of times it was reported."""
         return sum(kind == event for kind, _ in self.events)
 
     def end(self) -> tuple[list[int], float]:
@@ -157,7 +157,7 @@ def _telling(tell: int | None) -> Iterator[None]:
 
 
 def checksums(folder: Path) -> Checksums:
-    """Of every tensor in every file of a checkpoint; all bytes are read."""
+    """Checksums of every tensor in every file of a checkpoint; all bytes are read."""
     reader = CheckpointReader(folder)
     assert reader.damaged_files() == [], folder
     return {name: record.crc32 for name, record in reader.manifest.files.items()}
@@ -178,7 +178,7 @@ def reference(flags: str, folder: Path) -> tuple[list[Checksums], float]:
 
 @dataclass
 class Tally:
-    """What the trials came to."""
+    """The counted outcomes of the trials."""
 
     previous: int = 0
     new: int = 0

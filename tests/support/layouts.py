@@ -36,7 +36,7 @@ class Rows:
 
 
 class Trained(NamedTuple):
-    """What a rank reports of a run; arrays are whole, by global name, and on rank 0 only."""
+    """A rank's report of a run; arrays are whole, by global name, and on rank 0 only."""
 
     losses: list[float]
     gradient_norms: list[float]
@@ -122,11 +122,9 @@ def check_layout(flags: str, world: int, layout: str, how: Callable = train) -> 
 
 
 def differences(results: Sequence[Trained], expected: Trained) -> dict[str, float]:
-    """What differs by more than is tolerated between a job's ranks, or from one process; as multiples of that.
-
-    Losses and gradient norms; each parameter's first gradient, relative to its largest entry; what all updates together
-    did to each parameter and each of its optimizer states, relative in the L2 norm.
-    """
+    """Differences between a job's ranks, or from one process, as multiples of the tolerance. Losses and gradient norms;
+    each parameter's first gradient, relative to its largest entry; the sum of all updates of each parameter and each of
+    its optimizer states, relative in the L2 norm."""
     found = results[0]
     errors = {f"rank {rank}": _unlike(result, results) for rank, result in enumerate(results)}
     errors |= _each_step("loss", found.losses, expected.losses, LOSS)

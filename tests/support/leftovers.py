@@ -1,4 +1,4 @@
-"""What tests leave in a folder that is not theirs."""
+"""Files that tests leave in a folder that is not theirs."""
 
 import os
 from pathlib import Path

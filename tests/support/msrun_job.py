@@ -1,4 +1,4 @@
-"""What the ranks of test_death's msrun jobs do; with mode and a file for process ids."""
+"""The program of the ranks of test_death's msrun jobs; arguments are a mode and a file for process ids."""
 
 import os
 import sys
@@ -30,7 +30,7 @@ def main(mode: str, notes: str) -> None:
 
 
 def misbehave(mode: str) -> None:
-    """What goes wrong on rank 1."""
+    """Make rank 1 fail in the given way."""
     if mode == "raise":
         raise KeyError("the root of it all")
     if mode == "wait":

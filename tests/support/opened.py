@@ -1,4 +1,4 @@
-"""Which files are opened."""
+"""A record of opened files."""
 
 import sys
 from collections.abc import Iterator

@@ -27,7 +27,8 @@ def text() -> np.ndarray:
 
 
 def has_data() -> bool:
-    """Where Megatron's scripts build datasets: on the first tensor-parallel rank of both ends of the pipeline."""
+    """Whether Megatron's scripts build datasets on this rank: the first tensor-parallel rank of both ends of the
+    pipeline does."""
     from pynative import parallel_state as mpu
 
     is_an_end = mpu.is_pipeline_first_stage(ignore_virtual=True) or mpu.is_pipeline_last_stage(ignore_virtual=True)

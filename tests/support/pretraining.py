@@ -40,7 +40,7 @@ def evaluated(backend, flags: str, **arguments) -> list[tuple[float | None, floa
 
 @contextmanager
 def listening() -> Iterator[list[str]]:
-    """What is logged meanwhile."""
+    """Collect log lines within the block."""
     said: list[str] = []
     handler = logging.Handler()
     handler.emit = lambda record: said.append(record.getMessage())

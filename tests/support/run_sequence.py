@@ -49,7 +49,7 @@ class Plan:
 
 
 def checksums(folder: Path) -> Checksums:
-    """Of every tensor in every file of a checkpoint; all bytes are read."""
+    """Checksums of every tensor in every file of a checkpoint; all bytes are read."""
     reader = CheckpointReader(folder)
     assert reader.damaged_files() == [], folder
     return {name: record.crc32 for name, record in reader.manifest.files.items()}
@@ -100,7 +100,7 @@ def draw(random: np.random.Generator, root: Path, elsewhere: Path, is_first: boo
 
 
 def refusal(plan: Plan, root: Path) -> str | None:
-    """What a run must be told instead of being let in; none: it may go on, or begin."""
+    """The error that a run must be refused with; None if it may go on or begin."""
     if plan.kind == "loads nothing":
         return "nowhere"
     if plan.kind in ("begins anew", "loads elsewhere", "finetunes") and iterations(root):
@@ -110,7 +110,7 @@ def refusal(plan: Plan, root: Path) -> str | None:
 
 @dataclass
 class Ledger:
-    """What logs have promised of a folder."""
+    """The promises that logs have made about a folder."""
 
     root: Path
     expected: list[Checksums]
@@ -196,7 +196,8 @@ class Ledger:
         return [json.loads(line) for line in lines if line.endswith(b"\n")]
 
     def finished(self, plan: Plan) -> None:
-        """Of a run that came to its end: its last iteration is the latest, nothing lies about, few enough are left."""
+        """Check a run that came to its end: its last iteration is the latest, no stray files are left, few enough
+        checkpoints are."""
         assert int((self.root / commit.TRACKER).read_text()) == plan.until, plan
         left = [path.name for path in self.root.glob(".*")]
         assert left == [], (plan, left)

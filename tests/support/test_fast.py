@@ -1,4 +1,4 @@
-"""What keeps fast tests fast."""
+"""Rules that keep fast tests fast."""
 
 import pytest
 

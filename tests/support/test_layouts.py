@@ -50,7 +50,7 @@ def of_one_matrix(optimizer):
 
 
 class Mutation(NamedTuple):
-    """What is broken, and what finds it."""
+    """A planted fault, and the test that finds it."""
 
     step: Callable
     on_one_rank: bool

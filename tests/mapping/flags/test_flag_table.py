@@ -41,7 +41,7 @@ def test_every_field_that_names_a_flag_has_that_flag():
 
 
 def test_a_default_differs_from_the_options_only_where_the_field_is_derived():
-    """Where a flag fills a field as it is, both have the same default, or the flag has none."""
+    """A flag that fills a field unchanged has the field's default, or none."""
     by_target = defaultdict(list)
     for row in ROWS:
         if row.status == MAPPED and row.target and row.target not in DERIVED:

@@ -225,7 +225,7 @@ def test_a_check_starts_nothing_and_misses_no_data(folder, capfd):
 
 
 def test_a_program_that_needs_pytorch_is_replaced(launch):
-    """By the example, which trains the same flags, unless another is named."""
+    """The example, which takes the same flags, starts in its place, unless --program names another."""
     script = f"torchrun torchs.py {FLAGS}"
     code, output, errors = launch(script)
     example = ROOT / "examples" / "gpt" / "pretrain_gpt.py"
@@ -236,7 +236,7 @@ def test_a_program_that_needs_pytorch_is_replaced(launch):
 
 
 def test_the_exit_code_is_the_scripts(launch, monkeypatch):
-    """So is what it makes of msrun's."""
+    """The exit code is the script's, also where it changes msrun's."""
     monkeypatch.setenv("MSRUN_CODE", "7")
     assert launch("torchrun mine.py")[0] == 7
     assert launch("torchrun mine.py || kill -KILL $$")[0] == 137

@@ -27,7 +27,7 @@ def reading_with(tmp_path):
 
 
 def _offload(device: str, **keys) -> dict:
-    """Of the optimizer, at stage 2."""
+    """A file that offloads the optimizer at stage 2."""
     return {"zero_optimization": {"stage": 2, "offload_optimizer": {"device": device, **keys}}}
 
 
@@ -283,7 +283,7 @@ def test_a_key_that_is_not_read_is_said(reading_with, capsys):
     "key", sorted(key for key, meaning in KEYS.items() if meaning.__qualname__.startswith("nothing."))
 )
 def test_a_key_that_does_nothing_is_ignored_with_a_reason(reading_with, key):
-    """Whatever stands below it, and explained like a flag."""
+    """Keys below it may have any value; `explain` lists it like a flag."""
     content: dict = True
     for name in reversed(key.split(".")):
         content = {name: content}

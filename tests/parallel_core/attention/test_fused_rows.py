@@ -36,7 +36,7 @@ def test_sharing_ranks_divide_the_queries_of_their_group(own_heads, groups, shar
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_rank_of_a_gated_layer_has_gate_then_up(rank):
-    """Of rows gate 0..3, up 4..7."""
+    """The rows are gate 0..3, then up 4..7."""
     part = place(ShardSpec(shape=(8,), cuts=(Cut(0, parts=GATED_PARTS),)), {"tp": (rank, 2)})
     first = 2 * rank
     assert part.cut(np.arange(8)).tolist() == [first, first + 1, 4 + first, 5 + first]

@@ -23,8 +23,8 @@ def test_llama3_stretches_long_wavelengths_only():
 
 
 def test_yarn_leaves_fast_pairs_and_stretches_slow_ones():
-    """Of 32 pairs, by Megatron's constants: the first 10 turn more than 32 times in 4096 positions, those from 23 on
-    less than once; the share that is stretched grows evenly between them."""
+    """By Megatron's constants the first 10 of 32 pairs turn more than 32 times in 4096 positions and those from 23 on
+    less than once; between them the stretched share grows linearly."""
     inverse = inverse_frequencies(64)
     scaled = yarn(inverse, RopeScalingConfig(type="yarn"), 10000.0, 40.0)
     stretched = (1 - scaled / inverse) / (1 - 1 / 40)
@@ -76,7 +76,7 @@ def test_longrope_divides_by_the_list_for_the_length():
 
 
 def test_dynamic_scaling_has_a_larger_base():
-    """That of NTK-aware scaling for sequences of twice the original length; within that length nothing changes."""
+    """The base is NTK-aware scaling's for twice the original length; within that length nothing changes."""
     scaled = rotary("--position-embedding-type rope --rope-scaling-type dynamic --rope-scaling-factor 4 "
                     "--rope-scaling-original-max-position-embeddings 8")  # fmt: skip
     expected = inverse_frequencies(8, base=10000.0 * (4 * 2 - 3) ** (8 / 6))
@@ -86,7 +86,7 @@ def test_dynamic_scaling_has_a_larger_base():
 
 
 def rotary(flags: str) -> Rotary | None:
-    """That of a configuration whose heads have 8 channels."""
+    """The rotary setting of a configuration whose heads have 8 channels."""
     return Rotary.of(config_of(f"{TINY} {flags}", 1).model_config)
 
 

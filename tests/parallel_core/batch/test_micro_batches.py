@@ -66,7 +66,8 @@ def test_micro_batches_are_as_long_as_their_longest_rows():
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_shard_is_not_cut_again(layout):
-    """Of a batch that a script cut, micro-batches are rows; they count the whole sequences' tokens all the same."""
+    """A batch that a script has cut is split into micro-batches by rows only; loss counts stay those of whole
+    sequences."""
     shard = ContextShard(layout, layout.size - 1)
     cut = {name: shard.entry(name, entry) for name, entry in entries().items()}
     once, again = StepBatch(entries(), 2, shard), StepBatch(cut, 2, shard)
@@ -78,7 +79,7 @@ def test_a_shard_is_not_cut_again(layout):
 
 
 def test_tokens_ahead():
-    """What stands further on, zeros beyond the end; a sequence that ends before is all zeros."""
+    """Tokens further on, and zeros beyond the end; a sequence that ends before gives only zeros."""
     np.testing.assert_array_equal(tokens_ahead(np.array([[1, 2, 3], [4, 5, 6]]), 2), [[3, 0, 0], [6, 0, 0]])
     assert not tokens_ahead(np.array([[1, 2, 3]]), 4).any()
 

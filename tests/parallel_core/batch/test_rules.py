@@ -1,4 +1,4 @@
-"""How a batch may look, in numpy alone: a mistake is named with key, value and place, and nothing else is one."""
+"""Rules about batches, in numpy alone: an error names key, value and place, and a correct batch gives none."""
 
 import re
 from dataclasses import replace
@@ -113,8 +113,8 @@ def test_lengths_that_vary():
 
 
 def test_shards_of_sequences():
-    """Of those that `ContextShard` cut, the whole ones are judged; of others, their length. One that is whole yet is
-    no shard."""
+    """Sequences that `ContextShard` cut are judged as a whole, others by their length; a whole sequence is refused as a
+    shard."""
     cut, shard = replace(RULES, context_parallel_size=2), ContextShard(ContextLayout.of(2, RING), 1)
     whole = {name: BatchEntry.of(name, array) for name, array in batch(2).items()}
     own = {name: shard.entry(name, entry) for name, entry in whole.items()}
@@ -133,7 +133,7 @@ def test_of_a_micro_batch_one_attention_mask_may_be_for_all_rows():
 
 
 def test_ids_of_a_batch_that_a_script_will_cut():
-    """Whatever its shape; labels of -100 and of a loss mask of 0 are left to the script."""
+    """A batch may have any shape; labels of -100 and of a loss mask of 0 are not judged."""
     tokens = np.arange(9, dtype=np.int64)[None]
     ignored = np.array([[1, -100, 70]])
     drawn = {

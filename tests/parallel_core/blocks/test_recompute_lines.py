@@ -1,4 +1,4 @@
-"""What the log says is computed again of each layer: what that layer has."""
+"""The log lines about recompute name the modules that each layer has."""
 
 from parallel_core.blocks import recompute_lines
 from tests.parallel_core.blocks.test_kept_bytes import SIZES

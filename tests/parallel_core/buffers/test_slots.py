@@ -106,7 +106,8 @@ def test_what_is_recomputed_is_visited_again():
 
 
 def test_the_order_is_learned_once_and_then_followed():
-    """Of training and of evaluation; a cell out of order costs the prediction, nothing else."""
+    """The order of cells is learned for training and for evaluation; a cell out of order costs the prediction and
+    nothing else."""
     visits = Visits()
     for kind, order in (("train", (0, 1, 2, 2, 1, 0)), ("evaluation", (0, 1, 2))):
         visits.begin(kind)

@@ -22,7 +22,7 @@ from tests.support.dying import deaths
 
 
 def _value(root: Path) -> float:
-    """What the latest checkpoint holds, all of its bytes checked."""
+    """The value in the latest checkpoint, after all of its bytes were checked."""
     reader = CheckpointReader(commit.find(root))
     assert reader.damaged_files() == []
     spec, _ = one_tensor(0)["w"]
@@ -231,7 +231,7 @@ def test_a_directory_without_a_checkpoint_is_named(tmp_path, tracker, words):
 
 
 def test_the_folder_around_may_be_one_that_cannot_be_read(tmp_path):
-    """Of a place where users have folders, each of which they may enter alone."""
+    """The parent folder lets users enter their own folders and does not let them list it."""
     open_, root = os.open, tmp_path / "save"
 
     def open_others(path, *arguments):
@@ -274,7 +274,7 @@ def test_an_iteration_can_be_asked_for(tmp_path):
 
 
 def test_only_a_folder_with_a_whole_checkpoint_is_named_to_go_on_with(tmp_path):
-    """What is told when the disk is full: the very first save leaves nothing to load."""
+    """When the disk is full during the very first save, the message names no folder to load."""
     error = OSError(errno.ENOSPC, "No space left on device")
     commit.begin(tmp_path, 1)
     first = commit.cannot_write(tmp_path, 8, error)
@@ -285,7 +285,7 @@ def test_only_a_folder_with_a_whole_checkpoint_is_named_to_go_on_with(tmp_path):
 
 
 def test_a_clock_that_went_back_does_not_make_an_older_one_the_latest(tmp_path):
-    """What is deleted, what a lost pointer is replaced by, and what is told of it, follow the order of publishing."""
+    """Deletion, replacement of a lost pointer, and messages follow the order of publishing."""
     for iteration in (1, 2):
         save(tmp_path, iteration, [one_tensor(iteration)])
     tomorrow = (tmp_path / "iter_0000002" / "manifest.json").stat().st_mtime + 86400
@@ -314,7 +314,7 @@ def test_a_run_that_began_again_at_an_older_step(tmp_path, retain):
 
 @pytest.mark.parametrize("retain", [None, 5])
 def test_what_another_run_has_saved_is_not_deleted(tmp_path, retain):
-    """Whatever is to be kept of one's own; nor what has no run: a converted model, or a file that cannot be read."""
+    """Only the run's own checkpoints count; converted models and unreadable files, which have no run, are kept."""
     for iteration in (1, 2):
         save(tmp_path, iteration, [one_tensor(iteration)], run_id="another")
     save(tmp_path, 3, [one_tensor(3)])

@@ -1,4 +1,4 @@
-"""Whatever happens to a file of a checkpoint is found before anything of it is used, and named."""
+"""Any damage to a checkpoint's file is found and named before the checkpoint is used."""
 
 import json
 import os
@@ -34,7 +34,7 @@ def root(tmp_path):
 
 
 def problems(root: Path) -> str:
-    """What `--load root` is told before it reads."""
+    """The errors of `--load root` before it reads values."""
     try:
         reader = open_checkpoint(root)
     except ValueError as error:
@@ -87,14 +87,14 @@ def test_every_bit_counts(root):
 
 
 def test_the_tensor_is_named(root):
-    """And not those beside it."""
+    """Other tensors of the file are not named."""
     flip(root / "iter_0000002" / SECOND)
     (text,) = open_checkpoint(root).damaged_files()
     assert OTHER.name in text and SPEC.name not in text
 
 
 def test_the_newest_other_one_is_named(root):
-    """Of those that look whole; and when there is none, that."""
+    """The message names the newest other checkpoint that looks whole, or says that there is none."""
     flip(root / "iter_0000002" / MANIFEST, 0)
     assert f"--load {root} --ckpt-step 1" in problems(root)
     (root / "iter_0000001" / FIRST).unlink()
@@ -110,7 +110,7 @@ def test_a_pipe_in_the_place_of_a_file_stops_nobody(root):
 
 
 def test_what_has_no_checksums_is_called_unverified(root, capsys):
-    """By --check, and by the reader, whom a load asks: somebody's own manifest."""
+    """`inspect --check` and the reader say so of files that a hand-written manifest lists without checksums."""
     folder = root / "iter_0000002"
     assert open_checkpoint(root).unverified_files == []
     content = json.loads((folder / MANIFEST).read_text())
@@ -182,7 +182,7 @@ def test_tensors_of_one_shape_that_change_places_in_a_file(tmp_path):
 
 @pytest.mark.parametrize("kind", ["another run's manifest", "another run's file", "both runs' files"])
 def test_parts_of_two_runs_do_not_mix(tmp_path, kind):
-    """Of the same iteration, names, shapes and sizes: only bytes tell."""
+    """The two runs have the same iteration, names, shapes and sizes: only the bytes differ."""
     values = np.arange(12, dtype=np.float32).reshape(4, 3)
     one, other = (
         save(tmp_path / str(n), 1, [{SPEC.name: (SPEC, values + n)}, {OTHER.name: (OTHER, values[0] + n)}])

@@ -1,4 +1,4 @@
-"""Whatever stands in a checkpoint's files, reading it ends soon, with its values or with the file and the reason."""
+"""Reading a checkpoint with arbitrary bytes ends soon, with its values or with an error that names file and reason."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What is in a checkpoint of any format, and whether every byte of it is as it was."""
+"""`inspect` lists a checkpoint of any format, and --check compares every byte."""
 
 import numpy as np
 import pytest
@@ -33,7 +33,7 @@ def test_arrays_are_those_that_were_recorded(case, tmp_path, capsys):
     ],
 )
 def test_a_flipped_bit_is_found(case, victim, tmp_path, capsys):
-    """By the checksums inside of the files, wherever it is: in values, too."""
+    """The checksums inside the files find a flipped bit anywhere, also in values."""
     folder = unpack(case, tmp_path)
     whole = (folder / victim).read_bytes()
     for place in (len(whole) // 3, len(whole) * 2 // 3):
@@ -43,7 +43,7 @@ def test_a_flipped_bit_is_found(case, victim, tmp_path, capsys):
 
 
 def test_a_flipped_bit_in_ours_is_found(tmp_path, capsys):
-    """By the digest in the manifest."""
+    """The manifest's digest finds it."""
     path = save(tmp_path, 1, [one_tensor(1)]) / "mp_rank_00_000.safetensors"
     whole = path.read_bytes()
     path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
@@ -53,7 +53,7 @@ def test_a_flipped_bit_in_ours_is_found(tmp_path, capsys):
 
 
 def test_a_folder_without_a_checkpoint_says_what_is_known(tmp_path, capsys):
-    """And what it holds instead."""
+    """The error says which formats are known and which files the folder has."""
     (tmp_path / "readme.txt").write_text("")
     assert main([str(tmp_path)]) == 1
     said = capsys.readouterr().err

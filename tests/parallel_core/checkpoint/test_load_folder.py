@@ -1,4 +1,4 @@
-"""What --load and --lora-load name is looked for before anything is started."""
+"""The folders of --load and --lora-load are looked for before anything is started."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from tests.support.mapping.lines import line
 
 
 def told(flags: str) -> list[str]:
-    """What a start is told; other flags are in order."""
+    """The errors at a start with these flags; the other flags are correct."""
     return read([*line(), "--mock-data", *flags.split()], world_size=1, check_files=True).errors
 
 

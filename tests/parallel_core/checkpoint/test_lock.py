@@ -36,7 +36,7 @@ def quick():
 
 @pytest.mark.slow
 def test_a_second_job_is_told_of_the_first(tmp_path):
-    """By process, host and job, at once, and again and again; a job that was killed is no hindrance."""
+    """The error names process, host and job, every time; a killed job does not block the folder."""
     root, said = tmp_path / "new" / "save", []
     first = hold(root, SLURM_JOB_ID="4711")
     for _ in range(2):
@@ -56,7 +56,7 @@ def test_a_second_job_is_told_of_the_first(tmp_path):
 
 
 def test_a_process_holds_a_folder_once(tmp_path):
-    """Whoever comes second in it neither waits nor gives it free."""
+    """A second holder in the same process does not wait, and does not release the lock."""
     with FolderLock(tmp_path) as first:
         first.take(pytest.fail)
         with FolderLock(tmp_path) as second:

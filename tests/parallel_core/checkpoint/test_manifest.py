@@ -116,7 +116,7 @@ def test_a_manifest_that_is_a_link_is_not_followed(folder, tmp_path):
 
 
 def test_a_manifest_without_a_digest_is_of_an_earlier_version(folder):
-    """And can be read; so can one that somebody formatted anew."""
+    """It can be read, and so can one that was formatted anew."""
     change(folder, lambda content: content.pop("digest"))
     assert re.fullmatch(r"\{\S.*\}", (folder / "manifest.json").read_text())
     assert Manifest.read(folder).iteration == 1

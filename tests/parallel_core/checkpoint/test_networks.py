@@ -1,4 +1,4 @@
-"""Which settings make another network, by themselves and where they are written out for another tool."""
+"""The settings by which two configurations are different networks, in comparison and in export."""
 
 import pytest
 
@@ -19,7 +19,7 @@ DELTA = "--experimental-attention-variant gated_delta_net --linear-attention-fre
 
 
 def network(flags: str):
-    """Of a small model with these flags."""
+    """The network of a small model with these flags."""
     return config_of(f"{TINY} {flags}", 1)
 
 
@@ -76,7 +76,7 @@ ALIKE = [
 
 @pytest.mark.parametrize(("flags", "more", "setting"), OTHERWISE)
 def test_another_network_is_told_by_the_setting(flags, more, setting):
-    """And by no other one."""
+    """No other setting is named."""
     found = differences(network(flags), network(f"{flags} {more}"))
     assert [difference.path.partition(".")[2] for difference in found] == [setting]
 
@@ -87,7 +87,7 @@ def test_what_says_the_same_network_is_no_difference(flags, more):
 
 
 def test_what_follows_from_another_setting_is_not_told():
-    """That there are experts, and not each of their settings."""
+    """The number of experts is named, not each of their settings."""
     found = differences(network(""), network(f"{EXPERTS} --moe-router-pre-softmax --moe-router-topk-scaling-factor 2"))
     assert [difference.path for difference in found] == ["moe_config.num_experts"]
 
@@ -136,7 +136,7 @@ def test_sinkhorn_and_fused_norms_are_megatrons():
 
 
 def test_entries_of_megatrons_args_are_its_own(tmp_path):
-    """What is written of a network has the name of an entry that Megatron's own checkpoints have."""
+    """Exported settings have the names of entries that Megatron's own checkpoints have."""
     folder = unpack("legacy/moe_ep2_grouped_gemm_bf16_distopt", tmp_path)
     entries = args_in(read_archive(next(folder.rglob("model_optim_rng.pt"))))
     written = {_entry(path) for path in OF_MODEL if OPTIONS[path].of != "run" and _is_written(path)}

@@ -1,4 +1,4 @@
-"""What is wrong with a checkpoint is said before anything is read from it."""
+"""Errors of a checkpoint are reported before anything is read from it."""
 
 import json
 

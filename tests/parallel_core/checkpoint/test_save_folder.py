@@ -1,4 +1,4 @@
-"""What stands against saving in a folder is said before anything is started, with the flag, and with what to do."""
+"""Reasons against saving in a folder are reported before anything is started, with the flag and the fix."""
 
 import os
 from pathlib import Path
@@ -71,7 +71,7 @@ def test_other_tools_checkpoints_count(tmp_path):
 
 @pytest.mark.parametrize("contents", ["nothing", "figures", "half a checkpoint"])
 def test_a_folder_without_a_checkpoint_is_free(tmp_path, contents):
-    """What an interrupted run left is no reason to stop the next one."""
+    """Files that an interrupted run left do not stop the next run."""
     if contents == "figures":
         (tmp_path / commit.METRICS).write_text("{}\n")
     elif contents == "half a checkpoint":
@@ -108,14 +108,14 @@ def test_where_nothing_can_be_written(tmp_path):
 
 
 def test_a_checkpoint_is_no_folder_of_checkpoints(used):
-    """What was saved inside would never be found: --load takes the one around it."""
+    """Checkpoints saved inside it would never be found: --load takes the folder itself."""
     (line,) = told(f"--save {used / 'iter_0000008'} --load {used / 'iter_0000008'} --save-interval 1")
     assert "is a checkpoint itself" in line and (used / "iter_0000008" / MANIFEST).exists()
 
 
 @pytest.mark.slow
 def test_a_job_that_writes_there_is_named(used, monkeypatch):
-    """By rank 0 of the job that is not let in; it is told instead of how to go on there."""
+    """Rank 0 of the refused job names the other job, and does not propose to go on in the folder."""
     other = hold(used, SLURM_JOB_ID="12")
     try:
         for flags in ("", f"--load {used}", "--overwrite-save"):

@@ -1,4 +1,4 @@
-"""Who writes what: every element of every kind of parameter once, in a file that no other rank writes."""
+"""Division of writing: each element of each kind of parameter is written once, and each file by one rank."""
 
 import numpy as np
 from hypothesis import assume, given
@@ -37,7 +37,7 @@ def topologies(draw) -> Topology:
 
 
 def times_written(topology: Topology, spec: ShardSpec, ranks: list[int]) -> np.ndarray:
-    """How often each element is written by these ranks, which have the parameter."""
+    """The number of times that these ranks, which have the parameter, write each element."""
     files, times = writers(topology), np.zeros(spec.shape, int)
     for rank in ranks:
         coordinates = topology.coordinates(rank)
@@ -50,7 +50,8 @@ def times_written(topology: Topology, spec: ShardSpec, ranks: list[int]) -> np.n
 
 @given(topologies())
 def test_every_element_is_written_once(topology):
-    """By stage; an expert's own parameter by the ranks that have the expert; a tied one on the first or last stage."""
+    """Each stage writes its own; an expert's parameter is written by ranks that have the expert, a tied one by the
+    first or last stage."""
     assert len(set(writers(topology).values())) == len(writers(topology))
     ranks = {rank: topology.coordinates(rank) for rank in range(topology.world_size)}
     stages, experts = topology.pipeline_model_parallel_size, topology.expert_model_parallel_size

@@ -152,7 +152,7 @@ def test_ranks_of_another_layout_make_the_same_record(tmp_path):
 
 
 def test_what_the_entries_do_not_show_the_norm_does():
-    """Of a large array."""
+    """The norm of a large array finds a difference outside the recorded entries."""
     large = np.ones(1 << 18, np.float32)
     other = large.copy()
     other[1::4] = 2

@@ -43,7 +43,7 @@ def test_a_name_has_the_value_that_was_given(name, flags, value, without):
     [("bucket_size", "--ddp-bucket-size 7", 7, 9), ("profile_memory", "--profile-with-memory", True, False)],
 )
 def test_an_argument_has_both_names(name, flags, value, changed):
-    """And a script may set it by either."""
+    """A script may set the argument by either name."""
     args = parse_args([*TINY.split(), *flags.split()], world_size=1)
     assert getattr(args, name) == value
     setattr(args, name, changed)

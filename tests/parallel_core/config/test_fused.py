@@ -1,4 +1,4 @@
-"""Which operators the switches of a command line ask to be fused."""
+"""The operators that a command line's switches fuse."""
 
 import pytest
 

@@ -31,7 +31,7 @@ def test_the_model_is_the_one_that_was_saved(family):
 
 
 def test_its_fused_operators_come_along():
-    """So that generation runs the forms that training ran."""
+    """Generation runs the same operators as training."""
     restored = config_for_inference(_sections(f"{FLAGS['llama']} --use-flash-attn"))
     assert restored.parallel_config.fused.operators == ("attention", "rotary")
 

@@ -236,8 +236,9 @@ def layer_bytes(flags: str, world_size: int, kind: str = "tp") -> int:
 
 
 def test_the_papers_figures():
-    """Of one layer: 8 (t-1)/t s b h of tensor parallelism, which sequence parallelism adds two gathers to; a ring
-    sends keys and values on twice and their gradients once; Ulysses four times what a rank has, less its share."""
+    """For one layer: tensor parallelism sends 8 (t-1)/t s b h, and sequence parallelism adds two gathers; a ring sends
+    keys and values twice and their gradients once; Ulysses sends four times a rank's share, less the part that stays.
+    """
     a = 16 * 2 * 32 * 4
     assert layer_bytes(TP2, 2) == 8 * a // 2
     assert layer_bytes(TP2_SP, 2) == 10 * a // 2
@@ -250,7 +251,7 @@ def test_the_papers_figures():
 
 
 def test_every_message_names_what_launches_it():
-    """So that a step's traffic can be read: a path in the model, or what belongs to no module."""
+    """A message's name is a path in the model, or an operation that belongs to no module."""
     config = config_of(f"{TINY} {TP2_SP} {PP2} {RING2} --global-batch-size 8", 8)
     first, last = ({message.what for message in step_traffic(StagePlan(config, stage))} for stage in (0, 1))
     layer = {"self_attention.linear_qkv", "self_attention.core_attention", "self_attention.linear_proj"}

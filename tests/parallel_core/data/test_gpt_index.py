@@ -19,7 +19,7 @@ def request(lengths, **changes) -> IndexRequest:
 
 
 def positions_by_walking(lengths: list[int], s: int, extra: bool, samples: int) -> list[tuple[int, int]]:
-    """Where samples begin, found by walking through the documents the way Megatron does."""
+    """Beginnings of samples, found by walking through the documents as Megatron does."""
     starts, at, offset = [(0, 0)], 0, 0
     for _ in range(samples):
         left = s + extra

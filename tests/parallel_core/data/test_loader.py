@@ -44,7 +44,7 @@ def test_steps_of_all_ranks_are_the_global_batches_in_order(prefetch):
 
 @pytest.mark.parametrize("prefetch", [False, True])
 def test_steps_may_grow(prefetch):
-    """By the micro-batches that were given; the next round over the data goes on where this one ended."""
+    """Steps grow in whole micro-batches, and the next pass over the data begins after the last sample used."""
     loader = build_step_loader(
         Numbers(9), 0, micro_batch_size=1, micro_batch_num=lambda given: 1 + given // 2, data_parallel_rank=0,
         data_parallel_size=1, prefetch=prefetch,

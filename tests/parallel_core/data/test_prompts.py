@@ -49,7 +49,7 @@ def test_files_without_prompts(content, words, tmp_path):
 
 
 class Tokenizer:
-    """What a prompt asks of one."""
+    """The part of a tokenizer that prompts use."""
 
     def encode(self, text, special=False):
         return [1, *map(ord, text)] if special else list(map(ord, text))

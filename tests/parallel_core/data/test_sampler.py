@@ -1,4 +1,4 @@
-"""Which sample goes where."""
+"""Assignment of samples to ranks and micro-batches."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Which experts are hot, when they are chosen, how many rows experts take, and where tokens go."""
+"""Hot experts: their choice, its time, rows of experts, and destinations of tokens."""
 
 import numpy as np
 from hypothesis import given

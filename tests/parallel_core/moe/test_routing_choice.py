@@ -1,4 +1,4 @@
-"""Which experts are chosen, and which of the choices experts keep."""
+"""The experts that are chosen, and the choices that experts keep."""
 
 import numpy as np
 import pytest

@@ -42,7 +42,7 @@ def differences(function, x, step=1e-6):
 
 @pytest.mark.parametrize("name", RULES)
 def test_gradients_of_weights(name):
-    """Of any weighted sum of them, with the choice held."""
+    """The gradient of any weighted sum of the weights, with the choice held fixed."""
     rule = RULES[name]
     experts, upstream = choose(LOGITS, rule), np.random.default_rng(4).normal(size=(7, rule.topk))
     expected = differences(lambda x: (probabilities(x, experts, rule) * upstream).sum(), LOGITS)

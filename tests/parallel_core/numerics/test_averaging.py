@@ -13,8 +13,8 @@ counts = st.lists(st.lists(st.integers(1, 50), min_size=3, max_size=3), min_size
 
 @given(counts, st.booleans(), st.booleans(), st.sampled_from([None, 1.0, 3.0, 2.0**16]))
 def test_seeds_and_scale_give_the_two_rules(replicas, per_token, is_mean, loss_scale):
-    """What token j of micro-batch k of replica r weighs in the gradient, in the words of Megatron's documentation;
-    under a loss scale the seed alone is larger, by it."""
+    """The weight of token j of micro-batch k of replica r in the gradient is that of Megatron's documentation; a loss
+    scale multiplies the seed alone."""
     scaler = None if loss_scale is None else ConstantLossScaler(loss_scale)
     averaging = Averaging(per_token=per_token, micro_batches=3, replicas=len(replicas), loss_scaler=scaler)
     total = sum(map(sum, replicas))

@@ -46,7 +46,7 @@ def deepspeeds_rates(decays: bool, logarithmic: bool, updates: int) -> list[floa
 @pytest.mark.parametrize("decays", [False, True], ids=["WarmupLR", "WarmupDecayLR"])
 @pytest.mark.parametrize("style", ["log", "linear"])
 def test_with_a_delay_of_one_update_the_rates_are_deepspeeds(decays, style):
-    """Of every update, past the end of the decay. The second has the lowest rate once more."""
+    """All rates are equal, past the end of the decay, too; the second update has the lowest rate once more."""
     arguments = dict(lr_decay_style="linear" if decays else "constant", lr_decay_steps=8 * TOTAL, lr_delay_steps=8)
     arguments |= dict(max_lr=HIGH, min_lr=LOW, init_lr=LOW, start_wd=0.0, end_wd=0.0, wd_incr_steps=4)
     arguments |= dict(lr_warmup_style=style, lr_warmup_steps=8 * WARM_UP, lr_warmup_unit=8)

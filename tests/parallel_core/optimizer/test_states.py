@@ -1,4 +1,4 @@
-"""What an optimizer keeps of a stage's parameters, and how it treats them."""
+"""The states that an optimizer keeps of a stage's parameters, and its treatment of them."""
 
 from collections import Counter
 
@@ -63,7 +63,8 @@ def test_which_parameters_decay():
     ],
 )
 def test_bytes_of_states(flags, matrix, other):
-    """Of an element of a matrix, and of other parameters; a rank of two with the distributed optimizer has half."""
+    """Bytes for an element of a matrix and of other parameters; with the distributed optimizer each of two ranks has
+    half."""
     for shared, world in (("", 1), ("--use-distributed-optimizer", 2)):
         config = config_of(f"{MODEL} --global-batch-size 4 {flags} {shared}", world)
         wanted = 0

@@ -48,7 +48,7 @@ def test_the_parts_are_the_step():
     ],
 )
 def test_groups_of_the_same_ranks_are_told_apart(sizes, inside, part):
-    """By what goes on: there is one group of two ranks, by the name of the world."""
+    """The operation tells them apart: one group of two ranks has the world's name."""
     message = Span(0, Kind.MOVING, "all_reduce of world", 1.0 if inside else 5.0, 0.5, 2, "world")
     step = [Span(0, Kind.STEP, "step", 0.0, 6.0, 2), Span(0, Kind.FORWARD, "forward 0.0", 0.0, 4.0, 2), message]
     assert measured_seconds(step, Topology(world_size=2, **sizes))[part] == pytest.approx(0.5)

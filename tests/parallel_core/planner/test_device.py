@@ -51,6 +51,6 @@ def test_what_is_wrong_with_a_file(tmp_path, text, words):
 
 
 def test_an_unknown_device_names_the_known_ones():
-    """By their first names."""
+    """The error lists the first name of each known device."""
     with pytest.raises(ConfigError, match="choose A100-PCIe-80GB, A100-SXM, A100-SXM-40GB"):
         find_device("abacus")

@@ -74,7 +74,7 @@ def test_messages_between_the_measured_ones():
 
 @pytest.mark.parametrize("points", ["[[1, 2], [1, 3]]", "[[2, 1], [1, 1]]", "[[1, 0]]", "[]", "3", "[[1, 2, 3]]"])
 def test_messages_of_another_form_are_refused(points, tmp_path):
-    """By the operation's name."""
+    """The error names the operation."""
     path = tmp_path / "mine.yaml"
     path.write_text(f"names: [X]\nlike: CPU\nmessages: {{all_reduce: {points}}}\n")
     with pytest.raises(ConfigError, match=r"messages\.all_reduce: must be pairs"):

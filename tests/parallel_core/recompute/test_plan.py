@@ -19,7 +19,7 @@ UP_PROJECTIONS = "self_attention.up_projections"
 
 
 def parts_of(family: str) -> LayerParts:
-    """Of the first layer of a model."""
+    """The parts of a model's first layer."""
     return layer_of(config_of(f"{TINY} {FAMILIES[family]}", 1).model_config, 0).parts()
 
 
@@ -152,8 +152,8 @@ def test_of_a_whole_layer_all_but_the_excluded_modules_are_computed_again(exclud
 
 
 def test_up_projections_lie_in_the_attention():
-    """Of a whole layer that keeps their results core attention is run again, not the attention; who asks for both the
-    attention and them asks for the attention."""
+    """A whole layer that saves their results recomputes only core attention; a request for both the attention and them
+    means the attention."""
     asked = plan([[1]], recompute=[1], select_recompute_exclude=[r"latent\.up_projections"])
     (layer,) = in_chunk(asked, 0, 0, LATENT).layers
     assert not layer.full and layer.modules == ("input_layernorm", CORE, "pre_mlp_layernorm", "mlp")

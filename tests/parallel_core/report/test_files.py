@@ -88,7 +88,7 @@ def test_a_thinned_curve_keeps_its_extremes(count):
 
 
 def test_gaps_stay_gaps():
-    """Where no value of a bin is a number; a single one that is none hides no other."""
+    """A bin is a gap where none of its values is a number; one NaN hides no other value."""
     values = np.arange(100_000.0)
     values[40_000:50_000] = np.nan
     values[77] = np.inf

@@ -23,7 +23,7 @@ def read(*folders: Path) -> Page:
 
 
 def lines_of(page: Page) -> dict[str, Lines]:
-    """By title."""
+    """The lines of a chart, by title."""
     return {plot.title: plot for section in page.sections for plot in section.plots if isinstance(plot, Lines)}
 
 
@@ -142,7 +142,7 @@ def test_hostile_words_are_data(tmp_path):
     ],
 )
 def test_events_of_another_form(line, tmp_path):
-    """Whatever a line says, the page is made."""
+    """The page is made whatever a line of the events contains."""
     write_lines(tmp_path / "events.jsonl", [start(), line])
     write_lines(tmp_path / "metrics.jsonl", metrics())
     assert as_json(read(tmp_path))

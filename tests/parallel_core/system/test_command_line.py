@@ -33,7 +33,7 @@ def calls(wanted: str) -> list[tuple[str, ast.Call]]:
 
 
 def test_every_command_has_the_one_parser():
-    """But for the reader of a user's own flags, which prints no help."""
+    """The exception is the reader of a user's own flags, which prints no help."""
     places = {place.partition(":")[0] for name in ("ArgumentParser", "_Parser") for place, _ in calls(name)}
     assert places == {"parallel_core/system/command_line.py"}
     assert len(calls("command_line")) > 15

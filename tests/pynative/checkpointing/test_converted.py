@@ -18,7 +18,7 @@ from tests.support.engine import job
 
 
 def logits_of(backend, folder: str, ids: np.ndarray) -> np.ndarray:
-    """What the engine computes in float32 from a checkpoint's weights."""
+    """Logits that the engine computes in float32 from a checkpoint's weights."""
     from pynative.generation import checkpoint_logits
 
     with job(backend, checkpoint_logits.config_in_float32(folder)):
@@ -173,7 +173,7 @@ def test_what_huggingface_cannot_hold_is_refused(flags, words, tmp_path):
 
 
 def test_a_run_with_shared_out_states_goes_to_megatron(tmp_path):
-    """Of bfloat16 weights on two replicas: whole tensors and states, in files of two tensor-parallel ranks."""
+    """A bfloat16 run on two replicas becomes whole tensors and states, in files of two tensor-parallel ranks."""
     flags = f"{LLAMA} --num-layers 2 --padded-vocab-size 152 --bf16 --use-distributed-optimizer --train-iters 1"
     whole, _ = run(2, train, f"{flags} --save {tmp_path / 'ours'} --save-interval 1")
     arguments = ["--input", tmp_path / "ours", "--output", tmp_path / "theirs", "--to", "megatron", "--logits", "no"]

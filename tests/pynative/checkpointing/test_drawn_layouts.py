@@ -1,7 +1,5 @@
-"""What one layout saves another takes over: pairs of layouts drawn from all axes, of dense models and of experts.
-
-The 40 pairs that are judged: `python -m tests.pynative.checkpointing.test_drawn_layouts 40` prints a line for each.
-"""
+"""Saving at one layout and loading at another: pairs of layouts drawn from all axes, of dense models and of experts.
+`python -m tests.pynative.checkpointing.test_drawn_layouts 40` prints a line for each of 40 pairs."""
 
 import sys
 import tempfile
@@ -56,7 +54,7 @@ sums over ranks are rounded, one step of bfloat16. Measured over the 40 pairs: a
 
 
 class Layout(NamedTuple):
-    """Where a run takes place."""
+    """The layout of a run: ranks and flags."""
 
     world: int
     flags: str
@@ -122,7 +120,7 @@ def exact_values(outcome: Outcome) -> dict[str, np.ndarray]:
 
 
 def taken_over(values: np.ndarray, precision: str) -> np.ndarray:
-    """Of a frozen weight, which has no float32 values beside it: rounded once to the type of the run that takes it."""
+    """A frozen weight as another run loads it: it has no float32 copy and is rounded once to that run's type."""
     if precision == "fp16":
         return values.astype(np.float16).astype(np.float32)
     return from_bfloat16(to_bfloat16(values)) if precision == "bf16" else values

@@ -1,8 +1,6 @@
-"""What goes wrong while a checkpoint is written or read, on one rank of two: all ranks find out, nothing is half done.
-
+"""Failures while a checkpoint is written or read, on one rank of two: all ranks learn of it, nothing is half done.
 Kills at random moments, for every kind of state: `python -m tests.support.kills`. MindSpore's files, whose own faults
-tests/parallel_core/checkpoint/test_mindspore_file.py finds: `-m exhaustive`.
-"""
+tests/parallel_core/checkpoint/test_mindspore_file.py finds: `-m exhaustive`."""
 
 import errno
 import json
@@ -53,7 +51,7 @@ FEW = ("middle bit flipped", NAMED, "cut in half", "deleted", "swapped")
 
 
 def damages_of(path: Path) -> dict[str, Callable[[Path, Path], None]]:
-    """Whatever can happen to a file: `tests/parallel_core/checkpoint/test_damage.py`."""
+    """Kinds of damage to a file, as in `tests/parallel_core/checkpoint/test_damage.py`."""
     return {name: DAMAGES[name] for name in FEW} | (BY_HAND if path.name == MANIFEST else {})
 
 
@@ -166,7 +164,7 @@ MODES = ("", "--async-save")
 
 
 def train_on_a_bad_disk(backend, directory: Path, place: str, flags: str) -> list[str]:
-    """What was logged of a run in which step 4's checkpoint cannot be written."""
+    """The log of a run in which step 4's checkpoint cannot be written."""
     rank, fault = PLACES[place]
     with (
         fault() if backend.rank == rank else nullcontext(),

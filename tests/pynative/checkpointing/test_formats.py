@@ -15,7 +15,7 @@ MINDSPORE = f"{FLAGS} --ckpt-format ckpt --ckpt-prefix llama"
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory):
-    """What two ranks saved, and the outcome of going on for two steps more."""
+    """A checkpoint of two ranks, and the outcome of two further steps."""
     directory = tmp_path_factory.mktemp("save")
     return directory, run(2, train, f"{MINDSPORE} --train-iters 4 --save {directory} --save-interval 2", look_at=2)[0]
 

@@ -206,7 +206,7 @@ def test_every_option_is_changed(bases):
 
 
 def test_what_is_not_told_changes_no_logits(bases):
-    """Else a checkpoint would be loaded, or converted, as something that it is not."""
+    """Settings that are not compared change no logits: otherwise another network would be loaded silently."""
     before, after = computed([one.base for one in bases]), computed([one.silently for one in bases])
     for one, is_now, was in zip(bases, after, before, strict=True):
         assert np.abs(is_now - was).max() < 1e-5 * np.abs(was).max(), sorted(one.paths)

@@ -64,7 +64,7 @@ def eight_numbers():
             self.w = ms.Parameter(ms.Tensor(np.linspace(-1, 1, 8).astype(np.float32)), name="w")
 
         def set_input_tensor(self, tensor) -> None:
-            """Of no stage before."""
+            """Ignored: there is no stage before this one."""
 
         def construct(self, tokens, labels, loss_mask, position_ids):
             return ops.ReduceMean()(ops.Square()(ops.Cast()(tokens[:, :8], ms.float32) * 0.1 - self.w))
@@ -81,7 +81,7 @@ class Runs:
         self.samples = [rows[number % 15] for number in range(4 * (LAST + MOST_STEPS))]
 
     def train(self, flags: list[str], looks: bool = True, steps_to_live: int | None = None) -> tuple[str, list[str]]:
-        """How a run ended ("" is well), and what it logged. looks: as from a command line, before anything is begun."""
+        """The end of a run ("" if it succeeded), and its log. looks: check folders first, as a command line does."""
         from mapping import init_configs_from_args, parse_args
         from pynative.training.training import pretrain
 
@@ -137,7 +137,7 @@ def _is_gone(root: Path, random: np.random.Generator) -> None:
 
 
 def sequence(backend, folder: Path, seed: int) -> Counter:
-    """What 200 runs came to."""
+    """The outcomes of 200 runs."""
     random, runs = np.random.default_rng(seed), Runs(backend)
     last = LAST + MOST_STEPS
     with patch("os.fsync"), patch.object(lock, "SILENCE_SECONDS", 0.02), patch.object(lock, "_SETTLE_SECONDS", 0.0):

@@ -22,7 +22,7 @@ FLAGS = f"{BATCHES} --train-iters 9 --save-interval 1 --dataloader-type cyclic"
 
 
 def train(backend, flags: str) -> list[str]:
-    """What is logged."""
+    """The log of a run."""
     with listening() as said:
         pretrain_tiny(backend, f"{FLAGS} {flags}")
     return said
@@ -37,7 +37,7 @@ def iterations(root: Path) -> list[int]:
 
 
 def begin_anew(backend, root: Path) -> None:
-    """By pretrain, by train, and with adapters on the base that lies in the folder."""
+    """Begin a run in the folder by pretrain, by train, or with adapters on the base that is in it."""
     from pynative.training.training import train as train_by
 
     for flags in ("", f"--load {root} --lora-target-modules linear_qkv --lora-r 2"):
@@ -58,7 +58,7 @@ def test_a_second_run_from_python_is_refused(tmp_path):
 
 
 def test_all_checkpoints_are_kept_unless_one_says_otherwise(tmp_path):
-    """What is deleted is told by the rank that deletes, ahead of it, with the flag."""
+    """The rank that deletes logs it before, with the flag."""
     said = run(1, train, f"--save {tmp_path} --exit-interval 7")[0]
     assert iterations(tmp_path) == [1, 2, 3, 4, 5, 6, 7] and not any("Deleting" in line for line in said)
     said = run(1, train, f"--save {tmp_path} --load {tmp_path} --keep-checkpoint-max 2")[0]
@@ -176,7 +176,7 @@ def test_a_mistake_is_said_without_a_traceback(capsys):
 
 
 def save_as_a_script(backend, root: Path, step: int, process: str = "first", **named) -> str:
-    """By a loop of one's own, in a process of that name (ranks of tests are few); what was raised."""
+    """Save by a script's own loop, in a process of that name; the error."""
     from pynative import dist_checkpointing
     from pynative.checkpointing import SaveFailed
     from pynative.dist_checkpointing import save_checkpoint

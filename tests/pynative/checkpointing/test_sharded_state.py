@@ -49,7 +49,7 @@ def test_any_layout_takes_over_what_any_other_saved(tmp_path, layout):
 
 
 def shares(directory: Path, prefix: str) -> list[float]:
-    """How much of the latest checkpoint's tensors with this prefix is in each file."""
+    """The share of the latest checkpoint's tensors with this prefix that each file has."""
     manifest = json.loads((commit.find(directory) / "manifest.json").read_text())
     held = dict.fromkeys(manifest["files"], 0)
     for name, tensor in manifest["tensors"].items():

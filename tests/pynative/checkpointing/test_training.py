@@ -24,7 +24,7 @@ def train_at(layout: str, flags: str, steps: bool = True) -> Outcome:
 
 
 def load_at(layout: str, flags: str) -> Outcome:
-    """What a run finds itself with before its first step."""
+    """The state of a run before its first step, after it has loaded at this layout."""
     return train_at(layout, flags, steps=False)
 
 

@@ -63,7 +63,7 @@ def test_a_ring_posts_one_batch(size):
 
 
 def read_too_early(backend) -> list[float]:
-    """What an all-reduce's result holds before it is waited for, and after."""
+    """The contents of an all-reduce's result before it is waited for, and after."""
     work = backend.world.all_reduce(ms.Tensor(np.ones(2, np.float32)), async_op=True)
     before = work._result.asnumpy().copy()
     return [*before.tolist(), *work.wait().asnumpy().tolist()]

@@ -107,7 +107,7 @@ class Job:
         raise LookupError(f"no process of rank {rank}")
 
     def log(self, rank: int) -> str:
-        """What a rank printed."""
+        """The output of a rank."""
         with contextlib.suppress(FileNotFoundError):
             return (self.folder / f"worker_{rank}.log").read_text()
         return ""
@@ -129,7 +129,7 @@ def _is_python(process: Path) -> bool:
 
 
 def metrics_in(folder: Path) -> list[dict]:
-    """What a run measured, without times."""
+    """The metrics of a run, without times."""
     rows = [json.loads(line) for line in (folder / "out" / "metrics.jsonl").read_text().splitlines()]
     return [{key: row[key] for key in ("step", "loss", "grad_norm")} for row in rows]
 

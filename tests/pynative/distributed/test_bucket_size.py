@@ -1,4 +1,4 @@
-"""How many collectives reduce a step's gradients: as many as there are buckets, whose size the configuration gives."""
+"""The number of collectives that reduce a step's gradients: one for each bucket of the configured size."""
 
 import numpy as np
 import pytest

@@ -65,14 +65,14 @@ class Net(nn.Cell):
         self.w = ms.Parameter(ms.Tensor(np.full((64, 64), 0.01, np.float32)), name="w")
 
     def set_input_tensor(self, tensor):
-        """Of no stage before."""
+        """Ignored: there is no stage before this one."""
 
     def construct(self, x):
         return ops.ReduceMean()(ops.MatMul()(x, self.w))
 
 
 def losses_of_own_model(backend, flags: str) -> list[float]:
-    """Of four steps of a script's own loop."""
+    """Losses of four steps of a script's own loop."""
     from pynative.distributed import DistributedDataParallel, DistributedDataParallelConfig
     from pynative.optimizer import get_optimizer
     from pynative.tape import autograd
@@ -146,7 +146,7 @@ def test_virtual_stages_are_reduced_chunk_by_chunk(flags):
 
 
 def buffers_of_run(backend, flags: str, wraps: bool) -> tuple:
-    """What decides of gradients in a run of `pretrain`, and its last loss."""
+    """Settings of the gradient buffers in a run of `pretrain`, and its last loss."""
     config = config_of(f"{BATCHES} {flags}", backend.world_size)
     provider = {"model_provider_func": wrapped(config, enable_mem_align=False)} if wraps else {}
     state = pretrain_tiny(backend, f"{BATCHES} {flags}", **provider)
@@ -161,7 +161,7 @@ def buffers_of_run(backend, flags: str, wraps: bool) -> tuple:
     "flags", ["--zero-stage 3", "--use-distributed-optimizer", "--bf16 --communication-data-type bf16"]
 )
 def test_flags_act_on_a_wrapped_model(flags):
-    """What the wrapper's settings leave at their default is as the command line says."""
+    """Settings that the wrapper leaves at their default come from the command line."""
     assert run(2, buffers_of_run, flags, True) == run(2, buffers_of_run, flags, False)
 
 

@@ -22,7 +22,7 @@ ROWS = [*((layout, "") for layout in LAYOUTS), ("dp2", "--bf16"), ("dp2 tp2 sp",
 
 
 def both(layout: str, flags: str) -> tuple[Trained, Trained]:
-    """What rank 0 reports of a run whose replicas share the state out, and of one whose do not."""
+    """Rank 0's reports of two runs: with states divided among replicas, and without."""
     world, layout_flags = LAYOUTS[layout]
     return tuple(run(world, train, f"{flags} {layout_flags} {more}")[0] for more in ("--use-distributed-optimizer", ""))
 
@@ -73,7 +73,7 @@ def train_with_a_part_left_out(backend, flags: str) -> Trained:
 
 
 def test_a_part_that_nobody_updates_is_seen():
-    """By the comparison above."""
+    """The comparison above finds a part of the weights that no rank updates."""
     flags = f"{UNCLIPPED} --train-iters 1 --use-distributed-optimizer"
     whole, broken = run(2, train, flags)[0], run(2, train_with_a_part_left_out, flags)[0]
     assert whole.losses == broken.losses

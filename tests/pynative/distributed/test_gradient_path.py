@@ -69,7 +69,7 @@ def passed(backend, flags: str) -> dict[str, list[str]]:
 
 
 def test_a_gradient_passes_twelve_files_and_none_of_them_twice():
-    """But `autograd`, which has the kernel's result added to `main_grad`. architecture.md names them."""
+    """The exception is `autograd`, which adds the kernel's result to `main_grad`. architecture.md names the files."""
     found = run(2, passed, FLAGS)[0]
     assert found["kernel"] == [*TO_ITS_KERNEL, "tape/autograd.py", PRODUCTS]
     assert found["sum"] == TO_ITS_SUM

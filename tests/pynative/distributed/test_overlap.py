@@ -139,7 +139,7 @@ def test_gathers_lie_inside_the_forward():
 
 
 def under_way(steps: list[dict]) -> int:
-    """How many gathers of a run had begun and not ended when a forward began."""
+    """The number of gathers that had begun and not ended when a forward began."""
     gathers = steps[-1]["all_gather"]
     return sum(start < step["forward"] < stop for step in steps[1:] for start, stop in gathers)
 
@@ -285,7 +285,7 @@ def late(backend, flags: str) -> None:
 
 
 def test_a_gradient_that_comes_too_late_is_an_error():
-    """Else it would be lost, differently on each replica."""
+    """Otherwise the gradient would be lost, differently on each replica."""
     run(2, late, MODEL)
     with pytest.raises(ValueError, match=r"parameter decoder.layers.3.* leave out --overlap-grad-reduce"):
         run(2, late, f"{MODEL} {BUCKETS}")

@@ -49,9 +49,9 @@ def ahead_or_not(backend, flags: str, ahead: bool) -> Trained:
 
 @pytest.mark.parametrize("types", ["", "--bf16", "--fp16 --initial-loss-scale 64"])
 def test_stages_are_equal_to_the_bit(types):
-    """Where a rank has one micro-batch, so that sums over ranks and over micro-batches are the same ones; float32
-    values of 16-bit weights too, and whether parameters come ahead or not, once or twice. Nearly every element has
-    moved. The first run keeps what norms give; the others make it again, of weights that are in a slot for a moment."""
+    """With one micro-batch a rank the sums over ranks and over micro-batches are the same: also for float32 values of
+    16-bit weights, with parameters gathered ahead or not, once or twice. Nearly every element has moved. The first run
+    saves results of norms; the others recompute them, from weights that are in a slot only for a moment."""
     flags = f"{TINY} --global-batch-size 4 --clip-grad 0 --lr 1e-2 {UNTIED} {types}"
     plain = run(2, train, rf"{flags} --zero-stage 0 --select-recompute-exclude ['.*_layernorm','mlp\\.activation']")[0]
     others = [
@@ -109,7 +109,7 @@ def test_bytes_are_the_plans(stage, types):
 
 
 def gathered(backend, flags: str) -> list[int]:
-    """How many gathers of weights each step has."""
+    """The number of gathers of weights in each step."""
     from pynative import parallel_state
     from pynative.training.callbacks import Callback
     from tests.support.pretraining import pretrain_tiny
@@ -146,7 +146,7 @@ def test_weights_are_kept_for_the_backward_if_the_documents_key_says_so(micro_ba
 
 
 def watched(backend, flags: str) -> list:
-    """What surrounds training and reads weights: validation losses, norms of weights, generated tokens."""
+    """Readers of weights around training: validation losses, norms of weights, generated tokens."""
     from pynative.generation import generate
     from pynative.optimizer.statistics import ModelStatistics
     from tests.support.engine import job
@@ -209,8 +209,8 @@ def test_values_that_would_be_lost_are_an_error(event, value, types):
 
 
 def read(backend, flags: str) -> list[float]:
-    """What a callback that reads parameters by itself finds, the least and the largest element; and sums of those that
-    are brought."""
+    """The least and the largest element of parameters that a callback reads by itself, and sums of those that are
+    gathered for it."""
     from pynative.parameter import whole_parameters
     from pynative.training.callbacks import Callback
     from tests.support.pretraining import pretrain_tiny
@@ -266,7 +266,7 @@ def refused(backend, flags: str) -> None:
 
 
 def test_an_optimizer_is_built_anew():
-    """What an earlier one has set up does nothing any more; parameters that it has cut are refused."""
+    """Hooks of an earlier optimizer act no longer, and parameters that it has cut are refused."""
     flags = f"{TINY} {UNTIED} --global-batch-size 4"
     twice, once = (run(2, with_optimizers, f"{flags} --zero-stage 2", count) for count in (2, 1))
     assert twice == once
@@ -274,7 +274,7 @@ def test_an_optimizer_is_built_anew():
 
 
 def warnings_of(backend, flags: str) -> list[str]:
-    """What is said of a model without an observed cell, and of GPTModel."""
+    """Warnings about a model without an observed cell, and about GPTModel."""
     from mindspore import Parameter, Tensor, nn
 
     from pynative.optimizer import get_optimizer

@@ -46,7 +46,7 @@ def test_pieces_are_whole_characters():
 
 @pytest.mark.parametrize("stops", [["\nQ:"], ["never", "\nQ:", "Q: and"]])
 def test_a_stop_word_is_neither_written_nor_kept(stops):
-    """Nor its beginning; the text ends with it at once."""
+    """Its beginning is not written either; the text ends with it at once."""
     whole, pieces, kept, drawn = said("yes\nno\nQ: and more", stops)
     assert whole == "".join(pieces) == kept == "yes\nno" and drawn == len("yes\nno\nQ:")
 

@@ -73,13 +73,13 @@ def template_error(backend, *words: str) -> str:
 
 
 def test_a_template_is_one_of_the_table_and_for_chats():
-    """Else it would be without effect."""
+    """Any other would have no effect."""
     assert "add --chat" in run(1, template_error, "--prompt", "x", "--prompt-type", "qwen")[0]
     assert "choose one of" in run(1, template_error, "--prompt", "x", "--chat", "--prompt-type", "qwem")[0]
 
 
 def tokenizer_named(backend, folder: Path, *words: str) -> TokenizerOptions:
-    """By a command line."""
+    """The tokenizer options of a command line."""
     from pynative.generation.options import configured, parse
 
     return tokenizer_options(configured(parse(["--load", str(folder), "--device-target", "CPU", *words])))

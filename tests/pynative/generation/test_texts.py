@@ -18,7 +18,7 @@ PROMPT = [3, 1, 4, 1, 5]
 
 
 def continuations(backend, flags: str, asked: list[dict]) -> list[list[int]]:
-    """What an untrained model says to PROMPT, for each way of asking."""
+    """An untrained model's continuations of PROMPT, for each set of options."""
     from pynative.generation import generate
     from pynative.parameter import initialize_parameters
     from pynative.transformer.gpt_model import GPTModel
@@ -79,7 +79,7 @@ def test_ranks_that_share_layers_say_the_same_as_one(more):
 
 
 def test_a_seed_repeats_and_another_differs():
-    """And drawing differs from the likeliest."""
+    """Drawing differs from the likeliest tokens."""
     same, again, other, greedy = run(1, continuations, "", [DRAWN, DRAWN, DRAWN | {"seed": 4}, GREEDY])[0]
     assert same == again and len({tuple(same), tuple(other), tuple(greedy)}) == 3
 
@@ -113,7 +113,7 @@ def prompts_of_their_own(backend) -> str:
 
 
 def test_ranks_that_share_layers_ask_alike():
-    """Else a text would be made of both prompts."""
+    """Otherwise a text would be made of both prompts."""
     assert all("call it alike" in message for message in run(2, prompts_of_their_own))
 
 
@@ -133,7 +133,7 @@ def test_a_batch_says_what_each_of_its_texts_says_alone():
 
 
 def batch(backend, flags: str, prompts: list[list[int]], asked: dict) -> list[list[int]]:
-    """What an untrained model says to a batch."""
+    """An untrained model's continuations of a batch."""
     from parallel_core.sampling import Sampling
     from pynative.generation import Asked, generate_texts
     from pynative.parameter import initialize_parameters
@@ -166,13 +166,13 @@ KINDS = {
 
 @pytest.mark.parametrize("flags", KINDS.values(), ids=KINDS)
 def test_a_cache_changes_nothing(flags):
-    """Whatever kind of layers a model has; the last tokens are said beyond --seq-length, without a cache."""
+    """The models have each kind of layer; the last tokens lie beyond --seq-length, where no cache is used."""
     cached, whole = run(1, continuations, flags, [GREEDY, GREEDY | {"use_cache": False}])[0]
     assert cached == whole and len(set(cached)) > 1
 
 
 def heads_of_keys(backend) -> list[int]:
-    """Of each forward of a layer."""
+    """Numbers of key heads in each forward of a layer."""
     from pynative.transformer.multi_latent_attention import MLASelfAttention
 
     heads, project_up = [], MLASelfAttention.project_up

@@ -59,14 +59,14 @@ class Moved:
 
 
 def bits(result) -> list[bytes]:
-    """Of everything in a result."""
+    """The bits of everything in a result."""
     if isinstance(result, Tensor):
         return [array_of(result).tobytes()]
     return [np.float64(result).tobytes()] if isinstance(result, float) else [x for part in result for x in bits(part)]
 
 
 def outcome(call, trial: int, dtype: mindspore.Type) -> list[bytes]:
-    """What a call gives where its inputs lie somewhere else in every trial, and what it allocates does, too."""
+    """The result of a call whose inputs and allocations have other addresses in every trial."""
     with allocations_at(16 * (trial % 4) if trial < 16 else FAR[trial - 16]):
         return bits(call(Moved(trial, dtype)))
 
@@ -89,7 +89,7 @@ def test_addresses_change_nothing(name, engine, dtype, trials):
 
 
 def test_a_sum_that_begins_where_an_address_suits_is_found():
-    """What the tests above look for: in an input, and in memory that an operator allocates."""
+    """The tests above would find such a sum in an input, and in memory that an operator allocates."""
 
     def peeled(array: np.ndarray) -> float:
         first = -array.ctypes.data % 64 // 4
@@ -122,7 +122,7 @@ def core(request) -> Iterator[str]:
 
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_addresses_change_no_product_of_any_blas_core(name, core):
-    """Which one a process gets depends on the machine."""
+    """The machine decides which core a process gets, so all are tried."""
     multiply, *axes = PRODUCTS[name]
     for sizes in ((5, 7, 9), (64, 32, 96), (133, 257, 65), (1, 500, 33), (300, 1, 20)):
         size = dict(zip("rkc", sizes, strict=True))

@@ -91,7 +91,7 @@ class OneRank:
 
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_overwriting_the_logits_changes_no_gradient(overwrite, implementation):
-    """And only then may the logits be something else afterwards."""
+    """Logits change only where overwriting is asked for."""
     array, target = normal(6, 12), from_numpy(np.arange(6, dtype=np.int32))
     logits = leaf(tensor(array.copy()))
     with recording():

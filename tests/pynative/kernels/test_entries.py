@@ -60,7 +60,7 @@ def test_the_best_entries_are_chosen():
 
 
 def test_targets_are_probabilities_among_all_keys():
-    """By the statistics of attention's rows."""
+    """The statistics of attention's rows give the targets."""
     q, k = normal(LENGTH, BATCH, 2, SIZE), normal(COUNT, BATCH, 1, SIZE, seed=3)
     hidden = (np.arange(COUNT) >= SEEN)[None, None]
     maximum, inverse = normal(BATCH, 2, LENGTH, seed=5), np.abs(normal(BATCH, 2, LENGTH, seed=6))

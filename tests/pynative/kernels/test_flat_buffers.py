@@ -64,7 +64,7 @@ def momentum(_, param, grad, buffer):
 
 
 def test_an_updates_formula_over_several_steps():
-    """Of every chunk with what belongs to it, and of what the step before left."""
+    """Each chunk uses its own operands and the previous step's states."""
     arrays, tensors = _state(3)
     arrays[2][:] = 0
     p, gradient, rule = arrays[0].astype(np.float64), 0.5 * arrays[1].astype(np.float64), update_rules.Sgd()

@@ -58,7 +58,7 @@ def test_two_micro_batches_add_up(name, dtype):
 
 
 def test_ops_leave_gradients_to_the_tape():
-    """What `ops` computes arrives in `_grad`, and `TapeGradients` brings it to the same place."""
+    """`ops` puts gradients into `_grad`, and `TapeGradients` adds them to `main_grad`."""
     kernels.use("ops")
     function, (x_shape, *shapes) = OPERATORS["layer_norm"]
     parameters = [_buffered(shape, i, mindspore.float32)[0] for i, shape in enumerate(shapes)]
@@ -99,7 +99,7 @@ def test_large_weight_gradients_add_up_in_blocks(threads):
 
 @pytest.mark.parametrize("engine", [NumpyEngine(), ENGINE], ids=lambda engine: type(engine).__name__)
 def test_a_later_micro_batch_makes_no_gradient_of_its_own(engine, monkeypatch):
-    """What is allocated on the way is at most a block, not the size of the weight."""
+    """Temporary memory is at most one block, not the size of the weight."""
     monkeypatch.setattr(host_linear, "ENGINE", engine)
     x, dy, out = normal(3, 1024), normal(3, 8192, seed=1), normal(8192, 1024, seed=2)
     arguments = tensor(dy), tensor(x), from_numpy(out)

@@ -136,7 +136,7 @@ def test_rotary(interleaved, rotated, per_sample):
 @pytest.mark.parametrize("interleaved", [False, True])
 @pytest.mark.parametrize("size", [7, 9])
 def test_rotary_from_an_element_on(interleaved, size):
-    """Of a head of latent attention: the elements before and after those that rotate stay."""
+    """In a head of latent attention the elements that do not rotate stay."""
     cos, sin = normal(3, 4, seed=1), normal(3, 4, seed=2)
 
     def reference(x):
@@ -280,7 +280,7 @@ def test_scale(shape):
 
 
 def test_fork_adds_the_gradients_of_both_ways():
-    """And leaves the values as they are."""
+    """The values stay as they are."""
 
     def both(x):
         one, other = kernels.fork(x)
@@ -290,7 +290,7 @@ def test_fork_adds_the_gradients_of_both_ways():
 
 
 def test_joined_features_part_again():
-    """Of any widths; each side has its own part of the gradient."""
+    """Features of any widths are joined; each side gets its own part of the gradient."""
     for widths in ((4, 4), (1, 7)):
         x, y = (normal(3, 2, width, seed=width) for width in widths)
         assert_equals_reference(kernels.join_features, lambda *sides: np.concatenate(sides, axis=-1), (x, y))

@@ -65,7 +65,7 @@ def test_numpy_computes_with_one_blas_thread():
 
 
 def test_the_device_is_prepared_with_the_fused_operators():
-    """Whoever sets a context up - training, generation, a script - gets the forms that the flags ask for."""
+    """Training, generation and scripts get the operators that the flags ask for."""
     device.initialize("CPU", "ops", 1, 1)
     composed = kernels.attention
     device.initialize("CPU", "ops", 1, 1, FusedOperators(("attention",)))

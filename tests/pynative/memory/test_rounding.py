@@ -12,7 +12,7 @@ FLOAT16 = np.dtype(np.float16)
 
 @pytest.fixture(params=["onednn", "numpy"])
 def library(request, monkeypatch) -> str:
-    """What converts: oneDNN any number of entries, or numpy."""
+    """The converter: oneDNN, for any number of entries, or numpy."""
     monkeypatch.setattr(rounding, "FEW", 0 if request.param == "onednn" else 1 << 40)
     return request.param
 

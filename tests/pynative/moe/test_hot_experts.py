@@ -80,8 +80,8 @@ def test_cold_experts_drop_alike_on_any_layout(dispatcher):
 
 
 def watched(backend, flags: str) -> dict[str, list]:
-    """Of each micro-batch the experts with most capacity; of each micro-batch of each step the choices, their weights,
-    and what dropping left of them; of each step how many choices the run reports for each expert."""
+    """For each micro-batch the experts with most capacity; for each micro-batch of each step the choices, their
+    weights, and the choices left after dropping; for each step the reported number of choices of each expert."""
     from pynative import kernels
     from pynative.moe import router
     from pynative.training.callbacks import Callback
@@ -113,8 +113,8 @@ def watched(backend, flags: str) -> dict[str, list]:
 
 
 def recounted(experts: np.ndarray, probs: np.ndarray, hot: tuple[int, ...]) -> np.ndarray:
-    """What is left of choices [T, k] where of 16 tokens' two choices among four experts an even share is kept by hot
-    experts, half of that by the others; the largest weights are kept."""
+    """The choices [T, k] that are left of 16 tokens' two choices among four experts: hot experts have an even share of
+    capacity, the others half of it; the largest weights stay."""
     left, share = experts.copy(), experts.size // 4
     for expert in range(4):
         takers = sorted(zip(*np.nonzero(experts == expert), strict=True), key=lambda place: -probs[place])
@@ -232,7 +232,7 @@ def test_a_loop_of_ones_own_has_hot_experts():
 
 
 def kinds_of_layers(backend, flags: str) -> list[str]:
-    """Of the feed-forward blocks that `moe_module_name` leads to, as a script's callback finds them."""
+    """The kinds of the feed-forward blocks that a script's callback finds by `moe_module_name`."""
     from pynative.transformer.gpt_model import GPTModel
 
     config = config_of(flags, backend.world_size)

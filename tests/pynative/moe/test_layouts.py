@@ -55,11 +55,8 @@ def test_a_layout_equals_one_process(form, layout):
     ("size", "layout"), [(4, f"{EP2} --micro-batch-size 2 --moe-aux-loss-coeff 1.0"), (2, f"{EP2} {RING}")]
 )
 def test_the_load_of_all_replicas_is_that_of_one_process(size, layout):
-    """Of two micro-batches a step, of which two replicas have a half each.
-
-    Each replica's loss has its own tokens' scores alone, over all replicas' tokens, and is averaged over the replicas
-    besides, in Megatron too: two of them need twice the weight.
-    """
+    """Two replicas have half of each of two micro-batches. A replica's loss uses its own tokens' scores over all
+    replicas' tokens and is averaged over the replicas, as in Megatron: two of them need twice the coefficient."""
     balanced = "--moe-router-load-balancing-type global_aux_loss --moe-aux-loss-coeff 0.5 --calculate-per-token-loss"
     batch = f"--micro-batch-size {size} --global-batch-size {2 * size}"
     check_layout(f"{TINY} {FAMILIES['llama']} {EXPERTS} {balanced} {batch}", 2, layout)

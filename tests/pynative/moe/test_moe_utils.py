@@ -22,7 +22,7 @@ def _on_a_cpu():
 
 
 def gradient(function):
-    """Of a scalar function of LOGITS."""
+    """The gradient of a scalar function of LOGITS."""
     with autograd.recording():
         x = autograd.leaf(Tensor(LOGITS))
         autograd.backward([function(x)], [Tensor(np.float32(1.0))])
@@ -30,7 +30,7 @@ def gradient(function):
 
 
 def test_losses():
-    """Of counts (2, 1, 1) at four tokens, and of sums 8, 8, 10, 10; the gradient is 2 log(sum) softmax / T."""
+    """Counts are (2, 1, 1) at four tokens, and sums 8, 8, 10, 10; the gradient is 2 log(sum) softmax / T."""
     probs = Tensor(np.full((4, 3), 1 / 3, np.float32))
     loss = switch_load_balancing_loss_func(probs, Tensor(np.array([2, 1, 1], np.int32)), 4, 1, 3, 0.5)
     assert np.isclose(float(loss.asnumpy()), 0.5 * 3 * 4 / 3 * 4 / 16)
@@ -60,7 +60,7 @@ def test_padded_routing():
 
 
 def test_a_sigmoids_weights_have_a_gradient():
-    """Of two experts normalized weights sum to the scaling factor, whatever the logits."""
+    """Normalized weights of two experts sum to the scaling factor, whatever the logits."""
 
     def total(x):
         return topk_softmax_with_capacity(x, 2, scaling_factor=2.5, score_function="sigmoid")[0].sum()

@@ -162,7 +162,7 @@ def moved_bias(backend, more: str) -> tuple[list, list, bool]:
 
 
 def test_the_expert_bias_moves_towards_idle_experts():
-    """By the rate, whatever the distance; it is float32 in a 16-bit model, and no gradient's."""
+    """It moves by the rate, whatever the distance; it is float32 in a 16-bit model and has no gradient."""
     assert run(1, moved_bias, "")[0] == ([0.0] * 6, [0.25, 0, -0.25, 0, 0, 0], False)
 
 

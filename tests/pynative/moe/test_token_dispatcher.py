@@ -60,7 +60,7 @@ KINDS = ("spread", "few experts", "dropped", "padded", "a rank without", "nothin
 
 
 def weight(expert: np.ndarray, shard: int) -> np.ndarray:
-    """What an expert's shard multiplies with; 0 for no expert."""
+    """The factor of an expert's shard; 0 for no expert."""
     return np.where(expert < 0, 0.0, np.sin(1.0 + 2.0 * expert + 5.0 * shard))
 
 

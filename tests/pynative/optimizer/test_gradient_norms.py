@@ -11,7 +11,7 @@ MODEL = f"{TINY} --train-iters 1 --global-batch-size 4 --untie-embeddings-and-ou
 
 
 def norms(backend, flags: str) -> tuple[dict[str, float], float]:
-    """By name, as the callback has them logged, and the norm of all."""
+    """Norms by name, as the callback logs them, and the norm of all."""
     from pynative.training import callbacks
     from pynative.training.training import pretrain
     from pynative.transformer.gpt_model import GPTModel

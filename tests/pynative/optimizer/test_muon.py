@@ -78,7 +78,7 @@ def parts_of_fused(backend) -> tuple[np.ndarray, list[np.ndarray]]:
 
 
 def test_queries_keys_and_values_are_three_matrices():
-    """Of two groups, each with three rows of the first, two of the second and one of the third."""
+    """Two groups have three rows of queries, two of keys and one of values each."""
     fused, parts = run(1, parts_of_fused)[0]
     merged = np.concatenate([part.reshape(2, -1, 5) for part in parts], axis=1).reshape(12, 5)
     np.testing.assert_array_equal(fused, merged)

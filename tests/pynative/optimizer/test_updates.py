@@ -1,4 +1,4 @@
-"""What the optimizer does to a model: rules, weight decay and learning rates by parameter, against plain numpy."""
+"""The optimizer's effect on a model, against plain numpy: rules, weight decay and learning rates by parameter."""
 
 import numpy as np
 import pytest
@@ -120,13 +120,13 @@ def test_states_have_the_types_that_were_asked_for(dtype):
 
 
 def test_every_rule_has_its_arithmetic():
-    """By its name: swept where it acts element by element, else of whole parameters."""
+    """Each rule's name leads to a sweep, where it acts element by element, or to an update of whole parameters."""
     assert set(UPDATES) == {name for name, rule in RULES.items() if rule.is_elementwise}
     assert set(WHOLE_UPDATES) == set(RULES) - set(UPDATES)
 
 
 def test_muon_keeps_one_state_of_a_matrix():
-    """And Adam's two of the rest."""
+    """Other parameters have Adam's two."""
     model = Model()
     with rank_of_a_job(0, 1):
         buffers = ParamAndGradBuffers(name_parameters(model), GradientConfig())

@@ -1,4 +1,4 @@
-"""What a stage keeps between a forward and its backward."""
+"""The tensors that a stage keeps between a forward and its backward."""
 
 import gc
 import weakref

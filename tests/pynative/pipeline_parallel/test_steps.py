@@ -1,4 +1,4 @@
-"""What else works under every schedule: evaluation, micro-batches of any length, checkpoints of another layout."""
+"""Evaluation, micro-batches of any length, and checkpoints of another layout under every schedule."""
 
 import numpy as np
 import pytest

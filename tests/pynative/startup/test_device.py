@@ -1,4 +1,4 @@
-"""Which device a process computes on: asked for, set by the script, or there."""
+"""The device of a process: asked for, set by the script, or found."""
 
 from types import SimpleNamespace
 
@@ -113,7 +113,7 @@ def test_mindspores_pool_has_the_threads_of_our_kernels(monkeypatch, threads):
     ("dispatching", "computing", "found"), [(None, 7, (None, 7)), (3, None, (3, 0)), (3, 7, (3, 7))]
 )
 def test_a_script_that_sets_its_threads_keeps_them(monkeypatch, dispatching, computing, found):
-    """Of the dispatching ones alone: MindSpore's own number of the others is 25."""
+    """Only the dispatching threads: for the others MindSpore's own number is 25."""
     settings = ThreadsOfMindSpore()
     settings.dispatching, settings.computing = dispatching, computing
     monkeypatch.setattr(device, "RuntimeConf", SimpleNamespace(get_instance=lambda: settings))

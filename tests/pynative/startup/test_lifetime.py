@@ -81,7 +81,8 @@ def test_a_rank_that_handles_sigterm_ends_as_it_likes(tmp_path):
 
 @pytest.mark.parametrize(("port", "ends"), [("1", True), ("2", False)])
 def test_ranks_that_begin_when_their_launcher_has_ended_already_end(tmp_path, port, ends):
-    """By the tails of their logs, which are there only where msrun waits for its ranks; another job's say nothing."""
+    """They recognise it by the `tail` processes of their logs, which exist only where msrun waits for its ranks;
+    another job's do not count."""
     late = f"export MS_SCHED_PORT={port}; while [ ! -e go ]; do sleep 0.05; done; exec {sys.executable} rank.py"
     (tmp_path / "msrun").write_text(LAUNCHER)
     (tmp_path / "rank.py").write_text(RANK)

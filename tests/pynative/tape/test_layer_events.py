@@ -105,7 +105,7 @@ MORE = {
 
 @pytest.mark.parametrize("case", MORE)
 def test_gradients_are_complete(case):
-    """Whatever computes them, bit for bit; the comparison is in `observed`."""
+    """They are the same bits whichever operators compute them; `observed` compares them."""
     world, flags = MORE[case]
     assert all(run(world, observed, flags))
 
@@ -135,7 +135,7 @@ def test_weight_gradients_that_are_put_off_come_before_the_event():
 
 
 def test_a_model_of_ones_own():
-    """Whose cells are not observed, but for a norm: the rest is complete with the chunk."""
+    """Only its norm is an observed cell; the other gradients are complete with the chunk."""
     (seen,) = run(1, observed, f"{TINY} --global-batch-size 4 --untie-embeddings-and-output-weights", own_model)
     assert [(event, path) for event, _, path in seen[:7]] == [
         ("before_forward", ""),
@@ -163,7 +163,7 @@ def trained_with_observer(backend, flags: str, is_observed: bool):
 
 @pytest.mark.parametrize("more", ["--kernels ops", f"{FULL} 1 --hidden-dropout 0.2"])
 def test_an_observer_changes_no_bit(more):
-    """Of gradients, weights and the optimizer's state."""
+    """Gradients, weights and the optimizer's state are the same bits."""
     (plain,), (seen,) = (run(1, trained_with_observer, f"{LLAMA} {more}", observes) for observes in (False, True))
     assert seen[:2] == plain[:2] and seen.digests == plain.digests
 

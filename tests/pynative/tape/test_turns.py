@@ -69,8 +69,8 @@ def test_each_has_its_own_switches():
 
 
 def test_each_has_its_own_position_and_random_numbers():
-    """Else a mask would be drawn twice, or a part that runs again would take another's message for its own; nothing of
-    either stays behind."""
+    """Otherwise a mask would be drawn twice, or recompute would take the other computation's message; nothing of either
+    stays behind."""
     of_process = Local("nobody's")
 
     def drawing(name: str, micro_batch: int, tracer: RNGStateTracer, drawn: list):

@@ -126,7 +126,7 @@ def test_an_adapter_is_cut_as_its_linear(cut_axis):
 
 
 def without_adapters(backend, flags: str) -> str:
-    """What a run says whose model's own linears have none."""
+    """The error of a run whose model's own linears have no adapters."""
     from pynative.transformer.gpt_model import GPTModel
 
     bare = config_of(TINY, backend.world_size).model_config

@@ -171,7 +171,7 @@ def merged(parts: list, i: int, axis: int | str | None) -> np.ndarray:
 
 
 def order_of_work(backend, flags: str) -> list[str]:
-    """What the backward of a column-parallel linear does, in order."""
+    """The actions in the backward of a column-parallel linear, in order."""
     from pynative import kernels, tensor_parallel
     from pynative.collectives import Group
     from pynative.collectives.engine import Work

@@ -57,7 +57,7 @@ def own_model(config, whole_logits: bool = False) -> nn.Cell:
 
 
 def warned(backend, flags: str) -> list[str]:
-    """What is said while the model above is built."""
+    """Warnings while the model above is built."""
     from unittest.mock import patch
 
     from pynative.training import training

@@ -44,7 +44,7 @@ PAIRS = [
 
 @pytest.mark.parametrize(("sizes", "one", "other", "differing"), PAIRS)
 def test_streams_differ_where_activations_are_cut(sizes, one, other, differing):
-    """And agree where they are replicated: ranks, experts, stages, copies (of the same micro-batch)."""
+    """They agree where activations are replicated: over ranks, experts, stages and copies of the same micro-batch."""
     here, there = drawn(one, **sizes), drawn(other, **sizes)
     assert {name for name in here if not set(here[name]) & set(there[name])} == differing
     assert all(here[name] == there[name] for name in here.keys() - differing)

@@ -61,6 +61,6 @@ def test_every_micro_batch_in_flight_has_its_own_random_state(order):
 
 
 def test_a_second_run_leaves_the_streams_where_they_were():
-    """What a micro-batch draws after its backward is no number that its forward had."""
+    """A micro-batch draws other numbers after its backward than in its forward."""
     (_, plain), (_, found) = (run(1, gradients_and_later_key, again, ["f0", "b0"])[0] for again in (False, True))
     assert found == plain

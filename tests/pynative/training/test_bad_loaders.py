@@ -86,7 +86,7 @@ def said(backend, flags: str, names: list[str], in_megatrons_form: bool) -> dict
     [(1, "", None), (2, "--tensor-model-parallel-size 2 --kernels ops", ["id beyond", "id below", "label"])],
 )
 def test_nonsense_is_named(world, flags, only, in_megatrons_form):
-    """By every rank that has it; in Megatron's form what the model is called with."""
+    """Each rank that has it reports it; in Megatron's form the error names the model's argument."""
     expected = MISTAKES if in_megatrons_form else MISTAKES | OF_BATCHES
     names = only or list(expected)
     for rank, answers in enumerate(run(world, said, flags, names, in_megatrons_form)):

@@ -1,4 +1,4 @@
-"""What is logged and recorded of experts: counts of choices, and of tokens that experts drop."""
+"""Logs and records of experts: counts of choices, and of tokens that experts drop."""
 
 import subprocess
 import sys
@@ -182,7 +182,7 @@ CAPACITY = "--expert-model-parallel-size 2 --moe-expert-capacity-factor"
 
 
 def test_a_callback_that_a_script_gives_takes_the_place_of_the_flags(tmp_path):
-    """Else each line would be logged twice."""
+    """Otherwise each line would be logged twice."""
     flags = f"{MOE} --moe-expert-capacity-factor 2 --hot-expert-num 1 --save-token-distribution"
     config = config_of(flags, 1).model_config
     kinds = [type(callback) for callback in expert_callbacks(config, tmp_path, [])]

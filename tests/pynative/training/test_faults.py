@@ -236,7 +236,7 @@ STRAGGLERS = (
 
 @pytest.mark.parametrize("row", range(len(STRAGGLERS)))
 def test_a_slow_rank_is_named_with_its_part(row):
-    """Of two that do the same; the other's waiting is no part of it."""
+    """Only one of two equal ranks is slow; the other's waiting does not count as its own time."""
     owner, name, part = STRAGGLERS[row]
     report, *said = run(2, slow, owner, name)[0]
     assert "slowest" in report and "(rank 1)" in report.split("slowest")[1]

@@ -46,7 +46,7 @@ def test_the_file_that_megatron_ships_trains_as_flags_do():
 
 
 def losses_beside(folder: Path, content: dict[str, Any], flags: str = "", base: str = BATCHES, **more) -> list[float]:
-    """Of a small model, with a file that says more of its training."""
+    """Losses of a small model, with a file that gives more options."""
     (folder / "more.yaml").write_text(yaml.safe_dump(content))
     (found,) = run(1, losses, [*f"{base} {flags}".split(), "--yaml-cfg", str(folder / "more.yaml")], **more)
     return found
@@ -61,7 +61,7 @@ def losses_beside(folder: Path, content: dict[str, Any], flags: str = "", base: 
     ],
 )
 def test_gradients_are_clipped_as_the_runner_says(runner, flag, tmp_path):
-    """By an optimizer that a gradient's length changes; all three differ from Megatron's norm of 1."""
+    """The optimizer depends on a gradient's length; all three norms differ from Megatron's default of 1."""
     kind = "--optimizer sgd --lr 0.1"
     of_file = losses_beside(tmp_path, {"runner_wrapper": runner}, kind)
     (of_flag,) = run(1, losses, f"{BATCHES} {kind} {flag}".split())
@@ -145,7 +145,7 @@ def test_a_length_that_is_none_is_named_before_the_model_is_built(content, loade
     ],
 )
 def test_what_a_training_must_be_told_is_asked_for_as_on_the_command_line(missing, asked_for, tmp_path, capsys):
-    """By rank 0 and without a traceback, beside a file with its keys; never is a learning rate made up."""
+    """Rank 0 reports it without a traceback, by the file's keys; no default stands in for a learning rate."""
     (tmp_path / "x.yaml").write_text("training_config: {seed: 2}")
     assert missing in BATCHES
     argv = BATCHES.replace(missing, "").split()

@@ -34,7 +34,7 @@ def samples_read(backend, flags: str) -> tuple[list[int], int | None]:
     ],
 )
 def test_the_first_samples_are_read_over_and_over(flags, numbers, epoch):
-    """By both replicas together, in the data's order."""
+    """Both replicas together read them in the data's order."""
     ranks = run(2, samples_read, flags)
     assert sorted(number for read, _ in ranks for number in read) == sorted(numbers)
     assert {samples for _, samples in ranks} == {epoch}

@@ -1,4 +1,4 @@
-"""What each stage of a pipeline draws from the data, and in which form."""
+"""The data that each stage of a pipeline draws, and their form."""
 
 from contextlib import nullcontext
 from dataclasses import replace

@@ -22,7 +22,7 @@ LINEARS = ("linear_qkv.weight", "linear_proj.weight", "linear_fc1.weight", "line
 
 @pytest.mark.parametrize("scheme", ["w4a16-mxfp4", "w4a16-mxfp4-moe-only"])
 def test_quantisation_aware_training_on_two_ranks_is_that_on_one(scheme):
-    """And another training than that of the other scheme, and than a plain one."""
+    """It differs from the other scheme's training and from one without quantisation."""
     flags = f"{WIDE} {EXPERTS} --qat-scheme"
     check_layout(f"{flags} {scheme}", 2, TP2_EP2)
     schemes = [reference(f"{flags} {one}") for one in ("w4a16-mxfp4", "w4a16-mxfp4-moe-only")]

@@ -50,7 +50,7 @@ def tokenizer() -> str:
 
 
 def losses(backend, flags: str) -> list[float]:
-    """Of each step."""
+    """The losses of each step."""
     from pynative.training.callbacks import Callback
 
     found = []
@@ -91,7 +91,7 @@ def test_padding_costs_no_loss(data):
 
 
 def train_lengths(data: str) -> list[int]:
-    """Of each sample, as it is told to those who cut a step into micro-batches."""
+    """The length of each sample, by which micro-batches are cut."""
     flags = f"{MODEL} {SFT} --tokenizer-name-or-path {tokenizer()} --data-path {data} --no-pad-to-seq-lengths"
     train, _, _ = datasets_provider(config_of(flags, 1))((12, 0, 0))
     return train.collate([train[number] for number in range(12)])["lengths"].tolist()

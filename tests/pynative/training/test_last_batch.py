@@ -24,7 +24,7 @@ def train_on_few(backend, flags: str) -> tuple:
 
 
 def steps(*numbers: list[int]) -> list[dict[str, np.ndarray]]:
-    """Of these samples each."""
+    """Steps of these numbers of samples."""
     rows = Few()
     return [{name: np.stack([rows[i][name] for i in step]) for name in rows[0]} for step in numbers]
 

@@ -1,4 +1,4 @@
-"""What a run leaves for the report of it: figures, events, a trace; and that its page has them."""
+"""The figures, events and trace that a run writes for its report, and the page made of them."""
 
 import json
 from pathlib import Path

@@ -19,7 +19,7 @@ FORMS = [
 
 
 def trained(backend, flags: str) -> list[list]:
-    """By each form: loss and gradient norm of every step, then all weights, as bits."""
+    """Loss and gradient norm of every step, then all weights, as bits, for each form."""
     from pynative.training.callbacks import Callback
 
     found = []

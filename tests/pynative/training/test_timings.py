@@ -17,7 +17,7 @@ def said(backend, flags: str, **arguments) -> tuple[list[str], dict[str, float]]
 
 
 def test_timers_are_printed_by_the_last_rank():
-    """By option: of two stages each has receives of its own; a forward is no longer than all forwards and backwards."""
+    """For each option: both stages have receives; a forward is no longer than all forwards and backwards."""
     pipeline = "--pipeline-model-parallel-size 2 --train-iters 2 --timing-log-level 2"
     for option, row in (("minmax", r"\((\d+\.\d\d), (\d+\.\d\d)\)"), ("max", r"(\d+\.\d\d)"), ("all", "")):
         first, last = run(2, said, f"{pipeline} --timing-log-option {option}")

@@ -83,7 +83,7 @@ def resumed(backend, folder: str) -> list[float]:
 
 
 def test_it_begins_with_a_checkpoint(tmp_path):
-    """And goes on as one run does."""
+    """Training goes on as one uninterrupted run."""
     (found,) = run(1, resumed, str(tmp_path / "run"))
     assert found == run(1, by_flags, "--train-iters 4")[0][2:]
 
@@ -97,7 +97,7 @@ def test_settings_go_before_the_configuration():
 
 
 def test_a_changed_configuration_is_not_built_anew():
-    """Else the change would be lost."""
+    """Rebuilding it would lose the change."""
     config = config_of(TINY, 1)
     config.training_config.log_interval = 7
     with pytest.raises(ValueError, match="all_config was changed since it was built"):

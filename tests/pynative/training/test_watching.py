@@ -1,4 +1,4 @@
-"""What watches over a run: figures of the whole model, signals, hashes of weights; and evaluation without training."""
+"""Observers of a run: figures of the whole model, signals, hashes of weights; and evaluation without training."""
 
 import os
 import re
@@ -43,7 +43,7 @@ ADAPTERS = "--lora-r 4 --lora-target-modules linear_qkv linear_fc1"
 
 @pytest.mark.parametrize("flags", ["", ADAPTERS])
 def test_the_norm_is_that_of_the_weights_after_the_update(flags):
-    """Of frozen ones, too."""
+    """It includes frozen weights."""
     logged, expected = run(1, norm_of_all_weights, flags)[0]
     assert logged == pytest.approx(expected, rel=1e-6)
 

@@ -23,7 +23,7 @@ def test_the_loss_does_not_depend_on_the_form_of_logits(flags):
 
 
 def logits(backend, flags: str, parallel_output: bool) -> np.ndarray:
-    """Of a model in its initial values, on one batch."""
+    """Logits of a model with its initial values, on one batch."""
     from pynative.training.training import get_model
     from pynative.transformer.gpt_model import GPTModel
 

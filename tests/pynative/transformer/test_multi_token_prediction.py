@@ -66,8 +66,8 @@ def gradients(backend, flags: str) -> tuple[float, dict, dict]:
 
 
 def test_the_loss_of_a_depth_is_only_in_the_gradient():
-    """Of a factor of 0 nothing of the depths has a gradient, and twice the factor doubles theirs; the reported loss
-    is the same, and each depth's is reported beside it."""
+    """With factor 0 the depths have no gradient, and twice the factor doubles theirs; the reported loss stays the same,
+    and each depth's loss is reported beside it."""
     none, once, twice = (
         run(1, gradients, f"{MODELS['untied']} --mtp-loss-scaling-factor {factor}")[0] for factor in (0, 0.5, 1)
     )
@@ -82,7 +82,7 @@ def test_the_loss_of_a_depth_is_only_in_the_gradient():
 
 
 def test_a_forward_that_does_not_train_leaves_the_depths_out():
-    """So evaluation and generation cost what they do without, and report the same."""
+    """Evaluation and generation cost no more than without depths, and report the same."""
     flags = f"{MODELS['untied']} --train-iters 1"
     assert run(1, evaluated, flags)[0] == run(1, evaluated, flags.replace("--mtp-num-layers 2", ""))[0]
 
@@ -94,7 +94,7 @@ def test_tokens_of_the_main_loss_are_asked_for_where_they_weigh(averaged, places
 
 
 def masks_made(backend, flags: str) -> list[int]:
-    """By how many places the loss mask is shifted in one forward that trains."""
+    """The shifts of the loss mask in one forward that trains."""
     from pynative.transformer import multi_token_prediction
 
     shifted, made = [], multi_token_prediction.mask_ahead

@@ -131,7 +131,7 @@ def test_recomputation_changes_no_bit_and_keeps_less():
 
 
 def test_it_is_saved_and_loaded_at_another_layout(tmp_path):
-    """By its own names, the cut gain as well."""
+    """Its own parameters are in the checkpoint, the cut gain as well."""
     saved = run(
         2,
         trained,

@@ -1,7 +1,5 @@
-"""How many operators a layer is made of: what the host's own time, and on an Ascend its lead over the device, hangs on.
-
-Counted, not timed. A number that has to grow is to be raised here, with the reason in the commit.
-"""
+"""The number of operators that a layer launches, which decides the host's time and, on an Ascend, its lead over the
+device. Counted, not timed. A number that has to grow is raised here, with the reason in the commit."""
 
 import pytest
 

@@ -81,7 +81,7 @@ def defined(real: Callable, *args: Any, **kwargs: Any) -> None:
 
 @dataclass(frozen=True)
 class Double:
-    """What stands where an operator of MindSpore stood: `owner.name`."""
+    """A mock of MindSpore's operator `owner.name`."""
 
     owner: Any
     name: str

@@ -35,7 +35,7 @@ ISEND, IRECV = distributed.TYPE_ISEND, distributed.TYPE_IRECV
 
 
 class Handle:
-    """What a primitive gives beside its output: `wait` puts the result in place."""
+    """The handle that a primitive returns beside its output: `wait` puts the result in place."""
 
     def __init__(self, deliver: Callable[[], None]) -> None:
         self._deliver: Callable[[], None] | None = deliver
@@ -59,13 +59,13 @@ class Manager:
         return self
 
     def start(self, backend: str) -> None:
-        """What `init` does."""
+        """The mock of `init`."""
         require(backend == "hccl" and not self.groups, f"init({backend!r}), groups {list(self.groups)}")
         GlobalComm.INITED, GlobalComm.WORLD_COMM_GROUP = True, WORLD
         self.groups[WORLD] = self.carrier.group(range(self.carrier.world_size))
 
     def stop(self) -> None:
-        """What destroying the world's group does."""
+        """The mock of destroying the world's group."""
         GlobalComm.INITED = False
         self.groups.clear()
 
@@ -100,10 +100,10 @@ class Manager:
         return self.group(name).ranks.index(rank)
 
     def hccl_groups(self, ranks: Sequence[int]) -> None:
-        """Of ParallelCommManager, which graph mode reads."""
+        """ParallelCommManager's groups, which graph mode reads."""
 
     def set_hccl_groups(self, ranks: Sequence[int], name: str, exists: bool) -> None:
-        """Of ParallelCommManager."""
+        """The mock of ParallelCommManager's setter."""
 
 
 def check(kernel: str, *tensors: Tensor) -> None:

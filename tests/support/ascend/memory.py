@@ -84,7 +84,7 @@ class HostCopies:
 
     @property
     def bytes(self) -> int:
-        """Of what lies in host memory."""
+        """Bytes in host memory."""
         return sum(tensor.nbytes for tensor in self._on_host.values())
 
 

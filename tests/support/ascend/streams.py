@@ -21,7 +21,7 @@ class Posted:
 
 
 class _Stream:
-    """What a rank has posted to a group and is not done."""
+    """The operations that a rank has posted to a group and that are not done."""
 
     def __init__(self, posted: Sequence[Posted]) -> None:
         self.left = [list(each.messages) for each in posted]

@@ -22,5 +22,5 @@ def line(change: str = "") -> list[str]:
 
 
 def reading(change: str = "", world_size: int = 1) -> Reading:
-    """What the changed line reads as."""
+    """The reading of the changed line."""
     return read(line(change), world_size=world_size)

@@ -1,1 +1,1 @@
-"""What the documents print: their blocks, the names in them, and what becomes of each here."""
+"""The documents' printed blocks, the names in them, and the handling of each by this project."""

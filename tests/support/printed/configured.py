@@ -1,4 +1,4 @@
-"""What the mapping makes of a block of YAML, JSON or flags, item by item."""
+"""The mapping's result for a block of YAML, JSON or flags, item by item."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What became of an item: one of five outcomes, or missing, and the words for it."""
+"""The outcome of an item: one of five, or missing, and the words for it."""
 
 from __future__ import annotations
 

@@ -18,13 +18,13 @@ _LOOKED_INTO = ("config.", "all_config.", "ms.", "model.")
 
 
 def items(block: Block, defined: Collection[str] = ()) -> list[str]:
-    """What is looked up, in order, none twice; names that other blocks define (`defined`) are not."""
+    """The names to look up, in order, none twice; names that other blocks define (`defined`) are left out."""
     found = dict.fromkeys(_ITEMS[block.language](block.text))
     return [item for item in found if item.partition("(")[0] not in defined]
 
 
 def defined_names(texts: Iterable[str]) -> set[str]:
-    """What the Python blocks of a document define, at any depth."""
+    """The names that the Python blocks of a document define, at any depth."""
     return set().union(*(_defined(ast.parse(without_dots(text))) for text in texts))
 
 

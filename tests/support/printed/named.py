@@ -1,4 +1,4 @@
-"""What becomes of a name that a document's Python or shell block uses: importable here, called as printed, or not."""
+"""The outcome for a name that a document's Python or shell block uses: importable here, called as printed, or not."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def recorded() -> list[Row]:
 
 
 def reality(document: str) -> Iterator[Row]:
-    """What becomes of every item of a document, in the order of its blocks."""
+    """The outcome of every item of a document, in the order of its blocks."""
     defined = defined_names(python_blocks(document))
     for block in blocks(document):
         for item, what in _of_block(document, block, items(block, defined)):

@@ -34,7 +34,7 @@ moe_utils.te_general_gemm = None  # Megatron calls Transformer Engine's product 
 
 
 def config_of(args: Namespace) -> TransformerConfig:
-    """Of what Megatron-LM would make one, for models without latent attention."""
+    """The options from which Megatron-LM makes its configuration, for models without latent attention."""
     experts = {}
     if args.num_experts:
         experts = {

@@ -28,7 +28,7 @@ def is_slice(part: np.ndarray, whole: np.ndarray) -> bool:
 
 
 def experts_of(name: str, part: np.ndarray, found: dict[str, np.ndarray]) -> Iterator[bool]:
-    """Of weights of experts that are one parameter: whether each is there."""
+    """Whether each expert's weights are there, where the weights of all experts are one parameter."""
     match = _FUSED.fullmatch(name)
     assert match is not None
     pattern = re.compile(re.escape(match[1]) + rf"local_experts\.\d+\.linear_fc{match[2]}\.weight")
@@ -39,7 +39,7 @@ def experts_of(name: str, part: np.ndarray, found: dict[str, np.ndarray]) -> Ite
 
 
 def wrong(folder: Path) -> tuple[int, list[str]]:
-    """How many tensors were compared, and the names of those that differ."""
+    """The number of compared tensors, and the names of those that differ."""
     model = formats.read(folder / "checkpoint")
     found = {name: tensor.widened() for name, tensor in model.all_tensors()}
     if "main_param" not in model.states:  # float32 values of float32 weights

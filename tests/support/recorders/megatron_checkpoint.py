@@ -27,7 +27,7 @@ STATES = ("param", "exp_avg", "exp_avg_sq")
 
 @dataclass
 class Choices:
-    """What the recorder's flags do not say; numbers stand behind `=`."""
+    """Settings that the recorder's flags do not give; numbers stand behind `=`."""
 
     first: int | None = None
     """Layers of the first pipeline stage."""
@@ -104,7 +104,7 @@ def changed_configs(choices: Choices) -> None:
 
 
 def trained(recorder: Any) -> SimpleNamespace:
-    """What the recorder's run had: args, raw (models), model (wrapped), optimizer, scheduler."""
+    """The objects of the recorder's run: args, raw (models), model (wrapped), optimizer, scheduler."""
     import megatron.core.optimizer as optimizers
     import megatron.core.optimizer_param_scheduler as schedulers
     import torch.distributed as dist
@@ -156,7 +156,7 @@ def args_of(args: Any, choices: Choices, recorder: Any) -> Namespace:
 
 
 def key_of(had: SimpleNamespace, number: int) -> str:
-    """What a file calls a model chunk."""
+    """The key of a model chunk in a file."""
     return "model" if len(had.model) == 1 else f"model{number}"
 
 

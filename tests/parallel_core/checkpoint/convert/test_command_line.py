@@ -1,4 +1,4 @@
-"""What can be said to the converter, and what goes with what."""
+"""The converter's options, and which of them go together."""
 
 import json
 
@@ -24,7 +24,7 @@ QUIET = ("--logits", "no", "--no-verify")
     ],
 )
 def test_a_flag_of_another_target_is_refused(target, flag, others, tmp_path, capsys):
-    """Whatever its value: it would do nothing."""
+    """It is refused with any value, because it would do nothing."""
     source, name = unpack("hf/llama", tmp_path), flag.split()[0]
     assert main(["--input", str(source), "--output", str(tmp_path / "o"), "--to", target, *flag.split(), *QUIET]) == 1
     said = capsys.readouterr().err

@@ -63,7 +63,7 @@ def test_an_index_of_huggingfaces(tmp_path, name):
 @pytest.mark.parametrize("file", [INDEX, "config.json"])
 @pytest.mark.parametrize("text", ["[" * 100_000, "9" * 5000, "{", '{"a": 1, "a": 2}', "\0"])
 def test_json_that_is_none(tmp_path, file, text):
-    """Or that Python itself stumbles over: too deep, a number too long, a name twice."""
+    """Text that is no JSON, and JSON that Python cannot read: too deep, a number too long, a name twice."""
     folder = unpack("hf/mixtral", tmp_path)
     (folder / file).write_text(text)
     with pytest.raises(ValueError, match=file):
@@ -136,7 +136,7 @@ def test_a_header_of_safetensors(tmp_path, name):
 
 
 def test_a_pickle_cannot_ask_for_memory():
-    """By a place far away for a value: Python would make room for two thousand million before it."""
+    """A pickle that stores a value at index 2,000,000,000 would make Python allocate that many places."""
     for place in (1 << 31, (1 << 32) - 1):
         with pytest.raises(ValueError, match=r"it: not a readable pickle .*place"):
             read_pickle(b"\x80\x02}r" + place.to_bytes(4, "little") + b".", "it")
@@ -154,7 +154,7 @@ def test_a_packed_archive_is_refused(tmp_path):
 
 @pytest.mark.filterwarnings("ignore:Duplicate name")
 def test_an_entry_that_is_there_twice(tmp_path):
-    """Which of the two counts, readers disagree."""
+    """Readers of archives disagree about which of the two counts."""
     write_archive(tmp_path / "f.pt", {"w": of_array(np.zeros(2, np.float32))})
     with zipfile.ZipFile(tmp_path / "f.pt", "a") as file:
         file.writestr("archive/data/0", b"\1" * 8)
@@ -163,7 +163,7 @@ def test_an_entry_that_is_there_twice(tmp_path):
 
 
 def test_a_dictionary_within_itself_is_refused(tmp_path):
-    """Whoever walks through it never comes to an end."""
+    """Walking through it would never end."""
     folder = unpack("legacy/llama_tp2_bf16", tmp_path)
     (path,) = folder.glob("iter_*/mp_rank_00/model_optim_rng.pt")
     write_archive(path, {"checkpoint_version": 3.0, "args": {}, "model": {"w": of_array(np.zeros(2, np.float32))}})

@@ -23,7 +23,7 @@ def engine_that_gives(monkeypatch, *arrays: np.ndarray) -> None:
 
 @pytest.mark.parametrize("other", [[1.0, 2.001], [1.0, np.nan]])
 def test_other_numbers_and_none_are_refused(other, monkeypatch, tmp_path):
-    """What it is compared with is named."""
+    """The error names the checkpoint that the logits are compared with."""
     engine_that_gives(monkeypatch, [1.0, 2.0], other)
     model = formats.read(unpack(LLAMA, tmp_path))
     with pytest.raises(ValueError, match=r"logits of a small prompt differ from those of .*one"):
@@ -65,7 +65,7 @@ def test_large_models_are_skipped_with_a_reason(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("asked", ["auto", "yes"])
 def test_an_engine_that_takes_too_long_is_stopped(asked, monkeypatch, tmp_path):
-    """What was written is whole; whoever asked for the logits gets nothing without them."""
+    """The written files are complete, but the command fails: it was asked for the comparison."""
     monkeypatch.setattr(logits, "SECONDS", 0)
     monkeypatch.setattr(logits, "SECONDS_OF_GIB", 0)
     arguments = ["--input", unpack(LLAMA, tmp_path), "--output", tmp_path / "ours", "--logits", asked]

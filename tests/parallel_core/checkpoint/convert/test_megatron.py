@@ -84,7 +84,7 @@ def test_what_no_network_of_megatrons_has_is_refused(family, path, value, tmp_pa
 
 @pytest.mark.parametrize("family", FLAGS)
 def test_every_parameter_of_a_model_has_its_blocks_cut(family):
-    """Of a whole shape that only the files know, such as a padded vocabulary's."""
+    """The cut is the block's, also where only the files know the whole shape, as with a padded vocabulary."""
     model = drawn(family)
     cuts = Cuts(model.settings, model.weights)
     specs = {name: cuts.of(name, tensor.shape) for name, tensor in model.weights.items()}
@@ -99,7 +99,7 @@ OTHERWISE = {"before", "gemm"}
 
 @pytest.mark.parametrize("case", [case for case in CASES if "legacy" in case and not OTHERWISE & {*case.split("_")}])
 def test_the_order_of_parameters_is_megatrons(case, tmp_path):
-    """By which the optimizer's states are numbered: that of the dictionaries that Megatron saved, experts too."""
+    """The optimizer's states are numbered in this order: that of the dictionaries that Megatron saved, with experts."""
     for path in unpack(case, tmp_path).rglob("model_optim_rng.pt"):
         for chunk in RankFile(path, read_archive(path), 0, 0, 0).chunks:
             assert list(chunk) == in_order(reversed(chunk))
@@ -189,7 +189,7 @@ def test_args_say_the_same_network(family):
     ],
 )
 def test_old_names(theirs, ours):
-    """Of Megatron-LM before its core, and of MindSpeed-Core-MS."""
+    """Names of Megatron-LM before its core, and of MindSpeed-Core-MS."""
     names = [f"language_model.transformer.{theirs}", "language_model.transformer.layers.0.mlp.mapping.weight"]
     assert spellings(names)[names[0]] == f"decoder.{ours}"
 

@@ -54,7 +54,7 @@ FAULTS = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_is_named(fault, tmp_path):
-    """What a user finds after a full disk, a half-finished copy, or two runs in one folder."""
+    """The faults are those after a full disk, an unfinished copy, or two runs in one folder."""
     case, damage, words = FAULTS[fault]
     folder = iteration(case, tmp_path)
     damage(folder)
@@ -76,7 +76,7 @@ def test_files_of_two_iterations_are_not_mixed(tmp_path, monkeypatch):
 
 
 def test_a_tied_output_layer_is_a_copy(tmp_path):
-    """Of the word embedding; another one would be dropped without a word."""
+    """A tied output layer that differs from the word embedding is refused; dropping it would go unnoticed."""
     folder = iteration("legacy/gpt2_tp2_pp2_before_core", tmp_path)
     path = folder / "mp_rank_01_001" / "model_optim_rng.pt"
     copy = read_archive(path)["model"]["word_embeddings_for_head"]["weight"]

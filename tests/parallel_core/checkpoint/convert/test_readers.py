@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Where cases are unpacked once."""
+    """The folder into which each case is unpacked once."""
     return tmp_path_factory.mktemp("cases")
 
 
@@ -35,7 +35,7 @@ def test_every_tensor_is_what_the_tool_had(case, folder):
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.startswith("hf/")])
 def test_both_spellings_of_a_config_mean_the_same(case, folder, tmp_path):
-    """What transformers 4 writes in the place of what 5 writes: the same settings and tensors."""
+    """transformers 4's keys give the same settings and tensors as transformers 5's."""
     original = unpack(case, folder)
     other = tmp_path / "checkpoint"
     shutil.copytree(original, other)
@@ -52,7 +52,7 @@ def test_one_whole_file_counts_whatever_an_index_says(tmp_path):
 
 
 def test_an_index_may_name_constants(tmp_path):
-    """That of the published LLaMA 2 does: they are in the files, and no weights."""
+    """The index of the published LLaMA 2 names rotary frequencies, which are in the files and are no weights."""
     folder = unpack("hf/mixtral", tmp_path)
     index, (first, *_) = folder / "model.safetensors.index.json", sorted(folder.glob("*.safetensors"))
     file = TensorFile(first)

@@ -254,7 +254,8 @@ def test_logits_of_what_is_not_read_again_are_refused(tmp_path):
 
 
 def test_a_run_goes_on_in_the_folder_of_the_model_it_began_with(tmp_path):
-    """What was saved there counts, not the files beside it; before the first save those are what --load means."""
+    """--load means the checkpoints that were saved into the folder; before the first save it means the folder's own
+    model."""
     folder = unpack("hf/llama", tmp_path)
     assert holds_checkpoint(folder) and open_checkpoint(folder).directory == folder
     write_native(formats.read(folder), folder)

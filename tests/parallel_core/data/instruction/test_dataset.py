@@ -35,7 +35,7 @@ def conversations(name):
 
 
 def orders(case):
-    """Of each part that has a share."""
+    """The orders of samples of each part of a split that has a share."""
     given, data = case["flags"], IndexedLength(conversations(case["preprocessed"]))
     parts = zip(SAMPLES.items(), split_bounds(given.get("split", "100,0,0"), len(data)), strict=True)
     return {
@@ -86,7 +86,7 @@ def dataset(case):
 
 
 def micro_batches(case, data):
-    """What the sampler gives this rank."""
+    """The samples that the sampler gives this rank."""
     given = case["flags"]
     rank, size = given.get("dp", (0, 1))
     return build_step_loader(
@@ -165,7 +165,7 @@ def check_batch(case, number, padded, batch):
 
 
 def ends_of(starts, ids, neat):
-    """Where documents end, in the rows one behind the other; a rest without an end of text has none there."""
+    """Ends of documents in the concatenated rows; a remainder without an end of text has none."""
     ends = []
     for row, (begin, tokens) in enumerate(zip(starts, ids, strict=True)):
         changes = np.flatnonzero(begin[1:] != begin[:-1]) + 1
@@ -183,7 +183,7 @@ def test_fixed_lengths_cut_documents_anywhere():
 
 
 def test_answers_to_compare_are_refused():
-    """By the name of what they are."""
+    """The error calls them pairwise preferences."""
     with pytest.raises(ValueError, match="holds answers to compare"):
         Conversations(conversations("pairwise.qwen"))
 

@@ -39,7 +39,7 @@ def written(tmp_path, rows, handler, *more):
 
 
 def answer(sets, tokenizer, number=0):
-    """What carries loss."""
+    """The tokens that carry loss."""
     return tokenizer.detokenize([label for label in sets["labels"][number] if label != -100])
 
 

@@ -127,7 +127,7 @@ def test_bad_records_are_named_and_left_out_or_refused(row, place_and_reason, tm
 
 
 def test_nothing_to_train_on_is_an_error(tmp_path, capsys):
-    """And names what was wrong."""
+    """The error says what was wrong with the records."""
     with pytest.raises(SystemExit):
         main(alpaca(tmp_path, [{"instruction": "q"}]))
     assert "no record that can be trained on" in capsys.readouterr().err
@@ -185,7 +185,7 @@ def test_a_stopped_run_goes_on_to_the_same_files(name, after, tmp_path, monkeypa
 
 
 def test_progress_is_of_the_bytes_of_all_input(tmp_path, monkeypatch):
-    """Whatever kind of file, packed or not: up to its end."""
+    """Progress reaches the end for each kind of file, packed or not."""
     shown = []
     monkeypatch.setattr(preprocess.ProgressBar, "show", lambda bar, documents, read: shown.append((documents, read)))
     monkeypatch.setattr(preprocess, "_BLOCK", 2)

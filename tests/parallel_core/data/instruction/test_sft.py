@@ -43,7 +43,7 @@ def tokenizer_for(given):
 
 
 def datasets(name):
-    """Of the three splits."""
+    """The data sets of the three splits."""
     case, given, form = case_of(name)
     start = given.index("--data-path") + 1
     stop = next(at for at in range(start, len(given)) if given[at].startswith("--"))
@@ -91,7 +91,7 @@ def test_samples(name):
 
 
 def test_rows_that_are_too_long_there_are_cut():
-    """Where 0.16.1 fails there is a sample whose last label is padding."""
+    """Rows on which 0.16.1 fails give a sample whose last label is padding."""
     (train, _, _) = datasets("aligned_64_truncates.v0.16.1")
     assert RECORDED["aligned_64_truncates.v0.16.1"]["sample_errors"]["train.1"].startswith("TypeError")
     assert train[1]["tokens"].shape == (64,) and train[1]["loss_mask"][-1] == 0
@@ -150,7 +150,7 @@ def test_flags_make_the_data():
     ],
 )
 def test_bad_rows_are_named_before_training(row, reason, tmp_path):
-    """By file and line."""
+    """The error gives file and line."""
     path = tmp_path / "rows.jsonl"
     good = {"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]}
     path.write_text(json.dumps(good) + "\n" + (row if isinstance(row, str) else json.dumps(row)))

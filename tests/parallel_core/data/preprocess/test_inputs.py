@@ -1,4 +1,4 @@
-"""What is read: kinds of files, their order, places of mistakes, and going on in the middle."""
+"""Input of preprocessing: kinds of files, their order, places of mistakes, and resuming in the middle."""
 
 import gzip
 import json

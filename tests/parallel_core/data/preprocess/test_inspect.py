@@ -1,4 +1,4 @@
-"""What a data set holds, as a user sees it."""
+"""`inspect` of a data set, as a user sees it."""
 
 import numpy as np
 import pytest

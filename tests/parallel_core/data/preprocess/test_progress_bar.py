@@ -1,4 +1,4 @@
-"""How far a run is, on a terminal and in a file."""
+"""Progress of a run, on a terminal and in a file."""
 
 import io
 

@@ -44,7 +44,7 @@ def folders(tmp_path_factory):
 
 
 def answer(work, *arguments):
-    """What a call gives; None where it says that it cannot."""
+    """The result of a call, or None where the tokenizer refuses."""
     try:
         return work(*arguments)
     except ValueError:
@@ -124,7 +124,7 @@ def test_a_record(case, folders):
 
 @pytest.mark.parametrize("case", sorted(case for case, (_, reason) in OTHERWISE.items() if reason == _HEAD))
 def test_mains_ids_and_texts_are_there_with_the_older_flag(case, folders):
-    """But for the blanks that the folder of BERT asks to take away in front of punctuation, and main leaves."""
+    """All but blanks before punctuation, which BERT's folder asks to remove and Megatron's main branch keeps."""
     tokenizer = build_tokenizer(options_of(case, folders, "--legacy-tokenizer"))
     assert list(id_differences(case, tokenizer)) == []
     assert [got for _, wanted, got in text_differences(case, tokenizer) if got != without_blanks(wanted)] == []

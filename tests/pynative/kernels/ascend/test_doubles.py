@@ -35,7 +35,7 @@ def dotted(node: ast.AST) -> str:
 
 
 def used(file: Path) -> set[str]:
-    """What a file calls of MindSpore: attributes of its modules, and names that it imports from them."""
+    """Names of MindSpore that a file uses: attributes of its modules, and imported names."""
     tree = ast.parse(file.read_text(encoding="utf-8"))
     inner = {node.value for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     names = {dotted(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node not in inner}
@@ -49,7 +49,7 @@ def used(file: Path) -> set[str]:
 
 
 def doubled() -> set[str]:
-    """What has a double, as device code spells it."""
+    """Names that have a mock, as device code spells them."""
     modules = {ops: "ops.", mint.nn.functional: "mint.nn.functional."}
     operators = {modules[d.owner] + d.name if d.owner in modules else d.owner.__name__ for d in DOUBLES}
     communication = {name.removesuffix("_v_single") + "_single" if "_v_" in name else name for name in hccl.NAMES}

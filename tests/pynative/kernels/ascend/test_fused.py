@@ -38,7 +38,7 @@ def computed(operator: str, inputs: list[np.ndarray], dtype: object, arguments: 
 
 
 def on_both(operator: str, inputs, dtype, arguments=(), layout="SBH", **settings) -> tuple[list, list]:
-    """Of the composed operators, and of an Ascend's with everything fused."""
+    """Results of the composed operators, and of an Ascend's with everything fused."""
     kernels.use("ops")
     composed = computed(operator, inputs, dtype, arguments, **settings)
     with ascend_operators():

@@ -149,7 +149,7 @@ def test_windows_across_several_tiles(window, engine):
 
 
 def test_a_window_saves_work(monkeypatch):
-    """Of s x s / 2 scores in tiles of 128 queries, those are computed that lie within 128 of the window."""
+    """Of s x s / 2 scores in tiles of 128 queries only those within 128 of the window are computed."""
     computed = []
     real = ENGINE.score_exponentials
 
@@ -182,7 +182,7 @@ def test_documents_across_several_tiles(starts, form, engine):
 )
 @settings(max_examples=15, deadline=None)
 def test_any_documents(lengths, batch, groups, window, dropout):
-    """Of a second sample's row the documents come the other way round."""
+    """The second sample's row has the documents in reverse order."""
     rows = [np.repeat(np.cumsum([0, *order[:-1]]), order) for order in (lengths, lengths[::-1])][:batch]
     options = {"first_keys": np.array(rows, np.int32), "form": ScoreForm(window)}
     options |= {"dropout_rate": dropout, "dropout_key": (3,)} if dropout else {}

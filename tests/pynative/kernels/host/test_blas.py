@@ -71,7 +71,7 @@ def printed(script: str, **environment: str) -> list[str]:
 
 
 def outcome(variable: str) -> list[str]:
-    """What a process prints whose numpy computed with the oldest kernels; `variable`: what it does to its variable."""
+    """Output of a process whose numpy uses the oldest kernels; `variable`: the change to the environment variable."""
     return printed(SLOW_LIBRARY.format(variable=variable))
 
 

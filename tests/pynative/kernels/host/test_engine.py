@@ -156,7 +156,7 @@ class PlainEngine:
 
 
 def cross_entropy_of(logits, target):
-    """Of one rank."""
+    """Cross entropy of one rank."""
     return vocab_parallel_cross_entropy(logits, target, OneRank())
 
 
@@ -206,7 +206,7 @@ def test_another_engine_can_serve_the_operators(name, monkeypatch):
 
 
 def test_sixteen_bits_are_not_widened_as_a_whole(monkeypatch):
-    """What an operator hands to the engine has the tensor's own type."""
+    """An operator hands arrays of the tensor's own type to the engine."""
     seen = set()
 
     class Watching(PlainEngine):

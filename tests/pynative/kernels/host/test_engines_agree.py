@@ -21,7 +21,7 @@ ROWS = 37
 
 @pytest.fixture(autouse=True, params=["this CPU", "a CPU without 16-bit arithmetic"])
 def cpu(request, monkeypatch) -> str:
-    """What the machine has, or oneDNN's primitives of float32 alone."""
+    """The machine's own instructions, or oneDNN's float32 primitives alone."""
 
     def float32_only(make):
         def made(*arguments):
@@ -137,9 +137,9 @@ def test_products(dtype, accumulate, out_dtype):
 @pytest.mark.parametrize("accumulate", [False, True])
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 def test_gradients_of_weights(dtype, accumulate):
-    """Of many rows, into float32, between gaps on all sides; what is not added to may hold anything. Where the CPU
-    multiplies bfloat16, the part of it that another thread would compute has the same bits: whether gemm or a primitive
-    computes it does not depend on its rows."""
+    """Many rows are summed in float32, between gaps on all sides; memory that is only written may hold any values.
+    Where the CPU multiplies bfloat16, a part that another thread would compute has the same bits: the number of rows
+    does not decide between gemm and a primitive."""
     dy, x = typed(dtype, 700, 330)[:, 3:303], typed(dtype, 700, 270, seed=1)[:, :260]
     results = []
     for engine in (ENGINE, NUMPY):

@@ -40,14 +40,14 @@ def spoil(backend, flags: str, rank: int, backward: int) -> float:
     ("--pipeline-model-parallel-size 2", 2, 1),
 ])  # fmt: skip
 def test_rank_parameter_and_iteration_are_named(layout, backward, iteration):
-    """Of the rank whose own gradient it is, although all have it in the sum."""
+    """The rank is the one whose own gradient is not finite, although the sum carries it to all."""
     message = rf"rank 1: the gradient of {NAME} is not finite in iteration {iteration}\."
     with pytest.raises(FloatingPointError, match=message):
         run(2, spoil, f"{FLAGS} {layout}", 1, backward)
 
 
 def looked_at(backend, flags: str) -> list[str]:
-    """What happens in a step, in order: a micro-batch's backward is over, a sum starts, flags are read, so many."""
+    """A step's events in order: the end of a micro-batch's backward, the start of a sum, the number of flags read."""
     from pynative.distributed.bucket import ParamAndGradBucket, Transfer
     from pynative.tape.autograd import HandedOver
 
@@ -77,7 +77,7 @@ def test_without_the_check_the_update_is_skipped():
 
 
 def warnings_of(scales: list[float | None], has_scaler: bool = True) -> list[str]:
-    """What is said of steps with these loss scales, all skipped but those of None."""
+    """Warnings in steps with these loss scales; all steps are skipped but those with None."""
     from pynative.training.callbacks import SkippedStepsCallback
 
     callback, cell = SkippedStepsCallback(), SimpleNamespace(loss_scaler=object() if has_scaler else None)

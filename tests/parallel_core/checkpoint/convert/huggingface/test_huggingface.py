@@ -1,4 +1,4 @@
-"""What a config.json says, and what is written into one."""
+"""Reading config.json and writing it."""
 
 import json
 
@@ -228,7 +228,7 @@ def test_dropout_is_taken_over():
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_every_key_of_a_published_model_is_taken_over_or_left_out_for_a_reason(name):
-    """And what is taken over can be built."""
+    """A model can be built of the keys that are taken over."""
     config = PUBLISHED[name]
     family = family_of(config)
     assert UNKNOWN not in left_out(config, family)

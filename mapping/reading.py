@@ -29,9 +29,7 @@ def read(
     the same: the tokenizer's files say how large the vocabulary is. `explains`: say which options do nothing.
     """
     rank = rank_of_environment()
-    check_files = (
-        check_files and rank >= 0
-    )  # msrun's scheduler has rank -1 and may read late, after the ranks have saved
+    check_files = check_files and rank >= 0  # msrun's scheduler, rank -1, may read after the ranks have saved
     line = scan(sys.argv[1:] if argv is None else argv, extra_args_provider, args_defaults)
     said = deepspeed.DeepSpeed.empty()
     yaml: list[Given] = []

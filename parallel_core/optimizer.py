@@ -98,9 +98,8 @@ def get_optimizer_param_scheduler(config: AllConfig) -> OptimizerParamScheduler:
     optimizer, training = config.optimizer_config, config.training_config
     batch = config.dataset_config.global_batch_size
     by_samples = training.train_samples is not None
-    total = (
-        training.train_samples or training.training_iters * batch or batch
-    )  # An evaluation without training has no steps.
+    # An evaluation without training has no steps.
+    total = training.train_samples or training.training_iters * batch or batch
 
     def samples(iterations: int | None, count: int | None) -> int | None:
         return count if by_samples else None if iterations is None else iterations * batch

@@ -65,9 +65,8 @@ def values_of(settings: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     found = {}
     for name, value in said.items():
         path = _PATHS[name]
-        if (
-            path.partition(".")[0] == name.partition(".")[0]
-        ):  # a value that a section shows of another one belongs to a run
+        # a value that a section shows of another one belongs to a run
+        if path.partition(".")[0] == name.partition(".")[0]:
             is_tuple = isinstance(value, list) and get_origin(OPTIONS[path].type) is tuple
             found[path] = tuple(value) if is_tuple else value
     return found

@@ -111,9 +111,8 @@ class Bound:
         warm_up = stages if chunks == 1 else 2 * (stages - 1) + (chunks - 1) * stages + 1
         in_flight = min(warm_up, self._micro_batches(layout) * chunks) / (stages * chunks)
         is_plain = layout.context == 1 and not config.parallel_config.noop_layers and not self._offloads
-        least = (
-            max(every, of_layers + in_flight * model.kept if is_plain else 0.0) * 0.99
-        )  # 1% less: padding is not spread evenly
+        # 1% less: padding is not spread evenly
+        least = max(every, of_layers + in_flight * model.kept if is_plain else 0.0) * 0.99
         device = self.given.device
         share = 1 + device.calibration.ranges.memory + engine_of(device, config).allocator_share
         return least * share + device.reserved_bytes <= device.memory_bytes

@@ -92,9 +92,8 @@ class RollCall:
         self._describe, self._show, self._ends = describe, show, False
         self._answered = self._board.asked()
         self._signals, self._written = os.pipe()
-        faulthandler.register(
-            SIGNAL, file=self._written, all_threads=False
-        )  # faulthandler is written in C: it answers while Python is blocked, too
+        # faulthandler is written in C: it answers while Python is blocked, too
+        faulthandler.register(SIGNAL, file=self._written, all_threads=False)
         self._thread = threading.Thread(target=self._run, daemon=True, name="roll call")
         self._thread.start()
 

@@ -243,9 +243,8 @@ class Decoder:
         def feed_forward(x: Array) -> Array:
             forth = into(x.T)
             activated = np.empty(out.x.shape, np.float32)
-            ENGINE.activation(
-                operator, forth.reshape(1, -1), None, activated.reshape(1, -1)
-            )  # as one row, because gated activations expect both halves in it
+            # as one row, because gated activations expect both halves in it
+            ENGINE.activation(operator, forth.reshape(1, -1), None, activated.reshape(1, -1))
             return out(activated).T
 
         return feed_forward

@@ -91,9 +91,8 @@ def initialize(
     MindSpore's own kernels get as many threads as ours, once in a process.
     """
     ms.set_context(mode=ms.PYNATIVE_MODE)
-    if (
-        ms.get_context("device_target") != device_target
-    ):  # MindSpore refuses to set the device once it computes, even to the same one
+    # MindSpore refuses to set the device once it computes, even to the same one
+    if ms.get_context("device_target") != device_target:
         ms.set_device(device_target)
     if device_target == "CPU":
         ms.runtime.launch_blocking()

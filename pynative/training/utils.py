@@ -42,9 +42,8 @@ def set_parallel_context(parallel_config: ParallelConfig) -> None:
         sys.exit(0)
     device.initialize(target, config.kernels, config.threads, config.world_size, config.fused)
     backend = collectives.connect(transport, timeout_minutes=config.distributed_timeout_minutes)
-    if (
-        backend.local_size < config.world_size
-    ):  # the number of ranks on this host, which share its cores, is known only now
+    # the number of ranks on this host, which share its cores, is known only now
+    if backend.local_size < config.world_size:
         device.initialize(target, config.kernels, config.threads, backend.local_size, config.fused)
     whereabouts.watch(backend)
     if not _has_prompt():

@@ -157,9 +157,8 @@ def main(place: str, parent: int) -> None:
         importlib.import_module(name)
     gc.freeze()
     order = Server(listener).serve()
-    sys.executable = str(
-        Path(place).with_name("bin") / "python"
-    )  # a forked process starts its own children by a fork, too
+    # a forked process starts its own children by a fork, too
+    sys.executable = str(Path(place).with_name("bin") / "python")
     try:
         become(order)
         code = 0

@@ -45,9 +45,8 @@ class SignalCallback(RunCallback):
 
     def on_train_end(self, state: TrainingState) -> None:
         for number, handler in self._earlier.items():
-            signal.signal(
-                number, signal.SIG_DFL if handler is None else handler
-            )  # None: Python did not install the earlier handler
+            # None: Python did not install the earlier handler
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
 def _highest(own: float) -> float:

@@ -94,9 +94,8 @@ def traced(backend, flags: str) -> list[dict]:
             backend.trace.keeps_intervals = False
             backend.trace.reset()
 
-    with patch(
-        "pynative.training.callbacks.beside.is_planned", lambda *_: False
-    ):  # the plan's comparison would end what these counts keep alive
+    # the plan's comparison would end what these counts keep alive
+    with patch("pynative.training.callbacks.beside.is_planned", lambda *_: False):
         pretrain_tiny(backend, flags, callbacks=[Watch()])
     return steps[:-1]
 

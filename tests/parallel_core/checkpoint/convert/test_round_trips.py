@@ -69,10 +69,11 @@ def test_further_tokens_travel(tmp_path):
     Megatron's files of a pipeline, and as HuggingFace's."""
     case = golden("deepseek")
     args = json.loads((case / "config.json").read_text())["resolved_args"]
+    # HuggingFace gives this size as a number of experts
     args |= {
         "padded_vocab_size": 512,
         "moe_shared_expert_intermediate_size": 24,
-    }  # HuggingFace gives this size as a number of experts
+    }
     weights = {name: of_array(_narrow(name, array)) for name, array in np.load(case / "weights.npz").items()}
     model = Model(weights, settings_of(args))
     ours = tmp_path / "ours"

@@ -138,9 +138,8 @@ def check_batch(case, number, padded, batch):
     for part in ("input_ids", "labels", "attention_mask"):
         array = padded[part]
         as_labels = case.get("with_labels_as_ids", {}).get(f"loader.{number}.{part}")
-        if (
-            as_labels is not None
-        ):  # MindSpeed-LLM ends a cut question with -100, which is no id; this project keeps the token
+        # MindSpeed-LLM ends a cut question with -100, which is no id; this project keeps the token
+        if as_labels is not None:
             array = np.where(np.array(as_labels) == -100, np.int32(-100), array)
         assert hashed_array(array) == recorded[f"loader.{number}.{part}"], (number, part)
     labels, counts = padded["labels"], padded["labels"] != -100

@@ -106,9 +106,8 @@ class OneDnnEngine(NumpyEngine):
         primitive = primitives.norm_gradient(*layouts, 0.0, mean is not None, shift_gradient is not None)
         if primitive is None and x.dtype == np.float32:
             return NumpyEngine.norm_gradient(dy, x, scale, mean, inverse, dx, scale_gradient, shift_gradient)
-        if x.dtype != np.float32 and (
-            primitive is None or mean is None
-        ):  # the mean's term must be added to dx before dx is rounded
+        # the mean's term must be added to dx before dx is rounded
+        if x.dtype != np.float32 and (primitive is None or mean is None):
             wide = np.empty(dx.shape, np.float32)
             OneDnnEngine.norm_gradient(
                 widened(dy), widened(x), scale, mean, inverse, wide, scale_gradient, shift_gradient

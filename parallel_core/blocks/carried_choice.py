@@ -10,7 +10,7 @@ from parallel_core.partition import chunk_layers
 
 @dataclass(frozen=True)
 class CarriedChoice:
-    """Of each token the positions of its chosen keys, as two channels each behind those of the hidden states: a
+    """Positions of each token's chosen keys, as two channels each behind those of the hidden states: a
     position over 256, and the rest, which every type holds exactly up to 65536 tokens."""
 
     layer: int
@@ -25,7 +25,7 @@ class CarriedChoice:
 
     @classmethod
     def into(cls, config: ModelConfig, virtual: int) -> CarriedChoice | None:
-        """That which the chunk of this number, in the order of the model, is sent; beyond the last one: none."""
+        """The choice that the chunk of this number, in the order of the model, receives; beyond the last one: none."""
         sparse, parallel = config.sparse_attention, config.parallel_config
         placement = parallel.placement
         if not sparse.enabled or sparse.dsa_indexer_topk >= config.seq_length:

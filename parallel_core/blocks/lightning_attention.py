@@ -17,7 +17,7 @@ from parallel_core.messages import Message
 from parallel_core.operations import Operation, elementwise
 
 NORM_EPSILON = 1e-6
-"""Of the norm over all heads, whatever the other norms' is (as in MiniMax's files and in `transformers`)."""
+"""Epsilon of the norm over all heads, whatever that of other norms is (as in MiniMax's files and in `transformers`)."""
 
 
 def log_decays(heads: int, layer: int, layers: int) -> tuple[float, ...]:

@@ -234,7 +234,7 @@ def cannot_write(root: Path, needed: int, error: OSError) -> str:
 
 
 def steps(root: Path) -> list[int]:
-    """Of the whole checkpoints in `root`."""
+    """Iterations of the complete checkpoints in `root`."""
     return sorted(int(path.name.rpartition("_")[2]) for path in _published(root) if _is_whole(path))
 
 

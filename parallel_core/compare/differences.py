@@ -14,12 +14,12 @@ from parallel_core.numerics.dtypes import Array
 
 EPSILON = {"float32": 2.0**-23, "bfloat16": 2.0**-8, "float16": 2.0**-11}
 ROUNDINGS = {"activation": 64, "gradient": 256, "update": 1 << 13, "weight": 4, "loss": 32, "grad_norm": 256}
-"""Of float32: so many epsilons may lie between two layouts of one computation. Measured over the goldens' layouts:
-losses 8, gradients 60, updates 2,500 (Adam divides rounding by rounding)."""
+"""Allowed difference between two layouts of one computation, in epsilons of float32. Measured over the goldens'
+layouts: losses 8, gradients 60, updates 2,500 (Adam divides rounding by rounding)."""
 FEWER = 8
 """16-bit types: the same numbers divided by it; their sums are made in float32."""
 NEGLIGIBLE = 1e-4
-"""Of the largest of its kind: gradients so much smaller are zero but for rounding, such as those of keys' biases."""
+"""Share of the largest gradient below which a gradient is zero but for rounding, such as those of keys' biases."""
 EXACT = ("lr", "weight_decay", "loss_scale", "skipped")
 """Figures that are no sums."""
 
@@ -31,7 +31,7 @@ class Difference(NamedTuple):
     """weight, data, activation, loss, gradient, grad_norm, lr ..., update."""
     step: int
     name: str
-    """Of the parameter, or of the cell that gave the activation."""
+    """Name of the parameter, or of the cell that gave the activation."""
     micro_batch: int | None
     distance: float
     """Relative, of norms."""
@@ -154,7 +154,7 @@ def _data(step: int, one: Mapping[int, Array], other: Mapping[int, Array]) -> It
 
 
 def _place_of(row: Array, batch: Mapping[int, Array]) -> str:
-    """Where the other run's row stands in this one."""
+    """The place of the other run's row in this run's batch."""
     for micro_batch, rows in batch.items():
         for number, mine in enumerate(rows):
             if np.array_equal(mine, row):

@@ -32,7 +32,7 @@ OF_PARAMETERS = ("gradient", "before", "after")
 
 @dataclass
 class Step:
-    """What is known of a step of a run, counted from 1."""
+    """The recorded figures of a step of a run, counted from 1."""
 
     figures: dict[str, Any] = field(default_factory=dict)
     dtype: str = "float32"
@@ -46,18 +46,18 @@ class Step:
     before: dict[str, Sample] = field(default_factory=dict)
     """Weights before the step, of the first one that is recorded."""
     previous: dict[str, Sample] = field(default_factory=dict)
-    """Of a later one: those after the step before."""
+    """Weights after the step before, for a later step."""
     after: dict[str, Sample] = field(default_factory=dict)
     """Weights after the update."""
 
 
 def step_folder(folder: Path, step: int) -> Path:
-    """Where a step's record lies."""
+    """The folder of a step's record."""
     return folder / f"step_{step:08d}"
 
 
 def key(*words: object) -> str:
-    """Of an array."""
+    """The key of an array."""
     return _BAR.join(map(str, words))
 
 

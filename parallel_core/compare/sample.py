@@ -13,7 +13,7 @@ from parallel_core.numerics.dtypes import Array
 POINTS = 64
 """Positions, and features, of an activation that are kept at most."""
 ENTRIES = 1 << 16
-"""Of a parameter."""
+"""Most entries that are recorded of a parameter."""
 
 
 def spacing(size: int, most: int = POINTS) -> int:
@@ -28,18 +28,18 @@ def of_activation(values: Array, positions: Array, seq_length: int) -> tuple[Arr
 
 
 class Sample(NamedTuple):
-    """What is kept of a parameter, its gradient, or an update."""
+    """The recorded part of a parameter, its gradient, or an update."""
 
     values: Array
     """Float32, entries at even distances."""
     norm: float
-    """Of the whole."""
+    """Norm of the whole array."""
     digest: int
-    """Of the whole's bytes as float32; 0: not known."""
+    """Digest of the whole array's bytes as float32; 0: not known."""
 
     @classmethod
     def of(cls, whole: Array) -> "Sample":
-        """Of a whole array."""
+        """The sample of a whole array."""
         flat = np.ascontiguousarray(whole, np.float32).reshape(-1)
         norm = float(np.linalg.norm(flat.astype(np.float64)))
         return cls(flat[:: spacing(flat.size, ENTRIES)], norm, crc32(flat.tobytes()) or 1)

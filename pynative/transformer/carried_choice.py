@@ -17,8 +17,8 @@ from pynative.tape import autograd
 from pynative.tensor_parallel.mappings import Boundary
 
 Choices = dict[int, Tensor | None]
-"""Of one forward: number of a layer, from 0 -> positions [b, u s, k] of the keys that its indexer chose for the queries
-of u ranks that exchange heads (Ulysses); None: all."""
+"""The choices of one forward: number of a layer, from 0 -> positions [b, u s, k] of the keys that its
+indexer chose for the queries of u ranks that exchange heads (Ulysses); None: all."""
 
 BASE = 256
 """A position is two digits of this base, so that every type has both exactly."""

@@ -91,7 +91,7 @@ def errors_of(content: dict) -> list[str]:
 
 @pytest.mark.parametrize("number", [0, 1])
 def test_no_argument_stops_a_run_in_megatrons_layout(number):
-    """Where programs differ about a default, none of their defaults is refused."""
+    """No default is refused, also where programs have different ones."""
     defaults = {row.dest: (row.default, *row.other_defaults, row.default)[number] for row in ROWS}
     assert errors_of({name: default for name, default in defaults.items() if default is not None} | MEGATRON) == []
 

@@ -47,7 +47,8 @@ FIRST_STEPS = [
 ]
 """So many iterations of cases that the doubles compute slowly. float16's scale is too large in three of its five."""
 LIMITS = {"gpt2": (1e-5, 1e-4), "llama_bf16": (5e-4, 3e-3), "gpt2_fp16": (5e-4, 3e-3), "mixtral": (2e-3, 1e-2)}
-"""Of a loss, absolute, and of a gradient's norm, relative. In 16 bits Megatron's own layouts are as far apart."""
+"""Largest differences: of a loss, absolute, and of a gradient's norm, relative. In 16 bits Megatron's own
+layouts are as far apart."""
 
 
 def train(carrier, case: str, out: str, flags: list[str]) -> list[Posted]:

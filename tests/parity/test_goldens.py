@@ -155,7 +155,7 @@ WHOLE_RUNS_IN_16_BITS = [
     *[("llama_bf16", layout) for layout in ("1 rank", "tp2 sp", "cp2 ring", "dp2 distopt", "dp2 zero 3")],
     *[row for row in SIXTEEN_BITS if row[0] != "llama_bf16"],
 ]
-"""Of float16 all: it is late in its runs that steps are skipped again."""
+"""Rows replayed to the end; all of float16, whose runs skip steps late again."""
 
 
 class Limits(NamedTuple):
@@ -166,7 +166,7 @@ class Limits(NamedTuple):
     grad_norm: float
     """Relative."""
     gradients: float = 0.0
-    """Of the first step, relative to each parameter's largest entry; where the case has them."""
+    """Limit for gradients of the first step, relative to each parameter's largest entry; where the case has them."""
     weights: float = 0.0
     """After the last step; where the case has them."""
 
@@ -200,12 +200,12 @@ REPORTED = {
     "moe_shared_zloss": ("load_balancing_loss", "z_loss"),
     "moe_capacity": ("load_balancing_loss",),
 }
-"""What layers report beside the loss, by case."""
+"""Figures that layers report beside the loss, by case."""
 WHOLE = ("gpt2", "llama")
 """The cases whose gradients of the first step and final weights are kept."""
 
 FIRST_STEPS = 5
-"""Of rows that are not replayed to the end: four of a warm-up and the first at its whole learning rate."""
+"""Steps of rows that are not replayed to the end: four of a warm-up and the first at its whole learning rate."""
 
 
 def script():

@@ -33,7 +33,7 @@ class Outcome:
 
     losses: list[float] = field(default_factory=list)
     scales: list[float] = field(default_factory=list)
-    """Of the loss, in each step."""
+    """The loss scale in each step."""
     weights: dict[str, np.ndarray] | None = None
     """Whole, by global name; on rank 0."""
     moments: dict[str, np.ndarray] | None = None

@@ -36,7 +36,7 @@ DAMAGES: dict[str, Callable[[Path, Path], None]] = {
     "zeros": lambda path, other: path.write_bytes(bytes(path.stat().st_size)) and None,
     "swapped": exchange,
 }
-"""What happens to a file; the second has the same name in another checkpoint, or is another of the same one."""
+"""The damage to a file; the second file has the same name in another checkpoint, or is another of the same one."""
 
 
 def files_of(root: Path, folder: Path) -> list[Path]:

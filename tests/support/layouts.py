@@ -41,13 +41,13 @@ class Trained(NamedTuple):
     losses: list[float]
     gradient_norms: list[float]
     gradients: Arrays
-    """Of the first step, as the optimizer sees them."""
+    """Gradients of the first step, as the optimizer sees them."""
     initial: Arrays
     final: Arrays
     state: Arrays
     """The optimizer's, by "<state>.<name>"."""
     digests: Mapping[str, str]
-    """Of this rank's own shards."""
+    """Digests of this rank's own shards."""
 
 
 def train(

@@ -205,7 +205,7 @@ KINDS: list[tuple[str, Callable[[str], None]]] = [
     (r"(\S+/)?pip install ", installed),
     (r"python -m pytest|python docs/|ruff|git |tensorboard |mkdocs |python -m venv|source ", is_there),
 ]
-"""How a command begins -> how it is tried; the first that fits."""
+"""Beginning of a command -> the way to try it; the first that fits."""
 
 
 @cache

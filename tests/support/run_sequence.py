@@ -22,7 +22,7 @@ from parallel_core.checkpoint.reader import CheckpointReader
 
 Checksums = dict[str, dict[str, int]]
 MOST_STEPS = 6
-"""Of a run."""
+"""Most steps of a run."""
 LAST = 40
 """The iteration from which on a sequence begins anew."""
 SAVED = re.compile(r"Saved checkpoint (\S+) \(")

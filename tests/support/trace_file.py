@@ -16,7 +16,7 @@ FIELDS: dict[str, type | tuple[type, ...]] = {
     "tid": int,
     "args": dict,
 }
-"""Of a complete event, and their types; `ts` and `dur` are microseconds."""
+"""Keys of a complete event, and their types; `ts` and `dur` are microseconds."""
 
 
 def slices(path: Path) -> Slices:

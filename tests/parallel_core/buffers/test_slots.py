@@ -11,7 +11,7 @@ from parallel_core.sharding import ShardSpec, place
 GROUP = "intra-dp-cp"
 
 sizes = st.lists(st.lists(st.integers(1, 700), min_size=1, max_size=4), min_size=1, max_size=6)
-"""Of the parameters of each cell."""
+"""Sizes of the parameters of each cell."""
 
 
 def planned(

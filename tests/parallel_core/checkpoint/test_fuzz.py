@@ -7,7 +7,7 @@ from tests.support.checkpoint_fuzz import KINDS, search
 pytestmark = pytest.mark.slow
 
 TRIALS = {"native": 200, "mindspore": 100, "hf": 40, "legacy": 6, "torch_dist": 3}
-"""Of each tool's; thousands: `python -m tests.support.checkpoint_fuzz`."""
+"""Numbers of trials by format; for thousands: `python -m tests.support.checkpoint_fuzz`."""
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -32,7 +32,7 @@ KEPT = {
     "zb-h1": lambda stages, micro_batches, stage: min(stages, micro_batches),
     "zb-h2": lambda stages, micro_batches, stage: min(2 * stages - 1, micro_batches),
 }
-"""How many activations stage `stage` keeps at most."""
+"""The most activations that stage `stage` keeps."""
 
 
 @pytest.mark.parametrize("stages", STAGES)

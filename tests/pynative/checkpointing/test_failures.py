@@ -157,7 +157,7 @@ PLACES = {
     "the manifest": (0, lambda: failing(f"{SAVE}.write_manifest", errno.ENOSPC, _is_in_second)),
     "its name": (0, lambda: failing("parallel_core.checkpoint.commit.publish", errno.EDQUOT, _is_second)),
 }
-"""Where it goes wrong -> the rank, and how."""
+"""Place of the failure -> the rank, and the kind."""
 
 
 MODES = ("", "--async-save")

@@ -131,7 +131,7 @@ class Changed(NamedTuple):
     silently: AllConfig
     """All at once by which neither differences nor shapes are other ones."""
     paths: set[str]
-    """Which they are."""
+    """Paths of the settings."""
     told: dict[str, AllConfig]
     """Each other option -> the base with its first other value."""
 

@@ -15,7 +15,7 @@ KILLED_AFTER = 3
 BASE = "--lr-decay-style cosine --lr 1e-2 --hidden-dropout 0.1 --attention-dropout 0.1"
 STEPS = "--train-iters 5 --lr-decay-iters 7"
 SAMPLES = "--train-samples 28 --lr-decay-samples 40"
-"""Where steps grow: of 4, 4, 8, 8 samples, and 4 are left."""
+"""Flags of growing steps: 4, 4, 8, 8 samples, and 4 are left."""
 SHARDED, TP2, PP2 = "--use-distributed-optimizer", "--tensor-model-parallel-size 2", "--pipeline-model-parallel-size 2"
 CP2, EP2 = "--context-parallel-size 2", "--expert-model-parallel-size 2"
 LAYOUTS = {

@@ -19,7 +19,7 @@ FORMS = {
     "all": ScoreForm(window=4, soft_cap=2.0, slopes=alibi_slopes(6)),
 }
 LENGTHS = (5, 2, 7)
-"""Of the texts when the cache begins; 6 tokens of each follow."""
+"""Lengths of the texts when the cache begins; 6 tokens of each follow."""
 
 
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)

@@ -11,7 +11,7 @@ from pynative import kernels
 from tests.support.kernels import assert_close, normal, run_operator, tensor, upstream
 
 LOGITS = (np.argsort(normal(50, 3, 12, seed=8), axis=-1) * 0.3 - 1.5).astype(np.float32)
-"""Of a row no two are equal, in 16 bits neither."""
+"""Logits of a row are all different, in 16 bits, too."""
 RULES = {
     "softmax": RoutingRule(topk=2),
     "softmax of all": RoutingRule(topk=3, pre_softmax=True, normalize=True, scale=2.5),

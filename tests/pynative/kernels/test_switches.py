@@ -60,7 +60,7 @@ def _selected(implementation, *switches):
 
 
 OTHER_FORMS = {"attention"}
-"""Of the others the composed form keeps as little."""
+"""Operators whose composed form keeps more than the fused one."""
 
 
 @pytest.mark.parametrize("switch", NAMES)

@@ -14,7 +14,7 @@ from tests.support.kernels import assert_close
 
 EXPERTS, TOP, HIDDEN = 8, 3, 5
 LENGTH, BATCH = 8, 3
-"""Of a rank's tokens."""
+"""Shape of a rank's tokens."""
 
 
 class Layout(NamedTuple):

@@ -51,7 +51,7 @@ OF_BATCHES = {
     "unknown": (lambda: rows() | {"lables": rows()["labels"]}, "lables is no argument of GPTModel, which takes tokens"),
     "a tuple": (lambda: tuple(rows().values()), "the loader gave a tuple: must be a dict of the model's arguments"),
 }
-"""Of the form that gives the model its arguments."""
+"""Errors of the form that gives the model its arguments."""
 
 
 def of_a_script(data_iterator, model):

@@ -66,7 +66,7 @@ def test_the_sums_are_the_step(ranks, flags, tmp_path):
 
 
 SECONDS = Times(forward=3, backward=7, weight=3)
-"""Of a micro-batch on a stage, by a clock that stands still but for computations and waits for other stages."""
+"""Seconds of a micro-batch on a stage, by a clock that stands still but for computations and waits for other stages."""
 
 
 class Clock:

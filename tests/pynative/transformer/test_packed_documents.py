@@ -13,7 +13,7 @@ from tests.support.layouts import STEPS, Rows, Trained, check_layout, difference
 from tests.support.own_data import has_data, printed
 
 LENGTHS = [(5, 11), (9, 3), (16, 0), (1, 12), (2, 2), (13, 3), (8, 8), (15, 1)]
-"""Of each packed row's documents; the rest of its 16 positions is padding. 0: there is only one."""
+"""Lengths of each packed row's documents; the rest of its 16 positions is padding. 0: there is only one."""
 FLAGS = f"{TINY} --calculate-per-token-loss --attention-dropout 0 --hidden-dropout 0"
 PACKED, APART = "--global-batch-size 8", "--global-batch-size 16"
 

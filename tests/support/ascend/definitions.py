@@ -19,7 +19,7 @@ from mindspore.ops import Primitive
 from pynative.tape.autograd import no_grad
 
 NO_KERNEL = ("unregistered", "Create kernelmod for op")
-"""What MindSpore 2.10 says on a CPU about an operator that only an Ascend has."""
+"""Parts of MindSpore 2.10's errors on a CPU about an operator that only an Ascend has."""
 
 FLOATS = (mindspore.float16, mindspore.bfloat16, mindspore.float32)
 SIXTEEN_BITS = (mindspore.float16, mindspore.bfloat16)

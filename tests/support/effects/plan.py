@@ -18,7 +18,7 @@ OVERFLOWS = [True] * 40 + [
     *(np.random.default_rng(1).random(100) < 0.3),
     *(np.random.default_rng(2).random(3000) < 0.002),
 ]
-"""Of updates: always at first, to the smallest scale, then often, then rarely enough for a scale to grow."""
+"""Overflows of updates: always at first, to the smallest scale, then often, then rarely enough for a scale to grow."""
 
 
 def _stages(config: AllConfig) -> range:

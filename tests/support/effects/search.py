@@ -107,7 +107,7 @@ BESIDE = {
     "--record-step-end": "--record --train-iters 2",
     **dict.fromkeys(("--summary-dir", "--summary-collect-freq"), "--num-experts 4 --save-token-distribution"),
 }
-"""What a value is tried beside first, for the same reason."""
+"""Flags that are tried first beside a value, for the same reason."""
 
 
 class Tried(NamedTuple):
@@ -115,9 +115,9 @@ class Tried(NamedTuple):
 
     option: str
     change: str
-    """Of the model's command line."""
+    """The change of the model's command line."""
     company: str
-    """What stands beside the option there, and in the line that it is compared with."""
+    """Flags beside the option, there and in the line that it is compared with."""
     reason: str
     """Why it has no effect, as the user is told; empty if nothing says so."""
     part: str

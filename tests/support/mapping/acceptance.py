@@ -1,4 +1,4 @@
-"""How many real launch scripts start, by slice, and what stops the others.
+"""The share of public launch scripts that start, by slice, and the reasons that stop the others.
 
     python tests/support/mapping/acceptance.py [SCRIPTS.json] [--slice NAME] [--verbose]
 

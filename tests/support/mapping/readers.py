@@ -1,4 +1,4 @@
-"""Which config fields the engine and the plan read: found in their syntax trees, none listed by hand.
+"""The config fields that the engine and the plan read: found in their syntax trees, none listed by hand.
 
 `owner.field` counts for the section that `owner` is: by its name (`config.training_config.seed`), by what a name was
 assigned from (`training = config.training_config`), or by the annotation of a parameter (`config: OptimizerConfig`).

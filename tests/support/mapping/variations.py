@@ -16,7 +16,7 @@ WORDS = (
     "8,0", *NUMBERS, "float16", "mlp", "left", "true", "True", "1,1,1", "Et|tttL", "0:8", "x", "bias", "core_attn",
     "linear_qkv", "M*-M", "0 4 128 4", "A100",
 )  # fmt: skip
-"""What is tried for a flag without choices; the flag's type and the rules tell which of them are legal."""
+"""Values that are tried for a flag without choices; the flag's type and the rules tell which of them are legal."""
 
 FIRST_START = "--load not/saved/yet --save not/saved/yet --save-interval 4"
 ROTARY = "--position-embedding-type rope"

@@ -37,7 +37,7 @@ CONTEXT: dict[tuple[str, str], dict[str, Any]] = {
     ("002", "5"): {"model_config": {"compute_dtype": "float16"}},
     ("003", "3"): {"training_config": {"load_checkpoint": "checkpoints"}},
 }
-"""What a document's sentences say beside a block of YAML."""
+"""Settings that a document's sentences give beside a block of YAML."""
 
 MODEL = (
     "--num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 64 --max-position-embeddings 64 "
@@ -112,7 +112,7 @@ def found(reading: Reading, item: str) -> Found:
 
 UNSAID = Found(MISSING, "nothing is said of it")
 EMPTY = Found(NOTHING, "a key without a value says nothing")
-"""Of a key that is known."""
+"""The outcome for a known key without a value."""
 
 
 def is_about(name: str, item: str) -> bool:

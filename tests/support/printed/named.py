@@ -31,11 +31,11 @@ PREFIXES = {
 """The only part of an import that a user changes: old prefix -> ours."""
 
 SEEN_OF_MSRUN = ("--worker_num", "--local_worker_num", "--master_port", "--log_dir", "--join")
-"""What a launch as printed shows: ranks, a port, logs, and a command that ends with them."""
+"""The options that a launch as printed shows: ranks, a port, logs, and a command that ends with them."""
 OF_MSRUN = Found(READER, "of MindSpore's launcher")
 
 WITHOUT_IMPORT = ("mapping", "pynative.training.training", "pynative.training.data", "pynative.training.utils")
-"""Where the names are that document 003 uses without saying where they come from."""
+"""Modules of the names that document 003 uses without an import."""
 
 MOMENTUM = ("mindspore.nn.Momentum", "Momentum")
 """MindSpore's own optimizer, which is made for a wrapper that is refused."""

@@ -28,11 +28,11 @@ class Row(NamedTuple):
     outcome: str
     detail: str
     test: str = ""
-    """Of what acts: the test that changes the value, or uses the name, and sees the effect, as pytest names it."""
+    """For an item that acts: the test that changes the value or uses the name and sees the effect, by pytest's name."""
 
 
 UNTESTED = "?"
-"""What acts without a test that sees it. No row is added with it."""
+"""The mark of an item that acts and has no test. No row is added with it."""
 
 
 def recorded() -> list[Row]:

@@ -40,7 +40,7 @@ class Case(NamedTuple):
     ranks: int
     flags: str
     sharding: str = "dp_reshardable"
-    """Of a distributed optimizer; "legacy": `--ckpt-format torch`."""
+    """The format of a distributed optimizer; "legacy": `--ckpt-format torch`."""
     choices: str = "-"
 
 

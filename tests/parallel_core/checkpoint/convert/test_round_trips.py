@@ -28,7 +28,7 @@ WITHOUT_A_FAMILY = {
     "torch_dist/moe_ep2_pp2_vpp2_bf16_distopt_default",
     "legacy/moe_ep2_grouped_gemm_bf16_distopt",
 }
-"""Of which HuggingFace has no model: sigmoid scores and a shared expert without latent attention."""
+"""Networks for which HuggingFace has no model: sigmoid scores and a shared expert without latent attention."""
 
 TABLES = ("embedding.word_embeddings.weight", "output_layer.weight")
 

@@ -20,7 +20,7 @@ RUNS_ON_A_CPU = {"ops.cast", "ops.cat", "ops.stack", "ops.tile", "ops.transpose"
 GROUPS_AND_RANKS = {
     "init_process_group", "destroy_process_group", "get_rank", "get_world_size", "P2POp",
 }  # fmt: skip
-"""Of mint.distributed, what is MindSpore's own Python down to the manager of groups, which is a double."""
+"""Functions of mint.distributed that are MindSpore's own Python down to the manager of groups, which is a mock."""
 
 MINDSPORE = {"ops", "mint", "distributed"}
 DEVICE_FILES = [*sorted((ROOT / "pynative/kernels/ascend").glob("*.py")), ROOT / "pynative/collectives/hccl.py"]

@@ -149,7 +149,7 @@ def test_windows_across_several_tiles(window, engine):
 
 
 def test_a_window_saves_work(monkeypatch):
-    """Of s x s / 2 scores in tiles of 128 queries only those within 128 of the window are computed."""
+    """Only scores within 128 of the window are computed, in tiles of 128 queries, of s x s / 2 in all."""
     computed = []
     real = ENGINE.score_exponentials
 

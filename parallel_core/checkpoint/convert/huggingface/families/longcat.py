@@ -58,7 +58,7 @@ _FIXED: dict[str, Any] = {
     "moe_config.moe_router_enable_expert_bias": True,
 }
 _ROTARY = "model_config.multi_latent_attention.qk_pos_emb_head_dim"
-"""Of config.json's head_dim transformers makes the angles."""
+"""The size by which transformers makes the angles: config.json's head_dim."""
 _RENAMED = {"num_hidden_layers": "num_layers", "intermediate_size": "ffn_hidden_size"}
 
 FIELDS: tuple[AnyField, ...] = (

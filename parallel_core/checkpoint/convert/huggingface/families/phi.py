@@ -30,7 +30,7 @@ _FIXED: dict[str, Any] = {**OF_LLAMA, **DENSE, **NO_BIAS}
 
 
 def _defaults_out(ours: Settings) -> Mapping[str, Any]:
-    """Where config.json does not say it, transformers has an id of padding that small vocabularies lack, and takes 4096
+    """Keys that are written because transformers' defaults differ: a padding id that small vocabularies lack, and 4096
     for the length that positions reach without being stretched."""
     length = ours.get("model_config.rope_scaling.original_max_position_embeddings")
     longest = ours["model_config.max_position_embeddings"]

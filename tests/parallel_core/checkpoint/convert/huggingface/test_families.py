@@ -27,7 +27,7 @@ UNSAID = {
     ("glm_moe_dsa", "Megatron-LM"): {_OF_LATENTS},
     ("glm_moe_dsa", "MindSpeed-LLM"): {_OF_LATENTS, "model_config.sparse_attention.dsa_indexer_k_norm_epsilon"},
 }
-"""What only transformers has: its norms of latents have an epsilon of their own."""
+"""Settings that only transformers has: its norms of latents have an epsilon of their own."""
 FLAGS = [(case, tool) for case in CASES for tool in recorded(case)["flags"]]
 
 

@@ -10,6 +10,11 @@ from tests.support.pages import PAGES, commands, make_files, try_command, write_
 
 READMES = [ROOT / "README.md", ROOT / "README.zh-CN.md"]
 SHOWING = [page for page in PAGES if commands(page)]
+_NUMBER = r"\d+(?:[.,]\d+)*"
+MEASURED = rf"(?<![\w.,-]){_NUMBER}(?: - {_NUMBER})? ?(?:%|s|ms|us|ns|[KMG]i?B|tokens/s|[GT]FLOP/s)(?![\w-])"
+"""A number with a unit of measurement."""
+FIGURE = re.compile(rf"{MEASURED}|\d+\.\d+")
+"""A measured value, or a number with a point."""
 
 
 @pytest.fixture(scope="module")
@@ -47,12 +52,39 @@ def test_both_readmes_show_the_same():
 def test_both_languages_of_a_page_show_the_same():
     """A page below docs/zh has the commands of the page of its name."""
     translated = sorted((ROOT / "docs" / "zh").glob("*.md"))
-    assert len(translated) >= 6
+    assert len(translated) >= 18
     for page in translated:
         own, other = (text.read_text(encoding="utf-8") for text in (page, ROOT / "docs" / page.name))
         assert commands(page) == commands(ROOT / "docs" / page.name), page
+        texts = [re.sub(r"```.*?```", "", text, flags=re.DOTALL) for text in (own, other)]
+        figures = [{*FIGURE.findall(text)} for text in texts]
+        assert figures[0] == figures[1], (page, figures[0] ^ figures[1])
+        assert (
+            len({tuple(len(re.findall(mark, text, re.MULTILINE)) for mark in ("^#", r"^\|")) for text in texts}) == 1
+        ), page
         rows = [[row.split("|")[1] for row in text.splitlines() if row.startswith("| `")] for text in (own, other)]
         assert page.name != "troubleshooting.md" or rows[0] == rows[1]
+
+
+def test_every_figure_has_its_proof():
+    """A section that shows a measured value names a test, a benchmark, or a command that prints it."""
+    measured = re.compile(MEASURED)
+    proof = re.compile(r"tests/|benchmarks[/.]|python -m |```bash")
+    bare, shown = [], 0
+    for page in set(PAGES) - {ROOT / "CHANGELOG.md", ROOT / "docs/flags.md", ROOT / "docs/api.md"}:
+        for section in re.split(r"^(?=## )", page.read_text(encoding="utf-8"), flags=re.MULTILINE):
+            text = re.sub(r"```.*?```|`[^`]*`|^ {4,}\S[^\n]*", "", section, flags=re.DOTALL | re.MULTILINE)
+            shown += bool(measured.search(text))
+            bare += [(page.name, section[:40], found) for found in measured.findall(text) if not proof.search(section)]
+    assert shown > 12 and bare == []
+
+
+def test_a_page_begins_with_a_command():
+    """The command comes before the first heading; the index, the table of flags and architecture.md need none."""
+    without = {ROOT / "docs" / name for name in ("README.md", "flags.md", "architecture.md")}
+    pages = {page for page in PAGES if page.is_relative_to(ROOT / "docs")} - without
+    late = [page.name for page in pages if "```bash" not in page.read_text(encoding="utf-8").partition("\n## ")[0]]
+    assert len(pages) > 40 and late == []
 
 
 def test_the_first_page_is_short():

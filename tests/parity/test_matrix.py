@@ -31,7 +31,7 @@ SCHEDULES = {
     "interleaved": "--virtual-pipeline-model-parallel-size 2",
     "zb-h1": "--pipeline-schedule zb-h1",
 }
-UNEVEN = {2: "1,4", 4: "1,2,1,1"}
+UNEVEN = {2: "1,2", 4: "1,2,1,1"}
 ALGORITHMS = {
     "hybrid": "--context-parallel-algo hybrid_cp_algo --ulysses-degree-in-cp 2",
     "ring": "--context-parallel-algo megatron_cp_algo",
@@ -71,8 +71,10 @@ class Row(NamedTuple):
 
     def layers(self) -> int:
         """As few as the schedule allows, and for the uneven one a number that does not divide."""
-        chunks = self.sizes.pp * 2
-        return {"uneven 1f1b": 5, "interleaved": max(4, chunks)}.get(self.schedule, 4) if self.sizes.pp > 1 else 4
+        stages = self.sizes.pp
+        if stages == 1:
+            return 2
+        return {"uneven 1f1b": stages + 1, "interleaved": 2 * stages}.get(self.schedule, stages)
 
     def __str__(self) -> str:
         names = ["sp"] * self.sequence_parallel + [self.schedule] * (self.sizes.pp > 1)

@@ -103,7 +103,8 @@ def _names(rows: Iterable[tuple[int, int]]) -> Iterator[dict[str, Any]]:
 
 
 def _event(span: Span, row: int, origin: float) -> dict[str, Any]:
-    """Whole microseconds, of both ends: rounded lengths would let spans stand out of those around them."""
+    """A complete event of a trace. Start and end are rounded to whole microseconds, not the length: otherwise spans
+    would reach beyond those around them."""
     start, stop = (round((time - origin) * _MICROSECONDS) for time in (span.start, span.stop))
     return {
         "name": span.name,
@@ -295,7 +296,7 @@ _KINDS: dict[type, Kind] = {
 
 
 def planned_spans(timeline: Timeline) -> list[Span]:
-    """A stage's computations as those of a rank of its number."""
+    """The computations of a planned schedule as spans of a trace; stage i is shown as rank i."""
     return [
         Span(stage, kind, f"{kind.value} {action.micro_batch}.{action.chunk}", *_seconds(start, stop))
         for stage, spans in enumerate(timeline.spans)

@@ -93,7 +93,8 @@ class CoreAttention(Block):
         return micro_batch.tokens * width * micro_batch.item_size
 
     def part(self) -> Part:
-        """Attention as a part of its layer, which keeps queries, keys and values."""
+        """The description of core attention for recompute: a part of the layer whose inputs, queries, keys and values,
+        are saved."""
         aliases = "attention.flash_attention", "self_attention.core_attention.flash_attention"
         path = "core_attention"
         return Part(path, holders=(path,), input_bytes=self.input_bytes, flag="core_attn", aliases=aliases)

@@ -116,7 +116,7 @@ class MultiTokenPredictionLayer(Block):
         return inputs | {"transformer_layer": kept_by_layer} | last
 
     def bytes_in_backward(self, micro_batch: MicroBatch) -> int:
-        """The most that a depth keeps at once because parts of it are run again; 0 if none are."""
+        """The most bytes that a depth keeps at once because parts of it are recomputed; 0 if none are."""
         before = sum(self.kept_bytes(micro_batch).values())
         if not self.is_computed_again:
             again = self._stack.bytes_in_backward(micro_batch)
@@ -217,8 +217,8 @@ class MultiTokenPrediction(Block):
         return sum(layer.offloaded_bytes(micro_batch) for layer in self.layers)
 
     def bytes_in_backward(self, micro_batch: MicroBatch) -> int:
-        """The most that the depths keep at once during their backward because parts of them are run again; the heads
-        are through by then."""
+        """The most bytes that the depths keep at once during their backward because parts of them are recomputed. The
+        heads have finished by then."""
         kept = [sum(layer.kept_bytes(micro_batch).values()) for layer in self.layers]
         embedded = sum(self.embedding.kept_bytes(micro_batch).values())
         again = [layer.bytes_in_backward(micro_batch) for layer in self.layers]

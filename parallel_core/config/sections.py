@@ -32,7 +32,7 @@ class Sections:
 
     @property
     def has_too_many_chunks(self) -> bool:
-        """The same of virtual stages."""
+        """Whether there are more virtual stages than layers, with embedding and output layer counted."""
         return self._exceeds_layers(self.parallel_config.chunks * self.parallel_config.pipeline_model_parallel_size)
 
     def _exceeds_layers(self, parts: int) -> bool:

@@ -339,7 +339,7 @@ def sample(logits: Array, jitter: float, noise: Noise | None) -> tuple[Draw, Dra
 
 
 def sampled_gradient(draw: Draw, gradient: Array) -> Array:
-    """[T, E]: the logits' gradient, of that of the weights [T]."""
+    """The gradient [T, E] of the logits, from the gradient [T] of the drawn experts' weights."""
     upstream = gradient * draw.multiplier
     result = -draw.gates * upstream[:, None]
     result[np.arange(len(upstream)), draw.experts] += upstream

@@ -41,7 +41,7 @@ class Copies(NamedTuple):
 
     @property
     def undone(self) -> "Copies":
-        """The inverse of copies that copy each row once."""
+        """The inverse copies, of copies that use each row exactly once."""
         return Copies(self.places[:, 0], self.sources[:, None])
 
 

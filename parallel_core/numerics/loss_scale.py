@@ -139,11 +139,9 @@ _HIDDEN = -1
 
 
 def windows(max_window: int, min_window: int) -> list[int]:
-    """The windows of an adaptive scaler, shortest first.
-
-    From the top: halves of whole hundreds above 100, 50 at 100, below it `min_window / 2` less each time. (1000, 20)
-    gives 20 30 40 50 100 200 500 1000.
-    """
+    """The windows of an adaptive scaler, shortest first. Beginning with `max_window`, each window above 100 is followed
+    by its half, rounded down to hundreds; 100 is followed by 50; below that each is `min_window / 2` less. (1000, 20)
+    gives 20 30 40 50 100 200 500 1000."""
     found, window = {min_window}, float(max_window)
     while window > min_window:
         found.add(math.floor(window))

@@ -141,7 +141,7 @@ class Plan:
 
     @property
     def hfu(self) -> float:
-        """The same of everything that is computed."""
+        """Hardware FLOPs as a part of the peak: as `mfu`, with recomputed operations counted."""
         return self.step.flops_per_device / self.step.total / self.peak
 
     @property

@@ -8,7 +8,7 @@ from parallel_core.report.run import Run
 
 
 def page_of(runs: Sequence[Run]) -> Page:
-    """Every section of which there is anything."""
+    """The page of a run: every section for which the run has data."""
     found = [
         history.overview(runs),
         *curves.sections(runs),

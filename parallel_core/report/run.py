@@ -29,7 +29,7 @@ class Run:
         self._trace_of: tuple[int, int] | None = None
 
     def refresh(self) -> bool:
-        """Whether anything is new."""
+        """Read what the run has written since the last call; whether there was anything."""
         return any([self.figures.refresh(), self._read_events(), self._read_trace()])
 
     @property

@@ -86,7 +86,7 @@ class _LockStep:
 
 @contextmanager
 def _collector_paused() -> Iterator[None]:
-    """No garbage collection inside: it would find none, and walk the growing schedule again and again."""
+    """Pause garbage collection within the block: it would find nothing and walk the growing schedule repeatedly."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

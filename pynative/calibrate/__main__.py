@@ -121,7 +121,7 @@ def write(keys: dict[str, Any], path: str) -> None:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Measure, write the file, and refine it; the exit code."""
+    """Measure this machine, write the device file, refine it by short trainings, and write it again; the exit code."""
     if [*argv] == [MEASURES]:
         measure()
         return 0

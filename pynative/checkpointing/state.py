@@ -50,7 +50,7 @@ class RunState(Protocol):
 
     @property
     def callbacks(self) -> Sequence[Remembers]:
-        """The run's own."""
+        """The callbacks of the run."""
 
     @property
     def step_cell(self) -> Updates:

@@ -105,12 +105,12 @@ class Switches(NamedTuple):
 
 
 def switches() -> Switches:
-    """The switches as they stand."""
+    """The current values of the switches."""
     return Switches(_pynative_executor.grad_flag(), _pynative_executor.enable_grad(), local.values())
 
 
 def set_switches(to: Switches) -> None:
-    """Set the switches as they stood."""
+    """Restore the switches to earlier values."""
     _pynative_executor.set_grad_flag(to.records)
     _pynative_executor.set_enable_grad(to.is_enabled)
     local.put_back(to.values)

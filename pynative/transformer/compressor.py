@@ -111,5 +111,5 @@ class EntryIndexer(nn.Cell):
 
 
 def later_entries(seen: Array, count: int) -> Tensor:
-    """Bool [b or 1, 1, s, C]: what a query does not see."""
+    """A mask [b or 1, 1, s, C], True for the entries that a query does not see."""
     return Tensor.from_numpy((np.arange(count) >= seen.T[..., None])[:, None])

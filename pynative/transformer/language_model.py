@@ -95,7 +95,7 @@ class TransformerLanguageModel(nn.Cell):
         return self.decoder(hidden_states, attention_mask, document_starts, ids)
 
     def _check_replay(self, has_experts: bool) -> None:
-        """ValueError where a batch says experts that nobody would go to, or training lacks them."""
+        """Raise ValueError for experts in a batch that training does not replay, or for their absence where it does."""
         if has_experts and not self.replays:
             raise ValueError("the batch has routed_experts: add --moe-enable-routing-replay, or leave them out")
         if self.replays and self.training and not has_experts:

@@ -14,11 +14,9 @@ from pynative.transformer.layer import ParallelTransformerLayer
 
 
 class ShortcutTransformerLayer(Observable):
-    """second(first(x)) + shortcut(y), y the input of the first half's dense block.
-
-    Each half has a number of its own, by which its masks are drawn and its keys are cached: the second's is as many
-    layers behind as the model has.
-    """
+    """second(first(x)) + shortcut(y), where y is the input of the first half's dense block. Each half has a layer
+    number of its own, for its masks and its cached keys: the second half's is the first's plus the model's number of
+    layers."""
 
     def __init__(self, block: blocks.ShortcutLayer, given: LayerSettings) -> None:
         super().__init__()

@@ -62,7 +62,7 @@ def as_switch(name: str, help: str, **change: Any) -> dict[str, Change]:
 
 
 def read_by(type: Callable[[str], Any], **change: Any) -> Change:
-    """The change for a flag whose value has a notation of its own."""
+    """The change for a flag whose value is parsed by `type`, a function."""
     return {"type": type, "nargs": None, "choices": (), **change}
 
 

@@ -11,7 +11,8 @@ SPACING_MILLISECONDS = 5_000
 
 
 class ArenaBoard:
-    """A question is a number that grows: milliseconds of the asking host's clock."""
+    """The board of roll calls in shared memory. A roll call has a number that grows: milliseconds of the asking host's
+    clock."""
 
     def __init__(self, arena: Arena, network: Network) -> None:
         self.rank, self.world_size = arena.rank, arena.world_size

@@ -242,7 +242,7 @@ class Waiter:
 
 
 def _watch(pid: int) -> int:
-    """A descriptor that turns readable when the process ends; of one that has ended already, one that is so now."""
+    """A descriptor that becomes readable when the process ends; readable at once if it has ended already."""
     try:
         return os.pidfd_open(pid)
     except ProcessLookupError:

@@ -65,7 +65,7 @@ class _Linear:
 
 
 def _streams(x: Array, count: int) -> list[Array]:
-    """Views of x [r, n h]."""
+    """The n residual streams of x [r, n h], as views."""
     width = x.shape[1] // count
     return [x[:, start : start + width] for start in range(0, x.shape[1], width)]
 

@@ -24,8 +24,9 @@ def query_blocks(length: int) -> Iterator[slice]:
 
 
 def _key_blocks(whole: Scores, rows: slice) -> list[tuple[slice, Scores]]:
-    """The keys that some queries see: all, or causally the square at the diagonal and what is seen before it; of chosen
-    ones those up to the last query's, and a mask."""
+    """The blocks of keys that a block of queries sees, each with its scores. Without a causal mask there is one block
+    of all keys; with it the keys before the queries and the square at the diagonal; with chosen keys one block up to
+    the last query, with a mask."""
     of_documents = None if whole.first_keys is None else whole.first_keys[:, rows]
 
     def part(first: int, stop: int, causal: bool) -> tuple[slice, Scores]:

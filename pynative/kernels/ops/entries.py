@@ -15,7 +15,8 @@ _transposed_product = ops.BatchMatMul(transpose_a=True)
 
 
 def _windows(x: Tensor, size: int, nothing: float) -> Tensor:
-    """Tokens [c, ratio, b, m d] as windows [c, m ratio, b, d]; `nothing` stands before the first."""
+    """Tokens [c, ratio, b, m d] as overlapping windows [c, m ratio, b, d]: each has the entry before it; before the
+    first stands the value `nothing`."""
     if x.shape[-1] == size:
         return x
     before = ops.full((1, *x.shape[1:3], size), nothing, dtype=FLOAT32)

@@ -41,7 +41,7 @@ class Group(NamedTuple):
 
 
 class Must(NamedTuple):
-    """A key whose other values are not known here."""
+    """A key of config.json that must have one of these values: others describe networks that are not supported."""
 
     key: str
     values: tuple[Any, ...]

@@ -141,7 +141,8 @@ class Layout:
             )
 
     def ranks(self) -> Iterator[tuple[int, int, int]]:
-        """(tensor, stage, expert) ranks that have a file. Ranks of a stage are those of either grid."""
+        """(tensor, stage, expert) ranks that have a file. A stage has a rank for each place in the grid of dense layers
+        or in that of experts, whichever is larger."""
         several = max(self.tensor, self.expert_tensor_size * self.experts)
         places = {(rank % self.tensor, rank // self.expert_tensor_size % self.experts) for rank in range(several)}
         for stage in range(self.stages):

@@ -142,6 +142,6 @@ def test_the_commands_of_the_page_are_accepted(shown, tmp_path, monkeypatch):
 
 
 def test_what_is_no_model_is_named(tmp_path):
-    """Before data are prepared."""
+    """A folder that is no model is named before data are prepared."""
     done = subprocess.run(["bash", SCRIPT, tmp_path], capture_output=True, text=True, env=os.environ)
     assert done.returncode == 2 and done.stderr.startswith(f"error: {tmp_path}: give the folder of a HuggingFace model")

@@ -101,7 +101,7 @@ sys.meta_path.insert(0, Finder())
 
 
 def test_ctrl_c_in_an_import(tmp_path):
-    """There Python's own handler is lost ("Exception ignored in"), and training would begin."""
+    """During an import Python's own handler is lost ("Exception ignored in"), and training would begin."""
     (tmp_path / "sitecustomize.py").write_text(IN_AN_IMPORT)
     (tmp_path / "msrun").write_text("#!/bin/sh\ntouch started\n")
     (tmp_path / "msrun").chmod(0o755)
@@ -113,7 +113,7 @@ def test_ctrl_c_in_an_import(tmp_path):
 
 
 def test_sigterm_of_the_script_asks_for_a_checkpoint(tmp_path):
-    """With --exit-signal-handler: after the step under way it is written, and everything ends."""
+    """With --exit-signal-handler the step under way ends, its checkpoint is written, and all processes end."""
     with training(tmp_path, 1, "--exit-signal-handler") as (script, started):
         script.terminate()
         check_end(started, 60)

@@ -40,7 +40,7 @@ def test_data_on_the_first_tensor_rank_alone(how, world, layout):
 
 
 def test_every_form_trains_the_same():
-    """On the same rows, by the same order of samples."""
+    """All forms read the same rows in the same order and have the same losses."""
     expected = reference(FLAGS)
     for how in (train_on_our_loader, train_where_data_are, train_on_keys):
         assert reference(FLAGS, how).losses == pytest.approx(expected.losses, rel=1e-6)

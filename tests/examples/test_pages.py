@@ -25,7 +25,7 @@ def files(tmp_path_factory):
 
 @pytest.mark.parametrize("page", SHOWING, ids=lambda page: str(page.relative_to(ROOT)))
 def test_each_command_works(page, files, monkeypatch):
-    """In the order of the page: it runs, or its flags are accepted where another test has such a run."""
+    """Each command of a page runs, in the page's order; where another test has such a run, its flags are accepted."""
     monkeypatch.chdir(files)
     write_files(page, files)
     for command in commands(page):

@@ -80,12 +80,12 @@ def test_without_one_it_has_the_scripts(flags_of):
     ],
 )
 def test_two_processes_unless_sizes_need_more(command_of, sizes, processes):
-    """As the README says: PP=2 alone took four, with a second copy of the model that nobody asked for."""
+    """The number is the README's: PP=2 alone took four, with a second copy of the model."""
     assert f"--worker_num={processes}" in command_of("--mock-data", **sizes)
 
 
 def test_a_copy_trains_beside_itself(command_of, tmp_path):
-    """With the project's program and tokenizer, and output in its own folder."""
+    """A copied script uses the project's program and tokenizer, and writes its output beside itself."""
     (tmp_path / "copies").mkdir()
     copy = shutil.copy(SCRIPT, tmp_path / "copies" / "mine.sh")
     words = command_of("--mock-data", script=Path(copy), OUTPUT="", PYTHONPATH=str(ROOT))
@@ -94,7 +94,7 @@ def test_a_copy_trains_beside_itself(command_of, tmp_path):
 
 
 def test_a_size_that_is_no_number_is_named(tmp_path):
-    """Before the shell computes with it."""
+    """The error comes before the shell computes with the value."""
     environment = {**os.environ, "OUTPUT": str(tmp_path / "out"), "TP": "two"}
     done = subprocess.run(["bash", SCRIPT], env=environment, cwd=tmp_path, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (2, "error: TP=two: must be a whole number\n")

@@ -197,7 +197,7 @@ def test_layouts_give_equal_losses(how, layout, losses, tmp_path):
 
 
 def test_the_documents_model_is_the_librarys(losses, tmp_path):
-    """With masks; without them both are the same again, and something else."""
+    """Both have the same losses with masks; without masks both have the same other losses."""
     library = losses_of_script(tmp_path / "library", document_script(own_model=False))
     np.testing.assert_allclose(library, losses, rtol=TOLERANCE)
     plain = [losses_of_script(tmp_path / str(own), document_script(own, masks=False)) for own in (True, False)]
@@ -206,7 +206,7 @@ def test_the_documents_model_is_the_librarys(losses, tmp_path):
 
 
 def test_resuming_at_another_layout(losses, tmp_path):
-    """After five steps on two tensor-parallel ranks, the rest on two pipeline stages."""
+    """Five steps run on two tensor-parallel ranks, the rest on two pipeline stages."""
     first = losses_of_script(tmp_path, document_script(), 2, f"{TP2_SP} --train-iters 5")
     rest = losses_of_script(tmp_path / "rest", document_script(), 2, f"{PP2} --load {tmp_path / 'out'}")
     np.testing.assert_allclose([*first, *rest], losses, rtol=TOLERANCE)

@@ -280,7 +280,7 @@ def test_values_that_other_parsers_leave_as_text_are_read():
 
 
 def test_help_lists_the_flags_that_act(capsys):
-    """With what each takes, the values that are not refused, and Megatron's defaults."""
+    """Help shows each flag's values, without refused ones, and Megatron's default."""
     with pytest.raises(SystemExit) as caught:
         initialize_megatron(argv=["--help"])
     text = " ".join(capsys.readouterr().out.split())
@@ -292,7 +292,7 @@ def test_help_lists_the_flags_that_act(capsys):
 
 @pytest.mark.parametrize("ascend", [False, True])
 def test_the_launchers_scheduler_ends_before_mindspore_is_imported(monkeypatch, ascend):
-    """On a CPU; ranks of an Ascend job need it."""
+    """It ends on a CPU; ranks of an Ascend job need it."""
     monkeypatch.setenv("MS_ROLE", "MS_SCHED")
     monkeypatch.setattr("parallel_core.system.environment.has_ascend", lambda: ascend)
     with nullcontext() if ascend else pytest.raises(SystemExit, match=r"^0$"):

@@ -101,7 +101,7 @@ def test_sizes_of_the_layout_on_request(folder):
 
 
 def test_a_size_that_is_given_wins_and_a_kind_does_not(folder):
-    """As in Megatron; what a flag said in vain is told."""
+    """The rule is Megatron's; overruled flags are printed."""
     reading = read(
         f"{REST} --use-checkpoint-args --load {folder} --num-layers 3 --rotary-base 500 --hidden-dropout 0.2".split(),
         world_size=1,
@@ -172,7 +172,7 @@ def test_what_huggingface_does_not_say_is_the_flags(of_huggingface):
     ],
 )
 def test_a_run_of_megatron_says_its_layout_and_its_tokenizer(tmp_path, case, world, sizes):
-    """As Megatron takes them from there; beside what says which network it is."""
+    """They are taken as Megatron takes them, with the options of the network."""
     flags = f"--load {unpack(case, tmp_path)} --use-mp-args-from-checkpoint-args --tokenizer-type GPT2BPETokenizer"
     found = config_with(flags, world)
     parallel = found.parallel_config

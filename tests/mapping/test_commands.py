@@ -14,7 +14,7 @@ from parallel_core.system.command_line import DISTRIBUTION, program
 
 
 def test_a_command_that_is_none_is_named(monkeypatch, capsys):
-    """With those that there are; without a command, all are listed with a sentence."""
+    """The error lists the commands; without a command all are listed with a sentence."""
     monkeypatch.setattr("sys.argv", ["mapping", "trian"])
     with pytest.raises(SystemExit, match="error: trian: is no command; choose one of launch, explain"):
         main()

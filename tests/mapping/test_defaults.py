@@ -76,7 +76,7 @@ def test_no_flag_stops_a_run_beside_a_few_others(first):
 
 @pytest.mark.parametrize("base", BASES.values(), ids=BASES)
 def test_no_flag_stops_a_run_beside_all_others(base):
-    """In front of what a user means: the last value counts."""
+    """Defaults stand before the user's values: the last value counts."""
     every = [word for name, words in of_the_table() for word in (name, *words)]
     assert read([*every, *line(base)], world_size=1).errors == []
 
@@ -222,7 +222,7 @@ def test_of_two_keys_the_one_that_is_no_default_counts(swapped):
     ],
 )
 def test_a_flag_leaves_a_files_part_of_the_same_field(tmp_path, of_file, of_line, field, value):
-    """It wins over what says the same, not over what it completes."""
+    """A flag replaces the file's value of the same setting, not the values that complete it."""
     (tmp_path / "x.yaml").write_text(yaml.safe_dump(MEGATRON | of_file))
     found = read(["--yaml-cfg", str(tmp_path / "x.yaml"), *of_line.split()], world_size=1)
     section, name = field.split(".")

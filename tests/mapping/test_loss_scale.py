@@ -20,7 +20,7 @@ def statuses(flags: str) -> dict[str, tuple[str, str]]:
 
 
 def test_beside_bf16_an_adapting_scale_does_nothing_and_that_is_said(capsys):
-    """As in Megatron; public scripts type these flags for either type."""
+    """The rule is Megatron's: public scripts give these flags for either type."""
     found = statuses(f"{SCALE} --bf16")
     assert {found[flag][0] for flag in SCALE.split()[::2]} == {IGNORED}
     assert "bfloat16" in found["--hysteresis"][1]

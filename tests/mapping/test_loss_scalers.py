@@ -132,7 +132,7 @@ def test_deepspeeds_block_and_another_scaler(tmp_path):
 
 
 def test_a_files_constant_scale_does_nothing_in_float32(capsys):
-    """As is said; it would switch off the check of gradients that are not finite."""
+    """It is reported as ignored; acting, it would switch off the check of gradients that are not finite."""
     sections = {"model_config": {"vocab_size": 64, "num_layers": 1, "hidden_size": 8, "num_attention_heads": 2}}
     sections["model_config"]["seq_length"] = 8
     for types, expected in (({}, None), ({"bf16": True}, ConstantLossScaler(8))):

@@ -21,7 +21,7 @@ def test_the_config_is_the_one_that_was_built():
 
 
 def test_a_changed_attribute_is_read_and_what_follows_from_it():
-    """As if its flag had been given: what is derived from it is derived again, and shown."""
+    """A changed attribute acts like its flag: derived values follow, and are shown."""
     args = parse_args(line("--vocab-size 500"))
     args.hidden_size, args.vocab_size = 128, 1000
     config = init_configs_from_args(args)

@@ -527,7 +527,7 @@ def test_every_row_has_a_case():
 
 
 def test_the_line_is_printed(capsys):
-    """Beside the others that are said before training begins."""
+    """It is printed with the other notes before training begins."""
     reading("--muon-momentum 0.8").print_notes()
     assert "ignored: --muon-momentum: no effect: needs --optimizer muon" in capsys.readouterr().out
 

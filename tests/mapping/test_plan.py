@@ -90,7 +90,7 @@ def test_a_refused_flag_is_a_warning(capsys):
     ],
 )
 def test_errors(capsys, options, more, words):
-    """They say flag, value and rule, and nothing is planned."""
+    """Errors give flag, value and rule, and nothing is planned."""
     code, out, err = run(capsys, *options.split(), flags=f"{FLAGS} {more}")
     assert code == 2 and out == "" and words in err
 

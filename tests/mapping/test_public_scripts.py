@@ -120,7 +120,7 @@ def test_the_nearest_is_taken_and_that_is_said(change, same):
 
 
 def test_dualpipe_v_is_run():
-    """Beside multi-token prediction, too, as DeepSeek-V3's scripts have it."""
+    """It is run with multi-token prediction, too, as DeepSeek-V3's scripts ask."""
     flags = "--pipeline-model-parallel-size 2 --schedules-method dualpipev --untie-embeddings-and-output-weights"
     flags += " --micro-batch-size 1 --global-batch-size 8 --position-embedding-type rope --mtp-num-layers 1"
     found = reading(flags, 2)

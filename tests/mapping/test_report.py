@@ -16,7 +16,7 @@ from tests.support.report import metrics, write_lines, write_run
 
 
 def test_a_file_that_needs_nothing_else(tmp_path, capsys):
-    """In the run's folder, or where --to says, with the library in it."""
+    """The file is in the run's folder, or at --to, with the library in it."""
     folder = write_run(tmp_path / "run")
     assert command.main([str(folder)]) == 0
     written = (folder / "report.html").read_text()

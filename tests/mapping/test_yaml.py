@@ -138,7 +138,8 @@ def test_a_file_is_explained_on_a_laptop_at_the_smallest_size_that_holds_it():
 
 
 def test_megatrons_names_are_taken_beside_the_fields():
-    """In the field's section or in the one around it; what several arguments make together has one name only."""
+    """A Megatron name is read in the field's section and in the one around it; a value made of several arguments has
+    one name only."""
     model = {"num_layers": 2, "hidden_size": 8, "num_attention_heads": 2, "seq_length": 8, "padded_vocab_size": 32}
     content = {"model_config": model | {"shape_order": "BSH"}, "training_config": {"train_iters": 3}}
     config = init_configs_from_dict(content)

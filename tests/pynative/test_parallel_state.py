@@ -97,7 +97,7 @@ def test_virtual_stages_that_cannot_be(size, message):
 
 
 def test_getters_say_what_they_take_and_what_is_missing():
-    """Before initialisation, and with flags of other getters."""
+    """The errors come before initialisation, and for flags of other getters."""
     with pytest.raises(RuntimeError, match="not initialised"):
         parallel_state.get_tensor_model_parallel_rank()
     with rank_of_a_job(0, 2):

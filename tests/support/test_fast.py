@@ -27,5 +27,5 @@ def test_folders_on_the_way_are_collected_and_others_are_not():
 
 
 def test_tests_know_whether_they_are_fast(request):
-    """This one lies in no folder of plans."""
+    """This test is in no folder of plans, and so is not fast."""
     assert not fast.is_fast(request.node) and request.node.get_closest_marker("fast") is None

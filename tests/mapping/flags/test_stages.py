@@ -29,7 +29,7 @@ def test_a_layout_is_layers_by_chunk_and_stage(layout, size, layers):
 
 
 def test_a_layout_says_the_virtual_stages():
-    """As a list does: its length gives the number of chunks, and the rest of the plan follows from it."""
+    """The length of the layout gives the number of chunks, as that of a list does; the rest of the plan follows."""
     found = reading("--pipeline-model-parallel-layout Et|tt|t|L --pipeline-model-parallel-size 2", 2)
     assert found.errors == []
     parallel = found.config.parallel_config

@@ -279,7 +279,7 @@ time.sleep(60)
 
 
 def test_ctrl_c_ends_a_script_that_was_started_in_the_background(folder):
-    """There the shell has the signal ignored, but msrun, which asks for it, ends with 0."""
+    """The shell makes a background job ignore SIGINT; msrun installs a handler and ends with 0."""
     (folder / "programs" / "msrun").write_text(HEARS)
     (folder / "script.sh").write_text("set -e\npython -m mapping.launch msrun mine.py\ntouch on")
     ignores = partial(signal.signal, signal.SIGINT, signal.SIG_IGN)
@@ -312,7 +312,7 @@ def test_ctrl_c_is_said_again_to_an_msrun_that_has_lost_it(folder):
 
 
 def test_msruns_noise_is_left_out():
-    """Its own traceback and the commands of its processes; a rank's traceback stays."""
+    """msrun's own traceback and its processes' command lines are left out; a rank's traceback is shown."""
     lines = """Start worker process with rank id:0, log file:a.log. Environment variable [RANK_ID=0] is
 Traceback (most recent call last):
   File "train.py", line 1

@@ -27,7 +27,8 @@ def entries(without: str = "") -> dict[str, BatchEntry]:
 
 
 def test_micro_batches_are_rows():
-    """In order; what is no array goes to each, and what a stage does not read to none."""
+    """Rows stay in order; values that are no arrays go to each micro-batch, and entries that a stage does not read to
+    none."""
     batch = StepBatch({**entries(), "note": "text"}, 3, WHOLE)
     for number in range(3):
         made = batch.micro_batch(number, without={"labels"})
@@ -51,7 +52,8 @@ def test_ranks_read_their_shards(layout):
 
 
 def test_micro_batches_are_as_long_as_their_longest_rows():
-    """Before ranks take their shards; rows that only fill up a batch have no length, and no token counts less."""
+    """They are cut before ranks take their shards; rows that fill up a batch have no length, and no token's weight
+    changes."""
     given = entries("attention_mask") | {"lengths": BatchEntry.of("lengths", np.array([4, 8, 12, 4, 0, 0], np.int32))}
     for context in (WHOLE, ContextShard(ContextLayout.of(2, RING), 1)):
         batch = StepBatch(given, 3, context)

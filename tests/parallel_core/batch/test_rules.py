@@ -84,7 +84,7 @@ MISTAKES = {
 
 @pytest.mark.parametrize("name", MISTAKES)
 def test_a_mistake_is_named(name):
-    """With key, value and place, in a batch of two micro-batches that is right otherwise."""
+    """The error gives key, value and place, in a batch of two micro-batches that is otherwise right."""
     wrong, message = MISTAKES[name]
     found = mistakes(RULES, {**batch(), **wrong}, 2)
     assert re.match(message, found[0]) and len(found) == len(wrong), found
@@ -147,7 +147,7 @@ def test_ids_of_a_batch_that_a_script_will_cut():
 
 
 def test_a_batch_is_filled_up():
-    """Behind its rows, with rows that don't count, whatever says what counts; a batch of no rows, too."""
+    """Rows that do not count are added, for each kind of loss mask; a batch of no rows is filled, too."""
     for rows in (0, 3):
         arrays = batch(rows, labels=batch(rows)["labels"] + 1)
         entries = {name: BatchEntry.of(name, array) for name, array in arrays.items() if name != "loss_mask"}

@@ -167,7 +167,7 @@ ROWS += [("ep2", "experts", f"{EVEN} --moe-grouped-gemm"), ("tp2 sp", "experts",
 
 @pytest.mark.parametrize(("layout", "model", "types"), ROWS)
 def test_kept_bytes_are_those_that_a_forward_leaves(layout, model, types):
-    """To the byte, on every rank."""
+    """They are equal to the byte, on every rank."""
     world, options = LAYOUTS[layout]
     flags = f"{SIZES} {FAMILIES[model]} {options} {types}"
     config = config_of(flags, world)
@@ -224,7 +224,7 @@ RECOMPUTED = [
 
 @pytest.mark.parametrize(("layout", "model", "recompute"), RECOMPUTED)
 def test_less_is_kept_of_what_is_computed_again(layout, model, recompute):
-    """To the byte; and it is less."""
+    """They are equal to the byte, and fewer than without recompute."""
     world, options = LAYOUTS[layout]
     flags = f"{SIZES} {FAMILIES[model]} {options}"
     shared = " ".join(part for part in (EVEN, STREAMS, PAIRS, OF_ENTRIES) if part in recompute)

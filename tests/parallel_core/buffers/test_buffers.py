@@ -43,7 +43,8 @@ def places(*specs: ShardSpec) -> list[tuple[Place, str]]:
 
 @given(parameters, rules)
 def test_every_parameter_has_one_place(given_parameters, rule):
-    """In a buffer of its type and replicas, aligned, disjoint, inside one bucket; buckets cover the buffer."""
+    """The place is in a buffer of its type and replicas, aligned, disjoint, inside one bucket; buckets cover the
+    buffer."""
     plans = plan_buffers(given_parameters, rule=rule)
     indices = [entry.index for plan in plans for entry in plan.entries]
     assert sorted(indices) == list(range(len(given_parameters)))

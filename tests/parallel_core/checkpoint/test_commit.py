@@ -326,7 +326,7 @@ def test_what_another_run_has_saved_is_not_deleted(tmp_path, retain):
 
 
 def test_what_another_run_has_saved_is_not_replaced(tmp_path):
-    """It is moved, with its bytes; one's own is replaced."""
+    """Another run's checkpoint is moved with its bytes; the run's own is replaced."""
     save(tmp_path, 1, [one_tensor(1)], run_id="another")
     for value in (2, 3):
         save(tmp_path, 1, [one_tensor(value)])

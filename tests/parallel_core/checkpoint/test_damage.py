@@ -168,7 +168,7 @@ def test_a_tensor_is_bound_to_its_name(tmp_path, edit, words):
 
 
 def test_tensors_of_one_shape_that_change_places_in_a_file(tmp_path):
-    """Their bytes, or their names in its header."""
+    """Either their bytes or their names in the header are swapped."""
     values = np.arange(12, dtype=np.float32).reshape(4, 3)
     path = save(tmp_path, 1, [{SPEC.name: (SPEC, values), TWIN.name: (TWIN, values + 1)}]) / FIRST
     whole = path.read_bytes()

@@ -66,7 +66,7 @@ def test_a_process_holds_a_folder_once(tmp_path):
 
 
 def test_a_later_process_of_the_same_number_is_another(tmp_path):
-    """As after a restart, or in a container, where each job's number is 1."""
+    """Process ids come again after a restart, and in containers, where each job's id is 1."""
     write(tmp_path, replace(Holder.this(), start="1", token="another"))
     said = []
     FolderLock(tmp_path).take(said.append)
@@ -158,7 +158,7 @@ def test_a_full_disk_leaves_no_lock_of_nobody(tmp_path):
 
 
 def test_a_file_that_cannot_be_read_for_once_stops_no_signs_of_life(tmp_path, quick):
-    """As on a network's file system."""
+    """Network file systems have such failures."""
     with FolderLock(tmp_path) as first:
         first.take(pytest.fail)
         with patch.object(lock, "read", return_value=lock._UNKNOWN):

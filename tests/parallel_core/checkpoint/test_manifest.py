@@ -90,7 +90,7 @@ EDITS = {
 
 @pytest.mark.parametrize("name", EDITS)
 def test_it_is_refused(folder, name):
-    """With the reason and the manifest's name, and nothing but the manifest was opened."""
+    """The error names the manifest and the reason, and no other file is opened."""
     edit, words = EDITS[name]
     assert Manifest.read(folder).tensors
     change(folder, edit)

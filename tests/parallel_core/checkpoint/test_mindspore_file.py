@@ -42,7 +42,7 @@ def test_mindspore_reads_what_is_written(written):
 @pytest.mark.slow
 @pytest.mark.parametrize("crc_check", [False, True])
 def test_what_mindspore_writes_is_read(tmp_path, crc_check):
-    """With the checksum that it can append and without."""
+    """Files are read with the checksum that MindSpore can append, and without."""
     import mindspore as ms
 
     values = [{"name": name, "data": ms.Tensor(array)} for name, array in ARRAYS.items()]

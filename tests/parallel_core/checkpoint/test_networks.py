@@ -122,7 +122,7 @@ def test_no_family_of_huggingface_is_taken_for_it(flags):
     ],
 )
 def test_no_args_of_megatron_say_it(flags, words):
-    """Its flags have no such value, or none such flag is there."""
+    """Megatron's flags lack this value, or the flag."""
     with pytest.raises(ValueError, match=words):
         arguments_of(network(flags))
 
@@ -148,5 +148,5 @@ def test_entries_of_megatrons_args_are_its_own(tmp_path):
     [(f"{ROPE} --rope-scaling-type dynamic", "--rope-scaling-factor 4"), (LONG, "--long-factor 9,9,9,9")],
 )
 def test_what_does_nothing_in_sequences_of_a_run_makes_another_network_all_the_same(flags, more):
-    """In longer ones it acts."""
+    """The setting acts in longer sequences."""
     assert len(differences(network(flags), network(f"{flags} {more}"))) == 1

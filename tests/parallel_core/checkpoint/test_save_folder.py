@@ -80,7 +80,7 @@ def test_a_folder_without_a_checkpoint_is_free(tmp_path, contents):
 
 
 def test_all_is_said_together(used):
-    """With the other mistakes, in the words of who wrote a file."""
+    """It is reported with the other mistakes, by the keys of the user's file."""
     both = told(f"--save {used} --save-interval 1 --num-attention-heads 5 --load-checkpoint nowhere")
     assert len(both) >= 3 and sum(WORDS in line for line in both) == 1
     for further, ways in (

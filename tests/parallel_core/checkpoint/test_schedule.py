@@ -36,13 +36,14 @@ def state(steps: int, batch: int = 8, **more: object) -> dict:
     ],
 )  # fmt: skip
 def test_a_difference_is_said_once(then, now, flags, words):
-    """In steps, where the user gave steps; of how many samples, where that differs."""
+    """Lengths are given in steps where the user gave steps, with the samples of a step where these differ."""
     (problem,) = schedule_problems(then, now, reading(FLAGS[flags]).config)
     assert words in problem
 
 
 def test_what_is_told_nothing():
-    """The same schedule; another, if a flag says which counts; how long a weight decay grows that doesn't grow."""
+    """No error for the same schedule, for another one if a flag decides, and for the length of a weight decay that does
+    not grow."""
     steps, kept = (reading(FLAGS[name]).config for name in ("steps", "kept"))
     assert schedule_problems(state(10), state(10), steps) == schedule_problems(state(10), state(20), kept) == []
     assert schedule_problems(state(10), state(10, wd_incr_steps=1), steps) == []

@@ -81,7 +81,7 @@ def test_folders_with_nothing_to_compare(tmp_path, capsys):
 
 @pytest.mark.parametrize("first", [10, 20, 50, 80, None])
 def test_halving_finds_the_first(first):
-    """With at most one look a halving, and the last."""
+    """It takes at most one look for each halving, and one at the last step."""
     steps, looked = list(range(10, 90, 10)), []
 
     def differs(step):
@@ -120,7 +120,7 @@ def test_bisection_reads_the_checkpoints_of_both(since, tmp_path, capsys):
 
 
 def test_bisection_of_runs_whose_weights_are_the_same(tmp_path, capsys):
-    """As far as rounding tells; to the bit they are not. A weight that one run alone has is a difference."""
+    """They differ by rounding only; with --exact they differ. A weight that only one run has is a difference."""
     rounded = {NAMES[1]: lambda weights: weights[NAMES[1]] * np.float32(1 + 1e-6)}
     more = {"output_layer.bias": lambda weights: weights[NAMES[1]]}
     one, same = checkpoints(tmp_path / "a", 2, steps=[10]), checkpoints(tmp_path / "b", 4, (10, rounded), [10])
@@ -179,6 +179,6 @@ def test_names_sort_as_a_model_computes():
 
 
 def test_numbers_that_are_none():
-    """The same places hold them, or they are infinitely apart; shapes, too."""
+    """NaN at the same places is equal; elsewhere the distance is infinite, as for other shapes."""
     nan = np.array([1.0, np.nan])
     assert distance(nan, nan) == 0 and distance(nan, np.ones(2)) == np.inf == distance(np.ones(2), np.ones(3))

@@ -152,7 +152,7 @@ def test_a_dictionary_of_the_config_is_plain_and_without_links():
 
 
 def test_an_error_goes_from_process_to_process():
-    """With its findings: pickle calls an exception's class with its arguments."""
+    """Its findings go along: pickle calls an exception's class with its arguments."""
     error = pickle.loads(pickle.dumps(ConfigError([Finding("--lr", 1, "a"), Finding("--seed", None, "b", "c")])))
     assert isinstance(error, ConfigError) and error.errors == ["--lr 1: a", "--seed: b; c"] == str(error).split("\n")
 

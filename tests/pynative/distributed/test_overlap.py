@@ -123,7 +123,7 @@ def test_reductions_lie_inside_the_backward():
 
 
 def test_without_the_flag_they_follow_it():
-    """It is the flag that makes the test above pass."""
+    """The flag makes the test above pass."""
     for step, sums in sums_of_steps(run(2, traced, f"{DEEP} {SHARDED}")[0]):
         assert len(sums) > 0 and all(step["end"] < start for start, _ in sums)
 

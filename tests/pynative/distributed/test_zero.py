@@ -203,7 +203,7 @@ def test_values_that_a_checkpoint_would_lack_are_an_error(tmp_path):
 @pytest.mark.parametrize("types", ["", "--bf16"])
 @pytest.mark.parametrize(("event", "value"), [("on_train_begin", None), ("on_train_begin", 0.0), ("on_step_end", 1.0)])
 def test_values_that_would_be_lost_are_an_error(event, value, types):
-    """Before the first step and between steps; zeros, too."""
+    """Writing is an error before the first step and between steps, for zeros, too."""
     if value is not None or not types:
         run(2, assigned, f"{TINY} {UNTIED} --global-batch-size 4 --zero-stage 3 {types}", event, value)
 

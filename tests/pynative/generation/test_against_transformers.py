@@ -51,6 +51,6 @@ def test_two_ranks(name, layout, tmp_path):
 
 @pytest.mark.parametrize(("name", "layout"), REFUSED)
 def test_a_layout_that_a_case_cannot_have_is_refused(name, layout, tmp_path):
-    """With the rule, before any rank starts."""
+    """The error gives the rule, before any rank starts."""
     with pytest.raises(ConfigError, match=REFUSED[name, layout]):
         config_of(unpack(f"hf/{name}", tmp_path), "float32", device_target="CPU", world_size=2, **TWO_RANKS[layout])

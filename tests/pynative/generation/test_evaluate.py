@@ -101,7 +101,7 @@ def test_the_command_counts_what_a_model_says_word_by_word(tmp_path):
     ],
 )
 def test_a_line_that_is_no_question_is_named(line, problem, tmp_path):
-    """With its file, all of them at once."""
+    """All such lines are named with their file at once."""
     file = tmp_path / "held.jsonl"
     file.write_text(f'{{"prompt": "1", "answer": "2"}}\n{line}\n\n{line}\n')
     with pytest.raises(ConfigError) as error:

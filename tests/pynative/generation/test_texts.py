@@ -91,7 +91,7 @@ def test_padding_of_the_vocabulary_is_never_said():
 
 
 def test_the_end_of_the_document_ends_it():
-    """It is left out."""
+    """The end itself is left out of the text."""
     first, stopped = run(1, continuations, "", [GREEDY, GREEDY])[0]
     end = first[7]
     (stopped,) = run(1, continuations, "", [GREEDY | {"end_of_document": end}])[0]

@@ -84,7 +84,7 @@ def test_every_operator_is_tried():
 @pytest.mark.parametrize(("engine", "dtype", "trials"), SETTINGS, indirect=["engine"], ids=["float32", "bf16", "numpy"])
 @pytest.mark.parametrize("name", CALLS)
 def test_addresses_change_nothing(name, engine, dtype, trials):
-    """To the last bit, of results and gradients, whatever the operator allocates on the way."""
+    """Results and gradients are the same bits, whatever the operator allocates."""
     assert trials_that_differ(CALLS[name], dtype, trials) == []
 
 

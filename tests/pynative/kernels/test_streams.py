@@ -66,7 +66,7 @@ def test_streams_are_read_by_weights_of_their_own():
 
 
 def test_streams_collapse_into_one():
-    """Before the last norm."""
+    """The streams are joined before the last norm."""
     inputs = STREAMS, normal(3, 3 * WIDTH), normal(3, seed=1), normal(1, seed=2)
     assert_equals_reference(lambda *given: kernels.collapse_streams(*given, RULE), collapse, inputs)
 

@@ -102,7 +102,7 @@ def test_averages_of_weights_replace_them(algorithm):
 
 
 def test_gradients_are_clipped_by_value():
-    """After they are scaled: every entry of the global batch's gradient."""
+    """Every entry of the global batch's gradient is clipped, after scaling."""
     found, after, _ = trained(OptimizerConfig(optimizer_type="sgd", clip_grad=0.0, clip_grad_value=0.3), [(1.0, 0, 0)])
     for name, value in found.items():
         clipped = np.clip(gradient(name, value.shape, 0), -0.3, 0.3)

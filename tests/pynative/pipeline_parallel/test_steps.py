@@ -76,7 +76,7 @@ def test_micro_batches_of_different_lengths_in_pieces():
 
 
 def test_without_the_flag_another_length_is_an_error():
-    """It is the flag that makes the test above pass."""
+    """The flag makes the test above pass."""
     with pytest.raises(
         ValueError, match=r"rank 0, step 1: tokens has shape \[2, 10\], must have \[2, 16\]: --seq-length"
     ):
@@ -85,7 +85,7 @@ def test_without_the_flag_another_length_is_an_error():
 
 @pytest.mark.parametrize("form", ["one iterator", "an iterator a chunk"])
 def test_every_chunk_sees_the_same_micro_batches(form):
-    """In two steps, whichever chunk runs ahead."""
+    """All chunks see the same ones in two steps, whichever runs ahead."""
     data = iter(range(6)) if form == "one iterator" else [iter(range(6)), iter(range(6))]
     step = MegatronForwardStep(lambda data_iterator, model: (next(data_iterator), None), 3)
     seen: dict[int, list[int]] = {0: [], 1: []}

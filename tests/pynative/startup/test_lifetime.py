@@ -71,7 +71,7 @@ def test_ranks_end_with_their_launcher(tmp_path, number):
 
 
 def test_a_rank_that_handles_sigterm_ends_as_it_likes(tmp_path):
-    """As --exit-signal-handler does, which saves."""
+    """--exit-signal-handler, which saves, installs such a handler."""
     launcher, started = start(tmp_path, "--join=True", "RANK handles")
     launcher.kill()
     launcher.wait()
@@ -105,7 +105,7 @@ def test_ranks_that_begin_when_their_launcher_has_ended_already_end(tmp_path, po
 
 
 def test_ranks_that_nobody_waits_for_stay(tmp_path):
-    """With msrun's default, --join=False, it ends when they have started."""
+    """With --join=False, msrun's default, msrun ends when they have started."""
     launcher, _ = start(tmp_path, "--join=False", "exec RANK")
     launcher.wait()
     (rank,) = (psutil.Process(int(file.read_text())) for file in tmp_path.glob("pid.*"))

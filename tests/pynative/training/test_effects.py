@@ -138,6 +138,6 @@ DOCUMENTED = sorted({row.test.partition("[")[2].rstrip("]") for row in recorded(
 
 @pytest.mark.parametrize("field", DOCUMENTED)
 def test_an_option_is_seen_to_act(field):
-    """Beside one of the models, by one of its flags."""
+    """One of its flags changes the run of one of the models."""
     names = {name for name, row in OPTIONS.items() if PUBLIC[row.target] == field}
     assert any(one.where for model in MODELS for one in observed(model) if one.option in names)

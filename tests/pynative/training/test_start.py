@@ -47,7 +47,7 @@ def test_own_loaders_are_named():
 
 
 def test_where_training_begins_and_from_what(tmp_path):
-    """From initial values, from a run's checkpoint, from its weights alone."""
+    """It begins from initial values, from a run's checkpoint, or from its weights alone."""
     save = f"{BATCHES} --save {tmp_path} --save-interval 1 --load {tmp_path}"
     (fresh,) = run(1, said, f"{save} --exit-interval 1")
     (resumed,) = run(1, said, save)

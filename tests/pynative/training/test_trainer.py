@@ -27,7 +27,7 @@ def section() -> str:
 
 
 def test_the_page_runs_as_printed(tmp_path):
-    """With fewer samples; each is read once in each epoch."""
+    """It runs with fewer samples; each is read once in each epoch."""
     network, script = (re.search(rf"```{kind}\n(.*?)```", section(), re.DOTALL)[1] for kind in ("yaml", "python"))
     network = network.replace("loss_scale_value: 1,", "loss_scale_value: 4,")
     (tmp_path / "network.yaml").write_text(network + "training_config: {eval_iters: 0, log_interval: 1}\n")
@@ -65,7 +65,7 @@ def by_flags(backend, flags: str) -> list[float]:
 
 
 def test_a_trainers_run_is_that_of_the_flags():
-    """To the bit, on two replicas: what follows from a setting follows anew."""
+    """Both are equal to the bit on two replicas: derived settings follow."""
     settings = {"max_steps": 5, "learning_rate": 2e-3, "warmup_steps": 2, "gradient_accumulation_steps": 2}
     losses, *_ = run(2, by_trainer, "", **settings, per_device_train_batch_size=1, weight_decay=0.2)
     wanted = "--micro-batch-size 1 --train-iters 5 --lr 2e-3 --lr-warmup-iters 2 --micro-batch-num 2 --weight-decay 0.2"

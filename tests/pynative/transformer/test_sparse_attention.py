@@ -57,7 +57,7 @@ def test_no_gradient_passes_between_attention_and_indexer():
     ],
 )
 def test_computed_again_and_shared_out(world, layout):
-    """As one process that keeps everything."""
+    """Recompute and layouts give the result of one process that saves everything."""
     loss = "--dsa-indexer-use-sparse-loss"
     flags = f"{TINY} --global-batch-size 8 {FAMILIES['sparse attention']} {loss if loss in layout else ''}"
     check_layout(flags, world, layout)

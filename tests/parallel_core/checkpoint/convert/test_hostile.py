@@ -96,7 +96,7 @@ def test_sizes_that_are_not_the_files(case, key, value, words, tmp_path):
 
 @pytest.mark.parametrize(("shape", "words"), [((5,), r"\[5\], by its settings it should be \[8\]"), (None, "missing")])
 def test_an_expert_bias_that_does_not_fit(shape, words, tmp_path):
-    """It is no parameter, but without it other experts are chosen."""
+    """The bias is no parameter, but it decides which experts are chosen."""
     folder, name = unpack("hf/deepseek_v3", tmp_path), "model.layers.1.mlp.gate.e_score_correction_bias"
     file = TensorFile(folder / "model.safetensors")
     tensors = {one: file.array(one).copy() for one in file.names if one != name}

@@ -56,7 +56,7 @@ def drawn(family: str) -> Model:
 
 @pytest.mark.parametrize("family", IN_MEGATRON)
 def test_every_family_is_cut_and_put_together(family, tmp_path):
-    """For two tensor-parallel ranks, and as it was: indexers and layers for further tokens, too."""
+    """Each is cut for two tensor-parallel ranks and joined again, indexers and multi-token prediction included."""
     model = drawn(family)
     write_legacy(model, tmp_path, Layout(tensor=2), 8)
     found = formats.read(tmp_path)
@@ -75,7 +75,7 @@ def test_every_family_is_cut_and_put_together(family, tmp_path):
     ],
 )
 def test_what_no_network_of_megatrons_has_is_refused(family, path, value, tmp_path):
-    """It would compute something else, without a word."""
+    """Megatron would silently compute something else."""
     model = drawn(family)
     put(model.network, path, value)
     with pytest.raises(ValueError, match=path.replace("rope_scaling", "rope.scaling")):

@@ -74,7 +74,7 @@ def test_states_that_belong_to_no_weight_are_refused(keys, words, monkeypatch, t
 
 
 def test_what_the_distributed_optimizer_keeps_apart(monkeypatch, tmp_path):
-    """Its steps, which need not be the iteration, its hyperparameters and its loss scaler."""
+    """It has its own count of steps, which need not be the iteration, its hyperparameters and its loss scaler."""
     key = "optimizer.distributed.dp_group_idx_0."
     scaler = {"scale": of_array(np.array([512.0], np.float32)), "growth_tracker": 2, "hysteresis_tracker": 1}
     objects = [

@@ -66,7 +66,7 @@ def test_an_index_may_name_constants(tmp_path):
 
 
 def test_steps_of_the_optimizer_are_found(folder):
-    """In each parameter's state, in the groups, in none of them."""
+    """They are in each parameter's state, in the groups, or nowhere."""
     steps = {
         case: formats.read(unpack(case, folder)).position.optimizer_steps
         for case in CASES

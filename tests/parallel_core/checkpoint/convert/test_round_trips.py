@@ -112,7 +112,7 @@ def test_all_tables_have_a_row_for_each_id():
 
 @pytest.mark.parametrize("case", CASES)
 def test_through_our_format_to_both_others(case, tmp_path):
-    """In, and out again as HuggingFace's and as Megatron's: equal to what was recorded of the original."""
+    """A model is read, and written for HuggingFace and for Megatron: both equal the recorded original."""
     source, ours = unpack(case, tmp_path), tmp_path / "ours"
     assert convert("--input", source, "--output", ours) == ""
     native = formats.read(ours)
@@ -201,7 +201,7 @@ def test_a_layout_that_does_not_divide_the_model_leaves_nothing(flags, words, tm
 
 
 def test_padding_of_the_vocabulary_both_ways(tmp_path):
-    """For a target layout rows are added; without them again nothing but the ids is left."""
+    """A target layout adds rows; without one only the ids are left."""
     source = unpack("hf/llama", tmp_path)
     assert (
         convert(

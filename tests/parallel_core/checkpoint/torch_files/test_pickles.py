@@ -44,7 +44,7 @@ def attacks(mark: Path) -> dict[str, object]:
 @pytest.mark.parametrize("name", attacks(Path("mark")))
 @pytest.mark.parametrize("protocol", [2, 4])
 def test_nothing_is_called(name, protocol, tmp_path):
-    """In a pickle of its own (as .metadata) and in an archive: it comes out as a stand-in, or is refused."""
+    """A pickled call, in .metadata or in an archive, becomes a stand-in or is refused."""
     mark = tmp_path / "mark"
     data = pickle.dumps(attacks(mark)[name], protocol)
     archive = tmp_path / "model_optim_rng.pt"
@@ -101,7 +101,7 @@ def test_a_tensor_beyond_its_storage_is_refused(tmp_path):
 
 @pytest.mark.parametrize("size", [0, 10, 200, 1000])
 def test_a_file_that_is_cut_off_is_named(size, tmp_path):
-    """At any place."""
+    """The file is cut at each place."""
     write_archive(tmp_path / "f.pt", CONTENT)
     content = (tmp_path / "f.pt").read_bytes()
     assert len(content) > size

@@ -35,7 +35,7 @@ def test_the_prompt_is_the_sources_of_the_data(name, messages):
 
 
 def test_the_stop_word_ends_an_answer():
-    """Although the tokenizer says another end of text."""
+    """The tokenizer's end of text is another one."""
     tokenizer = made("llama3")
     assert tokenizer.token_to_id("<|eot_id|>") in Chat(load_template("llama3"), tokenizer).ends
 

@@ -188,6 +188,6 @@ def test_answers_to_compare_are_refused():
 
 
 def test_missing_data_are_named(tmp_path):
-    """With the name of the file."""
+    """The error gives the file's name."""
     with pytest.raises(ValueError, match=r"data_packed_input_ids_document\.idx does not exist"):
         Conversations(tmp_path / "data")

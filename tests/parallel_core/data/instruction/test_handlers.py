@@ -110,7 +110,7 @@ def test_data_sets_of_a_list_are_mixed(tmp_path, tokenizer):
 
 
 def test_drawn_mixtures_end_as_asked():
-    """With the first data set that ends, or with the last, where the others begin again."""
+    """They end with the first data set that ends, or with the last, while the others are read again."""
     under = list(interleaved([5, 50], [0.5, 0.5], 1234, until_all=False))
     assert [number for which, number in under if which == 0] == [0, 1, 2, 3, 4]
     over = list(interleaved([5, 50], [0.5, 0.5], 1234, until_all=True))

@@ -154,7 +154,7 @@ STOPPED = ["alpaca.qwen", *(name for name in ("neat_pack.qwen", "pack.qwen") if 
 @pytest.mark.parametrize("name", STOPPED)
 @pytest.mark.parametrize("after", [1, 3])
 def test_a_stopped_run_goes_on_to_the_same_files(name, after, tmp_path, monkeypatch, capsys):
-    """Behind the blocks that were written; its report is that of a run that nothing stops."""
+    """It continues after the written blocks; its report is that of an uninterrupted run."""
     monkeypatch.setattr(preprocess, "_BLOCK", 2)
     (tmp_path / "whole").mkdir()
     main(flags(RECORDED[name], tmp_path / "whole"))

@@ -127,7 +127,7 @@ def provider(path, more=""):
 
 
 def test_flags_make_the_data():
-    """From a command line to samples as the model reads them."""
+    """A command line gives the samples that the model reads."""
     train, valid, test = provider(inputs() / "input" / "messages.jsonl")((30, 0, 0))
     assert len(train) == 30 and valid is None and test is None
     assert {name: array.dtype.name for name, array in train[0].items()} == {
@@ -168,6 +168,6 @@ def test_rows_without_tokens_are_named_when_they_are_read(tmp_path):
 
 
 def test_a_tokenizer_without_the_formats_padding_is_refused():
-    """With the format that suits it."""
+    """The error names a format that the tokenizer fits."""
     with pytest.raises(ValueError, match="fills up samples with <SPECIAL_233>"):
         provider(inputs() / "input" / "messages.jsonl", "qwen")

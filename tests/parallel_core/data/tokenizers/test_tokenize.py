@@ -41,7 +41,7 @@ def test_the_command_prints_a_line_for_each(folders, tmp_path):
 
 @pytest.mark.slow
 def test_a_reader_that_leaves_is_no_error(tmp_path):
-    """As `| head` does, before more lines than a pipe holds are printed."""
+    """`| head` closes the pipe before all lines are printed."""
     (tmp_path / "in.jsonl").write_text('{"text": "1"}\n' * 10_000)
     command = [sys.executable, "-m", "mapping", "tokenize", "--tokenizer-type", "NullTokenizer", "--vocab-size", "9"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}

@@ -58,7 +58,7 @@ def through(module, q, kvs, dout, scores) -> list[np.ndarray]:
 @pytest.mark.parametrize("place", [0, 1])
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float16", 2.0**-8), ("bfloat16", 2.0**-5)])
 def test_blocks_through_the_kernels_are_the_composed_ones(dtype, tolerance, place):
-    """To the rounding of 16 bits, at the causal block and at either half."""
+    """They are equal but for the rounding of 16 bits, at the causal block and at either half."""
     q, kvs, dout = inputs(getattr(mindspore, dtype), VALUE_SIZES[place])
     expected = through(composed, q, kvs, dout, blocks(place))
     with ascend_operators():

@@ -89,7 +89,7 @@ def loop(backend, flags: str) -> None:
 
 @pytest.mark.parametrize("flags, products", [("--profile", 4), ("--profile --profile-ranks 1", 0), ("", 0)])
 def test_a_loop_of_ones_own_records_its_steps(flags, products, tmp_path):
-    """From the first to the last, by its own numbers."""
+    """It records from the first to the last step, by its own numbers."""
     run(1, loop, f"{flags} --profile-step-start 2 --profile-step-end 3 --profile-save-path {tmp_path} --kernels ops")
     assert sum(operators(tmp_path).values()) == products
 
@@ -128,7 +128,7 @@ def given(monkeypatch, **options) -> dict:
     ],
 )
 def test_each_option_reaches_the_profiler(option, value, argument, monkeypatch):
-    """In one argument of it, and nothing else."""
+    """Each changes one argument of the profiler and nothing else."""
     monkeypatch.setattr(profile.parallel_state, "get_global_rank", lambda: 0)
     plain, changed = given(monkeypatch), given(monkeypatch, **{option: value})
     assert [name for name in plain if plain[name] != changed[name]] == [argument]

@@ -51,7 +51,7 @@ def test_a_model_is_written_as_it_was_read(case, tmp_path):
 
 @pytest.mark.parametrize(("case", "tool"), FLAGS)
 def test_flags_of_other_tools_say_the_same_network(case, tool):
-    """As the record has them: none is refused, and no setting differs from those of the file."""
+    """The recorded flags are accepted, and give the settings of the file."""
     said = serialise.config_of(with_vocabulary(formats.read(folder_of(case), "hf").settings))
     found = {difference.path for difference in differences(config_of(recorded(case)["flags"][tool], 1), said)}
     assert found == UNSAID.get((case, tool), set())

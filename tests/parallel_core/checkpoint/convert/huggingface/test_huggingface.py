@@ -179,7 +179,7 @@ def test_the_kind_of_stretching_can_stand_there_twice():
 
 
 def test_lengths_before_stretching_default_to_the_model_s():
-    """As in transformers 5; Megatron's LLaMA 3 has a default of its own."""
+    """The default is transformers 5's; Megatron's LLaMA 3 has another one."""
     scaling = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
     ours = read("llama", rope_scaling=scaling)
     assert get(ours, "model_config.rope_scaling.original_max_position_embeddings") == LLAMA["max_position_embeddings"]

@@ -124,7 +124,7 @@ def calibrate_from(argv: Sequence[str]) -> int:
     try:
         run = read_run(folder)
         device = find_device(argv[1]) if path.exists() else Plan.of_run(run.config).device
-        found = refined(replace(device, engine="pynative"), run)
+        found = refined(replace(device, engine="pynative"), [run])
         with replacing(path) as file:
             file.write(yaml.safe_dump(device_file(found), sort_keys=False).encode("utf-8"))
     except (OSError, ValueError) as error:

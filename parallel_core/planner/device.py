@@ -61,6 +61,9 @@ class Calibration:
     """Share of the memory's bandwidth, by the optimizer's sweeps; none: `elementwise`."""
     narrow_products: float | None = None
     """Share of the 8-bit peak that is reached by a large product with 8-bit inputs; none: `products`."""
+    alone: float | None = None
+    """Speed of a rank that computes while all other cores of its node are idle, as a multiple of that beside busy ones;
+    none: 1."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +91,9 @@ class Device:
     is_mesh: bool = False
     """Whether each two devices of a node have a link of their own, which has an even part of the bandwidth inside;
     otherwise a switch gives all of it to any two."""
+    cores: float = 0
+    """Cores of a node, where a device is a rank's share of them: it starts operations itself, and more ranks than cores
+    take turns. 0: each device has its own processor, and a host that starts its operations meanwhile."""
     messages: Mapping[str, Sequence[tuple[float, float]]] = field(default_factory=dict)
     """Operation -> bytes that a device sends and seconds, of two devices of a node, in order of the bytes, where that
     was measured."""
@@ -154,7 +160,7 @@ def load_device(path: Path) -> Device:
 def device_file(device: Device) -> dict[str, Any]:
     """The keys of the file that describes a device."""
     content = asdict(device)
-    for name in ("update", "narrow_products"):
+    for name in _UNMEASURED:
         if content["calibration"][name] is None:
             del content["calibration"][name]
     messages = {name: [[*point] for point in points] for name, points in device.messages.items()}
@@ -192,10 +198,11 @@ def _yaml(path: Path) -> dict[str, Any]:
     return content
 
 
+_UNMEASURED = ("update", "narrow_products", "alone")
 _INNER: dict[str, Any] = {"inside": Link, "between": Link, "calibration": Calibration, "ranges": Ranges}
 _OTHERS = {"names": list, "assumed": list, "peak_flops": dict, "engine": str, "source": str, "fuses_attention": bool}
 _OTHERS |= {"messages": dict, "is_mesh": bool}
-_OPTIONAL = ("assumed", "messages", "is_mesh", "update", "narrow_products")
+_OPTIONAL = ("assumed", "messages", "is_mesh", "cores", *_UNMEASURED)
 
 
 def _faults(content: Any, kind: Any, prefix: str, source: str) -> Iterator[Finding]:

@@ -1,4 +1,4 @@
-"""A device's calibration refined by what a finished run has recorded (`--trace`)."""
+"""A device's calibration refined by what finished runs have recorded (`--trace`)."""
 
 import json
 from collections import Counter
@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
+
+import numpy as np
 
 from parallel_core.checkpoint.commit import EVENTS
 from parallel_core.config import AllConfig
@@ -18,7 +20,8 @@ from parallel_core.planner.plan import Plan
 from parallel_core.trace import Kind, Span, read_chrome
 
 ROUNDS = 6
-"""Launches count where they take longer than all else, so that passes do not scale with their parts alone."""
+"""Where a host starts operations, launches count as far as they take longer than all else, so that passes do not scale
+with their parts alone."""
 LEAST_RANGE = 0.05
 """The smallest range of a time; one run says nothing of smaller differences."""
 
@@ -46,31 +49,86 @@ def read_run(folder: Path) -> Recorded:
     return Recorded(build(values_of(started["config"])), steps)
 
 
-def refined(device: Device, run: Recorded) -> Device:
-    """The device whose plan of the run takes as long as the run did: its shares and launches scaled as its passes are,
-    the update and each kind of message by themselves. The range is what is left of the step's time, at least 5%."""
-    plan = Plan(run.config, device)
-    seconds, moved = _measured(plan, run)
-    found = replace(device, messages=_scaled(plan, moved))
-    for _ in range(ROUNDS):
-        found = replace(found, calibration=_scaled_passes(Plan(run.config, found), seconds))
-    old, left = found.calibration, _largest_error(Plan(run.config, found), seconds)
-    source = f"{old.source}; refined by a run of {run.config.parallel_config.world_size} ranks"
-    ranges = replace(old.ranges, time=max(LEAST_RANGE, round(left, 3)))
-    return replace(found, calibration=replace(old, source=source, ranges=ranges))
+def refined(device: Device, runs: Sequence[Recorded]) -> Device:
+    """The device whose plans of the runs take as long as these did, as nearly as one set of figures can: shares and
+    launches by the passes, the update and each kind of message by themselves. The range is what is left of the step's
+    time, at least 5%."""
+    seen = [Seen.of(device, run) for run in runs]
+    crowded = [one for one in seen if not one.is_alone] or seen
+    found = replace(device, messages=_scaled(device, seen))
+    updated = _ratio(found, crowded, ("optimizer",))
+    calibration = found.calibration
+    share = (calibration.update or calibration.elementwise) / updated
+    found = replace(found, calibration=replace(calibration, update=share))
+    for _ in range(1 if device.cores else ROUNDS):
+        found = replace(found, calibration=_fitted(found, crowded))
+    found = _with_speed_alone(found, [one for one in seen if one.is_alone])
+    ranks = " and ".join(str(run.config.parallel_config.world_size) for run in runs)
+    source = f"{device.calibration.source}; refined by a run of {ranks} ranks"
+    ranges = replace(device.calibration.ranges, time=max(LEAST_RANGE, round(_largest_error(found, seen), 3)))
+    return replace(found, calibration=replace(found.calibration, source=source, ranges=ranges))
 
 
-def _scaled_passes(plan: Plan, seconds: Mapping[int, Mapping[str, float]]) -> Calibration:
-    old = plan.device.calibration
-    computed, updated = (_ratio(seconds, plan, parts) for parts in (("forward", "backward"), ("optimizer",)))
-    return replace(
-        old,
-        products=old.products / computed,
-        attention=old.attention / computed,
-        elementwise=old.elementwise / computed,
-        launch=old.launch * computed,
-        update=(old.update or old.elementwise) / updated,
-    )
+@dataclass(frozen=True)
+class Seen:
+    """The seconds of a run."""
+
+    config: AllConfig
+    seconds: Mapping[int, Mapping[str, float]]
+    """Rank -> seconds of each part of the step that is the median."""
+    moved: Mapping[str, float]
+    """Operation -> seconds in which its messages moved, of a step of all ranks."""
+    is_alone: bool
+    """Whether cores of the node had nothing to do."""
+
+    @classmethod
+    def of(cls, device: Device, run: Recorded) -> "Seen":
+        """A run on a device."""
+        plan, world = Plan(run.config, device), run.config.parallel_config.world_size
+        return cls(run.config, *_measured(plan, run), world < device.cores)
+
+    def passes(self, device: Device) -> float:
+        """Predicted over measured seconds of all passes, without messages."""
+        return 1 / _ratio(device, [self], PASSES)
+
+
+PASSES = ("forward", "backward")
+LEAST_PART = 0.1
+"""The smallest change of one kind of operation beside that of all: noise does not make it take no time."""
+TRUST = 1e-2
+"""The weight of "all kinds change alike" beside that of a run, where both are errors as parts of a time."""
+
+
+def _fitted(device: Device, seen: Sequence[Seen]) -> Calibration:
+    """The device's calibration, of which each kind of operation takes another multiple of its time: those by which the
+    runs' passes have the least squares of errors. One run, or several of the same mixture of operations, change all
+    kinds alike."""
+    old = device.calibration
+    slower = {
+        "products": replace(old, products=old.products / 2),
+        "attention": replace(old, attention=old.attention / 2),
+        "elementwise": replace(old, elementwise=old.elementwise / 2, update=old.update or old.elementwise),
+        "launch": replace(old, launch=old.launch * 2),
+    }
+    rows = []
+    for one in seen:
+        base = one.passes(device)
+        parts = [one.passes(replace(device, calibration=changed)) - base for changed in slower.values()]
+        rows.append([base, *parts])
+    alike = [[0.0, *(TRUST if kind == other else 0.0 for other in slower)] for kind in slower]
+    wanted = [1.0] * len(rows) + [0.0] * len(alike)
+    common, *own = np.linalg.lstsq(np.array(rows + alike), np.array(wanted), rcond=None)[0].tolist()
+    ratio = {kind: max(common + change, LEAST_PART * common) for kind, change in zip(slower, own, strict=True)}
+    shares = {kind: getattr(old, kind) / ratio[kind] for kind in ("products", "attention", "elementwise")}
+    return replace(old, **shares, launch=old.launch * ratio["launch"], update=old.update or old.elementwise)
+
+
+def _with_speed_alone(device: Device, seen: Sequence[Seen]) -> Device:
+    """The device with the speed of a rank that computes alone, if a run had one."""
+    if not seen:
+        return device
+    crowded = replace(device, calibration=replace(device.calibration, alone=None))
+    return replace(device, calibration=replace(device.calibration, alone=1 / _ratio(crowded, seen, PASSES)))
 
 
 def stage_of(plan: Plan, rank: int) -> int:
@@ -93,28 +151,38 @@ def _measured(plan: Plan, run: Recorded) -> tuple[dict[int, dict[str, float]], d
     return found, {operation: total * len(found) / recorded for operation, total in moved.items()}
 
 
-def _ratio(seconds: Mapping[int, Mapping[str, float]], plan: Plan, parts: Sequence[str]) -> float:
-    """Measured over predicted, of all ranks."""
-    measured = sum(own[part] for own in seconds.values() for part in parts)
-    predicted = sum(plan.step.of_stage(stage_of(plan, rank))[part] for rank in seconds for part in parts)
+def _ratio(device: Device, seen: Sequence[Seen], parts: Sequence[str]) -> float:
+    """Measured over predicted, of all ranks of all runs."""
+    measured = predicted = 0.0
+    for one in seen:
+        plan = Plan(one.config, device)
+        measured += sum(own[part] for own in one.seconds.values() for part in parts)
+        predicted += sum(plan.step.of_stage(stage_of(plan, rank))[part] for rank in one.seconds for part in parts)
     return measured / predicted if measured and predicted else 1.0
 
 
-def _scaled(plan: Plan, moved: Mapping[str, float]) -> dict[str, tuple[tuple[float, float], ...]]:
-    """The device's messages with the times that the run's took, of a step of all recorded ranks."""
+def _scaled(device: Device, seen: Sequence[Seen]) -> dict[str, tuple[tuple[float, float], ...]]:
+    """The device's messages with the times that the runs' took, of a step of all recorded ranks."""
     predicted: Counter[str] = Counter()
-    stages = [stage_of(plan, rank) for rank in range(plan.config.parallel_config.world_size)]
-    for stage, ranks in Counter(stages).items():
-        for one in step_traffic(plan.stages[stage]):
-            predicted[one.operation] += ranks * plan.speed.message(one)  # type: ignore[assignment]
+    moved: Counter[str] = Counter()
+    for one in seen:
+        plan = Plan(one.config, device)
+        moved.update(one.moved)
+        stages = [stage_of(plan, rank) for rank in range(one.config.parallel_config.world_size)]
+        for stage, ranks in Counter(stages).items():
+            for sent in step_traffic(plan.stages[stage]):
+                predicted[sent.operation] += ranks * plan.speed.message(sent)  # type: ignore[assignment]
     found = {}
-    for operation, points in plan.device.messages.items():
+    for operation, points in device.messages.items():
         both = predicted.get(operation) and moved.get(operation)
         ratio = moved[operation] / predicted[operation] if both else 1.0
         found[operation] = tuple((size, seconds * ratio) for size, seconds in points)
     return found
 
 
-def _largest_error(plan: Plan, seconds: Mapping[int, Mapping[str, float]]) -> float:
-    """The largest error of the step's time on any rank."""
-    return max((abs(plan.step.total / sum(own.values()) - 1) for own in seconds.values()), default=0.0)
+def _largest_error(device: Device, seen: Sequence[Seen]) -> float:
+    """The largest error of the step's time on any rank of any run."""
+    errors = (
+        abs(Plan(one.config, device).step.total / sum(own.values()) - 1) for one in seen for own in one.seconds.values()
+    )
+    return max(errors, default=0.0)

@@ -123,9 +123,20 @@ class Speed:
             return work.flops / self._narrow_rate + (work.bytes - saved) / self.bytes_per_second
         return work.flops / self._rate[operation.kind] + work.bytes / self.bytes_per_second
 
+    def pace(self, stages: float) -> float:
+        """The part of its speed that a rank has while all ranks of as many stages compute."""
+        cores, topology = self.device.cores, self.placement.topology
+        if not cores:
+            return 1.0
+        on_node = min(topology.world_size, self.placement.devices_per_node)
+        busy = max(1.0, stages * on_node / topology.pipeline_model_parallel_size)
+        if busy >= cores:
+            return cores / busy
+        return 1 + ((self.device.calibration.alone or 1.0) - 1) * (cores - busy) / (cores - 1)
+
     def by_part(self, operations: Iterable[tuple[Operation, Work]], messages: dict[str, float]) -> dict[str, float]:
         """Kind -> seconds of passes, with the exposed messages beside them; what the host takes longer to start all
-        that is LAUNCHES."""
+        that is LAUNCHES, and all of it where the device is the host."""
         found, launches = dict.fromkeys((PRODUCTS, ATTENTION, ELEMENTWISE), 0.0), 0
         for operation, work in operations:
             found[operation.kind] += self.seconds(operation, work)
@@ -135,7 +146,8 @@ class Speed:
                 found[ELEMENTWISE] += sweeps * work.launches / self.bytes_per_second
                 launches += 4 * work.launches
         found |= messages
-        return {**found, LAUNCHES: max(0.0, launches * self.device.calibration.launch - sum(found.values()))}
+        started = launches * self.device.calibration.launch
+        return {**found, LAUNCHES: started if self.device.cores else max(0.0, started - sum(found.values()))}
 
     def message(self, one: Message) -> float:
         """Seconds of all calls of a message."""

@@ -14,7 +14,8 @@ from parallel_core.operations import PRODUCTS, Operation, Work
 from parallel_core.planner.prediction import Prediction
 from parallel_core.planner.speed import ALL_MESSAGES, Speed, message_part
 from parallel_core.schedules import GENERATORS, Backward, Forward, Pair
-from parallel_core.schedules.actions import Compute, Ordered
+from parallel_core.schedules.actions import Compute, Ordered, computes_of, split_backwards
+from parallel_core.schedules.shared import Pace, simulate_shared
 from parallel_core.schedules.simulate import Timeline, simulate
 
 TENSOR, PIPELINE, DATA, EXPERTS = "tensor parallel", "pipeline", "data parallel", "expert parallel"
@@ -113,6 +114,8 @@ class StageTimes:
     micro_batches: int
     takes_turns: bool = False
     """Whether the two of a pair run side by side."""
+    pace: Pace | None = None
+    """The speed of stages that share cores; none: each has its own processor."""
 
     def of(self, action: Compute, stage: int, chunks: int, split: bool) -> float:
         """Seconds of a computation."""
@@ -131,6 +134,20 @@ class StageTimes:
         there, back = one.forward.get(EXPERTS, 0.0), other.backward.get(EXPERTS, 0.0)
         forward, (_, inputs, weight) = one.totals[0], other.totals
         return min(there, inputs + weight - back) + min(back, forward - there)
+
+    def stretched(self, timeline: Timeline, entries: Sequence[Sequence[Ordered]]) -> list[float]:
+        """Seconds on the timeline of these entries for one of each stage's own."""
+        if self.pace is None:
+            return [1.0] * len(self.passes)
+        alone = [self._seconds(own, stage) for stage, own in enumerate(entries)]
+        return [float(took) / own if own else 1.0 for took, own in zip(timeline.work, alone, strict=True)]
+
+    def _seconds(self, entries: Sequence[Ordered], stage: int) -> float:
+        """Seconds of a stage's entries at its own speed."""
+        chunks, computes = len(self.passes[stage]), [*computes_of(entries)]
+        split = split_backwards(computes)
+        saved = sum(self.saved(entry, stage, chunks) for entry in entries if isinstance(entry, Pair))
+        return sum(self.of(action, stage, chunks, action in split) for action in computes) - saved
 
     def saved_in_step(self, entries: Sequence[Sequence[Ordered]]) -> list[float]:
         """The same of each stage's whole step, of which `entries` show few micro-batches: further ones are in pairs."""
@@ -158,6 +175,8 @@ class StepTime(Prediction):
     """Seconds that each stage is busy with micro-batches."""
     saved: tuple[float, ...]
     """Seconds of these that each stage's pairs save."""
+    stretch: tuple[float, ...]
+    """Seconds that each stage takes for one of its own, because it shares cores with others."""
     timeline: Timeline = field(repr=False)
     """The timeline of a step of few micro-batches."""
     times: StageTimes = field(repr=False)
@@ -170,7 +189,7 @@ class StepTime(Prediction):
             for name, table in (("forward", one.forward), ("backward", one.backward), ("backward", one.weight)):
                 for part, seconds in table.items():
                     key = part if part in ALL_MESSAGES else name
-                    found[key] = found.get(key, 0.0) + self.times.micro_batches * seconds
+                    found[key] = found.get(key, 0.0) + self.stretch[stage] * self.times.micro_batches * seconds
         if self.saved[stage]:
             found[EXPERTS] -= self.saved[stage]
         found["bubble"] = max(self.work) + self.parts["bubble"] + self.parts[PIPELINE] - self.work[stage]
@@ -190,16 +209,19 @@ def step_time(plans: Sequence[StagePlan], owned: Sequence[BufferBytes], speed: S
     passes = [made[id(plan)] for plan in plans]
     micro_batches = config.dataset_config.micro_batch_num
     transfer = _transfer(plans[0], speed)
-    times = StageTimes(passes, transfer, micro_batches, config.takes_turns)
-    saved = times.saved_in_step(_entries(plans[0], times, enough_micro_batches(config)))
-    apart = [micro_batches * sum(sum(one.totals) for one in row) for row in passes]
-    work = [seconds - less for seconds, less in zip(apart, saved, strict=True)]
-    slowest = max(range(len(work)), key=work.__getitem__)
+    times = StageTimes(passes, transfer, micro_batches, config.takes_turns, speed.pace if speed.device.cores else None)
+    entries = _entries(plans[0], times, enough_micro_batches(config))
+    saved = times.saved_in_step(entries)
     timeline, length = _length(plans[0], times)
+    stretch = times.stretched(timeline, entries)
+    saved = [seconds * longer for seconds, longer in zip(saved, stretch, strict=True)]
+    apart = [micro_batches * sum(sum(one.totals) for one in row) for row in passes]
+    work = [seconds * longer - less for seconds, longer, less in zip(apart, stretch, saved, strict=True)]
+    slowest = max(range(len(work)), key=work.__getitem__)
     without = _length(plans[0], replace(times, transfer=0.0))[1] if transfer else length
     parts: Counter[str] = Counter()
     for one in passes[slowest]:
-        parts.update({name: micro_batches * seconds for name, seconds in one.parts.items()})
+        parts.update({name: stretch[slowest] * micro_batches * seconds for name, seconds in one.parts.items()})
     after, hidden = _after(plans, owned, passes, speed)
     hidden[TENSOR] = micro_batches * sum(one.hidden[TENSOR] for one in passes[slowest])
     waited = {"bubble": max(0.0, without - work[slowest]), PIPELINE: max(0.0, length - without)}
@@ -209,7 +231,8 @@ def step_time(plans: Sequence[StagePlan], owned: Sequence[BufferBytes], speed: S
         hidden[EXPERTS] = saved[slowest]
     flops = micro_batches * sum(one.flops for row in passes for one in row) / len(plans)
     error = speed.device.calibration.ranges.time
-    return StepTime(found, error, hidden, flops, slowest, tuple(work), tuple(saved), timeline, times)
+    of_stages = tuple(work), tuple(saved), tuple(stretch)
+    return StepTime(found, error, hidden, flops, slowest, *of_stages, timeline, times)
 
 
 def _transfer(plan: StagePlan, speed: Speed) -> float:
@@ -226,7 +249,10 @@ def _entries(plan: StagePlan, times: StageTimes, micro_batches: int) -> Sequence
 
 
 def _timeline(plan: StagePlan, times: StageTimes, micro_batches: int) -> Timeline:
-    return simulate(_entries(plan, times, micro_batches), times, plan.config.parallel_config.placement)
+    entries, placement = _entries(plan, times, micro_batches), plan.config.parallel_config.placement
+    if times.pace is None:
+        return simulate(entries, times, placement)
+    return simulate_shared(entries, times, placement, times.pace)
 
 
 def _length(plan: StagePlan, times: StageTimes) -> tuple[Timeline, float]:
@@ -263,7 +289,8 @@ def _after(
         swept = 2 * memory.optimizer_states + 3 * memory.gradients + memory.parameters
         found.append((exposed, swept / speed.update_bytes_per_second, hidden))
     exposed, update, hidden = max(found, key=lambda each: each[0] + each[1])
-    return {DATA: exposed, "optimizer": update}, {DATA: hidden}
+    pace = speed.pace(len(plans))
+    return {DATA: exposed / pace, "optimizer": update / pace}, {DATA: hidden / pace}
 
 
 def _passes_beside(plan: StagePlan, chunks: int) -> float:

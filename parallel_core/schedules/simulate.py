@@ -125,15 +125,14 @@ def simulate(
 
     Raises AssertionError if stages wait for each other for ever.
     """
-    play = _Play(entries, times or Times(), placement or Placement(len(entries)))
+    play = Play(entries, times or Times(), placement or Placement(len(entries)))
     while any([play.advance(stage) for stage in range(len(entries))]):
         pass
-    stuck = [own[done] for own, done in zip(entries, play.done, strict=True) if done < len(own)]
-    assert not stuck, f"stages wait for each other before {stuck}"
+    play.check_ended()
     return Timeline(play.spans)
 
 
-class _Play:
+class Play:
     """All stages, each as far as its inputs let it."""
 
     def __init__(self, entries: Sequence[Sequence[Ordered]], times: Durations, placement: Placement) -> None:
@@ -142,6 +141,11 @@ class _Play:
         self._made: list[dict[Compute, Time]] = [{} for _ in entries]
         self.spans: list[list[TimedAction]] = [[] for _ in entries]
         self.done = [0] * len(entries)
+
+    def check_ended(self) -> None:
+        """Raises AssertionError if a stage has computations left."""
+        stuck = [own[done] for own, done in zip(self._entries, self.done, strict=True) if done < len(own)]
+        assert not stuck, f"stages wait for each other before {stuck}"
 
     def advance(self, stage: int) -> bool:
         """Run what `stage` can run now; whether that was anything."""

@@ -2,8 +2,8 @@
 
     python -m mapping plan --calibrate FILE.yaml
 
-Two processes of one thread each compute at once, as the ranks of a job do, and send messages to each other. Then two
-train a small model, and the rates are scaled to the time of its steps.
+Two processes of one thread each compute at once, as the ranks of a job do, and send messages to each other. Then they
+train small models of several proportions, and the rates become those by which plans of these take as long.
 """
 
 import json
@@ -26,10 +26,11 @@ from parallel_core.planner.refine import read_run, refined
 from parallel_core.system.files import replacing
 from pynative import kernels
 from pynative.calibrate import messages, rates
-from pynative.calibrate.training import RANKS, train
+from pynative.calibrate.training import MODELS, options_of, train
 from pynative.collectives import connect
 
-SECONDS = 300
+SECONDS, MOST_RANKS = 300, 64
+"""Seconds of a job at the most, and ranks of a node: all of a job's are on this one."""
 MEASURES, TRAINS = "--measure", "--train"
 RESULT = "MEASURED "
 SOURCE, TIME_RANGE = "plan --calibrate, two processes of one thread", 0.25
@@ -50,10 +51,10 @@ def measure() -> None:
     backend.close()
 
 
-def _ranks(words: Sequence[str]) -> str:
+def _ranks(words: Sequence[str], count: int = 2) -> str:
     """The output of the first of the processes that do what the words say. Raises RuntimeError if one fails."""
     job = {
-        "RANK_SIZE": str(RANKS),
+        "RANK_SIZE": str(count),
         "MS_SCHED_PORT": f"calibration-{words[0].strip('-')}-{os.getpid()}",
         "GLOG_v": "3",
         "OMP_NUM_THREADS": "1",
@@ -61,7 +62,7 @@ def _ranks(words: Sequence[str]) -> str:
     command = [sys.executable, "-m", "pynative.calibrate", *words]
     started = [
         subprocess.Popen(command, env={**os.environ, **job, "RANK_ID": str(rank)}, stdout=subprocess.PIPE, text=True)
-        for rank in range(RANKS)
+        for rank in range(count)
     ]
     try:
         said = [process.communicate(timeout=SECONDS)[0] for process in started]
@@ -80,10 +81,11 @@ def measured() -> dict[str, Any]:
 
 
 def trained(device: Device) -> Device:
-    """The device by which a plan of the small model takes as long as its training did."""
+    """The device by which plans of the small models take as long as their trainings did."""
     with tempfile.TemporaryDirectory() as folder:
-        _ranks([TRAINS, folder])
-        found = refined(device, read_run(Path(folder)))
+        for model in MODELS:
+            _ranks([TRAINS, model, f"{folder}/{model}"], options_of(model)["parallel_config.world_size"])
+        found = refined(device, [read_run(Path(folder, model)) for model in MODELS])
     old = found.calibration
     return replace(found, calibration=replace(old, source=SOURCE, ranges=replace(old.ranges, time=TIME_RANGE)))
 
@@ -98,7 +100,8 @@ def device_of(found: dict[str, Any]) -> dict[str, Any]:
         "reserved_bytes": 0.5e9,
         "peak_flops": found["peak_flops"],
         "bandwidth": found["bandwidth"],
-        "devices_per_node": psutil.cpu_count() or 1,
+        "devices_per_node": MOST_RANKS,
+        "cores": len(os.sched_getaffinity(0)),
         "inside": {"bandwidth": most, "latency": found["messages"]["send"][0][1]},
         "between": {"bandwidth": 1.25e9, "latency": 100e-6},
         "engine": "pynative",
@@ -125,8 +128,8 @@ def main(argv: Sequence[str]) -> int:
     if [*argv] == [MEASURES]:
         measure()
         return 0
-    if len(argv) == 2 and argv[0] == TRAINS:
-        train(argv[1])
+    if len(argv) == 3 and argv[0] == TRAINS:
+        train(*argv[1:])
         return 0
     if len(argv) != 1 or Path(argv[0]).suffix != ".yaml":
         print(f"error: --calibrate {' '.join(argv)}: needs one file that ends in .yaml", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""A short training with a trace, by which the rates of single operations become those of a whole step: there weights
+"""Short trainings with a trace, by which the rates of single operations become those of a whole step: there weights
 and activations come from memory, not from a cache that the operation before has filled."""
 
 from typing import Any
@@ -7,8 +7,8 @@ import numpy as np
 
 from parallel_core.config.serialise import build
 
-RANKS, STEPS = 2, 4
-SIZES = {
+STEPS = 5
+_COMMON = {
     "model_config.num_layers": 2,
     "model_config.hidden_size": 512,
     "model_config.num_attention_heads": 8,
@@ -24,7 +24,6 @@ SIZES = {
     "dataset_config.batch_size": 1,
     "dataset_config.global_batch_size": 4,
     "optimizer_config.learning_rate": 1e-4,
-    "parallel_config.world_size": RANKS,
     "parallel_config.threads": 1,
     "parallel_config.device_target": "CPU",
     "training_config.training_iters": STEPS,
@@ -34,7 +33,35 @@ SIZES = {
     "training_config.profiler.profile_step_start": 1,
     "training_config.profiler.profile_step_end": STEPS,
 }
-"""Path of an option -> value: a model of usual proportions, of which each rank trains two micro-batches a step."""
+"""Path of an option -> value: a model of usual proportions, of which each of two ranks trains two micro-batches a
+step."""
+MODELS: dict[str, dict[str, Any]] = {
+    "usual": {},
+    "long": {
+        "model_config.seq_length": 2048,
+        "model_config.max_position_embeddings": 2048,
+        "model_config.hidden_size": 256,
+        "model_config.num_attention_heads": 4,
+        "model_config.vocab_size": 1024,
+        "dataset_config.global_batch_size": 2,
+    },
+    "small": {
+        "model_config.num_layers": 4,
+        "model_config.seq_length": 128,
+        "model_config.hidden_size": 128,
+        "model_config.num_attention_heads": 4,
+        "model_config.vocab_size": 1024,
+        "dataset_config.global_batch_size": 16,
+    },
+    "vocabulary": {
+        "model_config.hidden_size": 256,
+        "model_config.num_attention_heads": 4,
+        "model_config.vocab_size": 16384,
+    },
+    "alone": {"parallel_config.world_size": 1, "dataset_config.global_batch_size": 2},
+}
+"""Name -> options by which a training differs: in one most of the time is attention's, in one that of the host, in one
+that of sweeps, and in one a rank computes alone."""
 
 
 class RandomTokens:
@@ -52,16 +79,21 @@ class RandomTokens:
         return {"tokens": tokens[:-1], "labels": tokens[1:], "loss_mask": ones, "position_ids": positions}
 
 
-def train(folder: str) -> None:
+def options_of(model: str) -> dict[str, Any]:
+    """Path of an option -> value."""
+    return {"parallel_config.world_size": 2, **_COMMON, **MODELS[model]}
+
+
+def train(model: str, folder: str) -> None:
     """Train as one of the ranks, which the environment numbers; the trace is left in the folder."""
     from pynative.training.training import pretrain
     from pynative.transformer.gpt_model import GPTModel
 
-    config = build({**SIZES, "training_config.checkpoint.output_dir": folder})
-    model = config.model_config
-    samples = RandomTokens(model.vocab_size, model.seq_length, STEPS * config.batch_sizes.final)
+    config = build({**options_of(model), "training_config.checkpoint.output_dir": folder})
+    sizes = config.model_config
+    samples = RandomTokens(sizes.vocab_size, sizes.seq_length, STEPS * config.batch_sizes.final)
     pretrain(
         lambda counts: (samples, None, None),
-        lambda **where: GPTModel(model, **where),
+        lambda **where: GPTModel(sizes, **where),
         all_config=config,
     )

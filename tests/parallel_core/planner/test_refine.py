@@ -11,7 +11,7 @@ from mapping.plan import main
 from parallel_core.findings import ConfigError
 from parallel_core.planner import Plan, find_device
 from parallel_core.planner.device import device_file
-from parallel_core.planner.refine import read_run, refined
+from parallel_core.planner.refine import Recorded, read_run, refined
 from parallel_core.planner.speed import interpolated
 from parallel_core.trace import Kind, Span, chrome_json
 from tests.support.engine import TINY, config_of
@@ -41,7 +41,7 @@ def test_a_plan_takes_as_long_as_the_run_did(tmp_path):
     """Its passes, update and messages, by a device of which the file is written and read again."""
     run = read_run(recorded(tmp_path))
     device = replace(find_device("CPU"), messages={"all_reduce": tuple(map(tuple, POINTS))})
-    found = refined(device, run)
+    found = refined(device, [run])
     parts = Plan(run.config, found).step.of_stage(0)
     assert parts["forward"] + parts["backward"] == pytest.approx(0.08, rel=1e-3)
     assert parts["optimizer"] == pytest.approx(0.004)
@@ -52,6 +52,45 @@ def test_a_plan_takes_as_long_as_the_run_did(tmp_path):
     path = tmp_path / "mine.yaml"
     path.write_text(yaml.safe_dump(device_file(found)))
     assert find_device(str(path)) == replace(found, names=found.names)
+
+
+def seen_by(plan: Plan) -> Recorded:
+    """A run that took as long as a plan says."""
+    steps = {}
+    for rank in range(plan.config.parallel_config.world_size):
+        parts, at, spans = plan.step.of_stage(0), 0.0, []
+        for kind, part in ((Kind.FORWARD, "forward"), (Kind.BACKWARD, "backward"), (Kind.OPTIMIZER, "optimizer")):
+            spans.append(Span(rank, kind, part, at, parts[part], 3))
+            at += parts[part]
+        steps[rank, 3] = [Span(rank, Kind.STEP, "step", 0.0, at, 3), *spans]
+    return Recorded(plan.config, steps)
+
+
+def test_runs_of_several_models_tell_kinds_of_operations_apart():
+    """Of a machine with other shares than the file's, whose runs are made by its plans, the plan of a further model
+    takes the right time; the run of one rank says how much faster it is alone."""
+    assumed = find_device("CPU")
+    shares = {"products": 0.6, "attention": 0.2, "elementwise": 0.2, "update": 0.3, "launch": 90e-6, "alone": 1.1}
+    machine = replace(assumed, calibration=replace(assumed.calibration, **shares))
+    models = [
+        ("--seq-length 256 --hidden-size 256 --ffn-hidden-size 1024 --global-batch-size 4", 2),
+        ("--seq-length 2048 --hidden-size 64 --global-batch-size 4", 2),
+        ("--seq-length 32 --hidden-size 32 --global-batch-size 8", 2),
+        ("--seq-length 128 --hidden-size 32 --vocab-size 30000 --padded-vocab-size 30080 --global-batch-size 4", 2),
+        ("--seq-length 256 --hidden-size 256 --ffn-hidden-size 1024 --global-batch-size 4", 1),
+    ]
+    runs = [
+        seen_by(Plan(config_of(f"{TINY} --max-position-embeddings 2048 {flags}", world), machine))
+        for flags, world in models
+    ]
+    found = refined(assumed, runs)
+    assert found.calibration.alone == pytest.approx(1.1, rel=0.01)
+    other = config_of(
+        f"{TINY} --max-position-embeddings 512 --seq-length 512 --hidden-size 128 --global-batch-size 4", 2
+    )
+    parts, wanted = (Plan(other, device).step.of_stage(0) for device in (found, machine))
+    for part in ("forward", "backward", "optimizer"):
+        assert parts[part] == pytest.approx(wanted[part], rel=0.01)
 
 
 def test_the_command_refines_a_file(tmp_path, capsys):

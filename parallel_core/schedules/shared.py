@@ -1,0 +1,95 @@
+"""The time of a schedule whose stages share processors: how fast each computes depends on how many do."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from parallel_core.schedules.actions import Ordered, Pair, Placement, of_entry
+from parallel_core.schedules.simulate import Durations, Play, TimedAction, Timeline
+
+
+class Pace(Protocol):
+    """The part of its own speed that a stage has."""
+
+    def __call__(self, stages: int) -> float:
+        """Where as many stages compute at once, this one among them."""
+
+
+def simulate_shared(
+    entries: Sequence[Sequence[Ordered]], times: Durations, placement: Placement, pace: Pace
+) -> Timeline:
+    """Run each stage's list in order, as `simulate` does, by a clock that all stages share: the durations are those of
+    a stage at its own speed, and all that compute at a moment have the same part of it.
+
+    Raises AssertionError if stages wait for each other for ever.
+    """
+    play = _SharedPlay(entries, times, placement)
+    now = 0.0
+    while (after := play.go_on(now, pace)) is not None:
+        now = after
+    play.check_ended()
+    return Timeline(play.spans)
+
+
+class _SharedPlay(Play):
+    """All stages at one moment."""
+
+    def __init__(self, entries: Sequence[Sequence[Ordered]], times: Durations, placement: Placement) -> None:
+        super().__init__(entries, times, placement)
+        self._left: dict[int, float] = {}
+        """Stage that computes -> seconds that its entry takes from now on at its own speed."""
+        self._started = [0.0] * len(entries)
+
+    def go_on(self, now: float, pace: Pace) -> float | None:
+        """Let stages begin that can, and all compute until one ends or another one's input arrives; the time of that,
+        none if nothing can happen any more."""
+        arrivals = self._begin(now)
+        if not self._left:
+            return min(arrivals, default=None)
+        part = pace(len(self._left))
+        until = min([now + min(self._left.values()) / part, *arrivals])
+        for stage in list(self._left):
+            self._left[stage] -= (until - now) * part
+            if self._left[stage] <= 1e-9 * self._duration(stage):
+                del self._left[stage]
+                self._end(stage, until)
+        return until
+
+    def _begin(self, now: float) -> list[float]:
+        """Begin the entries that have their input; when the others' comes, of those where that is known."""
+        later = []
+        for stage, entries in enumerate(self._entries):
+            if stage in self._left or self.done[stage] == len(entries):
+                continue
+            arrivals = [self._arrival(stage, action) for action in of_entry(entries[self.done[stage]])]
+            known = [float(arrival) for arrival in arrivals if arrival is not None]
+            if len(known) < len(arrivals):
+                continue
+            if max(known) <= now:
+                self._left[stage], self._started[stage] = self._duration(stage), now
+            else:
+                later.append(max(known))
+        return later
+
+    def _parts(self, stage: int) -> list[float]:
+        """Seconds of each computation of a stage's entry, at its own speed."""
+        entry, chunks = self._entries[stage][self.done[stage]], self._placement.chunks
+        parts = [float(self._times.of(one, stage, chunks, one in self._split[stage])) for one in of_entry(entry)]
+        if isinstance(entry, Pair):
+            parts[-1] -= float(self._times.saved(entry, stage, chunks))
+        return parts
+
+    def _duration(self, stage: int) -> float:
+        return sum(self._parts(stage))
+
+    def _end(self, stage: int, now: float) -> None:
+        start, parts, computes = (
+            self._started[stage],
+            self._parts(stage),
+            of_entry(self._entries[stage][self.done[stage]]),
+        )
+        stretched = (now - start) / sum(parts) if sum(parts) else 0.0
+        for action, seconds in zip(computes, parts, strict=True):
+            self.spans[stage].append(TimedAction(action, start, start + seconds * stretched))
+            start += seconds * stretched
+        self._made[stage].update(dict.fromkeys(computes, now))
+        self.done[stage] += 1

@@ -1,0 +1,60 @@
+"""Stages that share processors: by hand, beside stages that have their own, and that no work is lost."""
+
+from __future__ import annotations
+
+import pytest
+
+from parallel_core.schedules import GENERATORS, dualpipe_v, one_f_one_b
+from parallel_core.schedules.actions import Backward, Forward, Placement
+from parallel_core.schedules.shared import simulate_shared
+from parallel_core.schedules.simulate import TimedAction, Times, simulate
+
+
+def cores(count: int):
+    """The speed of stages of one rank each."""
+    return lambda stages: min(1.0, count / stages)
+
+
+@pytest.mark.parametrize("name", ["gpipe", "1f1b", "zb-h1", "interleaved"])
+def test_as_many_cores_as_stages_change_nothing(name):
+    """The same spans as `simulate`, transfers and pairs of chunks included."""
+    chunks = 2 if name == "interleaved" else 1
+    entries, placement, times = GENERATORS[name](4, 8, chunks), Placement(4, chunks), Times(3, 5, 2, transfer=1)
+    alone, shared = simulate(entries, times, placement), simulate_shared(entries, times, placement, cores(4))
+    for own, other in zip(alone.spans, shared.spans, strict=True):
+        assert [span.action for span in own] == [span.action for span in other]
+        for name in ("start", "stop"):
+            assert [float(getattr(span, name)) for span in own] == pytest.approx([getattr(s, name) for s in other])
+
+
+def test_pairs_are_one_entry_here_too():
+    """The folded pipeline of pairs that save time ends when `simulate` says."""
+    entries, placement = dualpipe_v(2, 6), Placement(2, 2, folded=True)
+    times = Times(3, 5, 2, saved_by_pairs=1)
+    alone = simulate(entries, times, placement)
+    assert simulate_shared(entries, times, placement, cores(2)).length == pytest.approx(float(alone.length))
+
+
+def test_one_core_is_never_idle():
+    """One after the other or half as fast at once: the step takes the work of all stages."""
+    for name in ("gpipe", "1f1b", "zb-h1"):
+        entries = GENERATORS[name](4, 8)
+        alone = simulate(entries, Times(3, 5, 2))
+        shared = simulate_shared(entries, Times(3, 5, 2), Placement(4), cores(1))
+        assert shared.length == pytest.approx(float(sum(alone.work)))
+
+
+def test_a_shared_timeline_by_hand():
+    """Two stages on one core: the second micro-batch's forward beside the first's on the other stage, each at half its
+    speed; that is over first, so that the rest of the other runs alone."""
+    timeline = simulate_shared(one_f_one_b(2, 2), Times(1, 2), Placement(2), cores(1))
+    assert timeline.spans[0][:2] == [TimedAction(Forward(0), 0.0, 1.0), TimedAction(Forward(1), 1.0, 3.0)]
+    assert timeline.spans[1][:2] == [TimedAction(Forward(0), 1.0, 3.0), TimedAction(Backward(0), 3.0, 5.0)]
+    assert timeline.length == pytest.approx(12)
+
+
+def test_stages_that_wait_for_each_other_have_no_timeline():
+    """As with `simulate`."""
+    entries = [[Backward(0), Forward(0)], [Forward(0), Backward(0)]]
+    with pytest.raises(AssertionError, match="wait for each other"):
+        simulate_shared(entries, Times(), Placement(2), cores(2))

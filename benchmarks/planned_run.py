@@ -8,7 +8,6 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -16,8 +15,8 @@ sys.path.insert(0, str(ROOT))
 RESULT = "RESULT "
 
 Found = dict[str, list[float]]
-"""Quantity -> predicted, measured: seconds of a step and the bubble's share (the median of the steps from the third
-on), bytes, and the seconds by part."""
+"""Quantity -> predicted, measured: seconds of a step, the bubble's share and the seconds by part, of the fastest step from
+the third on; and bytes."""
 
 
 def calibrated(folder: str) -> str:
@@ -61,25 +60,20 @@ def seconds_of(folder: Path) -> list[Found]:
     """Seconds that each rank of a recorded run took, beside the plan."""
     from parallel_core.planner import Plan
     from parallel_core.planner.beside import measured_seconds
-    from parallel_core.planner.refine import read_run, stage_of
+    from parallel_core.planner.refine import fastest_step, read_run, stage_of
 
     run = read_run(folder)
-    plan, rows = Plan.of_run(run.config), dict[int, list[dict[str, float]]]()
-    for (rank, _), spans in run.steps.items():
-        rows.setdefault(rank, []).append(measured_seconds(spans, plan.placement.topology))
-    return [_beside(plan.step.of_stage(stage_of(plan, rank)), rows[rank]) for rank in sorted(rows)]
+    plan, fastest = Plan.of_run(run.config), fastest_step(run)
+    took = {rank: measured_seconds(fastest[rank], plan.placement.topology) for rank in sorted(fastest)}
+    return [_beside(plan.step.of_stage(stage_of(plan, rank)), seconds) for rank, seconds in took.items()]
 
 
-def _beside(predicted: Mapping[str, float], steps: Sequence[Mapping[str, float]]) -> Found:
-    took = {part: median(step[part] for step in steps) for part in steps[0]}
-    bubble = median(step["bubble"] / sum(step.values()) for step in steps)
-    total = sum(predicted.values())
+def _beside(predicted: Mapping[str, float], took: Mapping[str, float]) -> Found:
+    both = sum(predicted.values()), sum(took.values())
     parts = {part: [predicted.get(part, 0.0), seconds] for part, seconds in took.items()}
-    return {
-        "seconds": [total, median(sum(step.values()) for step in steps)],
-        "bubble": [predicted["bubble"] / total, bubble],
-        **{f"{part}, seconds": both for part, both in parts.items() if any(both)},
-    }
+    bubble = [part / whole for part, whole in zip(parts["bubble"], both, strict=True)]
+    named = {f"{part}, seconds": each for part, each in parts.items() if any(each)}
+    return {"seconds": [*both], "bubble": bubble, **named}
 
 
 def train(flags: Sequence[str]) -> None:

@@ -5,7 +5,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import numpy as np
@@ -33,6 +32,16 @@ class Recorded:
     config: AllConfig
     steps: Mapping[tuple[int, int], Sequence[Span]]
     """(rank, step) -> spans."""
+
+
+def fastest_step(run: Recorded) -> dict[int, Sequence[Span]]:
+    """Rank -> spans of the recorded step that was over first: others on the machine disturb it least."""
+    took: dict[int, float] = {}
+    for (_, step), spans in run.steps.items():
+        seconds = max((span.seconds for span in spans if span.kind is Kind.STEP), default=0.0)
+        took[step] = max(took.get(step, 0.0), seconds)
+    fastest = min(took, key=took.__getitem__)
+    return {rank: spans for (rank, step), spans in run.steps.items() if step == fastest}
 
 
 def read_run(folder: Path) -> Recorded:
@@ -75,7 +84,7 @@ class Seen:
 
     config: AllConfig
     seconds: Mapping[int, Mapping[str, float]]
-    """Rank -> seconds of each part of the step that is the median."""
+    """Rank -> seconds of each part of the fastest step."""
     moved: Mapping[str, float]
     """Operation -> seconds in which its messages moved, of a step of all ranks."""
     is_alone: bool
@@ -137,18 +146,17 @@ def stage_of(plan: Plan, rank: int) -> int:
 
 
 def _measured(plan: Plan, run: Recorded) -> tuple[dict[int, dict[str, float]], dict[str, float]]:
-    """Rank -> median seconds of each part; and of all ranks the seconds in which messages moved, by operation."""
-    rows: dict[int, list[dict[str, float]]] = {}
+    """Of the fastest step: rank -> seconds of each part; and of all ranks those in which messages moved, by
+    operation."""
+    seconds: dict[int, dict[str, float]] = {}
     moved: Counter[str] = Counter()
-    for (rank, _), spans in run.steps.items():
-        rows.setdefault(rank, []).append(measured_seconds(spans, plan.placement.topology))
+    for rank, spans in fastest_step(run).items():
+        seconds[rank] = measured_seconds(spans, plan.placement.topology)
         for span in spans:
             if span.kind is Kind.MOVING:
                 operation = span.name.partition(" ")[0]
                 moved["send" if operation == "recv" else operation] += span.seconds  # type: ignore[assignment]
-    found = {rank: {part: median(row[part] for row in own) for part in own[0]} for rank, own in rows.items() if own[0]}
-    recorded = max(1, len(run.steps))
-    return found, {operation: total * len(found) / recorded for operation, total in moved.items()}
+    return {rank: parts for rank, parts in seconds.items() if parts}, dict(moved)
 
 
 def _ratio(device: Device, seen: Sequence[Seen], parts: Sequence[str]) -> float:

@@ -7,7 +7,7 @@ import numpy as np
 
 from parallel_core.config.serialise import build
 
-STEPS = 5
+STEPS = 8
 _COMMON = {
     "model_config.num_layers": 2,
     "model_config.hidden_size": 512,

@@ -15,8 +15,8 @@ sys.path.insert(0, str(ROOT))
 RESULT = "RESULT "
 
 Found = dict[str, list[float]]
-"""Quantity -> predicted, measured: seconds of a step, the bubble's share and the seconds by part, of the fastest step from
-the third on; and bytes."""
+"""Quantity -> predicted, measured: seconds of a step, the bubble's share and the seconds by part, of the fastest step
+from the third on; and bytes."""
 
 
 def calibrated(folder: str) -> str:

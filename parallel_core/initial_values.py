@@ -63,8 +63,8 @@ class _ByBox(ABC):
     """Values that are made box by box."""
 
     def shard(self, seed: int, place: Place) -> Array:
-        """The values of a rank's shard, float32; the same numbers however the parameter is cut."""
-        values = np.empty(place.shape, np.float32)
+        """The values of a rank's shard, float32: the same numbers however the parameter is cut, zeros in padding."""
+        values = np.zeros(place.shape, np.float32)
         for box in place.boxes:
             values[box.in_shard] = self._of_box(seed, place.spec, box)
         return values
@@ -87,14 +87,13 @@ class Normal(_ByBox):
 
 
 @dataclass(frozen=True)
-class Constant:
+class Constant(_ByBox):
     """The same value everywhere."""
 
     value: float
 
-    def shard(self, seed: int, place: Place) -> Array:
-        """The values of a rank's shard, float32."""
-        return np.full(place.shape, self.value, np.float32)
+    def _of_box(self, seed: int, spec: ShardSpec, box: Box) -> Array:
+        return np.full(box.shape, self.value, np.float32)
 
 
 FORMS: dict[str, Callable[[Array], Array]] = {

@@ -6,9 +6,10 @@ letters of a parameter's name. Groups are named by the kinds of `parallel_core.t
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import accumulate, product
 from math import gcd, prod
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -44,7 +45,7 @@ keys' heads; adapters of linears, which alone are trained where there are any.""
 
 @dataclass(frozen=True)
 class Cut:
-    """One axis of a parameter cut evenly over the ranks of a group."""
+    """One axis of a parameter cut over the ranks of a group, in parts of one length."""
 
     axis: int
     over: str = "tp"
@@ -53,6 +54,9 @@ class Cut:
     """Fused equal parts along the axis, each cut on its own: 2 for the gate and up halves of a swiglu."""
     widths: tuple[int, ...] = ()
     """Fused parts of these widths instead, each cut on its own."""
+    unit: int = 0
+    """Entries that stay together (a head's rows), of a part that ranks need not divide: each has `share` of it; what
+    lies beyond its end is padding, zeros that no whole array has. 0: ranks divide every part."""
 
     def parts_of(self, length: int) -> tuple[int, ...]:
         """The widths of the fused parts of so many entries."""
@@ -145,20 +149,31 @@ class Place:
     shape: tuple[int, ...]
     """Local shape."""
     boxes: tuple[Box, ...]
-    """The boxes that make up the shard, in the shard's order."""
+    """The boxes that make up the shard, in the shard's order; everything else there is padding, zeros."""
 
     @property
     def size(self) -> int:
         """Local elements."""
         return prod(self.shape)
 
+    @property
+    def padding(self) -> int:
+        """Those that no whole array has."""
+        return self.size - sum(box.size for box in self.boxes)
+
+    @cached_property
+    def filled(self) -> tuple[int, ...]:
+        """The shape that is left without what is padding at the end of each axis."""
+        ends = (tuple(a + n for a, n in zip(box.at, box.shape, strict=True)) for box in self.boxes)
+        return tuple(map(max, zip(*ends, strict=True))) if self.boxes and self.shape else self.shape
+
     def cut(self, whole: Array) -> Array:
         """The shard of a whole array; a view where it is one box."""
         if whole.shape != self.spec.shape:
             raise ValueError(f"parameter {self.spec.name}: expected shape {self.spec.shape}, got {whole.shape}")
-        if len(self.boxes) == 1:
+        if len(self.boxes) == 1 and not self.padding:
             return whole[self.boxes[0].in_whole]
-        shard = np.empty(self.shape, whole.dtype)
+        shard = np.zeros(self.shape, whole.dtype)
         for box in self.boxes:
             shard[box.in_shard] = whole[box.in_whole]
         return shard
@@ -170,16 +185,21 @@ class Place:
             whole[box.in_whole] = shard[box.in_shard]
 
 
+def share(length: int, size: int, unit: int = 1) -> int:
+    """Entries of each of `size` ranks that share `length` of them in whole units: the last ranks' may be padding."""
+    return -(-length // (unit * size)) * unit
+
+
 def place(spec: ShardSpec, coordinates: Coordinates) -> Place:
     """The part of a parameter that the rank at these coordinates holds.
 
-    Raises ValueError if a cut does not divide evenly.
+    Raises ValueError if a cut that has no unit does not divide evenly.
     """
-    ranges = [[(0, length)] for length in spec.shape]
+    runs = [[Run(0, length)] for length in spec.shape]
     for cut in spec.cuts:
-        ranges[cut.axis] = _narrowed(ranges[cut.axis], cut, spec, *coordinates.get(cut.over, (0, 1)))
-    shape = tuple(sum(stop - start for start, stop in along) for along in ranges)
-    boxes = (_box(chosen) for chosen in product(*map(_with_offsets, ranges)))
+        runs[cut.axis] = _narrowed(runs[cut.axis], cut, spec, *coordinates.get(cut.over, (0, 1)))
+    shape = tuple(sum(run.length for run in along) for along in runs)
+    boxes = (_box(chosen) for chosen in product(*map(_with_offsets, runs)))
     return Place(spec, shape, tuple(boxes))
 
 
@@ -198,52 +218,69 @@ def is_counted(spec: ShardSpec, coordinates: Coordinates) -> bool:
     return all(coordinates.get(kind, (0, 1))[0] == 0 for kind in spec.copied_over)
 
 
-Ranges: TypeAlias = "list[tuple[int, int]]"
-"""Global (start, stop) along one axis, in the order in which a shard holds them."""
+class Run(NamedTuple):
+    """Entries of a shard along one axis."""
+
+    start: int | None
+    """The first one's place in the whole axis; None: padding."""
+    length: int
+
+    def part(self, first: int, last: int) -> "Run":
+        """Its entries first..last-1."""
+        return Run(None if self.start is None else self.start + first, last - first)
 
 
-def _narrowed(ranges: Ranges, cut: Cut, spec: ShardSpec, rank: int, size: int) -> Ranges:
-    """The range that a further cut along the axis leaves to `rank` of `size`."""
-    length = sum(stop - start for start, stop in ranges)
+Runs: TypeAlias = "list[Run]"
+"""Those along one axis, in the order in which a shard holds them."""
+
+
+def _narrowed(runs: Runs, cut: Cut, spec: ShardSpec, rank: int, size: int) -> Runs:
+    """The entries that a further cut along the axis leaves to `rank` of `size`."""
+    length = sum(run.length for run in runs)
     parts = cut.parts_of(length)
-    if sum(parts) != length or any(part % size for part in parts):
+    if sum(parts) != length or (not cut.unit and any(part % size for part in parts)):
         flag = _SIZE_FLAGS.get(cut.over, f"a {cut.over} group of size")
         raise ValueError(
             f"parameter {spec.name or '?'}: {length} entries along axis {cut.axis} in {len(parts)} part(s) cannot be "
             f"cut evenly over {flag} {size}: choose one that divides {gcd(*parts)}"
         )
-    starts = (end - part + rank * (part // size) for part, end in zip(parts, accumulate(parts), strict=True))
-    owns = zip(starts, parts, strict=True)
-    return _joined(own for first, part in owns for own in _between(ranges, first, first + part // size))
+    found: Runs = []
+    for part, end in zip(parts, accumulate(parts), strict=True):
+        own = share(part, size, cut.unit or 1)
+        first, last = (min(n * own, part) for n in (rank, rank + 1))
+        found += _between(runs, end - part + first, end - part + last)
+        found.append(Run(None, own - (last - first)))
+    return _joined(found)
 
 
-def _between(ranges: Ranges, first: int, last: int) -> Iterable[tuple[int, int]]:
-    """Local entries first..last-1 of a shard that is made of `ranges`, as global ranges."""
+def _between(runs: Runs, first: int, last: int) -> Iterable[Run]:
+    """Local entries first..last-1 of a shard that is made of `runs`."""
     at = 0
-    for start, stop in ranges:
-        low, high = max(first, at), min(last, at + stop - start)
+    for run in runs:
+        low, high = max(first, at), min(last, at + run.length)
         if low < high:
-            yield start + low - at, start + high - at
-        at += stop - start
+            yield run.part(low - at, high - at)
+        at += run.length
 
 
-def _joined(ranges: Iterable[tuple[int, int]]) -> Ranges:
-    """Neighbours joined."""
-    joined: Ranges = []
-    for start, stop in ranges:
-        if joined and joined[-1][1] == start:
-            start = joined.pop()[0]
-        joined.append((start, stop))
+def _joined(runs: Runs) -> Runs:
+    """Neighbours joined, without empty ones."""
+    joined: Runs = []
+    for run in runs:
+        before = joined[-1] if joined else None
+        if not run.length:
+            continue
+        if before is not None and run.start == (None if before.start is None else before.start + before.length):
+            joined[-1] = Run(before.start, before.length + run.length)
+        else:
+            joined.append(run)
     return joined
 
 
-def _with_offsets(ranges: Ranges) -> list[tuple[int, int, int]]:
-    """(global start, length, local offset) of each range."""
-    found, at = [], 0
-    for start, stop in ranges:
-        found.append((start, stop - start, at))
-        at += stop - start
-    return found
+def _with_offsets(runs: Runs) -> list[tuple[int, int, int]]:
+    """(global start, length, local offset) of each run that is no padding."""
+    offsets = accumulate((run.length for run in runs), initial=0)
+    return [(run.start, run.length, at) for run, at in zip(runs, offsets, strict=False) if run.start is not None]
 
 
 def _box(chosen: tuple[tuple[int, int, int], ...]) -> Box:

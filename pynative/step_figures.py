@@ -85,8 +85,8 @@ class StepFigures:
                 for one in self._added[figure.name]:
                     given = np.atleast_1d(one.read(figure))
                     row = values[... if one.layer is None else one.layer - 1]
-                    place = slice(one.first, one.first + len(given))
-                    row[place] = np.maximum(row[place], given)
+                    place = slice(one.first, one.first + len(given))  # Beyond the figure's end is padding.
+                    row[place] = np.maximum(row[place], given[: len(row[place])])
         return found
 
     def whole(self, vector: Sequence[float], largest: Mapping[str, Array] | None = None) -> dict[str, Array]:

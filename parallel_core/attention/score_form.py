@@ -8,6 +8,7 @@ import numpy as np
 
 from parallel_core.config import ModelConfig
 from parallel_core.numerics.dtypes import Array
+from parallel_core.sharding import share
 
 
 def alibi_slopes(heads: int) -> tuple[float, ...]:
@@ -35,7 +36,9 @@ class ScoreForm:
         last."""
         layer = min(layer, config.num_layers - 1)
         alibi = config.position_embedding_type == "alibi"
-        slopes = alibi_slopes(config.num_attention_heads) if alibi else None
+        ranks, heads = config.parallel_config.tensor_model_parallel_size, config.num_attention_heads
+        of_padding = (0.0,) * (share(heads, ranks, heads // config.num_query_groups) * ranks - heads)
+        slopes = (*alibi_slopes(heads), *of_padding) if alibi else None
         return cls(_window(config, layer), config.scales.attention_cap, slopes)
 
     @property

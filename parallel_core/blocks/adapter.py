@@ -35,6 +35,8 @@ class Adapter(Block):
     """Kind of the group over which the gradient of a part that is not cut is a partial sum (see ShardSpec)."""
     widths: tuple[int, ...] = ()
     """The linear's."""
+    unit: int = 0
+    """The linear's."""
     initial_b: Normal | Constant = ZEROS
     """First values of B: zeros, so that a model begins as it is without adapters."""
 
@@ -45,8 +47,8 @@ class Adapter(Block):
 
     def parameters(self) -> dict[str, ParameterSpec]:
         a, b = (self.rank, self.input_size), (self.output_size, self.rank)
-        cuts_a = (Cut(1, parts=self.parts, widths=self.widths),) if self.cut_axis == 1 else ()
-        cuts_b = (Cut(0, parts=self.parts, widths=self.widths),) if self.cut_axis == 0 else ()
+        cut = Cut(self.cut_axis or 0, parts=self.parts, widths=self.widths, unit=self.unit)
+        cuts_a, cuts_b = ((cut,) if self.cut_axis == axis else () for axis in (1, 0))
         return {
             "lora_a": ParameterSpec(self._shard(a, cuts_a), self.initial, self.dtype),
             "lora_b": ParameterSpec(self._shard(b, cuts_b), self.initial_b, self.dtype),

@@ -36,6 +36,7 @@ def _adapter_of(linear: Linear, config: ModelConfig, path: str) -> Adapter | Non
         linear.dtype,
         linear.partial_over if linear.cut_axis is None else "tp",
         linear.widths,
+        linear.unit,
     )
 
 

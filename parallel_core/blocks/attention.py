@@ -22,7 +22,7 @@ from parallel_core.initial_values import Normal
 from parallel_core.messages import Message, message
 from parallel_core.operations import Operation, attention, elementwise
 from parallel_core.recompute.parts import Part
-from parallel_core.sharding import Cut, ShardSpec
+from parallel_core.sharding import Cut, ShardSpec, share
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -55,7 +55,8 @@ class CoreAttention(Block):
 
     def with_sinks(self, config: ModelConfig) -> Self:
         """The same with the configuration's --softmax-type."""
-        shard = ShardSpec(shape=(self.heads,), cuts=(Cut(0),))
+        unit = self.heads // self.groups * config.parallel_config.unaligned_linear
+        shard = ShardSpec(shape=(self.heads,), cuts=(Cut(0, unit=unit),))
         learnt = ParameterSpec(shard, Normal(config.init_method_std), config.params_dtype)
         kind = config.softmax_type
         return replace(self, sinks=kind != "vanilla", softmax_offset=learnt if kind == "learnable" else None)
@@ -73,7 +74,11 @@ class CoreAttention(Block):
 
     def local_groups(self, tensor: int) -> int:
         """Key/value heads of one of t tensor-parallel ranks; ranks that share one have it each."""
-        return max(1, self.groups // tensor)
+        return share(self.groups, tensor)
+
+    def local_heads(self, tensor: int) -> int:
+        """Heads of one of t tensor-parallel ranks."""
+        return share(self.heads, tensor, self.heads // self.groups if self.groups >= tensor else 1)
 
     def _key_value_heads(self, micro_batch: MicroBatch) -> int:
         """Key/value heads of a tensor-parallel rank, each repeated until every Ulysses rank has one: g' = lcm(g/t,
@@ -82,14 +87,14 @@ class CoreAttention(Block):
 
     def _widths(self, micro_batch: MicroBatch) -> tuple[int, int]:
         """Elements of a token's queries, keys and values together, and of its output."""
-        heads, groups = self.heads // micro_batch.tensor, self._key_value_heads(micro_batch)
+        heads, groups = self.local_heads(micro_batch.tensor), self._key_value_heads(micro_batch)
         keys_values = groups * (self.query_key_size + self.value_size)
         return heads * self.query_key_size + keys_values, heads * self.value_size
 
     def input_bytes(self, micro_batch: MicroBatch) -> int:
         """Queries, keys and values of a rank, before any exchange."""
         groups = self.local_groups(micro_batch.tensor) * (self.query_key_size + self.value_size)
-        width = self.heads // micro_batch.tensor * self.query_key_size + groups
+        width = self.local_heads(micro_batch.tensor) * self.query_key_size + groups
         return micro_batch.tokens * width * micro_batch.item_size
 
     def part(self) -> Part:
@@ -126,7 +131,7 @@ class CoreAttention(Block):
         """Queries, keys and values; of each row of scores the maximum and the sum in float32; and the output where it
         is not what the next linear keeps, because Ulysses sends it on or the ring, or sinks, have it in float32."""
         inputs, output = self._widths(micro_batch)
-        kept = inputs * micro_batch.item_size + self.heads // micro_batch.tensor * 2 * FLOAT32
+        kept = inputs * micro_batch.item_size + self.local_heads(micro_batch.tensor) * 2 * FLOAT32
         in_float32 = micro_batch.context.ring > 1 or self.sinks
         if in_float32 and (micro_batch.context.ulysses > 1 or micro_batch.item_size != FLOAT32):
             kept += output * FLOAT32
@@ -164,16 +169,20 @@ class Attention(Sublayer):
     def of(cls, config: ModelConfig, number: int) -> Attention:
         """The configuration's, of the layer of this global number, 0-based."""
         heads, groups, size = config.num_attention_heads, config.num_query_groups, config.kv_channels
+        tensor = config.parallel_config.tensor_model_parallel_size
         rows = QueryKeyValueRows(heads, groups, size, config.attention_output_gate)
-        linear_qkv = Linear.column(config, config.hidden_size, rows.count, bias=config.qkv_has_bias)
+        parts = tuple(map(len, rows.of_group(0)))
+        linear_qkv = Linear.column(
+            config, config.hidden_size, rows.count, bias=config.qkv_has_bias, unit=sum(parts) * (groups >= tensor)
+        )
         return cls(
-            replace(linear_qkv, interleaved_rows=tuple(map(len, rows.of_group(0)))),
+            replace(linear_qkv, interleaved_rows=parts),
             head_norm(config, heads) if config.qk_layernorm else None,
             head_norm(config, groups) if config.qk_layernorm else None,
             CoreAttention(
                 heads, groups, size, size, config.scales.of_scores(1.0 / sqrt(size)), ScoreForm.of(config, number)
             ).with_sinks(config),
-            Linear.row(config, heads * size, bias=config.out_proj_has_bias),
+            Linear.row(config, heads * size, bias=config.out_proj_has_bias, unit=heads // groups * size),
             Rotary.of(config, number),
             config.attention_output_gate,
             config.qk_norm_after_rotary,

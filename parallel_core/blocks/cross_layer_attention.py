@@ -39,8 +39,9 @@ class CrossLayerAttention(Attention):
         )
         if block.makes_keys:
             return block
-        width = config.num_attention_heads * config.kv_channels
-        return replace(block, linear_qkv=Linear.column(config, config.hidden_size, width, bias=config.qkv_has_bias))
+        width, bias = config.num_attention_heads * config.kv_channels, config.qkv_has_bias
+        linear = Linear.column(config, config.hidden_size, width, bias=bias, unit=width // config.num_query_groups)
+        return replace(block, linear_qkv=linear)
 
     def parts(self) -> tuple[Part, ...]:
         """The parts but the whole: a second run of it would give later layers other keys than its first."""

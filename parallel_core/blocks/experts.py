@@ -112,12 +112,11 @@ class Experts(Block):
         rows, count, item_size = self.rows(micro_batch), len(self.local(0)), micro_batch.item_size
         first, second, shards = self.expert.linear_fc1, self.expert.linear_fc2, self.expert_tensor
         for linear, inner, columns in (
-            (first, first.input_size, first.output_size // shards),
-            (second, second.input_size // shards, second.output_size),
+            (first, first.input_size, first.share(shards)),
+            (second, second.share(shards), second.output_size),
         ):
             yield product(rows / count, inner, columns, item_size, count=count, trains=not linear.frozen)
-        before = rows * first.output_size // shards * item_size
-        after = rows * second.input_size // shards * item_size
+        before, after = (rows * linear.share(shards) * item_size for linear in (first, second))
         yield elementwise(before + after, 2 * before + after).within("activation")
 
     def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:
@@ -138,8 +137,8 @@ class Experts(Block):
         rows, first, second = self.rows(micro_batch), self.expert.linear_fc1, self.expert.linear_fc2
         widths = {
             "linear_fc1": first.input_size * micro_batch.item_size * first.keeps_input,
-            "activation": first.output_size // self.expert_tensor * micro_batch.item_size + FLOAT32,
-            "linear_fc2": second.input_size // self.expert_tensor * micro_batch.item_size * second.keeps_input,
+            "activation": first.share(self.expert_tensor) * micro_batch.item_size + FLOAT32,
+            "linear_fc2": second.share(self.expert_tensor) * micro_batch.item_size * second.keeps_input,
         }
         for name, linear in (("linear_fc1", first), ("linear_fc2", second)):
             if linear.adapter is not None:

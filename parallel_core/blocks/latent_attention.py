@@ -86,15 +86,15 @@ class LatentAttention(Sublayer):
         key_value_size = latent.qk_head_dim + latent.v_head_dim
         normed, direct = config.qk_layernorm, rank is None
         return cls(
-            Linear.column(config, hidden, heads * query_size, bias=False) if direct else None,
+            Linear.column(config, hidden, heads * query_size, bias=False, unit=query_size) if direct else None,
             None if rank is None else Linear.between(config, hidden, rank),
             None if rank is None or not normed else Norm.of_latent(config, rank),
-            None if rank is None else Linear.column(config, rank, heads * query_size, bias=False),
+            None if rank is None else Linear.column(config, rank, heads * query_size, bias=False, unit=query_size),
             Linear.between(config, hidden, latent.kv_lora_rank + latent.qk_pos_emb_head_dim),
             Norm.of_latent(config, latent.kv_lora_rank) if normed else None,
-            Linear.column(config, latent.kv_lora_rank, heads * key_value_size, bias=False),
+            Linear.column(config, latent.kv_lora_rank, heads * key_value_size, bias=False, unit=key_value_size),
             cls._core(config, number, _core_sizes(config, number, query_size)),
-            Linear.row(config, heads * latent.v_head_dim, bias=config.out_proj_has_bias),
+            Linear.row(config, heads * latent.v_head_dim, bias=config.out_proj_has_bias, unit=latent.v_head_dim),
             Rotary.of_latent_attention(config),
             latent.qk_pos_emb_head_dim,
             sqrt(hidden / rank) if rank is not None and latent.scale_q_lora else 1.0,

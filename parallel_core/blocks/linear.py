@@ -13,7 +13,7 @@ from parallel_core.initial_values import Constant, Normal
 from parallel_core.messages import Message
 from parallel_core.numerics.float8_recipes import Recipe
 from parallel_core.operations import Operation, product
-from parallel_core.sharding import Cut, Role, ShardSpec
+from parallel_core.sharding import Cut, Role, ShardSpec, share
 
 COLUMNS, ROWS = 0, 1
 """The cut axis of a weight [o, i]: output features (a column-parallel linear) or input features (a row-parallel)."""
@@ -36,6 +36,8 @@ class Linear(Block):
     """Fused equal parts along the cut axis, each cut on its own: 2 for gate and up of a gated activation."""
     widths: tuple[int, ...] = ()
     """Fused parts of these widths instead."""
+    unit: int = 0
+    """Entries of the cut axis that stay together where ranks need not divide it (see Cut)."""
     allocates_weight: bool = True
     """False: the weight is another module's (tied embeddings)."""
     partial_over: str | None = None
@@ -53,22 +55,26 @@ class Linear(Block):
     """The rounding of its products' operands to 8 bits; none: they are not rounded."""
 
     @classmethod
-    def column(cls, config: ModelConfig, input_size: int, output_size: int, *, bias: bool, parts: int = 1) -> "Linear":
-        """A model's column-parallel linear, normal with --init-method-std."""
-        initial = Normal(config.init_method_std)
+    def column(
+        cls, config: ModelConfig, input_size: int, output_size: int, *, bias: bool, parts: int = 1, unit: int = 0
+    ) -> "Linear":
+        """A model's column-parallel linear, normal with --init-method-std. unit: output features that stay together
+        under --unaligned-linear; 0: they are divided evenly under it, too."""
+        initial, unit = Normal(config.init_method_std), unit * config.parallel_config.unaligned_linear
         return cls(
-            input_size, output_size, COLUMNS, initial, config.params_dtype, bias=bias, parts=parts,
+            input_size, output_size, COLUMNS, initial, config.params_dtype, bias=bias, parts=parts, unit=unit,
             rounds=config.rounds_weights,
         )  # fmt: skip
 
     @classmethod
-    def row(cls, config: ModelConfig, input_size: int, *, bias: bool) -> "Linear":
-        """A model's projection back into the residual stream: std / sqrt(2 x layers) (GPT-2, 2019)."""
+    def row(cls, config: ModelConfig, input_size: int, *, bias: bool, unit: int = 0) -> "Linear":
+        """A model's projection back into the residual stream: std / sqrt(2 x layers) (GPT-2, 2019). unit: as in
+        `column`, of input features."""
         initial = Normal(config.init_method_std / sqrt(2.0 * config.num_layers))
-        partial_over = between_regions(config)
+        partial_over, unit = between_regions(config), unit * config.parallel_config.unaligned_linear
         return cls(
-            input_size, config.hidden_size, ROWS, initial, config.params_dtype, bias, partial_over=partial_over,
-            rounds=config.rounds_weights,
+            input_size, config.hidden_size, ROWS, initial, config.params_dtype, bias, unit=unit,
+            partial_over=partial_over, rounds=config.rounds_weights,
         )  # fmt: skip
 
     @classmethod
@@ -97,13 +103,21 @@ class Linear(Block):
         )
         if self.cut_axis is None:
             return replace(whole, partial_over=self.partial_over)
-        return replace(whole, cuts=(Cut(self.cut_axis, parts=self.parts, widths=self.widths),))
+        return replace(whole, cuts=(self._cut(self.cut_axis),))
 
     def _bias_shard(self) -> ShardSpec:
         """Cut with the output features; where those are whole, so is the bias."""
         if self.cut_axis == COLUMNS:
-            return ShardSpec(shape=(self.output_size,), cuts=(Cut(0, parts=self.parts, widths=self.widths),))
+            return ShardSpec(shape=(self.output_size,), cuts=(self._cut(0),))
         return ShardSpec(shape=(self.output_size,), partial_over=self.partial_over)
+
+    def _cut(self, axis: int) -> Cut:
+        return Cut(axis, parts=self.parts, widths=self.widths, unit=self.unit)
+
+    def share(self, ranks: int) -> int:
+        """Features of the cut axis that each of so many ranks has."""
+        length = self.output_size if self.cut_axis == COLUMNS else self.input_size
+        return sum(share(part, ranks, self.unit or 1) for part in self._cut(0).parts_of(length))
 
     def forward_flops(self, tokens: int, seq_length: int) -> float:
         adapter = 0.0 if self.adapter is None else self.adapter.forward_flops(tokens, seq_length)
@@ -119,7 +133,7 @@ class Linear(Block):
         tensor = 1 if self.cut_axis is None else micro_batch.tensor
         rows = micro_batch.tokens_between if self.cut_axis is None else micro_batch.tokens
         inner, columns = self.input_size, self.output_size
-        sizes = (inner // tensor, columns) if self.cut_axis == ROWS else (inner, columns // tensor)
+        sizes = (self.share(tensor), columns) if self.cut_axis == ROWS else (inner, self.share(tensor))
         yield product(rows, *sizes, micro_batch.item_size, trains=not self.frozen)
         if self.adapter is not None:
             yield from (one.within("adapter") for one in self.adapter.operations(micro_batch))
@@ -148,5 +162,5 @@ class Linear(Block):
     def input_bytes(self, micro_batch: MicroBatch) -> int:
         """The input as it lies outside of the region, or inside 1/t of its features."""
         if self.cut_axis == ROWS:
-            return micro_batch.tokens * (self.input_size // micro_batch.tensor) * micro_batch.item_size
+            return micro_batch.tokens * self.share(micro_batch.tensor) * micro_batch.item_size
         return micro_batch.tokens_between * self.input_size * micro_batch.item_size

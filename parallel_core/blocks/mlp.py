@@ -13,6 +13,7 @@ from parallel_core.blocks.sublayer import Sublayer
 from parallel_core.numerics.activations import ACTIVATIONS, adjusted
 from parallel_core.operations import Operation, elementwise
 from parallel_core.recompute.parts import Again, Part
+from parallel_core.sharding import share
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -33,12 +34,14 @@ class BiasActivation(Block):
 
     def operations(self, micro_batch: MicroBatch) -> Iterator[Operation]:
         """Reads its input and writes its result; backward reads both and their gradient's, and writes one."""
-        before = micro_batch.tokens * (self.features // micro_batch.tensor) * micro_batch.item_size
+        before = self.kept_bytes(micro_batch)[""]
         after = before // (1 + self.gated)
         yield elementwise(before + after, 2 * before + after)
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
-        return {"": micro_batch.tokens * (self.features // micro_batch.tensor) * micro_batch.item_size}
+        parts = 1 + self.gated
+        width = parts * share(self.features // parts, micro_batch.tensor)
+        return {"": micro_batch.tokens * width * micro_batch.item_size}
 
 
 @dataclass(frozen=True)
@@ -79,7 +82,7 @@ class MLP(Sublayer):
         operator = activation.operator if fused else activation.without_fusion or activation.operator
         operator = adjusted(operator, config.activation_func_clamp_value, config.glu_linear_offset, config.scales.gate)
         return cls(
-            Linear.column(config, config.hidden_size, size * parts, bias=bias, parts=parts),
+            Linear.column(config, config.hidden_size, size * parts, bias=bias, parts=parts, unit=1),
             BiasActivation(operator, size * parts, activation.gated),
-            Linear.row(config, size, bias=bias),
+            Linear.row(config, size, bias=bias, unit=1),
         )

@@ -9,7 +9,7 @@ from parallel_core.config import ModelConfig
 from parallel_core.initial_values import Constant
 from parallel_core.messages import Message
 from parallel_core.operations import Operation, elementwise
-from parallel_core.sharding import Cut, Role, ShardSpec
+from parallel_core.sharding import Cut, Role, ShardSpec, share
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Norm(Block):
         """Rows that a rank norms: tokens, or heads of tokens."""
         if self.heads is None:
             return micro_batch.tokens_between
-        return micro_batch.tokens * max(1, self.heads // micro_batch.tensor)
+        return micro_batch.tokens * share(self.heads, micro_batch.tensor)
 
     def operations(self, micro_batch: MicroBatch) -> Iterator[Operation]:
         """Reads its input and writes its result; backward reads the input and a gradient, and writes one."""

@@ -38,6 +38,11 @@ class Stretch:
         """Whether it is all that the rank holds."""
         return (self.start, self.stop) == (0, self.whole.size)
 
+    @property
+    def padding(self) -> int:
+        """How many of its elements are padding."""
+        return self.stop - self.start - sum(box.size for box in self.place.boxes)
+
     @cached_property
     def _rows(self) -> tuple[int, int]:
         """The first row (an index of the first axis) that it touches, and the one after the last."""

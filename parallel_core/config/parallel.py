@@ -38,6 +38,9 @@ class ParallelConfig(Config):
     """Ranks that share the experts of a layer."""
     expert_tensor_parallel_size: int = option("--expert-tensor-parallel-size", None, at_least=1)
     """Ranks that share each expert; the tensor-parallel size if not given."""
+    unaligned_linear: bool = option("--unaligned-linear", False)
+    """Let the tensor-parallel size not divide heads and widths of feed-forward blocks and experts: the last ranks have
+    zeros instead."""
     sequence_parallel: bool = option("--sequence-parallel", False)
     """Cut activations along the sequence between the tensor-parallel regions."""
     context_parallel_algo: str = option("--context-parallel-algo", RING, choices=CONTEXT_PARALLEL_ALGORITHMS)

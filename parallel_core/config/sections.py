@@ -49,3 +49,16 @@ class Sections:
             f"--zero-stage {stage}": stage >= 2,
         }
         return next((flag for flag, is_there in found.items() if is_there), "")
+
+    @property
+    def undivided(self) -> tuple[str, ...]:
+        """The sizes that the ranks that share them do not divide: of attention, and of feed-forward blocks."""
+        moe, parallel = self.moe_config, self.parallel_config
+        tensor, has_experts = parallel.tensor_model_parallel_size, moe.num_experts is not None
+        sizes = {
+            "heads": (self.model_config.num_query_groups, tensor),
+            "feed-forward width": (self.model_config.ffn_hidden_size, tensor),
+            "experts' width": (moe.moe_ffn_hidden_size * has_experts, parallel.expert_tensor_parallel_size),
+            "shared experts' width": ((moe.moe_shared_expert_intermediate_size or 0) * has_experts, tensor),
+        }
+        return tuple(name for name, (size, ranks) in sizes.items() if size % ranks)

@@ -14,6 +14,11 @@ def _divides_exactly(config: AllConfig) -> bool:
     return replicas & (replicas - 1) == 0 and not config.training_config.precision.fp16
 
 
+def _divides_sizes(config: AllConfig) -> bool:
+    """Whether nothing is padded."""
+    return not config.undivided
+
+
 def _fits_one_order(config: AllConfig) -> bool:
     parallel = config.parallel_config
     return parallel.pipeline_model_parallel_size == 1 or parallel.data_parallel_size == 1
@@ -27,6 +32,7 @@ _REDUCED_IN_BF16 = all_of(where("grad_reduce_in_bf16", True), where("compute_dty
 _ACCUMULATED = "gradients of float32 and bfloat16 weights are added up in float32 in any case"
 
 ROWS = (
+    Idle("unaligned_linear", _divides_sizes, "--tensor-model-parallel-size divides heads and widths"),
     Idle(
         "sequence_parallel",
         where("tensor_model_parallel_size", 1),

@@ -1,6 +1,7 @@
 """The part of a run's values that this rank writes: each value is written by one rank, whichever ranks hold it."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import mindspore
 import numpy as np
@@ -10,6 +11,7 @@ from parallel_core.buffers.stretch import Stretch
 from parallel_core.checkpoint.lazy import LazyTensor
 from parallel_core.checkpoint.writer import LocalTensor, is_state_written, is_written
 from parallel_core.numerics.dtypes import Array
+from parallel_core.sharding import Place
 from pynative import parallel_state
 from pynative.checkpointing.optimizer_state import optimizer_tensors
 from pynative.checkpointing.state import RunState
@@ -51,8 +53,8 @@ def _written_part(parameter: Parameter) -> LocalTensor | None:
     if not meta.is_cut:
         if not is_written(meta.spec, coordinates):
             return None
-        place, read = place_of(parameter), (_values_of_now if _may_change_in_a_forward(meta) else _reading)(parameter)
-        return LocalTensor(place, LazyTensor(place.shape, type_name(parameter.dtype), read))
+        read = (_values_of_now if _may_change_in_a_forward(meta) else _reading)(parameter)
+        return _without_padding(place_of(parameter), type_name(parameter.dtype), read)
     if meta.kept is None or not is_state_written(meta.spec, coordinates, sharded=True):
         return None
     return _part(*meta.kept)
@@ -61,17 +63,26 @@ def _written_part(parameter: Parameter) -> LocalTensor | None:
 def written_state(optimizer: FlatOptimizer) -> dict[str, LocalTensor]:
     """Parts of the optimizer's states, by "<state>.<name>": what this rank owns; the first replica's if all own all."""
     coordinates, sharded = parallel_state.get_coordinates(), optimizer.buffers.is_sharded
-    return {
-        name: _part(stretch, memory)
+    found = (
+        (name, _part(stretch, memory))
         for name, stretch, memory in optimizer_tensors(optimizer)
         if is_state_written(stretch.whole.spec, coordinates, sharded=sharded)
-    }
+    )
+    return {name: part for name, part in found if part is not None}
 
 
-def _part(stretch: Stretch, memory: Tensor) -> LocalTensor:
+def _part(stretch: Stretch, memory: Tensor) -> LocalTensor | None:
     """A stretch of a parameter, read out of the vector that holds it."""
-    read, shape = _reading(memory), stretch.place.shape
-    return LocalTensor(stretch.place, LazyTensor(shape, type_name(memory.dtype), lambda: stretch.to_array(read())))
+    read = _reading(memory)
+    return _without_padding(stretch.place, type_name(memory.dtype), lambda: stretch.to_array(read()))
+
+
+def _without_padding(place: Place, dtype: str, read: Callable[[], Array]) -> LocalTensor | None:
+    """A part of an array as a file has it; None if there is nothing but padding."""
+    if not place.boxes:
+        return None
+    inside = tuple(map(slice, place.filled))
+    return LocalTensor(replace(place, shape=place.filled), LazyTensor(place.filled, dtype, lambda: read()[inside]))
 
 
 def _may_change_in_a_forward(meta: ParameterMeta) -> bool:

@@ -11,6 +11,7 @@ import numpy as np
 from mindspore import Parameter, Tensor
 
 from parallel_core.buffers.layout import Entry, Span, overlaps
+from parallel_core.buffers.stretch import Stretch
 from parallel_core.sharding import MODEL_GROUPS, MODEL_KINDS, SHARDS_OF_STATES, is_counted
 from pynative import kernels, parallel_state
 from pynative.collectives.numbers import over_group
@@ -102,14 +103,14 @@ class ModelStatistics:
         self._buffers, self._is_sharded = list(buffers), buffers.is_sharded
         self._sum = ModelSum(of_owned=buffers.is_sharded)
         self._counted = [
-            (buffer, run)
+            (buffer, entry, run)
             for buffer in buffers
             for entry, run in buffer.plan.entries_in(buffer.owned)
             if self._sum.counts(entry)
         ]
 
     def _summed(self, part: str, measure: Callable[[Tensor], float]) -> float:
-        vectors = ((buffer.plan.replicas, getattr(buffer, part).span(*run)) for buffer, run in self._counted)
+        vectors = ((buffer.plan.replicas, getattr(buffer, part).span(*run)) for buffer, _, run in self._counted)
         return self._sum((replicas, measure(vector)) for replicas, vector in vectors)
 
     def parameter_norm(self) -> float:
@@ -146,4 +147,11 @@ class ModelStatistics:
 
     def zero_gradients(self) -> int:
         """The number of elements of the reduced gradient that are exactly 0."""
-        return int(self._summed("gradients", lambda vector: float(np.count_nonzero(vector.asnumpy() == 0))))
+        zeros = self._summed("gradients", lambda vector: float(np.count_nonzero(vector.asnumpy() == 0)))
+        return int(zeros - self._padding)
+
+    @cached_property
+    def _padding(self) -> float:
+        """Elements of shards that no whole parameter has, whose gradients are 0."""
+        found = ((buffer.plan.replicas, Stretch.of(entry, run).padding) for buffer, entry, run in self._counted)
+        return self._sum(found)

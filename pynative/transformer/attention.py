@@ -50,13 +50,14 @@ class CoreAttention(nn.Cell):
         self.layer_number = layer_number
         self.dropout_rate, self.reports = config.attention_dropout_rate, config.qk_clip.measures
         size = parallel_state.get_tensor_model_parallel_world_size()
+        heads = block.local_heads(size)
         self.rule = AttentionRule(
             scale=block.scale,
             causal=is_causal(attn_mask_type),
             form=block.form,
-            head_offset=parallel_state.get_tensor_model_parallel_rank() * (config.num_attention_heads // size),
+            head_offset=parallel_state.get_tensor_model_parallel_rank() * heads,
         )
-        self.softmax_offset = _sinks_of(block, size)
+        self.softmax_offset = _sinks_of(block, heads)
         self.ulysses_group = parallel_state.get_context_parallel_group_for_hybrid_ulysses()
         self.ring_group = parallel_state.get_context_parallel_group_for_hybrid_ring()
 
@@ -95,12 +96,12 @@ class CoreAttention(nn.Cell):
         return out
 
 
-def _sinks_of(block: blocks.CoreAttention, ranks: int) -> Tensor | None:
+def _sinks_of(block: blocks.CoreAttention, heads: int) -> Tensor | None:
     """Sinks of this rank's heads [n/t]: learnt, or 0 (Miller, "Attention Is Off By One", 2023); none: there are
     none."""
     if block.softmax_offset is not None:
         return make_parameter(*block.softmax_offset)
-    return Tensor.from_numpy(np.zeros(block.heads // ranks, np.float32)) if block.sinks else None
+    return Tensor.from_numpy(np.zeros(heads, np.float32)) if block.sinks else None
 
 
 class ParallelAttention(nn.Cell):
@@ -126,7 +127,7 @@ class ParallelAttention(nn.Cell):
         self.heads, self.groups, self.head_size = core.heads, core.groups, core.query_key_size
         self.rows, self.output_gate = block.rows, block.output_gate
         self.local_groups = core.local_groups(self.group.size)
-        self.heads_per_group = core.heads // self.group.size // self.local_groups
+        self.heads_per_group = core.local_heads(self.group.size) // self.local_groups
         self.linear_qkv = ColumnParallelLinear.of(block.linear_qkv, config=config)
         self.q_layernorm, self.k_layernorm = norm_of(block.q_layernorm, config), norm_of(block.k_layernorm, config)
         self.rotary, self.norms_after_rotary = block.rotary, block.norms_after_rotary

@@ -46,7 +46,7 @@ class CrossLayerAttention(ParallelAttention):
             query, gate, key, value = super().heads_of(hidden_states)
         else:
             rows, _ = run_part(self, "linear_qkv", self.linear_qkv, hidden_states)
-            query, gate = kernels.as_heads(rows, self.heads // self.group.size), None
+            query, gate = kernels.as_heads(rows, self.local_groups * self.heads_per_group), None
             key, value, keys.key, keys.value = keys.key, keys.value, None, None
         if self.serves_next:
             (key, keys.key), (value, keys.value) = kernels.fork(key), kernels.fork(value)

@@ -47,7 +47,7 @@ class MLASelfAttention(nn.Cell):
         block = self.block_type.of(config, layer_number - 1) if block is None else block
         core = block.core_attention
         self.boundary = Boundary.of(config)
-        self.heads = core.heads // parallel_state.get_tensor_model_parallel_world_size()
+        self.heads = core.local_heads(parallel_state.get_tensor_model_parallel_world_size())
         self.value_size, self.rotary_start = core.value_size, core.query_key_size - block.rotary_size
         self.latent_widths = (block.linear_kv_up_proj.input_size, block.rotary_size)
         self.rotary = block.rotary

@@ -30,7 +30,7 @@ class QueryKeyClip:
                 figures[LARGEST_SCORE][cell.core_attention.layer_number - 1], self._config.threshold
             )
             if eta.min() < 1:
-                found += [(weight, _own_part(rows)) for weight, rows in _rows(cell, eta, self._config.alpha)]
+                found += [(weight, _own_part(weight, rows)) for weight, rows in _rows(cell, eta, self._config.alpha)]
         return found
 
 
@@ -44,7 +44,8 @@ def _rows(cell: ParallelAttention | MLASelfAttention, eta: Array, alpha: float) 
     yield cell.linear_kv_up_proj.weight, qk_clip.latent_key_value_rows(eta, alpha, plain, cell.value_size)
 
 
-def _own_part(rows: Array) -> Array:
-    """This rank's rows."""
-    group = parallel_state.get_tensor_model_parallel_group()
-    return np.split(rows, group.size)[group.rank]
+def _own_part(weight: Parameter, rows: Array) -> Array:
+    """The factors of this rank's rows of a weight; those of padding stay."""
+    group, count = parallel_state.get_tensor_model_parallel_group(), weight.shape[0]
+    own = rows[group.rank * count : (group.rank + 1) * count]
+    return np.concatenate([own, np.ones(count - len(own), own.dtype)])

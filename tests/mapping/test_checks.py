@@ -67,6 +67,18 @@ BAD = [
         "--num-query-groups 3",
     ),
     ("--ffn-hidden-size 65 --tensor-model-parallel-size 2", 2, "--ffn-hidden-size 65"),
+    (
+        "--unaligned-linear --num-attention-heads 12 --hidden-size 96 --group-query-attention --num-query-groups 3 "
+        "--tensor-model-parallel-size 4",
+        4,
+        "--num-query-groups 3: must be a multiple or a divisor of --tensor-model-parallel-size 4",
+    ),
+    (
+        "--unaligned-linear --ffn-hidden-size 65 --tensor-model-parallel-size 2 --optimizer muon",
+        2,
+        "--unaligned-linear: does not go with --optimizer muon where --tensor-model-parallel-size does not divide "
+        "feed-forward width: its steps follow from shapes",
+    ),
     ("--padded-vocab-size 513 --tensor-model-parallel-size 2", 2, "--padded-vocab-size 513"),
     ("--global-batch-size 7", 1, "--global-batch-size 7"),
     ("--global-batch-size 8", 3, "--global-batch-size 8"),
@@ -574,6 +586,11 @@ BAD = [
 """A change of the good line, the processes, and how each finding starts: nearly always there is one."""
 
 GOOD = [
+    (
+        "--unaligned-linear --num-attention-heads 10 --hidden-size 80 --ffn-hidden-size 65 --num-experts 2 "
+        "--moe-ffn-hidden-size 3 --tensor-model-parallel-size 4",
+        4,
+    ),
     ("--lr 0", 1),
     ("--lr-warmup-iters 9 --lr-decay-iters 10", 1),
     ("--lr-decay-style WSD --lr-wsd-decay-iters 10", 1),

@@ -421,6 +421,7 @@ IDLE = [
         "--expert-model-parallel-size",
     ),
     ("--sequence-parallel", "", "--tensor-model-parallel-size 2", "--tensor-model-parallel-size"),
+    ("--unaligned-linear", "", "--ffn-hidden-size 65 --tensor-model-parallel-size 2", "--tensor-model-parallel-size"),
     *(
         (flag, "", "--context-parallel-size 2", "--context-parallel-size")
         for flag in ("--context-parallel-algo ulysses_cp_algo", "--cp-comm-type a2a")

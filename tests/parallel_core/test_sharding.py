@@ -62,6 +62,29 @@ def test_a_second_cut_of_an_axis_cuts_what_the_first_left():
     assert part.cut(np.arange(8)).tolist() == [6, 7]
 
 
+@pytest.mark.parametrize("initial", [Normal(1.0), Constant(1.0)])
+def test_units_that_ranks_do_not_divide_are_padded_at_the_end(initial):
+    """Two fused parts of 5 units of 2 over 4 ranks: shards of one shape, whose values are the whole parameter's, and
+    zeros; the fourth rank has nothing else."""
+    spec = ShardSpec(name="w", shape=(20, 3), cuts=(Cut(0, parts=2, unit=2),))
+    places = [place(spec, {"tp": (rank, 4)}) for rank in range(4)]
+    whole = initial.shard(0, place(spec, {}))
+    assert [(one.shape, one.padding) for one in places] == [((8, 3), 0), ((8, 3), 0), ((8, 3), 12), ((8, 3), 24)]
+    assert [one.filled for one in places] == [(8, 3), (8, 3), (6, 3), (8, 3)] and places[3].boxes == ()
+    third = whole[[8, 9, 18, 19]]
+    assert (initial.shard(0, places[2]) == np.insert(third, [2, 2, 4, 4], 0, axis=0)).all()
+    assert all((initial.shard(0, one) == one.cut(whole)).all() for one in places)
+    assert (merge((one, one.cut(whole)) for one in places) == whole).all()
+
+
+def test_padding_is_cut_again():
+    """5 rows over 2 ranks are 3, and 2 and a zero; those over 3: a row each, of which the last is padding."""
+    spec = ShardSpec(name="w", shape=(5,), cuts=(Cut(0, unit=1), Cut(0, "dp-cp")))
+    parts = [place(spec, {"tp": (1, 2), "dp-cp": (rank, 3)}) for rank in range(3)]
+    assert [part.cut(np.arange(5)).tolist() for part in parts] == [[3], [4], [0]]
+    assert [part.padding for part in parts] == [0, 0, 1]
+
+
 def test_who_counts_a_parameter():
     """The lowest rank in each group of copies: not a cut, not an expert's own, not the last stage's tied embedding."""
     second = {"tp": (1, 2), "expert-tp": (1, 2), "ep": (1, 2), "embedding": (1, 2)}

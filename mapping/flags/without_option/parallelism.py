@@ -45,11 +45,6 @@ FLAGS = group(
         "a weight has as many parts as --tensor-model-parallel-size; --zero-stage 3 shares it over replicas too",
         "--tensor-parallel-num-weight-shards=int",
     ),
-    ignored(
-        "where --tensor-model-parallel-size divides heads, features and tokens the result is the same; a size that it "
-        "does not divide is refused, since buffers, messages and checkpoints have parts of one shape on all ranks",
-        "--unaligned-linear",
-    ),
     refused(
         "context parallelism is ring, ulysses or hybrid; use --context-parallel-algo",
         """

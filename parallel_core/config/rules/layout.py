@@ -55,3 +55,19 @@ def hybrid_is_both(config: Sections) -> Iterator[Finding]:
 def sizes_of_context_parallelism(config: Sections) -> Iterator[Finding]:
     yield from ulysses_degree_divides(config.parallel_config)
     yield from ulysses_degree_is_read(config.parallel_config)
+
+
+def padding_stays_zero(config: Sections) -> Iterator[Finding]:
+    """--unaligned-linear where something is not divided: nothing may see the padding but what leaves it zero."""
+    model, parallel = config.model_config, config.parallel_config
+    pads_heads, pads = "heads" in config.undivided, bool(config.undivided)
+    sparse, compressed = model.sparse_attention.enabled, model.compressed_attention.enabled
+    for other, holds, why in (
+        ("--optimizer muon", pads and config.optimizer_config.optimizer_type == "muon", "its steps follow from shapes"),
+        ("--lora-dropout", pads and config.lora_config.use_lora and config.lora_config.lora_dropout, "it sees widths"),
+        ("--experimental-attention-variant dsa", pads_heads and sparse, "an indexer learns from all heads together"),
+        ("--compress-ratios", pads_heads and compressed, "its groups are of whole heads"),
+    ):
+        if parallel.unaligned_linear and holds:
+            rule = f"{other} where --tensor-model-parallel-size does not divide {', '.join(config.undivided)}: {why}"
+            yield parallel.clashes("unaligned_linear", rule, "change the sizes or leave one of them out")

@@ -18,13 +18,14 @@ def window_pattern_fits(config: Sections) -> Iterator[Finding]:
 
 
 def heads_divide(config: Sections) -> Iterator[Finding]:
-    model, size = config.model_config, config.parallel_config.tensor_model_parallel_size
-    heads, groups, tensor = model.num_attention_heads, model.num_query_groups, f"--tensor-model-parallel-size {size}"
-    if heads % size:
+    model, parallel = config.model_config, config.parallel_config
+    heads, groups, size = model.num_attention_heads, model.num_query_groups, parallel.tensor_model_parallel_size
+    tensor, is_padded = f"--tensor-model-parallel-size {size}", parallel.unaligned_linear and groups >= size
+    if heads % size and not is_padded:
         yield model.breaks("num_attention_heads", f"must be a multiple of {tensor}")
     if heads % groups:
         yield model.breaks("num_query_groups", f"must divide --num-attention-heads {heads}")
-    elif groups % size and size % groups:
+    elif groups % size and size % groups and not is_padded:
         yield model.breaks("num_query_groups", f"must be a multiple or a divisor of {tensor}")
     elif size > groups and 2 * model.kv_channels % (size // groups):
         rule = f"which must divide twice the head size {model.kv_channels}"

@@ -27,6 +27,8 @@ def expert_ranks_divide(config: Sections) -> Iterator[Finding]:
 def dense_widths_divide(config: Sections) -> Iterator[Finding]:
     """Check the widths of the blocks that all tokens pass through: of dense layers, and shared experts."""
     model, moe, size = config.model_config, config.moe_config, config.parallel_config.tensor_model_parallel_size
+    if config.parallel_config.unaligned_linear:
+        return
     kinds, rule = _kinds_of_layers(config), f"must be a multiple of --tensor-model-parallel-size {size}"
     if (False in kinds or moe.moe_shortcut_connected) and model.ffn_hidden_size % size:
         yield model.breaks("ffn_hidden_size", rule)
@@ -36,6 +38,8 @@ def dense_widths_divide(config: Sections) -> Iterator[Finding]:
 
 def expert_width_divides(config: Sections) -> Iterator[Finding]:
     moe, size = config.moe_config, config.parallel_config.expert_tensor_parallel_size
+    if config.parallel_config.unaligned_linear:
+        return
     if True in _kinds_of_layers(config) and moe.moe_ffn_hidden_size % size:
         yield moe.breaks("moe_ffn_hidden_size", f"must be a multiple of --expert-tensor-parallel-size {size}")
 

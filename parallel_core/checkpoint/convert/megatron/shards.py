@@ -3,7 +3,7 @@
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -63,6 +63,11 @@ def _flat(value: Any, seen: set[int], start: str = "") -> Iterator[tuple[str, La
             yield from _flat(entry, seen, name)
 
 
+def _even(spec: ShardSpec) -> ShardSpec:
+    """The same without padding: parts in Megatron's files are as long as each other."""
+    return replace(spec, cuts=tuple(replace(cut, unit=0) for cut in spec.cuts))
+
+
 class Cuts:
     """The cuts of the network that settings describe.
 
@@ -76,7 +81,7 @@ class Cuts:
         network = {**settings["model_config"], **length, "params_dtype": "float32"}
         model = config_of({**settings, "model_config": network}).model_config
         chunks = model_chunks(model)
-        self._specs = {name: spec.shard for chunk in chunks for name, spec in chunk.parameters().items()}
+        self._specs = {name: _even(spec.shard) for chunk in chunks for name, spec in chunk.parameters().items()}
         self.is_tied = not model.untie_embeddings_and_output_weights
         latent = model.multi_latent_attention
         down = {"linear_q_down_proj": latent.q_lora_rank or 0}

@@ -64,6 +64,11 @@ def wrong_offload(settings: OffloadSettings, num_layers: int) -> Iterator[Findin
     ):
         for name in given_names:
             if name not in known:
-                yield Finding(flag, name, f"is no module of a layer, which has {', '.join(known)}", "leave it out")
+                yield Finding(
+                    flag,
+                    name,
+                    f"stays on the device: of a layer {', '.join(known)} can lie on the host",
+                    "leave it out",
+                )
     if settings.fine_grained_activation_offloading and not settings.offload_modules:
         yield Finding("--fine-grained-activation-offloading", None, "needs --offload-modules", "add it")

@@ -261,7 +261,9 @@ def hybrid_fits(config: Sections) -> Iterator[Finding]:
     if len(pattern) != model.num_layers:
         yield hybrid.breaks("layer_pattern", f"has {len(pattern)} letters, must have --num-layers {model.num_layers}")
     elif any(moe.has_experts(layer) != (letter == EXPERTS) for layer, letter in enumerate(pattern)):
-        yield hybrid.breaks("layer_pattern", "has an E where --num-experts gives a layer experts, and nowhere else")
+        yield hybrid.breaks(
+            "layer_pattern", "must have an E for each layer that --num-experts gives experts, and for no other"
+        )
     if model.multi_token_prediction.depths:
         yield hybrid.clashes("layer_pattern", "multi-token prediction")
 

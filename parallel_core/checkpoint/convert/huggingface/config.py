@@ -10,7 +10,7 @@ from parallel_core.checkpoint.convert.huggingface.family import Family
 from parallel_core.checkpoint.convert.huggingface.kinds import REQUIRED, Field, Group, keys_of
 from parallel_core.checkpoint.convert.huggingface.tables import FAMILIES, OTHER_NAMES
 from parallel_core.config import AllConfig, serialise
-from parallel_core.config.tree import OF_MODEL
+from parallel_core.config.tree import FLAG_OF, OF_MODEL
 
 _READ = {"model_type", "quantization_config"}
 """Keys for the family and the storage of the weights."""
@@ -114,8 +114,12 @@ def matching_family(ours: AllConfig, model_type: str | None = None) -> Family:
     problems = []
     for family in FAMILIES:
         if model_type in (None, family.model_type):
-            wrong = [path for path, value in family.fixed.items() if networks.meant(path, ours) != value]
-            problem = _unsaid(ours, family) if not wrong else f"{', '.join(wrong)} is otherwise"
+            wrong = [
+                str(networks.Difference(path, FLAG_OF[path], value, meant))
+                for path, value in family.fixed.items()
+                if (meant := networks.meant(path, ours)) != value
+            ]
+            problem = f"its models have {', '.join(wrong)}" if wrong else _unsaid(ours, family)
             if problem is None:
                 return family
             problems.append(f"{family.model_type}: {problem}")

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 CHUNK = 64
 """Tokens of a chunk, whose scores with each other exist at once."""
 
-SEGMENT = 256
+SEGMENT = 512
 """Tokens between two states that are kept for the backward."""
 
 LENGTH_EPSILON = 1e-6

@@ -7,14 +7,30 @@ from typing import Any
 
 import numpy as np
 from mindspore import Tensor, from_numpy
+from numpy.lib.stride_tricks import as_strided
 
 from parallel_core.numerics.dtypes import Array
 from pynative.kernels.host.arrays import add_summed_gradient, as_float32
 from pynative.kernels.host.engine import ENGINE
 from pynative.kernels.host.threads import row_blocks, run
 from pynative.memory.arrays import array_of
-from pynative.memory.rounding import convert, fill, widened
+from pynative.memory.rounding import convert, fill, float32_for, widened
 from pynative.tape.autograd import Function
+
+
+def _windows(rows: Array, taps: int) -> Array:
+    """The view [w, tokens, b, c] of rows [w - 1 + tokens, b, c]: those that each tap sees."""
+    shape = taps, len(rows) - taps + 1, *rows.shape[1:]
+    return as_strided(rows, shape, (rows.strides[0], *rows.strides), writeable=False)
+
+
+def _sums(rows: Array, taps: Array, out: Array) -> Array:
+    """Fill out float32 [tokens, b, c] with the taps' [w, c] sums over rows [w - 1 + tokens, b, c].
+
+    einsum multiplies and adds in one go over memory.
+    """
+    result: Array = np.einsum("wsbc,wc->sbc", _windows(rows, len(taps)), taps, out=out)
+    return result
 
 
 class _Convolution:
@@ -29,33 +45,31 @@ class _Convolution:
     def inputs(self, start: int, stop: int) -> Array:
         """Float32 [w - 1 + tokens, b, c]: those of a block and what comes before it."""
         reach = len(self.taps) - 1
+        if start >= reach:
+            return widened(self.x[start - reach : stop])
         rows = np.zeros((reach + stop - start, *self.x.shape[1:]), np.float32)
-        first = max(0, start - reach)
-        convert(self.x[first:stop], rows[reach - (start - first) :])
-        if self.before is not None and start < reach:
+        convert(self.x[:stop], rows[reach - start :])
+        if self.before is not None:
             convert(self.before[start:], rows[: reach - start])
         return rows
 
     def sums(self, inputs: Array) -> Array:
-        """[tokens, b, c], before bias and silu."""
-        count = len(inputs) - len(self.taps) + 1
-        total = inputs[:count] * self.taps[0]
-        for tap in range(1, len(self.taps)):
-            total += inputs[tap : tap + count] * self.taps[tap]
-        return total
+        """[tokens b, c], before silu."""
+        out = np.empty((len(inputs) - len(self.taps) + 1, *inputs.shape[1:]), np.float32)
+        rows = _sums(inputs, self.taps, out).reshape(-1, inputs.shape[-1])
+        if self.bias is not None:
+            rows += self.bias
+        return rows
 
     def forward(self) -> Array:
         """[s, b, c]."""
         out = np.empty(self.x.shape, self.x.dtype)
 
         def block(start: int, stop: int) -> None:
-            sums = self.sums(self.inputs(start, stop))
-            sums = sums.reshape(-1, sums.shape[-1])
-            if self.bias is not None:
-                sums += self.bias
-            result = np.empty_like(sums)
+            sums, rows = self.sums(self.inputs(start, stop)), out[start:stop].reshape(-1, out.shape[-1])
+            result = float32_for(rows)
             ENGINE.activation("silu", sums, None, result)
-            fill(out[start:stop], result.reshape(out[start:stop].shape))
+            fill(rows, result)
 
         run(block, self.blocks)
         return out
@@ -64,29 +78,23 @@ class _Convolution:
         """Gradients of x, of the taps [w, c], and of the bias [c]."""
         count, dtaps = len(self.taps), np.zeros((len(self.blocks), *self.taps.shape), np.float32)
         dbias = np.zeros((len(self.blocks), self.taps.shape[1]), np.float32)
-        dsums = np.zeros((len(self.x) + count - 1, *self.x.shape[1:]), np.float32)
+        dsums = np.empty((len(self.x) + count - 1, *self.x.shape[1:]), np.float32)
+        dsums[len(self.x) :] = 0
 
         def through_silu(number: int, start: int, stop: int) -> None:
-            inputs = self.inputs(start, stop)
+            inputs, gradient = self.inputs(start, stop), dsums[start:stop]
             sums = self.sums(inputs)
-            shape, sums = sums.shape, sums.reshape(-1, sums.shape[-1])
+            rows, upstream = (rows.reshape(sums.shape) for rows in (gradient, widened(dout[start:stop])))
+            ENGINE.activation_gradient("silu", sums, None, upstream, rows, None)
             if self.bias is not None:
-                sums += self.bias
-            gradient = dsums[start:stop].reshape(sums.shape)
-            upstream = widened(dout[start:stop]).reshape(sums.shape)
-            ENGINE.activation_gradient("silu", sums, None, upstream, gradient, None)
-            dbias[number] = gradient.sum(0)
-            for tap in range(count):
-                dtaps[number, tap] = np.einsum("sbc,sbc->c", inputs[tap : tap + stop - start], gradient.reshape(shape))
+                dbias[number] = rows.sum(0)
+            np.einsum("wsbc,sbc->wc", _windows(inputs, count), gradient, out=dtaps[number])
 
-        dx = np.empty(self.x.shape, self.x.dtype)
+        dx, backwards = np.empty(self.x.shape, self.x.dtype), self.taps[::-1]
 
         def to_inputs(start: int, stop: int) -> None:
-            total = dsums[start:stop] * self.taps[-1]
-            for tap in range(count - 1):
-                behind = count - 1 - tap
-                total += dsums[start + behind : stop + behind] * self.taps[tap]
-            convert(total, dx[start:stop])
+            rows = dx[start:stop]
+            fill(rows, _sums(dsums[start : stop + count - 1], backwards, float32_for(rows)))
 
         run(through_silu, [(number, *span) for number, span in enumerate(self.blocks)])
         run(to_inputs, self.blocks)

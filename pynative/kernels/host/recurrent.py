@@ -1,10 +1,10 @@
 """Linear attention on the host: a recurrence in chunks of tokens.
 
-A task is a key head of an entry of the batch with its value heads, which goes through the sequence a
-segment at a time, so that what it works on stays in the cache whatever the length. Kept are the inputs and the states
-between segments.
+A task is value heads that share a key head of an entry of the batch, so many that what it works on stays in the cache;
+it goes through the sequence a segment at a time. Kept are the inputs and the states between segments.
 """
 
+from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,39 +14,33 @@ from parallel_core.attention.recurrence import LENGTH_EPSILON, SEGMENT, Recurren
 from parallel_core.numerics.dtypes import Array
 from pynative.kernels.host.arrays import array_or_none
 from pynative.kernels.host.recurrence_chunks import Inputs, Segment, chunk_of
+from pynative.kernels.host.recurrence_gradients import SegmentGradients
 from pynative.kernels.host.threads import run, spans
 from pynative.memory.arrays import array_of
 from pynative.memory.rounding import convert
 from pynative.tape.autograd import Function
 
+WIDTH = 512
+"""Columns of a task's states at most, if a head has no more."""
 
-class _Unit(NamedTuple):
-    """Rows divided by their lengths, times a factor."""
 
-    rows: Array
-    inverse: Array
-    """[..., 1], 1 / length."""
-    factor: np.float32
+class _Unit:
+    """Rows divided by their lengths, or as they are, times a factor: put into `out`."""
 
-    @classmethod
-    def of(cls, rows: Array, form: RecurrenceForm, factor: float) -> "_Unit":
-        if not form.unit:
-            return cls(rows, np.ones((), np.float32), np.float32(factor))
-        squares = np.einsum("...d,...d->...", rows, rows)[..., None]
-        inverse = 1 / np.sqrt(squares + np.float32(LENGTH_EPSILON))
-        return cls(rows * inverse, inverse, np.float32(factor))
+    def __init__(self, rows: Array, form: RecurrenceForm, factor: float, out: Array) -> None:
+        self.out, self.factor, self.is_unit = out, np.float32(factor), form.unit
+        self.scale: Array | np.float32 = self.factor
+        if form.unit:
+            squares = np.einsum("...d,...d->...", rows, rows)[..., None]
+            self.scale = self.factor / np.sqrt(squares + np.float32(LENGTH_EPSILON))
+        np.multiply(rows, self.scale, out=out)
 
-    @property
-    def values(self) -> Array:
-        return self.rows if self.factor == 1 else self.rows * self.factor
-
-    def gradient(self, dvalues: Array, form: RecurrenceForm) -> Array:
+    def gradient(self, dout: Array) -> Array:
         """The gradient of the rows before."""
-        if self.factor != 1:
-            dvalues = dvalues * self.factor
-        if not form.unit:
-            return dvalues
-        return self.inverse * (dvalues - self.rows * np.einsum("...d,...d->...", dvalues, self.rows)[..., None])
+        if self.is_unit:
+            along = np.einsum("...d,...d->...", dout, self.out)[..., None]
+            dout = dout - self.out * (along / np.square(self.factor))
+        return dout * self.scale
 
 
 class _Arrays(NamedTuple):
@@ -59,108 +53,131 @@ class _Arrays(NamedTuple):
     rate: Array | None
 
     @property
-    def tasks(self) -> list[tuple[int, int]]:
-        """(entry of the batch, key head)."""
-        return [(entry, head) for entry in range(self.q.shape[1]) for head in range(self.q.shape[2])]
+    def blocks(self) -> int:
+        """The number of tasks that share a key head: value heads of a key head are cut into equal blocks."""
+        shared, width = self.v.shape[2] // self.q.shape[2], self.v.shape[3]
+        fitting = (count for count in range(shared, 0, -1) if shared % count == 0 and count * width <= WIDTH)
+        return shared // next(fitting, 1)
 
     @property
-    def shared(self) -> int:
-        """Value heads of a key head, r."""
-        return self.v.shape[2] // self.q.shape[2]
+    def tasks(self) -> list["_Task"]:
+        """Every block of heads of every key head and entry of the batch."""
+        _, batch, keys, _ = self.q.shape
+        return [_Task(self, *place) for place in product(range(batch), range(keys), range(self.blocks))]
 
 
 class _Task:
-    """A key head of an entry of the batch."""
+    """A block of value heads that share a key head, of an entry of the batch."""
 
-    def __init__(self, arrays: _Arrays, entry: int, head: int) -> None:
-        self.arrays, self.entry, self.head = arrays, entry, head
-        self.heads = slice(head * arrays.shared, (head + 1) * arrays.shared)
+    def __init__(self, arrays: _Arrays, entry: int, key: int, block: int) -> None:
+        self.arrays, self.entry, self.key, self.block = arrays, entry, key, block
+        count = arrays.v.shape[2] // (arrays.q.shape[2] * arrays.blocks)
+        first = (key * arrays.blocks + block) * count
+        self.heads, self.count = slice(first, first + count), count
         self.size = chunk_of(len(arrays.q))
+
+    def shared(self, x: Array, span: tuple[int, int]) -> Array:
+        """The view [tokens, d] of x [s, b, m, d] that is the key head's."""
+        return x[slice(*span), self.entry, self.key]
+
+    def own(self, x: Array, span: tuple[int, int]) -> Array:
+        """The view [tokens, r, ...] of x [s, b, n, ...] that is the value heads'."""
+        return x[slice(*span), self.entry, self.heads]
 
     def segment(self, span: tuple[int, int], form: RecurrenceForm, length: int) -> tuple[Segment, _Unit, _Unit]:
         """Tokens of a span, and its queries and keys. Those from `length` on leave the state as it is."""
-        arrays, entry, (start, stop) = self.arrays, self.entry, span
-        chunks = -(-(stop - start) // self.size)
-        q = _Unit.of(self.chunked(arrays.q[start:stop, entry, self.head], chunks), form, form.scale)
-        k = _Unit.of(self.chunked(arrays.k[start:stop, entry, self.head], chunks), form, 1.0)
-        v = self.chunked(arrays.v[start:stop, entry, self.heads], chunks)
-        alive = np.arange(start, stop) < length
-        decay = arrays.log_decay[start:stop, entry, self.heads] * alive[:, None]
-        rate = np.ones_like(decay) if arrays.rate is None else arrays.rate[start:stop, entry, self.heads]
-        rate = rate * alive[:, None]
-        inputs = Inputs(q.values, k.values, v, self.chunked(decay, chunks), self.chunked(rate, chunks))
+        arrays = self.arrays
+        chunks = -(-(span[1] - span[0]) // self.size)
+        qk = np.empty((chunks, 2, self.size, arrays.q.shape[3]), np.float32)
+        q = _Unit(self.chunked(self.shared(arrays.q, span)), form, form.scale, qk[:, 0])
+        k = _Unit(self.chunked(self.shared(arrays.k, span)), form, 1.0, qk[:, 1])
+        alive = (np.arange(*span) < length)[:, None]
+        decay = self.own(arrays.log_decay, span) * alive
+        rate = alive * (np.ones_like(decay) if arrays.rate is None else self.own(arrays.rate, span))
+        inputs = Inputs(qk, self.chunked(self.own(arrays.v, span)), self.chunked(decay), self.chunked(rate))
         return Segment(inputs, form.delta), q, k
 
-    def chunked(self, rows: Array, chunks: int) -> Array:
-        """[tokens, ...] -> float32 [m, C, ...], zeros behind the last."""
-        whole = np.zeros((chunks * self.size, *rows.shape[1:]), np.float32)
-        convert(rows, whole[: len(rows)])
-        return whole.reshape(chunks, self.size, *rows.shape[1:])
+    def memory(self, rows: Array) -> Array:
+        """Float32 memory [m, C, ...] for the values of rows [tokens, ...]: their own where it can be."""
+        chunks = -(-len(rows) // self.size)
+        shape = chunks, self.size, *rows.shape[1:]
+        is_own = rows.dtype == np.float32 and len(rows) == chunks * self.size
+        return rows.reshape(shape) if is_own else np.zeros(shape, np.float32)
 
-    def put(self, values: Array, out: Array, span: tuple[int, int]) -> None:
-        """[m, C, r, ...] to where these value heads are in [s, b, n, ...]."""
-        start, stop = span
-        rows = values.reshape(-1, *values.shape[2:])[: stop - start]
-        convert(rows, out[start:stop, self.entry, self.heads])
+    def chunked(self, rows: Array) -> Array:
+        """The values of rows in their `memory`, zeros behind the last."""
+        memory = self.memory(rows)
+        if not np.may_share_memory(memory, rows):
+            convert(rows, memory.reshape(-1, *rows.shape[1:])[: len(rows)])
+        return memory
 
-    def put_shared(self, values: Array, out: Array, span: tuple[int, int]) -> None:
-        """[m, C, d] to where the key head is in [s, b, m, d]."""
-        start, stop = span
-        convert(values.reshape(-1, values.shape[-1])[: stop - start], out[start:stop, self.entry, self.head])
+    def put(self, values: Array, out: Array) -> None:
+        """Values [m, C, ...] as rows [tokens, ...], if they are not these rows' memory."""
+        if not np.may_share_memory(values, out):
+            convert(values.reshape(-1, *values.shape[2:])[: len(out)], out)
 
 
 def _forward(
     arrays: _Arrays, form: RecurrenceForm, first: Array | None, lengths: Array | None, keeps: bool
 ) -> tuple[Array, Array, Array]:
     """The output, the last states [b, n, d, e], and, if `keeps`, those before segments [tasks, segments, d, r, e]."""
-    q, _, v, _, _ = arrays
-    tokens, batch, heads, width = v.shape
-    tasks, r = arrays.tasks, arrays.shared
-    out = np.empty(v.shape, v.dtype)
-    last = np.empty((batch, heads, q.shape[-1], width), np.float32)
-    starts = np.empty((len(tasks), segments(tokens) if keeps else 0, q.shape[-1], r, width), np.float32)
+    tokens, batch, heads, width = arrays.v.shape
+    tasks = arrays.tasks
+    out = np.empty(arrays.v.shape, arrays.v.dtype)
+    last = np.empty((batch, heads, arrays.q.shape[-1], width), np.float32)
+    kept = len(tasks), segments(tokens) if keeps else 0, arrays.q.shape[-1], tasks[0].count, width
+    starts = np.empty(kept, np.float32)
 
-    def work(number: int, entry: int, head: int) -> None:
-        task = _Task(arrays, entry, head)
-        state = np.zeros(starts.shape[2:], np.float32)
+    def work(number: int, task: _Task) -> None:
+        state = np.zeros(kept[2:], np.float32)
         if first is not None:
-            state[:] = first[entry, task.heads].swapaxes(0, 1)
+            state[:] = first[task.entry, task.heads].swapaxes(0, 1)
         for place, span in enumerate(spans(tokens, SEGMENT)):
             if keeps:
                 starts[number, place] = state
-            segment, _, _ = task.segment(span, form, tokens if lengths is None else int(lengths[entry]))
-            result = np.empty_like(segment.inputs.v)
+            segment, _, _ = task.segment(span, form, tokens if lengths is None else int(lengths[task.entry]))
+            rows = task.own(out, span)
+            result = task.memory(rows)
             state = segment.forward(state, result)
-            task.put(result, out, span)
-        last[entry, task.heads] = state.swapaxes(0, 1)
+            task.put(result, rows)
+        last[task.entry, task.heads] = state.swapaxes(0, 1)
 
-    run(work, [(number, *task) for number, task in enumerate(tasks)])
+    run(work, [*enumerate(tasks)])
     return out, last, starts
 
 
 def _backward(arrays: _Arrays, form: RecurrenceForm, starts: Array, dout: Array) -> _Arrays:
-    rate = None if arrays.rate is None else np.empty_like(arrays.rate)
-    q, k, v, log_decay = map(np.empty_like, arrays[:4])
-    gradients = _Arrays(q, k, v, log_decay, rate)
+    shares = arrays.blocks
+    dq, dk = (np.empty((shares, *x.shape), x.dtype if shares == 1 else np.float32) for x in arrays[:2])
+    dv, ddecay = map(np.empty_like, arrays[2:4])
+    drate = np.empty_like(ddecay)
 
-    def work(number: int, entry: int, head: int) -> None:
-        task = _Task(arrays, entry, head)
+    def work(number: int, task: _Task) -> None:
         dstate = np.zeros_like(starts[number, 0])
         for place, span in reversed([*enumerate(spans(len(dout), SEGMENT))]):
-            segment, unit_q, unit_k = task.segment(span, form, len(dout))
+            segment, q, k = task.segment(span, form, len(dout))
             segment.forward(starts[number, place], None)
-            chunks = segment.inputs.q.shape[0]
-            of_out = task.chunked(dout[span[0] : span[1], entry, task.heads], chunks)
-            found, dstate = segment.backward(of_out, dstate)
-            task.put_shared(unit_q.gradient(found.q, form), gradients.q, span)
-            task.put_shared(unit_k.gradient(found.k, form), gradients.k, span)
-            task.put(found.v, gradients.v, span)
-            task.put(found.log_decay, gradients.log_decay, span)
-            if gradients.rate is not None:
-                task.put(found.rate, gradients.rate, span)
+            found = SegmentGradients(segment, task.chunked(task.own(dout, span)), dstate)
+            dstate = found.dstate
+            outs = [task.own(x, span) for x in (dv, ddecay, drate)]
+            gradients = Inputs(np.empty_like(segment.inputs.qk), *map(task.memory, outs))
+            found.fill(gradients)
+            for gradient, out in zip(gradients[1:], outs, strict=True):
+                task.put(gradient, out)
+            for part, (unit, out) in enumerate(((q, dq), (k, dk))):
+                task.put(unit.gradient(gradients.qk[:, part]), task.shared(out[task.block], span))
 
-    run(work, [(number, *task) for number, task in enumerate(arrays.tasks)])
-    return gradients
+    run(work, [*enumerate(arrays.tasks)])
+    return _Arrays(_sum(dq, arrays.q), _sum(dk, arrays.k), dv, ddecay, None if arrays.rate is None else drate)
+
+
+def _sum(parts: Array, like: Array) -> Array:
+    """The sum of float32 parts [parts, ...] in the type of `like`; of a single one itself."""
+    if len(parts) == 1:
+        return parts[0]
+    total = np.empty_like(like)
+    convert(parts.sum(0), total)
+    return total
 
 
 def _arrays(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, rate: Tensor | None) -> _Arrays:

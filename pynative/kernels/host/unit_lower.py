@@ -1,0 +1,46 @@
+"""Triangles with ones on their diagonal, and their inverses, of many small matrices at once."""
+
+from functools import lru_cache
+
+import numpy as np
+
+from parallel_core.numerics.dtypes import Array
+
+BASE = 16
+"""Rows of a triangle that is inverted one by one."""
+
+
+@lru_cache(maxsize=8)
+def below_diagonal(size: int, diagonal: int) -> Array:
+    """Float32 [C, C]: 1 on the diagonal of this number and below."""
+    return np.tril(np.ones((size, size), np.float32), diagonal)
+
+
+def inverse_of_unit_lower(below: Array) -> Array:
+    """(I + below)^-1, below [..., C, C] zero on and above its diagonal: small triangles by substitution, larger ones of
+    their halves."""
+    size, inverse = below.shape[-1], np.zeros_like(below)
+    own = [slice(start, start + BASE) for start in range(0, size, BASE)]
+    small = _substituted(np.stack([below[..., rows, rows] for rows in own]))
+    for rows, triangle in zip(own, small, strict=True):
+        inverse[..., rows, rows] = triangle
+    width = BASE
+    while width < size:
+        for start in range(0, size, 2 * width):
+            first, second = slice(start, start + width), slice(start + width, start + 2 * width)
+            product = inverse[..., second, second] @ below[..., second, first] @ inverse[..., first, first]
+            np.negative(product, out=inverse[..., second, first])
+        width *= 2
+    return inverse
+
+
+def _substituted(below: Array) -> Array:
+    """The same of small triangles, all of them at once a row at a time."""
+    rows = np.ascontiguousarray(np.moveaxis(below.reshape(-1, BASE, BASE), 0, -1))
+    inverse = np.zeros_like(rows)
+    inverse[0, 0] = 1
+    for row in range(1, BASE):
+        np.einsum("kn,kjn->jn", rows[row, :row], inverse[:row, :row], out=inverse[row, :row])
+        np.negative(inverse[row, :row], out=inverse[row, :row])
+        inverse[row, row] = 1
+    return np.moveaxis(inverse, -1, 0).reshape(below.shape)

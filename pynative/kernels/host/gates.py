@@ -7,6 +7,7 @@ from mindspore import Tensor, from_numpy
 
 from parallel_core.numerics.dtypes import Array
 from pynative.kernels.host.arrays import add_summed_gradient, as_float32, rows_of
+from pynative.kernels.host.engine import ENGINE
 from pynative.kernels.host.threads import by_rows
 from pynative.memory.rounding import convert, fill, widened
 from pynative.tape.autograd import Function
@@ -55,12 +56,23 @@ def recurrent_gates(x: Tensor, rate: Tensor | None, a_log: Tensor, dt_bias: Tens
     return _RecurrentGates.apply(x, rate, a_log, dt_bias)
 
 
-def _activated(name: str, z: Array) -> tuple[Array, Array]:
-    """silu or sigmoid of z, float32, and its slope."""
-    sigmoid = _sigmoid(z)
+def _activated(name: str, z: Array) -> Array:
+    """silu or sigmoid of float32 z [r, c], in memory of its own."""
     if name == "sigmoid":
-        return sigmoid, sigmoid * (1 - sigmoid)
-    return z * sigmoid, sigmoid * (1 + z * (1 - sigmoid))
+        return _sigmoid(z)
+    value = np.empty(z.shape, np.float32)
+    ENGINE.activation(name, z, None, value)
+    return value
+
+
+def _through_activation(name: str, z: Array, dvalue: Array) -> Array:
+    """The gradient of z, from that of its `_activated`."""
+    if name == "sigmoid":
+        sigmoid = _sigmoid(z)
+        return dvalue * sigmoid * (1 - sigmoid)
+    dz = np.empty(z.shape, np.float32)
+    ENGINE.activation_gradient(name, z, None, dvalue, dz, None)
+    return dz
 
 
 class _Gate(Function):
@@ -71,7 +83,8 @@ class _Gate(Function):
         y = np.empty_like(rows)
 
         def block(x: Array, z: Array, y: Array) -> None:
-            fill(y, widened(x) * _activated(activation, widened(z))[0])
+            value = _activated(activation, widened(z))
+            fill(y, np.multiply(widened(x), value, out=y if y.dtype == np.float32 else value))
 
         by_rows(block, rows, rows_of(z).reshape(rows.shape), y)
         return from_numpy(y.reshape(x.shape))
@@ -82,9 +95,9 @@ class _Gate(Function):
         dx, dz = np.empty_like(rows), np.empty_like(gates)
 
         def block(x: Array, z: Array, dy: Array, dx: Array, dz: Array) -> None:
-            value, slope = _activated(ctx.activation, widened(z))
-            fill(dx, widened(dy) * value)
-            fill(dz, widened(dy) * widened(x) * slope)
+            wide, upstream = widened(z), widened(dy)
+            fill(dx, upstream * _activated(ctx.activation, wide))
+            fill(dz, _through_activation(ctx.activation, wide, upstream * widened(x)))
 
         by_rows(block, rows, gates, rows_of(dy).reshape(rows.shape), dx, dz)
         return from_numpy(dx.reshape(x.shape)), from_numpy(dz.reshape(z.shape)), None

@@ -35,12 +35,11 @@ def inverse_of_unit_lower(below: Array) -> Array:
 
 
 def _substituted(below: Array) -> Array:
-    """The same of small triangles, all of them at once a row at a time."""
-    rows = np.ascontiguousarray(np.moveaxis(below.reshape(-1, BASE, BASE), 0, -1))
-    inverse = np.zeros_like(rows)
-    inverse[0, 0] = 1
-    for row in range(1, BASE):
-        np.einsum("kn,kjn->jn", rows[row, :row], inverse[:row, :row], out=inverse[row, :row])
-        np.negative(inverse[row, :row], out=inverse[row, :row])
-        inverse[row, row] = 1
+    """The same of small triangles, all of them at once: a row that is complete is taken from those below it."""
+    factors = np.ascontiguousarray(np.moveaxis(below.reshape(-1, BASE, BASE), 0, -1))
+    inverse, diagonal = np.zeros_like(factors), np.arange(BASE)
+    inverse[diagonal, diagonal] = 1
+    for row in range(BASE - 1):
+        complete = slice(0, row + 1)
+        inverse[row + 1 :, complete] -= factors[row + 1 :, row, None] * inverse[row, complete]
     return np.moveaxis(inverse, -1, 0).reshape(below.shape)

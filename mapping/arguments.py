@@ -89,7 +89,7 @@ class Arguments(Namespace):
         """Show what a reading came to, and remember it."""
         vars(self).update((name, value) for name, value in vars(reading.args).items() if _is_ours(name, self))
         self._reading = reading
-        self._as_built = {name: deepcopy(value) for name, value in vars(self).items() if name in _NAMES}
+        self._as_built = {name: _kept(value) for name, value in vars(self).items() if name in _NAMES}
 
     def __getattr__(self, name: str) -> Any:
         """Read an argument under another parser's name."""
@@ -110,6 +110,14 @@ class Arguments(Namespace):
 
 _NAMES = {*ROW_OF, *OTHER_NAMES, "world_size"}
 """Attributes that the config follows from."""
+
+
+_ATOMS = {bool, int, float, str, type(None)}
+
+
+def _kept(value: Any) -> Any:
+    """A value that stays as it is when the argument's is changed in place."""
+    return value if type(value) in _ATOMS else deepcopy(value)
 
 
 def _is_ours(name: str, args: Namespace) -> bool:

@@ -15,6 +15,7 @@ from parallel_core.sharding import Place
 from pynative import parallel_state
 from pynative.checkpointing.optimizer_state import optimizer_tensors
 from pynative.checkpointing.state import RunState
+from pynative.memory.arrays import array_of
 from pynative.optimizer.flat_optimizer import FlatOptimizer
 from pynative.parameter import ParameterMeta, name_parameters, place_of, settled, type_name
 
@@ -100,5 +101,5 @@ def _reading(memory: Tensor) -> Callable[[], Array]:
     copy."""
     if mindspore.get_context("device_target") != "CPU":
         return lambda: np.asarray(memory.asnumpy())
-    array = memory.asnumpy()
+    array = array_of(memory)
     return lambda: array

@@ -57,8 +57,9 @@ class FlatMemory(Memory):
 
     def view(self, start: int, shape: tuple[int, ...]) -> Tensor:
         """The tensor of this shape that begins at element `start`."""
-        first = self._place(start, start + int(np.prod(shape)))
-        last = first + int(np.prod(shape))
+        size = prod(shape)
+        first = self._place(start, start + size)
+        last = first + size
         if isinstance(self._memory, np.ndarray):
             array = self._memory[first:last].reshape(shape)
             view = Tensor.from_numpy(array)

@@ -76,10 +76,11 @@ def numerical_gradients(reference: Callable[..., Array | tuple[Array, ...]], inp
     """d sum(upstream * reference(inputs)) / d inputs by central differences in float64."""
     wide = [np.array(x, np.float64) for x in inputs]
 
+    starts = [upstream(y.shape, i) for i, y in enumerate(outputs_of(reference(*wide)))]
+
     def objective() -> float:
-        results = reference(*wide)
-        results = results if isinstance(results, tuple) else (results,)
-        return sum(float((upstream(y.shape, i) * y).sum()) for i, y in enumerate(results))
+        results = outputs_of(reference(*wide))
+        return sum(float((start * y).sum()) for start, y in zip(starts, results, strict=True))
 
     gradients = [np.zeros_like(x) for x in wide]
     for x, gradient in zip(wide, gradients, strict=True):

@@ -3,7 +3,8 @@
 import ctypes
 import os
 import platform
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 from parallel_core.system.blas import Decision, cpu_flags, decide
@@ -14,15 +15,49 @@ CORE_VARIABLE = "OPENBLAS_CORETYPE"
 _AFFIXES = tuple((prefix, suffix) for prefix in ("", "scipy_") for suffix in ("", "64_", "_64", "64"))
 
 
-def _libraries() -> Iterator[ctypes.CDLL]:
+class _LoadedObject(ctypes.Structure):
+    """The beginning of dl_iterate_phdr's dl_phdr_info."""
+
+    _fields_ = (
+        ("address", ctypes.c_void_p),
+        ("name", ctypes.c_char_p),
+        ("headers", ctypes.c_void_p),
+        ("count", ctypes.c_uint16),
+        ("loads", ctypes.c_ulonglong),
+    )
+
+
+_Visitor = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(_LoadedObject), ctypes.c_size_t, ctypes.c_void_p)
+
+
+def _loads() -> int:
+    """The libraries that this process has ever loaded, counted by the loader; 0 where it does not count."""
+    iterate = getattr(ctypes.CDLL(None), "dl_iterate_phdr", None)
+    found = [0]
+
+    def visit(loaded: Any, size: int, _: None) -> int:
+        found[0] = loaded.contents.loads
+        return 1  # the first one tells
+
+    if iterate is not None:
+        iterate(_Visitor(visit), None)
+    return found[0]
+
+
+def _libraries() -> tuple[ctypes.CDLL, ...]:
     """Every OpenBLAS that this process has loaded."""
+    return _libraries_after(_loads())
+
+
+@lru_cache(maxsize=1)
+def _libraries_after(loads: int) -> tuple[ctypes.CDLL, ...]:
+    """Look for them again when another library was loaded: the list of a large process takes milliseconds to read."""
     try:
         with open("/proc/self/maps") as maps:
             lines = [line for line in maps if "openblas" in line.lower() and ".so" in line]
     except OSError:  # only Linux has /proc
-        return
-    paths = {line.split(maxsplit=5)[-1].strip() for line in lines}
-    yield from (ctypes.CDLL(path) for path in sorted(paths))
+        return ()
+    return tuple(ctypes.CDLL(path) for path in sorted({line.split(maxsplit=5)[-1].strip() for line in lines}))
 
 
 def _function(library: ctypes.CDLL, name: str) -> Any:

@@ -44,6 +44,7 @@ def _gelu(x: Array) -> Array:
     return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
 
 
+@cache
 def _attention_kept() -> Array:
     return np.array([[attention_dropout_mask((7,), b, n, (6, 6), 0.25) for n in range(4)] for b in range(2)])
 

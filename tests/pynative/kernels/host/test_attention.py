@@ -1,6 +1,8 @@
 """Attention on the host: every engine, type and option against float64, and memory that grows with the sequence."""
 
 import tracemalloc
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import mindspore
 import numpy as np
@@ -25,11 +27,19 @@ TYPES = {mindspore.float32: (3e-6, 2e-5), mindspore.bfloat16: (2e-2, 3e-2), mind
 MODULES = (heads, forward, backward)
 
 
+@contextmanager
+def computing_with(engine: str) -> Iterator[None]:
+    """Inside, attention computes with one of ENGINES."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in MODULES:
+            patch.setattr(module, "ENGINE", ENGINES[engine])
+        yield
+
+
 @pytest.fixture(params=ENGINES)
-def engine(request, monkeypatch):
-    for module in MODULES:
-        monkeypatch.setattr(module, "ENGINE", ENGINES[request.param])
-    return ENGINES[request.param]
+def engine(request):
+    with computing_with(request.param):
+        yield ENGINES[request.param]
 
 
 def reference(q, k, v, scale, hidden, kept, upstream_gradient, form=PLAIN, first_head=0):
@@ -57,8 +67,9 @@ def reference(q, k, v, scale, hidden, kept, upstream_gradient, form=PLAIN, first
     return out.reshape(*q.shape[:2], -1), (dq, dk, dv)
 
 
-def check(shape, options, dtype=mindspore.float32, spread=1.0):
-    """Compare with the reference: shape (s, b, n, g, d, and of values e); `spread` scales queries and keys."""
+def check(shape, options, dtype=mindspore.float32, spread=1.0, engines=ENGINES):
+    """Compare each engine with the reference, which is computed once: shape (s, b, n, g, d, and of values e); `spread`
+    scales queries and keys."""
     length, batch, count, groups, size, value_size = shape
     shapes = ((count, size), (groups, size), (groups, value_size))
     arrays = [normal(length, batch, *each, seed=seed) for seed, each in enumerate(shapes)]
@@ -75,15 +86,16 @@ def check(shape, options, dtype=mindspore.float32, spread=1.0):
         masks = [attention_dropout_mask(key, b, first + n, (length, length), rate)
                  for b in range(batch) for n in range(count)]  # fmt: skip
         kept = np.array(masks).reshape(batch, count, length, length)
-    outputs, gradients = run_operator(
-        lambda *x: kernels.attention(*x, AttentionRule(scale=0.4, **options)), arrays, dtype
-    )
     dout = upstream((length, batch, count * value_size), 0)
     form, first_head = options.get("form", PLAIN), options.get("head_offset", 0)
     expected, expected_gradients = reference(*arrays, 0.4, hidden, kept, dout, form, first_head)
-    assert_close(outputs[0], expected, TYPES[dtype][0] * spread**2)
-    for ours, wanted in zip(gradients, expected_gradients, strict=True):
-        assert_close(ours, wanted, TYPES[dtype][1] * spread**2)
+    rule = AttentionRule(scale=0.4, **options)
+    for engine in engines:
+        with computing_with(engine):
+            outputs, gradients = run_operator(lambda *x: kernels.attention(*x, rule), arrays, dtype)
+        assert_close(outputs[0], expected, TYPES[dtype][0] * spread**2)
+        for ours, wanted in zip(gradients, expected_gradients, strict=True):
+            assert_close(ours, wanted, TYPES[dtype][1] * spread**2)
 
 
 SHAPES = {
@@ -98,7 +110,7 @@ SHAPES = {
 
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 @pytest.mark.parametrize("shape", SHAPES)
-def test_causal(shape, dtype, engine):
+def test_causal(shape, dtype):
     check(SHAPES[shape], {}, dtype)
 
 
@@ -138,12 +150,12 @@ OPTIONS = {
 
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 @pytest.mark.parametrize("option", OPTIONS)
-def test_options(option, dtype, engine):
+def test_options(option, dtype):
     check((140, 3, 4, 2, 8, 6), OPTIONS[option], dtype)
 
 
 @pytest.mark.parametrize("window", [1, 100, 127, 128, 600, 1098, 1099])
-def test_windows_across_several_tiles(window, engine):
+def test_windows_across_several_tiles(window):
     """Tiles that no query of a block sees are not computed; one that some see is cut at its edge."""
     check(SHAPES["several tiles of keys"], {"form": ScoreForm(window=window)})
 
@@ -165,7 +177,7 @@ def test_a_window_saves_work(monkeypatch):
 
 @pytest.mark.parametrize("form", [PLAIN, ScoreForm(window=300)], ids=["all", "window"])
 @pytest.mark.parametrize("starts", [(700,), (3, 131, 640), (90, 100, 230, 231, 990), (513, 1025)], ids=str)
-def test_documents_across_several_tiles(starts, form, engine):
+def test_documents_across_several_tiles(starts, form):
     """Longer than tiles and shorter, wherever they begin."""
     first_keys = np.zeros((1, 1100), np.int32)
     for start in starts:
@@ -186,7 +198,7 @@ def test_any_documents(lengths, batch, groups, window, dropout):
     rows = [np.repeat(np.cumsum([0, *order[:-1]]), order) for order in (lengths, lengths[::-1])][:batch]
     options = {"first_keys": np.array(rows, np.int32), "form": ScoreForm(window)}
     options |= {"dropout_rate": dropout, "dropout_key": (3,)} if dropout else {}
-    check((sum(lengths), batch, 2 * groups, groups, 4, 3), options)
+    check((sum(lengths), batch, 2 * groups, groups, 4, 3), options, engines=["this process's"])
 
 
 @pytest.mark.parametrize("length", [8, 130, 300, 512])
@@ -221,7 +233,7 @@ def counted(arrays, gradients, **options) -> tuple[list, int]:
 
 @pytest.mark.parametrize("option", ["causal", "everything seen", "a mask each", "window", "documents"])
 @pytest.mark.parametrize("spread", [12.0, 30.0])
-def test_scores_that_exp_cannot_take(spread, option, engine):
+def test_scores_that_exp_cannot_take(spread, option):
     """Scores of hundreds and thousands: sums of exp(s) overflow or vanish unless the maximum is subtracted.
 
     Such scores have fewer digits after the point, so that much less is exact."""

@@ -11,6 +11,7 @@ from pynative.startup.launch import free_port
 from tests.support.assets import ROOT
 from tests.support.run_sequence import tree
 from tests.support.terminal import run_on_terminal, screen
+from tests.support.warm import programs_first
 
 EXAMPLE = ROOT / "examples" / "gpt"
 STEPS = [
@@ -96,6 +97,7 @@ def test_the_demonstration_on_a_terminal(tmp_path):
 def test_the_demonstration_elsewhere(tmp_path):
     """A line a step, without control characters. A second time the folder is taken, which is said at once."""
     command, environment = demonstration(tmp_path)
+    environment["PATH"] = programs_first()["PATH"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-5000:]
     assert done.stdout.count("INFO - Epoch") == 4 and "\x1b" not in done.stdout

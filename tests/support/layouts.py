@@ -14,6 +14,9 @@ STEPS = "--train-iters 2 --adam-eps 1e-5"
 """The last update shows in weights and state alone, the one before it in the losses too. With Adam's usual epsilon a
 gradient that is zero up to rounding (of keys' biases, 1e-9) becomes a step of full size, which no two layouts share."""
 
+ONE_STEP = STEPS.replace("2", "1", 1)
+"""For what a second step does no otherwise: loss, gradients, updates and state are those of the first."""
+
 LOSS, GRADIENT_NORM, GRADIENT, UPDATE, STATE = 1e-5, 1e-4, 1e-5, 1e-3, 1e-5
 """Tolerated relative differences. Measured: at most 1e-7, 2e-7, 7e-6, 3e-4 (in biases of keys) and 1e-6."""
 
@@ -109,15 +112,15 @@ def train(
 
 
 @cache
-def reference(flags: str, how: Callable = train) -> Trained:
+def reference(flags: str, how: Callable = train, steps: str = STEPS) -> Trained:
     """One process's run, once a session."""
-    return run(1, how, f"{flags} {STEPS}")[0]
+    return run(1, how, f"{flags} {steps}")[0]
 
 
-def check_layout(flags: str, world: int, layout: str, how: Callable = train) -> None:
+def check_layout(flags: str, world: int, layout: str, how: Callable = train, steps: str = STEPS) -> None:
     """The run of `flags` on `world` ranks under a layout's flags is one process's; `how` is `train` or calls it."""
-    results = run(world, how, f"{flags} {layout} {STEPS}")
-    wrong = differences(results, reference(flags, how))
+    results = run(world, how, f"{flags} {layout} {steps}")
+    wrong = differences(results, reference(" ".join(flags.split()), how, steps))
     assert not wrong, f"off, in units of what is tolerated: {wrong}"
 
 

@@ -10,7 +10,9 @@ SCHEDULES = {
     "zb-v": "--pipeline-schedule zb-v",
     "dualpipev": "--schedules-method dualpipev",
 }
-BASE = f"{TINY} --num-layers 8 --global-batch-size 16"
+BASE = f"{TINY} --num-layers 8 --global-batch-size 8"
+"""Four micro-batches, so that two stages have some of all phases; four stages have twice as many (LONG)."""
+LONG = "--global-batch-size 16"
 
 
 def pipeline(schedule: str, stages: int, more: str = "") -> str:

@@ -173,8 +173,11 @@ LAYOUTS = [
 @pytest.mark.slow
 @pytest.mark.parametrize(("world", "layout", "family"), LAYOUTS)
 def test_every_byte_of_a_step_is_predicted(world, layout, family):
-    """Calls and bytes of each group and operation on each rank: no call that no formula has, error 0."""
-    flags = f"{TINY} --global-batch-size 8 {family} {layout}"
+    """Calls and bytes of each group and operation on each rank, which has two micro-batches: no call that no formula
+    has, error 0."""
+    flags = f"{TINY} {family} {layout} --global-batch-size"
+    replicas = config_of(f"{flags} 8", world).parallel_config.data_parallel_size
+    flags = f"{flags} {4 * replicas}"
     for rank, found in enumerate(run(world, counted, flags)):
         assert found == predicted(flags, world, rank), rank
 

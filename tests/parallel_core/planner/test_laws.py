@@ -18,7 +18,7 @@ from parallel_core.planner.layouts import RECOMPUTE, ZERO_STAGES
 
 pytestmark = pytest.mark.slow
 
-EXAMPLES = int(os.environ.get("PLANNER_EXAMPLES", "400"))
+EXAMPLES = int(os.environ.get("PLANNER_EXAMPLES", "200"))
 A_LITTLE = 1 + 1e-9
 
 Job = dict

@@ -13,7 +13,9 @@ from tests.support.distributed import run
 
 KILLED_AFTER = 3
 BASE = "--lr-decay-style cosine --lr 1e-2 --hidden-dropout 0.1 --attention-dropout 0.1"
-STEPS = "--train-iters 5 --lr-decay-iters 7"
+STEPS = "--train-iters 4 --lr-decay-iters 7"
+STEPS_OF_A_SCALE = "--train-iters 5 --lr-decay-iters 7"
+"""With a loss scale, which grows again behind the kill."""
 SAMPLES = "--train-samples 28 --lr-decay-samples 40"
 """Flags of growing steps: 4, 4, 8, 8 samples, and 4 are left."""
 SHARDED, TP2, PP2 = "--use-distributed-optimizer", "--tensor-model-parallel-size 2", "--pipeline-model-parallel-size 2"
@@ -93,7 +95,7 @@ def train_twice(backend, flags: str, directory: Path) -> tuple[Outcome, Outcome]
 
 def check(layout: str, model: str, precision: str, directory: Path) -> None:
     world, placed = (LAYOUTS | WITH_EXPERTS)[layout]
-    length = SAMPLES if model == "growing batch" else STEPS
+    length = SAMPLES if model == "growing batch" else STEPS_OF_A_SCALE if precision == "fp16" else STEPS
     flags = f"{BASE} {length} {(MODELS | MODELS_WITH_EXPERTS)[model]} {PRECISIONS[precision]} {placed}"
     for rank, (whole, resumed) in enumerate(run(world, train_twice, flags, directory)):
         assert len(whole.losses) > KILLED_AFTER

@@ -15,7 +15,7 @@ from tests.support.pipelines import pipeline
 from tests.support.pretraining import pretrain_tiny
 
 MODEL = (
-    f"{TINY} --num-layers 4 --global-batch-size 8 --train-iters 3 --clip-grad 0 --untie-embeddings-and-output-weights"
+    f"{TINY} --num-layers 4 --global-batch-size 8 --train-iters 2 --clip-grad 0 --untie-embeddings-and-output-weights"
 )
 BUCKETS = "--overlap-grad-reduce --ddp-bucket-size 8000"
 SHARDED = "--use-distributed-optimizer"

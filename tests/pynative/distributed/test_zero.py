@@ -11,7 +11,7 @@ from tests.support.families import FAMILIES
 from tests.support.layouts import Trained, check_layout, train
 
 UNTIED = "--untie-embeddings-and-output-weights --num-layers 5 --position-embedding-type rope"
-FLAGS = f"{TINY} --global-batch-size 8 --weight-decay 0.1"
+FLAGS = f"{TINY} --micro-batch-size 1 --weight-decay 0.1"
 TP2 = "--tensor-model-parallel-size 2 --sequence-parallel"
 RECOMPUTED = "--recompute-granularity full --recompute-method uniform --recompute-num-layers 2 --hidden-dropout 0.1"
 EXPERTS = FAMILIES["experts"]
@@ -34,8 +34,10 @@ LAYOUTS = [
 
 @pytest.mark.parametrize(("world", "layout", "model"), LAYOUTS)
 def test_it_is_one_process(world, layout, model):
-    """Losses, norms, first gradients, updates of every parameter, states; replicas' shards equal to the bit."""
-    check_layout(f"{FLAGS} --micro-batch-size 1 {model}", world, layout)
+    """Losses, norms, first gradients, updates of every parameter, states; replicas' shards equal to the bit. Each rank
+    of the data has two micro-batches."""
+    replicas = config_of(f"{FLAGS} --global-batch-size 8 {model} {layout}", world).parallel_config.data_parallel_size
+    check_layout(f"{FLAGS} --global-batch-size {2 * replicas} {model}", world, layout)
 
 
 def ahead_or_not(backend, flags: str, ahead: bool) -> Trained:

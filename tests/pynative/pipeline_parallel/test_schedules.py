@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from tests.support.distributed import run
-from tests.support.layouts import STEPS, check_layout, reference, train
-from tests.support.pipelines import BASE, SCHEDULES, pipeline
+from tests.support.layouts import ONE_STEP, STEPS, check_layout, reference, train
+from tests.support.pipelines import BASE, LONG, SCHEDULES, pipeline
 
 MODELS = {
     "tied, dropout": "--attention-dropout 0.2 --hidden-dropout 0.1",
@@ -28,12 +28,28 @@ SPLITS = [
 ]
 
 
-@pytest.mark.parametrize("stages", [2, 4])
-@pytest.mark.parametrize("schedule", ["1f1b", "gpipe", "zb-h1", "interleaved"])
-@pytest.mark.parametrize("model", MODELS)
+KINDS = ["1f1b", "gpipe", "zb-h1", "interleaved"]
+ROWS = [(model, schedule, 2) for model in MODELS for schedule in KINDS]
+ROWS += [(list(MODELS)[i % len(MODELS)], schedule, 4) for i, schedule in enumerate(KINDS)]
+
+
+def check_schedule(model: str, schedule: str, stages: int, more: str = "") -> None:
+    long = LONG if stages == 4 else ""
+    check_layout(f"{BASE} {long} {MODELS[model]}", stages, pipeline(schedule, stages, more))
+
+
+@pytest.mark.parametrize(("model", "schedule", "stages"), ROWS)
 def test_a_schedule_equals_one_process(model, schedule, stages):
-    """Averaging in the wrong place, a dropout mask of another micro-batch, a gradient added twice or not at all."""
-    check_layout(f"{BASE} {MODELS[model]}", stages, pipeline(schedule, stages))
+    """Averaging in the wrong place, a dropout mask of another micro-batch, a gradient added twice or not at all; on
+    four stages the models take turns."""
+    check_schedule(model, schedule, stages)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("schedule", KINDS)
+@pytest.mark.parametrize("model", MODELS)
+def test_four_stages_of_every_model(model, schedule):
+    check_schedule(model, schedule, 4)
 
 
 @pytest.mark.parametrize(
@@ -50,7 +66,9 @@ def test_a_schedule_equals_one_process(model, schedule, stages):
 def test_a_folded_pipeline_equals_one_process(schedule, stages, more):
     """A stage hands over to itself where the pipeline is folded, and the first one has both ends of the model; some
     backwards leave gradients of weights to other actions, and some do not."""
-    check_layout(f"{BASE} {MODELS['untied, per token']} --hidden-dropout 0.1", stages, pipeline(schedule, stages, more))
+    long = LONG if stages == 4 else ""
+    flags = f"{BASE} {long} {MODELS['untied, per token']} --hidden-dropout 0.1"
+    check_layout(flags, stages, pipeline(schedule, stages, more))
 
 
 def test_weight_gradients_of_their_own_change_no_bit():
@@ -63,7 +81,8 @@ def test_weight_gradients_of_their_own_change_no_bit():
 @pytest.mark.parametrize(("schedule", "stages", "split"), SPLITS)
 def test_an_uneven_split(schedule, stages, split):
     """Layers by a list, of stages or of each chunk's stages; fewer at the ends; embedding or output layer alone."""
-    check_layout(f"{BASE} --num-layers 14 {MODELS['tied, dropout']}", stages, pipeline(schedule, stages, split))
+    layout = pipeline(schedule, stages, split)
+    check_layout(f"{BASE} --num-layers 14 {MODELS['tied, dropout']}", stages, layout, steps=ONE_STEP)
 
 
 @pytest.mark.parametrize(
@@ -72,10 +91,11 @@ def test_an_uneven_split(schedule, stages, split):
         ("zb-h1", "--no-overlap-p2p-communication"),
         ("interleaved", "--no-overlap-p2p-communication"),
         ("zb-h1", "--kernels ops"),
-        ("interleaved", "--microbatch-group-size-per-virtual-pipeline-stage 4"),
+        ("interleaved", f"--microbatch-group-size-per-virtual-pipeline-stage 4 {LONG}"),
         ("1f1b", "--num-layers-per-virtual-pipeline-stage 1"),
     ],
 )
 def test_other_ways_to_run(schedule, flags):
     """Exchanges waited for where they stand; the operators that Ascend runs; larger rounds; four chunks a stage."""
-    check_layout(f"{BASE} {MODELS['tied, dropout']}", 2, pipeline(schedule, 2, flags))
+    long = LONG if LONG in flags else ""
+    check_layout(f"{BASE} {long} {MODELS['tied, dropout']}", 2, pipeline(schedule, 2, flags))

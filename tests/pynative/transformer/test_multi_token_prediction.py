@@ -9,7 +9,7 @@ from tests.support.distributed import run
 from tests.support.engine import TINY, config_of, job
 from tests.support.layouts import Rows, check_layout
 
-BASE = f"{TINY} --global-batch-size 8 --micro-batch-size 1 --num-layers 4 --init-method-std 0.1 --mtp-num-layers 2"
+BASE = f"{TINY} --global-batch-size 4 --micro-batch-size 1 --num-layers 4 --init-method-std 0.1 --mtp-num-layers 2"
 MODELS = {
     "tied, dropout": f"{BASE} --position-embedding-type rope --hidden-dropout 0.1 --calculate-per-token-loss",
     "untied": f"{BASE} --position-embedding-type rope --normalization RMSNorm --swiglu --disable-bias-linear "

@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from parallel_core.checkpoint.commit import EVENTS
 from parallel_core.config import AllConfig
 from parallel_core.config.serialise import build, values_of
 from parallel_core.costs.traffic import step_traffic
+from parallel_core.numerics.dtypes import Array
 from parallel_core.planner.beside import measured_seconds
 from parallel_core.planner.device import Calibration, Device
 from parallel_core.planner.plan import Plan
@@ -102,9 +103,9 @@ class Seen:
 
 
 PASSES = ("forward", "backward")
-LEAST_PART = 0.1
-"""The smallest change of one kind of operation beside that of all: noise does not make it take no time."""
-TRUST = 1e-2
+LEAST_LAUNCH = 0.1
+"""The smallest multiple of the seconds of a launch: noise does not make it take no time."""
+TRUST = 0.02
 """The weight of "all kinds change alike" beside that of a run, where both are errors as parts of a time."""
 
 
@@ -119,17 +120,38 @@ def _fitted(device: Device, seen: Sequence[Seen]) -> Calibration:
         "elementwise": replace(old, elementwise=old.elementwise / 2, update=old.update or old.elementwise),
         "launch": replace(old, launch=old.launch * 2),
     }
-    rows = []
-    for one in seen:
-        base = one.passes(device)
-        parts = [one.passes(replace(device, calibration=changed)) - base for changed in slower.values()]
-        rows.append([base, *parts])
-    alike = [[0.0, *(TRUST if kind == other else 0.0 for other in slower)] for kind in slower]
-    wanted = [1.0] * len(rows) + [0.0] * len(alike)
-    common, *own = np.linalg.lstsq(np.array(rows + alike), np.array(wanted), rcond=None)[0].tolist()
-    ratio = {kind: max(common + change, LEAST_PART * common) for kind, change in zip(slower, own, strict=True)}
+    rows = [[one.passes(device), *_more(one, device, slower.values())] for one in seen]
+    least = [old.products, old.attention, old.elementwise, LEAST_LAUNCH]  # no share of a peak is above 1
+    ratio = dict(zip(slower, _multiples(np.array(rows), least), strict=True))
     shares = {kind: getattr(old, kind) / ratio[kind] for kind in ("products", "attention", "elementwise")}
     return replace(old, **shares, launch=old.launch * ratio["launch"], update=old.update or old.elementwise)
+
+
+def _more(seen: Seen, device: Device, calibrations: Iterable[Calibration]) -> list[float]:
+    """By how much more than the device's, as parts of the measured, a run's passes take with each calibration."""
+    base = seen.passes(device)
+    return [seen.passes(replace(device, calibration=one)) - base for one in calibrations]
+
+
+def _multiples(rows: Array, least: Sequence[float]) -> list[float]:
+    """Multiples of the seconds of each kind: the one of all kinds, and how far each lies from that, with the least
+    squares. rows: [runs, 1 + kinds], predicted seconds of all kinds and of each, as parts of the measured. Kinds that
+    would take less than their least multiple take that, and the others are found anew."""
+    held = set[int]()
+    while True:
+        free = [kind for kind in range(len(least)) if kind not in held]
+        fixed = [1 + kind for kind in sorted(held)]
+        whole = rows[:, 0] - rows[:, fixed].sum(axis=1)
+        above = np.column_stack([whole, rows[:, [1 + kind for kind in free]]])
+        alike = np.column_stack([np.zeros(len(free)), TRUST * np.eye(len(free))])
+        rest = 1.0 - rows[:, fixed] @ np.array([least[kind - 1] for kind in fixed])
+        wanted = np.concatenate([rest, np.zeros(len(free))])
+        common, *own = np.linalg.lstsq(np.concatenate([above, alike]), wanted, rcond=None)[0].tolist()
+        found = dict(enumerate(least)) | {kind: common + change for kind, change in zip(free, own, strict=True)}
+        below = {kind for kind in free if found[kind] < least[kind]}
+        if not below or len(below) == len(free):
+            return [max(found[kind], least[kind]) for kind in range(len(least))]
+        held |= below
 
 
 def _with_speed_alone(device: Device, seen: Sequence[Seen]) -> Device:

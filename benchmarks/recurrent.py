@@ -138,7 +138,7 @@ def theirs(options: argparse.Namespace) -> Ask:
 
 
 def print_parts(options: argparse.Namespace, ask: Ask) -> None:
-    """Ask once more and print each operator's milliseconds, by kind of pass; operators within others count twice."""
+    """Print each operator's milliseconds, the least of the turns; operators within others count twice."""
     from pynative.tape.autograd import Function
 
     taken: Counter[str] = Counter()
@@ -157,13 +157,13 @@ def print_parts(options: argparse.Namespace, ask: Ask) -> None:
         for name in ("forward", "backward"):
             setattr(kind, name, clocked(f"{kind.__name__.strip('_')} {name}", getattr(kind, name)))
     for sequence in options.lengths:
-        rounds = []
+        least: dict[str, float] = {}
         for _ in range(options.turns):
             taken.clear()
-            whole = ask(sequence, options.tokens // sequence)
-            rounds.append({"whole": whole, **dict(taken.most_common())})
-        best = min(rounds, key=lambda one: one["whole"])
-        print(json.dumps({"s": sequence} | {name: round(1e3 * value, 1) for name, value in best.items()}), flush=True)
+            taken["whole"] = ask(sequence, options.tokens // sequence)
+            least = {name: min(value, least.get(name, value)) for name, value in taken.items()}
+        parts = sorted(least.items(), key=lambda part: -part[1])
+        print(json.dumps({"s": sequence} | {name: round(1e3 * value, 1) for name, value in parts}), flush=True)
 
 
 def serve(options: argparse.Namespace) -> None:

@@ -98,18 +98,20 @@ class _Task:
         return Segment(inputs, form.delta), q, k
 
     def memory(self, rows: Array) -> Array:
-        """Float32 memory [m, C, ...] for the values of rows [tokens, ...]: their own where it can be."""
+        """Float32 memory [m, C, ...] for results, rows [tokens, ...]: their own where it can be."""
         chunks = -(-len(rows) // self.size)
         shape = chunks, self.size, *rows.shape[1:]
         is_own = rows.dtype == np.float32 and len(rows) == chunks * self.size
-        return rows.reshape(shape) if is_own else np.zeros(shape, np.float32)
+        return rows.reshape(shape) if is_own else np.empty(shape, np.float32)
 
     def chunked(self, rows: Array) -> Array:
-        """The values of rows in their `memory`, zeros behind the last."""
-        memory = self.memory(rows)
-        if not np.may_share_memory(memory, rows):
-            convert(rows, memory.reshape(-1, *rows.shape[1:])[: len(rows)])
-        return memory
+        """[tokens, ...] -> float32 [m, C, ...], zeros behind the last. A copy always: rows that lie a power of two apart
+        share few places of the cache, and are read several times."""
+        chunks = -(-len(rows) // self.size)
+        whole = np.empty((chunks * self.size, *rows.shape[1:]), np.float32)
+        convert(rows, whole[: len(rows)])
+        whole[len(rows) :] = 0
+        return whole.reshape(chunks, self.size, *rows.shape[1:])
 
     def put(self, values: Array, out: Array) -> None:
         """Values [m, C, ...] as rows [tokens, ...], if they are not these rows' memory."""

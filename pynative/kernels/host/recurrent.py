@@ -105,8 +105,8 @@ class _Task:
         return rows.reshape(shape) if is_own else np.empty(shape, np.float32)
 
     def chunked(self, rows: Array) -> Array:
-        """[tokens, ...] -> float32 [m, C, ...], zeros behind the last. A copy always: rows that lie a power of two apart
-        share few places of the cache, and are read several times."""
+        """[tokens, ...] -> float32 [m, C, ...], zeros behind the last. A copy always: rows are read several times, and
+        those that lie a power of two apart share few places of the cache."""
         chunks = -(-len(rows) // self.size)
         whole = np.empty((chunks * self.size, *rows.shape[1:]), np.float32)
         convert(rows, whole[: len(rows)])

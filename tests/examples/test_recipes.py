@@ -79,7 +79,7 @@ def test_a_published_size_is_planned(recipe, tmp_path):
 def test_a_small_size_trains(recipe, tmp_path):
     """Two steps on two ranks, which share layers, experts or the batch: one loss on all, near that of a guess, and
     falling."""
-    sizes = {"SEQ_LENGTH": "32", "MAX_POSITIONS": "32", "MICRO_BATCH_SIZE": "2", "GLOBAL_BATCH_SIZE": "8"}
+    sizes = {"SEQ_LENGTH": "32", "MAX_POSITIONS": "32", "MICRO_BATCH_SIZE": "2", "GLOBAL_BATCH_SIZE": "4"}
     world, flags = flags_of(recipe, tmp_path, TRAIN_ITERS="2", WARMUP_ITERS="0", NUM_LAYERS="2", **sizes)
     first, *others = run(world, train_script, [*flags, "--eval-iters", "0", "--mock-data"], tmp_path)
     assert all([step[:2] for step in ranks] == [step[:2] for step in first] for ranks in others)

@@ -67,8 +67,11 @@ FLAGS = (
     "--eval-iters 0 --save-interval 100"
 )
 RUN = (  # what the document's YAML leaves to flags
-    "--global-batch-size 4 --train-iters 12 --lr 1e-2 --log-interval 1 --eval-iters 0 --save-interval 100"
+    "--global-batch-size 4 --train-iters 12 --lr-decay-iters 12 --lr 1e-2 --log-interval 1 --eval-iters 0 "
+    "--save-interval 100"
 )
+FEW = "--train-iters 4"
+"""The steps of runs whose losses are another run's first ones."""
 TP2_SP = "--tensor-model-parallel-size 2 --sequence-parallel"
 PP2 = "--pipeline-model-parallel-size 2"
 TOLERANCE = 1e-5
@@ -193,16 +196,18 @@ def losses(tmp_path_factory):
 )
 def test_layouts_give_equal_losses(how, layout, losses, tmp_path):
     """Two ranks, with masks and restarted positions."""
-    np.testing.assert_allclose(how(tmp_path, document_script(), 2, layout), losses, rtol=TOLERANCE)
+    found = how(tmp_path, document_script(), 2, f"{layout} {FEW}")
+    np.testing.assert_allclose(found, losses[: len(found)], rtol=TOLERANCE)
 
 
 def test_the_documents_model_is_the_librarys(losses, tmp_path):
     """Both have the same losses with masks; without masks both have the same other losses."""
-    library = losses_of_script(tmp_path / "library", document_script(own_model=False))
-    np.testing.assert_allclose(library, losses, rtol=TOLERANCE)
-    plain = [losses_of_script(tmp_path / str(own), document_script(own, masks=False)) for own in (True, False)]
+    library = losses_of_script(tmp_path / "library", document_script(own_model=False), flags=FEW)
+    np.testing.assert_allclose(library, losses[:4], rtol=TOLERANCE)
+    scripts = {str(own): document_script(own, masks=False) for own in (True, False)}
+    plain = [losses_of_script(tmp_path / name, script, flags=FEW) for name, script in scripts.items()]
     np.testing.assert_allclose(*plain, rtol=TOLERANCE)
-    assert abs(plain[0] - losses).max() > 1e-3
+    assert abs(plain[0] - losses[:4]).max() > 1e-3
 
 
 def test_resuming_at_another_layout(losses, tmp_path):
@@ -244,5 +249,5 @@ def losses_as_printed(tmp_path_factory):
 )
 def test_the_documents_yaml_gives_equal_losses(flags, parallelization, tolerance, losses_as_printed, tmp_path):
     """With its precision kept, cut every way. Stages send each other what they compute, so nothing is rounded twice."""
-    found = losses_of_yaml(tmp_path, 2, flags, **parallelization)
-    np.testing.assert_allclose(found, losses_as_printed, rtol=tolerance)
+    found = losses_of_yaml(tmp_path, 2, f"{flags} {FEW}", **parallelization)
+    np.testing.assert_allclose(found, losses_as_printed[:4], rtol=tolerance)

@@ -7,7 +7,7 @@ import math
 import re
 import shlex
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import pytest
@@ -34,6 +34,12 @@ SMALL = shlex.split(
 EXPERTS = ["--num-experts", "4", "--moe-router-topk", "2"]
 
 
+@cache
+def planned(words: tuple[str, ...], world: int) -> Plan:
+    """A plan that memories of several sizes are tried with."""
+    return plan_of(words, world, "A100")
+
+
 @pytest.mark.parametrize(("more", "world", "memory"), [([], 4, 80e9), ([], 4, 3.2e9), (EXPERTS, 2, 6e9)])
 def test_the_search_finds_what_trying_all_finds(more, world, memory):
     """Bounds are below every layout's time and memory, and the fastest ones are the same: of each layout with the least
@@ -45,7 +51,7 @@ def test_the_search_finds_what_trying_all_finds(more, world, memory):
     found, bound, times = suggest(words, plan), Bound(plan, partial(whole_model, base, plan)), {}
     for layout in layouts:
         try:
-            made = replace(plan_of([*base, *layout.flags()], world, "A100"), device=device)
+            made = replace(planned((*base, *layout.flags()), world), device=device)
         except ConfigError:
             continue
         if made.fits:

@@ -18,7 +18,7 @@ from tests.support.distributed import run
 from tests.support.engine import config_of
 
 SEED, PAIRS_IN_SUITE = 20, 5
-SAVED_AFTER, STEPS = 2, 4
+SAVED_AFTER, STEPS = 2, 3
 STEP_FLAGS = (
     f"--num-layers 4 --train-iters {STEPS} --lr-decay-iters 6 --lr-decay-style cosine --init-method-std 0.1 "
     "--global-batch-size 8 --hidden-dropout 0.1 --adam-eps 1e-5"

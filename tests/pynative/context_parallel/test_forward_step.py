@@ -26,7 +26,7 @@ def train_on_a_batch_cut_by_the_script(backend, flags: str) -> tuple:
 def test_a_batch_is_not_cut_twice(algorithm, averaging):
     """Megatron's scripts call get_batch_on_this_cp_rank; then a quarter of the tokens would be trained on."""
     layout = f"--context-parallel-size 2 --context-parallel-algo {algorithm}"
-    check_layout(f"{TINY} --global-batch-size 8 {averaging}", 2, layout, how=train_on_a_batch_cut_by_the_script)
+    check_layout(f"{TINY} --global-batch-size 4 {averaging}", 2, layout, how=train_on_a_batch_cut_by_the_script)
 
 
 FORMS = [(train_on_means, ""), (train_on_sums, ""), (train_on_sums, "--calculate-per-token-loss")]
@@ -37,12 +37,12 @@ FORMS = [(train_on_means, ""), (train_on_sums, ""), (train_on_sums, "--calculate
 @pytest.mark.parametrize(("how", "flags"), FORMS)
 def test_both_forms(how, flags, layout):
     """Losses reported, gradients and weights are one process's; token counts differ between the ranks."""
-    check_layout(f"{TINY} --global-batch-size 8 {flags}", 2, f"--context-parallel-size 2 {layout}", how=how)
+    check_layout(f"{TINY} --global-batch-size 4 {flags}", 2, f"--context-parallel-size 2 {layout}", how=how)
 
 
 def test_sums_are_the_default_step():
     """Per token, own sums give what the model's mean and the framework's count give."""
     from tests.support.layouts import reference
 
-    flags = f"{TINY} --global-batch-size 8 --calculate-per-token-loss"
+    flags = f"{TINY} --global-batch-size 4 --calculate-per-token-loss"
     assert reference(flags, train_on_sums)[0] == pytest.approx(reference(flags)[0], rel=1e-6)

@@ -33,7 +33,7 @@ def trained(backend, flags: str) -> list[list]:
         found.append([])
         with allocations_at(offset):
             seen = Seen()
-            pretrain_tiny(backend, f"{BATCHES} --train-iters 8 {flags} {layout}", callbacks=[seen])
+            pretrain_tiny(backend, f"{BATCHES} --train-iters 3 {flags} {layout}", callbacks=[seen])
             entries = sorted((entry.spec.name, parameter) for entry, parameter in seen.buffers.entries)
             found[-1] += [(name, parameter.asnumpy().tobytes()) for name, parameter in entries]
     return found

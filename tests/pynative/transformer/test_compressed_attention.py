@@ -8,7 +8,7 @@ from tests.support.engine import TINY
 from tests.support.layouts import STEPS, reference, train
 
 MODEL = (
-    f"{TINY} --global-batch-size 8 --multi-latent-attention --q-lora-rank 12 --kv-lora-rank 8 --qk-head-dim 8 "
+    f"{TINY} --global-batch-size 4 --multi-latent-attention --q-lora-rank 12 --kv-lora-rank 8 --qk-head-dim 8 "
     "--qk-pos-emb-head-dim 4 --qk-layernorm --compress-ratios 4 4 --sliding-window-size 5 --o-groups 2 "
     "--o-lora-rank 6 --original-seq-len 8 "
     "--enable-dsa-indexer --index-n-heads 4 --index-head-dim 8 --index-topk 2 --position-embedding-type deepseek4 "

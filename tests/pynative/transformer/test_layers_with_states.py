@@ -15,9 +15,9 @@ from tests.support.families import BESIDE, FAMILIES
 from tests.support.layouts import STEPS, Trained, check_layout, train
 
 EXPERTS = "--num-experts 4 --moe-router-topk 2 --moe-ffn-hidden-size 24 --moe-token-dispatcher-type alltoall"
-DELTA = f"{TINY} --global-batch-size 8 {FAMILIES['gated delta net']}"
-SPACES = f"{TINY} --global-batch-size 8 {FAMILIES['state spaces']}"
-BOTH = f"{TINY} --global-batch-size 8 {BESIDE} H*"
+DELTA = f"{TINY} --global-batch-size 4 {FAMILIES['gated delta net']}"
+SPACES = f"{TINY} --global-batch-size 4 {FAMILIES['state spaces']}"
+BOTH = f"{TINY} --global-batch-size 4 {BESIDE} H*"
 TP2, CP2 = "--tensor-model-parallel-size 2", "--context-parallel-size 2"
 HYBRID = "--context-parallel-size 4 --context-parallel-algo hybrid_cp_algo --ulysses-degree-in-cp 2"
 FULL = "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"

@@ -197,6 +197,13 @@ def pipeline_layout_fits(args: Any, given: Sequence[Given]) -> Iterator[Finding]
         yield layout.breaks(rule, "change one of them")
 
 
+def pending_backwards_have_an_order(args: Any, given: Sequence[Given]) -> Iterator[Finding]:
+    stages, pending = args.pipeline_model_parallel_size, args.zero_bubble_max_pending_backward
+    if args.enable_zero_bubble and pending not in ("auto", str(stages), str(2 * stages)):
+        rule = f"must be once or twice --pipeline-model-parallel-size {stages}, or auto"
+        yield Finding("--zero-bubble-max-pending-backward", pending, rule, "change one of them")
+
+
 def plan_device_is_known(args: Any, given: Sequence[Given]) -> Iterator[Finding]:
     if named := _attribute(args, "--plan-device"):
         try:
@@ -224,6 +231,7 @@ RULES: tuple[Rule, ...] = (
     tensor_parallel_dimensions_multiply,
     an_optimizer_may_share_its_states,
     pipeline_layout_fits,
+    pending_backwards_have_an_order,
     plan_device_is_known,
 )
 

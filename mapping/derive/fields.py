@@ -166,8 +166,14 @@ def communication_data_type(args: Any) -> str | None:
 
 
 def pipeline_schedule(args: Any) -> str | None:
-    """Name of the schedule, by either flag: --pipeline-schedule, else MindSpeed's --schedules-method."""
-    return args.pipeline_schedule or args.schedules_method
+    """Name of the schedule: --pipeline-schedule, else MindSpeed's --schedules-method, else Zero Bubble's flags."""
+    named = args.pipeline_schedule or args.schedules_method
+    if named is None and args.zero_bubble_v_schedule:
+        return {"half": "v-half", "min": "v-min"}.get(args.zero_bubble_v_schedule_mem_setup, "zb-v")
+    if named is None and args.enable_zero_bubble:
+        twice = str(2 * args.pipeline_model_parallel_size)
+        return "zb-2p" if args.zero_bubble_max_pending_backward == twice else "zb-1p"
+    return named
 
 
 def expert_parallel_size(args: Any) -> Any:

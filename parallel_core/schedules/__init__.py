@@ -15,6 +15,7 @@ from parallel_core.schedules.generators import (
     FOLDED,
     GENERATORS,
     SPLIT,
+    TIMED,
     combined_1f1b,
     forward_only,
     gpipe,

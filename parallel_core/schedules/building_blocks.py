@@ -2,7 +2,8 @@
 
 A building block says when each stage runs the four computations of a micro-batch; repeated every six ticks, twice
 three computations, it leaves room for the gradients of weights and keeps the same everywhere (Qi et al., "Pipeline
-Parallelism with Controllable Memory", 2024). Then every stage moves up what it can without keeping more.
+Parallelism with Controllable Memory", 2024). Then every stage moves up what it can without keeping more, and
+gradients of weights are placed by the times.
 """
 
 from collections import deque
@@ -18,8 +19,10 @@ from parallel_core.schedules.actions import (
     input_of,
     producer,
 )
+from parallel_core.schedules.automatic import Memory, with_weight_gradients
 from parallel_core.schedules.check import kept
 from parallel_core.schedules.folded import CHUNKS
+from parallel_core.schedules.simulate import Durations, Time
 
 Block = Callable[[int, int], tuple[int, int, int, int]]
 """Ticks at which a stage runs both forwards and both backwards of the first micro-batch, by stages and stage."""
@@ -27,14 +30,28 @@ PERIOD = 6
 """Ticks from one micro-batch to the next."""
 
 
-def v_half(stages: int, micro_batches: int, chunks: int = CHUNKS, group_size: int | None = None) -> list[list[Compute]]:
+def v_half(
+    stages: int,
+    micro_batches: int,
+    chunks: int = CHUNKS,
+    group_size: int | None = None,
+    times: Durations | None = None,
+    freed: Time = 0,
+) -> list[list[Compute]]:
     """V-Half: about half of 1F1B's activations."""
-    return _schedule(_half, stages, micro_batches, chunks)
+    return _schedule(_half, Placement(stages, chunks, folded=True), micro_batches, times, freed)
 
 
-def v_min(stages: int, micro_batches: int, chunks: int = CHUNKS, group_size: int | None = None) -> list[list[Compute]]:
+def v_min(
+    stages: int,
+    micro_batches: int,
+    chunks: int = CHUNKS,
+    group_size: int | None = None,
+    times: Durations | None = None,
+    freed: Time = 0,
+) -> list[list[Compute]]:
     """V-Min: about a third of 1F1B's activations, the fewest with which no stage waits in the steady state."""
-    return _schedule(_min, stages, micro_batches, chunks)
+    return _schedule(_min, Placement(stages, chunks, folded=True), micro_batches, times, freed)
 
 
 def _half(stages: int, stage: int) -> tuple[int, int, int, int]:
@@ -47,10 +64,16 @@ def _min(stages: int, stage: int) -> tuple[int, int, int, int]:
     return stage, 2 * stages - 1 - stage, back + stage, back + 2 * stages - 1 - stage
 
 
-def _schedule(block: Block, stages: int, micro_batches: int, chunks: int) -> list[list[Compute]]:
-    assert chunks == CHUNKS, f"a folded pipeline has {CHUNKS} chunks on a stage, not {chunks}"
-    lines = [_repeated(block(stages, stage), micro_batches) for stage in range(stages)]
-    return _moved_up(lines, Placement(stages, chunks, folded=True))
+def _schedule(
+    block: Block, placement: Placement, micro_batches: int, times: Durations | None, freed: Time
+) -> list[list[Compute]]:
+    assert placement.chunks == CHUNKS, f"a folded pipeline has {CHUNKS} chunks on a stage, not {placement.chunks}"
+    lines = [_repeated(block(placement.stages, stage), micro_batches) for stage in range(placement.stages)]
+    most = max((count for line in lines for count in kept(line)), default=0)
+    ordered = [
+        [action for action in line if not isinstance(action, WeightGrad)] for line in _moved_up(lines, placement, most)
+    ]
+    return with_weight_gradients(ordered, placement, Memory(most, freed), times)
 
 
 def _repeated(block: Sequence[int], micro_batches: int) -> list[Compute]:
@@ -72,9 +95,8 @@ def _repeated(block: Sequence[int], micro_batches: int) -> list[Compute]:
     return [*line, *left]
 
 
-def _moved_up(lines: Sequence[list[Compute]], placement: Placement) -> list[list[Compute]]:
+def _moved_up(lines: Sequence[list[Compute]], placement: Placement, most: int) -> list[list[Compute]]:
     """Tick by tick each stage runs the first of its computations that it can, gradients of weights if nothing else."""
-    most = max((count for line in lines for count in kept(line)), default=0)
     stages = [_Stage(line, number, placement, most) for number, line in enumerate(lines)]
     while any(stage.left for stage in stages):
         moved = [(stage, stage.next(stages)) for stage in stages]

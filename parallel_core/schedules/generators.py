@@ -4,10 +4,12 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import Protocol
 
-from parallel_core.schedules.actions import Backward, Compute, Forward, Ordered, Pair, WeightGrad
+from parallel_core.schedules.actions import Backward, Compute, Forward, Ordered, Pair, Placement, WeightGrad
+from parallel_core.schedules.automatic import EQUAL, Memory, warm_up, with_weight_gradients
 from parallel_core.schedules.building_blocks import v_half, v_min
 from parallel_core.schedules.dualpipev import DUALPIPE_V, dualpipe_v
 from parallel_core.schedules.folded import zb_v
+from parallel_core.schedules.simulate import Durations, Time
 
 
 class Generator(Protocol):
@@ -16,6 +18,24 @@ class Generator(Protocol):
     def __call__(
         self, stages: int, micro_batches: int, chunks: int = 1, group_size: int | None = None
     ) -> Sequence[Sequence[Ordered]]: ...
+
+
+class TimedGenerator(Protocol):
+    """A generator that places gradients of weights by the times of computations and messages.
+
+    Without `times` it takes forward, gradients of input and gradients of weights for equally long, and messages for
+    nothing. `freed` is the part of an activation that its backward frees (`automatic.Memory`).
+    """
+
+    def __call__(
+        self,
+        stages: int,
+        micro_batches: int,
+        chunks: int = 1,
+        group_size: int | None = None,
+        times: Durations | None = None,
+        freed: Time = 0,
+    ) -> list[list[Compute]]: ...
 
 
 def gpipe(stages: int, micro_batches: int, chunks: int = 1, group_size: int | None = None) -> list[list[Compute]]:
@@ -127,13 +147,45 @@ def zb_h2(stages: int, micro_batches: int, chunks: int = 1, group_size: int | No
 
     Stage i runs 2(p-1-i) forwards first, twice as many as in 1F1B, and puts weight gradients off by 2i micro-batches.
     """
-    assert chunks == 1, f"ZB-H2 has one chunk on a stage, not {chunks}"
+    lines = _ahead(stages, micro_batches, chunks, [2 * (stages - stage) - 1 for stage in range(stages)])
+    return [_with_weight_gradients(line, 2 * stage, micro_batches) for stage, line in enumerate(lines)]
+
+
+def _ahead(stages: int, micro_batches: int, chunks: int, first: Sequence[int]) -> list[list[Compute]]:
+    """1F1B with more forwards before the first backward, as many as `first` says of each stage."""
+    assert chunks == 1, f"a schedule of one chunk on a stage cannot have {chunks}"
     forwards = [Forward(m) for m in range(micro_batches)]
     backwards = [Backward(m) for m in range(micro_batches)]
-    return [
-        _with_weight_gradients(alternate(forwards, backwards, 2 * (stages - 1 - stage)), 2 * stage, micro_batches)
-        for stage in range(stages)
-    ]
+    return [alternate(forwards, backwards, first[stage] - 1) for stage in range(stages)]
+
+
+def zb_1p(
+    stages: int,
+    micro_batches: int,
+    chunks: int = 1,
+    group_size: int | None = None,
+    times: Durations | None = None,
+    freed: Time = 0,
+) -> list[list[Compute]]:
+    """ZB-1p (the same, section 3): the order of ZB-H1, gradients of weights placed by times, in the memory of p
+    activations."""
+    lines = one_f_one_b(stages, micro_batches, chunks, group_size)
+    return with_weight_gradients(lines, Placement(stages), Memory(stages, freed), times)
+
+
+def zb_2p(
+    stages: int,
+    micro_batches: int,
+    chunks: int = 1,
+    group_size: int | None = None,
+    times: Durations | None = None,
+    freed: Time = 0,
+) -> list[list[Compute]]:
+    """ZB-2p (the same): the order of ZB-H2, with one more forward first wherever messages leave time for it, gradients
+    of weights placed by times, in the memory of 2p activations."""
+    first = warm_up(stages, min(2 * stages, micro_batches), times or EQUAL)
+    lines = _ahead(stages, micro_batches, chunks, first)
+    return with_weight_gradients(lines, Placement(stages), Memory(2 * stages, freed), times)
 
 
 def _with_weight_gradients(actions: list[Compute], delay: int, micro_batches: int) -> list[Compute]:
@@ -157,15 +209,22 @@ def forward_only(
 
 COMBINED = "combined-1f1b"
 
+TIMED: dict[str, TimedGenerator] = {
+    "zb-1p": zb_1p,
+    "zb-2p": zb_2p,
+    "zb-v": zb_v,
+    "v-half": v_half,
+    "v-min": v_min,
+}
+"""Generators that take times."""
+
 GENERATORS: dict[str, Generator] = {
     "gpipe": gpipe,
     "1f1b": one_f_one_b,
     "interleaved": interleaved,
     "zb-h1": zb_h1,
     "zb-h2": zb_h2,
-    "zb-v": zb_v,
-    "v-half": v_half,
-    "v-min": v_min,
+    **TIMED,
     COMBINED: combined_1f1b,
     DUALPIPE_V: dualpipe_v,
 }
@@ -174,7 +233,7 @@ GENERATORS: dict[str, Generator] = {
 SOME_WHOLE = frozenset({DUALPIPE_V})
 """Schedules in which gradients of weights are computations of their own for some backwards alone."""
 
-SPLIT = frozenset({"zb-h1", "zb-h2", "zb-v", "v-half", "v-min"}) | SOME_WHOLE
+SPLIT = frozenset({"zb-h1", "zb-h2", *TIMED}) | SOME_WHOLE
 """Schedules with weight gradients as computations of their own."""
 
 FOLDED = frozenset({"zb-v", "v-half", "v-min", DUALPIPE_V})

@@ -127,6 +127,32 @@ def test_dualpipe_v_is_run():
     assert found.errors == found.notes == [] and found.config.parallel_config.schedule_name == "dualpipev"
 
 
+@pytest.mark.parametrize(
+    ("flags", "name"),
+    [
+        ("--zero-bubble-v-schedule", "zb-v"),
+        ("--enable-zero-bubble --zero-bubble-v-schedule --zero-bubble-v-schedule-mem-setup half", "v-half"),
+        ("--zero-bubble-v-schedule --zero-bubble-v-schedule-mem-setup min", "v-min"),
+        ("--enable-zero-bubble", "zb-1p"),
+        ("--enable-zero-bubble --zero-bubble-max-pending-backward 2", "zb-1p"),
+        ("--enable-zero-bubble --zero-bubble-max-pending-backward 4", "zb-2p"),
+    ],
+)
+def test_zero_bubbles_flags_name_its_schedules(flags, name):
+    """Of the papers' own program."""
+    two = "--pipeline-model-parallel-size 2 --untie-embeddings-and-output-weights"
+    found = reading(f"{two} --micro-batch-size 1 --global-batch-size 8 {flags}", 2)
+    assert found.errors == [] and found.config.parallel_config.schedule_name == name
+
+
+def test_other_numbers_of_pending_backwards_are_refused():
+    """With the numbers that may be."""
+    (error,) = reading(
+        "--pipeline-model-parallel-size 2 --enable-zero-bubble --zero-bubble-max-pending-backward 3", 2
+    ).errors
+    assert "--zero-bubble-max-pending-backward 3: must be once or twice --pipeline-model-parallel-size 2" in str(error)
+
+
 @pytest.mark.parametrize("percent, rotating", [(0.51, 66), (0.5, 64), (0.76, 98)])
 def test_an_odd_number_of_rotating_channels_is_rounded_up(percent, rotating):
     """As Megatron does: its frequencies are one for every second of int(head size x percent) channels."""

@@ -60,6 +60,36 @@ ACTING = Acting(
             "pipeline_schedule",
             "MindSpeed's name of --pipeline-schedule dualpipev.",
         ),
+        value(
+            "--zero-bubble-v-schedule",
+            "pipeline_schedule",
+            "Zero Bubble's name of --pipeline-schedule zb-v.",
+        ),
+        value(
+            "--zero-bubble-v-schedule-mem-setup=str{zb,half,min}:zb",
+            "pipeline_schedule",
+            "With --zero-bubble-v-schedule: zb-v, v-half or v-min.",
+            idle=(lambda args: not args.zero_bubble_v_schedule, "needs --zero-bubble-v-schedule"),
+            completes=("--zero-bubble-v-schedule",),
+            refines=True,
+        ),
+        value(
+            "--enable-zero-bubble",
+            "pipeline_schedule",
+            "Zero Bubble's name of --pipeline-schedule zb-1p, or zb-2p by --zero-bubble-max-pending-backward.",
+            idle=(lambda args: args.zero_bubble_v_schedule, "--zero-bubble-v-schedule says which"),
+        ),
+        value(
+            "--zero-bubble-max-pending-backward=str:auto",
+            "pipeline_schedule",
+            "With --enable-zero-bubble: zb-1p for as many as there are stages, and for auto; zb-2p for twice as many.",
+            idle=(
+                lambda args: args.zero_bubble_v_schedule or not args.enable_zero_bubble,
+                "needs --enable-zero-bubble without --zero-bubble-v-schedule",
+            ),
+            completes=("--enable-zero-bubble",),
+            refines=True,
+        ),
         same("--num-virtual-stages-per-pipeline-rank", "virtual_pipeline_model_parallel_size"),
         value("--pipeline-num-transformer-layers=str", "num_layer_list", type=layer_list),
         value(

@@ -60,11 +60,27 @@ FLAGS = group(
     ),
     refused("copies of a model must start equal; leave it out", "--data-parallel-random-init"),
     ignored("gradients of weights wait in the drain always, as in DeepSeek's schedule", "--dualpipev-dw-detach"),
+    ignored(
+        "nothing is timed: gradients of weights are placed as if they took as long as those of inputs",
+        "--zero-bubble-pipeline-timers-start-iter=int:100 --zero-bubble-pipeline-timers-end-iter=int:110",
+    ),
+    ignored(
+        "the memory is that of as many activations as there are stages; --pipeline-schedule zb-2p has twice as many",
+        "--zero-bubble-adaptive-memory-limit-percentile=int:85",
+    ),
+    ignored(
+        "one program runs every schedule, and an update waits until all ranks know of overflows and norms: the result "
+        "is the same",
+        """
+        --enable-zb-runtime --no-pre-communication-optimization=off --enable-optimizer-post-validation
+        --enable-exactly-numeric-match
+        """,
+    ),
     refused(
         "this schedule is not there; use --pipeline-schedule, virtual stages or --num-layer-list",
         """
         --lazy-mpu-init --use-multiparameter-pipeline-model-parallel --automated-pipeline --automated-pipeline-perf
-        --optimized-mbs-list=str --mbs-idx=int --pp-schedule-list=str --optimized-mbs-mode=off
+        --enable-1f1b-v --optimized-mbs-list=str --mbs-idx=int --pp-schedule-list=str --optimized-mbs-mode=off
         --layerwise-disaggregated-training --dist-train
         """,
     ),

@@ -63,6 +63,8 @@ def test_the_page_shows_every_schedule():
         "interleaved",
         "zb-h1",
         "zb-h2",
+        "zb-1p",
+        "zb-2p",
         "zb-v",
         "v-half",
         "v-min",

@@ -31,6 +31,8 @@ KEPT = {
     "1f1b": lambda stages, micro_batches, stage: min(stages - stage, micro_batches),
     "zb-h1": lambda stages, micro_batches, stage: min(stages, micro_batches),
     "zb-h2": lambda stages, micro_batches, stage: min(2 * stages - 1, micro_batches),
+    "zb-1p": lambda stages, micro_batches, stage: min(stages, micro_batches),
+    "zb-2p": lambda stages, micro_batches, stage: min(2 * stages, micro_batches),
 }
 """The most activations that stage `stage` keeps."""
 

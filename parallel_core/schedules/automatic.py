@@ -1,0 +1,153 @@
+"""Gradients of weights placed by the times of computations and messages: the automatic scheduler of Qi et al., "Zero
+Bubble Pipeline Parallelism", 2023, section 3, for forwards and backwards in any order.
+
+A stage runs gradients of weights where it would wait longer for others than they take, and where it would keep too
+much. Where it would wait for less, it runs one if it has waited more than any other stage: the longest bubble is the
+step's.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from itertools import product
+from typing import NamedTuple
+
+from parallel_core.schedules.actions import Backward, Compute, Forward, Placement, WeightGrad, producer
+from parallel_core.schedules.simulate import Durations, Time, Times
+
+EQUAL = Times()
+"""Forward, gradients of input and gradients of weights of one length, and messages that take no time."""
+
+
+class Memory(NamedTuple):
+    """The room of a stage, counted in activations of a micro-batch in one chunk."""
+
+    most: int
+    """Activations that a stage keeps."""
+    freed: Time = 0
+    """The part of an activation that its backward frees; gradients of weights need the others. None is the safe side;
+    half is what Qi et al. count."""
+
+
+def with_weight_gradients(
+    lines: Sequence[Sequence[Compute]], placement: Placement, memory: Memory, times: Durations | None = None
+) -> list[list[Compute]]:
+    """The computations of each stage with gradients of weights among them; lines: forwards and backwards, in order.
+
+    The best of four ways: with or without one in a wait that is shorter than it, before forwards and before backwards.
+    Each is played again, knowing how long every stage has waited, for as long as this shortens the step.
+    """
+    best: _Play | None = None
+    for short in product((True, False), repeat=2):
+        play: _Play | None = _Play(lines, placement, memory, times or EQUAL, short, [0] * len(lines)).run()
+        while play is not None:
+            if best is None or play.length < best.length:
+                best = play
+            again = _Play(lines, placement, memory, times or EQUAL, short, play.waited).run()
+            play = again if again.length < play.length else None
+    assert best is not None
+    return best.made
+
+
+def warm_up(stages: int, most: int, times: Durations) -> list[int]:
+    """The forwards that each stage of one chunk runs before its first backward: as many as end before the gradient of
+    the stage after it arrives, at most `most`, and more than that stage does until that many are reached."""
+    first, gradient = Forward(0), Backward(0)
+    forward = [times.of(first, stage, 1, False) for stage in range(stages)]
+    start = [sum(forward[:stage]) + stage * times.transfer for stage in range(stages)]
+    arrival = start[-1] + forward[-1]
+    counts = [1]
+    for stage in reversed(range(stages - 1)):
+        arrival += times.of(gradient, stage + 1, 1, True) + times.transfer
+        fitting = int((arrival - start[stage]) / forward[stage])
+        counts.append(max(1, min(most, max(fitting, counts[-1] + 1))))
+        arrival = max(arrival, start[stage] + counts[-1] * forward[stage])
+    return counts[::-1]
+
+
+class _Play:
+    """The stages in turns, one entry each as far as inputs are there; all times are ends of computations."""
+
+    def __init__(
+        self,
+        lines: Sequence[Sequence[Compute]],
+        placement: Placement,
+        memory: Memory,
+        times: Durations,
+        short: tuple[bool, bool],
+        waited_before: Sequence[Time],
+    ) -> None:
+        self._lines, self._placement, self._memory, self._times = lines, placement, memory, times
+        self._before_forward, self._before_backward = short
+        self._less = [max(waited_before) - before for before in waited_before]
+        stages = range(len(lines))
+        self.made: list[list[Compute]] = [[] for _ in stages]
+        self.waited: list[Time] = [0 for _ in stages]
+        self._begun: list[Time | None] = [None for _ in stages]
+        self._clock: list[Time] = [0 for _ in stages]
+        self._kept: list[Time] = [0 for _ in stages]
+        self._left: list[deque[WeightGrad]] = [deque() for _ in stages]
+        self._ends: list[dict[Compute, Time]] = [{} for _ in stages]
+
+    @property
+    def length(self) -> Time:
+        """The longest time of a stage, from its first forward to its last gradients."""
+        return max(stop - (start or 0) for start, stop in zip(self._begun, self._clock, strict=True))
+
+    def run(self) -> "_Play":
+        """Every entry, then the gradients that are left."""
+        todo = [deque(line) for line in self._lines]
+        while any(todo):
+            before = sum(map(len, todo))
+            for stage, line in enumerate(todo):
+                arrival = self._arrival(line[0], stage) if line else None
+                if arrival is not None:
+                    self._fill(line[0], stage, arrival)
+                    self._compute(line.popleft(), stage, arrival)
+            assert sum(map(len, todo)) < before, "stages wait for each other"
+        for stage, left in enumerate(self._left):
+            while left:
+                self._weights(stage)
+        return self
+
+    def _arrival(self, action: Compute, stage: int) -> Time | None:
+        source = producer(action, stage, self._placement)
+        if source is None:
+            return 0
+        needed, peer = source
+        end = self._ends[peer].get(needed)
+        return end if end is None or peer == stage else end + self._times.transfer
+
+    def _fill(self, action: Compute, stage: int, arrival: Time) -> None:
+        """Run gradients of weights before an action whose input arrives then."""
+        left, is_forward = self._left[stage], isinstance(action, Forward)
+        while is_forward and left and self._kept[stage] + 1 > self._memory.most:
+            self._weights(stage)
+        while left and self._clock[stage] + self._duration(left[0], stage) <= arrival:
+            self._weights(stage)
+        gap = arrival - self._clock[stage]
+        wanted = self._before_forward if is_forward else self._before_backward
+        if wanted and left and gap > 0 and self.waited[stage] + gap > max(*self.waited, self._less[stage]):
+            self._weights(stage)
+
+    def _compute(self, action: Compute, stage: int, arrival: Time) -> None:
+        start = max(self._clock[stage], arrival)
+        if self._begun[stage] is None:
+            self._begun[stage] = start
+        else:
+            self.waited[stage] += start - self._clock[stage]
+        if isinstance(action, Forward):
+            self._kept[stage] += 1
+        else:
+            self._kept[stage] -= self._memory.freed
+            self._left[stage].append(WeightGrad(action.micro_batch, action.chunk))
+        self._clock[stage] = self._ends[stage][action] = start + self._duration(action, stage)
+        self.made[stage].append(action)
+
+    def _weights(self, stage: int) -> None:
+        action = self._left[stage].popleft()
+        self._kept[stage] -= 1 - self._memory.freed
+        self._clock[stage] += self._duration(action, stage)
+        self.made[stage].append(action)
+
+    def _duration(self, action: Compute, stage: int) -> Time:
+        return self._times.of(action, stage, self._placement.chunks, isinstance(action, Backward))

@@ -8,7 +8,6 @@ step's.
 
 from collections import deque
 from collections.abc import Sequence
-from itertools import product
 from typing import NamedTuple
 
 from parallel_core.schedules.actions import Backward, Compute, Forward, Placement, WeightGrad, producer
@@ -37,7 +36,7 @@ def with_weight_gradients(
     Each is played again, knowing how long every stage has waited, for as long as this shortens the step.
     """
     best: _Play | None = None
-    for short in product((True, False), repeat=2):
+    for short in ((True, True), (True, False), (False, True), (False, False)):
         play: _Play | None = _Play(lines, placement, memory, times or EQUAL, short, [0] * len(lines)).run()
         while play is not None:
             if best is None or play.length < best.length:

@@ -91,7 +91,8 @@ def vocabulary_fits(config: Sections) -> Iterator[Finding]:
 def positions_reach(config: Sections) -> Iterator[Finding]:
     model = config.model_config
     if model.max_position_embeddings < model.seq_length:
-        yield model.breaks("max_position_embeddings", f"must be at least --seq-length {model.seq_length}", "raise it")
+        rule = f"must be at least --seq-length {model.seq_length}"
+        yield model.breaks("max_position_embeddings", rule, "raise it, or lower --seq-length")
 
 
 def half_precision_flags(config: Sections) -> Iterator[Finding]:

@@ -13,7 +13,7 @@ from tests.support.engine import TINY
 from tests.support.families import FAMILIES, STREAMS
 from tests.support.layouts import STEPS, Trained, check_layout, differences, reference, train
 
-MODEL = f"{TINY} --global-batch-size 4 {STREAMS} {FAMILIES['llama']} --mtp-num-layers 1"
+MODEL = f"{TINY} --global-batch-size 8 {STREAMS} {FAMILIES['llama']} --mtp-num-layers 1"
 TP2 = "--tensor-model-parallel-size 2"
 LAYOUTS = {
     "tp2 sp": (2, f"{TP2} --sequence-parallel"),

@@ -8,6 +8,7 @@ SCHEDULES = {
     "zb-h1": "--pipeline-schedule zb-h1",
     "interleaved": "--virtual-pipeline-model-parallel-size 2",
     "zb-v": "--pipeline-schedule zb-v",
+    **{name: f"--pipeline-schedule {name}" for name in ("zb-h2", "zb-2p", "v-half", "v-min")},
     "dualpipev": "--schedules-method dualpipev",
 }
 BASE = f"{TINY} --num-layers 8 --global-batch-size 8"

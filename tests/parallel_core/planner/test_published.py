@@ -83,8 +83,10 @@ def bubble_rate(computes: Sequence[Sequence[Ordered]], times: Times, micro_batch
 
 @pytest.mark.parametrize("row", published("bubbles"), ids=lambda row: row["id"])
 def test_bubbles_of_published_schedules(row):
-    """To the printed digits, all 72 rows of table 5 of Qi et al., 2023, ZB-1p and ZB-2p by placing gradients of weights
-    by the printed times. To the 45 of table 8 no times were published."""
+    """To the printed digits, 71 of the 72 rows of table 5 of Qi et al., 2023, ZB-1p and ZB-2p by placing gradients of
+    weights by the printed times. ZB-2p of the 28.3B model with 256 micro-batches is not here: it is 0.0018 by leaving a
+    forward out of the steady state, which we never do, and 0.0023 without. To table 8 no times were published.
+    """
     stages, micro_batches, times = int(row["stages"]), int(row["micro_batches"]), times_of(row)
     chunks = 1
     if row["schedule"] == "1F1B-I":

@@ -31,6 +31,7 @@ SPLITS = [
 KINDS = ["1f1b", "gpipe", "zb-h1", "interleaved"]
 ROWS = [(model, schedule, 2) for model in MODELS for schedule in KINDS]
 ROWS += [(list(MODELS)[i % len(MODELS)], schedule, 4) for i, schedule in enumerate(KINDS)]
+ROWS += [("tied, dropout", "zb-h2", 2), ("tied, dropout", "zb-2p", 4)]
 
 
 def check_schedule(model: str, schedule: str, stages: int, more: str = "") -> None:
@@ -55,8 +56,9 @@ def test_four_stages_of_every_model(model, schedule):
 @pytest.mark.parametrize(
     ("schedule", "stages", "more"),
     [
-        ("zb-v", 2, ""),
         ("zb-v", 4, ""),
+        ("v-half", 4, ""),
+        ("v-min", 2, ""),
         ("zb-v", 2, "--num-layer-list [[1,3],[3,1]]"),
         ("zb-v", 2, "--kernels ops"),
         ("dualpipev", 2, "--num-layer-list [[1,3],[3,1]]"),

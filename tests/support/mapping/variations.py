@@ -20,6 +20,7 @@ WORDS = (
 
 FIRST_START = "--load not/saved/yet --save not/saved/yet --save-interval 4"
 ROTARY = "--position-embedding-type rope"
+FOLDED = "--pipeline-model-parallel-size 2 --untie-embeddings-and-output-weights"
 STATE_SPACES = "--mamba-num-groups 1"
 SAMPLES = "~train-iters --train-samples 100"
 
@@ -149,6 +150,9 @@ COMPANY = {
     "--on-save-failure": "--save x --save-interval 4",
     "--sequence-parallel": "--tensor-model-parallel-size 2",
     "--shared-moe-ffn-hidden-size": "--num-experts 4 --enable-shared-expert",
+    "--zero-bubble-max-pending-backward": "--pipeline-model-parallel-size 2 --enable-zero-bubble",
+    "--zero-bubble-v-schedule": FOLDED,
+    "--zero-bubble-v-schedule-mem-setup": f"{FOLDED} --zero-bubble-v-schedule",
     "--standalone-embedding-stage": "--pipeline-model-parallel-size 2",
     "--start-weight-decay": "--weight-decay-incr-style linear --end-weight-decay 1",
     "--test-data-path": "--train-data-path x",

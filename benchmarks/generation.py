@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 import tempfile
 import time
@@ -22,6 +21,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # transformers' interpreter runs this file, too
 
+from benchmarks.measured_program import Program
 from parallel_core.system.command_line import command_line
 
 HIDDEN, LAYERS, HEADS, FFN, VOCABULARY, PROMPT = 512, 8, 8, 1376, 8192, 32
@@ -103,29 +103,6 @@ def serve(program: str, folder: Path, threads: int) -> None:
         print(ask(*map(int, line.split())), flush=True)
 
 
-class Program:
-    """A process that measures one of the two."""
-
-    def __init__(self, python: str, program: str, folder: Path, threads: int) -> None:
-        command = [python, __file__, "--serve", program, "--folder", str(folder), "--threads", str(threads)]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        while self._line() != "ready":
-            pass
-
-    def _line(self) -> str:
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        if not line:
-            raise SystemExit("error: a measured program ended early")
-        return line.strip()
-
-    def seconds(self, batch: int, count: int) -> float:
-        """Seconds of generating so many tokens for each prompt."""
-        assert self.process.stdin is not None
-        print(batch, count, file=self.process.stdin, flush=True)
-        return float(self._line())
-
-
 def measure(programs: dict[str, Program], batch: int, count: int, turns: int) -> dict[str, float]:
     """Tokens/s of each, and of the tokens behind the first."""
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in programs}
@@ -156,7 +133,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         write_model(Path(folder))
         pythons = {"ours": sys.executable} | ({"theirs": options.transformers} if options.transformers else {})
-        programs = {name: Program(python, name, Path(folder), options.threads) for name, python in pythons.items()}
+        given = ["--folder", folder, "--threads", str(options.threads)]
+        programs = {name: Program([python, __file__, "--serve", name, *given]) for name, python in pythons.items()}
         for batch in (1, 8):
             line: dict[str, float | int] = {"batch": batch, **measure(programs, batch, options.tokens, options.turns)}
             if "theirs" in line:

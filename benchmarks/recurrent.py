@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 import time
 from collections import Counter
@@ -24,6 +23,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for transformers' interpreter, too
 
+from benchmarks.measured_program import Program
 from parallel_core.system.command_line import command_line
 
 HEAD, TAPS = 128, 4
@@ -174,31 +174,6 @@ def serve(options: argparse.Namespace) -> None:
         print(ask(*map(int, line.split())), flush=True)
 
 
-class Program:
-    """A process that measures one of the two."""
-
-    def __init__(self, python: str, name: str, mixer: str, threads: int, options: argparse.Namespace) -> None:
-        given = {"serve": name, "mixer": mixer, "threads": threads}
-        given |= {key: getattr(options, key) for key in ("hidden", "groups", "kernels")}
-        command = [python, __file__, *(text for key, value in given.items() for text in (f"--{key}", str(value)))]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        while self._line() != "ready":
-            pass
-
-    def _line(self) -> str:
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        if not line:
-            raise SystemExit("error: a measured program ended early")
-        return line.strip()
-
-    def seconds(self, sequence: int, batch: int) -> float:
-        """Seconds of a forward and backward."""
-        assert self.process.stdin is not None
-        print(sequence, batch, file=self.process.stdin, flush=True)
-        return float(self._line())
-
-
 def measure(programs: dict[str, Program], options: argparse.Namespace) -> None:
     """Print a line for each length."""
     best = {(name, length): float("inf") for name in programs for length in options.lengths}
@@ -245,7 +220,10 @@ def main() -> None:
             if options.parts:
                 print_parts(own, ours(own))
                 return None
-            programs = {name: Program(python, name, mixer, threads, own) for name, python in pythons.items()}
+            given = {"mixer": mixer, "threads": threads}
+            given |= {key: getattr(own, key) for key in ("hidden", "groups", "kernels")}
+            words = [text for key, value in given.items() for text in (f"--{key}", str(value))]
+            programs = {name: Program([python, __file__, "--serve", name, *words]) for name, python in pythons.items()}
             measure(programs, own)
             for program in programs.values():
                 program.process.kill()

@@ -26,10 +26,15 @@ SCALED = f"{ROTARY} --rope-scaling-type"
 SHORT = "--original-max-position-embeddings 16"
 LONG = f"{SCALED} longrope --long-factor 1,1,1,1,1,1,1,1 --short-factor 1,1,1,1,1,1,1,1 {SHORT}"
 RMS = "--normalization RMSNorm"
+PP2 = "--pipeline-model-parallel-size 2 --untie-embeddings-and-output-weights"
+ZERO_BUBBLE_V = "--zero-bubble-v-schedule"
 IN_8_BITS = "--fp8-simulate --fp8-format hybrid --fp8-recipe"
 IDLE = [
     ("--no-resume-training", "", "--load x", "--load"),
     ("--delay-grad-reduce", "", "--overlap-grad-reduce", "--overlap-grad-reduce"),
+    ("--zero-bubble-v-schedule-mem-setup half", PP2, f"{PP2} {ZERO_BUBBLE_V}", "--zero-bubble-v-schedule"),
+    ("--enable-zero-bubble", f"{PP2} {ZERO_BUBBLE_V}", PP2, "--zero-bubble-v-schedule"),
+    ("--zero-bubble-max-pending-backward 4", PP2, f"{PP2} --enable-zero-bubble", "--enable-zero-bubble"),
     (
         "--use-mp-args-from-checkpoint-args",
         "",

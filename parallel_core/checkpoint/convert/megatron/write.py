@@ -140,6 +140,14 @@ class Layout:
                 f"divide; change it"
             )
 
+    def check_heads(self, count: int) -> None:
+        """Raise ValueError if not every tensor rank has as many of `count` heads: a cut would go through one."""
+        if count % self.tensor:
+            raise ValueError(
+                f"--tensor-model-parallel-size {self.tensor}: the model has {count} attention heads, which it does not "
+                f"divide; change it"
+            )
+
     def ranks(self) -> Iterator[tuple[int, int, int]]:
         """(tensor, stage, expert) ranks that have a file. A stage has a rank for each place in the grid of dense layers
         or in that of experts, whichever is larger."""
@@ -166,6 +174,8 @@ def write_legacy(model: Model, directory: Path, layout: Layout, divisible_by: in
     args["params_dtype"] = TypeName(model.weights["embedding.word_embeddings.weight"].dtype)
     chunks = chunks_of(layout.chunks(config.model_config.num_layers))
     layout.check_experts(_experts(model.weights))
+    if any(".self_attention.linear_proj." in name for name in model.weights):
+        layout.check_heads(config.model_config.num_attention_heads)
     cuts = Cuts(model.settings, model.weights)
     iteration = model.position.iteration
     folder = directory / (checkpoint_name(iteration) if iteration else "release")

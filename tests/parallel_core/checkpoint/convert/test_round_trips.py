@@ -186,7 +186,7 @@ def test_at_any_layout_of_megatron(case, flags, tmp_path):
     ("flags", "words"),
     [
         ("--pipeline-model-parallel-size 2", "3 layers"),
-        ("--tensor-model-parallel-size 5", "--tensor-model-parallel-size 5"),
+        ("--tensor-model-parallel-size 8", "--tensor-model-parallel-size 8: the model has 4 attention heads"),
         ("--expert-model-parallel-size 2", "--expert-model-parallel-size 2: the model has 0 experts"),
         ("--vocab-size 152", "--vocab-size 152"),
     ],

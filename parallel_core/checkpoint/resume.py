@@ -56,12 +56,18 @@ def _native(config: AllConfig) -> CheckpointReader | None:
 
 
 def _shape_problems(reader: CheckpointReader, config: AllConfig, adapters_begin: bool) -> list[str]:
-    """At most one sentence, about the weights that the model has and the checkpoint lacks or has in another shape."""
+    """At most one sentence, about the weights that the model has and the checkpoint lacks or has in another shape. None
+    about a model of the user's own, which its configuration does not describe: it is compared once it is built."""
+    wanted, found = _misfits(reader, config, adapters_begin)
+    if not found or _misfits(reader, reader.config, adapters_begin=True)[1]:
+        return []
+    first = found[0].partition(";")[0]
+    return [f"{len(found)} of the model's {wanted} weights do not fit, the first is {first}"]
+
+
+def _misfits(reader: CheckpointReader, config: AllConfig, adapters_begin: bool) -> tuple[int, list[str]]:
+    """The number of weights of the network that a configuration describes, and why some are not the checkpoint's."""
     stages = range(config.parallel_config.pipeline_model_parallel_size)
     specs = {spec.name: spec for stage in stages for spec in StagePlan(config, stage).parameters}
     wanted = [spec for spec in specs.values() if not (adapters_begin and spec.role == "adapter")]
-    found = [problem for spec in wanted if (problem := reader.shape_problem(spec.name, spec))]
-    if not found:
-        return []
-    first = found[0].partition(";")[0]
-    return [f"{len(found)} of the model's {len(wanted)} weights do not fit, the first is {first}"]
+    return len(wanted), [problem for spec in wanted if (problem := reader.shape_problem(spec.name, spec))]

@@ -57,7 +57,7 @@ class MegatronRecorder:
         return self.first <= self.step <= self.last
 
     def _number(self, chunk: int) -> int:
-        """Of the micro-batch that a chunk computes, within the global batch."""
+        """The number of the micro-batch that a chunk computes, within the global batch."""
         replicas = self.state.get_data_parallel_world_size(), self.state.get_data_parallel_rank()
         return (self.micro_batches[chunk] - 1) * replicas[0] + replicas[1]
 
@@ -147,5 +147,5 @@ def _global_name(chunk: Any, name: str) -> str:
 
 
 def _array(tensor: Any) -> np.ndarray:
-    """Of its own memory: clipping and the update change the tensor in place."""
+    """A copy in memory of its own: clipping and the update change the tensor in place."""
     return np.array(tensor.detach().float().cpu().numpy(), copy=True)

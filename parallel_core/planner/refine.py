@@ -168,7 +168,7 @@ def stage_of(plan: Plan, rank: int) -> int:
 
 
 def _measured(plan: Plan, run: Recorded) -> tuple[dict[int, dict[str, float]], dict[str, float]]:
-    """Of the fastest step: rank -> seconds of each part; and of all ranks those in which messages moved, by
+    """The fastest step's seconds: rank -> those of each part; and those of all ranks in which messages moved, by
     operation."""
     seconds: dict[int, dict[str, float]] = {}
     moved: Counter[str] = Counter()

@@ -10,8 +10,8 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from parallel_core.schedules.actions import Backward, Compute, Forward, Placement, WeightGrad, producer
-from parallel_core.schedules.simulate import Durations, Time, Times
+from parallel_core.schedules.actions import Backward, Compute, Forward, Placement, WeightGrad
+from parallel_core.schedules.simulate import Durations, Time, Times, arrival
 
 EQUAL = Times()
 """Forward, gradients of input and gradients of weights of one length, and messages that take no time."""
@@ -109,12 +109,7 @@ class _Play:
         return self
 
     def _arrival(self, action: Compute, stage: int) -> Time | None:
-        source = producer(action, stage, self._placement)
-        if source is None:
-            return 0
-        needed, peer = source
-        end = self._ends[peer].get(needed)
-        return end if end is None or peer == stage else end + self._times.transfer
+        return arrival(action, stage, self._placement, self._ends, self._times.transfer)
 
     def _fill(self, action: Compute, stage: int, arrival: Time) -> None:
         """Run gradients of weights before an action whose input arrives then."""

@@ -11,7 +11,7 @@ class Pace(Protocol):
     """The part of its own speed that a stage has."""
 
     def __call__(self, stages: int) -> float:
-        """Where as many stages compute at once, this one among them."""
+        """The part where as many stages compute at once, this one among them."""
 
 
 def simulate_shared(

@@ -1,6 +1,6 @@
 """The time of a schedule: its timeline, its bubble, the activations that it keeps; exact, without a device."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -117,6 +117,21 @@ class Timeline:
         return [(span.start, count) for span, count in zip(spans, kept([s.action for s in spans]), strict=True)]
 
 
+def arrival(
+    action: Compute, stage: int, placement: Placement, made: Sequence[Mapping[Compute, Time]], transfer: Time
+) -> Time | None:
+    """The time at which the input of an action is there; none if it has not been made.
+
+    made: computation -> its end, by stage. transfer: the time of a message from another stage.
+    """
+    source = producer(action, stage, placement)
+    if source is None:
+        return 0
+    needed, peer = source
+    end = made[peer].get(needed)
+    return end if end is None or peer == stage else end + transfer
+
+
 def simulate(
     entries: Sequence[Sequence[Ordered]], times: Durations | None = None, placement: Placement | None = None
 ) -> Timeline:
@@ -172,11 +187,4 @@ class Play:
 
     def _arrival(self, stage: int, action: Compute) -> Time | None:
         """The time at which the input of `action` is there; none if it has not been made."""
-        source = producer(action, stage, self._placement)
-        if source is None:
-            return 0
-        needed, peer = source
-        made = self._made[peer].get(needed)
-        if made is None or peer == stage:
-            return made
-        return made + self._times.transfer
+        return arrival(action, stage, self._placement, self._made, self._times.transfer)

@@ -139,7 +139,7 @@ def test_dualpipe_v_is_run():
     ],
 )
 def test_zero_bubbles_flags_name_its_schedules(flags, name):
-    """Of the papers' own program."""
+    """Flags of the papers' own program choose the schedules that the papers describe."""
     two = "--pipeline-model-parallel-size 2 --untie-embeddings-and-output-weights"
     found = reading(f"{two} --micro-batch-size 1 --global-batch-size 8 {flags}", 2)
     assert found.errors == [] and found.config.parallel_config.schedule_name == name

@@ -67,8 +67,8 @@ def seen_by(plan: Plan) -> Recorded:
 
 
 def test_runs_of_several_models_tell_kinds_of_operations_apart():
-    """Of a machine with other shares than the file's, whose runs are made by its plans, the plan of a further model
-    takes the right time; the run of one rank says how much faster it is alone."""
+    """The plan of a further model takes the right time on a machine with other shares than the file's, whose runs are
+    made by its plans; the run of one rank says how much faster it is alone."""
     assumed = find_device("CPU")
     shares = {"products": 0.6, "attention": 0.2, "elementwise": 0.2, "update": 0.3, "launch": 90e-6, "alone": 1.1}
     machine = replace(assumed, calibration=replace(assumed.calibration, **shares))

@@ -21,12 +21,13 @@ __all__ = ["get_checkpoint_name", "get_last_checkpoint", "load_checkpoint", "sav
 
 
 _THIS_PROCESS = new_run_id()
-"""A script's checkpoints are those that its process has written."""
+"""The run id of all checkpoints that this process writes: `keep_checkpoint_max` counts and removes those with this id
+alone."""
 
 
 @dataclass
 class _Run:
-    """A `RunState` of the parts that a script has."""
+    """The `RunState` that saving and loading take, made of a script's configuration, model, optimizer and scheduler."""
 
     config: AllConfig
     model: nn.CellList
@@ -44,12 +45,12 @@ class _Run:
 
     @property
     def consumed_samples(self) -> int:
-        """Every iteration takes a global batch."""
+        """Samples that `iteration` steps took, at a global batch each."""
         return self.iteration * self.config.dataset_config.global_batch_size
 
     @consumed_samples.setter
     def consumed_samples(self, samples: int) -> None:
-        """A script counts steps alone."""
+        """Ignore the figure of a loaded checkpoint: it follows from `iteration`."""
 
 
 def _run_of(
@@ -83,11 +84,12 @@ def save_checkpoint(
     crc_check: bool = False,
     keep_checkpoint_max: int | None = None,
 ) -> Path:
-    """Write `ckpt_path`/iter_<step_num>, its path; all ranks call this.
+    """Write the checkpoint `ckpt_path`/iter_<step_num> and return its path; all ranks call this.
 
     config: the configuration, or a section of the one that `set_parallel_context` was given. step_num: steps since the
-    beginning; epochs are not counted. crc_check: checksums are written in any case. keep_checkpoint_max: how many of
-    those that this process has written are left in `ckpt_path`; all, unless it is given.
+    beginning. crc_check: ignored; checksums are written in any case. keep_checkpoint_max: the number of newest
+    checkpoints of this process that are left in `ckpt_path`; None: all. Raises ValueError if only one of optimizer and
+    opt_param_scheduler is given, if only_save_strategy or epoch_num is not its default, or for a bad format or prefix.
     """
     _check_format(format)
     others = {"only_save_strategy": (only_save_strategy, False), "epoch_num": (epoch_num, 0)}
@@ -113,9 +115,11 @@ def load_checkpoint(
     format: str = "safetensors",
     crc_check: bool = False,
 ) -> dict[str, int]:
-    """Fill model, optimizer and schedule from the latest checkpoint in `ckpt_path`, or from that one; where it was.
+    """Fill model, optimizer and schedule from the latest checkpoint in the directory `ckpt_path`, or from the
+    checkpoint that `ckpt_path` itself is. Returns {"epoch_num": 0, "step_num": its iteration}.
 
-    crc_check: checksums are verified unless the configuration's `crc_check` is off.
+    format, crc_check: ignored; files say their format, and checksums are verified unless the configuration's
+    `crc_check` is off. Raises ValueError if only one of optimizer and opt_param_scheduler is given.
     """
     _check_format(format)
     run = _run_of(config, model, optimizer, opt_param_scheduler)

@@ -1,10 +1,9 @@
-"""Inputs of a forward for generation beside its tokens: earlier tokens' keys and values, the states of layers that have
-those instead, and where the new ones stand.
+"""The key/value cache of generation: earlier tokens' keys and values, the states of layers that keep a state instead,
+and the positions of the forward's new tokens.
 
 A text lies in its row of a batch from position 0 on; a shorter one has padding behind it, which no token of its own
-sees, and whose place its next tokens take. So texts of different lengths need no mask.
-
-s sequence, b batch; S slots of a layer's cache, of which position p of a text has slot p modulo S.
+sees, and whose place its next tokens take. So texts of different lengths need no mask. s sequence, b batch; S slots of
+a layer's cache: position p of a text lies in slot p modulo S.
 """
 
 from collections.abc import Hashable, Iterator, Sequence
@@ -23,10 +22,10 @@ from pynative.memory.arrays import array_type
 
 
 class LayerCache:
-    """Cache of a layer: tensors of earlier tokens [S, b, ...], such as keys and values.
+    """The cache of one layer: its tensors of earlier tokens, such as keys and values, each [S, b, ...] (`kept`).
 
     Args:
-        slots: S. With fewer than there are positions, later tokens take the places of the earliest.
+        slots: S. If a text has more positions than slots, later tokens take the places of the earliest.
     """
 
     def __init__(self, slots: int) -> None:
@@ -34,7 +33,9 @@ class LayerCache:
         self.kept: list[Tensor] = []
 
     def write(self, rows: Sequence[Tensor], positions: Array, lengths: Array) -> None:
-        """Take over tensors [s, b, ...] of tokens at positions int32 [s, b]; lengths [b]: of the texts with them."""
+        """Write the new tokens' tensors, each [s, b, ...], into their slots. positions: int32 [s, b]; lengths: [b],
+        each text's tokens, the new ones included. Padding, and tokens more than S before a text's end, are not written.
+        """
         if not self.kept:
             self.kept = [_zeros((self.slots, *row.shape[1:]), row) for row in rows]
         stay = (positions < lengths) & (positions >= lengths - self.slots)
@@ -42,8 +43,8 @@ class LayerCache:
         self.kept = [kernels.write_slots(kept, row, slots) for kept, row in zip(self.kept, rows, strict=True)]
 
     def ages(self, lengths: Array) -> Array:
-        """The number of positions by which the tokens in the slots come before each text's last one, int32 [slots in
-        use, b]; negative where there is none. lengths [b]: of the texts."""
+        """The age of the token in each slot, int32 [min(S, longest text), b]: positions by which it comes before its
+        text's last token; -1 where the slot holds none. lengths: [b], each text's tokens."""
         last = lengths.astype(np.int32) - 1
         ages = (last - np.arange(min(self.slots, lengths.max()), dtype=np.int32)[:, None]) % self.slots
         return np.where(ages <= last, ages, -1)
@@ -54,10 +55,10 @@ def _zeros(shape: tuple[int, ...], like: Tensor) -> Tensor:
 
 
 class Cache:
-    """The caches of all layers of a rank, and where the tokens of the forward under way stand.
+    """The caches of all layers of a rank, and the positions of the new tokens of the forward under way.
 
     Args:
-        capacity: positions that a text can have.
+        capacity: the largest number of positions that a text can have.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -65,25 +66,31 @@ class Cache:
         self.layers: dict[Hashable, LayerCache] = {}
         self._states: dict[tuple[int, str], Tensor] = {}
         self.positions = np.zeros((0, 0), np.int32)
-        """int32 [s, b], of the tokens of the forward under way: of a first one the longest text's, then one of each."""
+        """int32 [s, b], positions of the forward's new tokens: in the first forward s is the longest text's length,
+        then 1."""
         self.lengths = np.zeros(0, np.int32)
         """int32 [b]: tokens of each text, those of the forward under way included."""
         self._angles: dict[Rotary, tuple[Tensor, Tensor]] = {}
         self._ages: dict[int, Array] = {}
 
     def begin(self, lengths: Array) -> None:
-        """A forward begins, of texts [b] with so many tokens: of all of them or, behind another one, of the last."""
+        """Begin a forward of texts that have `lengths` [b] tokens with the new ones: the first forward takes all
+        tokens, each later one the last token of every text."""
         first, self.lengths = not self.lengths.size, lengths.astype(np.int32)
         self.positions = _first_positions(self.lengths) if first else self.lengths[None] - 1
         self.continues = not first
         self._angles, self._ages = {}, {}
 
     continues = False
-    """Whether the forward under way is of one token of each text, behind others."""
+    """Whether the forward under way has one new token of each text, after an earlier forward."""
 
     def keep(self, layer: Hashable, form: ScoreForm, *rows: Tensor) -> Sequence[Tensor]:
-        """Keep what the layer of this number, or a part of one, has of the new tokens, [s, b, ...] each -> that of all
-        tokens: of a first forward the same, then [slots in use, b, ...]."""
+        """Write the new tokens' tensors of a layer, each [s, b, ...], and return those of all tokens: in the first
+        forward the given ones, then the cached ones, each [slots in use, b, ...].
+
+        layer: its number, or another key for a part of a layer. form: its window, if any, bounds the slots to window +
+        1.
+        """
         if layer not in self.layers:
             slots = self.capacity if form.window is None else min(self.capacity, form.window + 1)
             self.layers[layer] = LayerCache(slots)
@@ -91,23 +98,25 @@ class Cache:
         return [kept[: len(self.ages(layer))] for kept in self.layers[layer].kept] if self.continues else rows
 
     def state(self, layer: int, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Tensor:
-        """The state under a name that the layer of this number keeps of all earlier tokens; zeros at first."""
+        """The state of all earlier tokens that the layer of this number kept under `name`; zeros of `shape` and `dtype`
+        before the first `keep_state`."""
         kept = self._states.get((layer, name))
         return from_numpy(np.zeros(shape, dtype)) if kept is None else kept
 
     def keep_state(self, layer: int, name: str, state: Tensor) -> None:
-        """Keep it, with the new tokens."""
+        """Keep a layer's state of all tokens so far, the new ones included, for `state` of the next forward."""
         self._states[layer, name] = state
 
     def ages(self, layer: Hashable) -> Array:
-        """See `LayerCache.ages`: the same array for all layers that keep equally much."""
+        """`LayerCache.ages` of the layer's cache at the current lengths; layers with equally many slots share one
+        array."""
         own = self.layers[layer]
         if own.slots not in self._ages:
             self._ages[own.slots] = own.ages(self.lengths)
         return self._ages[own.slots]
 
     def angles(self, rotary: Rotary) -> tuple[Tensor, Tensor]:
-        """Cosine and sine [1, b, r] of the one new token's position in each text."""
+        """Cosine and sine, each [1, b, r] (r: rotated features), at the position of each text's one new token."""
         if rotary not in self._angles:
             places = tuple(range(p, p + 1) for p in self.positions[0].tolist())
             cos, sin = rotary.of_text(int(self.lengths.max())).tables(places)
@@ -121,28 +130,28 @@ def _first_positions(lengths: Array) -> Array:
 
 @dataclass(frozen=True)
 class Generating:
-    """A forward for generation."""
+    """The setting of `generating`: forwards are for generation, with a cache or without."""
 
     cache: Cache | None
-    """None: it is of whole texts."""
+    """The cache; None if every forward is of whole texts."""
 
 
 _under_way: Generating | None = None
 
 
 def is_generating() -> bool:
-    """Whether the forward under way is one for generation: experts then take all tokens."""
+    """Whether the forward under way is for generation (within `generating`): experts then drop no token."""
     return _under_way is not None
 
 
 def current() -> Cache | None:
-    """The cache of the forward under way, if it has one."""
+    """The cache of the forward under way; None outside of `generating` and in a forward of whole texts."""
     return None if _under_way is None else _under_way.cache
 
 
 @contextmanager
 def generating(cache: Cache | None) -> Iterator[None]:
-    """Within the block forwards are for generation."""
+    """Make forwards within the block forwards for generation: with this cache, or of whole texts if it is None."""
     global _under_way
     before, _under_way = _under_way, Generating(cache)
     try:

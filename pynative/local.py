@@ -1,6 +1,6 @@
-"""Values of this process of which each of two computations that take turns has its own, as a thread has its locals.
+"""Process-wide values of which each of two computations that take turns (`tape/turns.py`) has its own.
 
-They are not a thread's: the tape may call a backward from another one.
+They are no thread-locals: the tape may call a backward from another thread.
 """
 
 from collections.abc import Iterator
@@ -14,7 +14,8 @@ _locals: WeakSet["Local[Any]"] = WeakSet()
 
 
 class Local(Generic[T]):
-    """One value: `value` is that of the computation whose turn it is."""
+    """A process-wide value that `turns` exchanges when it switches computations: `value` is the running
+    computation's."""
 
     def __init__(self, value: T) -> None:
         self.value = value
@@ -22,7 +23,7 @@ class Local(Generic[T]):
 
     @contextmanager
     def holding(self, value: T) -> Iterator[T]:
-        """Within the block it is `value`; the earlier one comes back after it."""
+        """Set `value` within the block, and restore the earlier one after it."""
         before, self.value = self.value, value
         try:
             yield value
@@ -34,11 +35,11 @@ Values = dict["Local[Any]", Any]
 
 
 def values() -> Values:
-    """The values of all, as they stand."""
+    """The current value of every `Local` of the process, to be given to `put_back`."""
     return {local: local.value for local in _locals}
 
 
 def put_back(before: Values) -> None:
-    """Give all the values that they had."""
+    """Set every `Local` in `before` to the value that it has there."""
     for local, value in before.items():
         local.value = value

@@ -32,11 +32,11 @@ class _State:
 
     @cached_property
     def coordinates(self) -> Coordinates:
-        """This process's place in each of its groups."""
+        """(This rank's place in the group, size of the group) by kind, for each group that this process is in."""
         return self.topology.coordinates(self.backend.rank)
 
     def ranks_of(self, kind: str) -> tuple[int, ...]:
-        """Global ranks of this process's group of a kind."""
+        """Global ranks of this process's group of a kind, in group order."""
         if kind not in self.ranks:
             self.ranks[kind] = self.topology.group(kind, self.backend.rank)
         return self.ranks[kind]
@@ -103,7 +103,8 @@ def _check_begin(size: int | None, stages: int) -> None:
 
 
 def initialize_from_config(config: ParallelConfig, backend: Backend) -> None:
-    """`initialize_model_parallel` with the sizes of a ParallelConfig."""
+    """Initialise the groups as `initialize_model_parallel` does, with the sizes of a ParallelConfig, and keep its whole
+    configuration for `get_config`."""
     virtual_size = config.virtual_pipeline_model_parallel_size
     _check_begin(virtual_size, config.pipeline_model_parallel_size)
     topology = Topology.of(config, world_size=backend.world_size, order=config.rank_order)
@@ -112,7 +113,7 @@ def initialize_from_config(config: ParallelConfig, backend: Backend) -> None:
 
 
 def model_parallel_is_initialized() -> bool:
-    """Whether the groups exist."""
+    """Whether the groups are laid: `initialize_model_parallel` ran, and `destroy_model_parallel` did not since."""
     return _state is not None
 
 
@@ -129,12 +130,13 @@ def _current() -> _State:
 
 
 def get_backend() -> Backend:
-    """The connection to the other processes."""
+    """The connection to the other processes, which makes groups. Raises RuntimeError before initialisation, as all
+    getters."""
     return _current().backend
 
 
 def get_config() -> AllConfig:
-    """The configuration that the job was initialised with."""
+    """The configuration that the job was initialised with. Raises RuntimeError if it was initialised without one."""
     config = find_config()
     if config is None:
         raise RuntimeError("no configuration is known: call set_parallel_context(config.parallel_config), or pass one")
@@ -142,12 +144,12 @@ def get_config() -> AllConfig:
 
 
 def find_config() -> AllConfig | None:
-    """The configuration, if there is one: Megatron's initialize_model_parallel takes none."""
+    """The configuration that the job was initialised with; None after `initialize_model_parallel`, which takes none."""
     return _current().config
 
 
 def get_topology() -> Topology:
-    """The rank grid."""
+    """The rank grid of the whole job."""
     return _current().topology
 
 
@@ -163,12 +165,12 @@ def get_group(kind: str) -> Group:
 
 
 def get_global_rank() -> int:
-    """This process among all."""
+    """This process's rank among all processes of the job."""
     return _current().backend.rank
 
 
 def get_world_group() -> Group:
-    """All processes."""
+    """The group of all processes of the job."""
     return _current().backend.world
 
 
@@ -178,7 +180,8 @@ T = TypeVar("T")
 
 
 def _getter(read: Callable[[str], T], what: str, kind: str, wider: dict[str, str]) -> Callable[..., T]:
-    """A function that reads `kind`, or another kind when called with the flag that `wider` gives it."""
+    """A getter of `kind`'s group: it returns `read(kind)`, or `read` of the kind that `wider` has for a flag that is
+    set."""
 
     def get(*values: bool, **flags: bool) -> T:
         asked = dict(zip(wider, values, strict=False)) | flags
@@ -286,22 +289,22 @@ is_rank_in_position_embedding_group = _is_member_of("position-embedding")
 
 
 def get_pipeline_model_parallel_first_rank() -> int:
-    """Global rank of this pipeline's first stage."""
+    """Global rank of the first stage of this process's pipeline."""
     return _ranks("pp")[0]
 
 
 def get_pipeline_model_parallel_last_rank() -> int:
-    """Global rank of this pipeline's last stage."""
+    """Global rank of the last stage of this process's pipeline."""
     return _ranks("pp")[-1]
 
 
 def get_pipeline_model_parallel_next_rank() -> int:
-    """Global rank of the stage after; after the last comes the first."""
+    """Global rank of the stage after this process's; of the first stage, if this is the last."""
     return _ranks("pp")[(get_pipeline_model_parallel_rank() + 1) % len(_ranks("pp"))]
 
 
 def get_pipeline_model_parallel_prev_rank() -> int:
-    """Global rank of the stage before; before the first comes the last."""
+    """Global rank of the stage before this process's; of the last stage, if this is the first."""
     return _ranks("pp")[get_pipeline_model_parallel_rank() - 1]
 
 
@@ -311,7 +314,7 @@ def get_virtual_pipeline_model_parallel_world_size() -> int | None:
 
 
 def set_virtual_pipeline_model_parallel_world_size(size: int | None) -> None:
-    """Say how many model chunks each stage holds."""
+    """Set the number of model chunks of each stage; None: no virtual stages."""
     _current().virtual_size = size
 
 
@@ -321,20 +324,20 @@ def get_virtual_pipeline_model_parallel_rank() -> int | None:
 
 
 def set_virtual_pipeline_model_parallel_rank(rank: int) -> None:
-    """Say which of the stage's chunks is being built or run."""
+    """Set the number (from 0) of this stage's chunk that is being built or run."""
     size = _current().virtual_size
     assert 0 <= rank < (size or 1), f"chunk {rank} of {size}"
     set_step_position(get_step_position()._replace(chunk=rank))
 
 
 def is_pipeline_first_stage(ignore_virtual: bool = False) -> bool:
-    """Whether the chunk at hand (or, with ignore_virtual, any chunk of this rank) holds the embedding."""
+    """Whether the chunk of `step_position` (with ignore_virtual: any chunk of this rank) holds the embedding."""
     is_first_chunk = ignore_virtual or get_step_position().chunk == 0
     return is_first_chunk and get_pipeline_model_parallel_rank() == 0
 
 
 def is_pipeline_last_stage(ignore_virtual: bool = False) -> bool:
-    """Whether the chunk at hand (or, with ignore_virtual, any chunk of this rank) computes the loss."""
+    """Whether the chunk of `step_position` (with ignore_virtual: any chunk of this rank) computes the loss."""
     state = _current()
     stages = get_pipeline_model_parallel_world_size()
     stage, chunk = Placement(stages, state.virtual_size or 1, state.folded).last
@@ -342,5 +345,5 @@ def is_pipeline_last_stage(ignore_virtual: bool = False) -> bool:
 
 
 def is_hybrid_cp() -> bool:
-    """Whether context parallelism exchanges heads within blocks and goes around a ring of these."""
+    """Whether context parallelism is hybrid: Ulysses within blocks of ranks, and a ring of these blocks."""
     return len(_ranks("cp-ulysses")) > 1 and len(_ranks("cp-ring")) > 1

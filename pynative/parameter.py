@@ -1,8 +1,8 @@
-"""Parameters that know their cut, and their values once the model around them is complete.
+"""Parameters with the record of their cut and initial values, and the functions that name, fill and overwrite them.
 
-A parameter's value depends on its global name, and the name on where the parameter ends up in the model; so layers make
-their parameters as zeros with a record of spec and initial values (`ParameterMeta`), and `name_parameters` and
-`initialize_parameters` run over the finished model.
+A parameter's initial values depend on its global name, which follows from its place in the finished model. So layers
+make parameters as zeros with a record (`ParameterMeta`), and `name_parameters` and `initialize_parameters` run over the
+finished model.
 """
 
 from collections.abc import Callable, Iterator
@@ -25,66 +25,68 @@ Dtype: TypeAlias = "str | ms.Type"
 
 
 def type_name(dtype: Dtype) -> str:
-    """The name of a type."""
+    """The name of a type, such as "float32", from either form."""
     return dtype if isinstance(dtype, str) else str(dtype).lower()
 
 
 def type_of(dtype: Dtype) -> ms.Type:
-    """MindSpore's object of a type."""
+    """MindSpore's type object, from either form."""
     return getattr(ms, type_name(dtype))
 
 
 def _nothing() -> None:
-    """A function that does nothing, for parameters that are always whole."""
+    """Do nothing: the default of the hooks of a parameter that is always whole."""
 
 
 @dataclass(slots=True, eq=False)
 class ParameterMeta:
-    """The properties of a parameter beside its values: its attribute `meta`.
+    """A parameter's properties besides its values: its attribute `meta`.
 
-    Three attributes stand beside it because they are Megatron's names: `main_grad` and `main_param`, for scripts to
-    read, and `sequence_parallel = True`, which a script sets on a parameter of its own cell that is applied to a part
-    of the sequence.
+    Three attributes stand on the parameter itself because they are Megatron's names: `main_grad` and `main_param`, for
+    scripts to read, and `sequence_parallel = True`, which a script sets on a parameter of its own cell that is applied
+    to a part of the sequence.
     """
 
     spec: ShardSpec
-    """Its cuts; its name is the parameter's global name."""
+    """Global shape, cuts and groups of the parameter; `spec.name` is its global name."""
     initial: AnyInitial | None = None
-    """Initial values; None: those that its cell gave it."""
+    """The parameter's initial values; None: it keeps those that its cell gave it."""
     main_grad: Tensor | None = None
-    """The view of a gradient buffer that its gradients are summed in; None: the parameter is in no buffer."""
+    """The view of a gradient buffer in which the parameter's gradients are summed; None: it is in no buffer."""
     main_grad_is_empty: bool = True
-    """Whether nothing was added since the buffer was emptied: the next gradient overwrites."""
+    """Whether nothing was added to `main_grad` since its buffer was emptied: the next gradient overwrites."""
     main_grad_is_final: bool = False
-    """Its sum over replicas has begun: nothing may be added before the buffer is emptied."""
+    """Whether the sum of `main_grad` over replicas has begun: nothing may be added before the buffer is emptied."""
     after_contribution: Callable[[], None] = _nothing
-    """Called when something was added to its gradient."""
+    """Called after each addition to `main_grad` by an operator's own backward."""
     main_param: Tensor | None = None
-    """The float32 copy of a 16-bit parameter, which the optimizer updates; with the distributed optimizer of the part
-    that this rank owns, as a vector. None: there is none."""
+    """The float32 copy of a 16-bit parameter, which the optimizer updates; with the distributed optimizer a vector, of
+    the part that this rank owns. None: there is none."""
     rounded_from_main: Tensor | None = None
     """The slice of the parameter that `main_param` mirrors."""
     layer_events: Any = None
-    """The LayerEvents of the chunk that it belongs to, which `get_model` sets; None: those of no chunk."""
+    """The LayerEvents of the parameter's chunk; None until they are made."""
     fetch: Callable[[], None] = _nothing
-    """Has its values in its memory. With ZeRO stage 3 they are there by themselves only while its layer is at work; all
-    ranks call this."""
+    """Brings the parameter's whole values into its memory. With ZeRO stage 3 they are otherwise there only while its
+    layer is at work; all ranks call this."""
     keep: Callable[[], None] = _nothing
-    """Takes over values that were written there."""
+    """Takes over the values that were written into the parameter's memory as those of its owners (ZeRO stage 3)."""
     kept: tuple[Stretch, Tensor] | None = None
-    """For a parameter of which the rank keeps a part alone: the part, and the vector; None if the rank keeps nothing of
-    it."""
+    """With ZeRO stage 3: the stretch of the parameter that this rank owns, and the vector of its values; None if the
+    rank owns nothing of it, or without stage 3."""
     buffers: Callable[[], Any] = lambda: None
-    """Gives the buffers that it is in, while there are any: a weak reference to them."""
+    """Gives the gradient buffers that the parameter is in, as long as they exist, else None (it is a weak
+    reference)."""
 
     @property
     def is_cut(self) -> bool:
-        """Whether the rank keeps a part of it alone, so that its values are in its memory when they are fetched."""
+        """Whether the rank keeps a part of the parameter alone (ZeRO stage 3), so that `fetch` must come before a
+        read."""
         return self.fetch is not _nothing
 
 
 def make_parameter(spec: ShardSpec, initial: AnyInitial, dtype: Dtype = "float32") -> Parameter:
-    """This rank's shard of a parameter, zero until `initialize_parameters`."""
+    """This rank's shard of the parameter that `spec` describes, zeros until `initialize_parameters`."""
     shape = place(spec, parallel_state.get_coordinates()).shape
     parameter = Parameter(as_type(np.zeros(shape, np.float32), type_of(dtype)), name="unnamed")
     parameter.meta = ParameterMeta(spec, initial)
@@ -92,7 +94,7 @@ def make_parameter(spec: ShardSpec, initial: AnyInitial, dtype: Dtype = "float32
 
 
 def place_of(parameter: Parameter) -> Place:
-    """The part of a parameter that this rank holds."""
+    """The boxes of the global array that this rank's shard of a parameter covers, and the shard's shape."""
     return place(parameter.meta.spec, parallel_state.get_coordinates())
 
 
@@ -103,26 +105,27 @@ def set_main_grad(parameter: Parameter, view: Tensor) -> None:
 
 
 def set_main_param(parameter: Parameter, view: Tensor | None, of: Tensor | None = None) -> None:
-    """Have a parameter's values, or those of a part `of` it, kept in float32 too, in a view of an optimizer's state;
-    None: they are not."""
+    """Set the float32 copy of a parameter, or of its slice `of`: a view of the optimizer's state; None: there is no
+    copy."""
     parameter.main_param = parameter.meta.main_param = view
     parameter.meta.rounded_from_main = of
 
 
 def as_type(values: Array, dtype: ms.Type) -> Tensor:
-    """A tensor of this type over float32 values."""
+    """A tensor of type `dtype` with the values of a float32 array: over its memory if `dtype` is float32, else a
+    copy."""
     tensor = Tensor.from_numpy(values)
     return tensor if dtype == ms.float32 else tensor.astype(dtype)
 
 
 def _global_name(path: str) -> str:
-    """A parameter's path below the language model, which is where Megatron's names start."""
+    """The part of a cell's path behind "language_model.": Megatron's names start there."""
     return path.rpartition("language_model.")[2]
 
 
 def _meta_of_users(parameter: Parameter, name: str) -> ParameterMeta:
-    """The properties of a parameter of a user's own cell: replicated; weight decay by Megatron's rule, not on vectors
-    and biases."""
+    """The record of a parameter of a user's own cell: replicated over all ranks; weight decay by Megatron's rule, not
+    on vectors and biases; with `sequence_parallel` its gradient is a partial sum over tp."""
     on_share = getattr(parameter, "sequence_parallel", False)
     decayed = len(parameter.shape) > 1 and not name.endswith(".bias")
     spec = ShardSpec(shape=tuple(parameter.shape), partial_over="tp" if on_share else None, weight_decay=decayed)
@@ -130,7 +133,8 @@ def _meta_of_users(parameter: Parameter, name: str) -> ParameterMeta:
 
 
 def name_parameters(model: nn.Cell) -> list[Parameter]:
-    """Give every parameter of the model its global name; the parameters, in the model's order, each once."""
+    """Give every parameter of the model its global name (and a record, if it has none); return the parameters in the
+    model's order, each once."""
     parameters = []
     for path, parameter in model.parameters_and_names():
         if not hasattr(parameter, "meta"):
@@ -142,23 +146,24 @@ def name_parameters(model: nn.Cell) -> list[Parameter]:
 
 
 def whole_parameters(model: nn.Cell) -> Iterator[Parameter]:
-    """The parameters in the model's order, each with its values in its memory until the next one is asked for: with
-    ZeRO stage 3 several take turns in the same memory. All ranks call this, and go through all of them."""
+    """Yield the parameters in the model's order, each with its whole values in its memory until the next is asked for:
+    with ZeRO stage 3 several share memory in turn. All ranks call this, and iterate to the end."""
     for parameter in settled(name_parameters(model)):
         parameter.meta.fetch()
         yield parameter
 
 
 def initialize_parameters(model: nn.Cell, seed: int) -> None:
-    """Write the initial values: functions of (seed, global name, global index), whatever the layout."""
+    """Write the initial values of all parameters of a model: functions of (seed, global name, global index), whatever
+    the layout."""
     for parameter in name_parameters(model):
         if parameter.meta.initial is not None:
             write_parameter(parameter, parameter.meta.initial.shard(seed, place_of(parameter)))
 
 
 def settled(parameters: list[Parameter]) -> list[Parameter]:
-    """The parameters, once no gather is on its way to them (--overlap-param-gather): before it has come they are stale,
-    and it overwrites what is written."""
+    """The given parameters, after any gather of their values under way (--overlap-param-gather) has ended: before that
+    the values are stale, and a write would be overwritten."""
     found = (parameter.meta.buffers() for parameter in parameters)
     for buffers in {id(one): one for one in found if one is not None}.values():
         buffers.finish_param_sync()
@@ -166,12 +171,12 @@ def settled(parameters: list[Parameter]) -> list[Parameter]:
 
 
 def write(tensor: Tensor, values: Array) -> None:
-    """Overwrite a tensor in place, rounding to its type."""
+    """Overwrite a tensor in place with an array of its shape, rounded to the tensor's type."""
     in_place.assign(tensor, Tensor.from_numpy(np.ascontiguousarray(values, np.float32)))
 
 
 def write_parameter(parameter: Parameter, values: Array) -> None:
-    """Overwrite a parameter in place; its float32 copy, if it has one, then holds the rounded values too."""
+    """Overwrite this rank's shard of a parameter in place; its float32 copy, if any, is set to the rounded values."""
     write(parameter, values)
     parameter.meta.keep()
     if parameter.meta.main_param is not None:
@@ -179,5 +184,5 @@ def write_parameter(parameter: Parameter, values: Array) -> None:
 
 
 def trainable(model: nn.Cell) -> Iterator[Parameter]:
-    """The model's parameters that receive a gradient."""
+    """The model's parameters with `requires_grad`, in the model's order."""
     return (p for p in model.get_parameters() if p.requires_grad)

@@ -34,11 +34,11 @@ class _Added(NamedTuple):
 
 
 class StepFigures:
-    """The figures of one step of this rank.
+    """This rank's figures of one training step.
 
     Args:
-        figures: which there are; others that cells report are not kept.
-        averaging: gives losses their seed.
+        figures: the figures to keep; others that cells report are dropped.
+        averaging: gives auxiliary losses their seed.
     """
 
     def __init__(self, figures: Sequence[Figure], averaging: Averaging) -> None:
@@ -54,21 +54,24 @@ class StepFigures:
         share: float = 1.0,
         first: int = 0,
     ) -> None:
-        """Report `share` of a figure, which is this rank's; of one by layer that of a layer, by its number from 1. A
-        function is called when figures are read. first: place of the first of those values of a largest figure that are
-        this rank's."""
+        """Report a figure's value on this rank, counted with the factor `share`; dropped if the figure is not kept.
+
+        value: a function is called when figures are read. layer: its number from 1, for a figure by layer. first: for a
+        figure of largest values, the index in the figure of this rank's first value.
+        """
         if name in self._added:
             kept = autograd.detached(value) if isinstance(value, Tensor) else value
             self._added[name].append(_Added(kept, layer, share, first))
 
     def running_mean(self, name: str, layer: int, value: Array) -> Array:
-        """The mean of the values that were given here so far in this step, this value included."""
+        """The mean of the values given for this name and layer so far in this step, this value included."""
         total, count = self._running.get((name, layer), (np.zeros_like(value), 0))
         self._running[name, layer] = total + value, count + 1
         return (total + value) / (count + 1)
 
     def vector(self) -> list[float]:
-        """This rank's sums. Here and in `largest` alone figures are read from the device."""
+        """This rank's summed figures, flattened in the order of the figures, to be summed over all ranks. Only here and
+        in `largest` are values read from the device."""
         figures = [figure for figure in self.figures if not figure.is_largest]
         values = {figure.name: np.zeros(figure.shape, np.float64) for figure in figures}
         for figure in figures:
@@ -77,7 +80,7 @@ class StepFigures:
         return to_vector(figures, values)
 
     def largest(self) -> dict[str, Array]:
-        """This rank's largest values, float32; -inf where nothing was reported."""
+        """This rank's figures of largest values, float32, by name; -inf where nothing was reported."""
         found = {}
         for figure in self.figures:
             if figure.is_largest:
@@ -90,7 +93,8 @@ class StepFigures:
         return found
 
     def whole(self, vector: Sequence[float], largest: Mapping[str, Array] | None = None) -> dict[str, Array]:
-        """The job's figures, of the sum of all ranks' vectors and of their largest values."""
+        """The job's figures by name: `vector` is the sum of all ranks' vectors, averaged as each figure says; `largest`
+        the largest values of all ranks."""
         summed = [figure for figure in self.figures if not figure.is_largest]
         parts = self.averaging.micro_batches * self.averaging.replicas
         return {**from_vector(summed, vector, parts), **(largest or {})}
@@ -101,7 +105,8 @@ _current: StepFigures | None = None
 
 @contextmanager
 def collected(figures: StepFigures | None) -> Iterator[None]:
-    """Within the block, cells report to `figures`; None: a forward that is no training step's."""
+    """Have cells report to `figures` within the block; None: the forward is not of a training step, and nothing is
+    kept."""
     global _current
     before, _current = _current, figures
     try:
@@ -111,19 +116,23 @@ def collected(figures: StepFigures | None) -> Iterator[None]:
 
 
 def current() -> StepFigures | None:
-    """The place to report to: none outside of a training step, and in the first run of a part that is computed
-    again."""
+    """The StepFigures that cells report to; None outside of a training step, and where the tape does not record, as in
+    the first run of a part that is recomputed."""
     return _current if autograd.is_recording() else None
 
 
 def seed(weight: Weight) -> float:
-    """The gradient from which the backward of an auxiliary loss starts; outside of a training step 1."""
+    """The gradient from which the backward of an auxiliary loss of this weight starts; 1 outside of a training step."""
     return 1.0 if _current is None else _current.averaging.seed(weight)
 
 
 def with_loss(activation: Tensor, loss: Tensor, weight: Weight) -> Tensor:
-    """The activation; its backward starts the float32 loss's too, which must be whole before anything of the
-    activation's gradient is needed. weight: what the loss is made of."""
+    """Return the activation, with the float32 auxiliary loss attached: its backward also starts the loss's, from
+    `seed(weight)`.
+
+    weight: the part of the batch's average that the loss is. The loss's own graph must not depend on this activation's
+    result.
+    """
     return _with_loss(activation, loss, seed(weight))
 
 
@@ -135,16 +144,16 @@ def _with_loss(activation: Tensor, loss: Tensor, start: float) -> Tensor:
 
 
 class MoEAuxLossAutoScaler:
-    """Megatron's name of `with_loss`, for cells of users; `set_loss_scale` gives the seed outside of a training step.
+    """Megatron's name of `with_loss`, for users' cells; after `set_loss_scale` that value is the seed.
 
-    With --calculate-per-token-loss the loss has to be multiplied by the micro-batch's tokens, as there.
+    With --calculate-per-token-loss the loss has to be multiplied by the micro-batch's tokens, as in Megatron.
     """
 
     main_loss_backward_scale: float | None = None
 
     @classmethod
     def apply(cls, output: Tensor, aux_loss: Tensor) -> Tensor:
-        """The output."""
+        """Return `output`, whose backward also starts the one of `aux_loss`."""
         if cls.main_loss_backward_scale is not None:
             return _with_loss(output, aux_loss, cls.main_loss_backward_scale)
         return with_loss(output, aux_loss, MicroBatchWeight(1.0))

@@ -1,4 +1,5 @@
-"""The position in a step, which random numbers and pipeline getters read instead of being given it.
+"""The position of the pass that is computed (iteration, micro-batch, chunk), which random numbers and pipeline getters
+read instead of being given it.
 
 The training loop sets the iteration, the pipeline's runner the micro-batch and chunk before each of its actions, so a
 backward sees the values of its forward.
@@ -13,7 +14,7 @@ class StepPosition(NamedTuple):
     """The forward or backward pass that this process computes."""
 
     iteration: int = 0
-    """Training iterations finished before it."""
+    """Training iterations that are finished, so 0 in the first."""
     micro_batch: int = 0
     """Number of the micro-batch within the global batch, over all data-parallel replicas."""
     chunk: int = 0
@@ -24,10 +25,10 @@ _position = Local(StepPosition())
 
 
 def get_step_position() -> StepPosition:
-    """The position of this process."""
+    """The position of the pass that this process computes."""
     return _position.value
 
 
 def set_step_position(position: StepPosition) -> None:
-    """Move this process there: forward, or back for a forward pass that is to be repeated."""
+    """Set the position of the pass that this process computes; also back, for a forward that is to be repeated."""
     _position.value = position

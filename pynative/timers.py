@@ -1,4 +1,4 @@
-"""Timers of the parts of a step, by Megatron's names; the same places are what a trace is made of."""
+"""Timers of the parts of a step, by Megatron's names; a recorded trace is made of the same parts."""
 
 import time
 from collections.abc import Callable
@@ -6,28 +6,29 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple
 
 RECORDED = 3
-"""The level of parts that only a trace has."""
+"""Timing level of parts that appear in a trace alone, above Megatron's levels 0 to 2."""
 _NOTHING: AbstractContextManager[None] = nullcontext()
 
 
 class Timed(NamedTuple):
-    """One run of a part, in seconds of `time.perf_counter`."""
+    """One run of a timed part; start and stop in seconds of `time.perf_counter`."""
 
     name: str
     start: float
     stop: float
     about: object
-    """The object that names the work in its text, such as the action of a schedule."""
+    """An object whose text names the work, such as the action of a schedule."""
 
 
 class Timers:
-    """Sums of seconds by name since the last `take`, and with `recorded` each run of its own, of any level.
+    """Seconds spent in each part of a step, by the part's name, summed until `take`; while `recorded` is a list, each
+    run of a part of any level is appended to it, too.
 
     Args:
-        level: parts of a higher level are not timed, unless they are recorded.
+        level: parts of a higher level are not summed.
         barrier: called before a part of level 1 is timed.
-        idle: seconds that this rank has waited for others so far; given, each part's time without them is summed, too,
-            at every level.
+        idle: gives the seconds that this rank has waited for others so far. If given, the time of each part of any
+            level without waiting is summed in `busy`, too.
     """
 
     def __init__(
@@ -42,7 +43,7 @@ class Timers:
         self.recorded: list[Timed] | None = None
 
     def __call__(self, name: str, level: int = 2, about: object = "") -> AbstractContextManager[object]:
-        """Time what is done inside the block."""
+        """Context that times the block as a run of the part `name`. level: the part's; about: see `Timed`."""
         if level > self.level and self.recorded is None and self.idle is None:
             return _NOTHING
         if self.barrier is not None and level == 1 <= self.level:
@@ -50,12 +51,12 @@ class Timers:
         return _Running(self, name, about, is_summed=level <= self.level)
 
     def take(self) -> dict[str, float]:
-        """The sums, which begin anew."""
+        """The summed seconds by part since the last call, and begin new sums."""
         taken, self.seconds = self.seconds, {}
         return taken
 
     def take_busy(self) -> dict[str, float]:
-        """The sums without waiting, which begin anew."""
+        """The summed seconds by part without waiting for others since the last call, and begin new sums."""
         taken, self.busy = self.busy, {}
         return taken
 

@@ -16,21 +16,21 @@ _TYPES = {
     id(getattr(mindspore, name)): np.dtype(getattr(np, name))
     for name in ("float32", "float16", "float64", "int32", "int64", "bool_")
 } | {id(mindspore.bfloat16): BFLOAT16}
-"""Kinds by the identity of MindSpore's types, because hashing one of them takes longer than all the rest of
+"""numpy's types by the `id` of MindSpore's, because hashing one of these takes longer than all the rest of
 `array_of`."""
 
 _memory_at = (ctypes.c_char * sys.maxsize).from_address
-"""Memory from an address on; how much of it is an array's, the array's shape says."""
+"""ctypes' view of memory from an address on; the array made over it bounds its size."""
 
 
 def array_type(dtype: mindspore.Type) -> np.dtype[Any]:
-    """numpy's name of a type."""
+    """numpy's type for MindSpore's."""
     return _TYPES[id(dtype)]
 
 
 def array_of(tensor: Tensor) -> Array:
-    """The tensor's memory, to be read: of a view with gaps MindSpore gives a copy. `asnumpy` takes four times as long,
-    and operators are given many tensors."""
+    """The values of a host tensor as an array over its own memory, to be read only; a copy for a view with gaps, an
+    empty tensor or another type. `asnumpy` takes four times as long, and operators are given many tensors."""
     dtype = _TYPES.get(id(tensor.dtype))
     if dtype is None or not tensor.is_contiguous() or not tensor.size:
         return tensor.asnumpy()
@@ -40,7 +40,8 @@ def array_of(tensor: Tensor) -> Array:
 
 
 def writable(tensor: Tensor) -> Array:
-    """The tensor's own memory, to be written. Raises ValueError for a view whose memory is out of reach."""
+    """An array over the tensor's own memory, to be written. Raises ValueError for a view with gaps, of which MindSpore
+    gives only a copy."""
     array = array_of(tensor)
     if address_of(array) != tensor.data_ptr() and tensor.size:
         raise ValueError(

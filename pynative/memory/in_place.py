@@ -1,8 +1,8 @@
-"""Writing into a tensor's own memory, whatever its type and that of what is written.
+"""Writing into a tensor's own memory, whatever the types of target and source.
 
-MindSpore's in-place methods silently do nothing on a CPU. Its `assign` and `assign_add` do what they say in float32; in
-16 bits a CPU refuses them or, adding float16, does nothing. Numpy writes into memory that is the host's, in a third of
-the time, and rounds once.
+MindSpore's in-place methods silently do nothing on a CPU. Its `assign` and `assign_add` work in float32; in 16 bits a
+CPU refuses them or, adding float16, does nothing. Numpy writes into memory that is the host's, in a third of the time,
+and rounds once.
 """
 
 import mindspore
@@ -14,7 +14,7 @@ from pynative.memory.rounding import put, widened
 
 
 def assign(target: Tensor, source: Tensor) -> None:
-    """target <- source, in the target's type."""
+    """Write `source` into `target`'s memory, rounded to its type. Shapes are equal."""
     memory = _host_memory(target)
     if memory is None:
         ops.assign(target, _as(_sent(source), target))
@@ -23,7 +23,7 @@ def assign(target: Tensor, source: Tensor) -> None:
 
 
 def assign_add(target: Tensor, source: Tensor) -> None:
-    """target <- target + source, in the target's type."""
+    """Add `source` to `target` in its memory, rounded once to its type. Shapes are equal."""
     memory = _host_memory(target)
     if memory is None:
         ops.assign_add(target, _as(source, target))
@@ -36,25 +36,26 @@ def _values(source: Tensor) -> Array:
 
 
 def is_on_host(tensor: Tensor) -> bool:
-    """Whether a tensor of a `FlatMemory` stays in the host's memory while another device computes."""
+    """Whether a tensor of a `FlatMemory` lies in the host's memory while MindSpore computes on another device."""
     return getattr(tensor, "host_memory", None) is not None and mindspore.get_context("device_target") != "CPU"
 
 
 def _sent(source: Tensor) -> Tensor:
-    """A tensor that an operator may take to its device: of what stays on the host another one over the same memory,
-    because MindSpore reads and writes a tensor on the device from then on."""
+    """A tensor that an operator may move to its device: the source, or for one that stays on the host a new tensor over
+    the same memory, because MindSpore reads and writes a tensor on the device after an operator took it."""
     return Tensor.from_numpy(source.host_memory) if is_on_host(source) else source
 
 
 def _as(source: Tensor, target: Tensor) -> Tensor:
-    """The source in the target's type; a cast that does nothing takes time, too."""
+    """The source cast to the target's type; the source itself if it has that type, since an idle cast takes time,
+    too."""
     return source if source.dtype is target.dtype else ops.cast(source, target.dtype)
 
 
 def _host_memory(target: Tensor) -> Array | None:
-    """The memory that numpy writes; None where MindSpore's own operators can.
+    """The target's memory as an array, for numpy to write; None where MindSpore's own operators can write it.
 
-    They cannot from a device into what is known to be the host's (`FlatMemory`), nor in 16 bits on a CPU.
+    They cannot write from a device into host memory of a `FlatMemory`, nor in 16 bits on a CPU.
     """
     known: Array | None = getattr(target, "host_memory", None)
     if known is not None or not _is_narrow(target) or mindspore.get_context("device_target") != "CPU":

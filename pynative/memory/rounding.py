@@ -31,7 +31,7 @@ def widened(array: Array) -> Array:
 
 
 def convert(source: Array, out: Array) -> None:
-    """out = source, of one shape, whatever the two types."""
+    """Write `source` into `out`, an array of the same shape, converted to out's type."""
     types = source.dtype, out.dtype
     if types == (BFLOAT16, FLOAT32):
         if not _reordered(source, out):
@@ -44,7 +44,8 @@ def convert(source: Array, out: Array) -> None:
 
 
 def _reordered(source: Array, out: Array) -> bool:
-    """Convert with oneDNN; False where that has no fast way or is not worth a call."""
+    """Convert `source` into `out` by oneDNN; False, and nothing written, where it has no fast way or the array is
+    small."""
     if source.size < FEW:
         return False
     if source.flags.c_contiguous and out.flags.c_contiguous:
@@ -73,10 +74,8 @@ def _round_bits(values: Array, out: Array) -> None:
 
 
 def sum_into(out: Array, parts: Sequence[Array]) -> None:
-    """out = parts[0] + parts[1] + ... in that order, of one type and shape, summed in float32 and rounded once.
-
-    out may be the first of the parts.
-    """
+    """Write the sum of `parts` (at least two) in their order into `out`: all of one type and shape, summed in float32
+    and rounded once. out may be the first of the parts."""
     flat = [part.reshape(-1) for part in (out, *parts) if part.flags.c_contiguous]
     if out.dtype == BFLOAT16 and out.size >= FEW and len(flat) == len(parts) + 1:
         total, *addends = flat
@@ -94,18 +93,19 @@ def float32_for(out: Array) -> Array:
 
 
 def bits(array: Array) -> Array:
-    """The same memory as unsigned integers, which numpy fills and compares many times as fast as bfloat16."""
+    """The array's memory as unsigned integers of its item size, which numpy fills and compares many times as fast as
+    bfloat16."""
     return array.view(f"u{array.itemsize}")
 
 
 def fill(out: Array, result: Array) -> None:
-    """Round into `out` what was computed in `float32_for(out)`."""
+    """Round into `out` a result that was computed in `float32_for(out)`; nothing if that is `out` itself."""
     if result is not out:
         convert(result, out)
 
 
 def put(values: Array, out: Array, accumulate: bool) -> None:
-    """float32 values into `out`, or added to what it holds; rounded once."""
+    """Write float32 values into `out`, or with `accumulate` add them to out's; rounded once to out's type."""
     if not accumulate:
         convert(values, out)
     elif out.dtype == np.float32:

@@ -13,7 +13,8 @@ _SIZE, _FACTOR, _MATRIX = ctypes.c_int64, ctypes.c_float, (ctypes.c_void_p, ctyp
 
 @once
 def _gemm() -> Any:
-    """dnnl_gemm_bf16bf16f32(transa, transb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc), of matrices by rows."""
+    """The C function dnnl_gemm_bf16bf16f32(transa, transb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc), of row-major
+    matrices."""
     gemm: Any = function(_NAME)
     gemm.argtypes = (ctypes.c_char,) * 2 + (_SIZE,) * 3 + (_FACTOR, *_MATRIX, *_MATRIX, _FACTOR, *_MATRIX)
     return gemm
@@ -21,21 +22,22 @@ def _gemm() -> Any:
 
 @once
 def is_available() -> bool:
-    """Whether the library exports it, which its headers do not promise, and has kernels of bfloat16 for the CPU: with
-    ONEDNN_MAX_CPU_ISA=AVX2 it has not, and computes entry by entry, a hundred times slower."""
+    """Whether the library exports this function, which its headers do not promise, and has bfloat16 kernels for the
+    CPU: with ONEDNN_MAX_CPU_ISA=AVX2 it has none, and computes entry by entry, a hundred times slower."""
     square, result = dense(Type.BFLOAT16, 32, 32), dense(Type.FLOAT32, 32, 32)
     return hasattr(library(), f"dnnl_{_NAME}") and product(square, square, result) is not None
 
 
 ROWS = 128
-"""Rows that are summed over in one call, which allocates packed copies of them. More at once are a few per cent faster,
-but larger copies leave holes between the tensors of a training step: 1% more memory with 256 rows, none with these."""
+"""Rows (of k) that one call sums over; it allocates packed copies of them. More at once are a few per cent faster, but
+larger copies leave holes between the tensors of a training step: 1% more memory with 256 rows, none with these."""
 
 
 def transposed_product(left: Array, right: Array, out: Array, accumulate: bool) -> None:
-    """out float32 [m, n] = left^T right of bfloat16 left [k, m], right [k, n]; `accumulate`: that is added to out.
+    """Write left^T right, float32 [m, n], into `out`, or with `accumulate` add it; left [k, m] and right [k, n] are
+    bfloat16.
 
-    Rows may have gaps between them, but not within.
+    Rows may have gaps between them, but not within. Raises OneDnnError for a status of failure.
     """
     assert all(matrix.strides[1] == matrix.itemsize for matrix in (left, right, out)), "gaps within rows"
     leading = [matrix.strides[0] // matrix.itemsize for matrix in (left, right, out)]

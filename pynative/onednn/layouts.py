@@ -1,4 +1,4 @@
-"""The layouts of numpy arrays as oneDNN sees them."""
+"""oneDNN's layouts (type, shape, strides) of numpy arrays."""
 
 from functools import lru_cache
 from typing import Any
@@ -12,8 +12,8 @@ from pynative.onednn.library import Layout, Type, dense, layout
 TYPES = {np.dtype(np.float32): Type.FLOAT32, np.dtype(np.float16): Type.FLOAT16, BFLOAT16: Type.BFLOAT16}
 
 KEPT = 2048
-"""Layouts that are remembered, those used last: a training step has some dozens, text of growing length new ones for
-every token."""
+"""The number of layouts that are cached, those used last: a training step has some dozens, text of growing length new
+ones for every token."""
 
 
 def layout_of(array: Array) -> Layout:
@@ -27,7 +27,7 @@ def _layout(dtype: np.dtype[Any], shape: tuple[int, ...], strides: tuple[int, ..
 
 
 def row_layout(vector: Array) -> Layout:
-    """A vector [c] as a matrix of one row, to be broadcast."""
+    """The layout of a vector [c] as a matrix [1, c], to be broadcast over rows."""
     return _row_layout(vector.dtype, len(vector))
 
 

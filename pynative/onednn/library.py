@@ -52,7 +52,7 @@ class Algorithm(IntEnum):
 
 
 class Argument(IntEnum):
-    """DNNL_ARG_*: what an execution's memory is."""
+    """DNNL_ARG_*: the role of a memory in an execution."""
 
     SOURCE = 1
     SOURCE_1 = 2
@@ -81,7 +81,7 @@ _CPU, _IN_ORDER, _QUERY_SCRATCHPAD, _QUERY_IMPLEMENTATION = 1, 1, 136, 8
 
 
 class OneDnnError(RuntimeError):
-    """oneDNN refused a call."""
+    """A call of oneDNN returned another status than success."""
 
 
 R = TypeVar("R")
@@ -89,12 +89,11 @@ _making = threading.RLock()
 
 
 def once(make: Callable[..., R], kept: int | None = None) -> Callable[..., R]:
-    """`make`, whose result for the same arguments is made a single time, whichever threads ask for it at once.
+    """Cache of `make`: equal arguments give the same result object, made a single time whichever threads ask at once.
 
-    kept: results that are remembered, those asked for last; None: all.
-
-    `functools.cache` alone lets two threads make one each: oneDNN refuses a stream of another engine than its
-    primitive's, and a primitive that is let go of leaves its place to another.
+    kept: the number of results that are remembered, those asked for last; None: all. `functools.cache` alone lets two
+    threads make one each: oneDNN refuses a stream of another engine than its primitive's, and a primitive that is freed
+    leaves its place to another.
     """
     made_before = lru_cache(kept)(make)
 
@@ -107,7 +106,8 @@ def once(make: Callable[..., R], kept: int | None = None) -> Callable[..., R]:
 
 
 def _find() -> Path | None:
-    """The library beside the installed MindSpore, without importing that."""
+    """The path of oneDNN's library in the installed MindSpore, found without importing MindSpore; None if there is
+    none."""
     from importlib.util import find_spec
 
     spec = find_spec("mindspore")
@@ -127,11 +127,11 @@ def library() -> ctypes.CDLL | None:
 
 
 _RESULTS = {"primitive_desc_query_md": Handle, "memory_desc_get_size": ctypes.c_size_t}
-"""Results of functions that return no status."""
+"""Result types of the functions that return no status."""
 
 
 def function(name: str) -> Callable[..., Any]:
-    """dnnl_`name`."""
+    """The library's function dnnl_`name`, with its result type set."""
     found: Any = getattr(library(), f"dnnl_{name}")
     found.restype = _RESULTS.get(name, ctypes.c_int)
     return cast(Callable[..., Any], found)
@@ -139,7 +139,8 @@ def function(name: str) -> Callable[..., Any]:
 
 @once
 def set_address() -> Callable[[int, int], int]:
-    """dnnl_memory_set_data_handle(memory, address). It keeps the GIL: letting go of it would take longer."""
+    """The function dnnl_memory_set_data_handle(memory, address), called with the GIL held: releasing it would take
+    longer."""
     path = _find()
     assert path is not None, "no memory without the library"
     keeping = ctypes.PyDLL(str(path)).dnnl_memory_set_data_handle
@@ -162,7 +163,7 @@ def made(name: str, *arguments: object) -> Handle:
 
 
 def let_go(owner: object, name: str, handles: Sequence[Handle | int]) -> None:
-    """Call dnnl_`name` of the handles once their owner is gone; not when the process ends."""
+    """Call dnnl_`name` on each handle once `owner` is garbage-collected; not when the process ends."""
     destroy = function(name)
     weakref.finalize(owner, lambda: [destroy(Handle(_value(handle))) for handle in handles]).atexit = False
 
@@ -173,7 +174,7 @@ def _value(handle: Handle | int) -> int | None:
 
 @once
 def engine() -> Handle:
-    """The CPU. oneDNN itself remembers primitives, too; ours are as many as are needed."""
+    """oneDNN's engine of the CPU. Its own cache of primitives is bounded, since `Primitive`s are kept here."""
     call("set_primitive_cache_capacity", LIBRARY_KEEPS)
     return made("engine_create", _CPU, ctypes.c_size_t(0))
 
@@ -200,7 +201,7 @@ _layouts: WeakValueDictionary[tuple[Any, ...], Layout] = WeakValueDictionary()
 
 
 def layout(kind: Type, shape: tuple[int, ...], strides: tuple[int, ...]) -> Layout:
-    """Layout of this type, shape and strides (in elements): the same object as long as anybody holds it. None is kept
+    """The Layout of this type, shape and strides (in elements): the same object as long as anybody holds it, and not
     longer, since a sequence that grows has other shapes in every step."""
     with _making:
         found = _layouts.get((kind, shape, strides))
@@ -213,7 +214,7 @@ def layout(kind: Type, shape: tuple[int, ...], strides: tuple[int, ...]) -> Layo
 
 
 def dense(kind: Type, *shape: int) -> Layout:
-    """Rows one after another."""
+    """The Layout of a C-contiguous array of this type and shape."""
     return layout(kind, shape, tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape))))
 
 
@@ -244,15 +245,15 @@ class _Thread(threading.local):
         return made("stream_create", engine(), _IN_ORDER)
 
     def scratch_of(self, size: int) -> Array:
-        """Scratch memory of at least so many bytes, which the thread's primitives use in turn."""
+        """Scratch memory of at least `size` bytes, which the thread's primitives use in turn."""
         if self.scratch.size < size:
             self.scratch = np.empty(size, np.uint8)
         return self.scratch
 
 
 class _Arguments:
-    """The arguments with which one thread executes a primitive: all is made once, but the addresses, which change with
-    every call."""
+    """The arguments with which one thread executes a primitive, made once; only the memories' addresses change with a
+    call."""
 
     def __init__(self, names: Sequence[int], descriptors: Sequence[Handle], stream: Handle) -> None:
         memories = [made("memory_create", description, engine(), None) for description in descriptors]
@@ -270,9 +271,9 @@ class Primitive:
     """An operation on fixed layouts, made once and executed on any arrays of those layouts.
 
     Args:
-        described: handle of the primitive descriptor.
+        described: handle of the primitive descriptor, which is freed with this object.
         arguments: (argument, layout) of each array that a call gives, in that order.
-        forward: of a backward one, the descriptor that it was described with.
+        forward: for a backward primitive, the descriptor of its forward; it is freed, too.
     """
 
     def __init__(
@@ -297,7 +298,7 @@ class Primitive:
         let_go(self, "primitive_desc_destroy", [described] if forward is None else [described, forward])
 
     def __call__(self, *arrays: Array) -> None:
-        """Execute on the arrays' memory."""
+        """Execute on the arrays' memory, in the order of `arguments`. Raises OneDnnError for a status of failure."""
         arguments = self._own.get(get_ident()) or self._arguments()
         if self._scratch_bytes:
             arrays = (*arrays, _thread.scratch_of(self._scratch_bytes))
@@ -308,7 +309,7 @@ class Primitive:
             raise OneDnnError(f"{self.implementation} returned status {status}")
 
     def prepared(self, *arrays: Array) -> Callable[[], None]:
-        """The execution on these arrays, at any time in any thread, but in one at a time."""
+        """A function that executes the primitive on these arrays: at any time in any thread, but not in two at once."""
         if self._scratch_bytes:
             arrays = (*arrays, np.empty(self._scratch_bytes, np.uint8))
         arguments = _Arguments(self._names, self._descriptors, made("stream_create", engine(), _IN_ORDER))
@@ -325,6 +326,6 @@ class Primitive:
         return execute
 
     def _arguments(self) -> _Arguments:
-        """This thread's, the first time that it executes the primitive."""
+        """Make and keep the calling thread's arguments, when it executes the primitive for the first time."""
         own = self._own[get_ident()] = _Arguments(self._names, self._descriptors, _thread.stream)
         return own

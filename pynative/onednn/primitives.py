@@ -1,4 +1,5 @@
-"""Primitives by what they compute, each made once for its layouts; None where this CPU has none for them.
+"""oneDNN's primitives by what they compute, each made once for its layouts. A function returns None where this CPU has
+no fast primitive for the layouts; its docstring lists the arrays of a call in order.
 
 Letters: m, k, n of a product, r rows, c columns.
 """
@@ -31,7 +32,7 @@ from pynative.onednn.library import (
 
 
 class Eltwise(NamedTuple):
-    """A function of each entry of a result; `alpha x + beta` for Algorithm.LINEAR."""
+    """Post operation: a function of each entry x of a result; `alpha x + beta` for Algorithm.LINEAR."""
 
     algorithm: Algorithm
     alpha: float = 0.0
@@ -39,14 +40,15 @@ class Eltwise(NamedTuple):
 
 
 class Binary(NamedTuple):
-    """A result and another array, which may be broadcast; it comes after the arrays of the primitive itself."""
+    """Post operation: a result combined with another array, which may be broadcast and comes after the primitive's own
+    arrays."""
 
     algorithm: Algorithm
     layout: Layout
 
 
 class Sum(NamedTuple):
-    """The result is added to what the destination holds times a factor."""
+    """Post operation: the result is added to `factor` times what the destination held."""
 
     factor: float = 1.0
 
@@ -56,14 +58,15 @@ SUM = Sum()
 PostOp = Eltwise | Binary | Sum
 
 KEPT = 256
-"""Primitives of a kind that are kept, those used last: one of a product has half a megabyte of machine code, and where
-a sequence grows, as in generation, every step has shapes of its own."""
+"""The number of primitives of each kind that are cached, those used last: one of a product has half a megabyte of
+machine code, and where a sequence grows, as in generation, every step has shapes of its own."""
 
 
 def _made_once(make: Callable[..., Primitive]) -> Callable[..., Primitive | None]:
-    """Cached by the arguments; None where the library has no such primitive for this CPU, or but its slow definition.
+    """Cache of `make` by its arguments; None where the library has for this CPU no such primitive, or only its slow
+    reference.
 
-    What oneDNN calls "ref" and "simple:any" computes entry by entry, a hundred times slower than numpy.
+    oneDNN calls those "ref" and "simple:any": they compute entry by entry, a hundred times slower than numpy.
     """
 
     @partial(once, kept=KEPT)
@@ -81,7 +84,8 @@ def _made_once(make: Callable[..., Primitive]) -> Callable[..., Primitive | None
 
 
 def _attributes(post_ops: Sequence[PostOp] = ()) -> Handle:
-    """Attributes, which last as long as somebody has the handle; what is made with them has a copy."""
+    """A handle of primitive attributes with these post operations; they are freed with the handle, and a primitive made
+    with them has a copy."""
     attributes = made("primitive_attr_create")
     let_go(attributes, "primitive_attr_destroy", [attributes.value or 0])
     call("primitive_attr_set_scratchpad_mode", attributes, SCRATCHPAD_OF_USER)
@@ -126,7 +130,7 @@ def product(
 
 @_made_once
 def reorder(source: Layout, result: Layout) -> Primitive:
-    """The source in the type and strides of the result. Arrays: source, result."""
+    """A conversion of the source to the type and strides of the result. Arrays: source, result."""
     described = made(
         "reorder_primitive_desc_create", source.descriptor, engine(), result.descriptor, engine(), _attributes()
     )
@@ -135,7 +139,7 @@ def reorder(source: Layout, result: Layout) -> Primitive:
 
 @_made_once
 def total(layout: Layout, count: int) -> Primitive:
-    """The sum of `count` arrays of one layout, rounded once. Arrays: theirs, then the result's."""
+    """The sum of `count` arrays of one layout, rounded once. Arrays: the `count` sources, then the result."""
     layouts, scales = (Handle * count)(*[layout.descriptor] * count), (ctypes.c_float * count)(*[1.0] * count)
     described = made("sum_primitive_desc_create", engine(), layout.descriptor, count, scales, layouts, _attributes())
     sources = [(Argument.MULTIPLE_SOURCE + index, layout) for index in range(count)]
@@ -151,14 +155,14 @@ def _eltwise(algorithm: Algorithm, alpha: float, source: Layout, result: Layout)
 
 @_made_once
 def eltwise(algorithm: Algorithm, alpha: float, source: Layout, result: Layout) -> Primitive:
-    """A function of each entry. Arrays: source, result."""
+    """A function of each entry, with its parameter alpha. Arrays: source, result."""
     described = _eltwise(algorithm, alpha, source, result)
     return Primitive(described, [(Argument.SOURCE, source), (Argument.DESTINATION, result)])
 
 
 @_made_once
 def eltwise_gradient(algorithm: Algorithm, alpha: float, layout: Layout) -> Primitive:
-    """f'(x) dy, all of one layout. Arrays: x, dy, dx."""
+    """The gradient dx = f'(x) dy of `eltwise`, all of one layout. Arrays: x, dy, dx."""
     forward = _eltwise(algorithm, alpha, layout, layout)
     described = made(
         "eltwise_backward_primitive_desc_create", engine(), int(algorithm), layout.descriptor, layout.descriptor,
@@ -199,7 +203,8 @@ def _statistics(statistics: Layout, centred: bool) -> list[tuple[Argument, Layou
 
 @_made_once
 def norm(rows: Layout, vector: Layout, statistics: Layout, epsilon: float, centred: bool, shifted: bool) -> Primitive:
-    """Layer norm, or RMS norm if not centred. Arrays: x, y, mean if centred, variance, scale, shift if there."""
+    """Layer norm, or RMS norm if not centred, over the last axis of `rows`. Arrays: x, y, mean if centred, variance,
+    scale, shift if shifted."""
     described = _norm(rows, statistics, epsilon, _norm_flags(centred, shifted))
     arguments = [(Argument.SOURCE, rows), (Argument.DESTINATION, rows), *_statistics(statistics, centred)]
     arguments += [(Argument.SCALE, vector), *([(Argument.SHIFT, vector)] if shifted else [])]
@@ -210,7 +215,8 @@ def norm(rows: Layout, vector: Layout, statistics: Layout, epsilon: float, centr
 def norm_gradient(
     rows: Layout, vector: Layout, statistics: Layout, epsilon: float, centred: bool, shifted: bool
 ) -> Primitive:
-    """Arrays: x, dy, dx, mean if centred, variance, scale, then the gradients of scale and, if there, of shift."""
+    """The backward of `norm`. Arrays: x, dy, dx, mean if centred, variance, scale, then the gradients of scale and, if
+    shifted, of shift."""
     flags = _norm_flags(centred, shifted)
     forward = _norm(rows, statistics, epsilon, flags)
     described = made(

@@ -1,1 +1,1 @@
-"""The start of a rank: msrun, the device, messages, and the end with the launcher."""
+"""The start of a rank: msrun, the device, log messages, the rank's whereabouts, and its end with the launcher."""

@@ -17,7 +17,7 @@ DEFAULT_COLLECTIVES = {"CPU": "shared_memory", "Ascend": "native"}
 
 
 _CONTEXT_AT_IMPORT = ms.get_context("device_target")
-"""MindSpore's own choice, as long as no script has made another: what its package is built for and can load."""
+"""MindSpore's own choice of device before a script sets one: what its package is built for and can load."""
 
 
 class Choice(NamedTuple):
@@ -25,11 +25,13 @@ class Choice(NamedTuple):
 
     target: str
     notice: str | None = None
-    """One line, where MindSpore's context or the host would have let one expect another."""
+    """One line for the log, where MindSpore's context or the host would have let one expect another device; None:
+    none."""
 
 
 def choose(asked: str | None) -> Choice:
-    """`--device-target`; else what the script set in MindSpore's context; else an Ascend if there is one, else the CPU.
+    """The device: `asked` (`--device-target`); else the script's choice in MindSpore's context; else an Ascend if the
+    host has one, else the CPU.
 
     msrun's scheduler cannot know what the script set, because MindSpore resets an Ascend to CPU there; it follows the
     host. So on a host with an Ascend a script that sets the CPU needs the flag, too. Raises ValueError where script and
@@ -53,11 +55,11 @@ def choose(asked: str | None) -> Choice:
 
 
 def check_available(device_target: str) -> None:
-    """Refuse a device that this host does not have, in every process, msrun's scheduler among them.
+    """Raise ValueError for a device that this host does not have, in every process, msrun's scheduler among them.
 
-    MindSpore says so only in the workers, and its scheduler then waits for them for minutes. Refused as well: an Ascend
-    that is told to make the largest number of what overflows, and 0 of NaN. Losses and gradient norms are asked whether
-    they are finite.
+    MindSpore says so only in the workers, and its scheduler then waits for them for minutes. Also raised for an Ascend
+    in saturation mode (overflow gives the largest number, NaN gives 0): losses and gradient norms could not be tested
+    for being finite.
     """
     if device_target == "Ascend" and not has_ascend():
         raise ValueError(
@@ -72,7 +74,7 @@ def check_available(device_target: str) -> None:
 
 
 def fused_notice(device_target: str, fused: FusedOperators) -> str | None:
-    """One line where a device lacks the fused operators that are asked for."""
+    """One line for the log where fused operators are asked for on a CPU, which has none; else None."""
     if device_target != "CPU" or not fused.operators:
         return None
     return f"No fused kernels on a CPU; the same mathematics runs in a memory-frugal form for: {fused}"
@@ -85,10 +87,11 @@ def initialize(
     world_size: int,
     fused: FusedOperators = NOTHING_FUSED,
 ) -> None:
-    """Select dynamic-graph mode, the device, its operators, `fused` ones among them.
+    """Select dynamic-graph mode, the device, and the stack of operators (`kernel_set`; None: the device's default).
 
-    On a CPU launches are made blocking: asynchronous ones make the main thread spin on the core that the work needs.
-    MindSpore's own kernels get as many threads as ours, once in a process.
+    threads: of the operators of this process; None: this rank's share of the host's cores. On a CPU launches are made
+    blocking: asynchronous ones make the main thread spin on the core that the work needs. MindSpore's own kernels get
+    as many threads as ours, once in a process.
     """
     ms.set_context(mode=ms.PYNATIVE_MODE)
     # MindSpore refuses to set the device once it computes, even to the same one
@@ -117,10 +120,11 @@ def _limit_pool(threads: int) -> None:
 
 
 def engine_notice() -> str | None:
-    """One line that names what the host's operators compute with."""
+    """One line for the log that names the engine of the host's operators; None if other operators are active."""
     return f"CPU kernels: {ENGINE.name}" if kernels.active() == "host" else None
 
 
 def blas_notice() -> str | None:
-    """One line where this process's matrix products run slower than its CPU could, with the way out."""
+    """One line for the log where this process's matrix products run slower than its CPU could, with the remedy; else
+    None."""
     return blas.notice() if kernels.active() == "host" else None

@@ -1,4 +1,4 @@
-"""Start a script on several processes of this host with msrun, from Python: what the shell example does."""
+"""Start of a script on several processes of this host with msrun, from Python."""
 
 import os
 import shutil
@@ -9,14 +9,15 @@ from pathlib import Path
 
 
 def free_port() -> int:
-    """A TCP port that nobody listens on."""
+    """The number of a TCP port of this host that nobody listens on."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return listener.getsockname()[1]
 
 
 def msrun_command(script: str | Path, arguments: Sequence[str], processes: int, log_dir: str | Path) -> list[str]:
-    """The command line; worker r's output goes to `log_dir`/worker_r.log."""
+    """The msrun command line that runs `script` in `processes` processes of this host; worker r's output goes to
+    `log_dir`/worker_r.log. Raises FileNotFoundError where msrun is not installed."""
     beside_python = Path(sys.executable).with_name("msrun")
     msrun = str(beside_python) if beside_python.exists() else shutil.which("msrun")
     if msrun is None:
@@ -34,5 +35,5 @@ def msrun_command(script: str | Path, arguments: Sequence[str], processes: int, 
 
 
 def quiet_environment() -> dict[str, str]:
-    """This process's environment with MindSpore's C++ log down to errors."""
+    """A copy of this process's environment in which MindSpore's C++ log shows errors alone, unless GLOG_v is set."""
     return {"GLOG_v": "3", **os.environ}

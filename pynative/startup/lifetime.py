@@ -18,18 +18,19 @@ from pathlib import Path
 import psutil
 
 GRACE_SECONDS = 0.5
-"""Seconds in which a rank's last line must reach the log and the terminal, and the other ranks to say the same."""
+"""Seconds between a rank's last line and its end, in which the line reaches log and terminal and other ranks say the
+same."""
 TAIL_SECONDS = 2.0
-"""The same when the tail of this rank's log has been started, too."""
+"""Seconds after which msrun has started the `tail` of this rank's log, too."""
 _JOINS = re.compile(r"--j(?:o|oi|oin)?[= ]True\b")
 _JOB = "MS_SCHED_PORT"
-"""Variable in the environment of all that msrun starts; another on the same host has another."""
+"""Environment variable of all that one msrun starts; its value differs between the msruns of a host."""
 _NAMES = ("msrun", "mindspore.parallel.cluster.run")
 
 
 def watch() -> None:
-    """Watch the msrun that started this process and waits for it, in a thread. If it has ended already, end; elsewhere
-    do nothing."""
+    """Watch, in a thread, the msrun that started this process and waits for it. If that msrun has ended already, end
+    this process; without one do nothing."""
     launcher = _launcher()
     if launcher is not None:
         threading.Thread(target=_Watch(launcher).run, daemon=True).start()
@@ -41,7 +42,7 @@ def watch() -> None:
 
 
 def _launcher() -> psutil.Process | None:
-    """The nearest msrun above this process that waits for it."""
+    """The nearest ancestor process that is an msrun which waits for its ranks; None if there is none."""
     with contextlib.suppress(psutil.Error):  # processes further up may belong to another user
         process = psutil.Process().parent()
         while process is not None:
@@ -52,7 +53,7 @@ def _launcher() -> psutil.Process | None:
 
 
 def _waits(process: psutil.Process) -> bool:
-    """Whether a process is an msrun that ends when its ranks have ended."""
+    """Whether a process is an msrun that waits for its ranks (--join=True)."""
     words = process.cmdline()
     return any(Path(word).name in _NAMES for word in words[:4]) and bool(_JOINS.search(" ".join(words)))
 
@@ -69,7 +70,8 @@ def _orphaned_tails() -> set[psutil.Process]:
 
 
 def _say(why: str) -> None:
-    """Why this process ends: past Python's buffer, whose lock the main thread may hold."""
+    """Write one line to stderr that this process ends and why: past Python's buffer, whose lock the main thread may
+    hold."""
     name = "scheduler" if os.environ.get("MS_ROLE") == "MS_SCHED" else f"rank {os.environ.get('RANK_ID')}"
     os.write(2, f"{name} ends: {why}\n".encode())
 
@@ -81,7 +83,7 @@ def _kill(tails: set[psutil.Process]) -> None:
 
 
 class _Watch:
-    """A launcher while it lives, and what it leaves behind besides ranks: `tail -f` of their logs."""
+    """The watch over a launcher, and over the `tail -f` of its ranks' logs, which it leaves behind."""
 
     def __init__(self, launcher: psutil.Process) -> None:
         self.launcher = launcher
@@ -89,10 +91,11 @@ class _Watch:
         self.group = os.getpgid(launcher.pid)
 
     def run(self) -> None:
-        """Wait for the launcher's end, say so, and end.
+        """Wait for the launcher's end, say so, and end this process.
 
         Where the run handles SIGTERM (--exit-signal-handler: a checkpoint after the step under way) it is sent one.
-        Otherwise everything in this rank's process group ends, as msrun does it: shells around it and its own workers.
+        Otherwise everything in this rank's process group is killed, as msrun does it: shells around it and its own
+        workers.
         """
         tails = self._wait()
         _say(f"msrun (pid {self.launcher.pid}), which started it, has ended")
@@ -106,7 +109,7 @@ class _Watch:
             os._exit(1)
 
     def _wait(self) -> set[psutil.Process]:
-        """The launcher's `tail`s, when it has ended. It starts that of a rank after the rank."""
+        """Wait for the launcher's end; the `tail` processes that it had started. It starts a rank's after the rank."""
         tails: set[psutil.Process] = set()
         for seconds in (TAIL_SECONDS, None):
             with contextlib.suppress(psutil.Error, OSError):

@@ -17,7 +17,7 @@ class ScreenHandler(logging.Handler):
         atexit.register(self._screen.close)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """A message; an error of the stream ends no training."""
+        """Write a record's line; an error of the stream does not end the training."""
         try:
             self._screen.write(self.format(record))
         except Exception:
@@ -36,17 +36,17 @@ def _logger() -> logging.Logger:
 
 
 def log(message: str) -> None:
-    """One line of information."""
+    """Print a message as one line of level INFO."""
     _logger().info(message)
 
 
 def warn(message: str) -> None:
-    """One line that the reader should not miss."""
+    """Print a message as one line of level WARNING."""
     _logger().warning(message)
 
 
 class HeardWarnings(logging.Handler):
-    """Tells each warning to `hear` until it is closed."""
+    """A log handler that calls `hear` with the text of each warning, until it is closed."""
 
     def __init__(self, hear: Callable[[str], object]) -> None:
         super().__init__(logging.WARNING)
@@ -54,10 +54,10 @@ class HeardWarnings(logging.Handler):
         _logger().addHandler(self)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """A warning."""
+        """Pass on a warning's text."""
         self._hear(record.getMessage())
 
     def close(self) -> None:
-        """No more of them."""
+        """Stop hearing warnings."""
         _logger().removeHandler(self)
         super().close()

@@ -1,4 +1,4 @@
-"""The place where this rank is: read off the frames of its main thread when somebody asks, so that a step pays
+"""The work that this rank's main thread is at: read off its stack frames when somebody asks, so that a step pays
 nothing."""
 
 import itertools
@@ -23,11 +23,11 @@ from pynative.tape.turns import running_thread
 _PACKAGE = Path(__file__).resolve().parents[1]
 _KERNELS, _TRAINING = (str(_PACKAGE / name) + os.sep for name in ("kernels", "training"))
 _CALLERS = {"step", "_attempt", "_train", "train", "pretrain"}
-"""Functions of training from which a part of a step is called."""
+"""Names of functions of `training`: what they call is the part of a step that is reported."""
 _ACTIONS = {Forward: "forward", Backward: "backward", WeightGrad: "weight gradients"}
 _DEPTH = 3
 _FRAMES = 20
-"""The innermost frames of the stack."""
+"""The number of innermost stack frames that a report has."""
 
 
 def watch(backend: Backend) -> None:
@@ -40,7 +40,8 @@ def _show(found: Sequence[Whereabouts], world_size: int) -> None:
 
 
 def whereabouts(backend: Backend) -> Whereabouts:
-    """The place of the main thread, or of the forward beside its backward whose turn it is."""
+    """The step position, part of the step, action, layer, operator, waits and stack of the main thread; while two
+    computations take turns, of the thread whose turn it is."""
     position = get_step_position()
     waits, standing = backend.standing()
     innermost = sys._current_frames().get(running_thread() or threading.main_thread().ident or 0)
@@ -62,14 +63,15 @@ def whereabouts(backend: Backend) -> Whereabouts:
 
 
 def outwards(frame: FrameType | None) -> Iterator[FrameType]:
-    """A frame, and those that called it."""
+    """Yield a frame, then its callers, outwards."""
     while frame is not None:
         yield frame
         frame = frame.f_back
 
 
 def _action(frames: Sequence[FrameType]) -> str:
-    """The innermost frame's that has one."""
+    """The pipeline action under way, as "forward 3.0" (micro-batch.chunk); "" outside of one. frames: innermost
+    first."""
     for frame in frames:
         action = frame.f_locals.get("action")
         if isinstance(action, Forward | Backward | WeightGrad):
@@ -78,13 +80,14 @@ def _action(frames: Sequence[FrameType]) -> str:
 
 
 def _operator(frames: Sequence[FrameType]) -> str:
-    """The outermost function of `kernels` that runs."""
+    """The name of the outermost function of `kernels` that runs; "" if none does."""
     names = [frame.f_code.co_name for frame in frames if frame.f_code.co_filename.startswith(_KERNELS)]
     return names[-1] if names else ""
 
 
 def _part(frames: Sequence[FrameType]) -> str:
-    """The functions that the training loop or a step has called, the first few of them."""
+    """The functions under way below the training loop or step, as "outer > inner", at most three of them; ""
+    outside."""
     for place, frame in enumerate(frames):
         if place and frame.f_code.co_name in _CALLERS and frame.f_code.co_filename.startswith(_TRAINING):
             inside = frames[max(0, place - _DEPTH) : place]
@@ -93,7 +96,8 @@ def _part(frames: Sequence[FrameType]) -> str:
 
 
 def layer_of(frames: Sequence[FrameType]) -> str:
-    """The innermost cell that runs and has parameters; in a backward the parameter whose gradient is computed."""
+    """The global name of the innermost cell with parameters that runs, or in a backward of the parameter whose gradient
+    is computed; "" if none does. frames: innermost first."""
     for frame in frames:
         for value in _cell_or_parameter(frame):
             if name := name_of(value):
@@ -111,7 +115,8 @@ def _cell_or_parameter(frame: FrameType) -> Iterator[Any]:
 
 
 def name_of(value: Any) -> str:
-    """Global name of a parameter, or of a cell by its parameters; none of a whole model."""
+    """The global name of a parameter, or of a cell: the common start of its parameters' names, so "" for a whole
+    model."""
     if isinstance(value, Parameter):
         meta = getattr(value, "meta", None)
         return meta.spec.name if meta is not None else ""

@@ -1,1 +1,2 @@
-"""MindSpore's autograd: graphs that are kept, gradients by hand, and when a layer's are there."""
+"""MindSpore's autograd: forwards whose graph is kept for a later backward, hand-written gradients, and events of
+layers."""

@@ -41,7 +41,8 @@ class Function(_Function):
     backward: Any
 
     def __init_subclass__(cls) -> None:
-        """MindSpore makes a tuple `ctx.needs_input_grad` for each call and never lets it go, unless it is deleted."""
+        """Wrap `forward` so that `ctx.needs_input_grad` becomes `ctx.inputs_need_gradients`: MindSpore makes that tuple
+        for each call and leaks it unless it is deleted."""
         forward = cls.forward
 
         def without_leak(ctx: Any, *inputs: Any) -> Any:
@@ -53,9 +54,11 @@ class Function(_Function):
 
 
 class Moved(Function):
-    """`apply(*xs, move, transpose)`: a linear move forward, its transpose (of messages: the conjugate) backward.
+    """`apply(*xs, move, transpose)`: a linear function of tensors forward, its transpose (of messages: the conjugate)
+    backward.
 
-    Both take and give one tensor or several, and keep nothing that they don't refer to.
+    move and transpose take and give one tensor or several, and no tensor is kept for the backward besides what they
+    refer to.
     """
 
     def forward(ctx: Any, *inputs: Any) -> Any:
@@ -79,15 +82,16 @@ class _Identity(Function):
 def identity(
     xs: Sequence[Tensor], on_backward: Callable[..., Sequence[Tensor] | None], others: Sequence[Tensor] = ()
 ) -> tuple[Tensor, ...]:
-    """The tensors as they are. `on_backward(*gradients)` is called when the gradients of all of them have come; it
-    gives those of `others`, which have a part in the graph only by that."""
+    """Return the tensors as they are. In the backward `on_backward(*gradients)` is called when the gradients of all of
+    `xs` have come; it returns the gradients of `others` (or None without others), which enter the graph by this alone.
+    """
     passed = _Identity.apply(on_backward, len(xs), *xs, *others)
     return passed if isinstance(passed, tuple) else (passed,)
 
 
 @contextmanager
 def recording(enabled: bool = True) -> Iterator[None]:
-    """Within the block, operators are (or are not) written to the tape; the earlier setting comes back after it."""
+    """Record operators on the tape within the block, or not; the earlier setting comes back after it."""
     before = _pynative_executor.grad_flag()
     _pynative_executor.set_grad_flag(enabled)
     try:
@@ -97,7 +101,8 @@ def recording(enabled: bool = True) -> Iterator[None]:
 
 
 class Switches(NamedTuple):
-    """Settings of the process that hold within a block: of two computations that take turns, each has its own."""
+    """The process's tape settings and the values of every `Local`: of two computations that take turns, each has its
+    own."""
 
     records: bool
     is_enabled: bool
@@ -105,19 +110,19 @@ class Switches(NamedTuple):
 
 
 def switches() -> Switches:
-    """The current values of the switches."""
+    """The current tape settings and `Local` values of this process."""
     return Switches(_pynative_executor.grad_flag(), _pynative_executor.enable_grad(), local.values())
 
 
 def set_switches(to: Switches) -> None:
-    """Restore the switches to earlier values."""
+    """Set the tape settings and `Local` values of this process to `to`."""
     _pynative_executor.set_grad_flag(to.records)
     _pynative_executor.set_enable_grad(to.is_enabled)
     local.put_back(to.values)
 
 
 def no_grad() -> AbstractContextManager[None]:
-    """Within the block nothing is recorded."""
+    """Record no operator on the tape within the block."""
     return recording(False)
 
 
@@ -128,7 +133,7 @@ def is_recording() -> bool:
 
 @contextmanager
 def recording_anew() -> Iterator[None]:
-    """Within the block, in a `Function.backward`, operators are written to a tape of their own."""
+    """Record operators on a tape of their own within the block, which stands in a `Function.backward`."""
     before = _pynative_executor.enable_grad()
     _pynative_executor.set_enable_grad(True)
     try:
@@ -139,25 +144,27 @@ def recording_anew() -> Iterator[None]:
 
 
 def detached(tensor: Tensor) -> Tensor:
-    """The same values, in the same memory, made by no operator of the tape."""
+    """A tensor over the same memory that is not part of the graph."""
     return ops.stop_gradient(tensor)
 
 
 def leaf(tensor: Tensor) -> Tensor:
-    """The same tensor, which no operator on the tape may have made, starting a graph and receiving a gradient."""
+    """The given tensor as a leaf that receives a gradient. No operator on the tape may have made it."""
     tensor.requires_grad_()
     return tensor
 
 
 def needs_gradient(tensor: Tensor) -> bool:
-    """Whether a backward gives this tensor a gradient: a leaf that asks for one, or what the tape made of such."""
+    """Whether a backward would compute a gradient for this tensor: a leaf that asks for one, or a result made of
+    such."""
     return tensor._requires_grad
 
 
 def backward(outputs: Sequence[Tensor], gradients: Sequence[Tensor], keep_graph: bool = False) -> None:
-    """Run the graphs that ended in `outputs` backwards from `gradients` (same shapes and types).
+    """Run the backward of the graphs that ended in `outputs`, from `gradients` of the same shapes and types.
 
-    Gradients of leaves are added to their `_grad`; those of buffered parameters into `main_grad`.
+    Gradients of leaves are added to their `_grad`; those of buffered parameters into `main_grad`, by operators with a
+    hand-written backward. keep_graph: the graph may be run backward again.
     """
     run_backward(tuple(outputs), tuple(gradients), keep_graph, False, ())
 
@@ -174,45 +181,46 @@ class _End(_Function):
 
 
 class HandedOver:
-    """The graph of a result that goes elsewhere, such as to another pipeline stage: its backward comes with a gradient
-    of the result's shape and type, and does not keep the result itself until then."""
+    """The graph of a result that goes elsewhere, such as to another pipeline stage, kept until `backward`; the result's
+    own memory is not kept."""
 
     def __init__(self, result: Tensor) -> None:
         self._gradients: list[Tensor] = []
         self._end = _End.apply(result, self._gradients)
 
     def backward(self, gradient: Tensor) -> None:
-        """`autograd.backward` of the result."""
+        """Run the result's backward from `gradient`, of the result's shape and type."""
         self._gradients.append(gradient)
         backward([self._end], [Tensor.from_numpy(np.ones(1, np.float32))])
 
 
 def take_gradient(tensor: Tensor) -> Tensor | None:
-    """The gradient that backward left in a leaf, which then forgets it."""
+    """The gradient that the tape left in a leaf's `_grad`, which is cleared; None if there is none."""
     gradient, tensor._grad = tensor._grad, None
     return gradient
 
 
 Contribution = Callable[[Tensor | None, bool], Tensor]
-"""(out, accumulate) -> a gradient. With a Tensor `out` of the parameter's shape, `out` is what is returned and holds it
-after: in place of what it held or, with `accumulate`, added to that."""
+"""Function (out, accumulate) that computes a parameter's gradient. `out` None: it returns a new tensor. Otherwise it
+writes the gradient into `out`, of the parameter's shape, or with `accumulate` adds it, and returns `out`."""
 
 Contributions = Callable[[Sequence[Tensor | None], Sequence[bool]], Sequence[Tensor]]
-"""The same of several parameters at once."""
+"""A `Contribution` of several parameters at once: a list of each argument, and a gradient for each parameter."""
 
 
 class DeferredGradients:
-    """Weight gradients that a backward pass left for later, with the inputs they are made from."""
+    """A queue of weight gradients that backward passes left to be computed later, with the tensors that they are made
+    from."""
 
     def __init__(self) -> None:
         self._queue: deque[Callable[[], None]] = deque()
 
     def add(self, action: Callable[[], None]) -> None:
-        """Put one off, or what is to follow those that were."""
+        """Append a deferred weight gradient, or another action that must follow those in the queue."""
         self._queue.append(action)
 
     def run(self) -> None:
-        """Add all to their parameters in the order of the backward pass; each one's inputs are let go right after."""
+        """Run all actions in the order in which they were added; each one's tensors are freed right after it."""
         while self._queue:
             self._queue.popleft()()
 
@@ -222,8 +230,8 @@ _deferred: local.Local[DeferredGradients | None] = local.Local(None)
 
 @contextmanager
 def deferred_weight_gradients(queue: DeferredGradients | None = None) -> Iterator[DeferredGradients]:
-    """Within the block, what operators add to buffered parameters is put off until `run` of what the block is given:
-    `queue`, or a new one."""
+    """Put off, within the block, what operators would add to buffered parameters; yields the queue (`queue`, or a new
+    one), whose `run` computes it."""
     own = DeferredGradients() if queue is None else queue
     with _deferred.holding(own):
         yield own
@@ -240,7 +248,7 @@ def _accumulate(parameters: Sequence[Tensor], compute: Contributions) -> None:
 
 
 def _check_open(meta: Any) -> None:
-    """Raise ValueError if a parameter's gradient is summed over replicas already."""
+    """Raise ValueError if the sum of the parameter's gradient over replicas has begun already."""
     if meta.main_grad_is_final:
         raise ValueError(
             f"parameter {meta.spec.name}: has a gradient from outside of its layer, after the layer's backward, when "
@@ -249,13 +257,14 @@ def _check_open(meta: Any) -> None:
 
 
 def add_weight_gradient(parameter: Tensor, compute: Contribution) -> Tensor | None:
-    """Add a parameter's gradient where it belongs; the return value is what a `Function.backward` gives the tape."""
+    """Add a parameter's gradient to `main_grad`, now or in the deferred queue. Returns what a `Function.backward` gives
+    the tape: None, or the gradient itself in the parameter's type if the parameter is in no buffer."""
     return add_weight_gradients((parameter,), lambda out, accumulate: [compute(out[0], accumulate[0])])[0]
 
 
 def add_weight_gradients(parameters: Sequence[Tensor], compute: Contributions) -> list[Tensor | None]:
-    """The same of several parameters, which one operator computes: all of them are in buffers, or none. Of frozen ones
-    nothing is computed."""
+    """`add_weight_gradient` of several parameters whose gradients one operator computes: all of them are in buffers, or
+    none. If all are frozen, nothing is computed."""
     if all(isinstance(parameter, Parameter) and not parameter.requires_grad for parameter in parameters):
         return [None] * len(parameters)
     metas = [getattr(parameter, "meta", None) for parameter in parameters]
@@ -271,14 +280,15 @@ def add_weight_gradients(parameters: Sequence[Tensor], compute: Contributions) -
 
 
 def deferred() -> DeferredGradients | None:
-    """The weight gradients that are put off; None where they are added at once."""
+    """The queue of weight gradients of the block under way; None outside, where they are added at once."""
     return _deferred.value
 
 
 class TapeGradients:
-    """Gradients of buffered parameters that the tape left in `_grad`; most parameters have none, so hooks tell which.
+    """Gradients of buffered parameters that the tape left in `_grad`; most parameters have none, so a hook on each
+    notes those that do.
 
-    Make it once for a set of parameters: a hook cannot be taken back without leaking.
+    Make it once for a set of parameters: a hook cannot be removed without leaking.
     """
 
     def __init__(self, parameters: Iterable[Tensor]) -> None:
@@ -290,18 +300,20 @@ class TapeGradients:
         self._arrived[id(parameter)] = parameter
 
     def collect(self) -> None:
-        """Move what arrived in a backward into the parameters' `main_grad`."""
+        """Add all gradients that the tape left in `_grad` to the parameters' `main_grad`, and clear them."""
         self.add(self.take(list(self._arrived)))
 
     def take(self, of: Iterable[int]) -> list[tuple[Tensor, Tensor]]:
-        """The parameters, of those with these ids, for which something arrived, with that."""
+        """Take the gradients out of `_grad`: (parameter, gradient) for each parameter, of those with these `id`s, that
+        has one."""
         arrived = [self._arrived.pop(key) for key in of if key in self._arrived]
         taken = ((parameter, take_gradient(parameter)) for parameter in arrived)
         return [(parameter, gradient) for parameter, gradient in taken if gradient is not None]
 
     @staticmethod
     def add(taken: Iterable[tuple[Tensor, Tensor]]) -> None:
-        """Add what was taken to the parameters' `main_grad`."""
+        """Add gradients that `take` returned to the parameters' `main_grad`. Raises ValueError if its sum over replicas
+        has begun."""
         for parameter, gradient in taken:
             meta = parameter.meta
             _check_open(meta)

@@ -25,22 +25,24 @@ from pynative.tape import autograd
 
 Event = Literal["before_forward", "after_forward", "before_backward", "after_backward"]
 Observer = Callable[[nn.Cell], None]
+"""A function that is called with the cell that an event is of."""
 Uses = Counter[int]
 """The number of runs of each cell (its id) in the forward of a micro-batch."""
 
 _uses: Local[Uses | None] = Local(None)
-"""Those of the forward under way: the second run of a part, in a backward, is none."""
+"""The runs of cells in the forward under way; None outside of one, so that a part's second run, in a backward, is not
+counted."""
 
 
 class Observable(nn.Cell):
-    """A cell that tells when it runs, unless it is inside another one that does. With --zero-stage 2 and 3 its
-    parameters are a unit: a layer of one's own derives from this class."""
+    """A cell that tells the events of its runs, unless it is inside another observable cell. With --zero-stage 2 and 3
+    its parameters are gathered and freed together; a user's own layer derives from this class."""
 
     events: "LayerEvents | None" = None
-    """The events of its chunk, if somebody listens to them."""
+    """The LayerEvents of the cell's chunk; None while nobody listens to them."""
 
     def __call__(self, *inputs: Any, **named: Any) -> Any:
-        """`construct` between the events of a forward."""
+        """Run `construct`, and tell the forward's events before and after it."""
         if self.events is None:
             return super().__call__(*inputs, **named)
         inputs, named = self.events.enter(self, inputs, named)
@@ -48,7 +50,8 @@ class Observable(nn.Cell):
 
 
 def _passed(values: list[Any], note: Callable[..., None]) -> list[Any]:
-    """The values; those that will have a gradient passed through one identity."""
+    """The values, with the activations among them that will have a gradient passed through one `autograd.identity`,
+    whose `on_backward` is `note`."""
     places = [place for place, value in enumerate(values) if _has_gradient(value)]
     if places:
         passed = autograd.identity([values[place] for place in places], note)
@@ -62,7 +65,8 @@ def _has_gradient(value: Any) -> bool:
 
 
 def after_weight_gradients(action: Callable[[], None]) -> None:
-    """Call `action` when the contributions of the backward so far were added up: now, or behind those put off."""
+    """Call `action` when all weight gradients of the backward so far are added up: now, or behind those in the deferred
+    queue."""
     deferred = autograd.deferred()
     if deferred is None:
         action()
@@ -84,9 +88,10 @@ class LayerEvents:
     def __init__(self, chunk: nn.Cell) -> None:
         self.chunk = chunk
         self.cells = list(_outermost(chunk))
-        """The observed cells, in the model's order, without the chunk."""
+        """The observable cells, in the model's order, without the chunk itself."""
         self.is_last_micro_batch = False
-        """The gradients that are computed now are the last contributions of this step; whoever runs the chunk says."""
+        """Whether the gradients that are computed now are the chunk's last of this step; whoever runs the chunk sets
+        it."""
         self._observers: dict[Event, list[Observer]] = {event: [] for event in get_args(Event)}
         self._on_result: Callable[[nn.Cell, Any], None] | None = None
         self._uses_to_come: Uses = Counter()
@@ -97,31 +102,32 @@ class LayerEvents:
 
     @classmethod
     def of(cls, chunk: nn.Cell) -> "LayerEvents":
-        """The events of this chunk, which its parameters know."""
+        """The LayerEvents of this chunk: those that its parameters know already, or new ones."""
         known = (parameter.meta.layer_events for parameter in name_parameters(chunk))
         return next((events for events in known if events is not None and events.chunk is chunk), None) or cls(chunk)
 
     def parameters(self, cell: nn.Cell) -> list[Parameter]:
-        """The trainable parameters of an observed cell; of the chunk, those of none."""
+        """The trainable parameters of an observed cell; for the chunk, the parameters that no observed cell has."""
         if cell is not self.chunk:
             return list(trainable(cell))
         of_cells = {id(parameter) for inner in self.cells for parameter in trainable(inner)}
         return [parameter for parameter in trainable(cell) if id(parameter) not in of_cells]
 
     def on(self, event: Event, observer: Observer) -> None:
-        """Have `observer(cell)` called at each such event, after those that came before it; for good."""
+        """Have `observer(cell)` called at each event of this kind, after the observers that were given before; it
+        cannot be removed."""
         for cell in self.cells:
             cell.events = self
         self._observers[event].append(observer)
 
     def on_result(self, observer: Callable[[nn.Cell, Any], None]) -> None:
-        """Have `observer(cell, result)` called with what each observed cell gives; for good, one observer."""
+        """Have `observer(cell, result)` called after each observed cell's forward; it replaces an earlier one."""
         for cell in self.cells:
             cell.events = self
         self._on_result = observer
 
     def listen(self, event: Event, method: Observer) -> None:
-        """`on` with a method of an object that this does not keep alive, for as long as it is there."""
+        """Have a method called at each event of this kind, as `on` does, without keeping its object alive."""
         weak = WeakMethod(method)
 
         def observer(cell: nn.Cell) -> None:
@@ -136,7 +142,8 @@ class LayerEvents:
             observer(cell)
 
     def enter(self, cell: Observable, inputs: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-        """A cell's forward begins; its inputs, which tell of their gradients."""
+        """Tell that a cell's forward begins. Returns its inputs, positional and named, through an identity that tells
+        when their gradients have come, if somebody listens to "after_backward"."""
         self._tell("before_forward", cell)
         if _uses.value is not None:
             _uses.value[id(cell)] += 1
@@ -146,7 +153,8 @@ class LayerEvents:
         return values[: len(inputs)], dict(zip(named, values[len(inputs) :], strict=True))
 
     def leave(self, cell: Observable, result: Any) -> Any:
-        """A cell's forward is over; its result, which tells of its gradient."""
+        """Tell that a cell's forward is over. Returns its result, through an identity that tells when its gradient has
+        come, if somebody listens to "before_backward"."""
         if self._on_result is not None:
             self._on_result(cell, result)
         if autograd.is_recording() and self._observers["before_backward"]:
@@ -158,7 +166,8 @@ class LayerEvents:
 
     @contextmanager
     def forward(self) -> Iterator[Uses]:
-        """Around a micro-batch's forward; what it gives is for `backward`."""
+        """Context around the chunk's forward of a micro-batch; yields the runs of its cells, to be given to
+        `backward`."""
         self._tell("before_forward", self.chunk)
         uses: Uses = Counter()
         with _uses.holding(uses):
@@ -167,8 +176,8 @@ class LayerEvents:
 
     @contextmanager
     def backward(self, uses: Uses) -> Iterator[None]:
-        """Around a micro-batch's backward, inside of what defers its weight gradients; then the tape has no gradients
-        of the chunk's parameters left."""
+        """Context around the chunk's backward of a micro-batch, inside of `deferred_weight_gradients` if that is used;
+        at its end the tape's own gradients of the chunk's parameters are moved to `main_grad`."""
         self._uses_to_come = uses
         self._tell("before_backward", self.chunk)
         yield
@@ -179,7 +188,8 @@ class LayerEvents:
         self._complete(self.chunk)
 
     def collect(self) -> None:
-        """Move gradients that the tape left to `main_grad`: `backward` does it, for a backward of one's own call it."""
+        """Add the gradients that the tape left to `main_grad`. `backward` does it; a script that runs a backward itself
+        calls this."""
         self._tape_gradients.collect()
 
     def _use_is_over(self, cell: nn.Cell, *_: Tensor) -> None:
@@ -188,8 +198,9 @@ class LayerEvents:
             self._complete(cell)
 
     def _complete(self, cell: nn.Cell) -> None:
-        """Take the tape's gradients of the cell now, and add them when those that are put off were computed: cells may
-        share the memory of their gradients (ZeRO). Those of no cell that ran are added with the chunk's."""
+        """Take the tape's gradients of the cell now, and add them (then tell "after_backward") behind the deferred
+        ones: cells may share the memory of their gradients (ZeRO). Cells that did not run are completed with the chunk.
+        """
         if self._observers["after_backward"]:
             taken = self._tape_gradients.take(self._own_parameters[id(cell)])
             after_weight_gradients(partial(self._is_complete, cell, taken))
@@ -200,7 +211,7 @@ class LayerEvents:
 
 
 def _outermost(cell: nn.Cell) -> Iterator[Observable]:
-    """The observable cells inside a cell, not looking into them; each once."""
+    """Yield the observable cells inside a cell that are inside no other observable one, each once."""
     seen: set[int] = set()
     for child in cell.cells():
         for found in [child] if isinstance(child, Observable) else _outermost(child):

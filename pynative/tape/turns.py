@@ -1,12 +1,12 @@
 """Two computations that take turns: while a message of one travels, the other goes on.
 
-Megatron's combined 1F1B lists the parts of a layer by hand. Here a part ends where a computation calls `give_way`,
+Megatron's combined 1F1B lists the parts of a layer by hand. Here a computation's turn ends where it calls `give_way`,
 after it has posted a message and before it waits for it: the other one runs until it does the same. One runs at a time,
 so the order of all operators, and of all messages, follows from the two computations alone and is the same on all ranks
 that run the same two.
 
-Each has a stack of its own, a thread's, and its own values of what is the process's: the tape's switches and every
-`Local`. So a message inside of a part that runs again, or a random number, belongs to the one that asked for it.
+Each has a stack of its own, a thread's, and its own values of the tape's switches and of every `Local`. So a message
+inside of a part that runs again, or a random number, belongs to the computation that asked for it.
 """
 
 import threading
@@ -21,27 +21,28 @@ _turns: "Turns | None" = None
 
 
 def give_way() -> None:
-    """Let the other computation go on, if there is one: what was posted before travels meanwhile."""
+    """Let the other of two computations run until it gives way in turn; nothing where one computes alone."""
     if _turns is not None:
         _turns.pass_on()
 
 
 def running_thread() -> int | None:
-    """The number of the thread whose turn it is; none where one computes alone."""
+    """The identifier of the thread whose turn it is; None where one computes alone."""
     return None if _turns is None else _turns.thread
 
 
 @dataclass
 class Computation:
-    """One of the two."""
+    """One of two computations that take turns: `run` computes its result."""
 
     run: Callable[[], Any]
     before_giving_way: Callable[[], None] = lambda: None
-    """Its own work while its message travels."""
+    """Called each time before the other computation runs: own work that can be done while a message travels."""
 
 
 class _Ended(BaseException):
-    """Raised where a computation waits whose other one failed: nobody catches it but the thread."""
+    """Raised in the second computation's thread where it waits, when the first one failed; only that thread catches
+    it."""
 
 
 class Turns:
@@ -59,11 +60,12 @@ class Turns:
 
     @property
     def thread(self) -> int | None:
-        """The number of the running computation's thread."""
+        """The identifier of the thread of the computation whose turn it is."""
         return self._threads[self._running]
 
     def pass_on(self) -> None:
-        """Let the other one run until it gives way or is over; then go on where this one stood."""
+        """Let the other computation run until it gives way or is over; then return to the caller. Raises the other's
+        error."""
         own, other = self._running, 1 - self._running
         self._raise_failure(own)
         self._pair[own].before_giving_way()
@@ -84,7 +86,7 @@ class Turns:
             raise _Ended if own else self._failed
 
     def run(self) -> tuple[Any, Any]:
-        """Both to their ends: their results. Raises what either raised."""
+        """Run both computations to their ends; their results. Raises what either raised."""
         global _turns
         switches, (first, _) = autograd.switches(), self._pair
         thread = Thread(target=self._run_second, args=(switches,), name="second of two computations")

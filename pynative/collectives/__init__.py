@@ -1,8 +1,8 @@
-"""Collectives: one interface, two backends: memory that ranks on CPUs share, and HCCL on an Ascend. `connect()` gives
-the Backend; `backend.group(ranks)` a Group.
+"""Collectives between the ranks of a job, on one interface with two backends: memory that ranks on CPUs share, and HCCL
+on an Ascend. `connect()` gives the Backend; `backend.group(ranks)` a Group.
 
-Read interface.py for what there is, shared_memory.py for how the operations work, mailbox.py and arena.py for the
-memory, waiting.py for waiting and for everything that can go wrong in it, ledger.py for what ranks must agree on.
+interface.py lists the operations; wire/shared_memory.py says how they work, wire/mailbox.py and wire/arena.py describe
+the memory, wire/waiting.py waiting and everything that can go wrong in it, ledger.py what ranks must agree on.
 """
 
 import mindspore as ms
@@ -26,7 +26,8 @@ def connect(
     address: str | None = None,
     timeout_minutes: float = 10.0,
 ) -> Backend:
-    """Meet the other ranks of the job. Rank, size and address not given come from msrun's environment.
+    """Meet the other ranks of the job, and return the connection to them. Rank, size and address not given come from
+    msrun's environment.
 
     `address` is any text that the ranks of the job share and no other job on this host has, or `tcp://HOST:PORT` of
     rank 0 if ranks may live on several hosts. Raises ValueError for a job that the backend cannot serve, PeerLate if a

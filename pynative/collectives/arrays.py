@@ -18,7 +18,7 @@ from pynative.memory.rounding import convert, sum_into, widened
 
 
 class Kind(NamedTuple):
-    """The form in which one of MindSpore's types travels: its name, the type itself, and numpy's type of the same
+    """The form in which one of MindSpore's types travels: its name, MindSpore's type, and numpy's type of the same
     bits."""
 
     name: str
@@ -35,11 +35,11 @@ KINDS = {
 }
 
 REDUCTIONS: dict[str, Callable[..., Any]] = {"sum": np.add, "max": np.maximum, "min": np.minimum}
-"""`numpy.add` of bools is the logical or."""
+"""numpy's function of each reduction; `numpy.add` of bools is the logical or."""
 
 
 def kind_of(dtype: object) -> Kind:
-    """The kind of a MindSpore type. Raises ValueError for one that does not travel."""
+    """The Kind of a MindSpore type. Raises ValueError for a type that collectives do not carry."""
     kind = KINDS.get(dtype)
     if kind is None:
         raise ValueError(f"collectives carry {', '.join(kind.name for kind in KINDS.values())}, not {dtype}")
@@ -47,7 +47,8 @@ def kind_of(dtype: object) -> Kind:
 
 
 def to_numpy(x: Tensor, kind: Kind) -> Array:
-    """The tensor's own memory (a copy if it is not contiguous), bfloat16 as uint16."""
+    """The tensor's values in their travelling form: over its own memory (a copy if it is not contiguous), bfloat16 as
+    uint16."""
     return _storage(x.asnumpy(), kind)
 
 
@@ -56,17 +57,19 @@ def _storage(array: Array, kind: Kind) -> Array:
 
 
 def to_tensor(array: Array, kind: Kind) -> Tensor:
-    """A tensor over a contiguous array's memory."""
+    """A tensor over the memory of a contiguous array in travelling form."""
     return ms.from_numpy(array.view(BFLOAT16) if kind.name == "bfloat16" else array)
 
 
 def writable(x: Tensor, kind: Kind) -> Array:
-    """The tensor's own memory, to be written. Raises ValueError for a view: MindSpore hands out copies of those."""
+    """An array over the tensor's own memory in travelling form, to be written. Raises ValueError for a view that is not
+    contiguous: MindSpore hands out copies of those."""
     return _storage(arrays.writable(x), kind)
 
 
 def reduce_into(target: Array, parts: Sequence[Array], op: str, kind: Kind) -> None:
-    """target = parts[0] op parts[1] op ..., in that order; `target` may be the first of the parts."""
+    """Write parts[0] op parts[1] op ..., in that order, into `target`, which may be the first of the (at least two)
+    parts. 16-bit floats are reduced in float32 and rounded once."""
     with np.errstate(over="ignore", invalid="ignore"):
         if kind.name not in ("float16", "bfloat16"):
             _fold(target, parts, op)
@@ -88,6 +91,6 @@ def _fold(target: Array, parts: Sequence[Array], op: str) -> None:
 
 
 def copied(x: Tensor, out: Tensor, kind: Kind) -> Tensor:
-    """`out`, which now has the values of x."""
+    """Copy the values of x into `out`, and return `out`."""
     writable(out, kind)[...] = to_numpy(x, kind)
     return out

@@ -1,4 +1,4 @@
-"""A group whose ranks share an arena: the channels between them, and the ledger's check before anything else."""
+"""A group whose ranks share an arena: the channels between them, and the comparison of every call with the peers'."""
 
 from collections.abc import Generator, Sequence
 
@@ -12,7 +12,8 @@ Waits = Generator[Sequence[Target], None, None]
 
 
 class CheckedGroup(Group):
-    """The posts of a group's members for all others, in lock-step, each operation's first post with its record."""
+    """A group in which each member has a channel that it posts to and all others read; the first post of each operation
+    carries the call's ledger record, which the readers compare with their own call."""
 
     def __init__(self, engine: Engine, trace: Trace, ranks: Sequence[int], name: str):
         super().__init__(engine, trace, engine.arena.rank, ranks, name)
@@ -43,7 +44,8 @@ class CheckedGroup(Group):
         return self._arrivals(list(self._in.values()))
 
     def _agree(self, call: Call) -> Waits:
-        """The peers' first posts of an operation, compared with this rank's call."""
+        """Wait for the peers' first posts of an operation and compare them with this rank's call. Raises
+        CollectiveMismatch."""
         yield from self._arrivals_of_all()
         for inbox in self._in.values():
             check(self.arena.memory, inbox.header(), call, self.ranks[self.rank], inbox.writer, self.name)
@@ -65,5 +67,5 @@ class CheckedGroup(Group):
         return self._lanes.setdefault(("from", source), Lane())
 
     def unreceived(self) -> list[str]:
-        """The messages that this rank sent in the group and nobody took, as text."""
+        """The messages that this rank sent in the group and their receiver has not taken, a line of text for each."""
         raise NotImplementedError

@@ -22,8 +22,8 @@ from pynative.collectives.wire.waiting import Waiter
 
 
 class SharedMemoryBackend(Backend):
-    """Meets the other ranks when constructed. Data passes through memory that all ranks of a host map, and over TCP
-    between hosts."""
+    """The backend of ranks on CPUs; it meets the other ranks when constructed. Data passes through memory that all
+    ranks of a host map, and over TCP between hosts."""
 
     def __init__(self, address: Address):
         self.rank = address.rank
@@ -60,7 +60,7 @@ class SharedMemoryBackend(Backend):
         return self._groups[ranks]
 
     def prepare(self, groups: Mapping[str, Sequence[int]]) -> None:
-        """Each rank makes its groups when it needs them."""
+        """Do nothing: each rank makes its groups when it needs them."""
 
     def progress(self) -> None:
         self._engine.look_in()
@@ -96,7 +96,8 @@ class SharedMemoryBackend(Backend):
             self._arena.close()
 
     def _leave_together(self) -> None:
-        """Raises CollectiveMismatch, on all ranks, if a message was never received or work never waited for."""
+        """Wait until all ranks leave. Raises CollectiveMismatch, on all ranks, if a message was never received or work
+        never waited for."""
         self.world.barrier()
         left = [line for group in self._groups.values() for line in group.unreceived()]
         left += [f"rank {self.rank} never waited for {label}" for label in self._engine.unfinished()]
@@ -106,12 +107,13 @@ class SharedMemoryBackend(Backend):
 
 
 def _name_on_host(address: Address, found: Membership | None) -> str:
-    """The name under which the ranks of this host meet."""
+    """The name under which the ranks of this host meet: the job's, or with several hosts the job's token and the host's
+    first rank."""
     return address.name if found is None else f"{found.token}-{found.ranks_of_host(address.rank)[0]}"
 
 
 def _names(local: Rendezvous, found: Membership | None) -> dict[int, str]:
-    """Every rank as messages name it."""
+    """Each rank's name in messages, by rank: with its process id and, in a job of several hosts, its address."""
     if found is None:
         return {rank: f"rank {rank} (pid {pid})" for rank, pid in local.pids.items()}
     return {member.rank: f"rank {member.rank} (pid {member.pid} on {member.ip})" for member in found.members}

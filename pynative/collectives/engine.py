@@ -1,6 +1,6 @@
-"""Outstanding work and how it moves on, without a thread.
+"""The engine that moves outstanding operations on, without a thread.
 
-An operation is a generator: it does what it can and yields the targets it waits for (`mailbox.Target`, all of them
+An operation is a generator: it does what it can and yields the targets that it waits for (`mailbox.Target`, all of them
 needed). Operations that must not overtake each other share a lane; the first of every lane may move whenever this rank
 is inside any call of ours that waits, or looks in between its computations. So work posted in any order on several
 channels completes whatever is waited for first.
@@ -24,7 +24,8 @@ Steps = Generator[Sequence[Target], None, Any]
 
 
 class Lane:
-    """Works that must not overtake each other, and how many were ever issued."""
+    """A queue of operations that must not overtake each other (`works`), and the number of operations ever issued on it
+    (`calls`)."""
 
     def __init__(self) -> None:
         self.works: deque[Work] = deque()
@@ -32,18 +33,18 @@ class Lane:
 
 
 class Handle(ABC):
-    """A result that may still be on its way."""
+    """An operation whose result may still be on its way."""
 
     @abstractmethod
     def wait(self) -> Any:
-        """Block until it is there: the result."""
+        """Block until the operation is complete, and return its result."""
 
     @abstractmethod
     def done(self) -> bool:
-        """Whether it is there."""
+        """Whether the operation is complete, so that `wait` would not block."""
 
     def then(self, follow: Callable[[Any], Any]) -> "Handle":
-        """A handle of `follow(result)`, which runs when that is waited for."""
+        """A handle whose `wait` waits for this one and returns `follow(result)`."""
         return _Followed(self, follow)
 
 
@@ -59,7 +60,7 @@ class _Followed(Handle):
 
 
 class Work(Pending, Handle):
-    """One issued operation. `wait()` returns its result, or raises what went wrong."""
+    """An operation in the engine. `wait()` returns its result, or raises what went wrong."""
 
     def __init__(self, engine: "Engine", lane: Lane, steps: Steps, label: object, count: Count):
         super().__init__(label)
@@ -72,7 +73,7 @@ class Work(Pending, Handle):
         self._result: Any = None
 
     def wait(self) -> Any:
-        """Block until the operation is complete: its result (a Tensor; None for a send or a barrier)."""
+        """Block until the operation is complete, and return its result: a Tensor; None for a send or a barrier."""
         if not self.finished:
             start, idle = time.perf_counter(), self._engine.idle
             self._engine.finish(self)
@@ -80,13 +81,13 @@ class Work(Pending, Handle):
         return self._result
 
     def done(self) -> bool:
-        """Whether it is complete, after moving everything on that can move."""
+        """Whether the operation is complete, after moving everything on that can move."""
         if not self.finished:
             self._engine.progress()
         return self.finished
 
     def step(self, words: memoryview) -> bool:
-        """Move on as far as possible; whether anything moved."""
+        """Move the operation on as far as possible; whether it moved. words: the arena's 64-bit words."""
         moved = False
         while self.ready(words):
             moved = True
@@ -116,7 +117,7 @@ class Completed(Handle):
 
 
 class Engine:
-    """All outstanding work of this rank."""
+    """The outstanding operations of this rank, in lanes; `timeout` is the seconds that one wait may last."""
 
     def __init__(self, arena: Arena, waiting: Waiter, channels: Channels, timeout: float):
         self.arena = arena
@@ -124,12 +125,13 @@ class Engine:
         self.channels = channels
         self.timeout = timeout
         self.idle = 0.0
-        """Seconds in which nothing could move, so far."""
+        """Seconds so far in which this rank waited and nothing could move."""
         self._busy: list[Lane] = []
         self._waited_for: Work | None = None
 
     def issue(self, lane: Lane, steps: Steps, label: object, count: Count) -> Work:
-        """Start an operation behind what its lane still holds; `str(label)` names it, `count` gets its time."""
+        """Append an operation to its lane and start it if it is the first there. `str(label)` names it, `count` gets
+        its time."""
         start = time.perf_counter()
         work = Work(self, lane, steps, label, count)
         lane.works.append(work)
@@ -140,27 +142,29 @@ class Engine:
         return work
 
     def progress(self) -> bool:
-        """Move every lane on, in the order of issue; whether anything moved."""
+        """Move the operations of every lane on as far as possible without waiting; whether any moved."""
         return any([self._guarded(self._drain, lane) for lane in tuple(self._busy)])
 
     def look_in(self) -> None:
-        """`progress` of a rank that computes otherwise; the time it takes counts as the oldest outstanding work's."""
+        """Move operations on as `progress` does, for a rank between its computations; the time it takes is counted for
+        the oldest outstanding operation."""
         if self._busy:
             start, oldest = time.perf_counter(), self._busy[0].works[0]
             self.progress()
             oldest.count.add_inside(start)
 
     def finish(self, work: Work) -> None:
-        """Move everything on until `work` is complete."""
+        """Move everything on until `work` is complete. Raises what stopped this rank's collectives."""
         self._guarded(self._finish, work)
 
     def unfinished(self) -> list[str]:
-        """Labels of what is outstanding."""
+        """Labels of the operations that are outstanding, as text."""
         return [str(work.label) for lane in self._busy for work in lane.works]
 
     def standing(self) -> tuple[bool, list[tuple[object, tuple[int, ...]]]]:
-        """Whether this rank waits; and labels of outstanding operations, first the one that it waits for, each with the
-        ranks without which it does not move on. Another thread asks, while this one waits or works."""
+        """(Whether this rank waits, outstanding operations): of the first operation of each lane its label and the
+        ranks without which it does not move on, the one that is waited for first. Called by another thread, while this
+        one waits or works."""
         waited = self._waited_for
         heads = [works[0] for lane in tuple(self._busy) if (works := tuple(lane.works))]
         if waited is not None:
@@ -196,7 +200,8 @@ class Engine:
             self._waited_for = None
 
     def _guarded(self, action: Callable[[A], R], argument: A) -> R:
-        """Run an operation; an error inside it stops this rank's collectives for good, and is told to the others."""
+        """Run `action(argument)`; an error inside it stops this rank's collectives for good, and is told to the other
+        ranks."""
         self.waiting.raise_failure()
         try:
             return action(argument)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 class CollectiveError(RuntimeError):
     """A job of several ranks cannot go on: after one of these, every later call of this backend raises it again.
 
-    `ranks` are the global ranks that caused it, where that is known.
+    `ranks` are the global ranks that caused it, empty where that is not known.
     """
 
     def __init__(self, message: str, ranks: Sequence[int] = ()):
@@ -14,7 +14,7 @@ class CollectiveError(RuntimeError):
         self.ranks = tuple(ranks)
 
     def again(self) -> "CollectiveError":
-        """An equal error, to be raised once more."""
+        """A new error of the same class, text and ranks, to be raised once more."""
         return type(self)(str(self), self.ranks)
 
 

@@ -1,5 +1,5 @@
-"""The end of a rank that must end early: the rank that failed shows its traceback, or a line that says all; the others
-one line.
+"""The end of a rank that must end early: the rank at fault prints its traceback, or for a `SaysAll` error one line;
+each other rank one line.
 
 msrun looks once a second and kills every rank when one ended badly, so the order matters: the rank at fault prints,
 tells the others, and stays while they report in their turn. A rank whose peer died without a word reports at once.
@@ -15,12 +15,12 @@ from pynative.collectives.errors import PeerFailed, PeerLost
 from pynative.collectives.interface import Backend
 
 GRACE_SECONDS = 0.6
-"""Seconds for which a rank leaves the word to the rank at fault, which stays for twice that."""
+"""Seconds that a rank waits before it reports another rank's failure; the rank at fault stays for twice that."""
 EXIT_CODE = 1
 
 
 def end(backend: Backend, error: BaseException) -> None:
-    """End the process with 1, without waiting for threads or exit handlers.
+    """End the process with exit code 1, without waiting for threads or exit handlers.
 
     The rank at fault prints its traceback and tells the others. A rank that got PeerLost prints one line naming the
     rank that it lost.
@@ -39,7 +39,7 @@ def end(backend: Backend, error: BaseException) -> None:
 
 
 def _in_a_line(error: BaseException) -> str:
-    """The error in one line, ahead of a traceback of many lines, if there is one."""
+    """The error in one line: a `SaysAll` error's text, else the last line of its traceback."""
     if isinstance(error, SaysAll):
         return str(error)
     return traceback.format_exception_only(error)[-1].rstrip("\n")

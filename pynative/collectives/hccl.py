@@ -1,7 +1,7 @@
-"""Collectives on Ascend, over MindSpore's HCCL: direct calls. Not run on hardware.
+"""Collectives on an Ascend over MindSpore's HCCL, launched by direct calls. Not run on hardware.
 
-The ranks may span hosts, so there is no ledger here and no naming of dead ranks: HCCL's own time-out and checks apply.
-Asynchronous work is HCCL's: `wait()` makes the stream wait, not the host.
+There is no ledger here and no naming of dead ranks: HCCL's own time-out and checks apply. Asynchronous work is HCCL's:
+`wait()` makes the stream wait, not the host.
 """
 
 import time
@@ -24,31 +24,32 @@ from pynative.collectives.trace import Count, Trace
 
 
 class Launched(Handle):
-    """Work that HCCL carries out: a result and the handles to wait for before it may be read."""
+    """An operation that HCCL carries out: its result, and HCCL's handles to wait for before the result is read."""
 
     def __init__(self, result: Any, handles: Sequence[Any]):
         self._result = result
         self._handles = [handle for handle in handles if handle is not None]
 
     def wait(self) -> Any:
-        """The result, ordered behind the transfer."""
+        """Make the stream wait for the transfer, and return the result."""
         for handle in self._handles:
             handle.wait()
         return self._result
 
     def done(self) -> bool:
-        """HCCL does not say; the stream keeps the order."""
+        """True: HCCL does not say whether it is, and the stream keeps the order."""
         return True
 
 
 class Launcher:
-    """Stands where `engine.Engine` stands elsewhere: every operation is launched when it is issued."""
+    """HCCL's counterpart of `engine.Engine`: every operation is launched when it is issued, so nothing is outstanding
+    here."""
 
     last: object = None
-    """The operation that was launched last."""
+    """Label of the operation that was launched last; None: there was none."""
 
     def issue(self, lane: Lane, steps: Steps, label: object, count: Count) -> Launched:
-        """Run the generator, which waits for nothing and returns a Launched."""
+        """Launch an operation: run its generator, which must wait for nothing, and return its Launched."""
         self.last = label
         start = time.perf_counter()
         try:
@@ -60,7 +61,7 @@ class Launcher:
 
 
 class HcclGroup(Group):
-    """One of HCCL's groups. Ranks in calls to MindSpore are global."""
+    """A group of HCCL's. Ranks in calls to MindSpore are global."""
 
     _native: str
 
@@ -88,7 +89,7 @@ class HcclGroup(Group):
 
     @staticmethod
     def _moved_back(target: Tensor, handle: Any, axis: int) -> Steps:
-        """HCCL joins and cuts along the first axis; another one is moved there and back."""
+        """The result with its first axis moved to `axis`: HCCL joins and cuts along the first axis alone."""
         if not axis:
             return _launched(target, [handle])
         handle.wait()
@@ -112,9 +113,8 @@ class HcclGroup(Group):
         return _launched(target, [distributed.irecv(target, self.ranks[source], self._native)])
 
     def batch_send_recv(self, messages: Sequence[Send | Recv]) -> list[Handle]:
-        """One HcclBatchSendRecv: of single messages a stream would finish each before it starts the next, so two ranks
-        that both send first would wait for each other forever.
-        """
+        """Launch one HcclBatchSendRecv. Of single messages a stream would finish each before it starts the next, so two
+        ranks that both send first would wait for each other forever."""
         operations = [self._operation(message) for message in messages]
         handles = distributed.batch_isend_irecv(operations) if operations else []
         return [
@@ -131,7 +131,7 @@ class HcclGroup(Group):
         return distributed.P2POp("irecv", target, self.ranks[message.source], self._native)
 
     def _posted(self, message: Send | Recv, target: Tensor, handles: Sequence[Any]) -> Handle:
-        """The work of one message of a batch, recorded as `send` and `recv` record theirs."""
+        """The handle of one message of a batch, counted in the trace as `send` and `recv` count theirs."""
         kind, sends = kind_of(target.dtype), isinstance(message, Send)
         size = target.size * kind.storage.itemsize if sends else 0
         steps = _launched(None if sends else target, handles)
@@ -154,7 +154,7 @@ def _check_contiguous(target: Tensor) -> None:
 
 
 def _reduction(op: str, kind: Kind) -> str:
-    """HCCL's name; bools travel as int8, whose sum is no bool."""
+    """HCCL's name of a reduction; a "sum" (logical or) of bools is "max", because bools travel as int8."""
     return "max" if kind.name == "bool" and op == "sum" else op
 
 
@@ -164,7 +164,7 @@ def _launched(result: Any, handles: Sequence[Any]) -> Steps:
 
 
 class HcclBackend(Backend):
-    """The ranks of an Ascend job; msrun's scheduler process stays inside the constructor until the job ends."""
+    """The backend of an Ascend job; msrun's scheduler process stays inside the constructor until the job ends."""
 
     def __init__(self, timeout_minutes: float):
         distributed.init_process_group("hccl", timeout=timedelta(minutes=timeout_minutes))
@@ -189,10 +189,10 @@ class HcclBackend(Backend):
             self.group(ranks, kind)
 
     def progress(self) -> None:
-        """HCCL moves data by itself."""
+        """Do nothing: HCCL moves data by itself."""
 
     def standing(self) -> tuple[bool, tuple[Standing, ...]]:
-        """The operation that was launched last: HCCL does not say which are complete."""
+        """(False, the operation that was launched last): HCCL does not say which operations are complete."""
         label = self._launcher.last
         return False, (label.standing(self.rank, ()),) if isinstance(label, Label) else ()
 
@@ -204,7 +204,7 @@ class HcclBackend(Backend):
         return self._roll_call
 
     def fail(self, error: BaseException) -> None:
-        """HCCL has no way to tell the others; they learn it by msrun, which ends them."""
+        """Do nothing: HCCL has no way to tell the other ranks; msrun ends them."""
 
     def close(self) -> None:
         self._roll_call.close()
@@ -212,7 +212,8 @@ class HcclBackend(Backend):
 
 
 def _native_name(ranks: tuple[int, ...], world_size: int) -> str:
-    """HCCL's name of a group, which its members create together. HCCL takes names of less than 128 bytes."""
+    """HCCL's name (less than 128 bytes) of the group of these global ranks, which is created here unless it is the
+    world or has one rank. All its members call this together."""
     if len(ranks) == world_size:
         return "hccl_world_group"
     name = "ranks-" + sha256(repr(ranks).encode()).hexdigest()[:32]

@@ -1,6 +1,6 @@
-"""The collectives, whatever carries them: arguments checked, the call recorded, degree one answered at once.
+"""The collectives' interface: arguments checked, the call recorded, a group of one answered at once.
 
-A backend adds the transport: for each operation a generator (`engine.Steps`) that yields what it waits for and
+A backend adds the transport: for each operation a generator (`engine.Steps`) that yields the targets it waits for and
 returns the result.
 """
 
@@ -21,7 +21,7 @@ from pynative.collectives.trace import TRAFFIC, Trace
 
 @dataclass(frozen=True)
 class Send:
-    """`x` goes to rank `to` (index in the group)."""
+    """A message of `batch_send_recv`: the tensor `x` to rank `to` (index in the group)."""
 
     x: Tensor
     to: int
@@ -29,7 +29,7 @@ class Send:
 
 @dataclass(frozen=True)
 class Recv:
-    """A tensor of that shape and type comes from rank `source` (index in the group)."""
+    """A message of `batch_send_recv`: a tensor of this shape and type from rank `source` (index in the group)."""
 
     shape: Sequence[int]
     dtype: object
@@ -37,7 +37,7 @@ class Recv:
 
 
 class Backend(ABC):
-    """The connection of this process to its job."""
+    """The connection of this process to the other ranks of its job; `rank` and `world_size` are the job's."""
 
     rank: int
     world_size: int
@@ -46,7 +46,7 @@ class Backend(ABC):
 
     @property
     def local_size(self) -> int:
-        """The number of ranks that share this host; all, for a backend that does not know."""
+        """The number of ranks on this rank's host; all ranks, for a backend that does not know."""
         return self.world_size
 
     @abstractmethod
@@ -58,17 +58,18 @@ class Backend(ABC):
 
     @abstractmethod
     def prepare(self, groups: Mapping[str, Sequence[int]]) -> None:
-        """Make this rank's groups (kind -> global ranks, the kinds in one order on all ranks), where the members of a
-        group have to make it together."""
+        """Make this rank's groups, where the members of a group have to make it together. groups: global ranks by kind
+        of group, the kinds in one order on all ranks."""
 
     @abstractmethod
     def progress(self) -> None:
-        """Move on what was issued with async_op and is not complete, without waiting for anybody: for a rank to call
-        now and then while it computes. Nothing where data moves by itself."""
+        """Move outstanding asynchronous operations on without waiting, for a rank to call now and then while it
+        computes."""
 
     @abstractmethod
     def standing(self) -> tuple[bool, tuple[Standing, ...]]:
-        """Whether this rank waits in a collective, and what it has issued that is not complete, that first."""
+        """(Whether this rank waits in a collective, its operations that are not complete, the one it waits for
+        first)."""
 
     @abstractmethod
     def seconds_waited(self) -> float:
@@ -77,7 +78,7 @@ class Backend(ABC):
     @property
     @abstractmethod
     def roll_call(self) -> RollCall:
-        """Asks all ranks where they stand, when a wait is too long or a signal comes."""
+        """The roll call, which asks all ranks where they stand when a wait is too long or a signal comes."""
 
     @abstractmethod
     def fail(self, error: BaseException) -> None:
@@ -89,13 +90,13 @@ class Backend(ABC):
 
 
 class Group(ABC):
-    """Some ranks of the job. `ranks` are global, `rank` is this rank's index among them.
+    """A group of ranks of the job. `ranks` are global, `rank` is this rank's index among them.
 
     Operations take and return MindSpore tensors of float32, float16, bfloat16, int32, int64 or bool. With
-    `async_op=True` they return a Handle, and the input must stay unchanged until its `wait()`. A group of one
-    returns the input itself. `about` says what x is, the same on all ranks. Reductions run in group order,
-    16-bit floats in float32, so all ranks get equal bits.
-    All raise CollectiveMismatch, PeerLost or PeerLate, on every rank, and ValueError before anything was sent.
+    `async_op=True` they return a Handle, and the input must stay unchanged until its `wait()`. A group of one returns
+    the input itself. `about` names x in messages, the same on all ranks. Reductions run in group order, 16-bit floats
+    in float32, so all ranks get equal bits. All raise CollectiveMismatch, PeerLost or PeerLate, on every rank, and
+    ValueError before anything was sent.
     """
 
     def __init__(self, engine: Engine, trace: Trace, world_rank: int, ranks: Sequence[int], name: str):
@@ -110,7 +111,7 @@ class Group(ABC):
     def all_reduce(
         self, x: Tensor, op: str = "sum", *, out: Tensor | None = None, async_op: bool = False, about: str = ""
     ) -> Any:
-        """The sum, max or min over the ranks (for bools, sum is or); written into `out` if given (may be x)."""
+        """The sum, max or min of the ranks' x (for bools, sum is or); written into `out` if given, which may be x."""
         self._check_reduction(op)
         kind = kind_of(x.dtype)
         if out is not None and out is not x and _typed(out) != _typed(x):
@@ -146,8 +147,8 @@ class Group(ABC):
         async_op: bool = False,
         about: str = "",
     ) -> Any:
-        """This rank's part, of `size` equal parts along `axis`, of the reduction over the ranks; written into `out` if
-        given, along the first axis: this may be the part's own place in x."""
+        """This rank's part, of `size` equal parts along `axis`, of the reduction of the ranks' x; written into `out` if
+        given (then axis is 0), which may be the part's own place in x."""
         self._check_reduction(op)
         axis = self._check_axis("reduce_scatter", x, axis)
         self._check_divides("reduce_scatter", x, axis)
@@ -178,7 +179,7 @@ class Group(ABC):
         output_splits: Sequence[int] | None = None,
         async_op: bool = False,
     ) -> Any:
-        """Rows of x (axis 0) to every rank, rows from every rank, in group order.
+        """Send rows of x (axis 0) to every rank; return the rows that came from the ranks, in group order.
 
         `input_splits[i]` rows go to rank i, `output_splits[i]` come from it; without both, equal parts.
         """
@@ -192,7 +193,8 @@ class Group(ABC):
         return self._run("all_to_all", call, self._all_to_all(call, x, kind), async_op, sent)
 
     def send(self, x: Tensor, to: int, *, async_op: bool = False) -> Any:
-        """x to rank `to` (index in the group). Returns once it is on its way, not once it was received."""
+        """Send x to rank `to` (index in the group). Returns when x may be changed, which may be before it is
+        received."""
         self._check_peer("send", to)
         kind = kind_of(x.dtype)
         call = self._call("message", _described(x.shape, kind))
@@ -208,7 +210,7 @@ class Group(ABC):
         return self._run("recv", call, self._recv(call, tuple(shape), kind, source), async_op, 0, lane=lane)
 
     def batch_send_recv(self, messages: Sequence[Send | Recv]) -> list[Handle]:
-        """Post all messages; their Handles in order. No order of waiting deadlocks."""
+        """Post all messages; a Handle for each, in their order, which may be waited for in any order."""
         return [
             self.send(message.x, message.to, async_op=True)
             if isinstance(message, Send)
@@ -217,7 +219,7 @@ class Group(ABC):
         ]
 
     def barrier(self) -> None:
-        """Return once all ranks have come."""
+        """Block until all ranks of the group have called this."""
         if self.size > 1:
             call = self._call("barrier", "")
             self._run("barrier", call, self._barrier(call), False, 0)
@@ -250,11 +252,11 @@ class Group(ABC):
 
     @abstractmethod
     def _send_lane(self, to: int) -> Lane:
-        """The lane of sends to that rank, which keep their order."""
+        """The lane of this rank's sends to group index `to`, which keep their order."""
 
     @abstractmethod
     def _recv_lane(self, source: int) -> Lane:
-        """The lane of receives from that rank, which keep their order."""
+        """The lane of this rank's receives from group index `source`, which keep their order."""
 
     # Shared parts.
 

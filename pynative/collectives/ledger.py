@@ -1,8 +1,8 @@
-"""The ledger: what every rank says it calls, compared before any data is believed.
+"""The ledger: a record of each rank's call, which its peers compare with their own before they use any data.
 
-A record travels in the header of an operation's first post. Two ranks agree if number and signature are equal; the
-call site is carried along for the message. A rank's record, packed, starts with exactly the bytes its peers expect, so
-that agreement is one comparison.
+A record travels in the header of an operation's first post. Two ranks agree if number and signature are equal; the call
+site is carried along for the message. A rank's record, packed, starts with exactly the bytes its peers expect, so that
+agreement is one comparison.
 """
 
 import mmap
@@ -25,7 +25,8 @@ _sites: dict[tuple[object, int], str] = {}
 
 @dataclass
 class Call:
-    """One call of one rank: `number` counts the calls of its channel, `signature` is what all ranks must agree on.
+    """One rank's call of an operation: `number` counts the calls on its lane, `signature` (operation, shape, type) must
+    be equal on all ranks, `site` is the caller's file and line.
 
     `rows` are the row counts of an all_to_all, which differ by rank: (sent to each rank, expected from each rank).
     """
@@ -36,7 +37,7 @@ class Call:
     rows: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
 
     def packed(self) -> bytes:
-        """The record as bytes, at most a page."""
+        """The record as bytes, at most a page: long signatures and sites are cut."""
         signature = self.signature.encode()[:_SIGNATURE_LIMIT]
         site = self.site.encode()[-_SITE_LIMIT:]
         numbers = [*self.rows[0], *self.rows[1]]
@@ -45,7 +46,7 @@ class Call:
 
     @staticmethod
     def unpacked(memory: mmap.mmap, start: int) -> "Call":
-        """The record at byte `start` of `memory`."""
+        """The record that `packed` wrote at byte `start` of `memory`."""
         number, signature_size, site_size, row_count = _HEAD.unpack(memory[start : start + _HEAD.size])
         start += _HEAD.size
         signature = memory[start : start + signature_size].decode()
@@ -67,7 +68,8 @@ class Call:
 
 
 class Label(NamedTuple):
-    """Names an operation in messages; the text is made only when one is needed."""
+    """The name of an operation in messages; its text is made only when one is needed. ranks: the group's global
+    ranks."""
 
     operation: str
     group: str
@@ -78,7 +80,8 @@ class Label(NamedTuple):
         return f"{self.operation} of group {self.group}: {self.call}"
 
     def standing(self, own: int, missing: Sequence[int]) -> Standing:
-        """The operation of global rank `own` as a value. A message has two members, as far as they are known."""
+        """The operation, outstanding on global rank `own`, as a value for the whereabouts; `missing` are the ranks that
+        it waits for. A message's members are `own` and these."""
         is_message = self.operation in ("send", "recv")
         members = tuple(sorted({own, *missing})) if is_message else self.ranks
         details = f"{self.call.signature} at {self.call.site}"
@@ -88,14 +91,15 @@ class Label(NamedTuple):
 def check(memory: mmap.mmap, start: int, mine: Call, my_rank: int, peer: int, group: str) -> None:
     """Compare this rank's call with the record of global rank `peer` at byte `start` of `memory`.
 
-    Raises CollectiveMismatch naming both calls.
+    Raises CollectiveMismatch that names both calls.
     """
     if not mine.agrees(memory, start):
         raise mismatch(mine, Call.unpacked(memory, start), my_rank, peer, group)
 
 
 def mismatch(mine: Call, theirs: Call, my_rank: int, peer: int, group: str, what: str = "") -> CollectiveMismatch:
-    """The error that names both calls, the lower rank first so that all ranks raise the same text."""
+    """The error that names both calls, the lower rank first so that all ranks raise the same text. what: an addition to
+    "disagree", such as " about rows: ..."."""
     (low, low_call), (high, high_call) = sorted([(my_rank, mine), (peer, theirs)], key=lambda pair: pair[0])
     return CollectiveMismatch(
         f"the ranks of group {group} disagree{what}: rank {low} calls {low_call}, rank {high} calls {high_call}",
@@ -104,7 +108,7 @@ def mismatch(mine: Call, theirs: Call, my_rank: int, peer: int, group: str, what
 
 
 def call_site() -> str:
-    """`file:line` of the nearest frame outside this package."""
+    """`file:line` of the nearest calling frame outside of `collectives`."""
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
         frame = frame.f_back

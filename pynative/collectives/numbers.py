@@ -1,4 +1,4 @@
-"""A few numbers over a group."""
+"""Reductions of a few Python numbers over a group."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,8 @@ all whole numbers. Of up to 4096 ranks, sums of counts are exact up to 2^36."""
 
 
 def sum_over_group(values: Sequence[float], group: Group) -> list[float]:
-    """Each number's sum over the ranks, in two parts of float32; every rank must give equally many."""
+    """The sum over the group's ranks of each number, which travels as two float32 numbers; every rank must give equally
+    many."""
     if group.size == 1:
         return list(values)
     whole = np.array(values, np.float64)
@@ -25,10 +26,10 @@ def sum_over_group(values: Sequence[float], group: Group) -> list[float]:
 
 
 def largest_over_group(values: Array, group: Group) -> Array:
-    """The largest of each of the ranks' float32 numbers."""
+    """The elementwise largest of the ranks' float32 arrays, which have one shape."""
     return values if group.size == 1 else np.asarray(group.all_reduce(Tensor.from_numpy(values), op="max").asnumpy())
 
 
 def over_group(value: float, group: Group, op: str = "sum") -> float:
-    """The sum, "max" or "min" of each rank's number, in float32; all ranks of the group call this."""
+    """The "sum", "max" or "min" of each rank's number, in float32; all ranks of the group call this."""
     return float(group.all_reduce(Tensor(np.array([value], np.float32)), op=op).asnumpy()[0])

@@ -1,4 +1,4 @@
-"""A roll call: all ranks say where they stand, and the first shows it as a table.
+"""A roll call: all ranks say where they stand, and rank 0 shows it as a table.
 
 A rank asks when it has waited for the whole time-out, or gets SIGUSR2. Each rank has a thread that looks twice a second
 whether somebody asked, and answers for the main thread, which may be anywhere: in a wait, in a computation, in a
@@ -19,40 +19,41 @@ from parallel_core.whereabouts import Whereabouts
 
 SIGNAL = signal.SIGUSR2
 LOOK_SECONDS = 0.5
-"""Seconds from one look to the next, which takes some 20 microseconds of a processor's time."""
+"""Seconds from one look for a question to the next, which takes some 20 microseconds of a processor's time."""
 GATHER_SECONDS = 2.5
-"""Seconds for which the first rank waits for answers."""
+"""Seconds for which rank 0 waits for answers before it shows the table."""
 SHOWN_SECONDS = 4.0
-"""Seconds that a rank whose wait was too long leaves the others for their answers and the table."""
+"""The longest time in seconds that a rank whose wait was too long waits for the table to be shown, before it fails."""
 
 
 class Board(Protocol):
-    """The place of questions and answers."""
+    """The place of a job's questions and answers. Questions have numbers that grow."""
 
     rank: int
     world_size: int
 
     def asked(self) -> int:
-        """The last question; 0: there was none."""
+        """The number of the last question; 0: there was none."""
 
     def ask(self) -> None:
-        """Ask every rank."""
+        """Ask every rank where it stands: a new question."""
 
     def answer(self, number: int, text: str) -> None:
-        """This rank's answer."""
+        """Give this rank's answer (a packed `Whereabouts`) to question `number`."""
 
     def answers(self, number: int) -> list[str]:
-        """The answers that have come."""
+        """The answers to question `number` that have come, in rank order."""
 
     def show(self, number: int) -> None:
-        """The table was shown."""
+        """Say that the table of question `number` was shown."""
 
     def is_shown(self, number: int) -> bool:
-        """Whether it was."""
+        """Whether the table of question `number` was shown."""
 
 
 class OwnBoard:
-    """The board of a rank that reaches others by collectives alone: a signal makes it tell of itself."""
+    """The board of a rank that reaches others by collectives alone (HCCL): a signal to it makes it report itself
+    alone."""
 
     world_size = 1
 
@@ -72,14 +73,14 @@ class OwnBoard:
         return []
 
     def show(self, number: int) -> None:
-        """There is no table."""
+        """Do nothing: there is no table."""
 
     def is_shown(self, number: int) -> bool:
         return True
 
 
 class RollCall:
-    """This rank's part in it, from `start` to `close`."""
+    """This rank's part in roll calls, from `start` to `close`."""
 
     def __init__(self, board: Board) -> None:
         self._board = board
@@ -87,7 +88,8 @@ class RollCall:
         self._ends = False
 
     def start(self, describe: Callable[[], Whereabouts], show: Callable[[Sequence[Whereabouts], int], None]) -> None:
-        """Answer with `describe()`, from a thread. `show(answers, world size)` is called on the first rank."""
+        """Answer questions with `describe()`, from a thread, until `close`. On rank 0 `show(answers, world size)` is
+        then called."""
         self.close()
         self._describe, self._show, self._ends = describe, show, False
         self._answered = self._board.asked()
@@ -98,7 +100,7 @@ class RollCall:
         self._thread.start()
 
     def ask_and_wait(self) -> None:
-        """Ask all ranks, and give them time to answer and the first to show the table."""
+        """Ask all ranks, and wait until rank 0 has shown the table, at most SHOWN_SECONDS; nothing before `start`."""
         if self._thread is None:
             return
         self._board.ask()
@@ -107,7 +109,7 @@ class RollCall:
             time.sleep(LOOK_SECONDS / 10)
 
     def close(self) -> None:
-        """The thread ends; its signal has no effect any more."""
+        """End the thread, and handle SIGUSR2 no longer."""
         if self._thread is None:
             return
         faulthandler.unregister(SIGNAL)

@@ -1,4 +1,4 @@
-"""Counts of collectives, their bytes and seconds: a count per group and operation, cheap enough to be always on."""
+"""Counts of collectives, their bytes and seconds by group and operation, cheap enough to be always on."""
 
 import time
 from dataclasses import dataclass
@@ -22,30 +22,32 @@ class Inside(NamedTuple):
     start: float
     stop: float
     idle: float
-    """The part of these seconds in which nothing could move: it waited for other ranks."""
+    """The part of these seconds in which nothing could move, because this rank waited for other ranks."""
 
 
 @dataclass
 class Count:
-    """Calls, bytes this rank sent (`TRAFFIC`) and seconds inside our calls, waiting included."""
+    """Calls of one operation, the bytes that this rank sent in them (by `TRAFFIC`), and the seconds that it spent
+    inside of them, waiting included."""
 
     calls: int = 0
     bytes: int = 0
     seconds: float = 0.0
     intervals: list[Interval] | None = None
-    """Start and end of each call, if the trace keeps them."""
+    """Start and end of each call; None unless the trace keeps intervals."""
     stays: list[Inside] | None = None
-    """A block in which the trace keeps intervals."""
+    """Each stay of this rank inside the operation; None unless the trace keeps intervals."""
 
     def add_inside(self, start: float, idle: float = 0.0) -> None:
-        """Count the time since `start`, of which `idle` seconds were waited."""
+        """Count the time from `start` (`time.perf_counter`) until now, of which `idle` seconds were waited for other
+        ranks."""
         stop = time.perf_counter()
         self.seconds += stop - start
         if self.stays is not None:
             self.stays.append(Inside(start, stop, idle))
 
     def add_interval(self, start: float) -> None:
-        """Keep that an operation that was issued at `start` ends now, if intervals are kept."""
+        """Record that an operation issued at `start` ends now, if intervals are kept."""
         if self.intervals is not None:
             self.intervals.append(Interval(start, time.perf_counter()))
 
@@ -59,7 +61,8 @@ class Trace:
 
     @property
     def keeps_intervals(self) -> bool:
-        """Whether counts keep when each call was made and ended, and when this rank was inside of it."""
+        """Whether counts keep when each call was issued and ended (`intervals`), and when this rank was inside of it
+        (`stays`)."""
         return self._keeps
 
     @keeps_intervals.setter
@@ -69,19 +72,19 @@ class Trace:
             count.intervals, count.stays = ([], []) if keeps else (None, None)
 
     def of(self, group: str, operation: str) -> Count:
-        """The count of one operation of one group, made when first asked for."""
+        """The count of one operation of one group (by its name), made when first asked for."""
         key = (group, operation)
         if key not in self.counts:
             self.counts[key] = Count(intervals=[] if self._keeps else None, stays=[] if self._keeps else None)
         return self.counts[key]
 
     def total(self) -> Count:
-        """The sum over groups and operations."""
+        """A count summed over all groups and operations."""
         counts = self.counts.values()
         return Count(sum(c.calls for c in counts), sum(c.bytes for c in counts), sum(c.seconds for c in counts))
 
     def reset(self) -> None:
-        """Forget everything."""
+        """Forget all counts."""
         self.counts.clear()
 
     def __str__(self) -> str:

@@ -1,1 +1,1 @@
-"""The meeting of a job's ranks."""
+"""The meeting of a job's ranks when it starts: on one host over a Unix socket, between hosts over TCP."""

@@ -10,7 +10,8 @@ NETWORK_PREFIX = "tcp://"
 
 @dataclass(frozen=True)
 class Address:
-    """`name` is what the ranks of the job share and no other job has; `timeout` is in seconds.
+    """A rank of a job of `world_size` ranks. `name` is what the ranks of the job share and no other job has; `timeout`
+    is the seconds for which they wait for each other.
 
     A name `tcp://host:port` says that ranks may live on several hosts: rank 0 listens there while the ranks meet. Any
     other name joins the ranks of one host.
@@ -23,7 +24,8 @@ class Address:
 
     @property
     def master(self) -> tuple[str, int] | None:
-        """Host and port of a `tcp://host:port`, None for a job of one host. Raises ValueError."""
+        """Host and port of the name `tcp://host:port`; None for a job of one host. Raises ValueError for a bad host or
+        port."""
         if not self.name.startswith(NETWORK_PREFIX):
             return None
         host, _, port = self.name.removeprefix(NETWORK_PREFIX).rpartition(":")
@@ -38,8 +40,8 @@ class Address:
 def address_from_environment(
     rank: int | None, world_size: int | None, address: str | None, timeout_minutes: float
 ) -> Address:
-    """The address of this rank. Arguments that are not given come from RANK_ID, RANK_SIZE, MS_SCHED_HOST and
-    MS_SCHED_PORT, as msrun sets them."""
+    """The address of this rank. Arguments that are None come from RANK_ID, RANK_SIZE, MS_SCHED_HOST and MS_SCHED_PORT,
+    as msrun sets them. Raises ValueError where these do not fit."""
     if rank is None and os.environ.get("MS_ROLE") == "MS_WORKER" and "MS_NODE_ID" not in os.environ:
         raise ValueError(
             "--node_rank: msrun left the ranks unnumbered (RANK_ID); on several hosts give each msrun its own "
@@ -57,7 +59,7 @@ def address_from_environment(
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a name or an IP address reaches only this host, so that all ranks that share it live here."""
+    """Whether a name or an IP address reaches only this host, so that all ranks that share it run here."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -65,7 +67,7 @@ def is_loopback(host: str) -> bool:
 
 
 def resolve(host: str) -> str:
-    """The IP address of a host. Raises ValueError for a name that nobody knows."""
+    """The IP address of a host name. Raises ValueError for a name that is not known here."""
     try:
         return str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
     except OSError as error:

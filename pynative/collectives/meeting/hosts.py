@@ -1,8 +1,8 @@
-"""The meeting of ranks on several hosts: they meet over TCP at rank 0, which tells everybody about everybody.
+"""The meeting of ranks on several hosts: they meet over TCP at rank 0, which tells all ranks who takes part.
 
-Every rank brings what others need to know of it (`Member`), one of them its host's identity: the boot of the machine
-and its network and process namespaces, so that two containers of one machine are two hosts. Ranks of one host go on
-over shared memory (`rendezvous.py`), pairs on different hosts over a TCP connection each (`network.py`). Everything
+Every rank brings what others need to know of it (`Member`), such as its host's identity: the boot of the machine and
+its network and process namespaces, so that two containers of one machine are two hosts. Ranks of one host go on over
+shared memory (`rendezvous.py`), pairs on different hosts over a TCP connection each (`wire/network.py`). Everything
 here travels as JSON behind its length; a job's random token, handed out by rank 0, opens the connections.
 """
 
@@ -25,7 +25,7 @@ from pynative.collectives.meeting.messages import receive, same_secret, send
 RETRY_SECONDS = 0.1
 NOTICE_SECONDS = 20.0
 STRANGER_SECONDS = 5.0
-"""Seconds in which somebody who connects must say who it is."""
+"""Seconds within which a process that connects must say which rank it is."""
 VERDICT_SECONDS = 2.0
 CONNECT_SECONDS = 60.0
 SECRET_VARIABLE = "PYNATIVE_JOB_SECRET"
@@ -44,7 +44,7 @@ class Member:
 
 @dataclass(frozen=True)
 class Membership:
-    """All ranks of the job, in order; the job's token."""
+    """All members of the job in rank order, and the job's token."""
 
     members: tuple[Member, ...]
     token: str
@@ -55,7 +55,7 @@ class Membership:
 
 
 def membership(address: Address) -> tuple[Membership, dict[int, socket.socket]]:
-    """Meet all ranks at `address.master`: who they are, and a connection to each rank of another host.
+    """Meet all ranks at `address.master`; (the members, a connection by rank to each rank of another host).
 
     Raises ValueError for an address that cannot be right, PeerLate naming the ranks that did not come.
     """
@@ -81,7 +81,7 @@ def _this_member(rank: int, listener: socket.socket) -> Member:
 
 
 def host_identity() -> str:
-    """Equal for two processes exactly if they can share memory and watch each other."""
+    """A text that is equal for two processes exactly if they can share memory and watch each other."""
     return machine("net", "pid")
 
 
@@ -148,7 +148,7 @@ def _accept(listener: socket.socket, address: Address, present: Iterable[int], d
 
 
 def _hello(connection: socket.socket) -> tuple[int, Member] | None:
-    """(number of ranks it believes in, who it is); None from somebody who is no rank of this job."""
+    """(World size that the caller believes in, the caller); None if the caller is no rank of this job."""
     try:
         hello = receive(connection)
         is_ours = same_secret(hello["secret"], _secret())
@@ -183,7 +183,7 @@ def _tell(connections: Iterable[socket.socket], message: dict[str, Any]) -> None
 
 
 def _reach(master: tuple[str, int], address: Address, deadline: float) -> socket.socket:
-    """A connection to rank 0, which may start later than this one."""
+    """A connection to rank 0, which may start later than this rank. Raises PeerLate after `deadline`."""
     start, noticed = time.monotonic(), False
     while True:
         try:
@@ -232,7 +232,7 @@ def _answer_the_roll(connection: socket.socket, mine: Member, address: Address, 
 
 
 def _connect_hosts(found: Membership, address: Address, listener: socket.socket) -> dict[int, socket.socket]:
-    """A connection to every rank of another host: the higher rank connects, the lower one accepts."""
+    """A connection by rank to every rank of another host: the higher rank connects, the lower one accepts."""
     me = address.rank
     here = found.ranks_of_host(me)
     others = [member for member in found.members if member.rank not in here]
@@ -259,7 +259,7 @@ def _connect(member: Member, me: int, found: Membership) -> socket.socket:
 
 
 def _callers(listener: socket.socket, awaited: set[int], token: str) -> Iterator[tuple[int, socket.socket]]:
-    """The ranks of `awaited` as they connect; whoever does not know the token is turned away."""
+    """Yield (rank, connection) as the ranks of `awaited` connect; a caller without the token is turned away."""
     missing = set(awaited)
     deadline = time.monotonic() + CONNECT_SECONDS
     while missing:
@@ -283,7 +283,7 @@ def _callers(listener: socket.socket, awaited: set[int], token: str) -> Iterator
 
 
 def _rank_of(connection: socket.socket, token: str) -> int:
-    """The rank that calls; -1 for somebody without the token."""
+    """The rank of the caller; -1 for one without the token."""
     try:
         hello = receive(connection)
         return int(hello["rank"]) if same_secret(hello["token"], token) else -1
@@ -292,5 +292,5 @@ def _rank_of(connection: socket.socket, token: str) -> int:
 
 
 def _secret() -> str:
-    """Anybody who reaches rank 0's port may join, unless all hosts set a secret of their own."""
+    """The secret that a rank must show at rank 0's port; "" unless all hosts set one, so that anybody may join."""
     return os.environ.get(SECRET_VARIABLE, "")

@@ -11,13 +11,14 @@ _LENGTH = struct.Struct("<I")
 
 
 def send(connection: socket.socket, message: dict[str, Any]) -> None:
-    """Raises OSError."""
+    """Send a message as JSON behind its length. Raises OSError."""
     raw = json.dumps(message).encode()
     connection.sendall(_LENGTH.pack(len(raw)) + raw)
 
 
 def receive(connection: socket.socket) -> dict[str, Any]:
-    """Raises OSError if the connection ended or nothing came in time, ValueError for what is no message."""
+    """The next message. Raises OSError if the connection ended or nothing came in time, ValueError for what is no
+    message."""
     (size,) = _LENGTH.unpack(_exactly(connection, _LENGTH.size))
     if size > LARGEST_MESSAGE:
         raise ValueError(f"a message of {size} bytes is not ours")
@@ -35,5 +36,5 @@ def _exactly(connection: socket.socket, size: int) -> bytes:
 
 
 def same_secret(one: object, other: str) -> bool:
-    """Whether two texts are equal, in a time that does not tell where they differ."""
+    """Whether two texts are equal, tested in a time that does not depend on where they differ."""
     return hmac.compare_digest(str(one).encode(), other.encode())

@@ -21,12 +21,12 @@ RETRY_SECONDS = 0.02
 VERDICT_SECONDS = 1.0
 SEVERAL_HOSTS = "; if it is on another host, give msrun --master_addr an address of rank 0's host instead of 127.0.0.1"
 LARGEST_HOST = 200
-"""Descriptors of one message are limited to 253 by the kernel; more ranks of one host are another tool's job."""
+"""Ranks that one host may have: the kernel limits the descriptors of one message to 253."""
 
 
 @dataclass
 class Rendezvous:
-    """The result of the meeting: the arena's descriptor and, by rank, doorbells (eventfds) and process ids."""
+    """The result of the meeting: the arena's file descriptor and, by rank, doorbells (eventfds) and process ids."""
 
     memory: int
     doorbells: dict[int, int]
@@ -35,8 +35,8 @@ class Rendezvous:
 
 @dataclass(frozen=True)
 class Place:
-    """The meeting place of the ranks of one host: this rank, all `ranks` of the host, those of the job, seconds to
-    wait."""
+    """The meeting place of the ranks of one host: this rank, all ranks of the host (ascending), the number of ranks of
+    the job, the name they share, and the seconds that they wait."""
 
     rank: int
     ranks: tuple[int, ...]
@@ -46,12 +46,13 @@ class Place:
 
     @property
     def socket_name(self) -> str:
-        """The leading zero byte makes the name abstract."""
+        """The Unix socket's name, by user and job; its leading zero byte makes it abstract."""
         return f"\0pynative-collectives-{os.getuid()}-{self.name}"
 
 
 def meet(place: Place) -> Rendezvous:
-    """Meet the other ranks. Raises PeerLate naming the ranks that did not come, ValueError if two ranks clash."""
+    """Meet the other ranks of this host. Raises PeerLate naming the ranks that did not come, ValueError if two ranks
+    clash or there are more than LARGEST_HOST."""
     if len(place.ranks) > LARGEST_HOST:
         raise ValueError(f"{len(place.ranks)} ranks on one host: the shared_memory backend takes {LARGEST_HOST}")
     deadline = time.monotonic() + place.timeout
@@ -110,7 +111,7 @@ def _accept(listener: socket.socket, place: Place, present: Iterable[int], deadl
 
 
 def _welcome(connection: socket.socket, place: Place, present: Container[int]) -> tuple[int, tuple[int, int]]:
-    """(rank, (doorbell, pid)) of a peer; one that does not fit learns why."""
+    """(rank, (doorbell, pid)) of a rank that came. A rank that does not fit is told why; then ValueError is raised."""
     raw, descriptors, _, _ = socket.recv_fds(connection, 4096, 1)
     pid, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     if uid != os.getuid() or not descriptors:

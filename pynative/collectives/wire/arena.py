@@ -1,4 +1,4 @@
-"""One anonymous block of memory that all ranks of a host map: who owns what in it, and how a peer finds it.
+"""The arena: one anonymous block of memory that all ranks of a host map, with a region for each rank of the job.
 
 The memory is a `memfd`: it has no name in any file system, so the kernel frees it with its last user, `kill -9`
 included. It is large but sparse: a page costs memory once it is written.
@@ -7,7 +7,7 @@ Every rank owns one region and hands out blocks of it to itself, without asking 
 64-bit key in the region's directory, where peers look it up. All numbers that ranks wait for are 64-bit words with one
 writer and only ever growing, so that nothing needs a lock.
 
-    region of a rank:   board (one page) | failure text (one page) | answer (four pages) | directory | blocks ...
+  region of a rank:   board (one page) | failure text (one page) | answer (four pages) | directory | blocks ...
 """
 
 import mmap
@@ -51,7 +51,8 @@ def fence() -> None:
 
 
 def order_memory() -> None:
-    """Order data against the counter that announces it. x86-64 keeps stores, and loads, in order by itself."""
+    """Order data against the counter that announces it: a fence where the processor does not keep stores, and loads, in
+    order by itself, as x86-64 does."""
     if not _IN_ORDER:
         fence()
 
@@ -60,12 +61,12 @@ _IN_ORDER = platform.machine() in ("x86_64", "AMD64")
 
 
 def key_of(*parts: object) -> int:
-    """A 63-bit key for a block, the same on every rank that names the same parts."""
+    """A 63-bit key of a block, the same on every rank that passes the same parts."""
     return int.from_bytes(blake2b(repr(parts).encode(), digest_size=8).digest(), "little") >> 1
 
 
 class ChannelLayout:
-    """Sizes of a channel: `slots` posts of `slot_bytes` each in flight."""
+    """The sizes of a channel: `slots` posts of at most `slot_bytes` of payload each can be in flight."""
 
     def __init__(self, slots: int, slot_bytes: int):
         self.slots = slots
@@ -73,17 +74,18 @@ class ChannelLayout:
         self.stride = PAGE + slot_bytes
 
     def header(self, base: int, readers: int, post: int) -> int:
-        """Byte offset of the header of a post in the channel that starts at byte `base`."""
+        """Byte offset of the header of post number `post` in a channel with so many readers that starts at byte
+        `base`."""
         control = -(-8 * CACHE_LINE_WORDS * (1 + readers) // PAGE) * PAGE
         return base + control + post % self.slots * self.stride
 
     def size(self, readers: int) -> int:
-        """Bytes of a whole channel."""
+        """Bytes of a whole channel with so many readers."""
         return self.header(0, readers, 0) + self.slots * self.stride
 
 
 class Arena:
-    """The mapped memory of a job of `world_size` ranks, seen by `rank`."""
+    """The memory of a job of `world_size` ranks as `rank` maps it. Offsets are bytes, words are 64-bit."""
 
     def __init__(self, descriptor: int, rank: int, world_size: int):
         self.rank = rank
@@ -97,18 +99,19 @@ class Arena:
 
     @staticmethod
     def create(world_size: int) -> int:
-        """A descriptor of fresh zeroed memory for `world_size` ranks."""
+        """A file descriptor of fresh zeroed memory for `world_size` ranks."""
         descriptor = os.memfd_create("pynative-collectives")
         os.ftruncate(descriptor, world_size * REGION)
         return descriptor
 
     @staticmethod
     def board(rank: int) -> int:
-        """Index of the first word of a rank's board."""
+        """Index, among the arena's words, of the first word of a rank's board."""
         return rank * REGION // 8
 
     def take(self, size: int) -> int:
-        """Take `size` bytes of this rank's own region; returns their byte offset."""
+        """Take `size` bytes, in whole pages, of this rank's own region; their byte offset. Raises MemoryError if it is
+        full."""
         with self._taking:
             offset = self._next_free
             self._next_free += -(-size // PAGE) * PAGE
@@ -117,7 +120,8 @@ class Arena:
         return offset
 
     def allocate(self, key: int, size: int) -> int:
-        """Take `size` bytes of this rank's own region and publish them under `key`; returns their byte offset."""
+        """Take `size` bytes of this rank's own region and publish them under `key`; their byte offset. Raises
+        MemoryError."""
         offset = self.take(size)
         directory = self.board(self.rank) + DIRECTORY // 8
         count = self.words[directory]
@@ -130,7 +134,7 @@ class Arena:
         return offset
 
     def find(self, rank: int, key: int) -> int | None:
-        """Byte offset of what `rank` published under `key`, None if it has not yet."""
+        """Byte offset of the block that `rank` published under `key`; None if it has not yet."""
         if (rank, key) not in self._found:
             directory = self.board(rank) + DIRECTORY // 8
             for entry in range(1, self.words[directory] + 1):
@@ -143,19 +147,19 @@ class Arena:
         return directory, self.words[directory] + 1
 
     def write_text(self, rank: int, offset: int, text: str, limit: int) -> None:
-        """Store `text` (cut to `limit` bytes, its length included) at a byte offset of a rank's board."""
+        """Store `text` at a byte offset of a rank's board, cut to `limit` bytes, its length word included."""
         start = self.board(rank) * 8 + offset
         raw = text.encode()[: limit - 8]
         self.memory[start + 8 : start + 8 + len(raw)] = raw
         self.words[start // 8] = len(raw)
 
     def read_text(self, rank: int, offset: int) -> str:
-        """The text another rank stored at that offset of its board."""
+        """The text that is stored at a byte offset of a rank's board."""
         start = self.board(rank) * 8 + offset
         return self.memory[start + 8 : start + 8 + self.words[start // 8]].decode(errors="replace")
 
     def put_answer(self, rank: int, number: int, text: str) -> None:
-        """The place of a rank, as text, in answer to question `number`."""
+        """Store the packed whereabouts of a rank as its answer to roll call `number`."""
         self.write_text(rank, ANSWER, text, ANSWER_BYTES)
         fence()
         self.words[self.board(rank) + ANSWERED] = number

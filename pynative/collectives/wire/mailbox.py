@@ -20,13 +20,13 @@ from pynative.collectives.wire.network import NOTHING, Network
 
 Target = tuple[int, int, int]
 COLLECTIVE = ChannelLayout(slots=16, slot_bytes=512 << 10)
-"""A post is a block that fits a processor's cache. A rank that computes looks in now and then (`Backend.progress`), and
-gets so many posts further each time."""
+"""The layout of a group's channels. A post is a block that fits a processor's cache. A rank that computes looks in now
+and then (`Backend.progress`), and gets so many posts further each time."""
 POINT_TO_POINT = ChannelLayout(slots=32, slot_bytes=1 << 20)
 
 
 class Outbox:
-    """This rank's end of a channel it writes. `readers` are global ranks."""
+    """The writing end of a channel of this rank. `readers` are global ranks."""
 
     def __init__(self, channels: "Channels", name: object, readers: Sequence[int], layout: ChannelLayout):
         arena, network = channels.arena, channels.network
@@ -43,12 +43,13 @@ class Outbox:
             network.await_consumed(rank, self._key, self._consumed(i))
 
     def room(self) -> list[Target]:
-        """The event that must come before the next post: every reader gave back the post whose slot it takes."""
+        """The targets that must be reached before the next post: every reader has given back the post whose slot it
+        takes."""
         needed = self.posted - self.layout.slots + 1
         return [(rank, self._consumed(i), needed) for i, rank in enumerate(self.readers)] if needed > 0 else []
 
     def payload(self, dtype: np.dtype[Any], count: int, start: int = 0, reader: int | None = None) -> Array:
-        """`count` entries of the next post's payload, from byte `start` of it, to be written before `post`.
+        """A view of `count` entries in the next post's payload, from its byte `start` on, to be written before `post`.
 
         They are for all readers, or for the global rank `reader` alone; each reader has one such part.
         """
@@ -72,7 +73,7 @@ class Outbox:
             self._send(header)
 
     def _send(self, header: bytes) -> None:
-        """The post to each reader on another host: the part for all of them, or the reader's own."""
+        """Send the post to each reader on another host: the part for all readers, or the reader's own."""
         for_all = self._written.get(None, (0, NOTHING))
         for rank in self._remote:
             start, part = self._written.get(rank, for_all)
@@ -80,11 +81,11 @@ class Outbox:
         self._written.clear()
 
     def _header(self) -> int:
-        """Byte offset of the header of the next post."""
+        """Byte offset in the arena of the next post's header."""
         return self.layout.header(self._base, len(self.readers), self.posted)
 
     def unread(self) -> int:
-        """Posts that some reader has not given back."""
+        """The number of posts that some reader has not given back."""
         return self.posted - min(self.arena.words[self._consumed(i)] for i in range(len(self.readers)))
 
     def _consumed(self, reader: int) -> int:
@@ -92,7 +93,7 @@ class Outbox:
 
 
 class Inbox:
-    """A reader's end: posts of global rank `writer` to `readers`, of which this rank is one."""
+    """A reading end of the channel that global rank `writer` posts to `readers`, of which this rank is one."""
 
     def __init__(self, channels: "Channels", name: object, writer: int, readers: Sequence[int], layout: ChannelLayout):
         self.arena, self._ring = channels.arena, channels.ring
@@ -105,7 +106,7 @@ class Inbox:
         self._base: int | None = None
 
     def arrival(self) -> Target:
-        """The event that must come before the next post can be read."""
+        """The target that must be reached before the next post can be read."""
         if self._base is None:
             growth = self.arena.directory_growth(self.writer)
             self._base = self.arena.find(self.writer, self._key)
@@ -114,22 +115,23 @@ class Inbox:
         return (self.writer, self._base // 8, self.consumed + 1)
 
     def arrived(self) -> bool:
-        """Whether the next post is there."""
+        """Whether the next post has arrived."""
         _, word, value = self.arrival()
         return self._base is not None and self.arena.words[word] >= value
 
     def header(self) -> int:
-        """Byte offset of the header of the next post, which must have arrived."""
+        """Byte offset in the arena of the next post's header; the post must have arrived."""
         assert self._base is not None
         order_memory()
         return self.layout.header(self._base, self._readers, self.consumed)
 
     def view(self, dtype: np.dtype[Any], count: int, start: int = 0) -> Array:
-        """`count` entries of the arrived post's payload, from byte `start` of it; valid until `give_back`."""
+        """A view of `count` entries in the arrived post's payload, from its byte `start` on; valid until
+        `give_back`."""
         return view(self.arena, self.header() + PAGE + start, dtype, count)
 
     def give_back(self) -> None:
-        """The post was read: its slot may be written again."""
+        """Give the arrived post's slot back to the writer, and go on to the next post."""
         assert self._base is not None
         order_memory()
         self.consumed += 1
@@ -138,7 +140,7 @@ class Inbox:
 
 
 class RemoteInbox(Inbox):
-    """A reader's end if the writer is on another host: of this rank's own copy of the channel."""
+    """A reading end whose writer is on another host: it reads this rank's own copy of the channel."""
 
     def __init__(self, channels: "Channels", name: object, writer: int, layout: ChannelLayout):
         super().__init__(channels, name, writer, [channels.arena.rank], layout)
@@ -159,16 +161,16 @@ class Channels:
     network: Network
 
     def outbox(self, name: object, readers: Sequence[int], layout: ChannelLayout) -> Outbox:
-        """The end that writes; each rank has at most one of each name."""
+        """A writing end with this name, of which each rank has at most one."""
         return Outbox(self, name, readers, layout)
 
     def inbox(self, name: object, writer: int, readers: Sequence[int], layout: ChannelLayout) -> Inbox:
-        """An end that reads."""
+        """A reading end of the writer's channel of this name."""
         if writer in self.network.peers:
             return RemoteInbox(self, name, writer, layout)
         return Inbox(self, name, writer, readers, layout)
 
 
 def view(arena: Arena, offset: int, dtype: np.dtype[Any], count: int) -> Array:
-    """`count` entries of the arena at a byte offset."""
+    """`count` entries of the arena from a byte offset on, as an array over its memory."""
     return np.ndarray(count, dtype, arena.memory, offset)

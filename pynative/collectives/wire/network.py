@@ -42,9 +42,9 @@ class Network:
         self.arena = arena
         self.peers = connections
         self.lost: dict[int, str] = {}
-        """Ranks whose connections ended without a goodbye, in that order, and how."""
+        """How a connection ended, by rank, for those that ended without a goodbye, in the order of their ends."""
         self.ended = {rank: os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC) for rank in connections}
-        """Descriptors by rank, each of that turns readable when the connection ends; `waiting.py` closes it."""
+        """A descriptor (eventfd) by rank, which turns readable when the connection ends; `waiting.py` closes it."""
         self._memory = memoryview(arena.memory)
         self._copies: dict[tuple[int, int], tuple[int, ChannelLayout]] = {}
         self._copying = threading.Lock()
@@ -56,14 +56,15 @@ class Network:
             _configure(connection, timeout)
 
     def start(self, wake: Callable[[], None], fail: Callable[[int, str], None]) -> None:
-        """Begin to read; `wake` is called when a counter has grown, `fail` with a rank and why it failed."""
+        """Begin to read, in a thread for each connection. `wake()` is called after every message, `fail(rank, text)`
+        when a rank tells why it failed."""
         for rank in self.peers:
             thread = threading.Thread(target=self._read, args=(rank, wake, fail), daemon=True)
             self._threads.append(thread)
             thread.start()
 
     def close(self, is_orderly: bool) -> None:
-        """End the connections, after what was sent has arrived."""
+        """End the connections. is_orderly: say goodbye, and wait for the other ends' goodbyes for longer."""
         for rank, connection in self.peers.items():
             if is_orderly:
                 self._send(rank, GOODBYE)
@@ -79,31 +80,32 @@ class Network:
     # Sending: the main thread sends messages, the roll call's thread sends places.
 
     def await_consumed(self, rank: int, key: int, word: int) -> None:
-        """Store in a word what `rank` has consumed of this rank's channel `key`."""
+        """Have the number of posts of this rank's channel `key` that `rank` gives back stored in the arena's word
+        `word`."""
         self._consumed_words[rank, key] = word
 
     def post(
         self, rank: int, key: int, layout: ChannelLayout, number: int, header: bytes, start: int, payload: Array
     ) -> None:
-        """Send post `number` of this rank's channel `key`: its header, and its payload from byte `start`."""
+        """Send `rank` post `number` of this rank's channel `key`: its header, and its payload from byte `start` on."""
         self._send(rank, POST, key, number, header, payload, start, layout.slots, layout.slot_bytes)
 
     def give_back(self, rank: int, key: int, number: int) -> None:
-        """Tell the writer of channel `key` that this rank gave back `number` posts."""
+        """Tell `rank`, the writer of channel `key`, that this rank has given back `number` posts so far."""
         self._send(rank, CONSUMED, key, number)
 
     def tell_failure(self, text: str) -> None:
-        """Tell the other hosts why this rank failed."""
+        """Tell the ranks of other hosts why this rank failed."""
         for rank in self.peers:
             self._send(rank, FAILURE, payload=np.frombuffer(text.encode(), np.uint8))
 
     def ask(self, number: int) -> None:
-        """Ask the ranks of other hosts for their places."""
+        """Send question `number` of a roll call to the ranks of other hosts."""
         for rank in self.peers:
             self._send(rank, ASKED, number=number)
 
     def answer(self, rank: int, number: int, text: str) -> None:
-        """Tell a rank of another host this one's place."""
+        """Send a rank of another host this rank's answer to question `number` of a roll call."""
         self._send(rank, ANSWER, number=number, payload=np.frombuffer(text.encode(), np.uint8))
 
     def _send(
@@ -118,9 +120,10 @@ class Network:
         slots: int = 0,
         slot_bytes: int = 0,
     ) -> None:
-        """A connection that broke is no error here: whoever waits for that rank learns it from the reading thread.
+        """Send a message. A connection that broke is no error here: whoever waits for that rank learns it from the
+        reading thread.
 
-        One that was left in the middle of a message, by a break or an interrupt, is not used again.
+        A connection that was left in the middle of a message, by a break or an interrupt, is not used again.
         """
         head = HEAD.pack(kind, len(header), payload.nbytes, key, number, start, slots, slot_bytes)
         with self._sending[rank]:
@@ -177,7 +180,8 @@ class Network:
     def _store(
         self, rank: int, header: int, size: int, key: int, number: int, start: int, slots: int, slot_bytes: int
     ) -> None:
-        """Put an arriving post into its slot of the copy and announce it."""
+        """Receive an arriving post into its slot of this rank's copy of the channel, and announce it. Raises ValueError
+        for sizes or a number that cannot be."""
         base, layout = self._copy(rank, key, ChannelLayout(slots, slot_bytes))
         if header > PAGE or start + size > layout.slot_bytes or number != self.arena.words[base // 8]:
             raise ValueError(f"post {number} of {header} + {start} + {size} bytes")
@@ -192,7 +196,8 @@ class Network:
         return self._copy(rank, key, layout)[0]
 
     def _copy(self, rank: int, key: int, layout: ChannelLayout) -> tuple[int, ChannelLayout]:
-        """Made by whoever needs it first: the rank that will read, or the thread when the first post comes."""
+        """Byte offset and layout of this rank's copy of a channel; made by whoever needs it first: the rank that will
+        read, or the thread when the first post comes."""
         with self._copying:
             if (rank, key) not in self._copies:
                 if not 0 < layout.size(1) <= LARGEST_CHANNEL:
@@ -206,7 +211,7 @@ class Network:
         return raw.decode(errors="replace")
 
     def _receive(self, rank: int, place: memoryview) -> None:
-        """Fill `place`."""
+        """Receive from a rank as many bytes as fill `place`. Raises ConnectionResetError if the connection ends."""
         connection = self.peers[rank]
         done = 0
         while done < len(place):
@@ -217,7 +222,8 @@ class Network:
 
 
 def _configure(connection: socket.socket, timeout: float) -> None:
-    """No delays; a silent host is noticed; a send gives up after the time-out, a receive never does."""
+    """Set a connection's options: no delays; a host silent for SILENT_SECONDS is noticed; a send gives up after
+    `timeout` seconds, a receive never does."""
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, SILENT_SECONDS // 4)
@@ -229,7 +235,7 @@ def _configure(connection: socket.socket, timeout: float) -> None:
 
 
 def _send_all(connection: socket.socket, parts: Sequence[Any]) -> None:
-    """One call sends it all, unless the kernel's buffer is full."""
+    """Send all parts, by one call unless the kernel's buffer is full."""
     views = [memoryview(part).cast("B") for part in parts if len(part)]
     while views:
         sent = connection.sendmsg(views)

@@ -1,8 +1,8 @@
-"""Collectives between the ranks of one host, through memory that they all map.
+"""Collectives between the ranks of one host, through memory that they all map; `network.py` extends it to other hosts.
 
-Every rank posts what others need and reads what they posted. Small sums: everybody posts all and sums all, in the
-same order. Large ones: everybody sums its own part of a block and posts the result, block after block, so that
-memory in use is bounded and stays in the processor's caches.
+Every rank posts what others need and reads what they posted. Small sums: everybody posts all and sums all, in the same
+order. Large ones: everybody sums its own part of a block and posts the result, block after block, so that memory in use
+is bounded and stays in the processor's caches.
 
 Steps of all operations: wait for room, write, post; wait for the peers' posts, check the ledger, read, give back.
 """
@@ -24,14 +24,14 @@ from pynative.collectives.trace import Trace
 from pynative.collectives.wire.mailbox import COLLECTIVE, POINT_TO_POINT, Inbox, Outbox
 
 SMALL = 64 << 10
-"""Bytes up to which an all_reduce is one post of everything."""
+"""Bytes up to which an all_reduce is one post of the whole tensor."""
 AHEAD = COLLECTIVE.slots // 2
-"""Blocks of a reduce_scatter or an all_gather that a rank posts before it waits for the peers' first: so far a look of
-a computing rank gets at once. They fit the slots with as many that are being read."""
+"""Blocks of a reduce_scatter or an all_gather that a rank posts before it waits for the peers' first: a rank that looks
+in between computations gets so far at once. They fit the slots with as many that are being read."""
 
 
 class SharedMemoryGroup(CheckedGroup):
-    """A group whose data passes through the arena."""
+    """A group whose tensors pass through the arena's channels."""
 
     def __init__(self, engine: Engine, trace: Trace, ranks: Sequence[int], name: str):
         super().__init__(engine, trace, ranks, name)
@@ -41,11 +41,11 @@ class SharedMemoryGroup(CheckedGroup):
         self._sent: dict[int, deque[tuple[int, Call]]] = {}
 
     def _place(self, peer: int) -> int:
-        """Byte in a post's payload where what goes from any rank to `peer` starts, seen by this rank as writer."""
+        """Byte in this rank's post at which the part for group index `peer` starts."""
         return self._room_for_each * (peer - (peer > self.rank))
 
     def _mine_from(self, peer: int) -> int:
-        """Byte in `peer`'s post where what goes to this rank starts."""
+        """Byte in the post of group index `peer` at which the part for this rank starts."""
         return self._room_for_each * (self.rank - (self.rank > peer))
 
     # Collectives.
@@ -72,10 +72,8 @@ class SharedMemoryGroup(CheckedGroup):
         self._give_back()
 
     def _reduce_blocks(self, call: Call, source: Array, target: Array, op: str, kind: Kind) -> Waits:
-        """Block k is cut in one part a rank. Parts of block k + 1 are posted before block k is read, to keep all busy.
-
-        In place is safe: a block is read into the outbox before any of it is written.
-        """
+        """Reduce block after block, each cut in one part a rank. Parts of block k + 1 are posted before block k is
+        read, to keep all busy. In place is safe: a block is read into the outbox before any of it is written."""
         blocks = spans(source.size, self._room_for_each // source.itemsize * self.size)
         for k in range(len(blocks) + 2):
             if k < len(blocks):
@@ -101,7 +99,8 @@ class SharedMemoryGroup(CheckedGroup):
         self._out.post(header)
 
     def _sum_parts(self, own: Array, target: Array, op: str, kind: Kind) -> None:
-        """target = the reduction, in group order, of this rank's `own` part and what the peers posted for it."""
+        """Write into `target` the reduction, in group order, of this rank's `own` part and what the peers posted for
+        it."""
         parts = [
             own if i == self.rank else self._in[i].view(own.dtype, own.size, self._mine_from(i))
             for i in range(self.size)
@@ -226,11 +225,13 @@ class SharedMemoryGroup(CheckedGroup):
         return to_tensor(target, kind)
 
     def _rounds(self, rows: Sequence[int], row: int, largest: int, owner: int) -> int:
-        """Posts that a rank needs for its rows."""
+        """The number of posts that group index `owner` needs for its rows. rows: its rows for each rank, of `row`
+        entries; largest: entries of one rank's part of a post."""
         return max(1, *(-(-count * row // largest) for i, count in enumerate(rows) if i != owner))
 
     def _agreed_rows(self, call: Call, peer: int) -> tuple[int, ...]:
-        """The rows that `peer` sends to each rank, after checking them against what this rank sends and expects."""
+        """The rows that group index `peer` sends to each rank. Raises CollectiveMismatch if its record disagrees with
+        what this rank sends and expects."""
         theirs = Call.unpacked(self.arena.memory, self._in[peer].header())
         sent, expected = call.rows
         if theirs.rows[0][self.rank] != expected[peer] or theirs.rows[1][self.rank] != sent[peer]:
@@ -285,7 +286,7 @@ class SharedMemoryGroup(CheckedGroup):
         return to_tensor(target, kind)
 
     def unreceived(self) -> list[str]:
-        """The messages that this rank sent in the group and nobody took, as text."""
+        """The messages that this rank sent in the group and their receiver has not taken, a line of text for each."""
         for to in self._sent:
             self._forget_received(to)
         return [

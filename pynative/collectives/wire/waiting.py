@@ -1,4 +1,4 @@
-"""The waiting of a rank for others: cheaply, noticing death, lateness, failure and deadlock, and naming who.
+"""Waiting for other ranks: cheaply, noticing death, lateness, failure and deadlock, and naming the ranks at fault.
 
 A wait looks at its words for some microseconds, then lets other processes run, then sleeps in `poll` on its doorbell
 and on the process descriptors (pidfd) of the ranks it waits for, so that a message and a death both wake it. A rank
@@ -20,21 +20,23 @@ from pynative.collectives.wire.mailbox import Target
 from pynative.collectives.wire.network import Network
 
 BUSY_LOOKS = 150
-"""Looks (about 50 microseconds) before a waiting rank lets others run; none if there are more ranks than cores."""
+"""Looks at the words (about 50 microseconds) before a waiting rank lets others run; none if there are more ranks than
+cores, or several hosts."""
 YIELDING_LOOKS = 40
 SLEEP_MILLISECONDS = 100
 KINDS: tuple[type[CollectiveError], ...] = (CollectiveMismatch, PeerLost, PeerLate, PeerFailed)
 
 
 class Pending:
-    """The events that a rank waits for: `targets`, all of them needed. `str(label)` names it in messages."""
+    """An outstanding operation: it may move on when all its `targets` are reached. `str(label)` names it in
+    messages."""
 
     def __init__(self, label: object):
         self.label = label
         self.targets: Sequence[Target] = ()
 
     def ready(self, words: memoryview) -> bool:
-        """Whether all targets are reached."""
+        """Whether all targets are reached. words: the arena's."""
         for _, word, value in self.targets:  # noqa: SIM110 - a generator costs three times as much
             if words[word] < value:
                 return False
@@ -42,7 +44,8 @@ class Pending:
 
 
 class Waiter:
-    """This rank's doorbell, descriptors that say that a rank ended, and the board on which all say how they are.
+    """This rank's waits: its doorbell, descriptors that say that a rank ended, and the boards on which ranks say what
+    they wait for.
 
     `doorbells` and `pids` are those of the ranks of this host; `names` are all ranks' names in messages.
     """
@@ -55,7 +58,7 @@ class Waiter:
         self.names = names
         self.failure: CollectiveError | None = None
         self.before_late: Callable[[], object] = lambda: None
-        """Called when a wait has lasted for the whole time-out, ahead of the error."""
+        """Called when a wait has lasted for the whole time-out, before the error is raised."""
         self._doorbells = doorbells
         self._network = network
         self.processes = {rank: _watch(pid) for rank, pid in pids.items() if rank != self.rank} | network.ended
@@ -66,15 +69,16 @@ class Waiter:
         network.start(lambda: self.ring(self.rank), self._store_failure)
 
     def ring(self, rank: int) -> None:
-        """Wake `rank` if it sleeps; called after every word that it may wait for."""
+        """Wake `rank` if it sleeps; called after every change of a word that it may wait for."""
         fence()
         if self.arena.words[self._sleeping[rank]]:
             os.eventfd_write(self._doorbells[rank], 1)
 
     def pause(self, work: Pending, heads: Sequence[Pending], deadline: float) -> None:
-        """Return when something may have moved: `heads` are all that can, `work` is what the caller needs.
+        """Wait until one of `heads`, the first operations of all lanes, may move on; `work` is the one that the caller
+        needs. deadline: by `time.monotonic`.
 
-        Raises PeerLost, PeerLate, CollectiveMismatch.
+        Raises PeerLost, PeerLate, CollectiveMismatch, or another rank's failure.
         """
         words = self.arena.words
         for look in range(-self._busy_looks, YIELDING_LOOKS):
@@ -103,7 +107,8 @@ class Waiter:
             words[self._board + layout.BLOCKED] += 1
 
     def _say_blocked(self, work: Pending, heads: Sequence[Pending]) -> None:
-        """An odd number at BLOCKED says that targets and label are valid; their number above the maximum: unknown."""
+        """Write to this rank's board the targets of `heads` and the label of `work`. An odd number at BLOCKED says that
+        they are valid; a count of targets above MAX_TARGETS, that they are not all there."""
         words, board = self.arena.words, self._board
         targets = [target for head in heads for target in head.targets]
         words[board + layout.TARGETS] = len(targets)
@@ -116,7 +121,8 @@ class Waiter:
         self._suspicion = None
 
     def _poll(self, work: Pending, heads: Sequence[Pending]) -> None:
-        """Sleep until the doorbell, a death among the ranks waited for, or the next look at the clock."""
+        """Sleep until the doorbell rings, a rank that is waited for ends, or SLEEP_MILLISECONDS are over. Raises
+        PeerLost."""
         words = self.arena.words
         poll = select.poll()
         poll.register(self._doorbells[self.rank], select.POLLIN)
@@ -173,7 +179,8 @@ class Waiter:
             raise CollectiveMismatch(f"the ranks wait for each other and none can go on: {text}")
 
     def _everyone_needed(self) -> dict[int, tuple[int, int]] | None:
-        """{rank: (its BLOCKED word, its idle rounds)} of all whom this rank needs; None if one of them runs."""
+        """{rank: (its BLOCKED word, its idle rounds)} of all ranks that this one needs, directly or not, itself
+        included; None if one of them runs."""
         words = self.arena.words
         needed: dict[int, tuple[int, int]] = {}
         open_ranks = [self.rank]
@@ -213,14 +220,15 @@ class Waiter:
         self._network.tell_failure(text)
 
     def _store_failure(self, rank: int, text: str) -> None:
-        """Let the ranks of this host know why a rank failed; of one on another host, each of them may do so."""
+        """Store the failure record `text` of a rank for the ranks of this host; for a rank of another host, any of them
+        may do so."""
         self.arena.write_text(rank, layout.FAILURE, text, layout.PAGE)
         fence()
         self.arena.words[Arena.board(rank) + layout.FAILED] = 1
         self.arena.words[layout.ANY_FAILED] = 1
 
     def raise_failure(self) -> None:
-        """Raise what stopped this rank, or what another rank said had stopped it."""
+        """Raise the error that stopped this rank, or that another rank told as its own; nothing if there is none."""
         if self.failure is None:
             if not self.arena.words[layout.ANY_FAILED]:
                 return
@@ -235,14 +243,14 @@ class Waiter:
         return kind(record["text"], record["ranks"])
 
     def close(self) -> None:
-        """Release the descriptors; whoever calls on raises."""
+        """Close the descriptors; any later operation raises CollectiveError."""
         self.failure = self.failure or CollectiveError("this backend was closed")
         for descriptor in [*self._doorbells.values(), *self.processes.values()]:
             os.close(descriptor)
 
 
 def _watch(pid: int) -> int:
-    """A descriptor that becomes readable when the process ends; readable at once if it has ended already."""
+    """A file descriptor that becomes readable when the process `pid` ends; readable at once if it has ended already."""
     try:
         return os.pidfd_open(pid)
     except ProcessLookupError:

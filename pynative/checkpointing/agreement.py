@@ -1,5 +1,5 @@
-"""Agreements of all ranks: before the first weight is written, that every name and shape fits on every one of them;
-while a checkpoint is saved, that every rank has written its part."""
+"""Agreements of all ranks: before a loaded weight is written, that every name and shape fits on all of them; while a
+checkpoint is saved, that every rank has written its part."""
 
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
@@ -16,10 +16,10 @@ from pynative.collectives import PeerLost
 def agree(
     offered: Sequence[str], taken: Collection[str], problems: Sequence[str], source: str, *, all_used: bool = True
 ) -> list[str]:
-    """The names that `source` offers and no rank takes. Raise ConfigError on every rank if any rank has a problem
-    or, with `all_used`, if there are such names.
+    """The names that `source` offers and no rank takes. Raises ConfigError on every rank if any rank has a problem or,
+    with `all_used`, if there are such names.
 
-    `offered` is the same list on all ranks. `taken` are the names that this rank's model has.
+    `offered` is the same list on all ranks. `taken` are the names that this rank's model has. All ranks call this.
     """
     findings = [int(name in taken) for name in offered]
     findings.append(len(problems))
@@ -37,15 +37,16 @@ def agree(
 
 
 _MOST_BYTES = 2000
-"""The largest message, in bytes."""
+"""The largest error message, in bytes, that a rank tells the others."""
 
 
 class SaveFailed(RuntimeError, SaysAll):
-    """A checkpoint could not be written; raised on all ranks, with the words of one that failed."""
+    """A checkpoint could not be written; raised on all ranks, with the error message of a rank that failed."""
 
 
 def on_all_ranks(path: Path, work: Callable[[], None]) -> None:
-    """Do this rank's part of saving `path`. All ranks call this; raises `SaveFailed` on each if it fails on any."""
+    """Do this rank's part of saving `path`. All ranks call this; raises `SaveFailed` on each if `work` raises OSError
+    on any."""
     error = None
     try:
         work()
@@ -55,7 +56,8 @@ def on_all_ranks(path: Path, work: Callable[[], None]) -> None:
 
 
 def all_succeeded(path: Path, error: OSError | None) -> None:
-    """See `on_all_ranks`; `error` is why this rank has failed."""
+    """Raise `SaveFailed` on all ranks if any rank gives an error; `error`: why this rank's part of saving `path`
+    failed. All ranks call this."""
     world = parallel_state.get_world_group()
     (failed,) = highest(0 if error is None else world.rank + 1)
     if not failed:
@@ -68,6 +70,6 @@ def all_succeeded(path: Path, error: OSError | None) -> None:
 
 
 def highest(*own: int) -> list[int]:
-    """The largest of each number over all ranks."""
+    """The largest value of each number over all ranks; all ranks call this with equally many (int32)."""
     world = parallel_state.get_world_group()
     return list(world.all_reduce(Tensor(np.array(own, np.int32)), op="max").asnumpy().tolist())

@@ -1,4 +1,4 @@
-"""A checkpoint that is written while training goes on (--async-save)."""
+"""The saving of a checkpoint while training goes on (--async-save)."""
 
 import os
 import threading
@@ -16,11 +16,11 @@ from pynative.checkpointing.save import Saving
 from pynative.checkpointing.state import RunState
 
 _NICENESS = 19
-"""Niceness of a thread that copies and writes, for which the time that training leaves of a core is enough."""
+"""Niceness of the thread that copies and writes: the time that training leaves of a core is enough for it."""
 
 
 def prepared_memory(state: RunState) -> HostMemory:
-    """Host memory for a run's copies, which a thread gets ready while the first steps run."""
+    """Host memory for copies of what this rank saves, which a thread touches page by page while the first steps run."""
     memory = HostMemory()
     memory.hold(local_tensors(state))
     _in_background(memory.touch)
@@ -28,10 +28,10 @@ def prepared_memory(state: RunState) -> HostMemory:
 
 
 class BackgroundSave:
-    """A thread that copies what is to be saved, and then writes it.
+    """A checkpoint under way: a thread copies the tensors that this rank saves, and then writes them.
 
     Before weights or states change, the main thread calls `finish_copies`. Collectives stay in the main thread, too:
-    between two steps all ranks call `advance`, which agrees on how far they are. No rank publishes before all have
+    between two steps all ranks call `advance`, which agrees on how far they are. Rank 0 publishes when all have
     written.
     """
 
@@ -51,12 +51,13 @@ class BackgroundSave:
         self._saving.write()
 
     def finish_copies(self) -> None:
-        """Have all copies made: what they are of is going to change."""
+        """Make the copies that are left; called before the weights or states change."""
         self._snapshot.finish()
         self._was_told = True
 
     def check_copies(self) -> None:
-        """Raise RuntimeError if weights were changed without a word, and so perhaps under the copying thread."""
+        """Raise RuntimeError if `finish_copies` was not called before an update, so that weights may have changed while
+        they were copied."""
         if not self._was_told:
             raise RuntimeError(
                 f"{self.path}: is given up: weights were changed while they were copied; a loop of one's own calls "
@@ -74,7 +75,8 @@ class BackgroundSave:
             self._error = error
 
     def advance(self) -> bool:
-        """Whether the checkpoint is whole; all ranks call this. Raises `SaveFailed` on all if one could not write."""
+        """Whether the checkpoint is published; starts the next piece of work when all ranks have finished the present
+        one. All ranks call this. Raises `SaveFailed` on all if one could not write."""
         if any(highest(self._thread.is_alive())):
             return False
         if self._error is not None and not isinstance(self._error, OSError):
@@ -91,14 +93,14 @@ class BackgroundSave:
         return True
 
     def finish(self) -> None:
-        """Wait until the checkpoint is whole; all ranks call this."""
+        """Wait until the checkpoint is published; all ranks call this. Raises as `advance` does."""
         self._thread.join()
         while not self.advance():
             self._thread.join()
 
 
 def _in_background(work: Callable[[], None]) -> threading.Thread:
-    """A thread of the lowest priority that does this."""
+    """Start a daemon thread of the lowest priority that runs `work`."""
 
     def run() -> None:
         with suppress(AttributeError, OSError):  # some systems have one priority for the whole process

@@ -32,14 +32,14 @@ from pynative.tensor_parallel.random import get_rng_tracer
 
 def load_checkpoint(directory: Path, state: RunState) -> Manifest | None:
     """Continue from the latest checkpoint in `directory` (or from `directory`, if it is a checkpoint itself), of any
-    tool: HuggingFace's and Megatron-LM's are converted while they are read. What it says of itself, if it is there.
+    tool: HuggingFace's and Megatron-LM's are converted while they are read. Returns the checkpoint's manifest.
 
     With --finetune, and where `resume_training` is false, only weights are taken; with --no-load-optim also the
-    iteration, but neither optimizer nor schedule, as in a run that has none. Adapters that the checkpoint lacks begin
-    anew, beside weights alone.
-    Raises ValueError, before anything is changed, if there is no checkpoint, if it is damaged, or if it does not fit.
-    One case is no error: nothing was saved yet in the directory that --save names too. With --resume-training or
-    --exit-on-missing-checkpoint it is one.
+    iteration, but neither optimizer nor schedule, as from a checkpoint that has none. If the checkpoint lacks adapters
+    that the run has, they begin anew and only weights are taken. Raises ValueError, before anything is changed, if
+    there is no checkpoint, if it is damaged, or if it does not fit. In one case None is returned: nothing was saved yet
+    in a directory that --save names too; with --resume-training or --exit-on-missing-checkpoint that is an error as
+    well.
     """
     training = state.config.training_config
     if is_first_start(directory, training.checkpoint):
@@ -78,7 +78,7 @@ def load_checkpoint(directory: Path, state: RunState) -> Manifest | None:
 
 
 def roll_back(directory: Path, state: RunState) -> Path | None:
-    """Take up the run's latest checkpoint in `directory` once more, all of it but the count of samples; which it was.
+    """Take up the run's latest checkpoint in `directory` once more, all of it but the count of samples; its directory.
 
     None, and nothing is changed, if there is none. Raises ValueError as `load_checkpoint` does. All ranks call this.
     """
@@ -101,7 +101,7 @@ def roll_back(directory: Path, state: RunState) -> Path | None:
 
 
 def _take_up(reader: CheckpointReader, state: RunState) -> None:
-    """Be the run that was saved, where it stood: iteration, samples, callbacks' states and random numbers."""
+    """Set the run's identity, iteration, samples, callbacks' states and random seed to those of the checkpoint."""
     state.run_id, state.resumed_from = reader.manifest.run_id or state.run_id, reader.directory
     state.callback_states = reader.manifest.state
     state.iteration = reader.manifest.iteration
@@ -111,7 +111,8 @@ def _take_up(reader: CheckpointReader, state: RunState) -> None:
 
 
 def _consumed_samples(run: Run, config: AllConfig) -> int:
-    """Files that count no samples are of a run with one batch size, which is taken for this one's, as in Megatron."""
+    """The samples that a checkpoint's run had taken. Files without that count are of a run with one batch size, which
+    is assumed to be this run's, as in Megatron."""
     return run.consumed_samples or run.iteration * config.batch_sizes.final
 
 
@@ -126,7 +127,8 @@ def _open(directory: Path, config: AllConfig, *, optimizer: bool) -> CheckpointR
 
 
 def _problems_of_settings(reader: CheckpointReader, config: AllConfig, strictness: Strictness) -> list[str]:
-    """Settings by which the checkpoint's is another network; who lets names differ is told, and may mean it."""
+    """Why the checkpoint's settings describe another network than the configuration; under a strictness that allows
+    absent names they are only warned of, and none is returned."""
     found = reader.settings_problems(config)
     if found and strictness.refuses_absent:
         take = "give the checkpoint's values (--use-checkpoint-args takes them)"
@@ -137,7 +139,7 @@ def _problems_of_settings(reader: CheckpointReader, config: AllConfig, strictnes
 
 
 def _is_none_of_a_run(reader: CheckpointReader, must_go_on: bool) -> bool:
-    """Whether a checkpoint has weights alone; nobody asked for leaving the rest out, so it is told."""
+    """Whether a checkpoint has weights alone, which is logged. Raises ConfigError if it must be a run's."""
     if reader.holds_a_run:
         return False
     if must_go_on:
@@ -149,7 +151,8 @@ def _is_none_of_a_run(reader: CheckpointReader, must_go_on: bool) -> bool:
 
 
 def load_adapters(directory: Path, state: RunState) -> None:
-    """--lora-load: take the adapters of another checkpoint, for a run that begins; one that goes on has its own.
+    """Take the adapters of the checkpoint in `directory` (--lora-load), for a run that begins; one that goes on keeps
+    its own.
 
     Raises ValueError, before anything is changed, if they are not there, damaged, or of another shape.
     """
@@ -165,7 +168,7 @@ def load_adapters(directory: Path, state: RunState) -> None:
 
 
 def _adapters_too_many(reader: CheckpointReader) -> list[str]:
-    """The message for a run without adapters about a checkpoint that has some."""
+    """The problem that a checkpoint has adapters and the run has none, in a list; empty if the checkpoint has none."""
     if not reader.has_adapters:
         return []
     lora = reader.manifest.config["lora_config"]
@@ -175,7 +178,8 @@ def _adapters_too_many(reader: CheckpointReader) -> list[str]:
 
 
 def _compare_adapters(reader: CheckpointReader, config: AllConfig) -> None:
-    """Say that there are none, or that they were multiplied by something else, which no shape tells."""
+    """Log that the checkpoint has no adapters, or warn that theirs were trained with another --lora-alpha, which no
+    shape tells."""
     if not config.lora_config.use_lora:
         return
     then, now = reader.manifest.config.get("lora_config", {}).get("lora_alpha"), config.lora_config.lora_alpha
@@ -186,7 +190,7 @@ def _compare_adapters(reader: CheckpointReader, config: AllConfig) -> None:
 
 
 Wanted = Callable[[ShardSpec], bool]
-"""The parameters of a model that are read."""
+"""A function that says of a parameter's spec whether it is read."""
 
 
 def _any(spec: ShardSpec) -> bool:
@@ -198,9 +202,11 @@ def _is_adapter(spec: ShardSpec) -> bool:
 
 
 def load_model(directory: Path, model: nn.Cell, vocabulary: Vocabulary | None = None) -> Manifest:
-    """Fill a model from a checkpoint, without anything that belongs to training. What the checkpoint says of itself.
+    """Fill a model's weights from a checkpoint, without anything that belongs to training; the checkpoint's manifest.
 
-    vocabulary: the model's, where its tables may have other padding than the checkpoint's."""
+    vocabulary: the model's, where its tables may have other padding than the checkpoint's. Raises ValueError before
+    anything is changed if it is damaged or does not fit.
+    """
     reader = open_checkpoint(directory, vocabulary=vocabulary, optimizer=False)
     _check(reader, model, [], STRICTNESS["raise_all"], exactly=False)
     _read_weights(reader, model, exactly=False)
@@ -218,9 +224,12 @@ def _check(
     offered: Sequence[str] | None = None,
     verifies: bool = True,
 ) -> None:
-    """Raise ValueError on every rank if anything is wrong on any; `strictness` is about names of one side only.
-    exactly: see `_read_weights`. offered: names that a model can use, by default those of all weights.
-    verifies: every file is read through and compared with its checksums."""
+    """Raise ValueError on every rank if anything is wrong on any. All ranks call this.
+
+    problems: those that are known already. strictness: treats names that only one side has. exactly: see
+    `_read_weights`. offered: names that a model can use, by default those of all weights. verifies: every file is read
+    through and compared with its checksums.
+    """
     world = parallel_state.get_world_group()
     parameters = {one.meta.spec.name: one for one in name_parameters(model) if wanted(one.meta.spec)}
     specs = {name: parameter.meta.spec for name, parameter in parameters.items()}
@@ -258,8 +267,11 @@ def _schedule_problems(
 
 
 def _read_weights(reader: CheckpointReader, model: nn.Cell, *, exactly: bool, wanted: Wanted = _any) -> None:
-    """exactly: weights of another type than is stored take the float32 values that the optimizer of a 16-bit run kept
-    of its own, so that they are rounded once."""
+    """Fill the model's wanted parameters that the checkpoint has.
+
+    exactly: a weight whose type differs from the stored one is read from the float32 copy that the optimizer of a
+    16-bit run kept, so that it is rounded once.
+    """
     for parameter in whole_parameters(model):
         name = parameter.meta.spec.name
         if not (wanted(parameter.meta.spec) and reader.has(name)):
@@ -269,7 +281,7 @@ def _read_weights(reader: CheckpointReader, model: nn.Cell, *, exactly: bool, wa
 
 
 def _read_for(reader: CheckpointReader, parameter: Parameter, exactly: bool) -> str:
-    """The tensor that a weight which the checkpoint has is read from: its own, or its float32 values."""
+    """The name of the stored tensor that a weight is read from: its own, or its float32 copy (see `_read_weights`)."""
     name = parameter.meta.spec.name
     exact, stored = f"{MAIN_PARAM}.{name}", reader.manifest.tensors[name].dtype
     return exact if exactly and type_name(parameter.dtype) != stored and reader.has(exact) else name

@@ -1,4 +1,5 @@
-"""The part of a run's values that this rank writes: each value is written by one rank, whichever ranks hold it."""
+"""The tensors of a run that this rank writes to a checkpoint: each value is written by one rank, whichever ranks hold
+it."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,8 +22,9 @@ from pynative.parameter import ParameterMeta, name_parameters, place_of, settled
 
 
 def local_tensors(state: RunState) -> dict[str, LocalTensor]:
-    """Weights by name and optimizer state by "<state>.<name>": they are read when they are written, and so hold until
-    the next update. Raises ValueError for values that were assigned where none are kept (ZeRO stage 3)."""
+    """This rank's part of the run to be saved: weights by name and optimizer state by "<state>.<name>". Values are read
+    when they are written, so they must not change until then. Raises ValueError for values that were assigned where
+    none are kept (ZeRO stage 3)."""
     if state.step_cell.optimizer is not None:
         for buffer in state.step_cell.optimizer.buffers:
             buffer.check_slots()
@@ -31,20 +33,21 @@ def local_tensors(state: RunState) -> dict[str, LocalTensor]:
 
 
 def saved_optimizer(state: RunState) -> FlatOptimizer | None:
-    """The optimizer, if its states are saved."""
+    """The run's optimizer; None if it has none or its states are not saved (--no-save-optim)."""
     return None if state.config.training_config.checkpoint.no_save_optim else state.step_cell.optimizer
 
 
 def is_divided(state: RunState) -> bool:
-    """Whether replicas divide something among themselves, of which each writes its part; the same on all ranks."""
+    """Whether data-parallel replicas divide states or weights among themselves, so that each writes a part; the same on
+    all ranks."""
     optimizer = saved_optimizer(state)
     is_sharded = optimizer is not None and optimizer.buffers.is_sharded
     return is_sharded or state.config.training_config.gradient.zero_stage == 3
 
 
 def written_weights(state: RunState) -> dict[str, LocalTensor]:
-    """The weights that this rank writes. Of a parameter that is gathered for its cell (ZeRO stage 3) each replica
-    writes the part that it keeps; of others the first one writes all."""
+    """The weights that this rank writes, by global name. A parameter of ZeRO stage 3 is written in parts, by each
+    replica what it keeps; any other by the first rank that holds the shard."""
     found = ((p.meta.spec.name, _written_part(p)) for p in settled(name_parameters(state.model)))
     return {name: part for name, part in found if part is not None}
 
@@ -62,7 +65,8 @@ def _written_part(parameter: Parameter) -> LocalTensor | None:
 
 
 def written_state(optimizer: FlatOptimizer) -> dict[str, LocalTensor]:
-    """Parts of the optimizer's states, by "<state>.<name>": what this rank owns; the first replica's if all own all."""
+    """The optimizer states that this rank writes, by "<state>.<name>": what it owns, or if all replicas own all, on the
+    first one alone."""
     coordinates, sharded = parallel_state.get_coordinates(), optimizer.buffers.is_sharded
     found = (
         (name, _part(stretch, memory))
@@ -73,13 +77,13 @@ def written_state(optimizer: FlatOptimizer) -> dict[str, LocalTensor]:
 
 
 def _part(stretch: Stretch, memory: Tensor) -> LocalTensor | None:
-    """A stretch of a parameter, read out of the vector that holds it."""
+    """A stretch of a parameter as a file has it; `memory` is the vector that holds it. None if it is only padding."""
     read = _reading(memory)
     return _without_padding(stretch.place, type_name(memory.dtype), lambda: stretch.to_array(read()))
 
 
 def _without_padding(place: Place, dtype: str, read: Callable[[], Array]) -> LocalTensor | None:
-    """A part of an array as a file has it; None if there is nothing but padding."""
+    """A part of an array as a file has it, without its padding; None if there is nothing but padding."""
     if not place.boxes:
         return None
     inside = tuple(map(slice, place.filled))
@@ -87,7 +91,8 @@ def _without_padding(place: Place, dtype: str, read: Callable[[], Array]) -> Loc
 
 
 def _may_change_in_a_forward(meta: ParameterMeta) -> bool:
-    """Whether a user's own cell may keep a running figure there: it is not trained, and no layer of ours made it."""
+    """Whether a parameter may hold a running figure of a user's own cell: it is not trained, and no layer of ours made
+    it."""
     return meta.initial is None and meta.main_grad is None
 
 
@@ -97,8 +102,8 @@ def _values_of_now(memory: Tensor) -> Callable[[], Array]:
 
 
 def _reading(memory: Tensor) -> Callable[[], Array]:
-    """A function that gives a tensor's values: on a CPU its own memory, which numpy can read in any thread; elsewhere a
-    copy."""
+    """A function that returns a tensor's values: on a CPU an array over its own memory, which any thread can read;
+    elsewhere a copy."""
     if mindspore.get_context("device_target") != "CPU":
         return lambda: np.asarray(memory.asnumpy())
     array = array_of(memory)

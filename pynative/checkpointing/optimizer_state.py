@@ -1,4 +1,5 @@
-"""An optimizer's state as named parts of global arrays, "<state>.<weight>": what this rank owns, and its reading."""
+"""An optimizer's states of what this rank owns, as named parts of global arrays, "<state>.<weight>", and their
+loading."""
 
 from collections.abc import Iterator
 from copy import deepcopy
@@ -15,14 +16,16 @@ from pynative.startup.log import warn
 
 
 def optimizer_tensors(optimizer: FlatOptimizer) -> Iterator[tuple[str, Stretch, Tensor]]:
-    """Name, part and memory, a vector, of every parameter's state."""
+    """Yield ("<state>.<weight>", the stretch of the weight that this rank owns, the vector of its values) of every
+    state."""
     for parameter, stretch, states in optimizer.states_of_parameters():
         for name, memory in states.items():
             yield f"{name}.{parameter.meta.spec.name}", stretch, memory
 
 
 def optimizer_problems(reader: CheckpointReader, optimizer: FlatOptimizer | None, strictness: Strictness) -> list[str]:
-    """Why an optimizer cannot go on with the state that a checkpoint has; no optimizer needs none."""
+    """Why an optimizer cannot go on with the state in a checkpoint, as messages; none for None, which needs no
+    state."""
     if optimizer is None:
         return []
     record, remedy = reader.manifest.optimizer, "load the weights alone by --no-load-optim"
@@ -40,7 +43,7 @@ def optimizer_problems(reader: CheckpointReader, optimizer: FlatOptimizer | None
 
 
 def _scaler_problem(reader: CheckpointReader, optimizer: FlatOptimizer) -> str | None:
-    """Why the optimizer's loss scaler cannot go on; tried with a copy of it."""
+    """Why the optimizer's loss scaler cannot go on with the stored state, tried with a copy of it; None if it can."""
     kept = reader.manifest.loss_scaler
     if optimizer.grad_scaler is None or kept is None:
         return None
@@ -52,7 +55,8 @@ def _scaler_problem(reader: CheckpointReader, optimizer: FlatOptimizer) -> str |
 
 
 def read_optimizer(reader: CheckpointReader, optimizer: FlatOptimizer, strictness: Strictness) -> None:
-    """Let an optimizer go on with the state that a checkpoint has, in which there are no problems."""
+    """Fill an optimizer's states, step count and loss scaler from a checkpoint in which `optimizer_problems` found
+    none."""
     assert reader.manifest.optimizer is not None
     for name, stretch, memory in optimizer_tensors(optimizer):
         stored = _stored_name(reader, name)
@@ -67,6 +71,6 @@ def read_optimizer(reader: CheckpointReader, optimizer: FlatOptimizer, strictnes
 
 
 def _stored_name(reader: CheckpointReader, name: str) -> str:
-    """The name in the checkpoint of a state's tensor: a run without float32 values beside its weights had weights that
-    were float32."""
+    """The name under which the checkpoint has a state: a float32 copy that it lacks is the weight itself, which was
+    float32."""
     return name if reader.has(name) else name.removeprefix(f"{MAIN_PARAM}.")

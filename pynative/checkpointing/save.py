@@ -1,4 +1,4 @@
-"""Saving: the first rank that holds a shard writes it, one file a writer; rank 0 publishes."""
+"""Saving: the first rank that holds a shard writes it, one file for each writer; rank 0 publishes the checkpoint."""
 
 import json
 import time
@@ -27,15 +27,15 @@ TOKENIZER_FILES = ("vocab_file", "merge_file", "tokenizer_model")
 
 
 PAUSES_SECONDS = (1.0, 4.0)
-"""Pauses before a file is tried to be written again."""
+"""Pauses in seconds before a file is tried to be written again."""
 
 
 def save_checkpoint(directory: Path, state: RunState, keep: int | None = None, names: FileNames | None = None) -> Path:
-    """Write `directory`/iter_<iteration> and make it the latest; all ranks call this. Its path.
+    """Write `directory`/iter_<iteration>, make it the latest, and return its path; all ranks call this.
 
     The run's own checkpoint of the same iteration is replaced, another run's moved aside. Returns when it is on the
-    disk. keep: how many of the run's are left there, and names: of the files, by default what the configuration says.
-    Raises `SaveFailed` on all ranks if one cannot write, or if another job writes there.
+    disk. keep: the number of the run's checkpoints that are left in `directory`. names: of the files. Both are by
+    default the configuration's. Raises `SaveFailed` on all ranks if one cannot write, or if another job writes there.
     """
     with Saving.begin(directory, state, keep, names) as saving:
         on_all_ranks(saving.path, saving.write)
@@ -45,25 +45,25 @@ def save_checkpoint(directory: Path, state: RunState, keep: int | None = None, n
 
 @dataclass(frozen=True, kw_only=True)
 class Saving:
-    """A checkpoint that is being saved: all ranks `write`, when all have, `publish`, and in any case `end`.
+    """A checkpoint that is being saved: all ranks call `write`, when all have, `publish`, and in any case `end`.
 
-    All of them touch files alone, so that another thread can do them.
+    These three touch files alone and use no collective, so that another thread can call them.
     """
 
     directory: Path
     iteration: int
     is_publisher: bool
-    """Rank 0 is: the others' `publish` does nothing."""
+    """Whether this is rank 0; the other ranks' `publish` does nothing."""
     file: str | None
-    """This rank's; none: another rank writes what it holds."""
+    """The name of this rank's file; None: other ranks write all that it holds."""
     tensors: dict[str, LocalTensor]
     run: Run
     files: tuple[str, ...]
-    """All writers'."""
+    """The names of all writers' files."""
     config: CheckpointConfig
     keep: int | None
     lock: FolderLock
-    """The publisher's, unless the run has it in any case."""
+    """The lock of `directory`, which the publisher takes for this save, unless the run has it already."""
 
     @classmethod
     def begin(
@@ -73,8 +73,8 @@ class Saving:
         keep: int | None = None,
         names: FileNames | None = None,
     ) -> "Saving":
-        """Make its folder and take up what there is to write; all ranks call this. Tensors are read when they are
-        written, and so must not change until then. Raises `SaveFailed`."""
+        """Make the checkpoint's folder and list what this rank will write; all ranks call this. Tensors are read when
+        they are written, and so must not change until then. Raises `SaveFailed`."""
         for callback in state.callbacks:
             callback.before_save(state)
         world, config = parallel_state.get_world_group(), state.config.training_config.checkpoint
@@ -108,7 +108,7 @@ class Saving:
 
     @property
     def path(self) -> Path:
-        """Folder of the whole checkpoint."""
+        """The folder of the published checkpoint."""
         return self.directory / commit.checkpoint_name(self.iteration)
 
     @property
@@ -128,13 +128,15 @@ class Saving:
         commit.begin(self.directory, self.iteration)
 
     def write(self) -> None:
-        """This rank's file. Raises OSError, naming folder, need and newest whole checkpoint, if it cannot be."""
+        """Write this rank's file, if it has one. Raises OSError that names folder, needed bytes and newest whole
+        checkpoint."""
         if self.file is not None:
             file = self.file
             self._persistently(lambda: write_part(self._partial, file, self.tensors))
 
     def publish(self) -> None:
-        """Manifest, name, the pointer to the latest, and what is too many is deleted. Raises as `write` does."""
+        """Write the manifest, rename the folder, point to it as the latest, and delete surplus checkpoints; on rank 0.
+        Raises as `write` does."""
         if not self.is_publisher:
             return
         self._persistently(lambda: write_manifest(self._partial, self.run, self.files))
@@ -144,7 +146,7 @@ class Saving:
         self._delete_surplus()
 
     def end(self) -> None:
-        """Leave nothing that is not whole, and no lock that is not the run's."""
+        """Delete what is left of an incomplete folder, and release the lock, on rank 0."""
         if not self.is_publisher:
             return
         with suppress(OSError):
@@ -166,8 +168,8 @@ class Saving:
             warn(f"--save {self.directory}: {error}; the next save tries again to delete it")
 
     def _persistently(self, work: Callable[[], Any]) -> None:
-        """Do what touches files, again after a pause if the system refuses it: which is said with the folder, what this
-        rank writes, and what there is to resume from."""
+        """Run `work`, and again after each of PAUSES_SECONDS if it raises OSError. The last error names the folder, the
+        bytes that this rank writes, and the checkpoint to resume from."""
         for pause in (*PAUSES_SECONDS, None):
             try:
                 work()
@@ -206,7 +208,8 @@ def _run(state: RunState) -> Run:
 
 
 def _plain(callback: str, kept: dict[str, Any]) -> dict[str, Any]:
-    """A copy of what a callback keeps. Raises ValueError if it is not what a manifest can hold."""
+    """A copy of a callback's state. Raises ValueError if a manifest (JSON) cannot hold it. callback: its name, for the
+    message."""
     try:
         json.dumps(kept)
     except (TypeError, ValueError) as error:
@@ -220,7 +223,8 @@ def _topology() -> dict[str, int]:
 
 
 def _config(config: AllConfig) -> dict[str, Any]:
-    """The configuration; the tokenizer's files by their absolute path, for a reader that is started elsewhere."""
+    """The configuration as the manifest has it; the tokenizer's files by their absolute path, for a reader that is
+    started elsewhere."""
     sections = config.to_dict()
     files = {name: sections["dataset_config"][name] for name in TOKENIZER_FILES}
     sections["dataset_config"] |= {name: path and str(Path(path).absolute()) for name, path in files.items()}

@@ -1,4 +1,4 @@
-"""The state of a run that a checkpoint holds, whichever loop runs it: `TrainingState` is one."""
+"""The state of a run that a checkpoint holds, as an interface for any loop; `TrainingState` implements it."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,12 +14,12 @@ from pynative.optimizer.flat_optimizer import FlatOptimizer
 
 
 def new_run_id() -> str:
-    """A name for a run that begins."""
+    """A new random id of a run."""
     return uuid4().hex
 
 
 class Updates(Protocol):
-    """The optimizer and its schedules; neither where weights alone are saved or loaded."""
+    """The holder of a run's optimizer and schedule; both None where weights alone are saved or loaded."""
 
     @property
     def optimizer(self) -> FlatOptimizer | None: ...
@@ -28,25 +28,26 @@ class Updates(Protocol):
 
 
 class Remembers(Protocol):
-    """A callback with a state of plain values that a checkpoint keeps."""
+    """A callback whose state, of plain values, a checkpoint keeps."""
 
     def before_save(self, state: Any) -> None: ...
     def state_dict(self) -> dict[str, Any]: ...
 
 
 class RunState(Protocol):
-    """A run between two steps."""
+    """A run between two steps, as it is saved and loaded."""
 
     config: AllConfig
     model: nn.CellList
     iteration: int
     consumed_samples: int
     callback_states: dict[str, dict[str, Any]]
-    """States in the checkpoint that was loaded: name of a callback -> its state."""
+    """The states of callbacks in the checkpoint that was loaded, by the callback's name (`named`)."""
     run_id: str
-    """A run that goes on keeps it; rank 0's is written. Only a run's own checkpoints are deleted for it."""
+    """The run's id, which it keeps when it goes on from a checkpoint; rank 0's is written. Only checkpoints with this
+    id are deleted as surplus."""
     resumed_from: Path | None
-    """The checkpoint with which the run goes on; none: it begins."""
+    """The checkpoint from which the run goes on; None: it began anew."""
 
     @property
     def callbacks(self) -> Sequence[Remembers]:
@@ -54,11 +55,12 @@ class RunState(Protocol):
 
     @property
     def step_cell(self) -> Updates:
-        """Its optimizer and schedule."""
+        """The holder of the run's optimizer and schedule."""
 
 
 def named(callbacks: Sequence[Any]) -> dict[str, Any]:
-    """Callbacks by the names under which a checkpoint keeps their states: their classes', a second one's numbered."""
+    """Callbacks by the names under which a checkpoint keeps their states: the class's name, numbered from the second of
+    a class on ("Name/2")."""
     found: dict[str, Any] = {}
     for callback in callbacks:
         kind = type(callback).__name__
@@ -73,5 +75,5 @@ def get_checkpoint_name(ckpt_path: str | Path, iteration: int) -> Path:
 
 
 def get_last_checkpoint(ckpt_path: str | Path) -> Path:
-    """The latest checkpoint's directory; ValueError if there is none."""
+    """The directory of the latest checkpoint in `ckpt_path`. Raises ValueError if there is none."""
     return commit.find(Path(ckpt_path))

@@ -1,4 +1,4 @@
-"""Whole arrays under Megatron's global names, into a model and out of it."""
+"""Whole arrays by Megatron's global names, loaded into a model and gathered from it."""
 
 import json
 from collections.abc import Callable, Collection, Mapping
@@ -20,11 +20,12 @@ from pynative.distributed.param_and_grad_buffer import ParamAndGradBuffers
 from pynative.parameter import name_parameters, place_of, settled, type_name, whole_parameters, write_parameter
 
 Shards: TypeAlias = "dict[str, tuple[Place, Array]]"
-"""Shards by global name: the part of a parameter, and its values."""
+"""Shards by the parameter's global name: (the part of the global array, its values)."""
 
 
 def load_weights(model: nn.Cell, arrays_by_global_name: Mapping[str, Array]) -> None:
-    """Fill a model from whole arrays, the same on all ranks; each rank takes its stage's names and its shards.
+    """Fill a model from whole arrays, the same on all ranks; each rank takes its stage's names and its shards. All
+    ranks call this.
 
     Raises ValueError, before anything is written, that lists all names of only one side and all shapes that differ.
     """
@@ -50,12 +51,13 @@ def _value(parameter: Parameter) -> Tensor:
 
 
 def _array(tensor: Tensor) -> Array:
-    """Its values; those of a 16-bit type as float32, because numpy lacks one of the two."""
+    """The values of a tensor as an array; those of a 16-bit type as float32, because numpy lacks bfloat16."""
     return np.asarray((tensor.astype(ms.float32) if type_name(tensor.dtype) in FLOATS else tensor).asnumpy())
 
 
 def gather_weights(model: nn.Cell, of: Callable[[Parameter], Tensor] = _value) -> dict[str, Array] | None:
-    """Every weight, or what `of` gives for it in its shape, whole, by global name; None except on rank 0.
+    """Every weight (or the tensor of its shape that `of` gives for it) as a whole array by global name, on rank 0; None
+    on the other ranks.
 
     Values of 16-bit types come as float32. All ranks call this. A shard that several ranks hold comes from the first of
     them.
@@ -70,8 +72,8 @@ def gather_weights(model: nn.Cell, of: Callable[[Parameter], Tensor] = _value) -
 
 
 def gather_gradients(buffers: ParamAndGradBuffers) -> dict[str, Array] | None:
-    """The reduced gradient of every parameter, whole, by global name; None except on rank 0. All ranks call this; each
-    brings what it owns."""
+    """The reduced gradient of every parameter as a whole array by global name, on rank 0; None on the other ranks. All
+    ranks call this; each brings what it owns."""
     coordinates, sharded = parallel_state.get_coordinates(), buffers.is_sharded
     own = {}
     for buffer in buffers:
@@ -83,8 +85,8 @@ def gather_gradients(buffers: ParamAndGradBuffers) -> dict[str, Array] | None:
 
 
 def gather_shards(own: Shards, sources: Collection[int]) -> dict[str, Array] | None:
-    """Whole arrays by name from the parts that the ranks `sources` (rank 0 among them) have, each part one rank's; None
-    except on rank 0. All ranks call this."""
+    """Whole arrays by name on rank 0, put together from the shards `own` of the ranks `sources`, rank 0 among them;
+    None on the other ranks. Each part is one rank's. All ranks call this."""
     world = parallel_state.get_world_group()
     if world.rank > 0:
         if world.rank in sources:
@@ -104,7 +106,7 @@ def _put(whole: dict[str, Array], shards: Shards) -> None:
 
 
 def _send_shards(shards: Shards, group: Group) -> None:
-    """Send shards to the group's first rank, the table of contents before the values."""
+    """Send shards to the group's rank 0, a table of names and shapes before the values."""
     contents = [
         (name, part.spec.shape, part.shape, [astuple(box) for box in part.boxes], str(values.dtype))
         for name, (part, values) in shards.items()

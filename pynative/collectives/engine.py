@@ -102,7 +102,7 @@ class Work(Pending, Handle):
 
 
 class Completed(Handle):
-    """Work that needed no other rank."""
+    """A handle of an operation that needed no other rank, and so is complete: `wait` returns its result."""
 
     finished = True
 

@@ -68,8 +68,7 @@ class Backend(ABC):
 
     @abstractmethod
     def standing(self) -> tuple[bool, tuple[Standing, ...]]:
-        """(Whether this rank waits in a collective, its operations that are not complete, the one it waits for
-        first)."""
+        """(Whether this rank waits in a collective, its unfinished operations, the one it waits for first)."""
 
     @abstractmethod
     def seconds_waited(self) -> float:
@@ -193,8 +192,7 @@ class Group(ABC):
         return self._run("all_to_all", call, self._all_to_all(call, x, kind), async_op, sent)
 
     def send(self, x: Tensor, to: int, *, async_op: bool = False) -> Any:
-        """Send x to rank `to` (index in the group). Returns when x may be changed, which may be before it is
-        received."""
+        """Send x to rank `to` (index in the group). Returns when x may change, perhaps before it is received."""
         self._check_peer("send", to)
         kind = kind_of(x.dtype)
         call = self._call("message", _described(x.shape, kind))
@@ -210,7 +208,7 @@ class Group(ABC):
         return self._run("recv", call, self._recv(call, tuple(shape), kind, source), async_op, 0, lane=lane)
 
     def batch_send_recv(self, messages: Sequence[Send | Recv]) -> list[Handle]:
-        """Post all messages; a Handle for each, in their order, which may be waited for in any order."""
+        """Post all messages; a Handle for each, in their order. No order of waiting deadlocks."""
         return [
             self.send(message.x, message.to, async_op=True)
             if isinstance(message, Send)

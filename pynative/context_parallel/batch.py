@@ -1,4 +1,5 @@
-"""Batches on a context-parallel rank: `parallel_core.batch.micro_batches` for dicts of tensors."""
+"""Sharding of a batch's sequences over context-parallel ranks: `parallel_core.batch.micro_batches` for dicts of
+tensors."""
 
 from typing import Any
 
@@ -13,7 +14,7 @@ from pynative import parallel_state
 
 
 def context_shard() -> ContextShard:
-    """This rank's place in its context-parallel group."""
+    """The shard of each sequence that this rank has: the context-parallel layout and this rank's index in the group."""
     layout = ContextLayout(
         parallel_state.get_context_parallel_for_hybrid_ulysses_world_size(),
         parallel_state.get_context_parallel_for_hybrid_ring_world_size(),
@@ -22,7 +23,8 @@ def context_shard() -> ContextShard:
 
 
 def entry_of(name: str, value: Any) -> Any:
-    """A tensor or array of rows as the batch's entry `name`; anything else stays as it is."""
+    """The BatchEntry `name` of a tensor or array with axes (the one that `to_tensor` made it of, if any); any other
+    value as it is."""
     if not isinstance(value, Tensor | np.ndarray) or not value.ndim:
         return value
     made_of: BatchEntry | None = getattr(value, "batch_entry", None)
@@ -32,7 +34,8 @@ def entry_of(name: str, value: Any) -> Any:
 
 
 def to_tensor(entry: Any) -> Any:
-    """The tensor of a batch's entry, which remembers whether it is a shard and how many tokens count."""
+    """The tensor of a batch's entry, with the entry as its attribute `batch_entry` (whether it is a shard, how many
+    tokens count); any other value as it is."""
     if not isinstance(entry, BatchEntry):
         return entry
     tensor = Tensor.from_numpy(np.ascontiguousarray(entry.array))
@@ -41,26 +44,27 @@ def to_tensor(entry: Any) -> Any:
 
 
 def host_array(tensor: Tensor) -> Array:
-    """The values of a batch's tensor, without asking the device where `to_tensor` made it."""
+    """The values of a batch's tensor; without a copy from the device if `to_tensor` made it."""
     made_of: BatchEntry | None = getattr(tensor, "batch_entry", None)
     return tensor.asnumpy() if made_of is None else made_of.array
 
 
 def tokens_ahead(tokens: Tensor, places: int) -> Tensor:
-    """Tokens or labels [b, s] of each sequence's shard -> what stands so many places further on in the sequence, maybe
-    in another rank's shard; 0 beyond its end."""
+    """For each position of this rank's shard of tokens or labels [b, s], the value `places` positions later in the
+    whole sequence, which may lie in another rank's shard; 0 beyond the end."""
     return _shard_of(LABELS, batch.tokens_ahead(_whole(tokens), places))
 
 
 def mask_ahead(loss_mask: Tensor | None, labels: Tensor, places: int) -> Tensor:
-    """The loss mask [b, s] of the labels so many places further on: it knows how many tokens count of whole sequences.
-    None: all labels count."""
+    """This rank's shard of the loss mask [b, s], moved by `places` positions as `tokens_ahead` moves labels; it carries
+    how many tokens of the whole sequences count. loss_mask None: all labels count."""
     mask = np.ones(_whole(labels).shape, np.float32) if loss_mask is None else _whole(loss_mask)
     return _shard_of(LOSS_MASK, batch.tokens_ahead(mask, places))
 
 
 def _whole(tensor: Tensor) -> Array:
-    """[b, whole s]: what the shards were cut of, where that is known, or what the group's ranks have."""
+    """The whole sequences [b, S] of a shard: those that it was cut from, where known, else gathered from the group's
+    ranks."""
     made_of: BatchEntry | None = getattr(tensor, "batch_entry", None)
     return whole_sequence(tensor) if made_of is None or made_of.whole is None else made_of.whole
 
@@ -70,18 +74,18 @@ def _shard_of(name: str, whole: Array) -> Tensor:
 
 
 def counted_tokens(labels: Tensor, loss_mask: Tensor | None) -> float | None:
-    """The number of tokens of a micro-batch's whole sequences that count, if `to_tensor` made the arrays that tell
-    it."""
+    """The number of tokens of a micro-batch's whole sequences that count; None unless `to_tensor` made the loss mask,
+    or without one the labels."""
     made_of: BatchEntry | None = getattr(labels if loss_mask is None else loss_mask, "batch_entry", None)
     return None if made_of is None else made_of.tokens
 
 
 def get_batch_on_this_cp_rank(batch: dict[str, Any]) -> dict[str, Any]:
-    """The batch with its sequences sharded: this context-parallel rank's positions of each.
+    """The batch with this context-parallel rank's positions of each sequence.
 
     Entries [b, s, ...] lose positions along axis 1, `attention_mask` [b or 1, 1, s, s] rows along axis 2 and
-    `document_starts` [b, s] along axis 1: those of this rank's attention. Entries that are no arrays or have one axis
-    stay, and so does what this function cut before: a script may call it in its get_batch_func, as Megatron's do.
+    `document_starts` [b, s] along axis 1: those of this rank's queries remain. Entries that are no arrays or have one
+    axis stay, and so does what this function cut before: a script may call it in its get_batch_func, as Megatron's do.
     Raises ValueError where s does not divide.
     """
     shard = context_shard()
@@ -92,6 +96,6 @@ def get_batch_on_this_cp_rank(batch: dict[str, Any]) -> dict[str, Any]:
 
 
 def whole_sequence(tensor: Tensor) -> Array:
-    """[b, s], a shard of each sequence -> [b, whole s], gathered over the context-parallel group."""
+    """The whole sequences [b, S], gathered over the context-parallel group from each rank's shard [b, s]."""
     shards = parallel_state.get_context_parallel_group().all_gather(tensor, axis=1)
     return context_shard().layout.to_whole(shards.asnumpy(), axis=1)

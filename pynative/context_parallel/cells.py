@@ -67,8 +67,9 @@ class RingAttention(nn.Cell):
         padding_mask: None = None,
         attn_mask_type: str = "causal",
     ) -> Tensor:
-        """q [b, s, h], k and v [b, s, g d] (SBH: [s, b, ...]) -> q's shape; attn_mask as in `ring_attention`, for
-        attn_mask_type "user_defined"."""
+        """Causal, full or masked attention: q [s, b, h], k and v [s, b, g d] (BSH: [b, s, ...]) -> q's shape.
+        attn_mask, as in `ring_attention`, comes with attn_mask_type "user_defined" and with no other. Raises ValueError
+        otherwise."""
         others = {"alibi_mask": alibi_mask, "prefix": prefix, "padding_mask": padding_mask}
         _refuse("RingAttention", others, dict.fromkeys(others))
         if attn_mask_type not in _MASK_TYPES or (attn_mask is None) == (attn_mask_type == "user_defined"):
@@ -87,7 +88,7 @@ class RingAttention(nn.Cell):
         return self._turned(ring_attention(queries, keys, values, group, rule))
 
     def _heads(self, x: Tensor, size: int) -> Tensor:
-        """[s, b, heads, size]."""
+        """The tensor as [s, b, heads, size], from the caller's layout."""
         turned = self._turned(x)
         return turned.reshape(*turned.shape[:2], -1, size)
 
@@ -97,10 +98,12 @@ class RingAttention(nn.Cell):
 
 
 class FlashSP(RingAttention):
-    """The same under another name, for whole causal sequences, tensor-parallel size 1 and layout BSH alone.
+    """`RingAttention` under another name, for whole causal sequences, tensor-parallel size 1 and layout BSH alone.
 
     Args:
-        dp: 1, or the data-parallel size, which follows from the number of ranks; sp: size of the ring.
+        dp: 1, or the data-parallel size, which follows from the number of ranks.
+        mp: 1.
+        sp: the ring's size.
     """
 
     def __init__(
@@ -132,9 +135,10 @@ class FlashSP(RingAttention):
 
 
 class UlyssesContextAttention(nn.Cell):
-    """`local_attention(q, k, v, ...)` of whole sequences and some of the heads, for callers with the reverse.
+    """A cell around `local_attention`, which sees whole sequences and a share of the heads, for callers that have a
+    shard of the sequence and all heads.
 
-    local_attention takes q [u s, b, n/u, d] with k and v alike and gives [u s, b, h/u].
+    local_attention takes q [u s, b, n/u, d] and k, v [u s, b, g/u, d], and gives [u s, b, h/u]; u is the group's size.
     """
 
     def __init__(
@@ -153,6 +157,6 @@ class UlyssesContextAttention(nn.Cell):
         self.local_attention, self.group = local_attention, sequence_process_group
 
     def construct(self, query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        """query [s, b, n, d], key and value [s, b, g, d] -> [s, b, h]; the rest is passed on."""
+        """query [s, b, n, d], key and value [s, b, g, d] -> [s, b, h]; other arguments go to `local_attention`."""
         heads = sequence_to_heads(query, key, value, self.group)
         return heads_to_sequence(self.local_attention(*heads, *args, **kwargs), self.group)

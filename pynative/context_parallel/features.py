@@ -1,9 +1,9 @@
-"""Shards of a sequence for features of whole sequences: how mixers that keep a state see every token in its order.
+"""Exchange of a sequence's shards for shares of the features of whole sequences, for mixers that keep a state and so
+need every token in its order.
 
-It is Ulysses' exchange (Jacobs et al., 2023), of rows of fused parts, each of which is cut over the ranks on its own,
-over all of the context-parallel group, however attention's sequences lie over it.
-
-s the length of a rank's shard, S of the whole sequence, b batch, w features, c ranks.
+It is Ulysses' exchange (Jacobs et al., 2023), of fused features, each part of which is cut over the ranks on its own,
+over the whole context-parallel group, however attention's sequences lie over it. s the length of a rank's shard, S of
+the whole sequence, b batch, w features, c ranks.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,8 @@ from pynative.tape.autograd import Moved
 
 
 def of_rank(widths: Sequence[int], rank: int, size: int) -> list[range]:
-    """A rank's columns of fused parts of these widths, each cut evenly."""
+    """A rank's columns of fused parts of these widths, of each part the rank's equal share; size: the number of
+    ranks."""
     starts = [end - width for width, end in zip(widths, accumulate(widths), strict=True)]
     return [
         range(start + rank * (width // size), start + (rank + 1) * (width // size))
@@ -33,14 +34,15 @@ def _reordered(x: Tensor, places: Any) -> Tensor:
 
 
 class _Exchange:
-    """The exchange of rows of fused parts."""
+    """Both directions of the exchange, for features that are fused parts of these widths."""
 
     def __init__(self, widths: Sequence[int], group: Group, layout: ContextLayout) -> None:
         self.widths, self.group, self.layout = widths, group, layout
         self.by_rank = [run for rank in range(group.size) for run in of_rank(widths, rank, group.size)]
 
     def to_features(self, x: Tensor) -> Tensor:
-        """x [s, b, w], a shard of the sequence with all features -> [S, b, w / c]: the whole one, a share of each."""
+        """x [s, b, w], a shard of the sequence with all features -> [S, b, w / c], the whole sequence with a share of
+        each part."""
         packed = kernels.pack_heads((kernels.take_columns(x, self.by_rank),), self.group.size, (1,))
         shards = self.group.all_to_all(packed)
         return _reordered(shards, np.argsort(self.layout.order(len(shards)))) if self.layout.ring > 1 else shards
@@ -53,7 +55,7 @@ class _Exchange:
         return kernels.take_columns(rows, self._back())
 
     def _back(self) -> list[range]:
-        """Places of the columns, in their own order, when they lie rank by rank."""
+        """The columns, in the features' own order, of a tensor whose columns lie rank by rank."""
         parts, size = len(self.widths), self.group.size
         ends = list(accumulate(map(len, self.by_rank)))
         there = [range(end - len(run), end) for run, end in zip(self.by_rank, ends, strict=True)]
@@ -61,13 +63,13 @@ class _Exchange:
 
 
 def sequence_to_features(x: Tensor, widths: Sequence[int], group: Group, layout: ContextLayout) -> Tensor:
-    """x [s, b, w], fused parts of these widths -> [S, b, w / c]: of each part the rank's share, of all tokens in the
-    sequence's order. Recorded; one all-to-all forward and one backward."""
+    """x [s, b, w], fused parts of these widths -> [S, b, w / c]: the rank's share of each part, for all tokens in the
+    sequence's order. On the tape; one all-to-all forward and one backward."""
     exchange = _Exchange(widths, group, layout)
     return x if group.size == 1 else Moved.apply(x, exchange.to_features, exchange.to_sequence)
 
 
 def features_to_sequence(x: Tensor, group: Group, layout: ContextLayout) -> Tensor:
-    """[S, b, w / c] -> [s, b, w], the way back of one part."""
+    """[S, b, w / c] -> [s, b, w]: the reverse of `sequence_to_features` for features that are one part."""
     exchange = _Exchange((x.shape[-1] * group.size,), group, layout)
     return x if group.size == 1 else Moved.apply(x, exchange.to_sequence, exchange.to_features)

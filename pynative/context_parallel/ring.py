@@ -20,7 +20,8 @@ Tensors = Sequence[Tensor]
 
 
 def _pass_on(group: Group, xs: Tensors) -> Callable[[], Tensors]:
-    """Post xs to the next member and the receives of their like from the previous; a function that waits for these."""
+    """Post the sends of xs to the next member and the receives of equal tensors from the previous one; returns a
+    function that waits for the received tensors."""
     following, previous = (group.rank + 1) % group.size, (group.rank - 1) % group.size
     sends, receives = [Send(x, following) for x in xs], [Recv(x.shape, x.dtype, previous) for x in xs]
     works = group.batch_send_recv([*sends, *receives])
@@ -32,7 +33,8 @@ def _pass_on(group: Group, xs: Tensors) -> Callable[[], Tensors]:
 
 
 def circulate(group: Group, xs: Tensors) -> Iterator[tuple[int, Tensors]]:
-    """(member, its xs) for every member, this one first; the next are on their way while the caller has the present."""
+    """Yield (member, its xs) for every member, this one first; the next member's travel while the caller uses the
+    present."""
     for step in range(group.size):
         arrive = _pass_on(group, xs) if step < group.size - 1 else None
         yield (group.rank - step) % group.size, xs
@@ -41,25 +43,26 @@ def circulate(group: Group, xs: Tensors) -> Iterator[tuple[int, Tensors]]:
 
 
 class Sinks(NamedTuple):
-    """Scores without a value (`kernels.with_sinks`), of which a rank's heads have some."""
+    """Attention sinks, a score without a value for each head (`kernels.with_sinks`)."""
 
     values: Tensor
-    """[m]."""
+    """[m], of which this call's heads use some."""
     first: int
-    """The place of the first head's."""
+    """The index in `values` of the first head's sink."""
 
 
 @dataclass(frozen=True)
 class _Ring:
-    """A call's group and what all its blocks have in common."""
+    """The group of a call, and what all its blocks of scores have in common."""
 
     group: Group
     scores: Scores
-    """Scores of the member's own keys."""
+    """The scores of the member's own queries with its own keys."""
     first_sink: int = 0
 
     def block(self, source: int) -> Scores:
-        """The scores with the keys of member `source`."""
+        """The scores of this member's queries with the keys of member `source`, as far as the causal order leaves
+        any."""
         layout, length = ContextLayout(ring=self.group.size), self.scores.queries
         rectangle = ring_block(self.group.rank, source, self.scores.is_causal)
         queries, keys = (chunks * length // 2 for chunks in (rectangle.query_chunks, rectangle.key_chunks))

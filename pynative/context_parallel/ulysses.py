@@ -1,10 +1,9 @@
 """Attention over a sequence that is cut over the context-parallel group: Ulysses (Jacobs et al., 2023) around the ring.
 
-Before attention the ranks exchange shards of the sequence for heads, after it back. Either may be in a group of one,
-where it does nothing: the three algorithms are two functions and two group sizes.
-
-s the length of a rank's shard of the sequence, b batch, n heads, g key/value groups, d size of a query's and a key's
-head, e of a value's, u ranks.
+Before attention the ranks of the Ulysses group exchange shards of the sequence for heads, and back after it. Either
+group may have one rank, where it does nothing: the three algorithms are two functions and two group sizes. s the length
+of a rank's shard of the sequence, b batch, n heads, g key/value groups, d size of a query's and a key's head, e of a
+value's, u ranks of the Ulysses group.
 """
 
 import math
@@ -45,7 +44,7 @@ def sequence_to_heads(q: Tensor, k: Tensor, v: Tensor, group: Group) -> tuple[Te
 
 
 def heads_to_sequence(x: Tensor, group: Group) -> Tensor:
-    """[u s, b, n/u * e] -> [s, b, n * e], the way back.
+    """[u s, b, n/u * e] -> [s, b, n * e]: the reverse of `sequence_to_heads`, for attention's output.
 
     Messages of one call: one all-to-all forward and one backward, of s b n e elements a rank each, of which a rank
     keeps 1/u.
@@ -71,12 +70,13 @@ def context_parallel_attention(
     rule: AttentionRule,
     sinks: Tensor | None = None,
 ) -> Tensor:
-    """`kernels.attention` of the whole sequence: q [s, b, n, d], k [s, b, g, d], v [s, b, g, e] -> [s, b, n * e].
+    """`kernels.attention` of the whole sequence, on its shard: q [s, b, n, d], k [s, b, g, d], v [s, b, g, e] -> [s, b,
+    n * e].
 
-    s is the length of this rank's shard of it (`parallel_core.context`). Of the rule the mask, bool [b or 1, 1, rows,
-    whole sequence], the first keys, int32 [b, rows], and the chosen ones, [b, rows, k], have the rows that
-    `ContextShard.queries` leaves; head_offset is the number of the rank's first head among all tensor-parallel ranks'.
-    sinks: [n], see `kernels.with_sinks`.
+    Of the rule, the mask, bool [b or 1, 1, rows, whole sequence], the first keys, int32 [b, rows], and the chosen keys,
+    [b, rows, k], have the rows that `ContextShard.queries` leaves; head_offset is the number of the rank's first head
+    among all tensor-parallel ranks'. sinks: [n], see `kernels.with_sinks`.
+
     The messages are those of `sequence_to_heads`, `ring_attention` and `heads_to_sequence`.
     """
     first = ulysses_group.rank * (q.shape[2] // ulysses_group.size)

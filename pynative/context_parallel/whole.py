@@ -1,4 +1,4 @@
-"""A sequence that is cut over the context-parallel group, whole on each of its ranks."""
+"""Gathering of a sequence that is cut over the context-parallel group, recorded on the tape."""
 
 from functools import lru_cache
 
@@ -14,8 +14,8 @@ from pynative.tape.autograd import Moved
 
 @lru_cache(maxsize=16)
 def _orders(layout: ContextLayout, length: int) -> tuple[Array, Array]:
-    """Int32 [s] each, the same for all micro-batches: the positions in the order in which ranks have them, and the
-    place of each of them there."""
+    """(The positions in the order in which the ranks' shards have them, the index of each position there), int32 [s]
+    each."""
     order = layout.order(length).astype(np.int32)
     return order, np.argsort(order).astype(np.int32)
 
@@ -25,9 +25,8 @@ def _reordered(x: Tensor, places: Array) -> Tensor:
 
 
 def whole_sequence(x: Tensor, group: Group, layout: ContextLayout) -> Tensor:
-    """x [s/c, ...] of c ranks -> [s, ...] in the sequence's order; each rank's gradient is its share of a sum.
-
-    Recorded; one all-gather forward and one reduce-scatter backward."""
+    """x [s/c, ...], a shard of one of c ranks -> [s, ...], in the sequence's order on every rank. The backward sums the
+    ranks' gradients and gives each its shard. On the tape; one all-gather forward and one reduce-scatter backward."""
     if group.size == 1:
         return x
     order, places = _orders(layout, len(x) * group.size)

@@ -1,4 +1,4 @@
-"""A bucket: what of a buffer is reduced, and later gathered, by one collective."""
+"""A bucket: the part of a flat buffer that is reduced, and later gathered, by one collective."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -19,22 +19,22 @@ from pynative.step_position import get_step_position
 
 @dataclass(frozen=True)
 class Transfer:
-    """A planned collective over its memory, again and again."""
+    """A planned collective over fixed memory, started again in every step."""
 
     collective: Callable[..., Handle]
-    """The group's."""
+    """The method of the group that starts it."""
     given: Tensor
     result: Tensor
-    """The memory of its result."""
+    """The memory in which its result is written."""
     about: str
-    """Name of the operands, in messages."""
+    """The name of the operands in messages."""
     sent_as: str | None = None
-    """The type in which they travel, if it is not their own."""
+    """The type in which the operands travel; None: their own."""
 
     @classmethod
     def of(cls, planned: Collective, memory: Memory, about: str, sent_as: str | None = None) -> "Transfer":
-        """The collective over the planned span: of a gather the rank's own part is given, of a reduce-scatter it is
-        left."""
+        """The collective over the planned span of `memory`: a gather sends the rank's own part and fills the span, a
+        reduce-scatter sends the span and fills the own part, an all-reduce does both with the span."""
         whole = memory.span(*planned.span)
         collective = partial(getattr(parallel_state.get_group(planned.over), planned.operation), async_op=True)
         if planned.operation == "all_reduce":
@@ -44,7 +44,7 @@ class Transfer:
         return cls(collective, given, result, about, sent_as)
 
     def start(self) -> Handle:
-        """A handle to wait for until the result is where it belongs."""
+        """Start the collective; the handle's `wait` returns when the result is in its memory."""
         if self.sent_as is None or self.sent_as == type_name(self.given.dtype):
             return self.collective(self.given, out=self.result, about=self.about)
         sent = self.collective(self.given.astype(type_of(self.sent_as)), about=self.about)
@@ -52,11 +52,11 @@ class Transfer:
 
 
 MOST_NAMED = 5
-"""Parameters in a message."""
+"""The largest number of parameters that an error message names."""
 
 
 class NonFiniteGradients(FloatingPointError):
-    """A rank's own gradients are not finite; `fault` says so, the message what can be done, too."""
+    """This rank's own gradients are not finite; `fault` says so, and the message adds what can be done."""
 
     def __init__(self, fault: str) -> None:
         self.fault = fault
@@ -69,8 +69,9 @@ class NonFiniteGradients(FloatingPointError):
 class ParamAndGradBucket:
     """Parameters whose gradients are summed over the replicas together, under Megatron's names.
 
-    A sum is started once a step: by whoever knows that the bucket's gradients are complete, else at the step's end.
-    sent_as: the type in which gradients are sent, if it is not their own.
+    The sum is started once a step: by whoever knows that the bucket's gradients are complete, else at the step's end.
+    gradients, parameters: the buffer's memory, by the plan's addresses. reductions: the sum over the replicas, then
+    others. sent_as: the type in which gradients are sent, if it is not their own.
     """
 
     def __init__(
@@ -86,23 +87,24 @@ class ParamAndGradBucket:
         self.span, self.params = span, list(params)
         self._gradient = gradients.span(*span)
         self.about = self.params[0].meta.spec.name + (f" and {len(self.params) - 1} more" if self.params[1:] else "")
-        """Its name, in messages."""
+        """The bucket's name in messages."""
         self._reductions = [Transfer.of(one, gradients, f"gradients of {self.about}", sent_as) for one in reductions]
         self._gathers = [Transfer.of(one, parameters, f"parameters {self.about}") for one in gathers]
         self._grad_work: Handle | None = None
         self._param_works: list[Handle] = []
         self._grad_sync_is_due = True
         self.factor_before_sum = 1.0
-        """Factor of this rank's gradients."""
+        """Factor of this rank's gradients before they are summed over the replicas."""
         self.is_averaged = False
-        """Whether `average_gradients` was called."""
+        """Whether `average_gradients` was called since the gradients were emptied."""
         self._ready: set[int] = set()
         self.is_checked = False
-        """Whether gradients that are not finite are an error."""
+        """Whether gradients of this rank that are not finite are an error."""
         self._finite: list[Tensor] = []
 
     def empty_gradients(self, factor_before_sum: float = 1.0) -> None:
-        """Forget the gradients; the next ones are multiplied by the factor before they are summed over the replicas."""
+        """Mark the gradients as empty, so that the next contribution overwrites; factor_before_sum multiplies them
+        before they are summed over the replicas."""
         self.factor_before_sum, self._grad_sync_is_due, self.is_averaged = factor_before_sum, True, False
         self._ready.clear()
         self._finite.clear()
@@ -111,15 +113,15 @@ class ParamAndGradBucket:
             parameter.meta.main_grad_is_final = False
 
     def zero_unused_gradients(self) -> None:
-        """Parameters that no backward reached have gradient zero, not last step's."""
+        """Write zeros as the gradients of parameters that no backward reached, in place of the last step's."""
         for meta in (parameter.meta for parameter in self.params):
             if meta.main_grad_is_empty:
                 kernels.fill_(meta.main_grad, 0.0)
                 meta.main_grad_is_empty = False
 
     def check_gradients(self) -> None:
-        """Raise FloatingPointError after the sum, which names rank and parameters, if this rank's addend was not finite
-        and that is an error. The flags stay on the device until here."""
+        """Raise NonFiniteGradients, which names rank and parameters, if this rank's gradients before the sum were not
+        finite and `is_checked`. Called after the sum, because the flags stay on the device until here."""
         if not all(finite.asnumpy().item() for finite in self._finite):
             rank, iteration = parallel_state.get_global_rank(), get_step_position().iteration + 1
             raise NonFiniteGradients(
@@ -127,14 +129,15 @@ class ParamAndGradBucket:
             )
 
     def _spoiled(self) -> str:
-        """The parameters whose gradients are not finite, as far as the sum tells."""
+        """The names of the parameters whose summed gradients are not finite; the bucket's own if the sum shows none."""
         gradients = {p.meta.spec.name: p.meta.main_grad for p in self.params}
         found = [name for name, gradient in gradients.items() if not math.isfinite(kernels.squared_norm(gradient))]
         more = f" and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else ""
         return ", ".join(found[:MOST_NAMED]) + more or self.about
 
     def start_grad_sync(self) -> None:
-        """Start the sum of the gradients over the replicas; nothing if that was done before."""
+        """Start the sum of the gradients over the replicas; nothing if it was started since the gradients were
+        emptied."""
         if not self._grad_sync_is_due:
             return
         self._grad_sync_is_due = False
@@ -157,8 +160,8 @@ class ParamAndGradBucket:
                 reduction.start().wait()
 
     def average_gradients(self, factor: float) -> None:
-        """Wait until the gradients that this rank owns are the replicas' sum times the factor, of which
-        `factor_before_sum` is a part. Once a step."""
+        """Wait until the gradients that this rank owns are the replicas' sum times `factor`, part of which is
+        `factor_before_sum` already. Call it once a step."""
         self.finish_grad_sync()
         rest = factor / self.factor_before_sum
         if rest != 1.0:
@@ -166,11 +169,11 @@ class ParamAndGradBucket:
         self.is_averaged = True
 
     def start_param_sync(self) -> None:
-        """Start to gather the parameters, of which this rank has updated those that it owns."""
+        """Start to gather the bucket's parameters, of which each rank has updated the part that it owns."""
         self._param_works = [gather.start() for gather in self._gathers]
 
     def finish_param_sync(self) -> None:
-        """Wait until the parameters are whole."""
+        """Wait until the bucket's parameters are whole, if a gather was started."""
         for work in self._param_works:
             work.wait()
         self._param_works = []
@@ -181,12 +184,12 @@ class ParamAndGradBucket:
     final_grad_reduce = finish_grad_sync
 
     def reset(self) -> None:
-        """Forget the gradients."""
+        """Empty the gradients, with the same factor before the sum."""
         self.empty_gradients(self.factor_before_sum)
 
     def register_grad_ready(self, parameter: Parameter) -> None:
-        """A script with a backward of its own says that a parameter's gradient is complete; the last one starts the
-        sum."""
+        """Note, for a script that runs backwards itself, that a parameter's gradient is complete; the bucket's last one
+        starts the sum."""
         self._ready.add(id(parameter))
         if len(self._ready) == len(self.params):
             self.start_grad_sync()

@@ -1,4 +1,4 @@
-"""A model whose gradients are reduced when its caller says so, for scripts with a loop of their own.
+"""Megatron's wrapper of a model, which reduces gradients when its caller says so, for scripts with a loop of their own.
 
 The training loop needs no wrapper: its step reduces the buffers of whatever model it is given, of a wrapped one too.
 """
@@ -23,12 +23,12 @@ from pynative.tape.layer_events import LayerEvents
 
 @dataclass(kw_only=True)
 class DistributedDataParallelConfig:
-    """Megatron's settings of the wrapper. What is left at its default is as the configuration says."""
+    """Megatron's settings of the wrapper. A field at its default leaves the configuration's value."""
 
     grad_reduce_in_fp32: bool = False
     overlap_grad_reduce: bool = False
-    """Start a bucket's sum inside the backward of a training step or of `get_forward_backward_func`; a backward that a
-    script calls by itself is followed by all of them."""
+    """Start a bucket's sum inside the backward of a training step or of `get_forward_backward_func`; after a backward
+    that a script runs itself all sums start in `issue_grad_reduce`."""
     use_distributed_optimizer: bool = False
     bucket_size: int | None = None
     average_in_collective: bool = False
@@ -44,7 +44,7 @@ class DistributedDataParallelConfig:
             )
 
     def added_to(self, configured: GradientConfig) -> GradientConfig:
-        """A section of the configuration, with what the wrapper asks for beyond it."""
+        """A copy of the configuration's gradient section, with what this wrapper asks for beyond it."""
         return replace(
             configured,
             accumulate_allreduce_grads_in_fp32=configured.accumulate_allreduce_grads_in_fp32
@@ -60,7 +60,7 @@ class DistributedDataParallelConfig:
 
 
 class DistributedDataParallel(nn.Cell):
-    """`module` with its gradients in flat buffers and their reduction.
+    """`module` with its gradients in flat buffers, and their reduction over the replicas.
 
     With virtual pipeline stages the buffers are those of all chunks, which the optimizer makes as the configuration
     says; elsewhere they are made here, as `config` and `ddp_config` say.
@@ -90,12 +90,13 @@ class DistributedDataParallel(nn.Cell):
 
     @property
     def unread_entries(self) -> frozenset[str]:
-        """The unread entries of the module."""
+        """Names of the batch's entries that the wrapped module does not read."""
         return getattr(self.module, "unread_entries", frozenset())
 
     @property
     def flat_buffers(self) -> ParamAndGradBuffers:
-        """The module's, which an optimizer over its parameters shares."""
+        """The buffers of the module's parameters, which an optimizer over these parameters shares. Raises ValueError
+        with virtual stages if no optimizer made them yet."""
         LayerEvents.of(self)
         buffers = self._buffers_of_all_chunks() if self._is_chunk else self._buffers_of_module()
         for bucket in buffers.buckets_of(self.module):
@@ -116,16 +117,16 @@ class DistributedDataParallel(nn.Cell):
         return found[0]
 
     def construct(self, *arguments: Any, **named: Any) -> Any:
-        """The output of the module."""
+        """The wrapped module's output."""
         return self.module(*arguments, **named)
 
     def set_input_tensor(self, input_tensor: Tensor | None) -> None:
-        """Take the tensor that the stage before sent."""
+        """Give the wrapped module the hidden states that the previous stage sent; None: it reads the batch."""
         self.module.set_input_tensor(input_tensor)
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """A block in which gradients are summed up and not reduced."""
+        """Context in which gradients are added up and not reduced."""
         self.enable_sync(False)
         try:
             yield
@@ -133,7 +134,8 @@ class DistributedDataParallel(nn.Cell):
             self.enable_sync(True)
 
     def enable_sync(self, enable: bool) -> None:
-        """Whether gradients are reduced, inside a backward or when that is asked for."""
+        """Turn the reduction of gradients on or off: inside a backward, and by `issue_grad_reduce` and
+        `final_grad_reduce`."""
         self._is_synchronised = enable
         self.flat_buffers.overlapped_sums.enable(enable, LayerEvents.of(self))
 
@@ -147,7 +149,8 @@ class DistributedDataParallel(nn.Cell):
         return 1.0 if self._gradient.average_in_collective else self._averaging.gradient_scale(1.0)
 
     def _own_buckets(self, buffers: ParamAndGradBuffers) -> list[ParamAndGradBucket]:
-        """The buckets with parameters of the module; ValueError if a loop of one's own cannot reduce them."""
+        """The buckets with parameters of the module. Raises ValueError with ZeRO stage 2 or 3, where a script cannot
+        reduce them."""
         if self._gradient.zero_stage >= 2:
             raise ValueError(
                 f"--zero-stage {self._gradient.zero_stage}: gradients leave in every micro-batch of a training step, "
@@ -156,12 +159,12 @@ class DistributedDataParallel(nn.Cell):
         return buffers.buckets_of(self.module)
 
     def zero_grad_buffer(self) -> None:
-        """Forget the gradients."""
+        """Empty the module's gradients, so that the next contribution overwrites."""
         buffers = self.flat_buffers
         buffers.empty_gradients(self._factor_before_sum, self._own_buckets(buffers))
 
     def issue_grad_reduce(self) -> None:
-        """Start the sums that `final_grad_reduce` waits for."""
+        """Start the sums of the module's buckets over the replicas, which `final_grad_reduce` waits for."""
         buckets = [bucket for bucket in self._own_buckets(self.flat_buffers) if not bucket.is_averaged]
         if self._is_synchronised and buckets:
             for events in {parameter.meta.layer_events for bucket in buckets for parameter in bucket.params}:
@@ -170,10 +173,11 @@ class DistributedDataParallel(nn.Cell):
                 bucket.start_grad_sync()
 
     def final_grad_reduce(self) -> None:
-        """Make `main_grad` of every parameter the replicas' mean, or with --calculate-per-token-loss their sum: once
-        for each `zero_grad_buffer`. With the distributed optimizer that is so for the part that this rank owns.
+        """Make `main_grad` of every parameter the replicas' mean, or with --calculate-per-token-loss their sum; with
+        the distributed optimizer only in the part that this rank owns. It acts once after each `zero_grad_buffer`.
 
-        What is summed over other ranks, too, is so when the last of the chunks was reduced.
+        Gradients that are also summed over other ranks (partial ones, a tied embedding's) are complete when the last of
+        the chunks was reduced. Raises NonFiniteGradients where that is checked.
         """
         if not self._is_synchronised:
             return
@@ -190,7 +194,7 @@ class DistributedDataParallel(nn.Cell):
 def _check_agreement(configured: GradientConfig, wrapped: GradientConfig, types: Iterable[str]) -> None:
     """Raise ValueError if the wrapper asks for other buffers than the configuration, which decides for all chunks.
 
-    types: those of the parameters. Alignment is the configuration's: nothing but padding depends on it.
+    types: the parameters' types, by name. Alignment may differ: nothing but padding depends on it.
     """
     for dtype in types:
         if wrapped.type_for(dtype) != configured.type_for(dtype):

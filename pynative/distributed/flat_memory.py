@@ -1,5 +1,5 @@
-"""One stretch of memory, many tensors that view it: what a rank keeps of a buffer, and the slots in which buckets lie
-while their cells are at work."""
+"""Memory of a planned flat buffer, with tensors that view parts of it: what a rank keeps of the buffer, and the slots
+in which buckets lie while their cells are at work."""
 
 from collections.abc import Callable, Sequence
 from math import prod
@@ -14,30 +14,30 @@ from parallel_core.buffers.slots import SlotPlan
 from parallel_core.numerics.dtypes import DTYPES, Array
 
 Allocate = Callable[[int, np.dtype[Any]], Array]
-"""(elements, type) -> zeros in memory of the host."""
+"""Function (elements, type) that returns an array of zeros in the host's memory."""
 
 
 class Memory(Protocol):
-    """Elements of a planned buffer, wherever they lie."""
+    """Elements of a planned buffer, addressed by their index in the plan, wherever they lie."""
 
     def view(self, start: int, shape: tuple[int, ...]) -> Tensor:
         """The tensor of this shape that begins at element `start` of the plan."""
 
     def span(self, start: int, stop: int) -> Tensor:
-        """Elements start..stop-1 of the plan as a vector."""
+        """A view of elements start..stop-1 of the plan, as a vector."""
         return self.view(start, (stop - start,))
 
 
 class FlatMemory(Memory):
-    """Zeros of a type for some spans of a planned buffer, with views of any part of one span.
+    """Memory, at first zeros, for some spans of a planned buffer, with views of any part of one span.
 
-    Elements are named by their place in the plan, whichever of its spans are held. On a CPU numpy owns the memory,
+    Elements are addressed by their index in the plan, whichever of its spans are held. On a CPU numpy owns the memory,
     because a MindSpore view of a CPU tensor cannot be written to; every view shares it with numpy and with the other
     views. Elsewhere it is a device tensor and its views (not run on hardware).
     """
 
     def __init__(self, spans: Sequence[Span], dtype: str = "float32", allocate: Allocate | None = None) -> None:
-        """allocate: who makes the memory, which then is the host's, instead."""
+        """allocate: makes the memory, which then is the host's on any device."""
         self.spans, self.dtype = tuple(spans), dtype
         self._memory: Array | Tensor
         if allocate is not None or ms.get_context("device_target") == "CPU":
@@ -47,16 +47,16 @@ class FlatMemory(Memory):
 
     @property
     def size(self) -> int:
-        """Elements."""
+        """The number of elements that are held."""
         return sum(span.size for span in self.spans)
 
     @property
     def bytes(self) -> int:
-        """Allocated."""
+        """The number of bytes that are allocated."""
         return self.size * DTYPES[self.dtype].bytes
 
     def view(self, start: int, shape: tuple[int, ...]) -> Tensor:
-        """The tensor of this shape that begins at element `start`."""
+        """A view of this shape whose first element is `start` of the plan. All its elements lie in one held span."""
         size = prod(shape)
         first = self._place(start, start + size)
         last = first + size
@@ -68,11 +68,11 @@ class FlatMemory(Memory):
         return self._memory[first:last].view(shape)
 
     def holds(self, span: Span) -> bool:
-        """Whether it has these elements."""
+        """Whether the memory has all elements of this span of the plan."""
         return any(held.start <= span.start and span.stop <= held.stop for held in self.spans)
 
     def _place(self, start: int, stop: int) -> int:
-        """The place in the memory of elements start..stop-1 of the plan."""
+        """The index in the memory of element `start` of the plan; start..stop-1 lie in one held span."""
         before = 0
         for held in self.spans:
             if held.start <= start and stop <= held.stop:
@@ -82,7 +82,8 @@ class FlatMemory(Memory):
 
 
 class SplitMemory(Memory):
-    """Elements of a planned buffer of which a part is kept elsewhere, under the plan's addresses."""
+    """Memory for spans of a planned buffer, some of which (`elsewhere`) `allocate` makes in the host's memory and the
+    rest the device has; the plan's addresses hold for both."""
 
     def __init__(self, elsewhere: Sequence[Span], rest: Sequence[Span], dtype: str, allocate: Allocate) -> None:
         places = ((elsewhere, allocate), (rest, None))
@@ -91,11 +92,11 @@ class SplitMemory(Memory):
 
     @property
     def bytes(self) -> int:
-        """Allocated, in all places."""
+        """The number of bytes that are allocated, in both places."""
         return sum(part.bytes for part in self.parts)
 
     def holds(self, span: Span) -> bool:
-        """Whether one of the parts has these elements."""
+        """Whether one of the parts has all elements of this span."""
         return any(part.holds(span) for part in self.parts)
 
     def view(self, start: int, shape: tuple[int, ...]) -> Tensor:
@@ -108,27 +109,27 @@ SomeMemory = FlatMemory | SplitMemory
 
 
 class Slots:
-    """Memory of a buffer's slots."""
+    """The memory of a buffer's slots, as planned; `memory` is None for a plan without slots."""
 
     def __init__(self, plan: SlotPlan, dtype: str) -> None:
         self.plan = plan
         self.memory = FlatMemory([Span(0, plan.size)], dtype) if plan.size else None
 
     def memory_of(self, slot: int) -> Tensor:
-        """All of a slot."""
+        """The whole memory of a slot, as a vector."""
         assert self.memory is not None, "a plan with a slot has a size"
         buckets = [bucket for bucket, number in self.plan.slots.items() if number == slot]
         start = self.plan.starts[buckets[0]]
         return self.memory.span(start, start + max(bucket.size for bucket in buckets))
 
     def view(self, entry: Entry) -> Tensor | None:
-        """A parameter's place in its bucket's slot; none: its bucket is kept whole."""
+        """The view of a parameter's elements in its bucket's slot; None if the bucket has no slot."""
         bucket = self.plan.bucket_of(entry.span)
         return None if bucket is None else InSlot(self, bucket).view(entry.start, entry.place.shape)
 
 
 class InSlot(Memory):
-    """A bucket in its slot, under the plan's addresses, as `FlatMemory` has them of what is kept."""
+    """A bucket's elements in its slot, addressed as in the buffer's plan."""
 
     def __init__(self, slots: Slots, bucket: Span) -> None:
         self.bucket, self.slot, self.cell = bucket, slots.plan.slots[bucket], slots.plan.cells[bucket]
@@ -140,7 +141,8 @@ class InSlot(Memory):
         return self._memory.view(start + self._shift, shape)
 
     def padding(self, entries: Sequence[Entry]) -> list[Tensor]:
-        """The elements that belong to no parameter; another bucket may have left something there."""
+        """Views of the bucket's elements that belong to no parameter, in which another bucket of the slot may have left
+        values."""
         inside = [entry for entry in entries if self.bucket.start <= entry.start < self.bucket.stop]
         ends, starts = [entry.stop for entry in inside], [*(entry.start for entry in inside[1:]), self.bucket.stop]
         return [self.span(end, start) for end, start in zip(ends, starts, strict=True) if end < start]

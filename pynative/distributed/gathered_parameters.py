@@ -1,6 +1,6 @@
 """Weights of which a rank keeps its own part (ZeRO stage 3): whole in a slot while their cell is at work, then freed.
 
-`zero.py` has the life of a slot, and when it is moved on.
+`zero.py` has the life of a slot, and when it changes state.
 """
 
 from collections.abc import Sequence
@@ -20,12 +20,12 @@ from pynative.memory import in_place
 from pynative.memory.rounding import bits
 
 NOT_HERE = -1024.0
-"""The value of every element of a slot while no parameters are in it: no weight, so that nobody takes it for one; and
-not NaN, so that values that a script makes of it and assigns are told from it, too."""
+"""The value of every element of an empty slot: not a likely weight, so that it shows, and not NaN, so that values that
+a script computes from it and assigns can be told from it, too."""
 
 
 class WeightSlot:
-    """A slot's memory, and the bucket that is in it or on its way there."""
+    """A slot's memory, and the bucket whose weights are in it or on their way there; None: the slot is empty."""
 
     def __init__(self, memory: Tensor) -> None:
         self.memory = memory
@@ -33,14 +33,14 @@ class WeightSlot:
         self.free()
 
     def free(self) -> None:
-        """Empty the slot: the weights that are there are stale, or are not the rank's."""
+        """Empty the slot and fill it with NOT_HERE, after any gather into it has ended."""
         if self.bucket is not None:
             self.bucket.wait()
         self.bucket = None
         kernels.fill_(self.memory, NOT_HERE)
 
     def check(self) -> None:
-        """Raise ValueError if somebody wrote values there while it was empty, of which nothing is kept."""
+        """Raise ValueError if somebody wrote values into the slot while it was empty: they would be lost."""
         if self.bucket is None and not self._is_empty():
             raise ValueError(
                 "parameters: some were assigned values, of which nothing is kept, because with --zero-stage 3 a rank "
@@ -48,7 +48,7 @@ class WeightSlot:
             )
 
     def _is_empty(self) -> bool:
-        """Whether nobody wrote there since it was freed."""
+        """Whether every element is still NOT_HERE."""
         on_host: Array | None = getattr(self.memory, "host_memory", None)
         if on_host is None:
             return bool((self.memory.astype(mindspore.float32) == NOT_HERE).all())
@@ -56,13 +56,14 @@ class WeightSlot:
 
 
 class GatheredBucket:
-    """The parameters of one cell in one buffer. The part that the rank keeps may lie in host memory: it then enters the
-    slot first.
+    """The parameters of one cell in one buffer, gathered into a slot from the ranks' parts. The part that the rank
+    keeps may lie in host memory: it is then copied into the slot first.
 
     Args:
-        entries: of the buffer.
-        kept: what the rank keeps: of this bucket its own part.
-        group: the ranks that hold the same parameters.
+        entries: all of the buffer.
+        place: the bucket in its slot.
+        kept: the memory of what the rank keeps: of this bucket its own part.
+        group: the ranks that share the bucket out.
     """
 
     def __init__(
@@ -86,7 +87,8 @@ class GatheredBucket:
             self._adopt(entry, parameter)
 
     def _adopt(self, entry: Entry, parameter: Parameter) -> None:
-        """Move a parameter into the slot, and the rank's part of it into what it keeps."""
+        """Make the slot a parameter's memory, keep the rank's part of its values, and set `fetch`, `keep` and `kept` of
+        its record."""
         view = self._place.view(entry.start, entry.place.shape)
         in_place.assign(view, parameter)
         parameter.set_data(view)
@@ -96,12 +98,13 @@ class GatheredBucket:
             parameter.meta.kept = Stretch.of(entry, run), self._kept.span(*run)
 
     def need(self) -> None:
-        """Have the weights whole in the slot; all ranks call this."""
+        """Bring the bucket's whole weights into the slot and wait for them; all ranks call this."""
         self.arrive()
         self.wait()
 
     def arrive(self) -> None:
-        """Start to gather the weights, unless they are there or on their way. Those that were in the slot are gone."""
+        """Start to gather the bucket's weights into its slot, in place of what is there; nothing if they are there or
+        on their way."""
         if self.slot.bucket is self:
             return
         if self.slot.bucket is not None:
@@ -112,13 +115,14 @@ class GatheredBucket:
         self.slot.bucket, self._arriving = self, self._gather(self._sent)
 
     def wait(self) -> None:
-        """Wait until the weights that were asked for are there."""
+        """Wait for the gather that `arrive` started, if it is under way."""
         arriving, self._arriving = self._arriving, None
         if arriving is not None:
             arriving.wait()
 
     def keep(self, entry: Entry) -> None:
-        """Take the rank's part of a parameter from the slot, where new values were written; then the slot is freed."""
+        """Copy the rank's part of a parameter from the slot, where new values were written, to what it keeps; then free
+        the slot, or if it was empty this parameter's elements alone."""
         for run in overlaps([entry.span], [self._own]):
             in_place.assign(self._kept.span(*run), self._place.span(*run))
         if self.slot.bucket is None:

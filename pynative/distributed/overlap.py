@@ -17,13 +17,14 @@ from pynative.tape.layer_events import LayerEvents
 
 
 class OverlappedSums:
-    """Starts the sums of gradients while the backward runs; those that it cannot start early are left to the end."""
+    """Starter of buckets' gradient sums while the backward runs; buckets of several chunks, or of none, are left to the
+    step's end."""
 
     def __init__(self, buckets: Iterable[ParamAndGradBucket]) -> None:
         self._chunks = [_ChunkSums(*of_chunk) for of_chunk in _by_chunk(buckets).items()]
 
     def enable(self, enable: bool, events: LayerEvents) -> None:
-        """Whether backwards of the chunk with these events start sums from now on."""
+        """Let backwards of the chunk with these events start sums from now on, or not."""
         for chunk in self._chunks:
             if chunk.events is events:
                 chunk.is_enabled = enable
@@ -61,9 +62,10 @@ class _ChunkSums:
 
 
 class OverlappedGathers:
-    """Waits for parameters that are gathered where they are needed, instead of right after the update.
+    """Waits, where a cell needs them, for parameters that are gathered after the update, instead of right after it.
 
-    Where parameters of no observed cell are needed nobody tells: a script may run their chunk by itself.
+    Buckets with parameters of no observed cell are waited for by `finish_others`: nobody tells when they are needed,
+    since a script may run their chunk by itself.
     """
 
     def __init__(self, buckets: Sequence[ParamAndGradBucket]) -> None:
@@ -81,7 +83,7 @@ class OverlappedGathers:
         self._others = [bucket for bucket in buckets if bucket not in waited_for]
 
     def finish_others(self) -> None:
-        """Wait for the parameters that no cell will wait for."""
+        """Wait for the buckets that no cell will wait for."""
         for bucket in self._others:
             bucket.finish_param_sync()
 
@@ -92,7 +94,7 @@ class OverlappedGathers:
 
 
 def _by_chunk(buckets: Iterable[ParamAndGradBucket]) -> dict[LayerEvents, list[ParamAndGradBucket]]:
-    """The buckets whose parameters belong to one chunk, by its events."""
+    """The buckets all of whose parameters belong to one chunk, by the chunk's events."""
     chunks = defaultdict(list)
     for bucket in buckets:
         events, *more = {parameter.meta.layer_events for parameter in bucket.params}
@@ -102,7 +104,7 @@ def _by_chunk(buckets: Iterable[ParamAndGradBucket]) -> dict[LayerEvents, list[P
 
 
 def _cells_of(bucket: ParamAndGradBucket, events: LayerEvents) -> set[int]:
-    """Ids of the cells that a bucket's parameters belong to."""
+    """Ids of the observed cells, or of the chunk for parameters of none, that a bucket's parameters belong to."""
     inside = {id(parameter) for parameter in bucket.params}
     cells = [*events.cells, events.chunk]
     return {id(cell) for cell in cells if any(id(parameter) in inside for parameter in events.parameters(cell))}

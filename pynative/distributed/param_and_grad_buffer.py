@@ -1,5 +1,5 @@
-"""A model's parameters and gradients in flat buffers: memory for a plan of `parallel_core/buffers`, and what moves
-between ranks around an update."""
+"""A model's parameters and gradients in flat buffers: memory for a plan of `parallel_core/buffers`, and the collectives
+around an update."""
 
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Sequence
@@ -27,19 +27,21 @@ from pynative.startup.log import warn
 
 
 class ParamAndGradBuffer:
-    """The flat memory of one plan: `parameter` keeps its values, and gradients are summed in its `main_grad`."""
+    """The memory of one planned buffer: its `parameters` become views of it, and gradients are summed in their
+    `main_grad`."""
 
     def __init__(
         self, plan: BufferPlan, parameters: Sequence[Parameter], residence: Residence, offloads_cut: bool = False
     ) -> None:
-        """offloads_cut: parameters of which the rank keeps a part alone are kept in host memory."""
+        """parameters: all of the model, which the plan's entries index. offloads_cut: keep the rank's parts of
+        parameters that are gathered (ZeRO stage 3) in host memory."""
         self.plan = plan
         self.owned = residence.owned
-        """The spans that this rank updates, and of which it has the optimizer's state: with the distributed optimizer
-        its part of every bucket. The reduced gradient is whole there only."""
+        """The spans that this rank updates, and of which it has the optimizer's state: all of the buffer, or with the
+        distributed optimizer its part of every bucket. Only there is the reduced gradient complete."""
         self.parameters = _kept_parameters(residence, plan.parameter_type, offloads_cut)
-        """The memory of the parameters that the rank keeps; with ZeRO stage 3 that is its own part, and of the
-        gradients with stage 2."""
+        """The memory of the parameters that the rank keeps: all, or with ZeRO stage 3 its own part of what has a
+        slot."""
         self.gradients = FlatMemory(residence.gradients, plan.gradient_type)
         self.gradient_slots = Slots(residence.gradient_slots, plan.gradient_type)
         self.parameter_slots = Slots(residence.parameter_slots, plan.parameter_type)
@@ -47,11 +49,12 @@ class ParamAndGradBuffer:
         for entry, parameter in self.entries:
             self._adopt(entry, parameter)
         self.gathered = self._gathered_buckets()
-        """Gathered buckets by the number of their cell."""
+        """The buckets that are gathered for a cell (ZeRO stage 3), by the cell's number."""
         self._addresses = [parameter.data_ptr() for _, parameter in self.entries]
 
     def _adopt(self, entry: Entry, parameter: Parameter) -> None:
-        """Move a parameter into the buffer, unless it has a slot."""
+        """Make a view of the buffer, or of a slot, the parameter's `main_grad`, and unless it has a slot, a view its
+        memory."""
         place, in_slot = (entry.start, entry.place.shape), self.gradient_slots.view(entry)
         set_main_grad(parameter, self.gradients.view(*place) if in_slot is None else in_slot)
         if self.parameter_slots.plan.bucket_of(entry.span) is None:
@@ -70,26 +73,26 @@ class ParamAndGradBuffer:
         }
 
     def free_slots(self) -> None:
-        """Free the weights that were gathered: this rank's part of them was updated."""
+        """Free all slots of weights, which are stale once this rank's part was updated."""
         for bucket in self.gathered.values():
             if bucket.slot.bucket is not None:
                 bucket.slot.free()
 
     def check_slots(self) -> None:
-        """Raise ValueError if values were assigned to parameters that are not here: a checkpoint would lack them."""
+        """Raise ValueError if values were assigned to parameters whose slot is empty: a checkpoint would lack them."""
         for bucket in self.gathered.values():
             bucket.wait()
             bucket.slot.check()
 
     @property
     def memories(self) -> list[SomeMemory]:
-        """All that is allocated."""
+        """All memory that is allocated: of parameters, of gradients, and of their slots."""
         slots = (self.parameter_slots.memory, self.gradient_slots.memory)
         return [self.parameters, self.gradients, *(memory for memory in slots if memory is not None)]
 
     @property
     def bytes(self) -> tuple[int, int]:
-        """Allocated for parameters, and for gradients."""
+        """(Bytes allocated for parameters, bytes allocated for gradients), slots included."""
         of_parameters, of_gradients = (
             memory.bytes + (slots.memory.bytes if slots.memory else 0)
             for memory, slots in ((self.parameters, self.parameter_slots), (self.gradients, self.gradient_slots))
@@ -107,7 +110,8 @@ class ParamAndGradBuffer:
 
 
 def _kept_parameters(residence: Residence, dtype: str, offloads_cut: bool) -> SomeMemory:
-    """Memory of the parameters that a rank keeps; on a CPU all of it is the host's."""
+    """The memory of the parameters that a rank keeps; with offloads_cut, those with a slot in host memory, unless the
+    device is a CPU."""
     cut = overlaps(residence.parameters, [*residence.parameter_slots.cells])
     if not offloads_cut or not cut or mindspore.get_context("device_target") == "CPU":
         return FlatMemory(residence.parameters, dtype)
@@ -115,10 +119,10 @@ def _kept_parameters(residence: Residence, dtype: str, offloads_cut: bool) -> So
 
 
 class ParamAndGradBuffers:
-    """All buffers of a model, one for each type and group of replicas.
+    """All flat buffers of a model, one for each parameter type, gradient type and group of replicas.
 
     Args:
-        keys: one for each parameter; a bucket never has parameters of two.
+        keys: one for each parameter; no bucket has parameters with different keys.
     """
 
     def __init__(
@@ -129,10 +133,10 @@ class ParamAndGradBuffers:
         self.is_sharded, self._config, self._cells = config.shards_states, config, Cells(parameters)
         self._buffers = self._allocate(parameters, keys or self._keys(parameters))
         self.entries = [pair for buffer in self._buffers for pair in buffer.entries]
-        """Every parameter with its place."""
+        """(Place in its buffer, parameter) of every parameter."""
         self._turn, self._is_checked = Turn(), False
         self.buckets = self._make_buckets()
-        """Buckets in the order in which their gradients are complete."""
+        """The buckets in the order in which their gradients are complete: the model's last parameters first."""
         sums = other_sums(self._plans, parallel_state.get_coordinates(), sharded=self.is_sharded)
         self._other_sums = [Transfer.of(one, self._buffers[one.buffer].gradients, "gradients") for one in sums]
         for _, parameter in self.entries:
@@ -141,7 +145,7 @@ class ParamAndGradBuffers:
         self._warn_of_what_stays_whole()
 
     def _allocate(self, parameters: Sequence[Parameter], keys: Sequence[Hashable] | None) -> list[ParamAndGradBuffer]:
-        """Memory for the plan of these parameters, which move there."""
+        """Plan buffers for these parameters, allocate them, and move the parameters there."""
         config, cells, coordinates = self._config, self._cells, parallel_state.get_coordinates()
         places = [(place_of(p), type_name(p.dtype)) for p in parameters]
         plans = plan_buffers(places, config.type_for, config.bucket_rule(coordinates), keys)
@@ -156,13 +160,15 @@ class ParamAndGradBuffers:
         return [buffer.plan for buffer in self]
 
     def _keys(self, parameters: Sequence[Parameter]) -> list[Hashable] | None:
-        """Keys of parameters that must not share a bucket: cells, or where sums overlap the backward chunks."""
+        """A key for each parameter: its cell with ZeRO stage 2 and 3, its chunk where sums overlap the backward; None:
+        no parameters must be kept apart."""
         if self._config.zero_stage >= 2:
             return [*self._cells.of_parameters]
         return [p.meta.layer_events for p in parameters] if self._config.overlap_grad_reduce else None
 
     def _observe(self) -> None:
-        """Have the events of cells move what is there for a cell at a time, and start sums that overlap."""
+        """Have the events of cells move gradients and weights through their slots, and start sums that overlap the
+        backward."""
         leaving: dict[int | None, list[TransientBucket]] = defaultdict(list)
         arriving: dict[int, list[GatheredBucket]] = defaultdict(list)
         for bucket in self.buckets:
@@ -179,7 +185,8 @@ class ParamAndGradBuffers:
             FetchParameters(self._cells, arriving)
 
     def _warn_of_what_stays_whole(self) -> None:
-        """Say so where a stage above 1 cuts less than half of what it could: that belongs to no observed cell."""
+        """Warn where ZeRO stage 2 or 3 has slots for less than half of the elements: the others belong to no observed
+        cell."""
         stage = self._config.zero_stage
         buffers = [buffer for buffer in self if stage >= 2 and buffer.owned != buffer.plan.buckets]
         elements = sum(buffer.plan.size for buffer in buffers)
@@ -216,7 +223,8 @@ class ParamAndGradBuffers:
 
     @classmethod
     def of(cls, parameters: Iterable[Parameter], gradient: GradientConfig) -> "ParamAndGradBuffers":
-        """The buffers that these parameters are in, made if there are none; ValueError if others are in them, too."""
+        """The buffers that these parameters are in, made if there are none. Raises ValueError if the buffers have other
+        parameters, too."""
         parameters = list(parameters)
         found = {id(buffers): buffers for buffers in (parameter.meta.buffers() for parameter in parameters) if buffers}
         if not found:
@@ -234,19 +242,19 @@ class ParamAndGradBuffers:
 
     @property
     def size(self) -> int:
-        """Elements of all buffers, padding included."""
+        """The number of elements of all buffers, padding included."""
         return sum(buffer.plan.size for buffer in self)
 
     def buckets_of(self, module: nn.Cell) -> list[ParamAndGradBucket]:
-        """The buckets that parameters of a part of the model are in; others' may be in them, too."""
+        """The buckets with trainable parameters of a part of the model; they may have others, too."""
         inside = {id(parameter) for parameter in trainable(module)}
         return [bucket for bucket in self.buckets if any(id(parameter) in inside for parameter in bucket.params)]
 
     def empty_gradients(
         self, factor_before_sum: float = 1.0, buckets: Iterable[ParamAndGradBucket] | None = None
     ) -> None:
-        """Forget the gradients; the next contribution overwrites. What all of them add up to on this rank is multiplied
-        by a factor before it is summed over the replicas. buckets: those alone."""
+        """Mark the gradients of `buckets` (None: all) as empty: the next contribution overwrites. factor_before_sum
+        multiplies what they add up to on this rank before it is summed over the replicas."""
         if not self._is_checked:  # Scripts may load values between construction and the first step.
             for buffer in self:
                 buffer.check_memory()
@@ -255,16 +263,15 @@ class ParamAndGradBuffers:
             bucket.empty_gradients(factor_before_sum)
 
     def zero_unused_gradients(self) -> None:
-        """Parameters that no micro-batch reached have gradient zero, not last step's."""
+        """Write zeros as the gradients of parameters that no micro-batch reached, in place of the last step's."""
         for bucket in self.buckets:
             bucket.zero_unused_gradients()
 
     def reduce_gradients(self) -> None:
         """Make the gradients that this rank owns the sum over all ranks: over the data-parallel replicas, partial ones
-        over the tensor-parallel group, and those of a tied embedding over the first and last stage, in the order of
-        `plan_reductions`. Sums that were started before are only finished. FloatingPointError for addends of this rank
-        that are not finite, if that is an error.
-        """
+        over the tensor-parallel group, and a tied embedding's over the first and last stage, in the order of
+        `plan_reductions`. Sums that were started before are only finished. Raises NonFiniteGradients where a bucket is
+        checked."""
         for bucket in self.buckets:
             bucket.start_grad_sync()
         for bucket in self.buckets:
@@ -274,18 +281,20 @@ class ParamAndGradBuffers:
         self.reduce_over_others()
 
     def reduce_over_others(self) -> None:
-        """Sum gradients that are summed over other ranks than the replicas; called once all buckets are summed."""
+        """Sum gradients over ranks other than the replicas (partial ones, a tied embedding's), once all buckets are
+        summed."""
         for one in self._other_sums:
             one.start().wait()
 
     def gather_gradients(self) -> None:
-        """Make the reduced gradients whole on every rank, for scripts that read them; an update needs what it owns."""
+        """Make the reduced gradients complete on every rank, for scripts that read them; an update needs only the owned
+        part."""
         for gather in plan_gathers(self._plans, parallel_state.get_coordinates(), sharded=self.is_sharded):
             Transfer.of(gather, self._buffers[gather.buffer].gradients, "gradients").start().wait()
 
     def start_param_sync(self) -> None:
-        """Start to make the parameters whole, of which each rank has updated those that it owns; the first ones of the
-        model first."""
+        """Start to gather the parameters, of which each rank has updated the part that it owns, the model's first ones
+        first; free the slots of gathered ones."""
         for bucket in reversed(self.buckets):
             bucket.start_param_sync()
         for buffer in self:
@@ -298,7 +307,7 @@ class ParamAndGradBuffers:
 
 
 def _check_that_none_is_cut(parameters: Iterable[Parameter]) -> None:
-    """Raise ValueError if buffers that are gone have left parameters of which this rank keeps a part alone."""
+    """Raise ValueError if buffers that no longer exist have left parameters of which this rank keeps only a part."""
     for parameter in parameters:
         if parameter.meta.is_cut:
             raise ValueError(

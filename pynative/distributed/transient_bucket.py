@@ -1,5 +1,5 @@
-"""A bucket whose gradients are whole for a moment only (ZeRO stage 2): its cell's backward writes them into a slot, and
-they leave it, in every micro-batch, for the sums that the ranks keep."""
+"""A bucket whose gradients are whole for a moment only (ZeRO stage 2 and 3): its cell's backward writes them into a
+slot, and in every micro-batch they are summed from there into the part that the rank keeps."""
 
 from collections.abc import Sequence
 
@@ -14,24 +14,24 @@ from pynative.memory import in_place
 
 
 class Turn:
-    """Lets one bucket's reduce-scatter be in flight at a time. While its gradients leave their slot the next one, which
-    has another, fills; that one's turn comes when the first has left."""
+    """Lets one bucket's reduce-scatter be in flight at a time: while its gradients leave their slot, the next bucket's,
+    in another slot, are computed, and leave when the first have."""
 
     def __init__(self) -> None:
         self._leaving: TransientBucket | None = None
 
     def take(self, bucket: "TransientBucket") -> None:
-        """Another bucket leaves now."""
+        """Wait for the bucket that is leaving its slot; the given one leaves now."""
         self.finish()
         self._leaving = bucket
 
     def vacate(self, slot: int) -> None:
-        """Wait until nothing leaves this slot any more."""
+        """Wait for the bucket that is leaving, if it leaves this slot."""
         if self._leaving is not None and self._leaving.slot == slot:
             self.finish()
 
     def finish(self) -> None:
-        """Wait until the last one has left."""
+        """Wait for the bucket that is leaving, if there is one, and add its sum to what the rank keeps."""
         leaving, self._leaving = self._leaving, None
         if leaving is not None:
             leaving.collect()
@@ -41,9 +41,9 @@ class TransientBucket(ParamAndGradBucket):
     """Parameters of one cell, whose gradients are summed over the replicas in every micro-batch.
 
     Args:
-        slot: where the gradients are written.
-        kept: the gradients that the rank keeps: of this bucket its own part.
-        turn: of all transient buckets of the rank.
+        slot: the place in which the gradients are written.
+        kept: the memory of the gradients that the rank keeps: of this bucket its own part.
+        turn: the one of all transient buckets of the rank.
     """
 
     def __init__(
@@ -67,17 +67,17 @@ class TransientBucket(ParamAndGradBucket):
         self._was_started = self._has_sum = False
 
     def empty_gradients(self, factor_before_sum: float = 1.0) -> None:
-        """Forget the gradients: the first sum overwrites."""
+        """Mark the gradients as empty: the first micro-batch's sum overwrites what is kept."""
         super().empty_gradients(factor_before_sum)
         self._was_started = self._has_sum = False
 
     def start_grad_sync(self) -> None:
-        """Send, at the step's end, the gradients that have not left. Nothing if all has."""
+        """Send, at the step's end, gradients that have not left the slot; nothing if all have."""
         if not self._was_started or any(not parameter.meta.main_grad_is_empty for parameter in self.params):
             self.send()
 
     def send(self) -> None:
-        """Start the sum of a micro-batch's gradients over the replicas: zeros if this rank has none, because others may
+        """Start the sum of a micro-batch's gradients over the replicas; zeros if this rank has none, because others may
         have some."""
         self._was_started = self._grad_sync_is_due = True
         self._turn.take(self)
@@ -88,7 +88,7 @@ class TransientBucket(ParamAndGradBucket):
             parameter.meta.main_grad_is_empty, parameter.meta.main_grad_is_final = True, False
 
     def collect(self) -> None:
-        """Wait until the micro-batch's gradients are the replicas' sum, and add what of that is this rank's."""
+        """Wait for the micro-batch's sum over the replicas, and add this rank's part of it to what it keeps."""
         super().finish_grad_sync()
         if self._has_sum:
             kernels.add_(self._sum, self._own)
@@ -97,7 +97,7 @@ class TransientBucket(ParamAndGradBucket):
         self._has_sum = True
 
     def finish_grad_sync(self) -> None:
-        """Wait until the gradients that this rank owns are the sum of all micro-batches over the replicas."""
+        """Wait until the gradients that this rank owns are the sum over all micro-batches and replicas."""
         self._turn.finish()
         for one in self._over_instances:
             one.start().wait()

@@ -25,7 +25,8 @@ from pynative.tape.layer_events import LayerEvents, after_weight_gradients
 
 
 class Cells:
-    """The observed cells of the chunks that some parameters belong to, numbered in the order of the model."""
+    """The observed cells of the chunks that the given parameters belong to, numbered from 0 in the order of the
+    model."""
 
     def __init__(self, parameters: Sequence[Parameter]) -> None:
         found = (parameter.meta.layer_events for parameter in parameters)
@@ -34,21 +35,22 @@ class Cells:
         self._numbers = {id(cell): number for number, (_, cell) in enumerate(cells)}
         own = {id(p): number for number, (events, cell) in enumerate(cells) for p in events.parameters(cell)}
         self.of_parameters = [own.get(id(parameter)) for parameter in parameters]
-        """The number of each parameter's cell; none: it belongs to no cell."""
+        """For each parameter the number of its cell; None: it belongs to no observed cell."""
 
     def __len__(self) -> int:
         return len(self._numbers)
 
     def number(self, cell: nn.Cell) -> int | None:
-        """Number of a cell; a chunk, whose events come too, has none."""
+        """The number of an observed cell; None for a chunk, whose events come too."""
         return self._numbers.get(id(cell))
 
 
 class SendGradients:
-    """Has each cell's gradients leave their slots when they are complete, as long as this object is there.
+    """Sends each cell's gradients out of their slots when they are complete, as long as this object exists.
 
     Args:
         buckets: by the number of their cell.
+        turn: of all these buckets.
         overlaps: whether the backward goes on meanwhile.
     """
 
@@ -63,8 +65,8 @@ class SendGradients:
             parameter.meta.after_contribution = parallel_state.get_backend().progress
 
     def _before_backward(self, cell: nn.Cell) -> None:
-        """Prepare the slot before a cell's gradients are written: the neighbour whose turn would have ended that of the
-        cell before it may be frozen, or not called."""
+        """Wait, before a cell's gradients are written, for the bucket that still leaves its slot: the cell between,
+        whose turn would have ended that, may be frozen, or not called."""
         for bucket in self._buckets.get(self._cells.number(cell), ()):
             after_weight_gradients(partial(self._turn.vacate, bucket.slot))
 
@@ -77,8 +79,8 @@ class SendGradients:
 
 
 class FetchParameters:
-    """Has each cell's parameters in their slots before it works, and those of the next one on their way: as long as
-    the model is there, which cannot do without."""
+    """Brings each cell's parameters into their slots before the cell works, and starts to bring those of the next cell;
+    for the life of the model, which cannot do without."""
 
     fetches_ahead = True
 

@@ -1,4 +1,5 @@
-"""An optimizer over flat buffers: its states, float32 values of 16-bit parameters, the update of what a rank owns."""
+"""An optimizer over flat buffers: its states, float32 copies of 16-bit parameters, and the update of what a rank
+owns."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -26,14 +27,15 @@ from pynative.optimizer.updates import UPDATES, WHOLE_UPDATES
 from pynative.parameter import set_main_param
 
 States = Mapping[str, SomeMemory]
-"""States of a buffer, by name."""
+"""The memory of each state of a buffer, by the state's name."""
 
 
 class FlatOptimizer:
-    """The states of what this rank owns of the buffers, and its update: segments that are treated alike are swept.
+    """The optimizer's states of what this rank owns of the buffers, and its update, which sweeps over segments that are
+    treated alike.
 
-    Of 16-bit parameters the float32 values are state too: the model's are those, rounded, after every step. The loss
-    scaler is state as well; a training step asks and tells it.
+    The float32 copies of 16-bit parameters are state too: the model's values are these, rounded, after every step. So
+    is the loss scaler, which the training step uses.
     """
 
     def __init__(
@@ -49,7 +51,7 @@ class FlatOptimizer:
         self._states = [self._state_of(buffer) for buffer in buffers]
         self._sweeps: list[Sweep] = []
         self._offloaded_sweeps: list[Sweep] = []
-        """The sweeps whose states are not on the device."""
+        """The sweeps whose states are in host memory or in files."""
         self._matrices: list[MuonMatrix] = []
         for buffer, states in zip(buffers, self._states, strict=True):
             self._plan_updates(buffer, states)
@@ -62,12 +64,12 @@ class FlatOptimizer:
 
     @property
     def state_names(self) -> tuple[str, ...]:
-        """Names of every state that a parameter may have, on any rank."""
+        """Names of all states that a parameter may have, on any rank, `main_param` first."""
         return MAIN_PARAM, *moment_names(self.config)
 
     @property
     def bytes(self) -> int:
-        """Allocated for states, wherever they lie."""
+        """Bytes allocated for states on this rank, wherever they lie."""
         return sum(memory.bytes for states in self._states for memory in states.values())
 
     def _state_of(self, buffer: ParamAndGradBuffer) -> States:
@@ -83,11 +85,12 @@ class FlatOptimizer:
         }
 
     def _places(self, buffer: ParamAndGradBuffer) -> tuple[Sequence[Span], Sequence[Span]]:
-        """The spans of a buffer whose states lie elsewhere than on the device, and the others."""
+        """(The spans of a buffer whose states are offloaded, the other owned spans)."""
         return offloaded(buffer.plan, buffer.owned, self._fraction) if self._allocate else ((), buffer.owned)
 
     def _plan_updates(self, buffer: ParamAndGradBuffer, states: States) -> None:
-        """Sweeps over segments, but parameters that are updated as wholes."""
+        """Add a buffer's updates: a sweep for each owned run of a segment, or a MuonMatrix for each parameter that is
+        updated as a whole."""
         elsewhere, rest = self._places(buffer)
         for segment in buffer.plan.segments(partial(treatment, config=self.config)):
             if segment.treatment.rule in UPDATES:
@@ -110,7 +113,8 @@ class FlatOptimizer:
 
     @staticmethod
     def _give_main_params(buffer: ParamAndGradBuffer, main_param: SomeMemory | None) -> None:
-        """Let parameters know their float32 values: in their shape, or of a part of one the vector."""
+        """Set `main_param` of a buffer's parameters: the float32 copy in the parameter's shape if the rank owns all of
+        it, else the owned part as a vector; None if there is no copy or nothing is owned."""
         owned = {entry.index: run for entry, run in buffer.plan.entries_in(buffer.owned)}
         for entry, parameter in buffer.entries:
             run = owned.get(entry.index)
@@ -123,13 +127,14 @@ class FlatOptimizer:
                 set_main_param(parameter, main_param.span(*run), buffer.parameters.span(*run))
 
     def reload_model_params(self) -> None:
-        """Take the float32 values of 16-bit parameters from the model's, which were overwritten."""
+        """Overwrite the float32 copies of 16-bit parameters with the model's values."""
         for meta in (parameter.meta for _, parameter in self.buffers.entries):
             if meta.main_param is not None:
                 in_place.assign(meta.main_param, meta.rounded_from_main)
 
     def _take_over_assigned_params(self) -> None:
-        """Scripts assign values between the construction and the first step; others keep their exact float32 values."""
+        """Overwrite the float32 copies of parameters that a script assigned between construction and the first step;
+        the others keep their exact values."""
         for meta in (parameter.meta for _, parameter in self.buffers.entries):
             if meta.main_param is not None and not _is_rounded_from(meta.rounded_from_main, meta.main_param):
                 in_place.assign(meta.main_param, meta.rounded_from_main)
@@ -142,10 +147,12 @@ class FlatOptimizer:
         decoupled_lr: float | None = None,
         row_factors: Sequence[tuple[Parameter, Array]] = (),
     ) -> None:
-        """Update every weight that this rank owns from its gradient times `grad_scale`, then gather the others.
+        """Update every weight that this rank owns from its gradient times `grad_scale`, then gather the weights that
+        others own.
 
-        decoupled_lr: the learning rate of embedding and output layer where they have one of their own.
-        row_factors: parameters whose rows [r, ...] are multiplied by factors [r] after their update.
+        decoupled_lr: the learning rate of embedding and output layer where they have one of their own. row_factors:
+        parameters whose rows [r, ...] are multiplied by factors [r] after their update. With --overlap-param-gather the
+        gathers are only started.
         """
         if not self._has_stepped:
             self._take_over_assigned_params()
@@ -172,8 +179,8 @@ class FlatOptimizer:
             matrix.update(step)
 
     def _scale_rows(self, factors: Mapping[int, Array]) -> None:
-        """Multiply what this rank owns of parameters, by their ids: the float32 values, to which 16-bit ones are
-        rounded again."""
+        """Multiply the rows of what this rank owns of parameters by factors, by the parameter's id; 16-bit values are
+        rounded again from their float32 copy."""
         for buffer, states in zip(self.buffers, self._states, strict=True) if factors else ():
             parameters = {entry.index: parameter for entry, parameter in buffer.entries}
             for entry, run in buffer.plan.entries_in(buffer.owned):
@@ -188,7 +195,8 @@ class FlatOptimizer:
                     in_place.assign(values, exact)
 
     def states_of_parameters(self) -> list[tuple[Parameter, Stretch, dict[str, Tensor]]]:
-        """Each parameter of which this rank owns something, with what that is and vectors of its state by name."""
+        """(Parameter, the stretch of it that this rank owns, its states as vectors by name) of each parameter of which
+        this rank owns something."""
         found = []
         for buffer, states in zip(self.buffers, self._states, strict=True):
             parameters = {entry.index: parameter for entry, parameter in buffer.entries}
@@ -198,7 +206,7 @@ class FlatOptimizer:
 
 
 def _vectors(states: States, run: Span) -> dict[str, Tensor]:
-    """The vectors of a run in each memory."""
+    """The views of a run, by state, in each memory that holds it."""
     return {name: memory.span(*run) for name, memory in states.items() if memory.holds(run)}
 
 
@@ -212,5 +220,5 @@ def _sweep_of(run: Span, treated: Treatment, buffer: ParamAndGradBuffer, states:
 
 
 def _is_rounded_from(rounded: Tensor, exact: Tensor) -> bool:
-    """Whether a 16-bit tensor holds the bits of a float32 one's values, rounded."""
+    """Whether a 16-bit tensor holds exactly the float32 tensor's values, rounded."""
     return rounded.asnumpy().tobytes() == exact.astype(rounded.dtype).asnumpy().tobytes()

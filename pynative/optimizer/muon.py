@@ -1,4 +1,4 @@
-"""Muon: momentum of whole matrices, orthogonalised (Jordan et al., "Muon", 2024), whole or cut over ranks."""
+"""Muon: orthogonalised momentum of whole matrices (Jordan et al., "Muon", 2024), which may be cut over ranks."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,18 +22,18 @@ from pynative.optimizer.offload import where_states_are
 from pynative.optimizer.sweep import Step, Sweep
 
 EPSILON = 1e-7
-"""The least that a matrix is divided by."""
+"""The least norm that a matrix is divided by."""
 
 
 class CutMatrix(NamedTuple):
-    """Each rank of a group has its part of a matrix."""
+    """The cut of a matrix along an axis, over a group each of whose ranks has a part."""
 
     group: Group
     axis: int
 
     @classmethod
     def of(cls, spec: ShardSpec) -> "CutMatrix | None":
-        """The cut of a parameter; none if a rank has all of it."""
+        """The cut of a parameter over several ranks; None if each rank has all of it."""
         groups = [(parallel_state.get_group(cut.over), cut.axis) for cut in spec.cuts]
         several = [cls(group, axis) for group, axis in groups if group.size > 1]
         assert len(several) <= 1, f"{spec.name} is cut over several groups"
@@ -41,16 +41,18 @@ class CutMatrix(NamedTuple):
 
 
 def zeros(shape: Sequence[int], dtype: str = "float32") -> Tensor:
-    """Contiguous memory that can be written to."""
+    """A contiguous tensor of zeros that can be written in place."""
     return FlatMemory([Span(0, prod(shape))], dtype).view(0, tuple(shape))
 
 
 def orthogonalized(
     x: Tensor, iterations: Sequence[Polynomial], dtype: str = "float32", cut: CutMatrix | None = None
 ) -> Tensor:
-    """U V^T, roughly, of x = U S V^T [r, c], which is float32; of the given type, in which the iterations keep it.
+    """U V^T, approximately, of x = U S V^T, float32 [r, c], by Newton-Schulz iterations; in type `dtype`, which the
+    iterations use.
 
-    The Gram matrix is the shorter side's; of a cut matrix that of the side that is not cut, summed over the ranks.
+    iterations: coefficients (a, b, c) of each. The Gram matrix is the shorter side's; of a cut matrix that of the side
+    that is not cut, summed over the ranks.
     """
     is_wide = x.shape[0] <= x.shape[1] if cut is None else cut.axis == 1
     square = kernels.squared_norm(x)
@@ -70,7 +72,8 @@ def orthogonalized(
 
 
 def scaled_update(direction: Tensor, spec: ShardSpec, config: MuonConfig) -> Tensor:
-    """The update of a matrix for a learning rate of 1: this rank's part of it, from its part of the direction."""
+    """The update of a matrix for a learning rate of 1, from its direction [r, c]: both are this rank's part of the
+    matrix."""
     cut = CutMatrix.of(spec)
     if cut is None or config.muon_tp_mode != "duplicated":
         return _of_each_matrix(direction, spec, config, cut if config.muon_tp_mode == "distributed" else None)
@@ -80,7 +83,8 @@ def scaled_update(direction: Tensor, spec: ShardSpec, config: MuonConfig) -> Ten
 
 
 def _of_each_matrix(x: Tensor, spec: ShardSpec, config: MuonConfig, cut: CutMatrix | None) -> Tensor:
-    """Apply a function to x [r, c], or to each of the matrices whose rows are interleaved in it."""
+    """The scaled update of x [r, c]; with --muon-split-qkv, of each of the matrices whose rows are interleaved in x
+    separately."""
     rows = spec.interleaved_rows if config.muon_split_qkv else ()
     if not rows:
         return _scaled(x, config, cut)
@@ -109,23 +113,24 @@ def _scaled(x: Tensor, config: MuonConfig, cut: CutMatrix | None) -> Tensor:
 
 @dataclass(frozen=True)
 class MuonMatrix:
-    """A matrix, of which this rank updates all, a run of elements, or nothing.
+    """The update of one matrix, of which this rank owns all, a run of elements, or nothing.
 
-    A run cannot be orthogonalised by itself: the ranks that share the matrix out put their directions together, and
-    each that owns something of it orthogonalises all of it.
+    A run cannot be orthogonalised by itself: the ranks that share the matrix out sum up their parts of the direction,
+    and each that owns something of it orthogonalises all of it.
     """
 
     entry: Entry
     config: OptimizerConfig
     owned: Span | None
-    """Elements of the matrix as a vector."""
+    """The run of elements that this rank owns, of the matrix as a vector; None: it owns nothing."""
     sweep: Sweep | None
-    """Their memory."""
+    """The memory of the owned run; None: there is none."""
     sharing: Group | None
-    """The ranks that own parts of it; None: one rank owns all of it, or nobody here anything."""
+    """The group of ranks that own parts of it; None: it is not shared out."""
 
     def update(self, step: Step) -> None:
-        """All ranks of the groups over which it is cut call this."""
+        """Update what this rank owns of the matrix. All ranks of the groups over which it is cut or shared out call
+        this."""
         direction = FlatMemory([Span(0, self.entry.place.size)])
         whole = direction.span(0, self.entry.place.size)
         if self.owned is not None and self.sweep is not None:
@@ -137,7 +142,8 @@ class MuonMatrix:
                 self._apply(direction.view(0, self.entry.place.shape), self.owned, here, step)
 
     def _fill(self, direction: Tensor, sweep: Sweep, grad_scale: float) -> None:
-        """Average the gradient; the direction is the average, or Nesterov's, one average ahead."""
+        """Add the gradient to its moving average, and write the owned run of the direction: that average, or
+        Nesterov's."""
         momentum, average = self.config.muon.muon_momentum, sweep.moments[MOMENTUM]
         kernels.combine_(average, sweep.grad, momentum, (1 - momentum) * grad_scale)
         if not self.config.muon.muon_nesterov:
@@ -147,7 +153,8 @@ class MuonMatrix:
             kernels.combine_(direction, average, 1.0, momentum)
 
     def _apply(self, direction: Tensor, owned: Span, sweep: Sweep, step: Step) -> None:
-        """Weight decay is decoupled, as in Megatron, whatever Adam's is."""
+        """Update the owned run of the weights from the whole direction. Weight decay is decoupled, as in Megatron,
+        whatever Adam's is."""
         update = scaled_update(direction, self.entry.spec, self.config.muon).reshape(-1)
         if owned.size < update.shape[0]:
             update = kernels.take_columns(update, [range(*owned)])
@@ -163,8 +170,8 @@ def matrices_of(
     config: OptimizerConfig,
     is_sharded: bool,
 ) -> Iterator[MuonMatrix]:
-    """The matrices of a buffer that this rank updates or helps to put together; sweeps: what it owns, by the entry's
-    start."""
+    """The matrices of a buffer that this rank updates or helps to sum up. sweeps: (owned run, its memory) by the start
+    of the matrix's entry. is_sharded: replicas share the states out."""
     kind = SHARDS_OF_STATES[plan.replicas]
     size = parallel_state.get_coordinates().get(kind, (0, 1))[1] if is_sharded else 1
     for entry in matrices:

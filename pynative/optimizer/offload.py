@@ -26,9 +26,12 @@ from pynative.optimizer.sweep import Sweep
 
 
 class InFiles:
-    """Zeros in files of a directory, mapped into memory. The files have no name any more: they are gone when the
-    process is, however it ends. ValueError for a directory that cannot be written to, or where there
-    is no room: all of it is taken at once, because a disk that is full later ends the process."""
+    """Allocator of zeros in files of a directory, mapped into memory. The files have no name: they vanish with the
+    process, however it ends.
+
+    Raises ValueError for a directory that cannot be written to, or without room: all of it is taken at once, because a
+    disk that is full later ends the process.
+    """
 
     def __init__(self, directory: str) -> None:
         self._directory = Path(directory)
@@ -52,14 +55,14 @@ class InFiles:
 
 
 def allocate_states(config: OffloadConfig) -> Allocate | None:
-    """A function that allocates the states that are not kept on the device; none: all are."""
+    """The function that allocates offloaded states, in host memory or in files; None: no state is offloaded."""
     if not config.offloads_optimizer:
         return None
     return np.zeros if config.nvme_path is None else InFiles(config.nvme_path)
 
 
 def offload_lines(config: OffloadConfig, gradient: GradientConfig) -> Iterator[str]:
-    """The log's lines about it."""
+    """The log's lines about offloaded states and weights; none if nothing is offloaded."""
     on_cpu = mindspore.get_context("device_target") == "CPU"
     share = f"{config.optimizer_offload_fraction:.0%} of the optimizer's states are"
     if config.offloads_optimizer and config.nvme_path is not None:
@@ -72,8 +75,8 @@ def offload_lines(config: OffloadConfig, gradient: GradientConfig) -> Iterator[s
 
 @contextmanager
 def where_states_are(sweep: Sweep, states_are_on_host: bool) -> Iterator[Sweep]:
-    """Bring an update's operands to where its states are - float32 values of 16-bit weights among them - though
-    gradients or weights lie elsewhere: both are brought there, and after the block the weights go back."""
+    """Yield the sweep with gradient and weights copied to the states' place (states_are_on_host: the host, else the
+    device) where they lie elsewhere; operators run there, and after the block the updated weights are copied back."""
     weights = sweep.param if sweep.model_param is None else sweep.model_param
     is_there = in_place.is_on_host(weights) is states_are_on_host
     updated = weights if is_there else _copy(weights)
@@ -86,7 +89,7 @@ def where_states_are(sweep: Sweep, states_are_on_host: bool) -> Iterator[Sweep]:
 
 
 def _copy(tensor: Tensor) -> Tensor:
-    """A device's tensor on the host, or a host's that an operator may take to the device; on a CPU itself."""
+    """A copy of a tensor in host memory, which an operator may take to the device; on a CPU the tensor itself."""
     if mindspore.get_context("device_target") == "CPU":
         return tensor
     return Tensor.from_numpy(np.array(tensor.asnumpy()))

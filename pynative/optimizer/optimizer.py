@@ -64,8 +64,8 @@ def get_optimizer(
 
 
 def _check_for_parameters(config: OptimizerConfig, buffers: ParamAndGradBuffers) -> None:
-    """Raise ValueError on all ranks if a rule for some parameters alone has none on any of them. All ranks of a model
-    call this."""
+    """Raise ValueError on all ranks if a rule for some parameters alone (Muon) finds none on any of them. All ranks of
+    a model call this."""
     rule, *rest = config.update_rules
     if not rest:
         return
@@ -78,6 +78,6 @@ def _check_for_parameters(config: OptimizerConfig, buffers: ParamAndGradBuffers)
 
 
 def _of_groups(params: Iterable[Parameter | Mapping[str, Any]]) -> Iterator[Parameter]:
-    """The parameters of a list that may hold groups of them."""
+    """Yield the parameters of a list that may hold groups {"params": parameters} of them."""
     for entry in params:
         yield from entry["params"] if isinstance(entry, Mapping) else (entry,)

@@ -1,5 +1,5 @@
 """Figures of a whole model whose parameters are cut and replicated over ranks, each element counted once: the L2 norm
-of the gradient, by which it is clipped, the norm of the weights, and how many gradients are zero."""
+of the gradient, by which it is clipped, the L2 norm of the weights, and the number of zero gradients."""
 
 import math
 from collections import defaultdict
@@ -19,9 +19,9 @@ from pynative.distributed.param_and_grad_buffer import ParamAndGradBuffer, Param
 
 
 class ModelSum:
-    """The parameters that this rank counts, and the sum over all ranks.
+    """Which parameters this rank counts, and the sum over all ranks of a replica of the model.
 
-    of_owned: a rank counts what it owns of the buffers, where the replicas share their parameters out.
+    of_owned: a rank counts what it owns of the buffers, where the replicas share the states out.
     """
 
     def __init__(self, of_owned: bool = False) -> None:
@@ -36,15 +36,17 @@ class ModelSum:
         ]
 
     def counts(self, entry: Entry) -> bool:
-        """Whether this rank counts a parameter: the lowest rank in each group of copies does."""
+        """Whether this rank counts a parameter: in each group of copies only the lowest rank does."""
         return is_counted(entry.spec, self._coordinates)
 
     def owned_runs(self, buffer: ParamAndGradBuffer, counted: bool = True) -> list[Span]:
-        """The spans that this rank owns of the parameters that it counts, or does not count."""
+        """The spans of a buffer that this rank owns, of the parameters that it counts, or with counted False of the
+        others."""
         return overlaps(buffer.plan.runs(lambda entry: self.counts(entry) is counted), buffer.owned)
 
     def __call__(self, counted: Iterable[tuple[str, float]]) -> float:
-        """The sum over one replica of the model of what its ranks counted, each with the kind of its replicas."""
+        """The sum, over the ranks of one replica of the model, of this rank's values, each given with its parameter's
+        kind of replicas. All ranks call this and get the same."""
         own: dict[str, float] = defaultdict(float)
         for replicas, value in counted:
             own[replicas] += value
@@ -58,10 +60,10 @@ def _summed(value: float, kinds: list[str]) -> float:
 
 
 class GradientNorm:
-    """Knows which gradients this rank counts.
+    """The L2 norm of the gradients in the buffers, each element counted once.
 
-    checks_all: those that it does not count, because another rank has the same, are looked at too, and all ranks of the
-    job agree: if any rank has a gradient that is not finite, the norm is infinite on each.
+    checks_all: gradients that this rank does not count, because another rank has the same, are tested too, and all
+    ranks of the job agree: if any rank has a gradient that is not finite, the norm is infinite on each.
     """
 
     def __init__(self, buffers: ParamAndGradBuffers, checks_all: bool = False) -> None:
@@ -80,7 +82,7 @@ class GradientNorm:
         ]
 
     def __call__(self, scale: float) -> float:
-        """The norm of the gradients in the buffers times `scale`."""
+        """The model's norm of the gradients times `scale`; all ranks call this and get the same."""
         counted = [(replicas, kernels.squared_norm(run) * scale**2) for replicas, run in self._runs]
         norm = math.sqrt(self._sum(counted))
         if self._world is None:
@@ -90,15 +92,16 @@ class GradientNorm:
 
 
 def clip_coefficient(norm: float, limit: float) -> float:
-    """Factor of gradients with which their norm is at most `limit`; 0 means no limit."""
+    """The factor, at most 1, that brings gradients of this norm to a norm of at most `limit`; a limit of 0: none, the
+    factor is 1."""
     return min(1.0, limit / (norm + 1e-6)) if limit > 0 else 1.0
 
 
 class ModelStatistics:
-    """Sums over a model, each element counted once; the padding of the buffers is not counted."""
+    """Figures of a model, each element counted once and the buffers' padding left out. All ranks call each method."""
 
     def __init__(self, buffers: ParamAndGradBuffers, frozen: Sequence[Parameter] = ()) -> None:
-        """frozen: parameters that lie in no buffer, because they are not trained."""
+        """frozen: the parameters that lie in no buffer, because they are not trained."""
         self._frozen = frozen
         self._buffers, self._is_sharded = list(buffers), buffers.is_sharded
         self._sum = ModelSum(of_owned=buffers.is_sharded)
@@ -114,20 +117,21 @@ class ModelStatistics:
         return self._sum((replicas, measure(vector)) for replicas, vector in vectors)
 
     def parameter_norm(self) -> float:
-        """The L2 norm of all weights."""
+        """The L2 norm of all weights of the model, frozen ones included."""
         return math.sqrt(self._summed("parameters", kernels.squared_norm) + self._frozen_square)
 
     @cached_property
     def _frozen_square(self) -> float:
-        """Every replica has all of them; they do not change."""
+        """The sum of squares of all frozen parameters, which do not change; every replica has all of them."""
         coordinates = parallel_state.get_coordinates()
         counted = [p for p in self._frozen if is_counted(p.meta.spec, coordinates)]
         return ModelSum()((p.meta.spec.replicas, kernels.squared_norm(p)) for p in counted)
 
     def gradient_norms(self, scale: float) -> dict[str, float]:
-        """The L2 norm of each parameter's gradient times `scale`, by global name, of those of this stage.
+        """The L2 norm of each parameter's gradient times `scale`, by global name, for the parameters of this stage.
 
-        All ranks of the stage call this and get the same, but of experts those that they hold a part of.
+        All ranks of the stage call this and get the same, except for experts: a rank gets those that it holds a part
+        of.
         """
         norms: dict[str, float] = {}
         coordinates = parallel_state.get_coordinates()
@@ -152,6 +156,7 @@ class ModelStatistics:
 
     @cached_property
     def _padding(self) -> float:
-        """Elements of shards that no whole parameter has, whose gradients are 0."""
+        """The number of elements in padded rows of the model's shards (of the vocabulary, say), whose gradients are
+        0."""
         found = ((buffer.plan.replicas, Stretch.of(entry, run).padding) for buffer, entry, run in self._counted)
         return self._sum(found)

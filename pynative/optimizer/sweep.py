@@ -9,31 +9,31 @@ from parallel_core.optimizer import Treatment
 
 
 class Step(NamedTuple):
-    """One update of everything."""
+    """The settings of one update of all parameters."""
 
     number: int
-    """Counts from 1."""
+    """The number of this update, from 1."""
     rates: Rates
     grad_scale: float
-    """Factor of the gradients."""
+    """The factor that gradients are multiplied by."""
 
     def learning_rate_of(self, treatment: Treatment) -> float:
-        """The learning rate of parameters that are treated so."""
+        """The learning rate of parameters with this treatment."""
         return self.rates.decoupled_lr if treatment.has_decoupled_lr else self.rates.learning_rate
 
     def weight_decay_of(self, treatment: Treatment) -> float:
-        """Their weight decay."""
+        """The weight decay of parameters with this treatment; 0 if they are not decayed."""
         return self.rates.weight_decay if treatment.is_decayed else 0.0
 
 
 class Sweep(NamedTuple):
-    """The memory of what this rank owns of a segment, flat."""
+    """Vectors over an owned run of a segment: what one call of an update rule works on."""
 
     treatment: Treatment
     param: Tensor
-    """The values that are updated: float32."""
+    """The float32 values that are updated: the parameters, or the copies of 16-bit ones."""
     grad: Tensor
     moments: dict[str, Tensor]
-    """The rule's states by name."""
+    """The update rule's states, by name."""
     model_param: Tensor | None
-    """The parameters that the model computes with, where they are of 16 bits and so not the ones that are updated."""
+    """The 16-bit parameters, into which `param` is rounded after its update; None: `param` is the model's."""

@@ -1,4 +1,4 @@
-"""The arithmetic of each `UpdateRule`. Where it acts element by element a segment is swept at once."""
+"""The arithmetic of each `UpdateRule`. An elementwise rule updates a sweep at once."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +12,8 @@ from pynative.optimizer.sweep import Step, Sweep
 
 
 def adam(sweep: Sweep, config: OptimizerConfig, step: Step) -> None:
-    """AdamW (Loshchilov and Hutter, 2019), epsilon after the bias-corrected root; or Adam (Kingma and Ba, 2015)."""
+    """Update a sweep by AdamW (Loshchilov and Hutter, 2019), epsilon after the bias-corrected root; or by Adam (Kingma
+    and Ba, 2015), as the configuration says."""
     beta1, beta2 = config.adam.betas
     settings = AdamStep(
         learning_rate=step.learning_rate_of(sweep.treatment),
@@ -32,7 +33,8 @@ def adam(sweep: Sweep, config: OptimizerConfig, step: Step) -> None:
 
 
 def _average_weights(sweep: Sweep, config: OptimizerConfig, number: int) -> None:
-    """Take the weights into their average every so many steps; when it is complete it becomes the weights."""
+    """Take the weights into their average (PMA) every `pma_interleave_step` updates; after `pma_fused_num` of these the
+    average becomes the weights, and a new one begins."""
     average, pma = sweep.moments[PMA_WEIGHT], config.adam
     if number % pma.pma_interleave_step:
         return
@@ -45,7 +47,7 @@ def _average_weights(sweep: Sweep, config: OptimizerConfig, number: int) -> None
 
 
 def sgd(sweep: Sweep, config: OptimizerConfig, step: Step) -> None:
-    """Gradient descent with momentum; weight decay is added to the gradient."""
+    """Update a sweep by gradient descent with momentum; weight decay is added to the gradient."""
     momentum, learning_rate = config.sgd.sgd_momentum, step.learning_rate_of(sweep.treatment)
     decay = step.weight_decay_of(sweep.treatment)
 
@@ -57,7 +59,7 @@ def sgd(sweep: Sweep, config: OptimizerConfig, step: Step) -> None:
 
 
 def lion(sweep: Sweep, config: OptimizerConfig, step: Step) -> None:
-    """Lion (Chen et al., 2023, algorithm 2)."""
+    """Update a sweep by Lion (Chen et al., 2023, algorithm 2), with decoupled weight decay."""
     beta1, beta2 = config.lion.lion_beta1, config.lion.lion_beta2
     learning_rate = step.learning_rate_of(sweep.treatment)
     decay = 1 - learning_rate * step.weight_decay_of(sweep.treatment)
@@ -75,7 +77,7 @@ def _swept(formula: Formula, sweep: Sweep, step: Step) -> None:
 
 
 UPDATES: dict[str, Callable[[Sweep, OptimizerConfig, Step], None]] = {"adam": adam, "sgd": sgd, "lion": lion}
-"""Updates by the name of an elementwise rule."""
+"""The update function of each elementwise rule, by the rule's name."""
 
 WHOLE_UPDATES = {"muon": matrices_of}
-"""Updates of whole matrices by the name of another rule."""
+"""For each rule that updates whole matrices, by its name, the function that makes their updates."""

@@ -1,1 +1,1 @@
-"""Pipeline parallelism: carry out a schedule."""
+"""Pipeline parallelism: the execution of a schedule on a stage."""

@@ -22,18 +22,19 @@ DIMENSIONS = 3
 
 
 def hidden_states_shape(config: AllConfig) -> tuple[int, int, int]:
-    """[s/c, b, h], or [s/c/t, b, h] with sequence parallelism: what one stage sends to the next."""
+    """The shape of what one stage sends to the next: [s/c, b, h], or [s/c/t, b, h] with sequence parallelism; with
+    hyper-connections h is the width of all residual streams."""
     length = SequenceLayout.of(config.parallel_config).local_length(config.model_config.seq_length)
     return length, config.dataset_config.batch_size, config.model_config.residual_width
 
 
 class Channel:
-    """Carries out exchanges between the stages of one pipeline; all tensors have one type.
+    """The exchange of tensors, all of one type, between the stages of one pipeline.
 
     Args:
         group: the stages, first to last.
         shape: of every tensor, unless the stages tell each other (`shapes_vary`).
-        overlap: leave transfers under way while the stage computes; otherwise wait for them where they stand.
+        overlap: leave transfers under way while the stage computes; otherwise wait for them where they are posted.
         shapes_vary: send a message with the shape ahead of each tensor.
     """
 
@@ -45,10 +46,11 @@ class Channel:
         self._sending: list[Handle] = []
 
     def exchange(self, action: Exchange, results: dict[Compute, Tensor]) -> dict[Compute, Handle]:
-        """Post every transfer together, taking what is sent out of `results`; what will arrive, by its consumer.
+        """Post all transfers of an exchange together, taking the tensors to send out of `results`; a handle for each
+        tensor that will arrive, by the computation that needs it.
 
-        The sends of the exchange before are waited for first, which keeps the memory that is under way small. A
-        schedule stays free of deadlocks even if each exchange is complete before the next (`schedules.check`).
+        The sends of the exchange before are waited for first, which bounds the memory under way. A schedule stays free
+        of deadlocks even if each exchange is complete before the next (`schedules.check`).
         """
         self.finish()
         tensors = [results.pop(send.produced) for send in action.sends]
@@ -61,7 +63,7 @@ class Channel:
         return {receive.consumed: work for receive, work in zip(action.receives, receiving, strict=True)}
 
     def finish(self) -> None:
-        """Wait for the last exchange's sends."""
+        """Wait until the sends of the last exchange are complete."""
         for work in self._sending:
             work.wait()
         self._sending = []
@@ -81,7 +83,7 @@ class Channel:
 
 
 def pipeline_channel(config: AllConfig) -> Channel:
-    """This rank's pipeline under a configuration."""
+    """The channel of this rank's pipeline, as the configuration says."""
     return Channel(
         parallel_state.get_pipeline_model_parallel_group(),
         hidden_states_shape(config),

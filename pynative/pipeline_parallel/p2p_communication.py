@@ -12,7 +12,8 @@ from pynative.pipeline_parallel.channel import pipeline_channel
 
 
 class P2PPrimitive:
-    """Hidden states [s, b, h] forward, their gradients backward; all ranks of an exchange post theirs together.
+    """Exchanges of hidden states [s, b, h], forward, and of their gradients, backward; all messages of a call are
+    posted together.
 
     A stage without the neighbour (the first has no previous, the last no next) sends nothing and receives None.
 
@@ -30,7 +31,8 @@ class P2PPrimitive:
         from_previous: bool = False,
         from_next: bool = False,
     ) -> tuple[Tensor | None, Tensor | None]:
-        """Send, and return the tensors from the previous stage and from the next."""
+        """Send what is given; (the tensor from the previous stage, the tensor from the next), None for what is not
+        asked for."""
         channel = self._channel
         group, rank = channel.group, channel.group.rank
         sends = [(to_next, rank + 1), (to_previous, rank - 1)]
@@ -45,39 +47,41 @@ class P2PPrimitive:
         return by_peer.get(rank - 1), by_peer.get(rank + 1)
 
     def recv_forward(self) -> Tensor | None:
-        """The previous stage's output."""
+        """Receive the previous stage's output."""
         return self._exchange(from_previous=True)[0]
 
     def recv_backward(self) -> Tensor | None:
-        """The gradient of this stage's output, from the next stage."""
+        """Receive the gradient of this stage's output from the next stage."""
         return self._exchange(from_next=True)[1]
 
     def send_forward(self, output: Tensor) -> None:
-        """Send to the next stage."""
+        """Send this stage's output to the next stage."""
         self._exchange(to_next=output)
 
     def send_backward(self, gradient: Tensor) -> None:
-        """The gradient of what was received, to the previous stage."""
+        """Send the gradient of this stage's input to the previous stage."""
         self._exchange(to_previous=gradient)
 
     def send_forward_recv_backward(self, output: Tensor) -> Tensor | None:
-        """Both with the next stage."""
+        """Send this stage's output to the next stage, and receive the gradient of an output from it."""
         return self._exchange(to_next=output, from_next=True)[1]
 
     def send_backward_recv_forward(self, gradient: Tensor) -> Tensor | None:
-        """Both with the previous stage."""
+        """Send the gradient of an input to the previous stage, and receive its next output."""
         return self._exchange(to_previous=gradient, from_previous=True)[0]
 
     def send_forward_recv_forward(self, output: Tensor) -> Tensor | None:
-        """Send to the next stage and receive from the previous."""
+        """Send this stage's output to the next stage, and receive the previous stage's."""
         return self._exchange(to_next=output, from_previous=True)[0]
 
     def send_backward_recv_backward(self, gradient: Tensor) -> Tensor | None:
-        """Send to the previous stage and receive from the next."""
+        """Send the gradient of this stage's input to the previous stage, and receive that of its output from the
+        next."""
         return self._exchange(to_previous=gradient, from_next=True)[1]
 
     def send_forward_backward_recv_forward_backward(
         self, output: Tensor, gradient: Tensor
     ) -> tuple[Tensor | None, Tensor | None]:
-        """Send and receive everything at once: the previous stage's output and the next one's gradient."""
+        """Send this stage's output to the next stage and the gradient of its input to the previous; returns (the
+        previous stage's output, the gradient from the next stage)."""
         return self._exchange(output, gradient, True, True)

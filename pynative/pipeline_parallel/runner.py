@@ -1,4 +1,4 @@
-"""Carry out a schedule's actions on one stage: any schedule, one loop."""
+"""The execution of a schedule's actions on one stage: one loop for any schedule."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -24,21 +24,21 @@ from pynative.timers import Timers
 
 @dataclass(frozen=True)
 class Plan:
-    """The actions of one stage in a step, and facts that follow from them."""
+    """The actions of one stage in a step, in order, and facts that follow from them."""
 
     actions: tuple[Action, ...]
     sent: frozenset[Compute]
-    """The actions whose result another stage gets."""
+    """The computations whose result is sent to another stage."""
     split: frozenset[Backward]
-    """The backwards that leave gradients of weights to an action of their own."""
+    """The backwards whose weight gradients are an action of their own."""
     completing: frozenset[Compute]
-    """The last action of each chunk, with which its gradients are complete."""
+    """The last computation of each chunk, with which the chunk's gradients are complete."""
     stays: dict[Compute, Compute]
-    """The actions that need the results that stay on the stage."""
+    """For each computation whose result stays on the stage, the computation that needs it."""
 
     @classmethod
     def of(cls, actions: Sequence[Action], stage: int, placement: Placement) -> "Plan":
-        """The plan of a stage's actions."""
+        """The plan of a stage's actions, made from them and from where chunks lie."""
         computes = list(computes_of(actions))
         targets = {compute: consumer(compute, stage, placement) for compute in computes}
         stays = {action: target[0] for action, target in targets.items() if target and target[1] == stage}
@@ -63,10 +63,11 @@ def run(
     channel: Channel,
     timers: Timers,
 ) -> None:
-    """Run one stage.
+    """Execute a plan on this stage.
 
-    `compute(entry, received tensors)` gives what is sent on: of a forward hidden states [s, b, h], of a backward
-    the gradient of those it had received. An arrival is waited for when the action that needs it runs.
+    `compute(entry, received tensors)` returns a result for each computation of the entry: of a forward hidden states
+    [s, b, h], of a backward the gradient of those that the forward had received, else None. An arriving tensor is
+    waited for when the action that needs it runs.
     """
     arrivals: dict[Compute, Handle] = {}
     results: dict[Compute, Tensor] = {}

@@ -1,4 +1,4 @@
-"""One stage's chunks of the model under a schedule: a forward keeps its graph until its backward is asked for."""
+"""A stage's chunks of the model under a schedule: a forward keeps its graph until its backward is asked for."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
@@ -28,7 +28,7 @@ class MicroBatchLoss:
     """A scalar, from which the backward pass starts."""
     weight: Weight
     report: Callable[[], tuple[float, float] | None] = lambda: None
-    """Gives (sum, count) where something else than the loss is to be reported."""
+    """Returns (sum, count) where something else than the loss is to be reported, else None."""
 
     def read(self) -> tuple[float, float, float]:
         """(reported sum, its count, number of tokens)."""
@@ -38,44 +38,47 @@ class MicroBatchLoss:
 
 
 LossOf = Callable[[Tensor], MicroBatchLoss]
-"""A function from the last chunk's output to the loss."""
+"""A function from the last chunk's output to the micro-batch's loss."""
 
 
 class ForwardStep(Protocol):
-    """The forward of a chunk on a micro-batch of a step's data."""
+    """The forward of a chunk on a micro-batch of a step's data: of the training loop, or of a script's function."""
 
     draws: int
-    """Items that a step takes from its data iterator."""
+    """The number of items that a step takes from its data iterator."""
     is_of_a_script: bool
-    """Whether a function of the script draws them."""
+    """Whether a function of the script draws the items."""
 
     def begin(
         self, data_iterator: Iterator[Any] | None, model: nn.CellList, micro_batches: int, rules: BatchRules
     ) -> None:
-        """Start a step of so many micro-batches of a stage with these chunks, whose data keep the rules."""
+        """Start a step of `micro_batches` micro-batches of this rank; `model` is the stage's chunks, `rules` what the
+        data must keep."""
 
     def again(self) -> None:
-        """Start the same step once more, of the data that were drawn for it."""
+        """Start the last step once more, with the data that were drawn for it."""
 
     def drawn_tokens(self) -> Sequence[Array]:
-        """Tokens [b, s] of each of this rank's micro-batches of the step, as far as they are known here."""
+        """The tokens [b, s] of each of this rank's micro-batches of the step, as far as this rank has them."""
 
     def described(self, micro_batch: int, row: int) -> str:
-        """A row of one of this rank's micro-batches by its sample and documents; empty where nobody knows."""
+        """The sample and documents that a row of a micro-batch of this rank is made of, as text; "" where that is not
+        known."""
 
     def __call__(self, model: nn.Cell, micro_batch: int, chunk: int) -> tuple[Tensor, LossOf]:
-        """The output of the chunk's model, and the function that reads its loss."""
+        """(The output of a chunk's model on a micro-batch, the function that makes the loss of it)."""
 
 
 @dataclass
 class _Pending:
-    """A forward whose backward is still to come."""
+    """A forward whose backward is still to come: its input (None if there was none), its graph, and the runs of its
+    cells."""
 
     input: Tensor | None
     uses: Uses
     end: autograd.HandedOver
     seed: Tensor | None
-    """The gradient of a loss from which its backward starts."""
+    """The gradient of the loss from which the backward starts; None: it starts from the next chunk's gradient."""
 
 
 class Stage:
@@ -83,11 +86,11 @@ class Stage:
 
     Args:
         model: the stage's chunks.
-        averaging: where backward passes start.
-        is_last: whether the last chunk gives the loss.
-        enter: called with micro-batch and chunk before anything of theirs is computed (they become the StepPosition).
-        delays_weight_gradients: beside a forward, a backward computes them while tokens travel to other experts.
-        takes_turns: the two of a pair run side by side; else one after the other.
+        averaging: gives the gradients from which backwards of losses start.
+        is_last: whether the last chunk computes the loss.
+        enter: called with micro-batch and chunk before a computation of theirs (they become the StepPosition).
+        delays_weight_gradients: in a pair, the backward computes weight gradients while tokens travel to other experts.
+        takes_turns: run the two computations of a pair side by side; else one after the other.
     """
 
     def __init__(
@@ -116,8 +119,8 @@ class Stage:
         split: frozenset[Backward] = frozenset(),
         completing: frozenset[Compute] = frozenset(),
     ) -> None:
-        """Start a step: forget the last one's losses. split: the backwards whose gradients of weights come apart;
-        completing: after these a chunk's gradients are complete."""
+        """Start a step: forget the last one's losses. split: the backwards whose weight gradients are an action of
+        their own; completing: the computations after which a chunk's gradients are complete."""
         self.forward_step, self.train, self._split = forward_step, train, split
         self._completing = completing
         self.losses: list[MicroBatchLoss] = []
@@ -125,7 +128,8 @@ class Stage:
         self._deferred: dict[tuple[int, int], autograd.DeferredGradients] = {}
 
     def compute(self, entry: Ordered, received: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
-        """Carry out a computation, or two side by side, each with the tensor that another stage sent for it."""
+        """Carry out a computation, or a pair, each with the tensor that it needs from another stage or chunk; the
+        result of each."""
         if isinstance(entry, Pair) and self.takes_turns:
             return self._side_by_side(entry, *received)
         return [self._run(action, tensor) for action, tensor in zip(of_entry(entry), received, strict=True)]
@@ -137,7 +141,8 @@ class Stage:
     def _side_by_side(
         self, pair: Pair, hidden_states: Tensor | None, gradient: Tensor | None
     ) -> tuple[Tensor | None, Tensor | None]:
-        """The backward begins: its first message leaves early."""
+        """(The forward's result, the backward's), computed in turns. The backward begins, so that its first message
+        leaves early."""
         put_off = autograd.DeferredGradients()
 
         def backward() -> Tensor | None:
@@ -153,7 +158,7 @@ class Stage:
         return hidden_states, gradient
 
     def _forward(self, action: Forward, hidden_states: Tensor | None) -> Tensor:
-        """hidden_states [s, b, h] of the chunk before (the first has None) -> those for the one after, or the loss."""
+        """hidden_states [s, b, h] of the chunk before (None for the first chunk) -> this chunk's, or the loss."""
         micro_batch, chunk = action.micro_batch, action.chunk
         model = self.model[chunk]
         with autograd.recording(self.train), self._events[chunk].forward() as uses:
@@ -168,13 +173,15 @@ class Stage:
         return output
 
     def _loss(self, of_micro_batch: MicroBatchLoss) -> tuple[Tensor, Tensor]:
-        """Keep it for the end of the step; the loss, and the gradient from which its backward starts."""
+        """Keep a micro-batch's loss for the end of the step; (the loss, the gradient from which its backward
+        starts)."""
         self.losses.append(of_micro_batch)
         loss, seed = of_micro_batch.loss, self.averaging.seed(of_micro_batch.weight)
         return loss, as_type(np.full(loss.shape, seed, np.float32), loss.dtype)
 
     def _backward(self, action: Backward, gradient: Tensor | None) -> Tensor | None:
-        """Gradient [s, b, h] of what forward gave (None for the loss) -> gradient of what it received."""
+        """gradient [s, b, h] of what the forward returned (None for the loss) -> gradient of its input; None if it had
+        none."""
         micro_batch, chunk = action.micro_batch, action.chunk
         pending = self._pending.pop((micro_batch, chunk))
         self._events[chunk].is_last_micro_batch = action in self._completing

@@ -24,24 +24,24 @@ from pynative.step_position import StepPosition, get_step_position, set_step_pos
 from pynative.timers import RECORDED, Timers
 
 LOSS_TIMER = "loss-reduce"
-"""The timer around the sum of the losses over all ranks."""
+"""Name of the timer around the sum of the losses over all ranks."""
 
 
 class GlobalLoss(NamedTuple):
-    """The loss of a global batch, the same on every rank."""
+    """The loss and figures of a global batch, the same on every rank."""
 
     total: float
-    """Sum of what micro-batches report."""
+    """The sum of what the micro-batches of all replicas report."""
     weight: float
-    """Divisor of the reported loss: tokens, or micro-batches where a script reports their means."""
+    """The divisor of the reported loss: tokens, or micro-batches where a script reports their means."""
     tokens: float
-    """Number of tokens that count."""
+    """The number of tokens of the global batch that count."""
     figures: dict[str, Array]
-    """Figures of a training step that the cells reported, by the names of `parallel_core.step_figures`."""
+    """The job's figures that cells reported, named as in `parallel_core.step_figures`; of an evaluation none."""
 
     @property
     def mean(self) -> float:
-        """The loss that is reported."""
+        """The loss that is reported: total / weight."""
         return self.total / max(self.weight, 1.0)
 
 
@@ -72,7 +72,7 @@ class PipelineStep:
         self._config, self.micro_batches = config, config.dataset_config.micro_batch_num
         self._rules = BatchRules.of(config)
         self.own_losses: tuple[float, ...] = ()
-        """Losses of this rank's micro-batches of the last step, if it has them."""
+        """The losses of this rank's micro-batches of the last step; empty unless it computes the loss."""
         self._plans = {(train, self.micro_batches): self._plan(train, self.micro_batches) for train in (True, False)}
         # Tensor- and context-parallel ranks have the same loss; one rank of each replica reports it.
         self._reports = is_last and parallel_state.get_tensor_and_context_parallel_rank() == 0
@@ -98,10 +98,11 @@ class PipelineStep:
         micro_batches: int | None = None,
         again: bool = False,
     ) -> GlobalLoss:
-        """Every micro-batch of a step: gradients into the buffer when training, and the loss.
+        """Run a step on this rank's stage: gradients are added to their buffers when training; returns the global
+        batch's loss.
 
-        micro_batches: of this rank; the configuration's, if the batch does not grow.
-        again: the last step once more, of the data that were drawn for it.
+        micro_batches: of this rank; None: the configuration's number, if the batch does not grow. again: run the last
+        step once more, with the data that were drawn for it.
         """
         number = micro_batches or self.micro_batches
         if (train, number) not in self._plans:
@@ -122,7 +123,7 @@ class PipelineStep:
             return self._global_loss(figures)
 
     def _global_loss(self, figures: StepFigures) -> GlobalLoss:
-        """The only place where losses are read from the device."""
+        """The losses summed over the job, and the job's figures. Only here are losses read from the device."""
         read = [loss.read() for loss in self.stage.losses]
         self.own_losses = tuple(loss for loss, _, _ in read)
         own = np.sum(read, axis=0) if self._reports and read else np.zeros(3)

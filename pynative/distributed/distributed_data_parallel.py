@@ -90,7 +90,7 @@ class DistributedDataParallel(nn.Cell):
 
     @property
     def unread_entries(self) -> frozenset[str]:
-        """Names of the batch's entries that the wrapped module does not read."""
+        """Names of the batch's entries that the wrapped module has no use for."""
         return getattr(self.module, "unread_entries", frozenset())
 
     @property

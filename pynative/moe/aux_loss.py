@@ -1,9 +1,8 @@
-"""Losses on a router's logits: of balance between experts, and of the logits' size.
+"""Auxiliary losses on a router's logits: of balance between experts, and of the logits' size (z-loss).
 
 They are attached to the logits (see `step_figures`). Loads count the tokens of a whole micro-batch, or of whole
-sequences, over the ranks that share them; each rank's part of the gradient is that of its own tokens.
-
-s sequence, b batch, E experts.
+sequences, over the ranks that share them; each rank's part of the gradient is that of its own tokens. s sequence, b
+batch, E experts.
 """
 
 from collections.abc import Callable
@@ -27,27 +26,27 @@ from pynative.tape import autograd
 
 
 class _Loss(NamedTuple):
-    """coefficient * sum(scores * weights)."""
+    """A balancing loss: coefficient * sum(scores * weights)."""
 
     name: str
     coefficient: float
     weights: Array
-    """[b, E] or [1, E]."""
+    """[b, E], or [1, E] for all sequences."""
     replicas: int = 1
-    """The group over which the loss is a sum already."""
+    """The number of data-parallel replicas over which the loss is a sum already."""
 
     def value(self, sums: Tensor) -> float:
-        """The loss without the coefficient; sums: of the scores, [b, E]."""
+        """The loss without its coefficient; sums: the scores summed over each sequence's tokens, [b, E]."""
         return float((sums.asnumpy() * self.weights).sum()) * self.replicas
 
 
 class RouterLosses:
-    """The losses of one layer's router.
+    """The auxiliary losses of one layer's router.
 
     Args:
         layer_number: global, from 1.
-        sharing: the ranks that have other tokens of the same micro-batch.
-        copies: how many ranks route the same tokens.
+        sharing: the kind of group whose ranks have other tokens of the same micro-batch, "cp" or "tp-cp".
+        copies: the number of ranks that route the same tokens.
     """
 
     def __init__(self, config: ModelConfig, layer_number: int, sharing: str, copies: int) -> None:
@@ -57,8 +56,8 @@ class RouterLosses:
         self.are_on = any(True for _ in step_figures.router_losses(config))
 
     def __call__(self, logits: Tensor, experts: Tensor | None = None) -> Tensor:
-        """The logits [s, b, E] of which `experts` [s b, k] were chosen, with the losses attached; experts: asked for by
-        losses of groups alone."""
+        """The logits [s, b, E] with the losses attached, and the figures reported; unchanged if no loss is on or the
+        tape is off. experts: the chosen ones [s b, k], which only the losses of groups need."""
         if not (self.are_on and autograd.is_recording()):
             return logits
         group, figures = parallel_state.get_group(self.sharing), current()
@@ -77,7 +76,8 @@ class RouterLosses:
         return kernels.with_router_losses(logits, weights, z_weight, self.rule)
 
     def _of_load(self, load: Array, of_all: int, group: Group) -> list[_Loss]:
-        """The balancing loss of a micro-batch's load, and of each sequence's, load [b, E] of this rank's tokens."""
+        """The balancing losses of a micro-batch's load, and of each sequence's. load: [b, E], of this rank's tokens;
+        of_all: tokens of the whole micro-batch."""
         kinds = {kind: c for kind, c in self.config.balancing_losses.items() if kind != "global_aux_loss"}
         if not kinds:
             return []
@@ -92,8 +92,8 @@ class RouterLosses:
         ]
 
     def _of_groups(self, logits: Tensor, experts: Tensor | None, of_all: int, group: Group) -> list[_Loss]:
-        """The balancing losses of the loads of groups of experts: choices, and tokens that are sent there (DeepSeek-V2,
-        section 2.2.3)."""
+        """The device-level and communication balancing losses, of the loads of groups of experts: choices, and tokens
+        that are sent there (DeepSeek-V2, section 2.2.3)."""
         moe, number, batch = self.config, logits.shape[-1], logits.shape[1]
         groups, chosen_groups = self.rule.groups, self.rule.group_topk or self.rule.groups
         found = []
@@ -112,7 +112,7 @@ class RouterLosses:
 
     def _of_all_replicas(self, load: Array, tokens: int, figures: StepFigures | None) -> list[_Loss]:
         """The balancing loss of the mean load of this step's micro-batches so far on all replicas (Qiu et al., "Demons
-        in the Detail", 2025)."""
+        in the Detail", 2025), in a list; empty if it is off."""
         coefficient = self.config.balancing_losses.get("global_aux_loss")
         if not coefficient:
             return []
@@ -127,7 +127,7 @@ class RouterLosses:
     def _report(
         self, figures: StepFigures | None, losses: list[_Loss], sums: Tensor, z_loss: Callable[[], float]
     ) -> None:
-        """Each rank its share, which is read from the device at the end of the step."""
+        """Report this rank's share of each loss as a figure, which is read from the device at the end of the step."""
         if figures is None:
             return
         share = 1.0 / self.copies
@@ -137,7 +137,8 @@ class RouterLosses:
 
 
 def _sum(load: Array, group: Group) -> Array:
-    """The ranks' counts together, float64; they travel as integers, of which float32 has all up to 2^24 only."""
+    """The sum of the group's counts, float64; they travel as integers, because float32 has all of these up to 2^24
+    only."""
     if group.size > 1:
         load = group.all_reduce(Tensor.from_numpy(np.ascontiguousarray(load, np.int32))).asnumpy()
     return load.astype(np.float64)

@@ -1,4 +1,4 @@
-"""Balance without a loss: a bias on each expert's score moves towards those that get few tokens (Wang et al.,
+"""Balance between experts without a loss: a bias on each expert's score moves up where it gets few tokens (Wang et al.,
 "Auxiliary-Loss-Free Load Balancing", 2024)."""
 
 from collections.abc import Iterable, Mapping
@@ -14,7 +14,7 @@ from pynative.step_part import StepPart
 
 
 class ExpertBiases(StepPart):
-    """The expert biases of a stage's chunks."""
+    """The expert biases of the routers in a stage's chunks, moved after each update."""
 
     def __init__(self, model: Iterable[nn.Cell]) -> None:
         cells = [cell for chunk in model for _, cell in chunk.cells_and_names()]
@@ -22,12 +22,12 @@ class ExpertBiases(StepPart):
         biased = [(router, router.expert_bias) for router in routers if router.expert_bias is not None]
         tables = [router.tid2eid for router in routers if router.tid2eid is not None]
         self.untrained = [bias for _, bias in biased] + tables
-        """Parameters of routers that have no gradient."""
+        """The routers' parameters that have no gradient: biases, and tables of hash layers."""
         self._moved = [(router, bias) for router, bias in biased if router.moves_bias]
 
     def after_update(self, figures: Mapping[str, Array]) -> None:
-        """Move each by its rate, down where an expert got more than the mean of what a step's tokens were routed to,
-        and up where it got less."""
+        """Move each bias by the update rate: down where an expert got more than the mean of a step's routed tokens, up
+        where less."""
         for router, bias in self._moved:
             counts = figures[TOKENS_ROUTED][router.layer_number - 1]
             moves = router.moe.moe_router_bias_update_rate * np.sign(counts.mean() - counts)

@@ -1,4 +1,4 @@
-"""A rank's experts: one after the other, or all in one grouped operator.
+"""A rank's experts, computed one after the other, or all in one grouped operator.
 
 R rows of tokens, sorted by expert; h hidden size, f width of an expert, t' expert-tensor-parallel size.
 """
@@ -27,14 +27,15 @@ Move: TypeAlias = Callable[[Tensor], Tensor]
 
 
 def copied_rows(x: Tensor, copies: Copies) -> Tensor:
-    """x [n, ...] -> [r, ...]: the rows that the copies are of, zeros for none."""
+    """x [n, ...] -> [r, ...]: row i is the row copies.sources[i] of x, or zeros. The gradient sums the copies; on the
+    tape."""
     shape = tuple(x.shape)
     copy = partial(kernels.gather_rows, sources=copies.sources, row=shape[1:])
     return Moved.apply(x, copy, partial(kernels.sum_rows, places=copies.places, shape=shape))
 
 
 class _GroupedLinear(Function):
-    """Each row times its group's weight^T."""
+    """Each row of x times the transposed weight of its group."""
 
     def forward(ctx: Any, x: Any, counts: Any, products: Any, *weights: Any) -> Any:
         ctx.counts, ctx.weights, ctx.products, ctx.made_again = counts, weights, products, made_again(x)
@@ -54,12 +55,12 @@ class _GroupedLinear(Function):
 
 
 def grouped_linear(x: Tensor, weights: Sequence[Tensor], counts: Counts, products: GroupedProducts = GROUPED) -> Tensor:
-    """x [R, i], sorted by group, weights [o, i] of the groups -> [R, o]."""
+    """x [R, i], sorted by group, counts[j] rows of group j, weights [o, i] of the groups -> [R, o]; on the tape."""
     return _GroupedLinear.apply(x, tuple(map(int, counts)), products, *weights)
 
 
 class ExpertLinear(nn.Cell):
-    """The parameters of one of an expert's linears."""
+    """The parameters of one of an expert's two linears; `Experts` computes with them."""
 
     def __init__(self, block: blocks.ExpertLinear) -> None:
         super().__init__()
@@ -69,7 +70,7 @@ class ExpertLinear(nn.Cell):
 
 
 def _product(linears: Sequence[ExpertLinear], x: Tensor, counts: Counts) -> Tensor:
-    """x [R, i] -> [R, o], with what the linears' adapters add."""
+    """x [R, i], sorted by linear -> [R, o], with the products of the linears' adapters added; without biases."""
     weights, adapters = [linear.weight for linear in linears], [one.adapter for one in linears if one.adapter]
     products = grouped_products([linear.products for linear in linears])
     if not adapters:
@@ -81,7 +82,7 @@ def _product(linears: Sequence[ExpertLinear], x: Tensor, counts: Counts) -> Tens
 
 
 class Expert(nn.Cell):
-    """The parameters of one expert."""
+    """The parameters of one expert; `Experts` computes with them."""
 
     def __init__(self, block: blocks.Expert) -> None:
         super().__init__()
@@ -89,19 +90,21 @@ class Expert(nn.Cell):
 
 
 def check_local_experts(count: int, numbers: Sequence[int]) -> None:
-    """Raise ValueError if a script counts other experts than a rank has by the configuration."""
+    """Raise ValueError if a script says another number of experts than those, `numbers`, that this rank has by the
+    configuration."""
     if count != len(numbers):
         raise ValueError(f"num_local_experts={count}: this rank has {len(numbers)} experts, {list(numbers)}")
 
 
 class Experts(nn.Cell):
-    """linear_fc2(probability x activation(linear_fc1(x))) of each row with the weights of its expert.
+    """This rank's experts: probability x linear_fc2(activation(linear_fc1(x))) of each row with the weights of its
+    expert.
 
     With expert tensor parallelism the result is an addend of the sum over the ranks that share the expert.
 
     Args:
-        num_local_experts: this rank's, as the configuration has it.
-        submodules: what they are, by default what the configuration says.
+        num_local_experts: the number of this rank's experts, which must be the configuration's.
+        submodules: their block, by default what the configuration says.
     """
 
     def __init__(
@@ -127,8 +130,8 @@ class Experts(nn.Cell):
     def construct(
         self, hidden_states: Tensor, tokens_per_expert: Counts | Tensor, probs: Tensor | None = None
     ) -> tuple[Tensor, None]:
-        """hidden_states [R, h] sorted by expert, rows of each expert, and their probabilities, float32 [R], None: ones
-        -> ([R, h], the bias still to be added: none)."""
+        """hidden_states [R, h] sorted by expert, the number of rows of each expert, and the rows' probabilities,
+        float32 [R] (None: ones) -> ([R, h], None: no bias is left to be added)."""
         given = tokens_per_expert.asnumpy() if isinstance(tokens_per_expert, Tensor) else tokens_per_expert
         if probs is None:
             probs = Tensor.from_numpy(np.ones(len(hidden_states), np.float32))
@@ -136,10 +139,11 @@ class Experts(nn.Cell):
 
     @abstractmethod
     def _of_all(self, tokens: Tensor, probs: Tensor, counts: Counts) -> Tensor:
-        """tokens [R, h] sorted by expert, probs float32 [R], rows of each expert -> [R, h]."""
+        """tokens [R, h] sorted by expert, probs float32 [R], counts: the rows of each expert -> results [R, h]."""
 
     def through(self, experts: Sequence[Expert], tokens: Tensor, probs: Tensor, counts: Counts) -> Tensor:
-        """Rows of some of the experts [R, h], their probabilities [R] and numbers -> [R, h]."""
+        """Results [R, h] of some of the experts, for their rows [R, h], sorted, the rows' probabilities [R] and the
+        number of rows of each."""
         first, second = [expert.linear_fc1 for expert in experts], [expert.linear_fc2 for expert in experts]
         intermediate = _product(first, tokens, counts)
         if first[0].bias is not None:
@@ -150,12 +154,12 @@ class Experts(nn.Cell):
         return output
 
     def _activate(self, intermediate: Tensor, probs: Tensor) -> Tensor:
-        """[R, f/t'], gated 2 f/t', and probabilities [R] -> [R, f/t']."""
+        """[R, f/t'] (gated: [R, 2 f/t']) and the rows' probabilities [R] -> [R, f/t'], multiplied by them."""
         return kernels.weighted_activation(intermediate, probs, self.operator)
 
 
 class SequentialMLP(Experts):
-    """One expert after the other."""
+    """A rank's experts, computed one after the other."""
 
     def _of_all(self, tokens: Tensor, probs: Tensor, counts: Counts) -> Tensor:
         rows = zip(kernels.split_rows(tokens, counts), kernels.split_rows(probs, counts), strict=True)
@@ -168,7 +172,7 @@ class SequentialMLP(Experts):
 
 
 class GroupedMLP(Experts):
-    """All experts in grouped products (--moe-grouped-gemm; MegaBlocks, Gale et al., 2023)."""
+    """A rank's experts, computed in grouped products (--moe-grouped-gemm; MegaBlocks, Gale et al., 2023)."""
 
     def _of_all(self, tokens: Tensor, probs: Tensor, counts: Counts) -> Tensor:
         if not self.safe_tokens or all(counts):
@@ -179,6 +183,6 @@ class GroupedMLP(Experts):
 
 
 def experts_of(config: ModelConfig, block: blocks.Experts, recomputed: CellRecompute) -> SequentialMLP | GroupedMLP:
-    """The experts' cell by --moe-grouped-gemm."""
+    """The cell of a rank's experts: GroupedMLP with --moe-grouped-gemm, else SequentialMLP."""
     kind = GroupedMLP if config.moe_config.moe_grouped_gemm else SequentialMLP
     return kind(len(block.local(0)), config, block, recomputed)

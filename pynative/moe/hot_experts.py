@@ -36,13 +36,14 @@ LINEARS = ("linear_fc1", "linear_fc2")
 
 
 def _parameters(expert: Expert) -> list[Parameter]:
-    """An expert's, in one order on all ranks."""
+    """An expert's weights and biases, in one order on all ranks."""
     linears = (getattr(expert, name) for name in LINEARS)
     return [parameter for linear in linears for parameter in (linear.weight, linear.bias) if parameter is not None]
 
 
 class Copy:
-    """Memory for one expert's weights and their gradients; to those who compute it looks like an `Expert`."""
+    """Memory for a copy of one expert's weights and for their gradients; `Experts` computes with it as with an
+    `Expert`."""
 
     def __init__(self, like: Expert) -> None:
         self._shapes = [tuple(parameter.shape) for parameter in _parameters(like)]
@@ -67,7 +68,8 @@ class Copy:
         return [memory.view(start, shape) for start, shape in zip(self._ends, self._shapes, strict=False)]
 
     def fetch(self, expert: Expert | None, source: int, group: Group) -> None:
-        """Take over the values that `source` has, which gives its expert."""
+        """Broadcast the expert's values from rank `source` of the group into the copy. expert: the expert on that rank,
+        None on the others. All ranks call this."""
         whole = self._values.span(0, self._ends[-1])
         if expert is not None:
             for view, parameter in zip(self._weights, _parameters(expert), strict=True):
@@ -77,7 +79,8 @@ class Copy:
             in_place.assign(whole, received)
 
     def expect_gradients(self, like: Expert) -> None:
-        """Have gradients added up, in the type in which those of a rank's own experts are."""
+        """Empty the copy's gradients, and have them added up in the gradient type of `like`, one of this rank's own
+        experts."""
         gradient = like.linear_fc1.weight.meta.main_grad
         if self._gradients is None:
             self._gradients = self._memory(type_name(gradient.dtype))
@@ -85,7 +88,8 @@ class Copy:
             weight.meta.main_grad, weight.meta.main_grad_is_empty = view, True
 
     def give_gradients(self, expert: Expert | None, group: Group) -> None:
-        """Sum the ranks' gradients, and add them to those of the owner's expert."""
+        """Sum the copies' gradients over the group, and on the owner add them to its expert's. expert: the owner's,
+        None on the others. All ranks call this."""
         assert self._gradients is not None
         arrived = ((weight, autograd.take_gradient(weight)) for weight in self._weights)
         TapeGradients.add((weight, gradient) for weight, gradient in arrived if gradient is not None)
@@ -100,7 +104,7 @@ class Copy:
 
 
 class HotExperts:
-    """A layer's hot experts: which they are, and the copies that this rank has of them while a step runs.
+    """A layer's hot experts, and the copies that this rank has of them while a step runs.
 
     Args:
         layer_number: the layer's, global, from 1.
@@ -114,18 +118,19 @@ class HotExperts:
         self.layer_number, self._experts, self._dispatcher = layer_number, experts, dispatcher
         self._count, self._cold_share = moe.num_experts, moe.cold_token_percent
         self.hot: Hot = hot_experts.first_hot(moe.hot_expert_num)
-        """The hot experts from the next step on; the same on all ranks."""
+        """Numbers of the hot experts from the next step on; the same on all ranks."""
         self._group = parallel_state.get_expert_model_parallel_group()
         self._own = list(experts.experts)
         copies = moe.hot_expert_num if self._group.size > 1 else 0
         self._copies = [Copy(self._own[0]) for _ in range(copies)]
 
     def capacities(self, capacity: int) -> Array:
-        """int64 [E]: what each expert takes where an even share of tokens, times the factor, is `capacity`."""
+        """The rows that each expert takes, int64 [E], where an even share of tokens times the capacity factor is
+        `capacity`."""
         return hot_experts.capacities(capacity, self._cold_share, self.hot, self._count)
 
     def install(self, train: bool) -> None:
-        """Bring the owners' values into the copies, and send tokens there."""
+        """Bring the owners' values into the copies, and have the dispatcher route hot experts' tokens to the copies."""
         for number, copy in zip(self.hot, self._copies, strict=False):
             copy.fetch(self._owned(number), number // len(self._own), self._group)
             if train:
@@ -135,7 +140,7 @@ class HotExperts:
             self._dispatcher.slots = Slots.with_copies(self.hot, self._count, self._group.size, self._group.rank)
 
     def remove(self, train: bool) -> None:
-        """Give the owners their gradients, and send tokens to the owners again."""
+        """If `train`, add the copies' gradients to the owners'; then have tokens routed to the owners again."""
         for number, copy in zip(self.hot, self._copies, strict=False):
             if train:
                 copy.give_gradients(self._owned(number), self._group)
@@ -147,8 +152,7 @@ class HotExperts:
 
 
 class HotExpertLayers(StepPart):
-    """The hot experts of a stage's chunks: where they are while a step runs, and which they are from the next one
-    on."""
+    """The hot experts of all layers in a stage's chunks: installed around each step, chosen anew from time to time."""
 
     def __init__(self, model: Iterable[nn.Cell], moe: MoEConfig) -> None:
         cells = [cell for chunk in model for _, cell in chunk.cells_and_names()]
@@ -156,12 +160,12 @@ class HotExpertLayers(StepPart):
         self._count, self._update_step = moe.hot_expert_num, moe.hot_expert_update_step
         self._tokens: Array | None = None
         self.chosen: dict[int, Hot] = {}
-        """The hot experts chosen so far in the layers of all stages, by their numbers."""
+        """The numbers of the hot experts chosen last, by layer number, in the layers of all stages."""
 
     @contextmanager
     def around(self, train: bool) -> Iterator[None]:
-        """A block in which hot experts are on the ranks of the tokens. After one that trains their gradients are the
-        owners'."""
+        """Context in which copies of hot experts are on all expert-parallel ranks; after one that trains their
+        gradients are the owners'."""
         for layer in self._layers:
             layer.install(train)
         try:
@@ -174,18 +178,18 @@ class HotExpertLayers(StepPart):
             layer.remove(train)
 
     def after_update(self, figures: Mapping[str, Array]) -> None:
-        """Choose anew if the step is one to do so, by the tokens that all ranks' routers sent to each expert."""
+        """Keep how many tokens all ranks' routers sent to each expert, and choose anew if this step is one to do so."""
         self._tokens = figures.get(TOKENS_CHOSEN)
         if is_revised(get_step_position().iteration + 1, self._update_step):
             self.choose()
 
     def choose(self) -> None:
-        """Choose the hot experts by the last step's tokens."""
+        """Choose the hot experts of every layer: those that the last step sent most tokens to."""
         if self._count and self._tokens is not None:
             self.take({number: hottest(row, self._count) for number, row in enumerate(self._tokens, 1)})
 
     def take(self, chosen: Mapping[int, Hot]) -> None:
-        """Take up the earlier choice, if it has as many experts as are hot in this run."""
+        """Take up a choice, by layer number, for those layers where it has as many experts as are hot in this run."""
         self.chosen = {number: hot for number, hot in chosen.items() if len(hot) == self._count}
         for layer in self._layers:
             layer.hot = self.chosen.get(layer.layer_number, layer.hot)

@@ -1,4 +1,4 @@
-"""A mixture of experts in the place of a layer's feed-forward block (Shazeer et al., 2017), shared ones among them."""
+"""A mixture of experts in place of a layer's feed-forward block (Shazeer et al., 2017), with shared experts if any."""
 
 from collections.abc import Callable
 
@@ -20,7 +20,7 @@ from pynative.tensor_parallel.recompute import NOTHING, run_part
 
 
 class SharedExperts(ParallelMLP):
-    """mlp(x), with --moe-shared-expert-gate times sigmoid(x gate_weight^T)."""
+    """The experts that all tokens go to: mlp(x), with --moe-shared-expert-gate times sigmoid(x gate_weight^T)."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class SharedExperts(ParallelMLP):
         self.gate_weight = None if block.gate is None else make_parameter(*block.gate)
 
     def construct(self, hidden_states: Tensor) -> tuple[Tensor, Tensor | None]:
-        """[s, b, h] -> ([s, b, h], the bias still to be added: none)."""
+        """[s, b, h] -> ([s, b, h], None: no bias is left to be added)."""
         if self.gate_weight is None:
             return self._biased(hidden_states), None
         hidden_states, weighing = kernels.fork(hidden_states)
@@ -45,10 +45,11 @@ class SharedExperts(ParallelMLP):
 
 
 class MoELayer(nn.Cell):
-    """Each token goes to the experts that its router chose, wherever they are; their weighed results are its sum.
+    """Each token goes to the experts that its router chose, on whichever ranks; the layer's output is the sum of their
+    weighed results, and of the shared experts'.
 
     Args:
-        submodules: what the layer has, by default what the configuration says.
+        submodules: the block of the layer, by default what the configuration says.
         layer_number: global, from 1; by default 1.
     """
 
@@ -79,7 +80,7 @@ class MoELayer(nn.Cell):
         self.overlaps_shared = config.moe_config.moe_shared_expert_overlap
 
     def construct(self, hidden_states: Tensor, tokens: TokenIds | None = None) -> tuple[Tensor, Tensor | None]:
-        """[s, b, h] -> ([s, b, h], the bias still to be added: none). tokens: see `TopKRouter`."""
+        """[s, b, h] -> ([s, b, h], None: no bias is left to be added). tokens: the tokens' ids, for `TopKRouter`."""
         length, parts = hidden_states.shape[0], self.token_dispatcher.parts
         if length % parts:  # generation has sequences of any length
             rows = np.arange(length + -length % parts)
@@ -100,8 +101,8 @@ class MoELayer(nn.Cell):
         return kernels.bias_dropout_add(shared, None, self._computed(*on_its_way)), None
 
     def _sent(self, hidden_states: Tensor, ids: TokenIds | None) -> tuple[Callable[[], Dispatched], Tensor | None]:
-        """[s, b, h]: route, and send the tokens; a call waits for those that come. Beside it what choices that go to no
-        expert give, [s, b, h]."""
+        """Route hidden states [s, b, h] and send the tokens: (a function that waits for the tokens that come to this
+        rank, the result [s, b, h] of the choices of zero experts, None without these)."""
         tokens, scored = kernels.fork(hidden_states)
         routing, given_back = self.router(scored, ids), None
         tokens = kernels.cast(tokens, self.compute_dtype)
@@ -112,7 +113,7 @@ class MoELayer(nn.Cell):
         return self.token_dispatcher.send(tokens, routing), given_back
 
     def _computed(self, on_its_way: Callable[[], Dispatched], given_back: Tensor | None) -> Tensor:
-        """The experts' results, combined: [s, b, h]."""
+        """The experts' results for the tokens that came, sent back and combined, plus `given_back`: [s, b, h]."""
         dispatched = on_its_way()
         output, _ = self.experts(dispatched.tokens, dispatched.counts, dispatched.probs)
         combined = self.token_dispatcher.combine(output, dispatched)
@@ -120,7 +121,7 @@ class MoELayer(nn.Cell):
 
 
 def _weighed(x: Tensor, weights: Tensor) -> Tensor:
-    """Each token [s, b, h] times its weight, float32 [s b]."""
+    """Each token of x [s, b, h] times its weight, float32 [s b]; on the tape."""
     shape = x.shape
     rows = Moved.apply(x, lambda x: x.reshape(-1, shape[-1]), lambda gradient: gradient.reshape(shape))
     weighed = kernels.weighted_activation(rows, weights, "identity")

@@ -25,8 +25,8 @@ def switch_load_balancing_loss_func(
 ) -> Tensor:
     """coefficient * E / (k N^2) * sum_e(tokens_e sum_t probs_te), a scalar (Fedus et al., "Switch Transformers", 2021).
 
-    probs [T, E] of this rank's tokens; tokens_per_expert [E] of all N of them, on whichever ranks they are. fused: one
-    form is all there is.
+    probs: [T, E], of this rank's tokens; tokens_per_expert: [E], of all N tokens, on whichever ranks they are. fused:
+    ignored.
     """
     factor = num_experts * moe_aux_loss_coeff / (topk * float(total_num_tokens) ** 2)
     return (probs.sum(axis=0) * ops.cast(tokens_per_expert, probs.dtype)).sum() * factor
@@ -55,8 +55,9 @@ def topk_softmax_with_capacity(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """logits [T, E] -> (probabilities [T, E], bool map of choices [T, E], tokens per expert before dropping [E]).
 
-    drop_policy: "probs" or "position", what an expert keeps of more than its capacity. pad_to_capacity: the map sends
-    each expert exactly as many, the others with probability 0. deterministic_mode: it is always so.
+    drop_policy: keep, of more tokens than an expert's capacity, those of largest probability ("probs") or the first
+    ("position"). pad_to_capacity: the map fills each expert up to its capacity, with other tokens of probability 0.
+    deterministic_mode: ignored, results always repeat. Raises ValueError for an unknown drop_policy or score_function.
     """
     alone, number = score_function != "softmax", logits.shape[-1]
     if drop_policy not in ("probs", "position") or score_function not in ("softmax", "sigmoid", "sqrtsoftplus"):
@@ -80,7 +81,7 @@ def topk_softmax_with_capacity(
 
 
 def _filled(routed: Tensor, capacity: int) -> Tensor:
-    """The map with the first tokens that an expert does not have, up to its capacity."""
+    """The map [T, E], float32, in which each expert has its tokens and, up to its capacity, the first of the others."""
     order = np.argsort(-routed.asnumpy(), axis=0, kind="stable")[:capacity]
     filled = np.zeros(routed.shape, np.float32)
     np.put_along_axis(filled, order, 1.0, axis=0)

@@ -16,15 +16,15 @@ from parallel_core.numerics.dtypes import Array
 from parallel_core.system.command_line import command_line
 
 LEFT, TOP, WIDTH, HEIGHT = 80, 40, 640, 360
-"""Pixels: margins and size of the chart."""
+"""Left and upper margin of the chart, and its size, in pixels."""
 _FILE = re.compile(r"layer-(\d+)_(\d+)\.npy")
 
 
 def counts_of_layer(directory: Path, layer: int) -> tuple[Array, Array]:
-    """(steps [n], tokens [n, E]) of a layer, in the order of steps, from everywhere below a directory.
+    """(Steps [n], tokens of each expert [n, E]) of a layer, in the order of steps, from all files below a directory.
 
     A run that is resumed writes to a directory of its own, named by its time: of a step that several have, the last
-    one's counts. ValueError if they have different numbers of experts.
+    one's counts are taken. Raises ValueError if files have different numbers of experts.
     """
     found = {int(match[2]): path for path in sorted(directory.rglob("*.npy")) if (match := _FILE.fullmatch(path.name))
              and int(match[1]) == layer}  # fmt: skip
@@ -37,12 +37,12 @@ def counts_of_layer(directory: Path, layer: int) -> tuple[Array, Array]:
 
 
 def hottest(counts: Array, number: int) -> list[int]:
-    """The experts of the last step that got most tokens, most first."""
+    """The `number` experts that got most tokens in the last step, the hottest first. counts: [steps, E]."""
     return np.argsort(-counts[-1], kind="stable")[:number].tolist()
 
 
 def _areas(steps: Array, counts: Array) -> Iterator[list[tuple[float, float]]]:
-    """The corners of a band of the chart for each expert, on top of those before it."""
+    """Yield, for each expert, the corners in pixels of its band of the chart, on top of the bands before it."""
     span, highest = max(int(steps[-1] - steps[0]), 1), max(counts.sum(axis=1).max(), 1)
     x = LEFT + WIDTH * (steps - steps[0]) / span
     if len(steps) == 1:
@@ -55,7 +55,7 @@ def _areas(steps: Array, counts: Array) -> Iterator[list[tuple[float, float]]]:
 
 
 def draw(layer: int, steps: Array, counts: Array) -> Image.Image:
-    """The picture of a layer."""
+    """The chart of a layer: tokens of each expert [n, E], stacked, over the steps [n]."""
     bottom, right = TOP + HEIGHT, LEFT + WIDTH
     picture = Image.new("RGB", (right + 30, bottom + 50), "white")
     pen, number = ImageDraw.Draw(picture), counts.shape[1]
@@ -88,7 +88,7 @@ def _arguments() -> argparse.ArgumentParser:
 
 
 def main() -> int:
-    """Draw and print; 1 if there are no counts."""
+    """Draw each layer's chart and print its hottest experts; exit code 1 if there are no counts."""
     arguments = _arguments().parse_args()
     drawn = 0
     for layer in range(arguments.num_layers):

@@ -1,4 +1,5 @@
-"""The router of a mixture of experts (Shazeer et al., 2017): which experts each token goes to, with which weights."""
+"""The router of a mixture of experts (Shazeer et al., 2017): chooses each token's experts, and the weights of their
+results."""
 
 from __future__ import annotations
 
@@ -30,11 +31,12 @@ from pynative.tensor_parallel.mappings import Boundary
 from pynative.tensor_parallel.random import get_rng_tracer
 
 JITTER, FORCED_LOGITS, FIRST_DRAW, SECOND_DRAW = 3, 4, 5, 6
-"""Places of a router's random numbers among those of a layer."""
+"""Places of a router's random numbers in a layer, which tell their keys apart (`RNGStateTracer.key`)."""
 
 
 def uniform(key: Key, shape: tuple[int, int, int], positions: Ranges) -> Array:
-    """[s, b, n] float64 in (0, 1]: those of the given positions of the sequence."""
+    """Uniform random numbers, float64 [s, b, n] in (0, 1]: functions of the key and of the given positions of the
+    sequence."""
     _, batch, width = shape
     words = batch * width
     seed = np.random.SeedSequence((len(key), *key))
@@ -43,21 +45,23 @@ def uniform(key: Key, shape: tuple[int, int, int], positions: Ranges) -> Array:
 
 
 def jitter(hidden: Tensor, epsilon: float, layer: int, positions: Ranges) -> Tensor:
-    """hidden [s, b, h] times uniform numbers within epsilon of one (Fedus et al., "Switch Transformers", 2021)."""
+    """hidden [s, b, h] times uniform numbers from 1 - epsilon to 1 + epsilon (Fedus et al., "Switch Transformers",
+    2021)."""
     numbers = uniform(get_rng_tracer().key(layer, JITTER), hidden.shape, positions)
     factors = (1.0 - epsilon + 2.0 * epsilon * numbers).astype(np.float32)
     return hidden * Tensor.from_numpy(factors).astype(hidden.dtype)
 
 
 def random_logits(logits: Tensor, layer: int, positions: Ranges) -> Tensor:
-    """Random numbers in place of logits [s, b, E], whose gradient is that of the numbers: it spreads tokens evenly."""
+    """Random numbers [s, b, E] in place of the logits, to which their gradient passes unchanged: they spread tokens
+    evenly."""
     numbers = uniform(get_rng_tracer().key(layer, FORCED_LOGITS), logits.shape, positions)
     replaced = Tensor.from_numpy(numbers.astype(np.float32)).astype(logits.dtype)
     return Moved.apply(logits, lambda _: replaced, lambda gradient: gradient)
 
 
 def draws(shape: tuple[int, int, int], layer: int, positions: Ranges) -> Noise:
-    """Random numbers by which two experts of each of the [s, b] tokens are drawn, of E."""
+    """The random numbers by which two experts are drawn for each of s b tokens. shape: (s, b, E)."""
     sequence, batch, number = shape
     both = [
         uniform(get_rng_tracer().key(layer, place), (sequence, batch, number + 1), positions).reshape(-1, number + 1)
@@ -68,19 +72,19 @@ def draws(shape: tuple[int, int, int], layer: int, positions: Ranges) -> Noise:
 
 
 class Routing(NamedTuple):
-    """The k experts of each of a rank's T tokens, and their weights."""
+    """The experts of each of a rank's T tokens, k choices each, and their weights."""
 
     probs: Tensor
-    """[T, k] float32, recorded: the weight of each choice's result; 0 where it was dropped."""
+    """[T, k] float32, on the tape: the weight of each choice's result; 0 where it was dropped."""
     experts: Tensor
     """[T, k] int32, global numbers of experts; -1 where a choice was dropped."""
     capacity: int | Array | None = None
-    """The most rows that an expert, or int64 [E] each, keeps of this rank's tokens; none: all."""
+    """The most rows that each expert (int, or int64 [E]) keeps of this rank's tokens; None: all."""
 
     @classmethod
     def of_dense(cls, probs: Tensor, routing_map: Tensor) -> Routing:
-        """Megatron's form: probabilities [T, E] and the bool map [T, E] of choices; tokens may have several numbers of
-        them."""
+        """The routing of Megatron's form: probabilities [T, E] and the bool map [T, E] of choices; tokens may have
+        different numbers of choices."""
         chosen = routing_map.asnumpy()
         most = int(chosen.sum(axis=1).max(initial=1))
         experts = np.argsort(~chosen, axis=1, kind="stable")[:, :most].astype(np.int32)
@@ -90,31 +94,32 @@ class Routing(NamedTuple):
         return cls(weights, Tensor.from_numpy(np.where(is_chosen, experts, NONE).astype(np.int32)))
 
     def apart(self, experts: int) -> tuple[Routing, Tensor]:
-        """The choices of experts alone, of which there are so many, and the sum of each token's weights of the other
-        choices, float32 [T], recorded."""
+        """(The routing with the choices of numbers from `experts` on, zero experts, left out; the sum of each token's
+        weights of those, float32 [T], on the tape)."""
         numbers, (probs, others) = self.experts.asnumpy(), kernels.fork(self.probs)
         beyond = numbers >= experts
         weights = (others * Tensor.from_numpy(beyond.astype(np.float32))).sum(axis=-1)
         return self._replace(probs=probs, experts=Tensor.from_numpy(np.where(beyond, NONE, numbers))), weights
 
     def dense(self, experts: int) -> tuple[Tensor, Tensor]:
-        """Megatron's form, of so many experts E: probabilities [T, E], recorded, and the bool map [T, E] of choices."""
+        """(Probabilities [T, E], on the tape, bool map [T, E] of choices): Megatron's form, for E = `experts`."""
         chosen = self.experts.asnumpy()[..., None] == np.arange(experts)
         probs = self.probs.expand_dims(-1) * Tensor.from_numpy(chosen.astype(np.float32))
         return probs.sum(1), Tensor.from_numpy(chosen.any(1))
 
 
 class TokenIds(NamedTuple):
-    """The ids of a micro-batch's tokens, which a table of experts is asked for: with sequence parallelism of all that
-    the tensor-parallel ranks have together."""
+    """The ids of a micro-batch's tokens, by which hash layers look up experts; with sequence parallelism, those of all
+    tensor-parallel ranks' positions."""
 
     ids: Array
     """Int32 [s, b]."""
     experts: Array | None = None
-    """Int32 [s, b, L, k] of the L layers that have experts: those that their tokens go to; -1: the router chooses."""
+    """int32 [s, b, L, k], replayed choices in the L layers that have experts; -1: the router chooses. None: it always
+    does."""
 
     def filled(self, length: int) -> TokenIds:
-        """The same with zeros behind, of which routers choose experts."""
+        """A copy padded to `length` positions: ids 0, whose experts the router chooses."""
         behind = (0, length - len(self.ids))
         experts = self.experts
         if experts is not None:
@@ -142,7 +147,7 @@ class TopKRouter(nn.Cell):
         untrained = {name: make_parameter(*spec) for name, spec in block.untrained().items()}
         self.expert_bias, self.tid2eid = untrained.get("expert_bias"), untrained.get("tid2eid")
         self.moves_bias = not config.lora_config.use_lora
-        """Whether the bias moves; beside adapters it stays, as all of the model does whose adapters they are."""
+        """Whether expert biases are moved after updates; not beside adapters, where the base model stays as it is."""
         for parameter in untrained.values():
             parameter.requires_grad = False
         self.outside = Boundary.of(config)
@@ -150,10 +155,10 @@ class TopKRouter(nn.Cell):
         self.dtype = self.moe.moe_router_dtype and type_of(ROUTER_DTYPES[self.moe.moe_router_dtype])
         sharing = "tp-cp" if self.outside.cuts_sequence else "cp"
         self.capacities: Callable[[int], Array] | None = None
-        """A function from the capacity to that of each expert, where they differ."""
+        """A function from an even share's capacity to each expert's, int64 [E]; None: all have the same."""
         layers = decoder_layers_of_experts(config) if block.replays else []
         self.place = layers.index(layer_number - 1) if layer_number - 1 in layers else None
-        """Number of the layer among those that have experts, where a batch may say these."""
+        """The index of this layer among those that have experts, for replayed choices; None: there are none."""
         self.losses = RouterLosses(config, layer_number, sharing, self.copies)
 
     def construct(self, hidden_states: Tensor, tokens: TokenIds | None = None) -> Routing:

@@ -1,4 +1,4 @@
-"""Cross entropy over a vocabulary cut over the tensor-parallel group: only per-token numbers travel."""
+"""Cross entropy over a vocabulary that is cut over the tensor-parallel group: only per-token numbers are sent."""
 
 from typing import Any
 
@@ -36,10 +36,11 @@ class _VocabParallelCrossEntropy(Function):
 def vocab_parallel_cross_entropy(
     vocab_parallel_logits: Tensor, target: Tensor, group: Group, overwrite_logits: bool = False
 ) -> Tensor:
-    """logits [..., v/t], target [...] int -> loss of each token [...], float32; the logits' gradient has their type.
+    """Loss of each token, float32 [...], from this rank's logits [..., v/t] and target ids [...], int; the logits'
+    gradient has their type.
 
-    overwrite_logits: backward may write the gradient over the logits, which nobody else may need then, be it the
-    backward of what made them.
+    overwrite_logits: the backward may write the gradient over the logits, which then nothing else may need, not even
+    the backward of the operator that made them.
     """
     first_id = group.rank * vocab_parallel_logits.shape[-1]
     return _VocabParallelCrossEntropy.apply(vocab_parallel_logits, target, first_id, group, overwrite_logits)
@@ -49,6 +50,7 @@ class VocabParallelCrossEntropy(nn.Cell):
     """`vocab_parallel_cross_entropy` as a cell over the tensor-parallel group.
 
     Args:
+        overwrite_logits: see there.
         parallel_logits: each rank's logits are of its part of the vocabulary; False: they are whole on every rank, as
             `parallel_output=False` or `gather_output=True` makes them, and a rank takes its part.
     """
@@ -58,7 +60,8 @@ class VocabParallelCrossEntropy(nn.Cell):
         self.overwrite_logits, self.parallel_logits = overwrite_logits, parallel_logits
 
     def construct(self, vocab_parallel_logits: Tensor, target: Tensor, label_smoothing: float = 0.0) -> Tensor:
-        """logits [b, s, v/t] (or [s, b, v/t]) and target of the same leading shape -> per-token losses."""
+        """logits [b, s, v/t] (or [s, b, v/t]) and target ids of the same leading shape -> per-token losses of that
+        shape. Raises ValueError for label smoothing, or whole logits without parallel_logits=False."""
         if label_smoothing:
             raise ValueError(f"label_smoothing {label_smoothing}: not available for a cut vocabulary yet; use 0")
         group = parallel_state.get_tensor_model_parallel_group()
@@ -70,7 +73,8 @@ class VocabParallelCrossEntropy(nn.Cell):
 
 
 def _check_cut(logits: Tensor) -> None:
-    """ValueError for whole logits, of which each rank would count every token's exponentials."""
+    """Raise ValueError for logits of the whole vocabulary, of which each rank would count every token's
+    exponentials."""
     config = parallel_state.find_config()
     if config is not None and logits.shape[-1] == config.model_config.vocab_size:
         raise ValueError(

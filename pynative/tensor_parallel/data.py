@@ -1,4 +1,4 @@
-"""Data that only the first rank of a tensor-parallel group has, sent to the others, as Megatron's scripts do it."""
+"""Broadcast of data that only the first rank of a tensor-parallel group has, by the functions of Megatron's scripts."""
 
 import json
 import math
@@ -20,9 +20,10 @@ Arrays = dict[str, Array]
 
 
 def broadcast_item(item: Mapping[str, Any] | None) -> Arrays:
-    """The arrays and tensors of the item that the group's first rank has, by name; of the others' it is left aside.
+    """The arrays and tensors of the tensor-parallel group's first rank's `item`, by name, as arrays on all its ranks;
+    other values of the item are left out, and so are the other ranks' items.
 
-    Their types and shapes go ahead, so a rank waits for its device here: where speed counts, give every rank its data.
+    Types and shapes are sent first, so a rank waits for its device here: where speed counts, give every rank its data.
     """
     group = parallel_state.get_tensor_model_parallel_group()
     entries = {name: entry_of(name, value) for name, value in (item or {}).items()}
@@ -39,7 +40,7 @@ def broadcast_item(item: Mapping[str, Any] | None) -> Arrays:
 
 
 def _unpacked(received: Array, start: int) -> Iterator[tuple[str, Array]]:
-    """The arrays of a message of bytes, which begins with their names, types and shapes."""
+    """Yield (name, array) from a message whose first `start` bytes are names, types and shapes as JSON."""
     for name, kind, shape in json.loads(received[:start].tobytes()):
         stop = start + math.prod(shape) * np.dtype(kind).itemsize
         yield name, received[start:stop].copy().view(kind).reshape(shape)
@@ -47,8 +48,8 @@ def _unpacked(received: Array, start: int) -> Iterator[tuple[str, Array]]:
 
 
 def broadcast_data(keys: Sequence[str], data: Mapping[str, Any] | None, datatype: mindspore.Type) -> dict[str, Tensor]:
-    """Megatron's: these entries of the first rank's `data`, on every rank of the tensor-parallel group, as tensors of
-    `datatype`. ValueError for a key that they lack."""
+    """The entries `keys` of the first rank's `data`, on every rank of the tensor-parallel group, as tensors of
+    `datatype` (Megatron's function). Raises ValueError for a key that the data lack."""
     item = broadcast_item(data)
     if missing := [key for key in keys if key not in item]:
         raise ValueError(f"broadcast_data: the data have no {', '.join(missing)}, but {', '.join(item) or 'nothing'}")
@@ -56,11 +57,12 @@ def broadcast_data(keys: Sequence[str], data: Mapping[str, Any] | None, datatype
 
 
 def get_batch_on_this_tp_rank(data_iterator: Iterator[Any] | None) -> dict[str, Tensor | None]:
-    """Megatron's: the next item of the group's first rank, on all its ranks: tokens, labels, loss_mask, attention_mask,
-    position_ids, in this order; None for what the item lacks. `data_iterator` may be None on the other ranks.
+    """The next item of the tensor-parallel group's first rank, on all its ranks: tokens, labels, loss_mask,
+    attention_mask, position_ids, in this order; None for what the item lacks (Megatron's function). `data_iterator` may
+    be None on the other ranks.
 
-    A stage of a pipeline gets all of them, whether its model reads them or not. Of an item with document_starts the
-    attention_mask is made here, since Megatron's scripts hand that on.
+    A stage of a pipeline gets all of them, whether its model reads them or not. From an item with document_starts the
+    attention_mask is made here, since Megatron's scripts pass that on.
     """
     draws = parallel_state.get_tensor_model_parallel_rank() == 0
     if draws and data_iterator is None:

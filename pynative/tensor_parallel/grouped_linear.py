@@ -1,6 +1,6 @@
-"""A linear of features in groups, each with rows of the weight of its own, inside a tensor-parallel region.
+"""A linear whose features are in groups, each with its own rows of the weight, inside a tensor-parallel region.
 
-T tokens, G groups of this rank, i features and o results of each.
+T tokens, G groups of this rank, i input and o output features of each group.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from pynative.tensor_parallel.mappings import Boundary
 
 
 def _turned(rows: int, columns: int) -> Array:
-    """Places of a matrix, column by column."""
+    """The flat indices of a matrix [rows, columns], column by column, int32."""
     return np.arange(rows * columns, dtype=np.int32).reshape(rows, columns).T.reshape(-1)
 
 
@@ -63,19 +63,19 @@ def _parts(weight: Tensor, like: Tensor, groups: int) -> Sequence[Tensor]:
 
 
 def _by_group(x: Tensor, groups: int) -> Tensor:
-    """[T, G i] -> [G T, i]."""
+    """[T, G i] -> [G T, i]: one group's rows after the other's."""
     tokens, width = x.shape[0], x.shape[1] // groups
     return kernels.gather_rows(x.reshape(tokens * groups, width), _turned(tokens, groups), (width,))
 
 
 def _by_token(x: Tensor, groups: int) -> Tensor:
-    """[G T, o] -> [T, G o]."""
+    """[G T, o] -> [T, G o]: the reverse of `_by_group`."""
     tokens, width = x.shape[0] // groups, x.shape[1]
     return kernels.gather_rows(x, _turned(groups, tokens), (width,)).reshape(tokens, groups * width)
 
 
 class GroupedLinear(nn.Cell):
-    """x [s, b, G i] -> [s, b, G o], with this rank's groups."""
+    """x [s, b, G i] -> [s, b, G o]: each of this rank's groups of features times its own weight [o, i], and no bias."""
 
     def __init__(self, config: ModelConfig, block: blocks.GroupedLinear) -> None:
         super().__init__()
@@ -85,7 +85,7 @@ class GroupedLinear(nn.Cell):
         self.region = Boundary.of(config).inside()
 
     def construct(self, x: Tensor) -> Tensor:
-        """Each group by itself."""
+        """x [s, b, G i] -> [s, b, G o], with the adapter's product added if there is one."""
         lead, groups = x.shape[:-1], self.weight.shape[0] // self.rank
         tokens = lead[0] * lead[1]
         if self.adapter is None:
@@ -97,7 +97,7 @@ class GroupedLinear(nn.Cell):
         return y.reshape(*lead, y.shape[-1])
 
     def _added(self, adapter: AdapterOfLinear, x: Tensor, groups: int) -> Tensor:
-        """[T, G o] of the low-rank adapter, whose first matrix all groups share."""
+        """The low-rank adapter's product, [T, G o], of x [s, b, G i]; all groups share its first matrix."""
         rows = x.reshape(-1, groups, self.width)
         narrow = linear_with_grad_accumulation_and_async_allreduce(rows, adapter.lora_a, None, self.region)
         narrow = kernels.scale(narrow, adapter.scale).reshape(len(rows), -1)

@@ -38,7 +38,7 @@ Initial = Normal | Constant | str | None
 
 
 class LinearArguments(TypedDict, total=False):
-    """The arguments that both linears have, as `ParallelLinear` explains them."""
+    """The arguments that all linears of this module have, as `ParallelLinear` explains them."""
 
     config: Required[ModelConfig]
     init_method: Initial
@@ -65,7 +65,7 @@ FIXED = {
     "grad_output_buffer": None,
     "tp_comm_buffer_name": None,
 }
-"""Arguments that Megatron's linears have, with the only value that they can have here."""
+"""Arguments of Megatron's linears, with the only value that they can have here; any other raises ValueError."""
 
 
 def _check_fixed(layer: str, arguments: Mapping[str, Any]) -> None:
@@ -107,12 +107,14 @@ def linear_block(
 
 
 class ParallelLinear(nn.Cell):
-    """The base of linears that are cut over the tensor-parallel group: a weight [o, i] and a bias [o].
+    """The base of linears over the tensor-parallel group: a weight [o, i], cut along the class's `cut_axis`, and a bias
+    [o].
 
     Args:
         input_size, output_size: i and o of the whole layer; t must divide the one that is cut.
-        block: what the linear is; by default what the arguments from `init_method` to `param_init_dtype` say.
-        copied: another module's weight, of which a block without one has a copy.
+        block: the block that describes the linear; by default made of the arguments from `init_method` to
+            `param_init_dtype`.
+        copied: the spec of another module's weight, of which a block without one has a copy.
         config: the ModelConfig.
         init_method: initial values of the weight; None: normal with `config.init_method_std`.
         bias: whether there is one.
@@ -149,12 +151,13 @@ class ParallelLinear(nn.Cell):
 
     @classmethod
     def of(cls, block: Linear, config: ModelConfig, **arguments: Any) -> Self:
-        """The cell of a block's linear; `arguments`: those that are no part of the block."""
+        """The cell of a block's linear; `arguments` are those that are no part of the block, such as skip_bias_add."""
         assert block.cut_axis == cls.cut_axis, f"{cls.__name__} of {block}"
         return cls(block.input_size, block.output_size, config=config, block=block, **arguments)
 
     def product(self, x: Tensor, weight: Tensor, bias: Tensor | None, boundary: Boundary, within: Boundary) -> Tensor:
-        """x W^T + b of an x outside of `boundary`, with what the adapter adds; `within` knows the positions inside."""
+        """x W^T + b, for an x as it lies outside of `boundary`, plus the adapter's product if there is one; `within`
+        knows the sequence positions of x inside, for its dropout."""
         if self.adapter is None:
             return linear_with_grad_accumulation_and_async_allreduce(x, weight, bias, boundary, self.products)
         return self.adapter(x, weight, bias, boundary, within, self.products)
@@ -163,9 +166,10 @@ class ParallelLinear(nn.Cell):
 class ColumnParallelLinear(ParallelLinear):
     """A linear whose output features are cut: W = [W_1; ...; W_t], rank r computes x W_r^T.
 
-    Args beside those of `ParallelLinear`:
+    Args besides those of `ParallelLinear`:
         gather_output: gather the whole output on every rank; otherwise each keeps its [..., o/t].
-        disable_grad_reduce: leave the input's gradient unsummed; the caller does it.
+        disable_grad_reduce: leave the input's gradient unsummed over the ranks; the caller sums it. Not with sequence
+            parallelism.
     """
 
     cut_axis = COLUMNS
@@ -210,9 +214,9 @@ class RowParallelLinear(ParallelLinear):
     The bias is whole on every rank and belongs after the sum; with sequence parallelism each rank adds it to its shard
     of the sequence, so that its gradient is partial.
 
-    Args beside those of `ParallelLinear`:
+    Args besides those of `ParallelLinear`:
         input_is_parallel: the input is already cut, [..., i/t]; otherwise each rank takes its slice.
-        skip_bias_add: as there, but True unless given.
+        skip_bias_add: as in `ParallelLinear`, but True unless given.
     """
 
     cut_axis = ROWS
@@ -250,28 +254,30 @@ class RowParallelLinear(ParallelLinear):
 
 
 class DuplicatedLinear(ParallelLinear):
-    """A linear that every rank has whole and applies, without any message, to what it has between two regions: its part
-    of the sequence, so that the weight's gradient is partial, or what all ranks have alike (Megatron's "duplicated").
-    """
+    """A linear that every rank has whole and applies, without any message, to hidden states between two tensor-parallel
+    regions (Megatron's "duplicated"): to its part of the sequence, so that the weight's gradient is partial, or to what
+    all ranks have alike."""
 
     cut_axis = None
 
     def construct(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
-        """x [s, b, i], with sequence parallelism [s/t, b, i] -> ([s, b, o] alike; the bias [o] if it was not added)."""
+        """x [s, b, i], with sequence parallelism [s/t, b, i] -> (the same leading shape with o; the bias [o] if it was
+        not added)."""
         x, added = cast_made_again(x, self.compute_dtype), None if self.skip_bias_add else self.bias
         y = self.product(x, self.weight, added, self.boundary.inside(), self.boundary)
         return y, self.bias if self.skip_bias_add else None
 
 
 class VocabParallelEmbedding(nn.Cell):
-    """An embedding whose vocabulary is cut: rank r has v/t rows; the others' tokens are zeros here, then summed.
+    """An embedding whose vocabulary is cut: rank r has v/t rows; for other ranks' tokens it gives zeros, and the ranks'
+    results are summed.
 
     Args:
         num_embeddings, embedding_dim: v (t must divide it) and h.
-        init_method: initial values; None: normal with `config.init_method_std`.
+        init_method: initial values; None: normal with `config.embedding_init_method_std`.
         reduce_scatter_embeddings: ids are [s, ...]; give each rank its shard of the sum's sequence, [s/t, ..., h].
         config: the ModelConfig.
-        table: all this as a block, by default what the arguments say.
+        table: the block of all this; by default made of the arguments.
     """
 
     def __init__(
@@ -303,7 +309,8 @@ class VocabParallelEmbedding(nn.Cell):
 
     @classmethod
     def of(cls, table: EmbeddingTable, config: ModelConfig, reduce_scatter_embeddings: bool = False) -> Self:
-        """The cell of a block's table. That it is shared is said by who shares it."""
+        """The cell of a block's table. Its weight is not marked as shared with the output layer; the caller does
+        that."""
         return cls(
             table.rows,
             table.hidden_size,
@@ -313,5 +320,5 @@ class VocabParallelEmbedding(nn.Cell):
         )
 
     def construct(self, ids: Tensor) -> Tensor:
-        """ids [...] -> [..., h]."""
+        """ids [...] -> embeddings [..., h], or with reduce_scatter_embeddings ids [s, ...] -> [s/t, ..., h]."""
         return self.combine(kernels.embedding(ids, self.weight, self.first_id), self.group)

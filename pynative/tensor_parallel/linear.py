@@ -20,15 +20,15 @@ from pynative.tensor_parallel.products import PLAIN, Products
 from pynative.tensor_parallel.random import get_rng_tracer
 
 Drop = Callable[[Tensor], Tensor]
-"""Times one mask of dropout: an input of the adapter, or its gradient."""
+"""A function that applies one dropout mask, to an input of the adapter or to its gradient."""
 
 
 class LinearWithGradAccumulationAndAsyncCommunication(Function):
-    """y = x W^T + b for an x that enters a tensor-parallel region; what is kept of it is what lies outside,
-    if the weight is trained.
+    """y = x W^T + b for an x that enters a tensor-parallel region. If the weight is trained, x is kept as it lies
+    outside.
 
-    Backward computes dx while x enters again, and the weight's gradient while dx leaves (Korthikanti et al., 2022).
-    Gradients of weight and bias are those of the parameters themselves, which so are added up in the buffer's type.
+    The backward computes dx while x enters again, and the weight's gradient while dx leaves (Korthikanti et al., 2022).
+    Gradients of weight and bias are added to the parameters' buffers, in the buffers' type.
     """
 
     def forward(ctx: Any, x: Any, weight: Any, bias: Any, boundary: Any, products: Any) -> Any:
@@ -56,14 +56,14 @@ class LinearWithGradAccumulationAndAsyncCommunication(Function):
 def linear_with_grad_accumulation_and_async_allreduce(
     x: Tensor, weight: Tensor, bias: Tensor | None, boundary: Boundary, products: Products = PLAIN
 ) -> Tensor:
-    """x [..., i] as it lies outside of `boundary`, weight [o, i], bias [o] -> [..., o]."""
+    """x W^T + b [..., o], from x [..., i] as it lies outside of `boundary`, weight [o, i] and bias [o] or None."""
     return LinearWithGradAccumulationAndAsyncCommunication.apply(x, weight, bias, boundary, products)
 
 
 class _AdaptedLinear(Function):
     """y = x W^T + b + scale (drop(x) A^T) B^T, all of it inside the region, so that W's messages are the adapter's too.
 
-    What is kept is x as it lies outside, and what lies between A and B.
+    Kept are x as it lies outside, and the [..., r] between A and B.
     """
 
     def forward(
@@ -97,7 +97,8 @@ class _AdaptedLinear(Function):
 
 
 class AdapterOfLinear(nn.Cell):
-    """The cell of an `Adapter`, as the linear's `adapter`: the linear's own names do not move."""
+    """The low-rank adapter of a linear, as the linear's cell `adapter`, so that the linear's own parameter names
+    stay."""
 
     def __init__(self, block: Adapter, lora_a: Parameter, lora_b: Parameter) -> None:
         super().__init__()
@@ -106,7 +107,8 @@ class AdapterOfLinear(nn.Cell):
 
     @classmethod
     def of(cls, linear: Linear, parameters: Mapping[str, Parameter]) -> "AdapterOfLinear | None":
-        """The adapter of a linear with these parameters, if it has one."""
+        """The adapter of a linear, with its parameters "adapter.lora_a" and "adapter.lora_b"; None if the linear has
+        none."""
         if linear.adapter is None:
             return None
         return cls(linear.adapter, parameters["adapter.lora_a"], parameters["adapter.lora_b"])
@@ -114,13 +116,14 @@ class AdapterOfLinear(nn.Cell):
     def construct(
         self, x: Tensor, weight: Tensor, bias: Tensor | None, boundary: Boundary, within: Boundary, products: Products
     ) -> Tensor:
-        """x [s, b, i] as it lies outside of `boundary` -> the linear's product [s, b, o] with the adapter's added."""
+        """x [s, b, i] as it lies outside of `boundary` -> the linear's product [s, b, o] with the adapter's added.
+        within: knows the sequence positions of x inside, for dropout."""
         drop = self._drop(within) if self.training and self.dropout else _keep
         return _AdaptedLinear.apply(x, weight, bias, self.lora_a, self.lora_b, boundary, self.scale, drop, products)
 
     def _drop(self, within: Boundary) -> Drop:
-        """Dropout of the input for this micro-batch. A rank with some of the input's features has that part of the
-        whole mask."""
+        """A function that applies this micro-batch's dropout mask to the adapter's input, or to its gradient. A rank
+        with some of the input's features applies that part of the whole mask."""
         key = get_rng_tracer().key(crc32(self.lora_a.meta.spec.name.encode()), 0)
         own = [range(box.start[1], box.start[1] + box.shape[1]) for box in place_of(self.lora_a).boxes]
 

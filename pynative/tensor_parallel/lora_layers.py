@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 
 class _WithAdapter(ParallelLinear):
-    """y + (lora_alpha / lora_rank) B(A(dropout(x))) of a linear whose weight and bias are frozen."""
+    """A linear whose weight and bias are frozen, y, plus a trained adapter: y + (lora_alpha / lora_rank)
+    B(A(dropout(x)))."""
 
     def __init__(
         self,

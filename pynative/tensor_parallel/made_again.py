@@ -1,4 +1,8 @@
-"""Tensors that are not kept for a backward because a part that gave them runs again (see `recompute`)."""
+"""Tensors that are not kept for a backward, because the part of the forward that made them runs again (see
+`recompute`).
+
+Such a tensor has the attribute `made_again`, a function that recomputes it.
+"""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,17 +16,17 @@ from pynative import kernels
 from pynative.tape import autograd
 
 Kept = Callable[[], Any]
-"""Gives an input for the second run."""
+"""A function that returns an input for the second run of a part."""
 
 
 def made_again(tensor: Any) -> Kept | None:
-    """A function that recomputes a tensor that is not saved; none: the tensor is saved."""
+    """The function that recomputes a tensor which is not kept; None: the tensor is kept as usual."""
     return getattr(tensor, "made_again", None)
 
 
 def fork_made_again(tensor: Tensor) -> tuple[Tensor, Tensor]:
-    """`kernels.fork`, of a tensor that may be one that is recomputed: for each way by itself, since nobody knows
-    whether both will ask (a linear whose weight is frozen does not), and what waited for the second would stay."""
+    """`kernels.fork`, of a tensor that may be recomputed: then each of the two is recomputed by itself, since perhaps
+    only one asks (a linear whose weight is frozen does not), and what waited for the second would stay in memory."""
     ways, again = kernels.fork(tensor), made_again(tensor)
     if again is not None:
         for way in ways:
@@ -31,7 +35,7 @@ def fork_made_again(tensor: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def cast_made_again(tensor: Tensor, dtype: mindspore.Type) -> Tensor:
-    """`kernels.cast`, of a tensor that may be one that is recomputed: so is the result then."""
+    """`kernels.cast`; the result of a tensor that is recomputed is recomputed, too."""
     result, again = kernels.cast(tensor, dtype), made_again(tensor)
     if again is not None and result is not tensor:
         result.made_again = partial(_cast_anew, again, dtype)
@@ -44,7 +48,7 @@ def _cast_anew(again: Kept, dtype: mindspore.Type) -> Tensor:
 
 
 def detached_made_again(tensor: Tensor) -> Tensor:
-    """The tensor without its past, which may be one that is recomputed."""
+    """The tensor detached from the graph; if it is recomputed, so is the result."""
     without_past, again = autograd.detached(tensor), made_again(tensor)
     if again is not None:
         without_past.made_again = again
@@ -53,11 +57,13 @@ def detached_made_again(tensor: Tensor) -> Tensor:
 
 @contextmanager
 def left_out(*tensors: Tensor) -> Iterator[None]:
-    """Operators within keep those of the tensors that are recomputed as functions that recompute them."""
+    """Have operators within the block not save those of the tensors that are recomputed, but the functions that
+    recompute them."""
     ways = {(tensor.data_ptr(), tensor.size): again for tensor in tensors if (again := made_again(tensor)) is not None}
 
     def pack(saved: Tensor) -> Tensor | Kept:
-        """An operator may save what it is given in another shape; what it has turned stays."""
+        """The function that recomputes a saved tensor in the shape in which it was saved; any other tensor, or one that
+        is not contiguous, itself."""
         again = ways.get((saved.data_ptr(), saved.size)) if saved.is_contiguous() else None
         shape = saved.shape
         return saved if again is None else lambda: again().reshape(shape)

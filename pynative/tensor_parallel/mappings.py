@@ -22,7 +22,8 @@ from pynative.tape.autograd import Moved
 from pynative.tensor_parallel.recompute import kept_collective
 
 Move = Callable[..., Any]
-"""(x, group, async_op=False) -> the tensor, or with async_op a Work whose wait() gives it. Not recorded."""
+"""Function (x, group, async_op=False) that returns the moved tensor, or with async_op a handle whose wait() returns it.
+It is not recorded on the tape."""
 
 
 def _keep(x: Tensor, group: Group, async_op: bool = False) -> Any:
@@ -53,7 +54,7 @@ def _cut(axis: int) -> Move:
 
 
 def _kept(move: Move) -> Move:
-    """The same move, whose result is kept for the second run of a recomputed part."""
+    """The same move, whose result inside a recomputed part is kept for the second run; with async_op as before."""
 
     def moved(x: Tensor, group: Group, async_op: bool = False) -> Any:
         return move(x, group, async_op=True) if async_op else kept_collective(lambda: move(x, group))
@@ -91,20 +92,21 @@ def gather_from_tensor_model_parallel_region(x: Tensor, group: Group) -> Tensor:
 
 
 def scatter_to_sequence_parallel_region(x: Tensor, group: Group) -> Tensor:
-    """[s, ...], equal on all ranks -> own [s/t, ...]; all-gather backward."""
+    """[s, ...], equal on all ranks -> this rank's shard [s/t, ...]; all-gather backward."""
     return _apply(x, group, _cut_first, _gather_first)
 
 
 def gather_from_sequence_parallel_region(x: Tensor, group: Group, tensor_parallel_output_grad: bool = True) -> Tensor:
-    """[s/t, ...] -> [s, ...]; backward reduce-scatter, or own slice where what follows is the same on all ranks.
+    """[s/t, ...] -> [s, ...]; backward reduce-scatter, or without tensor_parallel_output_grad this rank's shard.
 
-    tensor_parallel_output_grad: each rank's gradient is its share of a sum, as in a tensor-parallel region.
+    tensor_parallel_output_grad: each rank's gradient is an addend of a sum, as in a tensor-parallel region; False: what
+    follows is the same on all ranks.
     """
     return _apply(x, group, _gather_first, _sum_and_cut_first if tensor_parallel_output_grad else _cut_first)
 
 
 def reduce_scatter_to_sequence_parallel_region(x: Tensor, group: Group) -> Tensor:
-    """[s, ...], a share of a sum on each rank -> own [s/t, ...] of the sum; all-gather backward."""
+    """[s, ...], an addend of a sum on each rank -> this rank's shard [s/t, ...] of the sum; all-gather backward."""
     return _apply(x, group, _sum_and_cut_first, _gather_first)
 
 
@@ -120,10 +122,10 @@ def reduce_scatter_last_dim_to_tensor_parallel_region(x: Tensor, group: Group) -
 
 @dataclass(frozen=True)
 class Boundary:
-    """The layout of hidden states outside of a tensor-parallel region, as the two moves that cross its edge.
+    """The edge of a tensor-parallel region: the layout of hidden states outside, and the two moves that cross the edge.
 
-    `enter` makes a whole input of what lies outside, `leave` makes what lies outside of the ranks' shares of a sum.
-    They are conjugate: the gradient of an input leaves, the gradient of an output enters.
+    `enter` makes the whole input of a region from what lies outside, `leave` makes what lies outside from the ranks'
+    addends of a sum. They are conjugate: the gradient of an input leaves, the gradient of an output enters.
     """
 
     group: Group
@@ -135,26 +137,28 @@ class Boundary:
 
     @staticmethod
     def of(config: ModelConfig) -> "Boundary":
-        """The tensor-parallel group's: outside every rank has the same [s, b, h] or, with --sequence-parallel, its
-        shard of the sequence, [s/t, b, h]."""
+        """The edge of the model's tensor-parallel regions: outside every rank has the same [s, b, h] or, with
+        --sequence-parallel, its shard of the sequence, [s/t, b, h]."""
         layout = SequenceLayout.of(config.parallel_config)
         enter, leave = (_gather_first, _sum_and_cut_first) if layout.tensor > 1 else (_keep, _sum)
         group = parallel_state.get_tensor_model_parallel_group()
         return Boundary(group, enter, leave, layout, parallel_state.get_context_parallel_rank())
 
     def inside(self) -> "Boundary":
-        """The edge between two tensor-parallel regions: inputs are whole already, gradients stay the rank's own."""
+        """The edge between two tensor-parallel regions, which moves nothing: inputs are whole already, gradients stay
+        the rank's own."""
         return Boundary(self.group, _keep, _keep, self.sequence.gathered, self.context_rank)
 
     def keeping(self) -> "Boundary":
-        """The same edge; a part of the forward pass that is run again does not run its collectives again."""
+        """The same edge, whose forward moves keep their results inside a recomputed part, so that its second run sends
+        nothing."""
         enter = self.enter if self.enter is _keep else _kept(self.enter)
         return replace(self, enter=enter, leave=self.leave if self.leave is _keep else _kept(self.leave))
 
     @property
     def cuts_sequence(self) -> bool:
         """Whether ranks of the group have different positions outside (--sequence-parallel), so that the gradient of a
-        parameter that is applied there is a share of a sum."""
+        parameter that is applied there is an addend of a sum."""
         return self.sequence.tensor > 1
 
     def positions(self, length: int) -> Ranges:
@@ -162,13 +166,15 @@ class Boundary:
         return self.sequence.positions(length, self.context_rank, self.group.rank)
 
     def entered(self, x: Tensor) -> Tensor:
-        """The whole input inside the region, where each rank's use of it is a share of a sum; recorded."""
+        """The whole input inside the region, from x as it lies outside; recorded on the tape. Each rank's gradient is
+        an addend."""
         return _apply(x, self.group, self.enter, self.leave)
 
     def exit(self, y: Tensor) -> Tensor:
-        """The ranks' shares of a sum, out of the region; recorded."""
+        """The sum of the ranks' addends y, as it lies outside of the region; recorded on the tape."""
         return _apply(y, self.group, self.leave, self.enter)
 
     def scatter(self, x: Tensor) -> Tensor:
-        """[s, b, h], equal on all ranks, -> what lies outside; recorded."""
+        """[s, b, h], equal on all ranks -> as it lies outside: this rank's shard of the sequence, or x itself;
+        recorded."""
         return scatter_to_sequence_parallel_region(x, self.group) if self.cuts_sequence else x

@@ -1,4 +1,4 @@
-"""The feed-forward half of a layer: h -> f -> h with an activation between, or a gated one."""
+"""The dense feed-forward block of a layer: h -> f -> h with an activation between, or a gated one."""
 
 from mindspore import Tensor, nn
 
@@ -11,7 +11,8 @@ from pynative.tensor_parallel.recompute import NOTHING, keep_collectives, run_pa
 
 
 class ParallelMLP(nn.Cell):
-    """linear_fc2(activation(linear_fc1(x))), cut by columns then by rows; gated, linear_fc1 has [gate; up]."""
+    """linear_fc2(activation(linear_fc1(x))), the first cut by columns, the second by rows; if gated, linear_fc1 is
+    [gate; up]."""
 
     def __init__(
         self, config: ModelConfig, block: blocks.MLP | None = None, recomputed: CellRecompute = NOTHING
@@ -33,5 +34,5 @@ class ParallelMLP(nn.Cell):
         return run_part(self, "activation", self._activate, *self.linear_fc1(hidden_states))
 
     def _activate(self, intermediate: Tensor, bias: Tensor | None) -> Tensor:
-        """[s, b, f/t], gated 2 f/t, and a bias -> [s, b, f/t]."""
+        """[s, b, f/t] (gated: [s, b, 2 f/t]) and a bias to be added before -> [s, b, f/t]."""
         return kernels.bias_activation(intermediate, bias, self.operator)

@@ -1,8 +1,8 @@
-"""Activations that lie in host memory between a forward pass and its backward ("Capuchin", Peng et al., 2020).
+"""Activations in host memory between a forward and its backward ("Capuchin", Peng et al., 2020).
 
-What operators save inside is copied to the host and let go on the device; the copy comes back when the backward asks
-for it. Copies are blocking, so that nothing depends on the order of streams (not run on hardware). A CPU's activations
-are in host memory already: there nothing is done, which the log says.
+What operators save inside is copied to the host and freed on the device; the copy comes back when the backward asks for
+it. Copies are blocking, so that nothing depends on the order of streams (not run on hardware). A CPU's activations are
+in host memory already: nothing is done there, which the log says.
 """
 
 from collections.abc import Iterable
@@ -16,7 +16,7 @@ from parallel_core.config.recompute import RecomputeConfig
 
 
 def device_has_own_memory() -> bool:
-    """Whether what a device computes with does not lie in host memory."""
+    """Whether the device has memory of its own, other than the host's: it is no CPU."""
     return ms.get_context("device_target") != "CPU"
 
 
@@ -37,7 +37,8 @@ class _OnHost:
 
 
 def _pack(weights: frozenset[int], smallest: int, tensor: Tensor) -> Tensor | _OnHost:
-    """The hook is not given the parameter itself where an operator saves one: its address tells."""
+    """The saved tensor, copied to the host unless it is small or a parameter: the hook is not given the Parameter
+    itself where an operator saves one, so its address tells."""
     stays = tensor.size < smallest or tensor.data_ptr() in weights
     return tensor if stays else _OnHost(tensor)
 
@@ -47,14 +48,15 @@ def _unpack(saved: Tensor | _OnHost) -> Tensor:
 
 
 def offloading(parameters: Iterable[Parameter], smallest: int) -> AbstractContextManager[None]:
-    """Within the block operators keep in host memory what they save, of tensors of at least `smallest` elements;
-    parameters stay."""
+    """Have operators within the block keep the tensors that they save in host memory, if these have at least `smallest`
+    elements and are not among `parameters`."""
     weights = frozenset(parameter.data_ptr() for parameter in parameters)
     return ms.saved_tensors_hooks(partial(_pack, weights, smallest), _unpack)
 
 
 def offload_notice(config: RecomputeConfig) -> str | None:
-    """One line where activations in host memory are asked for and are there in any case."""
+    """One line for the log where offloading is asked for and the device is a CPU, so that nothing is moved; else
+    None."""
     if config.offload_flag is None or device_has_own_memory():
         return None
     return f"{config.offload_flag}: nothing is moved, a CPU's activations are in host memory already"

@@ -1,7 +1,7 @@
-"""The three products of a linear, y = x W^T, dx = dy W and dW = dy^T x: in the type of x, or of operands that are
+"""The three products of a linear, y = x W^T, dx = dy W and dW = dy^T x: in the type of x, or with operands that are
 rounded to 8 bits. i input size, o output size.
 
-Rounded operands are float32 and so are products of them, which is how units of 8 bits add up. An operand is rounded
+Rounded operands are held in float32, and so are their products, as 8-bit matrix units accumulate. An operand is rounded
 each time anew, from what is kept anyway, so that a part that runs again finds the values of its first run.
 """
 
@@ -21,27 +21,28 @@ Outs = Sequence[Tensor | None]
 
 
 class Products:
-    """The products in the type of x; the weight is cast to it, each time anew. Not recorded."""
+    """The products in the type of x, to which the weight is cast each time anew. Not recorded on the tape."""
 
     def weight(self, weight: Tensor, like: Tensor, summed: int = 1) -> Tensor:
-        """A weight [o, i] for a product with a tensor like this one, which sums over the weight's axis 0 or 1."""
+        """The weight [o, i] as the operand of a product with `like`, which sums over the weight's axis `summed`."""
         return kernels.cast(weight, like.dtype)
 
     def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        """x [..., i], W [o, i] and bias [o] -> [..., o]."""
+        """x W^T + bias [..., o], from x [..., i], W [o, i] and bias [o] or None."""
         bias = None if bias is None else kernels.cast(bias, x.dtype)
         return kernels.linear_forward(x, self.weight(weight, x), bias)
 
     def input_gradient(self, dy: Tensor, weight: Tensor) -> Tensor:
-        """dy [..., o], W [o, i] -> [..., i]."""
+        """dy W [..., i], from dy [..., o] and W [o, i]."""
         return kernels.linear_input_gradient(dy, self.weight(weight, dy, 0))
 
     def weight_gradient(self, dy: Tensor, x: Tensor, out: Tensor | None = None, accumulate: bool = False) -> Tensor:
-        """dy [..., o], x [..., i] -> [o, i], as `kernels.linear_weight_gradient`."""
+        """dy^T x [o, i], from dy [..., o] and x [..., i]; `out` and `accumulate` as in
+        `kernels.linear_weight_gradient`."""
         return kernels.linear_weight_gradient(dy, x, out, accumulate)
 
     def grouped(self, members: Sequence[Any]) -> "GroupedProducts":
-        """The products of several linears, each of which has such ones."""
+        """The grouped products of several linears, whose own products are `members`, all of this class."""
         return GROUPED
 
 
@@ -49,8 +50,8 @@ PLAIN = Products()
 
 
 class RoundedWeights(Products):
-    """The products with weights of MXFP4's numbers, in blocks along an axis. The gradient that passes through is the
-    weight's own (a straight-through estimate; Bengio et al., 2013)."""
+    """The products with weights rounded to MXFP4, in blocks along `axis` of [o, i]. The gradient passes through the
+    rounding unchanged (a straight-through estimate; Bengio et al., 2013)."""
 
     def __init__(self, axis: int = 1) -> None:
         self.axis = axis
@@ -63,8 +64,8 @@ class RoundedWeights(Products):
 
 
 class Float8Products(Products):
-    """The products of operands that are rounded to 8 bits. `scales` are the delayed ones; there are none where they
-    follow from the operands themselves."""
+    """The products of operands rounded to 8 bits by a recipe. `scales`: the delayed scaling's scale of each operand;
+    empty where scales follow from the operands themselves."""
 
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
@@ -76,7 +77,8 @@ class Float8Products(Products):
         return GroupedFloat8Products(members)
 
     def rounded(self, x: Tensor, operand: str, summed: int = 1) -> Tensor:
-        """An operand, float32, for a product that sums over the last axis, or the others (0)."""
+        """An operand rounded to 8 bits, as float32, for a product that sums over its last axis (summed 1) or over the
+        others (0). operand: INPUT, WEIGHT or GRADIENT."""
         if not x.size:
             return kernels.cast(x, FLOAT32)
         delayed = self.scales.get(operand)
@@ -86,7 +88,7 @@ class Float8Products(Products):
         return kernels.quantised(x, self.recipe.rounding(operand, summed), delayed.scale)
 
     def weight(self, weight: Tensor, like: Tensor, summed: int = 1) -> Tensor:
-        """A weight, which is rounded from the type that is computed in."""
+        """The weight, cast to the type of `like` and then rounded."""
         return self.rounded(kernels.cast(weight, like.dtype), WEIGHT, summed)
 
     def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -107,7 +109,7 @@ class Float8Products(Products):
 
 
 def added(gradient: Tensor, out: Tensor, accumulate: bool) -> Tensor:
-    """`out`, of any type, holding the gradient, or with it added."""
+    """`out`, of any type, after the gradient was written into it, or with `accumulate` added."""
     if not accumulate:
         kernels.fill_(out, 0.0)
     kernels.add_(out, kernels.cast(gradient, out.dtype))
@@ -115,15 +117,15 @@ def added(gradient: Tensor, out: Tensor, accumulate: bool) -> Tensor:
 
 
 def products_of(recipe: Recipe | None, rounds_weight: bool) -> Products:
-    """The products of one linear."""
+    """The products of a linear: of 8 bits with a recipe, with MXFP4 weights with rounds_weight, else plain."""
     if recipe is not None:
         return Float8Products(recipe)
     return RoundedWeights() if rounds_weight else PLAIN
 
 
 class GroupedProducts:
-    """The same of several linears, each with its rows: x [R, i] sorted by linear, weights [o, i] of each. A weight is
-    that of `of_each`, one linear's products."""
+    """The products of several linears: the rows of x [R, i] are sorted by linear, counts[j] of them are linear j's, and
+    weights[j] [o, i] is its weight, which `of_each` casts or rounds."""
 
     def __init__(self, of_each: Products = PLAIN) -> None:
         self._of_each = of_each
@@ -132,25 +134,27 @@ class GroupedProducts:
         return [self._of_each.weight(weight, like, summed) for weight in weights]
 
     def forward(self, x: Tensor, weights: Sequence[Tensor], counts: Counts) -> Tensor:
-        """x and weights -> [R, o]."""
+        """The rows of x [R, i] times their linear's weight^T -> [R, o]."""
         return kernels.grouped_linear_forward(x, self._weights(weights, x, 1), counts)
 
     def input_gradient(self, dy: Tensor, weights: Sequence[Tensor], counts: Counts) -> Tensor:
-        """dy [R, o] and weights -> [R, i]."""
+        """The rows of dy [R, o] times their linear's weight -> [R, i]."""
         return kernels.grouped_linear_input_gradient(dy, self._weights(weights, dy, 0), counts)
 
     def weight_gradients(self, dy: Tensor, x: Tensor, counts: Counts, out: Outs, accumulate: Sequence[bool]) -> Any:
-        """dy and x -> [o, i] of each, as `kernels.grouped_linear_weight_gradient`."""
+        """dy^T x [o, i] of each linear's rows; `out` and `accumulate`, one for each, as in
+        `kernels.grouped_linear_weight_gradient`."""
         return kernels.grouped_linear_weight_gradient(dy, x, counts, out, accumulate)
 
 
 GROUPED = GroupedProducts()
 GROUPED_ROUNDED_WEIGHTS = GroupedProducts(RoundedWeights(axis=0))
-"""MindSpeed's experts lie with their results in a row, so that these share a scale."""
+"""MXFP4 weights of experts, in blocks along axis 0, the outputs: MindSpeed stores experts' weights with the outputs in
+a row, so that these share a scale."""
 
 
 class GroupedFloat8Products(GroupedProducts):
-    """The same of operands that are rounded to 8 bits, each linear's by themselves."""
+    """The products of several linears with operands rounded to 8 bits, each linear's rows by its own scales."""
 
     def __init__(self, members: Sequence[Float8Products]) -> None:
         super().__init__()
@@ -186,5 +190,5 @@ class GroupedFloat8Products(GroupedProducts):
 
 
 def grouped_products(members: Sequence[Products]) -> GroupedProducts:
-    """The products of several linears of one kind."""
+    """The grouped products of several linears that have products of one class."""
     return members[0].grouped(members)

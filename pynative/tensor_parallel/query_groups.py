@@ -1,9 +1,9 @@
-"""Fewer key/value groups than ranks: ranks that share a group need its key and value, and query heads of their own.
+"""Queries, keys and values where there are fewer key/value groups than tensor-parallel ranks: ranks that share a group
+need its key and value, and query heads of their own.
 
 The fused rows of query, key and value are cut evenly over the ranks all the same, so that no rank has a whole group;
-the ranks' results are put together, and each takes what it needs (as Megatron-Core does).
-
-s sequence, b batch, n heads, g key/value groups, d head size, t tensor-parallel size, a multiple of g.
+the ranks' results are gathered, and each takes what it needs (as Megatron-Core does). s sequence, b batch, n heads, g
+key/value groups, d head size, t tensor-parallel size, a multiple of g.
 """
 
 from mindspore import Tensor
@@ -15,10 +15,11 @@ from pynative.tape.autograd import Moved
 
 
 def take_shared_group(qkv: Tensor, group: Group, rows: QueryKeyValueRows) -> Tensor:
-    """qkv [s, b, (n + 2 g) d / t] -> [s, b, (n/t + 2) d]: the rank's query heads, then the key and the value they use;
-    gates behind the queries.
+    """qkv [s, b, (n + 2 g) d / t] -> [s, b, (n/t + 2) d]: the rank's query heads, their gates if there are any, then
+    the key and the value they use.
 
-    Where there are as many groups as ranks, or more, every rank has whole groups, and this is qkv itself.
+    With g >= t every rank has whole groups, and this is qkv itself. One all-gather forward, one reduce-scatter
+    backward.
     """
     if rows.groups >= group.size:
         return qkv

@@ -5,7 +5,7 @@ used. A dropout mask depends on (seed, iteration, micro-batch, layer, place in t
 is the same under recompute, for any number of micro-batches in flight and for any layout: the mask of a shard is the
 shard of the mask.
 
-Numbers of one's own come from named streams, as in Megatron:
+Scripts draw their own numbers from named streams, as in Megatron:
 
     with get_rng_tracer().rng_fork(MODEL_PARALLEL_RNG):
         x = kernels.dropout(x, 0.1, get_rng_tracer().next_key())
@@ -41,46 +41,47 @@ DISTINGUISHED: dict[str, tuple[Callable[[], int], ...]] = {
         parallel_state.get_context_parallel_rank,
     ),
 }
-"""Stream -> the ranks for which it gives different numbers. The first is the one that is used outside of any fork: for
-what is the same on all ranks of a model, replicated activations and decisions that must agree. The second is for
-activations that are cut, the third for those inside experts. All differ between micro-batches and pipeline stages."""
+"""For each stream, the ranks by which its numbers differ. The first is used outside of any fork: for what is the same
+on all ranks of a model, replicated activations and decisions that must agree. The second is for activations that are
+cut, the third for those inside experts. All differ between micro-batches and pipeline stages."""
 
 
 class States(NamedTuple):
-    """The states of a tracer; give them to `set_states` before a forward that is to be repeated."""
+    """The states of a tracer, to be given to `set_states` before a forward that is to be repeated."""
 
     position: StepPosition
     drawn: dict[str, int]
-    """Stream -> keys drawn at that position."""
+    """The number of keys drawn at that position, by stream."""
 
 
 @dataclass(frozen=True)
 class _Stream:
     seed: int | None
-    """None: the tracer's."""
+    """The stream's own seed; None: the tracer's."""
     ranks: tuple[Callable[[], int], ...]
 
 
 class RNGStateTracer:
-    """A run's seed and the named streams; keys belong to the StepPosition at which they are asked for."""
+    """A run's seed and the named streams; a key depends on the StepPosition at which it is asked for."""
 
     def __init__(self, seed: int = 1234) -> None:
         self.seed = seed
         self.reset()
 
     def key(self, layer: int, place: int) -> Key:
-        """The key of the mask at one place of one layer for the micro-batch at hand."""
+        """The key of the dropout mask at one place of one layer, for the micro-batch under way."""
         position = get_step_position()
         return (self.seed, position.iteration, position.micro_batch, layer, place)
 
     def reset(self) -> None:
-        """Forget the streams that were added, and what was drawn."""
+        """Forget the streams that were added, and the counts of drawn keys."""
         self._streams = {name: _Stream(None, ranks) for name, ranks in DISTINGUISHED.items()}
         self._name = Local(DATA_PARALLEL_RNG)
         self._states = Local(States(get_step_position(), {}))
 
     def add(self, name: str, seed: int) -> None:
-        """A stream of one's own, with the seed as it is: what distinguishes ranks must be part of it."""
+        """Add a stream with a seed that is used as it is: what distinguishes ranks must be part of it. Raises
+        ValueError if the name or the seed is taken."""
         if name in self._streams:
             raise ValueError(f"random stream {name!r} exists already; choose another name")
         if any(stream.seed == seed for stream in self._streams.values()):
@@ -89,7 +90,8 @@ class RNGStateTracer:
 
     @contextmanager
     def rng_fork(self, name: str = MODEL_PARALLEL_RNG) -> Iterator[None]:
-        """Inside, keys come from the stream `name`; the others don't move."""
+        """Take keys from the stream `name` within the block; the other streams' counts stay. Raises ValueError for an
+        unknown name."""
         if name not in self._streams:
             raise ValueError(f"random stream {name!r} does not exist: add it, or use one of {', '.join(self._streams)}")
         with self._name.holding(name):
@@ -98,7 +100,7 @@ class RNGStateTracer:
     fork = rng_fork
 
     def next_key(self) -> Key:
-        """The stream's next key, for `kernels.dropout` or `generator`."""
+        """The next key of the current stream, for `kernels.dropout` or `generator`."""
         name, drawn = self._name.value, self._drawn()
         drawn[name] = drawn.get(name, 0) + 1
         stream = self._streams[name]
@@ -107,27 +109,28 @@ class RNGStateTracer:
         return (seed, *_pass(), crc32(name.encode()), *ranks, drawn[name])
 
     def generator(self) -> np.random.Generator:
-        """A numpy generator that starts from the stream's next key."""
+        """A numpy generator that starts from the current stream's next key."""
         return np.random.Generator(np.random.Philox(np.random.SeedSequence(self.next_key())))
 
     def get_states(self) -> States:
-        """The states of the tracer."""
+        """The step position, and the counts of keys drawn there."""
         return States(get_step_position(), dict(self._drawn()))
 
     def set_states(self, states: States) -> None:
-        """Go back to where `get_states` was called: what is drawn next, and `key`, are what they were then."""
+        """Go back to where `get_states` was called: the step position, and the keys that are drawn next, are what they
+        were."""
         set_step_position(states.position)
         self._states.value = States(states.position, dict(states.drawn))
 
     def _drawn(self) -> dict[str, int]:
-        """Stream -> keys drawn; counts belong to the position at which they were made."""
+        """The counts of keys drawn at the current step position, by stream."""
         if self._states.value.position != get_step_position():
             self._states.value = States(get_step_position(), {})
         return self._states.value.drawn
 
 
 def _pass() -> tuple[int, int, int]:
-    """(iteration, micro-batch, virtual pipeline stage), the last one's number counted over all stages' chunks."""
+    """(Iteration, micro-batch, virtual pipeline stage), the last numbered over all stages' chunks."""
     iteration, micro_batch, chunk = get_step_position()
     if not parallel_state.model_parallel_is_initialized():
         return iteration, micro_batch, 0
@@ -144,10 +147,10 @@ def get_rng_tracer() -> RNGStateTracer:
 
 
 def set_rng_seed(seed: int, dp_random_init: bool = False) -> None:
-    """Start the streams of a run, at its first micro-batch; those that were added are forgotten.
+    """Start the streams of a run with this seed, at its first micro-batch; streams that were added are forgotten.
 
-    dp_random_init, which starts replicas of MindSpeed-Core-MS from different numbers, must be False: initial values
-    are the same on all replicas, and everything else differs between them by the micro-batch.
+    dp_random_init, which starts replicas of MindSpeed-Core-MS from different numbers, must be False: initial values are
+    the same on all replicas, and everything else differs between them by the micro-batch.
     """
     if dp_random_init:
         raise ValueError("set_rng_seed: dp_random_init=True is not available: replicas start equal; leave it out")

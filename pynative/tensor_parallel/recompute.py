@@ -1,12 +1,12 @@
 """Activation checkpointing: a part of the forward pass keeps its inputs alone and is run again for its backward.
 
 "Training Deep Nets with Sublinear Memory Cost" (Chen et al., 2016). Dropout masks come again because they are functions
-of place, and the named random streams are set back. A part inside another belongs to that one. Gradients of parameters
-go where they go without it, once: the first run records nothing.
+of place, and the named random streams are set back. A part inside another is run as part of the outer one. Gradients of
+parameters are added where they are without it, once: the first run records nothing.
 
-A cell says where a part of it runs that may run again (`run_part`); which do, it is told when it is built.
+A cell calls `run_part` where a part of it may run again; it is told when it is built which parts do.
 
-What a part gives may be dropped, too (Megatron's CheckpointWithoutOutput): the linear after it asks for it again when
+A part's results may be dropped, too (Megatron's CheckpointWithoutOutput): the linear after it asks for them again when
 it needs its input for the weight's gradient, and the part's backward uses the same second run. Of a norm or an
 activation the result is all there is to drop.
 """
@@ -29,11 +29,12 @@ from pynative.tensor_parallel.offload import device_has_own_memory, offloading
 from pynative.tensor_parallel.random import get_rng_tracer
 
 Part = Callable[..., Any]
-"""Inputs -> a tensor, or a tuple of them; parameters and None are handed through on both sides."""
+"""A function of inputs that returns a tensor, or a tuple of them; parameters and None are handed through on both
+sides."""
 
 
 class _Run:
-    """One run of a part: what is kept of it until its backward."""
+    """The first run of a part, and what is kept of it until the second, which its backward makes."""
 
     def __init__(self, part: Part) -> None:
         self._part, self._states = part, get_rng_tracer().get_states()
@@ -45,7 +46,7 @@ class _Run:
 
     @staticmethod
     def of(part: Part, inputs: Sequence[Any], keep: Callable[[Any], Kept]) -> "tuple[_Run, Any]":
-        """The first run, and its result."""
+        """(The run, its result): run the part for the first time, without the tape. keep: how each input is kept."""
         run = _Run(part)
         with _running.holding(run), autograd.no_grad():
             result = part(*inputs)
@@ -53,19 +54,19 @@ class _Run:
         return run, result
 
     def take_first(self) -> list[Tensor]:
-        """The tensors that the first run gave; they are kept no longer."""
+        """The tensors that the first run gave, which the run then forgets."""
         outputs, self._outputs = self._outputs, []
         return outputs
 
     def collective(self, run: Callable[[], Tensor]) -> Tensor:
-        """The result of a collective; in the second run that of the first."""
+        """The result of the collective `run`; in the second run that of the first, without a message."""
         if self._is_second:
             return self._collectives.popleft()
         self._collectives.append(run())
         return self._collectives[-1]
 
     def output(self, number: int = 0) -> Tensor:
-        """The tensor that the part gives, or one of them, recomputed."""
+        """The part's result of this number, recomputed by the second run, which is made if it was not yet."""
         if not self._is_second:
             self._run_again()
         return self._outputs[number]
@@ -81,14 +82,15 @@ class _Run:
         tracer.set_states(here)
 
     def _start(self, position: int, entry: Any) -> Any:
-        """An input of the second run: without its past, and with its gradient noted if it can have one."""
+        """The input at a position for the second run: detached, and with its gradient noted if it can have one."""
         if not _has_gradient(entry):
             return entry
         note = partial(self._gradients.__setitem__, position)
         return autograd.Moved.apply(_anchor(), lambda _: autograd.detached(entry), note)
 
     def backward(self, gradients: Sequence[Tensor]) -> list[Tensor | None]:
-        """Gradients of the outputs -> of the inputs; those of parameters are added where they belong."""
+        """Gradients of the part's results -> gradients of its inputs (None for those that have none); parameters'
+        gradients are added to their buffers."""
         if not self._is_second:
             self._run_again()
         autograd.backward(self._outputs, gradients)
@@ -99,7 +101,8 @@ _running: Local[_Run | None] = Local(None)
 
 
 def kept_collective(run: Callable[[], Tensor]) -> Tensor:
-    """The result of a collective; inside a part it is kept for the second run, which does not run it again."""
+    """The result of the collective `run`; inside a recomputed part it is kept for the second run, which does not send
+    again."""
     return run() if _running.value is None else _running.value.collective(run)
 
 
@@ -116,7 +119,7 @@ def _tensors(result: Any) -> list[Tensor]:
 
 
 def _anchor() -> Tensor:
-    """The tape records a function only if an input needs a gradient: this one does."""
+    """A leaf that needs a gradient, as an input: the tape records a function only if one does."""
     return autograd.leaf(Tensor.from_numpy(np.zeros(1, np.float32)))
 
 
@@ -125,7 +128,8 @@ def _keep(entry: Any) -> Kept:
 
 
 def _keep_slice(entry: Any) -> Kept:
-    """This rank's part of the last axis of a tensor that is the same on all tensor-parallel ranks."""
+    """Keep this rank's slice of the last axis of an input that is the same on all tensor-parallel ranks; the second run
+    gathers it."""
     group = parallel_state.get_tensor_model_parallel_group()
     if group.size == 1 or not _has_gradient(entry) or entry.shape[-1] % group.size:
         return _keep(entry)
@@ -134,7 +138,7 @@ def _keep_slice(entry: Any) -> Kept:
 
 
 class _Checkpoint(autograd.Function):
-    """A first run that was made; its backward makes the second."""
+    """The tape's operator of a part whose first run was made; its backward makes the second."""
 
     def forward(ctx: Any, anchor: Any, run: Any, *inputs: Any) -> Any:
         ctx.run = run
@@ -147,7 +151,7 @@ class _Checkpoint(autograd.Function):
 
 
 def _recorded(run: _Run, result: Any, inputs: Sequence[Any]) -> Any:
-    """A first run's result with the tensors that the tape knows."""
+    """A first run's result, its activations in it replaced by those that are on the tape."""
     recorded = _Checkpoint.apply(_anchor(), run, *inputs)
     if not isinstance(result, tuple):
         return recorded
@@ -156,15 +160,16 @@ def _recorded(run: _Run, result: Any, inputs: Sequence[Any]) -> Any:
 
 
 def _is_needed() -> bool:
-    """Whether a part is to be run again: not inside another one, and not where there is no backward."""
+    """Whether a part must be able to run again: the tape records, and it is not inside of another such part."""
     return _running.value is None and autograd.is_recording()
 
 
 def checkpoint(function: Part, distribute_saved_activations: bool, *args: Any) -> Any:
-    """`function(*args)`, of which only the arguments are kept; `function` is run again for its backward.
+    """`function(*args)`, of which only the arguments are kept; `function` is run again for its backward (Megatron's
+    function).
 
-    distribute_saved_activations: keep of the arguments, which are the same on all tensor-parallel ranks, this rank's
-    part; the second run gathers them.
+    distribute_saved_activations: keep this rank's slice of each argument, which must be the same on all tensor-parallel
+    ranks; the second run gathers them.
     """
     if not _is_needed():
         return function(*args)
@@ -173,8 +178,7 @@ def checkpoint(function: Part, distribute_saved_activations: bool, *args: Any) -
 
 
 def checkpoint_without_output(function: Part, *args: Any) -> Tensor:
-    """Do as `checkpoint` does, of a function whose one result goes into a linear alone, which does not keep it
-    either."""
+    """`checkpoint` of a function whose one result goes into a linear alone; the result is not kept either."""
     if not _is_needed():
         return function(*args)
     run, result = _Run.of(function, args, _keep)
@@ -184,7 +188,7 @@ def checkpoint_without_output(function: Part, *args: Any) -> Tensor:
 
 
 def checkpoint_without_outputs(function: Part, *args: Any) -> tuple[Tensor, ...]:
-    """Do as `checkpoint` does, of a function whose results go where `left_out` stands, which does not keep them
+    """`checkpoint` of a function whose several results go into operators within `left_out`; they are not kept
     either."""
     if not _is_needed():
         return function(*args)
@@ -196,7 +200,8 @@ def checkpoint_without_outputs(function: Part, *args: Any) -> tuple[Tensor, ...]
 
 
 def drop_output(function: Part, *args: Any) -> Tensor:
-    """`function(*args)`, recorded as ever, whose one result goes into a linear alone; that makes it again."""
+    """`function(*args)`, recorded as usual, whose one result goes into a linear alone: the linear does not keep it, and
+    calls the function again for it."""
     output = function(*args)
 
     def again() -> Tensor:
@@ -209,7 +214,7 @@ def drop_output(function: Part, *args: Any) -> Tensor:
 
 
 NOTHING = CellRecompute()
-"""All parts run once."""
+"""The setting of a cell all of whose parts run once."""
 
 
 class HasParts(Protocol):
@@ -229,7 +234,8 @@ _WAYS: dict[Again, Callable[..., Any]] = {
 
 
 def run_part(cell: HasParts, path: str, function: Callable[..., Any], *args: Any) -> Any:
-    """`function(*args)`: the part of the cell at `path`, or the cell itself, as it was asked to run."""
+    """`function(*args)`, run as `cell.recomputed` says for the part at `path` ("": the whole cell): once, again in the
+    backward, or with what it saves in host memory."""
     asked = cell.recomputed
     way = asked.ways.get(path)
     run = function if way is None else partial(_WAYS[way], function)
@@ -240,7 +246,8 @@ def run_part(cell: HasParts, path: str, function: Callable[..., Any], *args: Any
 
 
 def keep_collectives(cell: Any) -> None:
-    """Have those of a cell's own linears keep what their collectives gave that are not to run them again."""
+    """Have those linears of a cell that `recomputed.kept_collectives` names keep the results of their collectives, so
+    that a second run sends nothing."""
     for name in (path for path in cell.recomputed.kept_collectives if "." not in path):
         linear = getattr(cell, name)
         linear.boundary = linear.boundary.keeping()

@@ -1,6 +1,6 @@
 """The conjugate collectives of `mappings` as cells, under the names of MindSpeed-Core-MS.
 
-A cell asks for its group when it runs: the tensor-parallel one, unless its name says another.
+A cell looks up its group when it runs: the tensor-parallel one, unless its name says another.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from pynative.tensor_parallel import mappings
 
 
 class _Region(nn.Cell):
-    """Calls `mapping(x, group)`."""
+    """A cell that calls `mapping(x, group)`."""
 
     mapping: Callable[..., Tensor]
     group: Callable[[], Group] = staticmethod(parallel_state.get_tensor_model_parallel_group)
@@ -26,7 +26,7 @@ class _Region(nn.Cell):
             cls.mapping = staticmethod(mapping)
 
     def construct(self, x: Tensor) -> Tensor:
-        """See the mapping."""
+        """The mapping's result for x."""
         return self.mapping(x, self.group())
 
 
@@ -61,14 +61,14 @@ class ReduceFromContextParallelRegion(ReduceFromModelParallelRegion):
 
 
 class _SequenceRegion(_Region):
-    """need_to_swapaxes: tensors are [b, s, ...]; otherwise [s, b, ...]."""
+    """A region cell for sequences: with need_to_swapaxes tensors are [b, s, ...], otherwise [s, b, ...]."""
 
     def __init__(self, need_to_swapaxes: bool) -> None:
         super().__init__()
         self.need_to_swapaxes = need_to_swapaxes
 
     def construct(self, x: Tensor) -> Tensor:
-        """See the mapping."""
+        """The mapping's result for x, in the caller's layout."""
         if not self.need_to_swapaxes:
             return super().construct(x)
         return super().construct(x.swapaxes(0, 1).contiguous()).swapaxes(0, 1).contiguous()

@@ -11,7 +11,7 @@ the ranks on its own, so that a rank's rows are again gate, then up."""
 
 
 def heads_of_group(query_heads: int) -> tuple[int, int, int]:
-    """linear_qkv is made of groups; the heads of a group, in order: its query heads, its key head, its value head."""
+    """The heads of one group of linear_qkv, in order: its query heads, its key head, its value head."""
     return query_heads, 1, 1
 
 
@@ -27,12 +27,12 @@ class QueryKeyValueRows:
 
     @property
     def count(self) -> int:
-        """All rows."""
+        """The number of rows of all groups on all ranks."""
         return self.groups * self._group_rows
 
     @property
     def _parts(self) -> tuple[int, ...]:
-        """Heads of each part of a group."""
+        """The number of heads in each part of a group, in order: queries, their gates if there are any, key, value."""
         queries, *others = heads_of_group(self.heads // self.groups)
         return (queries,) * (1 + self.gated) + tuple(others)
 
@@ -70,7 +70,8 @@ class QueryKeyValueRows:
         return queries, keys, values
 
     def from_apart(self) -> list[range]:
-        """Sources of the rows, in order, if queries, keys and values lie one after another as `apart` has them."""
+        """The way from rows that lie as `apart` has them (all queries, all keys, all values) to linear_qkv's order: for
+        each head of linear_qkv, in order, the range [d] of its rows there."""
         rows = [row for part in self.apart() for run in part for row in run]
         places = dict(zip(rows, range(self.count), strict=True))
         starts = [run.start for group in range(self.groups) for run in self._whole_heads(group)]

@@ -13,12 +13,13 @@ from parallel_core.numerics.dtypes import Array
 
 
 def shrinking(largest: Array, threshold: float) -> Array:
-    """Eta [n] of each head's largest score [n]; -inf where there is none."""
+    """Eta [n] from the largest score [n] of each head; a head that has seen no score has -inf, and eta 1."""
     return threshold / np.maximum(largest, threshold)
 
 
 def fused_rows(rows: QueryKeyValueRows, eta: Array, alpha: float) -> Array:
-    """Factors [rows] of linear_qkv. Heads of a group share its key, so that the least eta is theirs all."""
+    """Factors [(n + 2 g) d] of the rows of linear_qkv; those of values and gates are 1. Heads of a group share its key,
+    so that the group's least eta counts for all of them."""
     factors = np.ones(rows.count)
     for group, least in enumerate(eta.reshape(rows.groups, -1).min(axis=1)):
         queries, *_, keys, _ = rows.of_group(group)
@@ -28,15 +29,18 @@ def fused_rows(rows: QueryKeyValueRows, eta: Array, alpha: float) -> Array:
 
 
 def latent_query_rows(eta: Array, alpha: float, plain: int, rotary: int) -> Array:
-    """Factors [n (p + r)] of the linear that gives the heads of queries."""
+    """Factors [n (p + r)] of the rows of the linear that gives latent attention's queries: eta^alpha for plain
+    channels, eta for rotary ones."""
     return _of_heads((eta**alpha, plain), (eta, rotary))
 
 
 def latent_key_value_rows(eta: Array, alpha: float, plain: int, value: int) -> Array:
-    """Factors [n (p + e)] of linear_kv_up_proj."""
+    """Factors [n (p + e)] of the rows of linear_kv_up_proj: eta^(1 - alpha) for the keys' plain channels, 1 for
+    values."""
     return _of_heads((eta ** (1 - alpha), plain), (np.ones_like(eta), value))
 
 
 def _of_heads(*parts: tuple[Array, int]) -> Array:
-    """Factors of all rows: each head has so many rows with its factor in each part."""
+    """Factors of all rows, head after head. parts: of each part of a head, its factors [n] and its number of rows a
+    head."""
     return np.concatenate([np.repeat(factors[:, None], rows, axis=1) for factors, rows in parts], axis=1).ravel()

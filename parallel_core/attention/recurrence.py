@@ -12,10 +12,10 @@ time it is products of matrices, and linear in the length of the sequence.
 from dataclasses import dataclass
 
 CHUNK = 64
-"""Tokens of a chunk, whose scores with each other exist at once."""
+"""Tokens of a chunk; the scores between all tokens of a chunk exist at once."""
 
 SEGMENT = 512
-"""Tokens between two states that are kept for the backward."""
+"""Tokens from one state that is kept for the backward to the next."""
 
 LENGTH_EPSILON = 1e-6
 """Is added to the squares of a query or a key before the root, where they are divided by their length."""
@@ -23,16 +23,16 @@ LENGTH_EPSILON = 1e-6
 
 @dataclass(frozen=True)
 class RecurrenceForm:
-    """The form of a recurrence."""
+    """The variant of the recurrence that a layer computes."""
 
     scale: float = 1.0
     """Factor of the values read from the state."""
     delta: bool = False
-    """Whether the value that the state gives for a key is subtracted from the key's value."""
+    """Whether S^T k is subtracted from v before the update: the delta rule."""
     unit: bool = False
-    """Queries and keys are divided by their lengths first."""
+    """Whether queries and keys are divided by their lengths first."""
 
 
 def segments(length: int) -> int:
-    """The number of states of a sequence that are kept."""
+    """The number of states that are kept for the backward of a sequence of `length` tokens."""
     return -(-length // SEGMENT)

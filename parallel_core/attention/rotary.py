@@ -35,13 +35,15 @@ class Rotary:
     interleaved: bool = False
     """Neighbours (2i, 2i+1) form a pair, instead of (i, i + r/2)."""
     magnitude: float = 1.0
-    """Cosines and sines are multiplied by it."""
+    """Factor of cosines and sines; above 1 it makes scores larger (YaRN, LongRoPE)."""
     within: tuple[int, Rotary] | None = None
-    """A length, and the rotary embedding of texts that are not longer: LongRoPE's, where sequences may be longer."""
+    """A length in tokens, and the rotary embedding that holds for texts of at most that length (LongRoPE's short
+    factors); None: one embedding holds for all."""
 
     @classmethod
     def of(cls, config: ModelConfig, number: int | None = None) -> Rotary | None:
-        """The configuration's rotary embedding, if it has one, or that of the layer of this global number, 0-based."""
+        """The rotary embedding of the configuration's ordinary attention; None without rotary positions. number: global
+        number of a layer, from 0, which may have the base of its own that layers with a window have."""
         window = config.sliding_window
         if not config.use_rotary_embedding:
             return None
@@ -57,18 +59,19 @@ class Rotary:
 
     @classmethod
     def of_model(cls, config: ModelConfig) -> Rotary | None:
-        """Rotary positions of the attention that the configuration has."""
+        """The rotary embedding of the attention that the configuration has, latent or ordinary."""
         return cls.of_latent_attention(config) if config.multi_latent_attention.enabled else cls.of(config)
 
     @classmethod
     def of_latent_attention(cls, config: ModelConfig) -> Rotary:
-        """Rotary positions of the part of queries and keys that rotates. Neighbours are a pair (DeepSeek-V2, 2024)."""
+        """The rotary embedding of latent attention's rotating channels (`qk_pos_emb_head_dim`). Neighbours are a pair
+        (DeepSeek-V2, 2024)."""
         return cls.of_width(config, config.multi_latent_attention.qk_pos_emb_head_dim, interleaved=True)
 
     @classmethod
     def of_compressed_attention(cls, config: ModelConfig, has_entries: bool) -> Rotary:
-        """Rotary embedding of the part of each head that rotates (DeepSeek-V4, 2026); of layers with entries
-        stretched by YaRN, without its magnitude."""
+        """The rotary embedding of compressed attention's rotating channels (DeepSeek-V4, 2026). has_entries: the layer
+        attends to compressed entries, for which it has another base, stretched by YaRN without its magnitude."""
         given, width = config.compressed_attention, config.multi_latent_attention.qk_pos_emb_head_dim
         if not has_entries:
             return cls(tuple(inverse_frequencies(width, 1.0, config.rotary_base).tolist()), interleaved=True)
@@ -79,12 +82,13 @@ class Rotary:
 
     @property
     def back(self) -> Rotary:
-        """The rotary embedding that turns back what this one has turned."""
+        """The rotary embedding by the opposite angles: it undoes the rotation of this one."""
         return replace(self, position_scale=-self.position_scale, within=None)
 
     @classmethod
     def of_width(cls, config: ModelConfig, width: int, interleaved: bool) -> Rotary:
-        """Rotary positions of heads of which `width` channels may rotate."""
+        """The rotary embedding of heads of which at most `width` channels rotate, with the configuration's scaling for
+        --seq-length."""
         plain = inverse_frequencies(width, config.rotating_share, config.rotary_base)
         scale = 1.0 / (config.rotary_seq_len_interpolation_factor or 1.0)
 
@@ -98,7 +102,8 @@ class Rotary:
         return of_length(config.seq_length, (original, of_length(original)))
 
     def of_text(self, length: int) -> Rotary:
-        """Rotary positions of a text of so many tokens, by itself; a run trains all sequences alike."""
+        """The rotary embedding for one text of `length` tokens: `within`'s for a short one (LongRoPE); a run trains all
+        sequences with the long one."""
         return self if self.within is None or length > self.within[0] else self.within[1]
 
     def tables(self, positions: Ranges) -> tuple[Array, Array]:
@@ -113,12 +118,12 @@ class Rotary:
 LLAMA3_ORIGINAL_LENGTH = 8192
 YARN_ORIGINAL_LENGTH = 4096
 ORIGINAL_LENGTHS = {"llama3": LLAMA3_ORIGINAL_LENGTH, "yarn": YARN_ORIGINAL_LENGTH}
-"""Megatron's, where none is given."""
+"""Kind of rotary scaling -> tokens of the length that a model was first trained on, where none is given; Megatron's."""
 
 
 def stretched(frequencies: Array, config: ModelConfig, length: int) -> tuple[Array, float]:
-    """The frequencies as the configuration stretches them for sequences of a length, and what cosines and sines are
-    multiplied with."""
+    """The frequencies [r/2] under the configuration's rotary scaling, for sequences of `length` tokens, and the factor
+    of cosines and sines."""
     scaling = config.rope_scaling
     match scaling.type:
         case "llama3":
@@ -136,7 +141,8 @@ def stretched(frequencies: Array, config: ModelConfig, length: int) -> tuple[Arr
 
 
 def llama3(frequencies: Array, scaling: RopeScalingConfig) -> Array:
-    """Llama 3.1's: long wavelengths are stretched by the factor, short ones left, those between blended.
+    """Frequencies [r/2] by Llama 3.1's rule: pairs that turn fewer than low_freq_factor times over the original length
+    are divided by the factor, those above high_freq_factor left, those between blended.
 
     "The Llama 3 Herd of Models" (2024), by Megatron's constants.
     """
@@ -147,13 +153,14 @@ def llama3(frequencies: Array, scaling: RopeScalingConfig) -> Array:
 
 
 def _blended(frequencies: Array, kept: Array, factor: float) -> Array:
-    """The share `kept` of each frequency as it is, the rest stretched by the factor."""
+    """Frequencies of which the share `kept` [r/2] stays and the rest is divided by the factor."""
     return np.asarray((frequencies * (kept + (1.0 - kept) / factor)).astype(frequencies.dtype))
 
 
 def yarn(frequencies: Array, scaling: RopeScalingConfig, base: float, factor: float) -> Array:
-    """YaRN's (Peng et al., 2023): pairs that turn more than beta_fast times over the original length are left, those
-    that turn less than beta_slow times are stretched, those between blended by their number."""
+    """Frequencies [r/2] by YaRN (Peng et al., 2023): pairs that turn more than beta_fast times over the original length
+    are left, those that turn fewer than beta_slow times are divided by the factor, those between blended by their
+    number."""
     length = scaling.original_max_position_embeddings or YARN_ORIGINAL_LENGTH
     pairs = len(frequencies)
 
@@ -170,14 +177,17 @@ def yarn(frequencies: Array, scaling: RopeScalingConfig, base: float, factor: fl
 
 
 def yarn_magnitude(factor: float, mscale: float) -> float:
-    """YaRN's: by how much attention sharpens where positions are stretched by the factor."""
+    """YaRN's factor of cosines and sines, 0.1 mscale ln(factor) + 1, which sharpens attention where positions are
+    stretched by `factor`; 1 without a stretch."""
     return 0.1 * mscale * math.log(factor) + 1.0 if factor > 1 else 1.0
 
 
 def longrope(frequencies: Array, scaling: RopeScalingConfig, length: int, longest: int) -> tuple[Array, float]:
-    """LongRoPE's (Ding et al., 2024): a divisor of each pair's frequency, of two lists by the length of the sequences.
+    """Frequencies [r/2] by LongRoPE (Ding et al., 2024) and the factor of cosines and sines: each pair's frequency is
+    divided by a number of long_factor where `length` is above the original length, else of short_factor.
 
-    Where no magnitude is given, sqrt(1 + ln(longest / original) / ln(original)).
+    longest: tokens of the longest sequence of the model. Where no magnitude is given, it is sqrt(1 + ln(longest /
+    original) / ln(original)).
     """
     original = scaling.original_max_position_embeddings or longest
     divisors, magnitude = (
@@ -191,8 +201,8 @@ def longrope(frequencies: Array, scaling: RopeScalingConfig, length: int, longes
 
 
 def dynamic(frequencies: Array, factor: float, lengths: float) -> Array:
-    """Dynamic NTK scaling: sequences of `lengths` times the original length have a base that is larger by
-    (factor x lengths - (factor - 1))^(r / (r - 2)); those within it have the model's own."""
+    """Frequencies [r/2] by dynamic NTK scaling. lengths: length of the sequences over the original length; above 1 the
+    base grows by (factor x lengths - (factor - 1))^(r / (r - 2)), else frequencies stay."""
     pairs = len(frequencies)
     if lengths <= 1 or pairs == 1:
         return frequencies

@@ -12,8 +12,9 @@ from parallel_core.sharding import share
 
 
 def alibi_slopes(heads: int) -> tuple[float, ...]:
-    """The slope of each head: 2^(-8 i / n), i = 1 .. n; where n is no power of two, those of the power below, and then
-    every other one of the power above (Press et al., "Train Short, Test Long", 2022, and its code)."""
+    """ALiBi's slope of each of n heads: 2^(-8 i / n), i = 1 .. n; where n is no power of two, the slopes for the power
+    below, and then every other one of those for the power above (Press et al., "Train Short, Test Long", 2022, and its
+    code)."""
     power = 2 ** math.floor(math.log2(heads))
     whole, between = (tuple(2.0 ** (-8.0 * i / n) for i in range(1, n + 1)) for n in (power, 2 * power))
     return whole + between[::2][: heads - power]
@@ -21,19 +22,20 @@ def alibi_slopes(heads: int) -> tuple[float, ...]:
 
 @dataclass(frozen=True)
 class ScoreForm:
-    """The form of scores: cap tanh(score / cap), then the bias by distance, of keys within the window alone."""
+    """The changes to scaled scores, in order: cap tanh(score / cap), then the bias by distance; only keys within the
+    window take part."""
 
     window: int | None = None
     """A query sees its own key and this many before it; None: all before it."""
     soft_cap: float | None = None
-    """Scores stay between -cap and cap (Gemma 2, 2024)."""
+    """Scores become cap tanh(score / cap), between -cap and cap (Gemma 2, 2024); None: they stay."""
     slopes: tuple[float, ...] | None = None
     """ALiBi's of all heads: to a score is added slope x (the key's position - the query's)."""
 
     @classmethod
     def of(cls, config: ModelConfig, layer: int) -> "ScoreForm":
-        """The configuration's, for the layer of this global number, from 0; layers after the decoder's are as its
-        last."""
+        """The changes that the configuration asks for in a layer, by its global number from 0; layers behind the
+        decoder's (multi-token prediction) are as its last."""
         layer = min(layer, config.num_layers - 1)
         alibi = config.position_embedding_type == "alibi"
         ranks, heads = config.parallel_config.tensor_model_parallel_size, config.num_attention_heads
@@ -43,7 +45,7 @@ class ScoreForm:
 
     @property
     def changes_scores(self) -> bool:
-        """Whether scores are not the scaled products alone."""
+        """Whether a cap or a bias makes scores others than the scaled products; a window does not."""
         return self.soft_cap is not None or self.has_bias
 
     @property
@@ -52,17 +54,17 @@ class ScoreForm:
         return self.slopes is not None
 
     def bias(self, heads: Sequence[int], distances: Array) -> Array:
-        """Float32 [n, ...]: what is added to the scores of these heads, counted among all ranks'. distances [...]: each
-        key's position less the query's."""
+        """The bias of scores, float32 [n, ...]: slope x distance. heads: numbers of n heads, counted over all ranks.
+        distances [...]: each key's position less the query's."""
         slopes = np.array(self.slopes, np.float32)[list(heads)]
         return slopes.reshape(-1, *[1] * distances.ndim) * distances.astype(np.float32)
 
     def sees_all(self, queries: Array, keys: Array) -> bool:
-        """Whether all of these keys are within the window of all queries; both are ascending positions."""
+        """Whether no key lies before the window of any query; positions of queries and keys ascend."""
         return self.window is None or keys[0] >= queries[-1] - self.window
 
     def sees_nothing(self, queries: Array, keys: Array) -> bool:
-        """Whether all of these keys lie before the window of every query."""
+        """Whether all keys lie before the window of every query; positions of queries and keys ascend."""
         return self.window is not None and keys[-1] < queries[0] - self.window
 
     def before_window(self, queries: Array, keys: Array) -> Array:
@@ -75,7 +77,8 @@ PLAIN = ScoreForm()
 
 
 def _window(config: ModelConfig, layer: int) -> int | None:
-    """The narrower one of the model's window, if the layer has it, and the fused operator's band."""
+    """Tokens before its own that a query of a layer sees: the narrower one of the model's window, if the layer has it,
+    and the band of --pre-tockens; None where neither is narrower than a sequence."""
     sizes = [config.sliding_window.size] if config.sliding_window.is_in(layer) else []
     if config.fa_config.has_band:
         sizes.append(config.fa_config.pre_tokens)

@@ -1,4 +1,4 @@
-"""Documents that share a row of a batch: of each position, the first one of its document.
+"""Documents that share a row of a batch, by the first position of each position's document.
 
 b rows, s length of a sequence.
 """
@@ -9,18 +9,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 Starts = NDArray[np.int32]
-"""[..., s]: a document's positions follow one another, and all have the first one's number."""
+"""[..., s]: for each position the number of the first position of its document; a document's positions follow one
+another."""
 
 
 def starts_after(is_end: NDArray[np.bool_]) -> Starts:
-    """[..., s] whether a position ends its document, to which it belongs -> where the document of each begins."""
+    """Starts [..., s] from bool [..., s]: whether a position is the last of its document."""
     starts = np.zeros(is_end.shape, np.int32)
     starts[..., 1:] = np.where(is_end[..., :-1], np.arange(1, is_end.shape[-1]), 0)
     return np.maximum.accumulate(starts, axis=-1)
 
 
 def wrong_starts(starts: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:
-    """[b, s] bool: the number is neither the position's own nor the one before's."""
+    """Places [b, s] where a script's starts are wrong: the number is neither the position's own nor that of the
+    position before."""
     wrong = starts != np.arange(starts.shape[-1])
     wrong[:, 1:] &= starts[:, 1:] != starts[:, :-1]
     return np.asarray(wrong)

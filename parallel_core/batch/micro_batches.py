@@ -16,17 +16,19 @@ from parallel_core.context import ContextLayout, Ranges
 from parallel_core.numerics.dtypes import Array
 
 ENTRIES = ("tokens", "labels", "loss_mask", "attention_mask", "position_ids")
-"""Megatron's, in the order in which its scripts unpack them."""
+"""Names of Megatron's entries, in the order in which its scripts unpack them."""
 TOKENS, LABELS, LOSS_MASK, ATTENTION_MASK, POSITION_IDS = ENTRIES
 DOCUMENT_STARTS = "document_starts"
-"""Int32 [b, s]: the first position of each one's document, beside causal order (`parallel_core.batch.documents`)."""
+"""Name of the entry of documents, int32 [b, s]: the number of the first position of each position's document; beside it
+the order is causal (`parallel_core.batch.documents`)."""
 ROUTED_EXPERTS = "routed_experts"
-"""Int32 [b, s, L, k]: the experts that each token goes to in each layer that has some; -1: the router chooses."""
+"""Name of the entry of given experts, int32 [b, s, L, k]: the k experts of each token in each of the L layers with
+experts; -1: the router chooses."""
 LENGTHS = "lengths"
-"""Int32 [b]: behind so many positions a row [s] is padding. Models don't read it: each micro-batch is as long as its
-longest row."""
+"""Name of the entry of lengths, int32 [b]: positions of a row [s] before its padding. Models don't read it: each
+micro-batch is cut to its longest row."""
 QUERY_AXES = {ATTENTION_MASK: 2, DOCUMENT_STARTS: 1}
-"""Entries that say what queries see -> their axis of queries."""
+"""Name of an entry that says which keys a query sees -> its axis of queries."""
 
 
 @dataclass(frozen=True)
@@ -35,13 +37,15 @@ class BatchEntry:
 
     array: Array
     whole: Array | None = None
-    """The whole sequences of which `array` has a context-parallel rank's shards."""
+    """The array with whole sequences, where `array` has a context-parallel rank's shards of them; None: `array` is
+    whole."""
     row_tokens: Array | None = None
     """The number of tokens of each row's whole sequence that count, by labels and loss mask, float64 [b]."""
 
     @classmethod
     def of(cls, name: str, array: Array) -> "BatchEntry":
-        """A batch's entry with whole sequences."""
+        """An entry whose array has whole sequences. Its tokens are counted where its name is that of the loss mask
+        (their sum) or of the labels (all)."""
         if name == LOSS_MASK:
             return cls(array, row_tokens=array.sum(tuple(range(1, array.ndim)), dtype=np.float64))
         if name == LABELS:
@@ -50,20 +54,21 @@ class BatchEntry:
 
     @property
     def sequences(self) -> Array:
-        """Whole ones, where they are known."""
+        """The whole sequences if they are known, else `array`."""
         return self.array if self.whole is None else self.whole
 
     def rows(self, start: int, stop: int) -> "BatchEntry":
-        """Some of the rows."""
+        """The entry of rows start..stop-1."""
         whole, tokens = (None if part is None else part[start:stop] for part in (self.whole, self.row_tokens))
         return replace(self, array=self.array[start:stop], whole=whole, row_tokens=tokens)
 
     def positions(self, stop: int) -> "BatchEntry":
-        """The first positions of whole sequences [b, s]; padding that is left out does not count."""
+        """The entry of the positions before `stop`, for an array [b, s] of whole sequences; any other stays. Padding
+        that is cut off does not count as tokens."""
         return replace(self, array=self.array[:, :stop]) if self.array.ndim == 2 and self.whole is None else self
 
     def with_rows(self, rows: int) -> "BatchEntry":
-        """Zeros behind its own rows, up to so many."""
+        """The entry with rows of zeros behind its own, `rows` altogether."""
 
         def filled(part: Array) -> Array:
             return np.concatenate([part, np.zeros((rows - len(part), *part.shape[1:]), part.dtype)])
@@ -73,12 +78,13 @@ class BatchEntry:
 
     @property
     def tokens(self) -> float | None:
-        """The number of tokens that count, by labels and loss mask."""
+        """The number of tokens in all rows that count; None for an entry other than loss mask and labels."""
         return None if self.row_tokens is None else float(self.row_tokens.sum())
 
 
 def filled_up(batch: Mapping[str, Any], rows: int) -> dict[str, Any]:
-    """A batch with rows of zeros behind its own, up to so many. No token of theirs counts: a loss mask says so."""
+    """The batch with rows of zeros behind each entry's own, `rows` altogether. No token of the new rows counts: where
+    labels have no loss mask, one of ones and these zeros is added."""
     short = {name: entry for name, entry in batch.items() if isinstance(entry, BatchEntry) and len(entry.array) < rows}
     if LABELS in short and LOSS_MASK not in batch:
         short[LOSS_MASK] = BatchEntry.of(LOSS_MASK, np.ones(short[LABELS].sequences.shape, np.float32))
@@ -86,7 +92,7 @@ def filled_up(batch: Mapping[str, Any], rows: int) -> dict[str, Any]:
 
 
 def tokens_ahead(sequences: Array, places: int) -> Array:
-    """Sequences [b, s] of what stands so many places further on, 0 beyond their end."""
+    """Sequences [b, s] whose position i has the element of position i + places, 0 beyond the end."""
     ahead = np.zeros_like(sequences)
     kept = max(sequences.shape[1] - places, 0)
     ahead[:, :kept] = sequences[:, sequences.shape[1] - kept :]
@@ -95,7 +101,7 @@ def tokens_ahead(sequences: Array, places: int) -> Array:
 
 @dataclass(frozen=True)
 class ContextShard:
-    """The part that one context-parallel rank reads of whole sequences."""
+    """The part of whole sequences that one context-parallel rank reads."""
 
     layout: ContextLayout
     rank: int
@@ -111,17 +117,18 @@ class ContextShard:
         return _take(array, self.layout.positions(length, self.rank), 1)
 
     def queries(self, array: Array, name: str = ATTENTION_MASK) -> Array:
-        """Attention mask [b or 1, 1, s, s], or document starts [b, s] -> of the queries that meet in the rank's
-        attention, with all keys.
+        """Attention mask [b or 1, 1, s, s] or document starts [b, s] -> the rows of those queries that attend on this
+        rank, with all keys.
 
-        They are those of its member of the ring; with Ulysses alone all, since there a rank attends with whole
-        sequences and some heads.
+        With a ring they are the queries of its place in the ring; with Ulysses alone all, since there a rank attends
+        with whole sequences and some of the heads.
         """
         axis = QUERY_AXES[name]
         return _take(array, self.layout.ring_positions(array.shape[axis], self.rank // self.layout.ulysses), axis)
 
     def entry(self, name: str, entry: Any) -> Any:
-        """An `BatchEntry` with its sequences sharded; one that is, rows without a sequence and anything else stay."""
+        """A `BatchEntry` of whole sequences -> one of this rank's shards. An entry that is sharded already, one without
+        sequences, and anything else stay."""
         if (
             self.layout.size == 1
             or not isinstance(entry, BatchEntry)
@@ -141,31 +148,33 @@ def _take(array: Array, positions: Ranges, axis: int) -> Array:
 
 
 class StepBatch:
-    """All micro-batches of a step.
+    """All micro-batches of a step on one rank.
 
     Args:
         entries: arrays as `BatchEntry`; anything else goes to every micro-batch as it is.
-        micro_batches: how many; divides the rows of each array (`BatchRules`).
-        context: whose shards of the sequences.
+        micro_batches: their number; divides the rows of each array (`BatchRules`).
+        context: the context-parallel rank that reads them.
     """
 
     def __init__(self, entries: Mapping[str, Any], micro_batches: int, context: ContextShard) -> None:
         self.entries, self.micro_batches, self.context = entries, micro_batches, context
 
     def micro_batch(self, number: int, without: Collection[str] = ()) -> dict[str, Any]:
-        """Micro-batch `number`: all entries but those of the names in `without`."""
+        """The entries of micro-batch `number` (from 0), sharded for this rank, but those named in `without`."""
         wanted = {name: entry for name, entry in self.entries.items() if name not in (*without, LENGTHS)}
         rows = {name: self._without_padding(self._rows(entry, number), number) for name, entry in wanted.items()}
         return {name: self.context.entry(name, entry) for name, entry in rows.items()}
 
     def tokens(self, number: int) -> float:
-        """The number of tokens of a micro-batch's whole sequences that count: those of its loss mask, or all labels."""
+        """The number of tokens in micro-batch `number` that count, in whole sequences: the sum of its loss mask, else
+        the number of its labels; 1 if it has neither."""
         counted = self.entries.get(LOSS_MASK) or self.entries.get(LABELS)
         tokens = self._rows(counted, number).tokens if isinstance(counted, BatchEntry) else None
         return 1.0 if tokens is None else tokens
 
     def _without_padding(self, entry: Any, number: int) -> Any:
-        """A micro-batch's entry, as long as its longest row; one of filled-up rows alone stays."""
+        """A micro-batch's entry cut to its longest row (`LENGTHS`); where all rows are filled up, with length 0, it
+        stays."""
         if LENGTHS not in self.entries or not isinstance(entry, BatchEntry):
             return entry
         longest = int(self._rows(self.entries[LENGTHS], number).array.max())

@@ -36,11 +36,11 @@ class BatchRules:
     """The rules for batches of one configuration."""
 
     vocabulary: int
-    """Rows of the embedding."""
+    """Rows of the embedding over all ranks: ids of tokens and labels are below it."""
     positions: int
-    """--max-position-embeddings."""
+    """--max-position-embeddings: position ids are below it."""
     length: int
-    """--seq-length."""
+    """--seq-length: s of every entry, unless `lengths_vary`."""
     lengths_vary: bool
     """--variable-seq-lengths: sequences have any length up to `positions`, the same in all entries."""
     micro_batch_size: int
@@ -50,7 +50,7 @@ class BatchRules:
 
     @classmethod
     def of(cls, config: AllConfig) -> "BatchRules":
-        """The rules that follow from it."""
+        """The rules that follow from a configuration."""
         model, data, parallel = config.model_config, config.dataset_config, config.parallel_config
         return cls(
             vocabulary=model.vocab_size,
@@ -63,9 +63,11 @@ class BatchRules:
         )
 
     def mistakes(self, batch: Mapping[str, Any], micro_batches: int = 1, shards: int = 1) -> list[str]:
-        """The mistakes in this rank's rows of so many micro-batches, a sentence for each entry at fault.
+        """The mistakes in this data-parallel rank's rows of `micro_batches` micro-batches: for each entry at fault one
+        sentence, about the first rule that it breaks.
 
-        shards: of how many context-parallel ranks' parts of the sequences an entry is one, where it does not say so.
+        shards: the number of context-parallel shards that the script itself has cut sequences into, for an entry that
+        does not know its whole sequences.
         """
         rows = self.micro_batch_size * micro_batches
         length = self._length(batch, shards)
@@ -73,14 +75,16 @@ class BatchRules:
         return [mistake for mistake in found if mistake is not None]
 
     def wrong_ids(self, batch: Mapping[str, Any]) -> list[str]:
-        """Ids outside of their table, in a batch that a script makes another one of: labels may be -100 there."""
+        """A sentence for each id outside of its table, in a batch from which a script makes the model's inputs itself:
+        labels may be -100 there."""
         entries = {name: batch[name] for name in IDS if isinstance(batch.get(name), BatchEntry)}
         whole = {name: entry.array for name, entry in entries.items() if entry.array.dtype.kind in "iu"}
         found = (self._outside(name, ids, batch, (IGNORED_LABEL,)) for name, ids in whole.items())
         return [mistake for mistakes in found for mistake in mistakes]
 
     def _length(self, batch: Mapping[str, Any], shards: int) -> int:
-        """Length of the whole sequences of this batch."""
+        """The length s of this batch's whole sequences: --seq-length, or with --variable-seq-lengths that of the first
+        entry that has sequences, at most `positions`."""
         if not self.lengths_vary:
             return self.length
         entries = [batch[name] for name in (*IDS, LOSS_MASK) if isinstance(batch.get(name), BatchEntry)]
@@ -88,7 +92,8 @@ class BatchRules:
         return min(next(lengths, self.length), self.positions)
 
     def _of_entry(self, name: str, batch: Mapping[str, Any], rows: int, length: int, shards: int) -> Iterator[str]:
-        """An entry's mistakes; only the first counts, for a rule takes those before it for granted."""
+        """The mistakes of one entry, in the order of the rules; the caller takes the first, since a rule relies on
+        those before it."""
         entry = batch[name]
         if not isinstance(entry, BatchEntry):
             yield from _no_array(name, entry)
@@ -128,7 +133,8 @@ class BatchRules:
             yield f"{_first(name, array, wrong)}: must be a number from 0 on, by which the token's loss is multiplied"
 
     def _outside(self, name: str, ids: Array, batch: Mapping[str, Any], spared: Sequence[int] = ()) -> Iterator[str]:
-        """An id that its table does not have; labels need none that are `spared` or whose loss mask is 0."""
+        """A sentence about the first id that is not below the size of its table; labels that are `spared`, or whose
+        loss mask is 0, may be any."""
         size, flag = (self.positions, MAX_POSITIONS) if name == POSITION_IDS else (self.vocabulary, VOCABULARY)
         unsigned = ids.view(f"u{ids.itemsize}")  # negative ids become large ones: one comparison finds both
         if not ids.size or unsigned.max() < size:
@@ -151,7 +157,8 @@ MAX_POSITIONS = "for --max-position-embeddings"
 
 
 def _parts(entry: BatchEntry, shards: int) -> int:
-    """The number of parts into which the sequences of an entry are cut."""
+    """The number of shards that an entry's sequences are cut into: `shards`, or 1 where its whole sequences are
+    known."""
     return shards if entry.whole is None else 1
 
 
@@ -176,6 +183,6 @@ def _wrong_starts(name: str, starts: Array) -> Iterator[str]:
 
 
 def _first(name: str, array: Array, wrong: Array) -> str:
-    """The first wrong element: its place and value."""
+    """The place and the value of the first element of `array` that is `wrong`, as text."""
     place = np.unravel_index(int(wrong.argmax()), wrong.shape)
     return f"{name}[{', '.join(map(str, place))}] is {array[place]}"

@@ -21,22 +21,25 @@ class Collective:
     """A collective over a span of a buffer, in place."""
 
     buffer: int
-    """Index of the plan."""
+    """Index of the buffer in the list of plans."""
     span: Span
-    """The span that is summed, or gathered; before an all-gather the rank has its part."""
+    """The elements of the buffer that are summed, or gathered; before an all-gather the rank has its own part of
+    them."""
     over: str
-    """Kind of the group."""
+    """Kind of the group of ranks, as "dp-cp" or "tp"."""
     operation: Literal["all_reduce", "reduce_scatter", "all_gather"] = "all_reduce"
 
     def own_part(self, rank: int, size: int) -> Span:
-        """The part of this member of the group in a reduce-scatter's output or an all-gather's input."""
+        """The part of the span that member `rank` of a group of `size` has after a reduce-scatter or before an
+        all-gather."""
         return part_of(self.span, rank, size)
 
 
 def bucket_reductions(
     buffer: int, plan: BufferPlan, bucket: Span, coordinates: Coordinates, *, sharded: bool
 ) -> list[Collective]:
-    """The sum of a bucket's gradients over the replicas; with `sharded`, of the rank's own part."""
+    """The collectives that sum a bucket's gradients over the replicas, in order. sharded (the distributed optimizer): a
+    reduce-scatter, then a sum of the rank's own part over the instances of the optimizer's state."""
     if not sharded:
         return _between_several([Collective(buffer, bucket, plan.replicas)], coordinates)
     (own,) = overlaps([bucket], plan.owned_by(coordinates, sharded=True))
@@ -65,7 +68,7 @@ def other_sums(plans: Sequence[BufferPlan], coordinates: Coordinates, *, sharded
 def plan_reductions(
     plans: Sequence[BufferPlan], coordinates: Coordinates, *, sharded: bool = False
 ) -> list[Collective]:
-    """The reductions after the last backward, in order; nothing over groups of one."""
+    """The reductions after the last backward, in order; none over a group of one rank."""
     over_replicas = [
         reduction
         for i, plan in enumerate(plans)
@@ -76,7 +79,8 @@ def plan_reductions(
 
 
 def plan_gathers(plans: Sequence[BufferPlan], coordinates: Coordinates, *, sharded: bool = False) -> list[Collective]:
-    """The gathers that make parameters whole after an update of the owned ones."""
+    """The all-gathers that make parameters whole after an update of the owned ones, a bucket each; none unless
+    `sharded`, nor over a group of one rank."""
     gathers = [
         Collective(i, bucket, SHARDS_OF_STATES[plan.replicas], "all_gather")
         for i, plan in enumerate(plans)
@@ -87,12 +91,12 @@ def plan_gathers(plans: Sequence[BufferPlan], coordinates: Coordinates, *, shard
 
 
 def _between_several(collectives: Sequence[Collective], coordinates: Coordinates) -> list[Collective]:
-    """The collectives over a group of more than one rank."""
+    """Those of the collectives whose group has more than one rank."""
     return [collective for collective in collectives if coordinates.get(collective.over, (0, 1))[1] > 1]
 
 
 def _partial_sums(plans: Sequence[BufferPlan]) -> Iterator[tuple[int, Span, str]]:
-    """Buffer, span and group of each run of partial gradients."""
+    """Index of the buffer, span and kind of the group of each run of neighbouring partial gradients."""
     for i, plan in enumerate(plans):
         kinds = {entry.spec.partial_over for entry in plan.entries}
         for kind in sorted(kind for kind in kinds if kind is not None):
@@ -105,7 +109,7 @@ def _is_partial(kind: str, entry: Entry) -> bool:
 
 
 def _shared_sums(plans: Sequence[BufferPlan]) -> Iterator[tuple[int, Span, str]]:
-    """The same of each tied parameter."""
+    """Index of the buffer, span and kind of the group of each tied parameter."""
     for i, plan in enumerate(plans):
         for entry in plan.entries:
             if entry.spec.shared_over is not None:

@@ -10,35 +10,35 @@ from parallel_core.numerics.dtypes import FLOATS
 from parallel_core.sharding import SHARDS_OF_STATES, Coordinates, Place, ShardSpec
 
 ALIGNMENT = 16
-"""Elements: in a buffer of float32 every parameter begins at a multiple of 64 bytes, a cache line and a register."""
+"""Elements: in a buffer of float32 every parameter begins at a multiple of 64 bytes, a cache line."""
 
 
 def aligned(elements: int, alignment: int = ALIGNMENT) -> int:
-    """The next multiple of the alignment."""
+    """The least multiple of `alignment` that is not below `elements`."""
     return -(-elements // alignment) * alignment
 
 
 class Span(NamedTuple):
-    """Elements start..stop-1 of a buffer."""
+    """The elements start..stop-1 of a buffer."""
 
     start: int
     stop: int
 
     @property
     def size(self) -> int:
-        """Elements."""
+        """The number of its elements."""
         return self.stop - self.start
 
 
 def overlaps(spans: Iterable[Span], others: Sequence[Span]) -> list[Span]:
-    """The intersections of each of `spans` with each of `others` that are not empty."""
+    """The intersections that are not empty of each of `spans` with each of `others`, in that order."""
     common = (Span(max(a.start, b.start), min(a.stop, b.stop)) for a in spans for b in others)
     return [span for span in common if span.size > 0]
 
 
 def overlaps_in_order(spans: Sequence[Span], others: Sequence[Span]) -> Iterator[tuple[int, Span]]:
-    """The number of a span, and what it has in common with one of `others`; both are disjoint and in order, so that
-    each is looked at once."""
+    """For each intersection of one of `spans` with one of `others`, the index in `spans` and the intersection. Both
+    lists are disjoint and ascending, so that each is walked through once."""
     first = 0
     for number, span in enumerate(spans):
         while first < len(others) and others[first].stop <= span.start:
@@ -51,16 +51,16 @@ def overlaps_in_order(spans: Sequence[Span], others: Sequence[Span]) -> Iterator
 
 @dataclass(frozen=True)
 class Entry:
-    """A parameter in its buffer."""
+    """A parameter's place in its buffer."""
 
     index: int
-    """Number of the planned parameter."""
+    """Index of the parameter in the list that `plan_buffers` was given."""
     place: Place
     start: int
 
     @property
     def spec(self) -> ShardSpec:
-        """The cuts of the parameter."""
+        """The parameter's global shape, cuts and groups."""
         return self.place.spec
 
     @property
@@ -70,7 +70,7 @@ class Entry:
 
     @property
     def span(self) -> Span:
-        """Its elements."""
+        """The elements of the parameter, without the padding behind it."""
         return Span(self.start, self.stop)
 
 
@@ -79,7 +79,8 @@ Treated = TypeVar("Treated", bound=Hashable)
 
 @dataclass(frozen=True)
 class Segment(Generic[Treated]):
-    """A contiguous run of parameters that an update treats alike; padding belongs to it."""
+    """A contiguous run of parameters that an update treats alike (as with or without weight decay), padding
+    included."""
 
     span: Span
     treatment: Treated
@@ -87,18 +88,19 @@ class Segment(Generic[Treated]):
 
 @dataclass(frozen=True)
 class BucketRule:
-    """The rule that deals parameters into buckets, which are reduced one by one."""
+    """The rule that deals parameters into buckets, each of which is reduced by a collective of its own."""
 
     size: int | None = None
-    """Elements after which a bucket is closed, by the parameter that reaches it; None: one bucket."""
+    """Elements from which on a bucket is closed: the parameter that reaches it is its last; None: one bucket."""
     entry_alignment: int = ALIGNMENT
     bucket_alignment: int = ALIGNMENT
     isolates_shared: bool = False
-    """A tied parameter gets a bucket of its own."""
+    """Whether a tied parameter gets a bucket of its own."""
 
     @classmethod
     def sharded(cls, replicas: int, size: int | None = None, entry_alignment: int = 64) -> "BucketRule":
-        """Megatron's rule for the distributed optimizer, which gives each replica an equal part of every bucket.
+        """Megatron's rule for the distributed optimizer, by which each of `replicas` ranks owns an equal part of every
+        bucket.
 
         A tied parameter alone in its bucket is cut alike on all stages that hold it.
         """
@@ -108,58 +110,60 @@ class BucketRule:
 
 @dataclass(frozen=True)
 class BufferPlan:
-    """One buffer of parameters and one of gradients."""
+    """The layout of one buffer of parameters and of the buffer of their gradients, whose offsets are the same."""
 
     parameter_type: str
     gradient_type: str
     replicas: str
-    """Kind of the group over which gradients are summed."""
+    """Kind of the group over which its gradients are summed, as "dp-cp"."""
     entries: tuple[Entry, ...]
-    """Parameters in the order of their offsets."""
+    """The parameters in the order of their offsets."""
     buckets: tuple[Span, ...]
-    """Contiguous; the first one holds the model's last parameters, whose gradients are complete first."""
+    """Contiguous spans that cover the buffer; the first one holds the model's last parameters, whose gradients are
+    complete first."""
 
     @property
     def size(self) -> int:
-        """Elements, padding included."""
+        """The number of elements, padding included."""
         return self.buckets[-1].stop
 
     def segments(self, treat: Callable[[ShardSpec], Treated]) -> tuple[Segment[Treated], ...]:
-        """The segments that an update sweeps, covering the buffer, where it treats parameters as `treat` says."""
+        """Runs of neighbouring parameters for which `treat` gives the same, in order; they cover the buffer."""
         runs = [(treated, next(run).start) for treated, run in groupby(self.entries, lambda entry: treat(entry.spec))]
         stops = [*(start for _, start in runs[1:]), self.size]
         return tuple(Segment(Span(start, stop), treated) for (treated, start), stop in zip(runs, stops, strict=True))
 
     @property
     def span(self) -> Span:
-        """All of it."""
+        """The whole buffer."""
         return Span(0, self.size)
 
     def runs(self, wanted: Callable[[Entry], bool]) -> list[Span]:
-        """The spans of the wanted entries, neighbours joined with the padding between them."""
+        """The spans of the entries that are wanted, in order; neighbours are one span, with the padding between
+        them."""
         groups = ((is_wanted, list(run)) for is_wanted, run in groupby(self.entries, key=wanted))
         return [Span(run[0].start, run[-1].stop) for is_wanted, run in groups if is_wanted]
 
     def owned_by(self, coordinates: Coordinates, *, sharded: bool) -> tuple[Span, ...]:
-        """The spans that the rank at these coordinates updates: everything, or its part of each bucket (the distributed
-        optimizer)."""
+        """The spans that the rank at these coordinates updates: the whole buffer, or with `sharded` (the distributed
+        optimizer) its part of each bucket."""
         if not sharded:
             return (self.span,)
         rank, size = coordinates.get(SHARDS_OF_STATES[self.replicas], (0, 1))
         return tuple(part_of(bucket, rank, size) for bucket in self.buckets)
 
     def owners(self, span: Span, size: int) -> list[int]:
-        """The ranks, of `size` that share the buckets, that own a part of a span."""
+        """The ranks that own a part of `span`, where `size` ranks share each bucket."""
         parts = {rank: [part_of(bucket, rank, size) for bucket in self.buckets] for rank in range(size)}
         return [rank for rank, owned in parts.items() if overlaps([span], owned)]
 
     def entries_in(self, spans: Sequence[Span]) -> list[tuple[Entry, Span]]:
-        """The parameters of which something lies in the spans, with what of them does."""
+        """The parameters that have elements in the spans, each with the intersection."""
         return [(entry, span) for entry in self.entries for span in overlaps([entry.span], spans)]
 
 
 def part_of(bucket: Span, rank: int, size: int) -> Span:
-    """The part of a bucket that rank `rank` of `size` owns; all have equal ones."""
+    """The part of a bucket that rank `rank` of `size` owns; all parts are equal."""
     length = bucket.size // size
     assert length * size == bucket.size, f"{bucket} is not cut evenly over {size} ranks: see BucketRule"
     return Span(bucket.start + rank * length, bucket.start + (rank + 1) * length)
@@ -171,10 +175,10 @@ def plan_buffers(
     rule: BucketRule | None = None,
     keys: Sequence[Hashable] | None = None,
 ) -> list[BufferPlan]:
-    """Buffers for parameters that are given in the model's order, each with its type.
+    """Buffers for parameters that are given in the model's order, each with its place and its type, as "bfloat16".
 
-    gradient_type: from the type of parameters to that of their gradients.
-    keys: one for each parameter; neighbours with different ones are in different buckets.
+    gradient_type: the type of gradients from that of their parameters.
+    keys: one for each parameter; neighbours with different keys are in different buckets.
     Raises ValueError that names a parameter of a type that no buffer has.
     """
     by_buffer: dict[tuple[str, str], list[int]] = {}
@@ -195,7 +199,7 @@ def plan_buffers(
 def _dealt(
     indices: Sequence[int], places: Sequence[Place], rule: BucketRule, keys: Sequence[Hashable] | None
 ) -> list[list[int]]:
-    """Parameters in buckets, the model's last ones first."""
+    """The indices of the parameters of each bucket; the model's last parameters come first, also inside a bucket."""
 
     def key(index: int) -> tuple[Hashable, int | None]:
         is_alone = rule.isolates_shared and places[index].spec.shared_over is not None
@@ -214,7 +218,8 @@ def _dealt(
 def _lay_out(
     buckets: Sequence[Sequence[int]], places: Sequence[Place], rule: BucketRule
 ) -> tuple[tuple[Entry, ...], tuple[Span, ...]]:
-    """Offsets; inside a bucket parameters that are treated alike lie together, in the model's order."""
+    """Entries with offsets, and the span of each bucket. Inside a bucket first the decayed parameters, then the others;
+    of each the ones without partial gradients first; else in the model's order."""
 
     def treatment(index: int) -> tuple[bool, str, int]:
         spec = places[index].spec
@@ -232,9 +237,9 @@ def _lay_out(
 
 
 def offloaded(plan: BufferPlan, owned: Sequence[Span], fraction: float) -> tuple[list[Span], list[Span]]:
-    """The part of the owned spans that is offloaded, and the rest; cut between parameters.
+    """The part of the owned spans whose optimizer states are offloaded, and the rest; cut between parameters only.
 
-    The first is at least that fraction of all elements, and less without its last parameter.
+    The first part is the shortest that has at least `fraction` of the owned elements.
     """
     elsewhere: list[Span] = []
     rest: list[Span] = []

@@ -1,7 +1,7 @@
 """Transient memory of ZeRO's stages 2 and 3 ("ZeRO", Rajbhandari et al., 2020), planned before it is allocated.
 
 A bucket is one cell's parameters: the embedding's, a layer's, the final norm's, the head's. Between two cells at work
-the rank keeps its own part of a bucket alone, of the gradients with stage 2, of the parameters too with stage 3. While
+the rank keeps only its own part of a bucket: with stage 2 of its gradients, with stage 3 of its parameters, too. While
 its cell is at work a bucket lies whole in a slot, always the same one, so that every parameter and every gradient is a
 fixed view. Neighbours have different slots: one can be at work while the other's gradients leave, or its parameters
 arrive. Parameters that are not gathered again for the backward have a slot for each cell.
@@ -19,36 +19,37 @@ Cell = int
 """The position of a cell among those of a rank's chunks, in the order in which they run forward."""
 
 ALTERNATING = 2
-"""Slots that inner cells take in turns; the first and the last cell have the one after them."""
+"""The number of slots that inner cells take in turns; the first and the last cell have the slot after them."""
 
 
 @dataclass(frozen=True)
 class SlotPlan:
-    """Places of a buffer's transient buckets while their cells compute."""
+    """The slots of a buffer's transient buckets: those that are whole only while their cell computes."""
 
     cells: dict[Span, Cell] = field(default_factory=dict)
-    """Bucket -> its cell. Buckets that are not here are kept."""
+    """Bucket -> its cell. A bucket that is not here stays whole all the time."""
     slots: dict[Span, int] = field(default_factory=dict)
     """Bucket -> the number of its slot."""
     starts: dict[Span, int] = field(default_factory=dict)
-    """Bucket -> the first element of its slot."""
+    """Bucket -> the first element of its slot in the memory of all slots."""
     size: int = 0
-    """Elements of all slots."""
+    """The number of elements of all slots together."""
 
     def bucket_of(self, span: Span) -> Span | None:
-        """The transient bucket in which a span of the buffer lies; none: it is kept."""
+        """The transient bucket in which a span of the buffer lies; None: the span stays whole all the time."""
         return next((bucket for bucket in self.cells if overlaps([span], [bucket])), None)
 
 
 def slot_of(cell: Cell, cells: int) -> int:
-    """The slot of one of so many cells. The first and the last never work one after the other, nor do two cells with
-    one between them; they are an embedding and a head, the largest, or of a stage without these layers."""
+    """The slot of cell `cell` of a rank's `cells`. The first and the last never work one after the other, nor do two
+    cells with one between them; they are an embedding and a head, the largest, or of a stage without these layers."""
     is_end = cells > ALTERNATING and cell in (0, cells - 1)
     return ALTERNATING if is_end else cell % ALTERNATING
 
 
 def _transient_buckets(plan: BufferPlan, keys: Sequence[Cell | None]) -> Iterator[tuple[Span, Cell]]:
-    """The buckets that are there only while a cell is at work, with that cell. keys: each planned parameter's cell."""
+    """The buckets that are whole only while their cell is at work, each with that cell. keys: the cell of each planned
+    parameter, None for one of no cell."""
     for bucket in plan.buckets:
         inside = [entry for entry in plan.entries if bucket.start <= entry.start < bucket.stop]
         (key,) = {keys[entry.index] for entry in inside}
@@ -57,8 +58,8 @@ def _transient_buckets(plan: BufferPlan, keys: Sequence[Cell | None]) -> Iterato
 
 
 def plan_slots(plan: BufferPlan, keys: Sequence[Cell | None], cells: int, takes_turns: bool = True) -> SlotPlan:
-    """Slots for a buffer whose buckets have one cell each, of a rank that has so many cells: a few that they take in
-    turns, or one for each."""
+    """The slots for a buffer whose buckets have one cell each. keys: the cell of each planned parameter. cells: their
+    number on the rank. takes_turns: three slots that cells share (`slot_of`), else one slot for each cell."""
     cell_of = dict(_transient_buckets(plan, keys))
     slots = {bucket: slot_of(cell, cells) if takes_turns else cell for bucket, cell in cell_of.items()}
     sizes = [
@@ -70,14 +71,14 @@ def plan_slots(plan: BufferPlan, keys: Sequence[Cell | None], cells: int, takes_
 
 @dataclass(frozen=True)
 class Residence:
-    """The part of one buffer that a rank keeps, and the place of the rest while it is needed."""
+    """The part of one buffer that a rank keeps all the time, and the slots for the rest while it is needed."""
 
     owned: tuple[Span, ...]
-    """The part that it updates, and of which it has the optimizer's state."""
+    """The spans that the rank updates, and of which it has the optimizer's state."""
     parameters: tuple[Span, ...]
-    """The parameters that it keeps all the time."""
+    """The spans of parameters that the rank keeps all the time."""
     gradients: tuple[Span, ...]
-    """The gradients that it keeps all the time."""
+    """The spans of gradients that the rank keeps all the time."""
     parameter_slots: SlotPlan
     gradient_slots: SlotPlan
 
@@ -90,8 +91,9 @@ def plan_residence(
     stage: int,
     gathers_again: bool = True,
 ) -> Residence:
-    """The residence for the rank at these coordinates, at a stage of ZeRO; a rank that shares with no other keeps
-    everything. gathers_again: stage 3 gathers parameters for the backward, too, and keeps none meanwhile."""
+    """The residence on the rank at these coordinates, for ZeRO stage `stage` (0 - 3); a rank that shares its state with
+    no other keeps everything. keys, cells: as in `plan_slots`. gathers_again: stage 3 gathers parameters again for the
+    backward; else they stay whole in between."""
     owned = plan.owned_by(coordinates, sharded=stage > 0)
     whole: tuple[Span, ...] = (plan.span,)
     if stage < 2 or owned == plan.buckets:
@@ -104,8 +106,8 @@ def plan_residence(
 
 
 def micro_batch_visits(cells: int, recomputed: Iterable[range] = ()) -> tuple[Cell, ...]:
-    """Cells in the order in which a micro-batch needs them: forward, then backward. Neighbours that are `recomputed`
-    together run forward again before the last one's backward."""
+    """The cells in the order in which one micro-batch runs them: forward, then backward. Each range of `recomputed` is
+    cells that run forward again together, before the backward of the last of them."""
     group_ending_at = {group.stop - 1: group for group in recomputed}
     backward: list[Cell] = []
     for cell in reversed(range(cells)):
@@ -114,8 +116,8 @@ def micro_batch_visits(cells: int, recomputed: Iterable[range] = ()) -> tuple[Ce
 
 
 def gathered(visits: Iterable[Cell], slots: Mapping[Cell, int]) -> Iterator[Cell]:
-    """The visits for which parameters are gathered, from an update on: those whose slot holds another cell's. slots: of
-    the cells that have one."""
+    """Those of the visits before which parameters are gathered, counted from an update on: the ones that find another
+    cell's parameters in their slot. slots: the slot of each cell that has one."""
     held: dict[int, Cell] = {}
     for cell in visits:
         if cell in slots and held.get(slots[cell]) != cell:
@@ -124,8 +126,8 @@ def gathered(visits: Iterable[Cell], slots: Mapping[Cell, int]) -> Iterator[Cell
 
 
 class Visits:
-    """The order of visits, learned from the first micro-batch of a kind (training, evaluation) and followed from then
-    on, to tell which cell comes next."""
+    """The order in which cells are visited, learned from the first micro-batch of a kind (training, evaluation) and
+    followed from then on, to tell which cell comes next."""
 
     def __init__(self) -> None:
         self._orders: dict[Hashable, list[Cell]] = {}
@@ -134,13 +136,14 @@ class Visits:
         self._position = -1
 
     def begin(self, kind: Hashable) -> None:
-        """A micro-batch begins."""
+        """Begin a micro-batch of this kind, whose order is learned if it is the first."""
         self._position, self._followed, self._learned = -1, self._orders.get(kind, []), None
         if kind not in self._orders:
             self._learned = self._orders[kind] = []
 
     def enter(self, cell: Cell) -> Cell | None:
-        """A cell is visited; the next one that will be, where that is known."""
+        """Note that a cell is visited, and return the cell that will be visited next; None while the order is being
+        learned, at its end, or where this cell is not the one that was due."""
         if self._learned is not None:
             self._learned.append(cell)
         self._position += 1

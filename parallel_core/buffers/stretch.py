@@ -21,26 +21,26 @@ Corner: TypeAlias = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Stretch:
-    """Elements start..stop-1, in row-major order, of what a rank holds of a parameter."""
+    """The elements start..stop-1, in row-major order, of the array that a rank holds of a parameter."""
 
     whole: Place
-    """The rank's array."""
+    """The place of the rank's array in the global one."""
     start: int
     stop: int
 
     @classmethod
     def of(cls, entry: Entry, owned: Span) -> "Stretch":
-        """The part of a parameter that lies in a span of a buffer."""
+        """The stretch of a parameter that the span `owned` of its buffer has."""
         return cls(entry.place, owned.start - entry.start, owned.stop - entry.start)
 
     @property
     def is_whole(self) -> bool:
-        """Whether it is all that the rank holds."""
+        """Whether the stretch is all that the rank holds of the parameter."""
         return (self.start, self.stop) == (0, self.whole.size)
 
     @property
     def padding(self) -> int:
-        """How many of its elements are padding."""
+        """The number of its elements that are padding: in no box of the global array."""
         return self.stop - self.start - sum(box.size for box in self.place.boxes)
 
     @cached_property
@@ -51,7 +51,7 @@ class Stretch:
 
     @cached_property
     def _corners(self) -> tuple[Corner, Corner]:
-        """The smallest box of the rank's array that holds it."""
+        """The smallest box of the rank's array that holds the stretch: its lowest and its highest corner."""
         boxes = list(_boxes(self.whole.shape, self.start, self.stop))
         return tuple(map(min, zip(*(low for low, _ in boxes), strict=True))), tuple(
             map(max, zip(*(high for _, high in boxes), strict=True))
@@ -59,7 +59,7 @@ class Stretch:
 
     @cached_property
     def place(self) -> Place:
-        """The same as a part of the global array: an array as large as the smallest box around it."""
+        """The stretch as a place in the global array, of an array as large as the smallest box around it."""
         first, last = self._corners
         pieces = (
             _piece(box, low, high, first)
@@ -75,8 +75,9 @@ class Stretch:
         return self.start % row == self.stop % row == 0
 
     def to_array(self, values: Array) -> Array:
-        """Its elements, a vector, as the array that `place` describes; zero where it has none. A view if it can be: of
-        what a span of a buffer owns, all but its first and its last parameter are whole."""
+        """The values of the stretch, a vector, as the array that `place` describes; zero where that has other elements.
+        A view where the stretch is whole rows: of the parameters in an owned span, all but the first and the last are
+        whole."""
         if self._is_whole_rows:
             return values.reshape(self.place.shape)
         rows, inside = self._empty_rows(values.dtype)
@@ -84,7 +85,7 @@ class Stretch:
         return np.array(rows[inside])
 
     def to_vector(self, array: Array) -> Array:
-        """Its elements from the array that `place` describes."""
+        """The values of the stretch, a vector, from the array that `place` describes."""
         if self._is_whole_rows:
             return array.reshape(-1)
         rows, inside = self._empty_rows(array.dtype)
@@ -92,7 +93,7 @@ class Stretch:
         return self._run_of(rows)
 
     def _empty_rows(self, dtype: np.dtype[Any]) -> tuple[Array, tuple[slice, ...]]:
-        """All rows that it touches, and where in them `place` lies."""
+        """Zeros of all rows that the stretch touches, and the slices of them that `place` is."""
         first, last = self._rows
         low, high = self._corners
         shape = (last - first, *self.whole.shape[1:]) if self.whole.shape else ()
@@ -106,7 +107,8 @@ class Stretch:
 
 
 def _boxes(shape: tuple[int, ...], start: int, stop: int) -> Iterator[tuple[Corner, Corner]]:
-    """Elements start..stop-1 of an array in row-major order as boxes, by their lowest and highest corner."""
+    """The elements start..stop-1 in row-major order of an array of this shape as boxes, each by its lowest and its
+    highest corner (exclusive)."""
     if len(shape) <= 1:
         yield ((start,), (stop,)) if shape else ((), ())
         return
@@ -130,8 +132,8 @@ def _in_row(row: int, shape: tuple[int, ...], start: int, stop: int) -> Iterator
 
 
 def _piece(box: Box, low: Corner, high: Corner, origin: Corner) -> Box | None:
-    """The intersection of a box of the rank's array with a box of its part of the global array; in an array that begins
-    at `origin`."""
+    """The box of the global array that a box `box` of the rank's array and the corners low, high have in common; its
+    `at` counts from `origin`. None if they have nothing in common."""
     ends = tuple(a + n for a, n in zip(box.at, box.shape, strict=True))
     first, last = tuple(map(max, low, box.at)), tuple(map(min, high, ends))
     if any(a >= b for a, b in zip(first, last, strict=True)):

@@ -1,4 +1,4 @@
-"""Why two runs differ: what a run records of a step, and the first of it in which two runs are apart."""
+"""The reasons why two runs differ: what a run records of a step, and the first difference between two runs' records."""
 
 from parallel_core.compare.differences import Difference, differences
 from parallel_core.compare.recorded import RECORD, Step, read_record, write_step

@@ -1,4 +1,4 @@
-"""The first checkpoint in which two runs' weights differ, looked for by halves."""
+"""The first checkpoint in which two runs' weights differ, found by bisection."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ ONE = {name: (0, 1) for name in ("tp", "ep", "expert-tp", "pp", "dp", "cp")}
 
 
 def whole(reader: CheckpointReader, name: str) -> Array:
-    """A tensor, float32."""
+    """A checkpoint's tensor `name`, whole, as float32."""
     shape = reader.manifest.tensors[name].shape
     out = np.empty(shape, np.float32)
     return reader.read(name, place(ShardSpec(shape=shape, name=name), ONE), out)
@@ -25,7 +25,7 @@ def whole(reader: CheckpointReader, name: str) -> Array:
 
 def first_weight(one: Path, other: Path, step: int, exact: bool) -> Difference | None:
     """The first weight, in the order of the model, that differs between two runs' checkpoints of a step, or that only
-    one of them has."""
+    one of them has; None if all agree. exact: any other bit differs, else what rounding does not explain."""
     readers = [open_checkpoint(folder, step) for folder in (one, other)]
     names = [set(reader.manifest.weights) for reader in readers]
     limit = 0.0 if exact else allowed("update", ["float32"], exact) / ROUNDINGS["update"] * ROUNDINGS["gradient"]
@@ -42,7 +42,8 @@ def first_weight(one: Path, other: Path, step: int, exact: bool) -> Difference |
 
 
 def _without_padding(readers: Sequence[CheckpointReader], arrays: Sequence[Array]) -> Sequence[Array]:
-    """Tables of the vocabulary that layouts pad to other sizes, cut to the ids; other arrays as they are."""
+    """Two checkpoints' arrays of a weight; a table of the vocabulary that their layouts pad to different sizes is cut
+    to the ids that the tokenizer has."""
     vocabularies = [reader.stored_vocabulary for reader in readers]
     rows = [array.shape[0] if array.ndim else 0 for array in arrays]
     if rows[0] == rows[1] or rows != [vocabulary.padded for vocabulary in vocabularies]:
@@ -51,7 +52,8 @@ def _without_padding(readers: Sequence[CheckpointReader], arrays: Sequence[Array
 
 
 def halved(steps: Sequence[int], differs: Callable[[int], bool]) -> int | None:
-    """The first step that differs, where all later ones do, too; none if the last does not."""
+    """The first of the ascending steps for which `differs` holds, where it holds for all later ones, too; None if it
+    does not for the last."""
     if not steps or not differs(steps[-1]):
         return None
     low, high = 0, len(steps) - 1
@@ -62,7 +64,8 @@ def halved(steps: Sequence[int], differs: Callable[[int], bool]) -> int | None:
 
 
 def bisected(one: Path, other: Path, exact: bool) -> tuple[list[str], bool]:
-    """Lines, and whether any weights differ. Raises ValueError where no step's checkpoint is in both folders."""
+    """The lines to print about the first checkpoint in which the weights of two runs' folders differ, and whether any
+    differ. Raises ValueError where no step's checkpoint is in both folders."""
     steps = sorted({*commit.steps(one)} & {*commit.steps(other)})
     if not steps:
         raise ValueError(f"{one}, {other}: have no checkpoint of the same step; save both with one --save-interval")

@@ -1,5 +1,5 @@
 """The first differences of two runs' steps, in the order in which a step computes: weights, data, activations, loss,
-gradients, norm and rates, updates. A difference is one that the types do not allow."""
+gradients, norm and rates, updates. A difference is one that rounding in the runs' types does not explain."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,27 +14,29 @@ from parallel_core.numerics.dtypes import Array
 
 EPSILON = {"float32": 2.0**-23, "bfloat16": 2.0**-8, "float16": 2.0**-11}
 ROUNDINGS = {"activation": 64, "gradient": 256, "update": 1 << 13, "weight": 4, "loss": 32, "grad_norm": 256}
-"""Allowed difference between two layouts of one computation, in epsilons of float32. Measured over the goldens'
-layouts: losses 8, gradients 60, updates 2,500 (Adam divides rounding by rounding)."""
+"""Kind of figure -> the difference that rounding may make between two layouts of one computation, in epsilons of
+float32. Measured over the goldens' layouts: losses 8, gradients 60, updates 2,500 (Adam divides rounding by
+rounding)."""
 FEWER = 8
-"""16-bit types: the same numbers divided by it; their sums are made in float32."""
+"""Divisor of `ROUNDINGS` for 16-bit types, whose sums are made in float32."""
 NEGLIGIBLE = 1e-4
-"""Share of the largest gradient below which a gradient is zero but for rounding, such as those of keys' biases."""
+"""The share of the largest norm among the gradients below which another's is zero but for rounding, such as those of
+keys' biases: distances are relative to it at least."""
 EXACT = ("lr", "weight_decay", "loss_scale", "skipped")
-"""Figures that are no sums."""
+"""Figures that no sum over tokens or ranks gives: they must be equal to 1e-12."""
 
 
 class Difference(NamedTuple):
-    """A difference between two runs."""
+    """A difference between two runs in one kind of figure."""
 
     kind: str
-    """weight, data, activation, loss, gradient, grad_norm, lr ..., update."""
+    """One of weight, data, activation, loss, gradient, grad_norm, lr, weight_decay, loss_scale, skipped, update."""
     step: int
     name: str
-    """Name of the parameter, or of the cell that gave the activation."""
+    """Global name of the parameter, or the name of the cell that gave the activation."""
     micro_batch: int | None
     distance: float
-    """Relative, of norms."""
+    """Norm of the difference over the norm of the other run's figure."""
     allowed: float
     detail: str = ""
 
@@ -46,7 +48,8 @@ class Difference(NamedTuple):
 
 
 def allowed(kind: str, dtypes: Sequence[str], exact: bool) -> float:
-    """The relative distance that rounding explains, in the coarser of two runs' types. exact: none."""
+    """The relative distance of a kind of figure that rounding explains, in the coarser of two runs' types; 0 with
+    `exact`."""
     if exact:
         return 0.0
     of_types = ("float32",) if kind == "weight" else dtypes
@@ -55,7 +58,8 @@ def allowed(kind: str, dtypes: Sequence[str], exact: bool) -> float:
 
 
 def differences(step: int, one: Step, other: Step, exact: bool = False) -> Iterator[Difference]:
-    """Those of a step, the first of each kind, in the order of the computation. exact: any other bit is one."""
+    """The differences of two runs' records of a step, only the first of each kind, in the order of the computation.
+    exact: any other bit is a difference."""
     types = [one.dtype, other.dtype]
     kinds = (
         _parameters("weight", step, one.before, other.before, types, exact, backwards=False),
@@ -76,7 +80,8 @@ def _updates(step: Step) -> dict[str, Sample]:
 
 
 def distance(one: Array, other: Array, least: float = 0.0) -> float:
-    """|one - other| / |other|, of norms; infinite where one of them has what is no number and the other not."""
+    """|one - other| / max(|other|, least), of norms; infinite for different shapes, or where infinities and NaNs are
+    not at the same places."""
     if one.shape != other.shape:
         return math.inf
     apart = one.astype(np.float64) - other
@@ -87,7 +92,7 @@ def distance(one: Array, other: Array, least: float = 0.0) -> float:
 
 
 def _factor(one: Array, other: Array) -> str:
-    """A number that explains the difference, if there is one."""
+    """An explanation of the difference, if there is one: the shapes, or a factor by which `one` is `other`; else ""."""
     if one.shape != other.shape:
         return f"shapes {list(one.shape)} and {list(other.shape)}"
     x, y = one.astype(np.float64).ravel(), other.astype(np.float64).ravel()
@@ -108,7 +113,8 @@ def _parameters(
     *,
     backwards: bool,
 ) -> Iterator[Difference]:
-    """The first in the order of the computation: a backward comes to the last layers first. Beside it how many more."""
+    """The first parameter that differs, in the order of the computation: with `backwards`, as a backward has it, the
+    last layers come first. Its detail says how many more differ."""
     names = [name for name in one if name in other]
     limit = allowed(kind, types, exact)
     largest = max((sample.norm for sample in other.values()), default=0.0)
@@ -130,7 +136,8 @@ def _parameters(
 
 
 def place_in_model(name: str) -> tuple[int, list[tuple[int, int | str]]]:
-    """A key that sorts global names as the model computes: embeddings, layers by number, the last norm, the head."""
+    """A key that sorts global names of parameters as the model computes: embeddings, layers by number, the last norm,
+    the head."""
     begins = ("embedding", "decoder.layers", "decoder", "mtp", "output_layer")
     rank = next((number for number, begin in enumerate(begins) if name.startswith(begin)), len(begins))
     parts = {"input_layernorm": 0, "self_attention": 1, "pre_mlp_layernorm": 2, "mlp": 3}
@@ -154,7 +161,7 @@ def _data(step: int, one: Mapping[int, Array], other: Mapping[int, Array]) -> It
 
 
 def _place_of(row: Array, batch: Mapping[int, Array]) -> str:
-    """The place of the other run's row in this run's batch."""
+    """A clause that says where in this run's batch the other run's row [s] of tokens stands; "" if nowhere."""
     for micro_batch, rows in batch.items():
         for number, mine in enumerate(rows):
             if np.array_equal(mine, row):
@@ -163,7 +170,8 @@ def _place_of(row: Array, batch: Mapping[int, Array]) -> str:
 
 
 def _activations(step: int, one: Step, other: Step, types: Sequence[str], exact: bool) -> Iterator[Difference]:
-    """By micro-batch, then by cell in the order of the model. Orders may differ between programs, names may not."""
+    """The first activation that differs, by micro-batch, then by cell in the order of the model. Cells are matched by
+    name: programs may count them differently."""
     mine, theirs = ({(mb, name): x for (mb, _, name), x in run.activations.items()} for run in (one, other))
     limit = allowed("activation", types, exact)
     for micro_batch, name in sorted(mine, key=lambda place: (place[0], place_in_model(place[1]))):

@@ -32,23 +32,23 @@ OF_PARAMETERS = ("gradient", "before", "after")
 
 @dataclass
 class Step:
-    """The recorded figures of a step of a run, counted from 1."""
+    """The recorded figures and samples of one step of a run."""
 
     figures: dict[str, Any] = field(default_factory=dict)
     dtype: str = "float32"
-    """In which layers compute."""
+    """The type in which layers compute."""
     tokens: dict[int, Array] = field(default_factory=dict)
-    """By micro-batch, [b, s]."""
+    """Micro-batch -> token ids [b, s]."""
     activations: dict[tuple[int, str, str], Array] = field(default_factory=dict)
-    """By micro-batch, order and name, [s', b, h']."""
+    """(Micro-batch, place in the model, name of the cell) -> sampled activation [s', b, h']."""
     gradients: dict[str, Sample] = field(default_factory=dict)
-    """Averaged, before clipping."""
+    """Global name -> sample of the averaged gradient, before clipping."""
     before: dict[str, Sample] = field(default_factory=dict)
-    """Weights before the step, of the first one that is recorded."""
+    """Global name -> sample of the weight before the update; recorded for the first recorded step alone."""
     previous: dict[str, Sample] = field(default_factory=dict)
-    """Weights after the step before, for a later step."""
+    """Global name -> sample of the weight after the step before, which a later step has instead of `before`."""
     after: dict[str, Sample] = field(default_factory=dict)
-    """Weights after the update."""
+    """Global name -> sample of the weight after the update."""
 
 
 def step_folder(folder: Path, step: int) -> Path:
@@ -57,12 +57,13 @@ def step_folder(folder: Path, step: int) -> Path:
 
 
 def key(*words: object) -> str:
-    """The key of an array."""
+    """The key of an array in a rank's file: words between bars."""
     return _BAR.join(map(str, words))
 
 
 def of_parameters(kind: str, wholes: Mapping[str, Array]) -> dict[str, Array]:
-    """The entries of a rank's file for whole parameters, by global name."""
+    """The arrays of a rank's file for whole parameters, by key: sampled entries, and norm and digest. kind: one of
+    OF_PARAMETERS. wholes: arrays by global name."""
     found: dict[str, Array] = {}
     for name, whole in wholes.items():
         sample = Sample.of(whole)
@@ -74,7 +75,8 @@ def of_parameters(kind: str, wholes: Mapping[str, Array]) -> dict[str, Array]:
 def write_step(
     folder: Path, step: int, rank: int, arrays: Mapping[str, Array], figures: Mapping[str, Any] | None, dtype: str
 ) -> None:
-    """A rank's part of a step's record; figures: of the one rank that has them. Raises OSError."""
+    """Write a rank's file of a step's record, and step.json if `figures` are given, which one rank does. dtype: the
+    type in which layers compute. Raises OSError."""
     place = step_folder(folder, step)
     place.mkdir(parents=True, exist_ok=True)
     with replacing(place / f"rank_{rank}.npz") as file:
@@ -85,12 +87,13 @@ def write_step(
 
 
 def recorded_steps(folder: Path) -> list[int]:
-    """Steps of which `folder` has a record."""
+    """The steps of which `folder` has a record, ascending."""
     return sorted(int(path.name[5:]) for path in folder.glob("step_*") if path.name[5:].isdigit())
 
 
 def read_record(folder: Path, step: int) -> Step:
-    """All ranks' parts of a step put together. Raises ValueError for what is no record."""
+    """The record of a step in the folder `folder`, put together from all ranks' files. Raises ValueError where
+    something is missing or damaged."""
     place = step_folder(folder, step)
     try:
         told = json.loads((place / FIGURES).read_text())

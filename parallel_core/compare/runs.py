@@ -1,4 +1,4 @@
-"""Two runs to compare: folders of ours, with or without recorded steps, or cases that were recorded of Megatron."""
+"""Two runs to compare: output folders, with or without recorded steps, or cases that were recorded of Megatron."""
 
 import json
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from parallel_core.report.settings import flat
 CURVE = "curve.json"
 _NAMES = {"lm_loss": "loss", "learning_rate": "lr"}
 _OWN = ("training_config.output_dir",)
-"""Settings that no two runs share."""
+"""Settings that are different in any two runs."""
 
 
 class ComparedRun:
@@ -35,12 +35,12 @@ class ComparedRun:
 
     @property
     def steps(self) -> list[int]:
-        """Steps of which anything is known, in order."""
+        """The steps of which figures or a record are known, ascending."""
         return sorted(self._curve.keys() | self._recorded.keys())
 
     @property
     def recorded(self) -> list[int]:
-        """Steps of which activations, gradients or weights are known, in order."""
+        """The steps of which activations, gradients or weights are recorded, ascending."""
         return sorted(self._recorded)
 
     def figures(self, step: int) -> Step:
@@ -49,12 +49,12 @@ class ComparedRun:
 
     @property
     def dtype(self) -> str:
-        """Type in which layers compute."""
+        """The type in which layers compute."""
         named = self.settings.get("training_config.bf16"), self.settings.get("training_config.fp16")
         return "bfloat16" if named[0] == "true" else "float16" if named[1] == "true" else "float32"
 
     def step(self, step: int) -> Step:
-        """All that is known of it."""
+        """The figures of step `step`, with activations, gradients and weights where they are recorded."""
         if step not in self._recorded:
             return self.figures(step)
         found = self._case_step(step) if self._is_case else read_record(self._recorded[step], step)
@@ -104,7 +104,7 @@ class ComparedRun:
 
 
 def _row(line: str) -> dict[str, Any]:
-    """A line's figures by the names that cases have; empty for what a crash cut off."""
+    """The figures in a line of a log, by the names that cases have; empty for a line that a crash cut off."""
     try:
         row = json.loads(line)
     except ValueError:
@@ -117,13 +117,14 @@ def _named(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def apart(one: Mapping[str, str], other: Mapping[str, str]) -> list[str]:
-    """Values by path that differ, of paths that both have."""
+    """ "path: one | other" for each path that both tables have with different values."""
     both = [path for path in one if path in other and path not in _OWN]
     return [f"{path}: {one[path]} | {other[path]}" for path in both if one[path] != other[path]]
 
 
 def first_differences(one: ComparedRun, other: ComparedRun, exact: bool) -> list[Difference]:
-    """Those of the first step that has any."""
+    """The differences of the first step, of those that both runs have, in which there are any. exact: any other bit is
+    one."""
     for step in sorted({*one.steps} & {*other.steps}):
         is_recorded = step in one.recorded and step in other.recorded
         pair = (one.step(step), other.step(step)) if is_recorded else (one.figures(step), other.figures(step))

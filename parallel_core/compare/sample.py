@@ -1,4 +1,4 @@
-"""Parts of large arrays that do not depend on a layout: a recorded run keeps these.
+"""Samples of large arrays that do not depend on the layout: a recorded run keeps these.
 
 s sequence, b rows of a micro-batch, h features.
 """
@@ -11,31 +11,32 @@ import numpy as np
 from parallel_core.numerics.dtypes import Array
 
 POINTS = 64
-"""Positions, and features, of an activation that are kept at most."""
+"""The largest number of positions, and of features, that are kept of an activation."""
 ENTRIES = 1 << 16
-"""Most entries that are recorded of a parameter."""
+"""The largest number of entries that are kept of a parameter."""
 
 
 def spacing(size: int, most: int = POINTS) -> int:
-    """From one place that is kept to the next."""
+    """The distance between two kept places, such that at most `most` of `size` are kept."""
     return max(1, -(-size // most))
 
 
 def of_activation(values: Array, positions: Array, seq_length: int) -> tuple[Array, Array]:
-    """[s, b, h] of a rank at global positions [s] -> what is kept of it, float32, and the positions of that."""
+    """The part that is kept of a rank's activation [s, b, h] at global positions [s], float32 [s', b, h'], and its
+    positions [s']."""
     kept = positions % spacing(seq_length) == 0
     return values[kept][..., :: spacing(values.shape[-1])].astype(np.float32), positions[kept]
 
 
 class Sample(NamedTuple):
-    """The recorded part of a parameter, its gradient, or an update."""
+    """The kept part of a parameter, its gradient, or an update."""
 
     values: Array
-    """Float32, entries at even distances."""
+    """Float32 vector of entries at even distances."""
     norm: float
     """Norm of the whole array."""
     digest: int
-    """Digest of the whole array's bytes as float32; 0: not known."""
+    """crc32 of the whole array's bytes as float32; 0: not known."""
 
     @classmethod
     def of(cls, whole: Array) -> "Sample":
@@ -45,6 +46,6 @@ class Sample(NamedTuple):
         return cls(flat[:: spacing(flat.size, ENTRIES)], norm, crc32(flat.tobytes()) or 1)
 
     def minus(self, other: "Sample") -> "Sample":
-        """The difference, as far as entries tell: its norm is that of the entries."""
+        """The difference of two samples; its norm is that of the kept entries, its digest not known."""
         values = self.values - other.values
         return Sample(values, float(np.linalg.norm(values.astype(np.float64))), 0)

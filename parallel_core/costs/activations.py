@@ -11,15 +11,16 @@ from parallel_core.schedules.actions import Action, Compute, computes_of, frees,
 
 
 def kept_bytes(plan: StagePlan) -> list[int]:
-    """The bytes that one micro-batch keeps, for each of a stage's chunks; how many are in flight is the schedule's."""
+    """The bytes that a rank keeps of one micro-batch between forward and backward, for each of the stage's chunks; the
+    schedule says how many micro-batches are in flight."""
     return [sum(chunk.kept_bytes(plan.micro_batch).values()) for chunk in plan.chunks]
 
 
 def peak_kept_bytes(plan: StagePlan, *, on_device: bool = False) -> int:
-    """The most that a stage keeps at once under its schedule: every micro-batch in flight, what parts that are run
-    again keep until their backward is through, and hidden states on their way between stages.
+    """The most bytes that a rank of the stage keeps at once under its schedule: every micro-batch in flight, what
+    recomputed parts keep until their backward is through, and hidden states on their way between stages.
 
-    What one operator needs while it computes is not counted. on_device: without what is offloaded to host memory.
+    Temporary memory of an operator is not counted. on_device: without what is offloaded to host memory.
     """
     kept, in_backward = kept_bytes(plan), [chunk.bytes_in_backward(plan.micro_batch) for chunk in plan.chunks]
     if on_device:
@@ -29,18 +30,19 @@ def peak_kept_bytes(plan: StagePlan, *, on_device: bool = False) -> int:
 
 
 class Moment(NamedTuple):
-    """Bytes that a stage keeps while it runs one computation."""
+    """The bytes that a rank of a stage keeps while it runs one computation of the schedule."""
 
     action: Compute
     kept: int
     """Bytes of all micro-batches in flight, and of messages."""
     again: int
-    """Bytes that the second run of recomputed parts keeps beside them."""
+    """Bytes beside them that recomputed parts keep from their second forward to their backward."""
 
 
 def moments(plan: StagePlan, kept: Sequence[int], in_backward: Sequence[int]) -> Iterator[Moment]:
-    """The stage's computations in order. kept, in_backward: of a micro-batch in each chunk, bytes that it keeps from
-    its forward, and the most while its backward runs."""
+    """The bytes kept during each of the stage's computations, in the schedule's order. kept: bytes of a micro-batch in
+    each chunk from its forward to its backward; in_backward: the most that exists while its backward runs, `kept`
+    included."""
     config = plan.config
     parallel = config.parallel_config
     group_size = parallel.microbatch_group_size_per_virtual_pipeline_stage
@@ -69,15 +71,16 @@ def enough_micro_batches(config: AllConfig) -> int:
 
 @lru_cache(maxsize=1)
 def _schedule(name: str, placement: Placement, micro_batches: int, group_size: int | None) -> list[list[Action]]:
-    """Made once where somebody asks about all stages of a pipeline."""
+    """The actions of every stage; the latest answer is kept, since costs ask about all stages of a pipeline one after
+    another."""
     computes = GENERATORS[name](placement.stages, micro_batches, placement.chunks, group_size)
     return communicate(computes, placement)
 
 
 def _with_messages(actions: Sequence[Action]) -> Iterator[tuple[Compute, int]]:
-    """Each computation, and how many hidden states, or gradients of such, there are beside what is kept while it runs:
-    what the one before it gave to another stage, and what other stages give, from the exchange at which its memory is
-    made. What a forward receives is among what it keeps."""
+    """Each computation, and the number of hidden states or gradients of them that exist beside the kept bytes while it
+    runs: the result of the computation before it, on its way to another stage, and what other stages send, from the
+    exchange on that allocates memory for it. The input of a forward is among its kept bytes."""
     messages: set[Compute] = set()
     before: set[Compute] = set()
     for action in singles(actions):
@@ -90,6 +93,6 @@ def _with_messages(actions: Sequence[Action]) -> Iterator[tuple[Compute, int]]:
 
 
 def hidden_state_bytes(plan: StagePlan) -> int:
-    """Bytes of the residual stream, which goes from one stage to another."""
+    """Bytes of the residual stream of one micro-batch on a rank, which goes from one stage to another."""
     micro_batch = plan.micro_batch
     return micro_batch.tokens_between * plan.config.model_config.residual_width * micro_batch.residual_item_size

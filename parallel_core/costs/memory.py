@@ -14,28 +14,30 @@ from parallel_core.optimizer import PlannedState, plan_states
 
 @dataclass(frozen=True)
 class BufferBytes:
-    """Bytes of one rank's buffers, from the first step on; padding included."""
+    """Bytes of one rank's buffers and optimizer states, from the first step on; padding included."""
 
     parameters: int
     gradients: int
     """Bytes of gradients; with ZeRO stages 2 and 3 those that a rank keeps, and the slots in which a layer's are
     whole."""
     optimizer_states: int
-    """The float32 values of 16-bit parameters among them; wherever they lie."""
+    """Bytes of the optimizer's states, with the float32 values of 16-bit parameters, wherever they lie."""
     offloaded_states: int
-    """Part of them that lies in host memory or in a file (--cpu-offload-optimizer, --nvme-path)."""
+    """The part of `optimizer_states` that lies in host memory or in a file (--cpu-offload-optimizer, --nvme-path)."""
     offloaded_parameters: int
-    """Part of the parameters that lies in host memory where the device has memory of its own (--cpu-offload-params)."""
+    """The part of `parameters` that lies in host memory where the device has memory of its own
+    (--cpu-offload-params)."""
 
 
 @dataclass(frozen=True)
 class MemoryBytes(BufferBytes):
-    """Memory of one rank: its buffers, and activations."""
+    """Bytes of one rank: its buffers, and activations."""
 
     activations: int
-    """The most that is kept at once for backward passes (`peak_kept_bytes`), wherever it lies."""
+    """The most bytes that are kept at once for backward passes (`peak_kept_bytes`), wherever they lie."""
     offloaded_activations: int
-    """Part of it that lies in host memory where the device has memory of its own (--swap-attention ...)."""
+    """The part of `activations` that lies in host memory where the device has memory of its own (--swap-attention
+    ...)."""
 
     @property
     def total(self) -> int:
@@ -46,13 +48,13 @@ class MemoryBytes(BufferBytes):
 
 
 def memory(plan: StagePlan) -> MemoryBytes:
-    """The memory that each rank of a pipeline stage allocates."""
+    """The bytes that each rank of a pipeline stage allocates."""
     activations = peak_kept_bytes(plan)
     return MemoryBytes(**vars(buffer_bytes(plan)), activations=activations, offloaded_activations=on_host(plan))
 
 
 def on_host(plan: StagePlan) -> int:
-    """Bytes of activations that lie in host memory at the peak."""
+    """Bytes of activations that lie in host memory when the most are kept."""
     if not any(chunk.offloaded_bytes(plan.micro_batch) for chunk in plan.chunks):
         return 0
     return peak_kept_bytes(plan) - peak_kept_bytes(plan, on_device=True)
@@ -75,17 +77,17 @@ def buffer_bytes(plan: StagePlan) -> BufferBytes:
 
 
 def _offloaded(config: AllConfig, plan: BufferPlan, kept: Residence) -> Sequence[Span]:
-    """The spans of a buffer whose optimizer states lie elsewhere than on the device."""
+    """The spans of a buffer whose optimizer states lie in host memory or in a file."""
     offload = config.training_config.offload
     fraction = offload.optimizer_offload_fraction if offload.offloads_optimizer else 0.0
     return offloaded(plan, kept.owned, fraction)[0]
 
 
 def _bytes_elsewhere(states: Iterable[PlannedState], elsewhere: Sequence[Span]) -> int:
-    """Bytes of the states of these spans."""
+    """Bytes of the optimizer states of the spans `elsewhere`."""
     return sum(DTYPES[state.dtype].bytes * span.size for state in states for span in overlaps(state.spans, elsewhere))
 
 
 def _elements(kept: Iterable[Span], slots: SlotPlan) -> int:
-    """Elements that are kept, and the slots of those that are not."""
+    """The number of elements in the spans that are kept all the time and in all slots."""
     return sum(span.size for span in kept) + slots.size

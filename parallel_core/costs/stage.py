@@ -1,4 +1,4 @@
-"""One rank of a pipeline stage as the plan has it: chunks, named parameters, flat buffers. Every figure reads this."""
+"""One rank of a pipeline stage as planned: chunks, named parameters, flat buffers. All costs are computed from this."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -14,10 +14,10 @@ from parallel_core.sharding import INSTANCES_OF_STATES, SHARDS_OF_STATES, Coordi
 
 
 class StageParameter(NamedTuple):
-    """A parameter of a stage."""
+    """A parameter of a stage, trained or not."""
 
     shard: ShardSpec
-    """The shard, under its global name."""
+    """Global name, global shape, cuts and groups."""
     spec: ParameterSpec
     chunk: int
 
@@ -29,7 +29,7 @@ class StagePlan:
     config: AllConfig
     stage: int
     replica: int = 0
-    """The rank's place among those with the same dense parameters, of which it is the first tensor-parallel rank."""
+    """The rank's place among the replicas of the dense parameters; it is tensor-parallel rank 0 of that replica."""
 
     @cached_property
     def chunks(self) -> list[Chunk]:
@@ -38,7 +38,7 @@ class StagePlan:
 
     @cached_property
     def micro_batch(self) -> MicroBatch:
-        """Sizes that all blocks share."""
+        """The sizes of a micro-batch on a rank, which all blocks share."""
         return MicroBatch.of(self.config.model_config)
 
     @cached_property
@@ -52,7 +52,7 @@ class StagePlan:
 
     @property
     def parameters(self) -> list[ShardSpec]:
-        """Their specs."""
+        """The specs of all parameters of the stage, in the order of `named`."""
         return [parameter.shard for parameter in self.named]
 
     @cached_property
@@ -71,7 +71,7 @@ class StagePlan:
 
     @cached_property
     def coordinates(self) -> Coordinates:
-        """The rank in the groups that its buffers are laid out for."""
+        """Kind of group -> the rank's place in it and its size, for the groups that buffers are laid out by."""
         parallel = self.config.parallel_config
         tensor, stages = parallel.tensor_model_parallel_size, parallel.pipeline_model_parallel_size
         replicas = parallel.data_parallel_size * parallel.context_parallel_size
@@ -89,7 +89,8 @@ class StagePlan:
         }
 
     def _of_replicas(self, kind: str, position: int, count: int) -> Coordinates:
-        """Among those with the same parameters, and in the instances of the distributed optimizer's state."""
+        """The rank's place and the group's size among `count` ranks with the same parameters (`kind`), among those that
+        share one instance of the distributed optimizer's state, and among the instances."""
         instances = self.config.training_config.gradient.num_distributed_optimizer_instances
         of_instance = max(1, count // instances)
         return {
@@ -100,12 +101,13 @@ class StagePlan:
 
     @cached_property
     def cell_count(self) -> int:
-        """Cells that work one after the other on the stage."""
+        """The number of cells (embedding, layers, final norm, head) that work one after the other on the stage."""
         return sum(len(chunk.cells()) for chunk in self.chunks)
 
     @cached_property
     def cells(self) -> list[Cell | None]:
-        """The cell of each trained parameter. A copy of the embedding is the head's."""
+        """The cell of each trained parameter; None for one of no cell. A last stage's copy of the embedding is the
+        head's."""
         trains = self.config.lora_config.trains
         return [cell for cell, named in zip(self._cells_of_all(), self.named, strict=True) if trains(named.shard)]
 
@@ -131,7 +133,7 @@ class StagePlan:
 
     @cached_property
     def residences(self) -> list[tuple[BufferPlan, Residence]]:
-        """The same, with the part of each that a rank keeps, and which slots the rest has while it is needed."""
+        """Each buffer with the part of it that a rank keeps, and the slots for the rest while it is needed."""
         zero = self.config.training_config.gradient.zero
         return [
             (plan, plan_residence(plan, self.cells, self.cell_count, self.coordinates, *zero)) for plan in self.buffers
@@ -150,11 +152,12 @@ def _without_numbers(chunk: Chunk) -> Chunk:
 
 
 def training_flops(config: ModelConfig, samples: int) -> float:
-    """Floating-point operations of forward and backward over `samples` sequences."""
+    """FLOPs of forward and backward over `samples` sequences of --seq-length, by all ranks together."""
     return flops_of(model_chunks(config), config.seq_length) * samples
 
 
 def flops_of(chunks: Iterable[Chunk], seq_length: int) -> float:
-    """FLOPs of one sequence: forward, and backward twice that, but of products with frozen weights once."""
+    """FLOPs of one sequence through these chunks: forward, and backward twice that, but once for products with frozen
+    weights."""
     of_token = (3.0 * chunk.forward_flops(1, seq_length) - chunk.frozen_flops(1) for chunk in chunks)
     return sum(of_token) * seq_length

@@ -38,8 +38,8 @@ from parallel_core.step_figures import figures_of
 
 
 def updates(plan: StagePlan) -> Iterator[Message]:
-    """Messages of an update for each such parameter of a stage: directions that slices of the distributed optimizer cut
-    are put together; then come the messages of its rule."""
+    """Messages of an optimizer's update, for rules that send some (as Muon, whose matrices the distributed optimizer
+    may cut): matrices that slices cut are put together; then come the messages of its rule."""
     optimizer, sharded = plan.config.optimizer_config, plan.config.training_config.gradient.shards_states
     coordinates = plan.coordinates
     for buffer in plan.buffers:
@@ -57,13 +57,13 @@ def updates(plan: StagePlan) -> Iterator[Message]:
 
 
 OTHER_SUMS = {"tp": "partial gradients", "expert-tp": "partial gradients", "embedding": "tied embedding"}
-"""Kind of group -> what of gradients is summed over it; over the others, what replicas have."""
+"""Kind of group -> the purpose of a sum of gradients over it; over other kinds it is the replicas' "gradients"."""
 
 
 def pipeline(plan: StagePlan) -> Iterator[Message]:
-    """Messages of a micro-batch: hidden states to the next chunk and gradients to the one before; the very last and
-    very first have none, nor has what stays on the stage. With --variable-seq-lengths, or where choices of keys
-    travel along, each goes after a message with its sizes."""
+    """Messages of one micro-batch from a rank of the stage to other stages: hidden states to the next chunk, gradients
+    to the one before; none where that chunk is on the same stage or does not exist. With --variable-seq-lengths, or
+    where choices of keys travel along, each message comes after one with its sizes."""
     parallel, micro_batch, model = plan.config.parallel_config, plan.micro_batch, plan.config.model_config
     placement = parallel.placement
     virtual = [placement.virtual(plan.stage, chunk) for chunk in range(placement.chunks)]
@@ -81,9 +81,9 @@ def pipeline(plan: StagePlan) -> Iterator[Message]:
 
 
 def gradients(plan: StagePlan) -> Iterator[Message]:
-    """Messages of gradients: over the replicas; over tensor parallelism partial sums; over the first and last stage a
-    tied embedding's. With the distributed optimizer, of a rank's own part; and after the update the gathers of
-    parameters."""
+    """Messages of a step's gradients and parameters: sums over the replicas (with the distributed optimizer a rank is
+    left with its own part), sums of partial gradients over tensor parallelism, those of a tied embedding over the first
+    and last stage; and the gathers of parameters after the update."""
     config, coordinates, residences = plan.config, plan.coordinates, plan.residences
     plans, sharded = plan.buffers, config.training_config.gradient.shards_states
     micro_batches = config.dataset_config.micro_batch_num
@@ -108,7 +108,7 @@ def _repeated(times: int, messages: Iterable[Message]) -> Iterator[Message]:
 
 
 def _gathers_of_cells(plan: StagePlan, slots: SlotPlan) -> dict[Span, int]:
-    """The number of gathers of each transient bucket's parameters in a step."""
+    """Transient bucket -> how often its parameters are gathered in a step."""
     bucket_of = {cell: bucket for bucket, cell in slots.cells.items()}
     cells, recomputed = 0, []
     for chunk in plan.chunks:
@@ -120,8 +120,8 @@ def _gathers_of_cells(plan: StagePlan, slots: SlotPlan) -> dict[Span, int]:
 
 
 def hot_copies(plan: StagePlan) -> Iterator[Message]:
-    """Messages of each layer's hot experts, those of the first steps: the weights from their owner, the sums of the
-    copies' gradients."""
+    """Messages of each layer's hot experts 0 ... H-1, as in the first steps: weights from their owners to the copies,
+    and sums of the copies' gradients."""
     config, coordinates = plan.config, plan.coordinates
     moe, (rank, owners) = config.model_config.moe_config, coordinates["ep"]
     for block in (block for chunk in plan.chunks for block in blocks_within(chunk, Experts)):
@@ -135,8 +135,8 @@ def hot_copies(plan: StagePlan) -> Iterator[Message]:
 
 
 def reports(plan: StagePlan) -> Iterator[Message]:
-    """The gradient's norm, with a loss scaler whether it is finite, and the loss with its numbers of tokens and what
-    layers report beside it, each in two parts."""
+    """Messages of the figures of a step: the gradient's norm, with a loss scaler whether it is finite, and the loss
+    with its numbers of tokens and the sums that layers report beside it, each as two float32 numbers."""
     config, parallel = plan.config, plan.config.parallel_config
     yield from _gradient_norm(plan)
     if config.training_config.precision.make_loss_scaler() is not None:
@@ -150,8 +150,8 @@ def reports(plan: StagePlan) -> Iterator[Message]:
 
 
 def _gradient_norm(plan: StagePlan) -> Iterator[Message]:
-    """Messages of the gradient norm: over what one replica of the model lies on; experts apart, where that is of other
-    ranks."""
+    """Messages of the gradient's norm: over all ranks that together hold one model; for experts separately, where they
+    lie on other ranks."""
     config, coordinates = plan.config, plan.coordinates
     stages = config.parallel_config.pipeline_model_parallel_size
     ranks = {kind: prod(coordinates[axis][1] for axis in axes) for kind, axes in MODEL_KINDS.items()}
@@ -164,7 +164,8 @@ def _gradient_norm(plan: StagePlan) -> Iterator[Message]:
 
 
 def step(plan: StagePlan) -> Iterator[Message]:
-    """The messages of one training step on one stage."""
+    """The messages that a rank of one stage sends in a training step, one after another and not yet counted
+    together."""
     count = plan.config.dataset_config.micro_batch_num
     for chunk in plan.chunks:
         yield from (one.times(count) for one in chunk.messages(plan.micro_batch))

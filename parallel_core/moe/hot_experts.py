@@ -1,8 +1,9 @@
-"""Hot experts, which every rank computes for its own tokens, and the number of rows that each expert takes, as plain
-numbers.
+"""Hot experts, which every expert-parallel rank computes for its own tokens, and the rows that each expert takes, as
+plain numbers.
 
-The H experts with most tokens are hot: every expert-parallel rank has a copy of them, so that their tokens do not
-travel. The others are cold: they stay with their owner, and of an expert's capacity C they have the share c.
+The H of E experts that get most tokens are hot: each of the e expert-parallel ranks has a copy of them, so that their
+tokens do not travel. The others are cold: they stay with their owner, and of an expert's capacity C they have the share
+c.
 """
 
 from typing import NamedTuple
@@ -12,7 +13,7 @@ import numpy as np
 from parallel_core.numerics.dtypes import Array
 
 Hot = tuple[int, ...]
-"""Numbers of experts, ascending."""
+"""The numbers of the hot experts among all E, ascending."""
 
 
 def first_hot(count: int) -> Hot:
@@ -21,43 +22,45 @@ def first_hot(count: int) -> Hot:
 
 
 def hottest(tokens: Array, count: int) -> Hot:
-    """The experts that got most of tokens [E]; of equal ones the first."""
+    """The `count` experts with the most tokens; of equal ones those with the lower number. tokens [E]."""
     return tuple(sorted(np.argsort(-tokens, kind="stable")[:count].tolist()))
 
 
 def is_revised(step: int, update_step: int) -> bool:
-    """Whether the hot experts are chosen anew at the end of a step (from 1): at powers of two up to `update_step`, and
-    at its multiples."""
+    """Whether the hot experts are chosen anew at the end of step `step` (from 1): at powers of two up to `update_step`,
+    and at multiples of it."""
     is_power_of_two = step & (step - 1) == 0
     return (is_power_of_two and step <= update_step) or step % update_step == 0
 
 
 def capacities(capacity: int, cold_share: float, hot: Hot, experts: int) -> Array:
-    """int64 [E]: rows that each expert takes: C if it is hot, else int(C c)."""
+    """The largest number of rows that each expert takes, int64 [E]: `capacity` C for a hot one, int(C c) for a cold
+    one."""
     rows = np.full(experts, int(capacity * cold_share))
     rows[list(hot)] = capacity
     return rows
 
 
 class Slots(NamedTuple):
-    """Destinations of a rank's tokens by expert: slots of all owners, one owner's after the other's.
+    """The destinations of one rank's tokens, as numbers of slots, in which the owners' slots follow one another.
 
-    An owner's slots are its own E/e experts and then, of S = E/e + H, one for a copy of each hot expert.
+    Each owner has S = E/e + H slots: its own E/e experts, then a copy of each hot expert.
     """
 
     number: Array
-    """int32 [E]: the slot of each expert."""
+    """int32 [E]: the slot to which this rank sends tokens of each expert."""
     total: int
-    """e S."""
+    """The number of slots of all owners, e S."""
 
     @classmethod
     def plain(cls, experts: int) -> "Slots":
-        """The plan without copies: the experts themselves."""
+        """The slots without copies: slot i is expert i."""
         return cls(np.arange(experts, dtype=np.int32), experts)
 
     @classmethod
     def with_copies(cls, hot: Hot, experts: int, owners: int, own: int) -> "Slots":
-        """Tokens of owner `own` stay with it for all hot experts, its own included."""
+        """The slots of owner `own` with copies: its tokens for any hot expert stay on it, also those for one that it
+        owns."""
         own_experts = experts // owners
         each, expert = own_experts + len(hot), np.arange(experts)
         number = expert // own_experts * each + expert % own_experts
@@ -66,13 +69,13 @@ class Slots(NamedTuple):
 
     @property
     def has_copies(self) -> bool:
-        """Whether there are slots for copies."""
+        """Whether there are slots for copies of hot experts."""
         return self.total > len(self.number)
 
     def of(self, experts: Array) -> Array:
-        """The slots of experts; -1 stays."""
+        """The slots of these experts, in the same shape; -1 (no expert) stays -1."""
         return self.number[experts] if experts.min(initial=0) >= 0 else np.where(experts < 0, -1, self.number[experts])
 
     def rows(self, of_experts: Array) -> Array:
-        """int64 [e S]: rows for each slot from rows [E] for each expert."""
+        """The number of rows for each slot, int64 [e S], from those for each expert, `of_experts` [E]."""
         return np.bincount(self.number, of_experts, self.total).astype(np.int64)

@@ -7,9 +7,9 @@ normalized scores of all experts and weights w of what experts got, which have n
 one weight for each expert. The size of logits is held by the z loss (Zoph et al., "ST-MoE", 2022).
 
 Two experts are sampled as by SparseMixer (Liu et al., "Sparse Backpropagation for Mixture-of-Experts Training", 2023).
-Of each expert in turn: those whose logit is further than `jitter` from the best are left out, one is drawn of the
-others by their softmax, and its weight is its probability. The gradient is Heun's third-order estimate: a drawn expert
-that is not the best has a third of its weight three times out of four.
+For each in turn, experts whose logit is further than `jitter` from the best are left out, one of the others is drawn by
+their softmax, and its weight is its probability. The gradient is Heun's third-order estimate: a drawn expert that is
+not the best has a third of its weight three times out of four.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from parallel_core.config import MoEConfig
 from parallel_core.numerics.dtypes import Array
 
 EPSILON = 1e-20
-"""Added to sums that scores are divided by."""
+"""Added to the sums of scores by which scores are divided."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RoutingRule:
-    """The settings of one router."""
+    """The settings of a layer's router."""
 
     topk: int
-    """Experts of a token, k."""
+    """The number of experts that a token goes to, k."""
     sigmoid: bool = False
     """Scores are sigmoids of the logits; else their softmax."""
     root_softplus: bool = False
@@ -42,19 +42,20 @@ class RoutingRule:
     normalize: bool = False
     """The chosen experts' scores are divided by their sum."""
     scale: float = 1.0
-    """Factor of the weights."""
+    """Factor of the chosen experts' weights."""
     groups: int = 1
-    """Groups of neighbouring experts."""
+    """The number of groups of neighbouring experts, G."""
     group_topk: int | None = None
-    """Groups that a token's experts may come from; None: all."""
+    """The number of groups that a token's experts may come from; None: all."""
     group_score_topk: int | None = None
-    """Best experts of a group by the sum of whose scores it is chosen; None: k // group_topk."""
+    """The number of a group's best experts whose summed scores are the group's score; None: k // group_topk."""
     sinkhorn: bool = False
-    """Experts are chosen of balanced scores; the weights are those of unbalanced ones, over all experts."""
+    """Whether experts are chosen by balanced scores; weights come of the unbalanced scores of all experts."""
 
     @classmethod
     def of(cls, config: MoEConfig) -> RoutingRule:
-        """The configuration's. Where each is scored alone, several chosen ones are divided by their sum, always."""
+        """The configuration's rule. Where experts are scored on their own, several chosen scores are always
+        normalized."""
         sinkhorn, function = "sinkhorn" in config.balancing, config.moe_router_score_function
         topk, sigmoid, alone = config.moe_router_topk, function == "sigmoid", function != "softmax"
         if sinkhorn:
@@ -78,13 +79,13 @@ class RoutingRule:
 
     @property
     def counted_of_group(self) -> int:
-        """Experts of a group by which it is chosen, where groups are limited."""
+        """The number of a group's best experts whose summed scores are its score; only where groups are limited."""
         assert self.group_topk is not None
         return self.group_score_topk or self.topk // self.group_topk
 
     @property
     def scores_all(self) -> bool:
-        """Whether the chosen experts' scores are those among all experts."""
+        """Whether the chosen experts' weights are scores among all experts, not a softmax over the chosen ones."""
         return self.scores_alone or self.pre_softmax
 
 
@@ -96,19 +97,19 @@ def softmax(logits: Array) -> Array:
 
 
 def softmax_gradient(probabilities: Array, gradient: Array) -> Array:
-    """The logits' gradient, of that of their softmax."""
+    """The gradient of the logits from the probabilities and the gradient of these."""
     return np.asarray(probabilities * (gradient - np.sum(gradient * probabilities, axis=-1, keepdims=True)))
 
 
 def lone_scores(logits: Array, rule: RoutingRule) -> Array:
-    """Scores of each logit alone."""
+    """The score of each logit on its own: sigmoid, or sqrt(log(1 + exp(logit)))."""
     if rule.sigmoid:
         return np.asarray(1.0 / (1.0 + np.exp(-logits)))
     return np.asarray(np.sqrt(np.logaddexp(np.asarray(0, logits.dtype), logits)))
 
 
 def relative_slope(scores: Array, rule: RoutingRule) -> Array:
-    """The slope of lone scores over themselves: 1 - s of a sigmoid, (1 - exp(-s^2)) / (2 s^2) of the other."""
+    """(d score / d logit) / score of lone scores: 1 - s for sigmoid, (1 - exp(-s^2)) / (2 s^2) for sqrtsoftplus."""
     if rule.sigmoid:
         return 1 - scores
     squares = np.maximum(scores * scores, np.finfo(scores.dtype).tiny)
@@ -116,14 +117,14 @@ def relative_slope(scores: Array, rule: RoutingRule) -> Array:
 
 
 def scores(logits: Array, rule: RoutingRule) -> Array:
-    """[T, E]: what experts are chosen by, and weighed with: scores, or the logits where only the chosen are scored."""
+    """The scores [T, E] that experts are chosen by; the logits where a softmax follows over the chosen ones."""
     if rule.scores_alone:
         return lone_scores(logits, rule)
     return softmax(logits) if rule.pre_softmax else logits
 
 
 def normalized_scores(logits: Array, rule: RoutingRule) -> Array:
-    """[T, E]: what balancing losses take for probabilities: scores of all experts that sum to one."""
+    """Scores [T, E] of all experts that sum to 1 for each token: the probabilities p of balancing losses."""
     if not rule.scores_alone:
         return softmax(logits)
     values = lone_scores(logits, rule)
@@ -131,7 +132,7 @@ def normalized_scores(logits: Array, rule: RoutingRule) -> Array:
 
 
 def probabilities(logits: Array, experts: Array, rule: RoutingRule) -> Array:
-    """[T, k]: the weights of the chosen experts [T, k]."""
+    """The weights [T, k] of the chosen `experts` [T, k], by which their outputs are multiplied."""
     chosen = np.take_along_axis(scores(logits, rule), experts, axis=-1)
     if not rule.scores_all:
         chosen = softmax(chosen)
@@ -141,7 +142,7 @@ def probabilities(logits: Array, experts: Array, rule: RoutingRule) -> Array:
 
 
 def probabilities_gradient(logits: Array, experts: Array, rule: RoutingRule, gradient: Array) -> Array:
-    """[T, E]: the logits' gradient, of that of the weights [T, k]."""
+    """The gradient [T, E] of the logits from that of the weights [T, k]."""
     gradient = gradient if rule.scale == 1.0 else gradient * np.asarray(rule.scale, gradient.dtype)
     result, values = np.zeros(logits.shape, logits.dtype), scores(logits, rule)
     chosen = np.take_along_axis(values, experts, axis=-1)
@@ -157,7 +158,7 @@ def probabilities_gradient(logits: Array, experts: Array, rule: RoutingRule, gra
 
 
 def best(values: Array, count: int) -> Array:
-    """[T, count] int32: columns of the largest values of each row, largest first; of equal ones the first.
+    """The columns of the `count` largest values in each row, int32 [T, count], largest first; of equal ones the first.
 
     For few columns this is several times as fast as a partition.
     """
@@ -171,7 +172,7 @@ def best(values: Array, count: int) -> Array:
 
 
 def within_best_groups(values: Array, rule: RoutingRule) -> Array:
-    """[T, E]: -inf outside of the best groups; a group is as good as the sum of its best few experts."""
+    """The scores [T, E], -inf outside of a token's best groups; a group's score is the sum of its best few experts'."""
     if not rule.group_topk:
         return values
     grouped = values.reshape(len(values), rule.groups, -1)
@@ -183,14 +184,14 @@ def within_best_groups(values: Array, rule: RoutingRule) -> Array:
 
 
 def choose(logits: Array, rule: RoutingRule, bias: Array | None = None) -> Array:
-    """[T, k] int32: the experts with the highest scores, to which `bias` [E] is added for the choice alone."""
+    """The k experts with the highest scores, int32 [T, k]. bias [E] is added to scores for the choice alone."""
     values = scores(logits, rule)
     return best(within_best_groups(values if bias is None else values + bias, rule), rule.topk)
 
 
 def sinkhorn(cost: Array, tolerance: float = 1e-4) -> Array:
-    """[T, E]: exp(cost) with rows and columns scaled in turns until each row has the same sum, and each column
-    (Sinkhorn and Knopp, 1967; BASE layers, Lewis et al., 2021)."""
+    """exp(cost) [T, E] with rows and columns scaled in turns until each row has the same sum, and each column, to
+    `tolerance` in the columns' mean factor (Sinkhorn and Knopp, 1967; BASE layers, Lewis et al., 2021)."""
     cost, epsilon = np.exp(cost), np.asarray(1e-8, cost.dtype)
     tokens, experts = cost.shape
     columns, error = np.ones(experts, cost.dtype), np.inf
@@ -203,17 +204,17 @@ def sinkhorn(cost: Array, tolerance: float = 1e-4) -> Array:
 
 
 def get_capacity(num_tokens: int, num_experts: int, capacity_factor: float, min_capacity: int | None = None) -> int:
-    """Choices that an expert takes of `num_tokens`: an even share times the factor, rounded up."""
+    """The choices that an expert takes of `num_tokens` choices: an even share times the factor, rounded up."""
     return max(ceil(num_tokens / num_experts * capacity_factor), min_capacity or 0)
 
 
 def beyond_capacity(counts: Array, capacity_factor: float) -> Array:
-    """[]: how many of all choices, counts [E] on the experts, are beyond the capacity that the factor gives each."""
+    """[]: the number of choices beyond the experts' capacity, from counts [E] of each expert's choices."""
     return np.asarray(np.maximum(counts - get_capacity(int(counts.sum()), counts.size, capacity_factor), 0).sum())
 
 
 def kept_within(capacity: int | Array, probabilities: Array, experts: Array, by_position: bool) -> Array:
-    """[T, k] bool: the choices that experts keep: those of the largest probability or, by_position, the first tokens.
+    """Whether an expert keeps a choice, bool [T, k]: those of largest probability or, by_position, of the first tokens.
 
     capacity: of every expert, or of each [E]. experts [T, k] int32; among equal ones the first tokens are kept.
     """
@@ -229,9 +230,9 @@ def kept_within(capacity: int | Array, probabilities: Array, experts: Array, by_
 
 
 def load_of_sequences(experts: Array, batch: int, number: int, groups: int | None = None) -> Array:
-    """[b, E] float32: how many of each sequence's choices [s b, k] fell on an expert; -1 is none.
+    """The number of each sequence's choices that fall on each expert, float32 [b, E]; experts [s b, k], -1 is none.
 
-    groups: [b, G] instead: how many of its tokens go to an expert of the group.
+    groups: G; then [b, G], the number of a sequence's tokens that go to an expert of the group.
     """
     if groups is None:
         sequence = np.arange(len(experts), dtype=np.int64)[:, None] % batch
@@ -243,41 +244,43 @@ def load_of_sequences(experts: Array, batch: int, number: int, groups: int | Non
 
 
 class Tokens(NamedTuple):
-    """Numbers of tokens that weights are made of."""
+    """The numbers of tokens and of sequences by which the weights of a balancing loss are scaled."""
 
     number: int
-    """The number of tokens that the load counts."""
+    """The number of tokens over which the load was counted, T."""
     sequences: int = 1
-    """Losses that are averaged."""
+    """The number of losses, one a sequence, that are averaged; 1: one loss over all tokens."""
 
 
 def balance_weights(load: Array, tokens: Tokens, topk: int) -> Array:
-    """The weights of E / (k T^2) sum_e(load_e sum_t p_te) for load [..., E] of T tokens; averaged over sequences."""
+    """The weights w of E / (k T^2) sum_e(load_e sum_t p_te), from the choices load [..., E]; over sequences the
+    mean."""
     number = load.shape[-1]
     return load * (number / (topk * float(tokens.number) ** 2 * tokens.sequences))
 
 
 def group_weights(load: Array, tokens: Tokens, share: float, number: int) -> Array:
-    """[..., E]: the weights of sum_g(f_g P_g) for the load [..., G] of groups of experts: P_g is the mean over tokens
-    of the group's scores, f_g its part of the load, 1 where that is even: load / (share T) (DeepSeek-V2, 2024,
-    section 2.2.3)."""
+    """The weights w [..., E] of the balancing loss sum_g(f_g P_g), from the load [..., G] of groups: P_g is the mean
+    over tokens of the group's summed scores, f_g = load_g / (share T), 1 where it is even (DeepSeek-V2, 2024, section
+    2.2.3)."""
     weights = load / (share * float(tokens.number) ** 2 * tokens.sequences)
     return np.repeat(weights, number // load.shape[-1], axis=-1)
 
 
 def z_weight(coefficient: float, tokens: int) -> float:
-    """Weight of each token's log_sum_exp^2 in the z loss, of so many tokens."""
+    """The weight of each token's log_sum_exp^2 in the z loss, a mean over `tokens` tokens."""
     return coefficient / tokens
 
 
 def log_sum_exp(logits: Array) -> Array:
-    """[T]: log(sum_e(exp(logits_te)))."""
+    """log(sum_e(exp(logits_te))) of each token, [T]."""
     highest = logits.max(axis=-1)
     return np.asarray(highest + np.log(np.exp(logits - highest[:, None]).sum(axis=-1)))
 
 
 def loss_gradient(logits: Array, weights: Array | None, z_weight: float, rule: RoutingRule) -> Array:
-    """[T, E]: the logits' gradient of sum_te(p_te w_te) + z_weight sum_t(log_sum_exp_t^2), with weights w [T, E].
+    """The gradient [T, E] of the logits from sum_te(p_te w_te) + z_weight sum_t(log_sum_exp_t^2), with weights w [T,
+    E].
 
     The gradient of a normalized lone score is a softmax's times `relative_slope`.
     """
@@ -292,30 +295,30 @@ def loss_gradient(logits: Array, weights: Array | None, z_weight: float, rule: R
 
 @dataclass(frozen=True)
 class Noise:
-    """Uniform numbers in (0, 1]."""
+    """The uniform random numbers in (0, 1] that one sampling of two experts takes."""
 
     draws: Array
-    """[2, T, E], for each of the two experts."""
+    """[2, T, E], for drawing the first and the second expert."""
     thirds: Array
-    """[2, T]."""
+    """[2, T]: above 3/4 a drawn expert keeps its whole weight though it is not the best."""
 
 
 @dataclass(frozen=True)
 class Draw:
-    """One expert of each token."""
+    """The first, or the second, expert of each token as it was drawn."""
 
     experts: Array
-    """[T]."""
+    """[T]: the number of the expert."""
     gates: Array
-    """[T, E]: what it was drawn by."""
+    """[T, E]: the probabilities by which it was drawn; 0 for experts that were left out."""
     multiplier: Array
-    """[T]: its probability."""
+    """[T]: the probability of the drawn expert."""
     weights: Array
-    """[T]: what the expert's output is multiplied with."""
+    """[T]: the weight by which the expert's output is multiplied: its probability, or a third of it."""
 
 
 def _draw(logits: Array, taken: Array, jitter: float, noise: Noise | None, turn: int) -> Draw:
-    """Draw among experts that are not `taken` [T, E]; without noise the best."""
+    """Draw among experts that are not `taken` [T, E]; without noise the best. turn: 0 or 1, the first or second."""
     rows, left = np.arange(len(logits)), np.where(taken, -np.inf, logits)
     highest = left.max(axis=1, keepdims=True)
     far = (highest - logits) / np.maximum(np.abs(logits), highest) > 2 * jitter
@@ -331,7 +334,7 @@ def _draw(logits: Array, taken: Array, jitter: float, noise: Noise | None, turn:
 
 
 def sample(logits: Array, jitter: float, noise: Noise | None) -> tuple[Draw, Draw]:
-    """The first and second expert of each token; without noise, as in an evaluation, the two best."""
+    """The first and second expert of each token by SparseMixer; without noise, as in an evaluation, the two best."""
     taken = np.zeros(logits.shape, bool)
     first = _draw(logits, taken, jitter, noise, 0)
     taken[np.arange(len(logits)), first.experts] = True

@@ -14,16 +14,18 @@ NONE = -1
 
 
 class Copies(NamedTuple):
-    """Rows copied into a list, and where the copies of each are: to sum those is the transpose of copying."""
+    """Rows copied into a list, and the places of each row's copies: the transpose of copying, a sum over a row's
+    copies, needs those."""
 
     sources: Array
     """int32 [r]: the row that each row of the list is a copy of, -1 for a row of zeros."""
     places: Array
-    """int32 [rows, copies]: where in the list each row's copies are, -1 for a copy that there is not."""
+    """int32 [rows, copies]: the places in the list where each row's copies stand, filled up with -1."""
 
     @staticmethod
     def of(sources: Array, rows: int, most: int) -> "Copies":
-        """The plan for `rows` rows, none of which is copied more than `most` times."""
+        """The copies by `sources` [r], the row that each place of the list is a copy of, -1 for a row of zeros. rows:
+        number of the rows; most: copies that a row has at most."""
         at = np.flatnonzero(sources != NONE)
         copied: Array = sources[at]
         number: Array | int = 0
@@ -36,26 +38,29 @@ class Copies(NamedTuple):
         return Copies(sources.astype(np.int32), places)
 
     def of_rows(self, times: int) -> "Copies":
-        """The copies of rows of which each is made of `times` rows after one another."""
+        """The same list as copies of fewer rows: every `times` neighbouring numbers of rows, as a token's k choices,
+        become one number."""
         return Copies(self.sources // times, self.places.reshape(-1, times * self.places.shape[1]))
 
     @property
     def undone(self) -> "Copies":
-        """The inverse copies, of copies that use each row exactly once."""
+        """The inverse copies, where each row is copied exactly once."""
         return Copies(self.places[:, 0], self.sources[:, None])
 
 
 class SortedChoices(NamedTuple):
-    """The choices of a rank's tokens, by expert."""
+    """The choices (pairs of a token and one of its experts) of a rank's tokens, sorted by expert."""
 
     choices: Array
-    """[r]: numbers of choices (token k + j), all of expert 0, then all of expert 1, ..., each in the tokens' order."""
+    """[r]: numbers of choices, token x k + j; all of expert 0, then all of expert 1, ..., each in the tokens' order; -1
+    for a row that is padding."""
     counts: Array
-    """int64 [E]: choices of each expert."""
+    """int64 [E]: the number of rows of each expert."""
 
 
 def sorted_by_expert(experts: Array, num_experts: int, rows: Array | None = None) -> SortedChoices:
-    """experts [T, k], -1 where a choice was dropped; with `rows` [E] each expert has so many rows, some of them -1.
+    """The choices sorted by expert. experts [T, k], -1 where a choice was dropped. rows [E]: each expert gets so many
+    rows, padded with -1 (as for a capacity).
 
     The sort is stable and of small integers, for which numpy counts instead of comparing.
     """
@@ -70,15 +75,15 @@ def sorted_by_expert(experts: Array, num_experts: int, rows: Array | None = None
 
 
 def _padded(values: Array, counts: Array, rows: Array) -> Array:
-    """Values of so many rows of each expert, counts [E]: -1 behind them where it has more, rows [E]."""
+    """Values sorted by expert, counts [E] of each, padded with -1 to rows [E] of each."""
     padded = np.full(rows.sum(), NONE, values.dtype)
     padded[np.arange(len(values)) + np.repeat(_starts(rows) - _starts(counts), counts)] = values
     return padded
 
 
 def one_row_at_least(counts: Array) -> tuple[Copies, Array]:
-    """Rows of each expert, counts [E] -> the same rows with one of zeros for every expert that has none, and their
-    numbers [E]."""
+    """The copies that add a row of zeros for every expert that has none, and the number of rows of each expert
+    afterwards [E]. counts [E]: rows of each expert before, which are sorted by expert."""
     rows, filled = int(counts.sum()), np.maximum(counts, 1)
     return Copies.of(_padded(np.arange(rows), counts, filled), rows, 1), filled
 
@@ -88,23 +93,23 @@ def _starts(counts: Array) -> Array:
 
 
 def of_experts(chosen: SortedChoices, first: int, count: int) -> SortedChoices:
-    """The rows for experts first ... first + count - 1 alone."""
+    """The choices for experts first ... first + count - 1 alone; counts [count]."""
     start, counts = chosen.counts[:first].sum(), chosen.counts[first : first + count]
     return SortedChoices(chosen.choices[start : start + counts.sum()], counts)
 
 
 class Sent(NamedTuple):
-    """The rows that a rank sends to the others of its group."""
+    """The rows that a rank sends to the ranks of its group, itself included."""
 
     choices: Array
-    """[r]: numbers of choices in the order in which their rows leave."""
+    """[r]: numbers of choices in the order in which their rows are sent, receiver after receiver."""
     counts: Array
-    """int64 [n, m]: rows for each expert of each rank."""
+    """int64 [n, m]: the number of rows for each expert of each receiving rank."""
 
 
 def addressed(chosen: SortedChoices, ranks: int, shards: int) -> Sent:
-    """The rows for each rank of a group of `ranks`, of which `shards` at a time, neighbours, share the same experts:
-    each of those gets a row of every choice."""
+    """The rows that a rank sends to a group of `ranks`, of which every `shards` neighbours share the same experts: each
+    of those gets the row of every choice for them."""
     counts = chosen.counts.reshape(ranks // shards, -1).repeat(shards, axis=0)
     if shards == 1:
         return Sent(chosen.choices, counts)
@@ -113,7 +118,8 @@ def addressed(chosen: SortedChoices, ranks: int, shards: int) -> Sent:
 
 
 def by_expert(received: Array) -> Array:
-    """int32 [r]: the rows that came, rank by rank and of each rank expert by expert, in the order of their experts.
+    """The order, int32 [r], that sorts received rows by expert: they come rank by rank, and from each rank expert by
+    expert.
 
     received [n, m]: rows for each of this rank's experts from each rank.
     """
@@ -123,7 +129,7 @@ def by_expert(received: Array) -> Array:
 
 
 def inverse(order: Array) -> Array:
-    """The permutation that undoes one."""
+    """The inverse of a permutation."""
     back = np.empty_like(order)
     back[order] = np.arange(len(order), dtype=order.dtype)
     return back

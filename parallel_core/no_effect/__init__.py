@@ -1,7 +1,7 @@
-"""Options that act only beside something else: one row a condition under which options do nothing, and what they need.
+"""Options that act only beside something else: each row has a condition under which options do nothing, and the reason.
 
-Megatron lets such flags pass, so they are no findings; who reads a user's words says the reason. Options that never
-have an effect: `row.ALWAYS`.
+Megatron lets such flags pass, so they are no findings; the caller says the reason of those that the user gave. Options
+that never have an effect: `row.ALWAYS`.
 """
 
 from collections.abc import Iterable
@@ -14,13 +14,14 @@ from parallel_core.no_effect import experts, layout, network, recompute, trainin
 beyond_the_stages = recompute.beyond_the_stages
 
 ROWS = (*network.ROWS, *experts.ROWS, *training.ROWS, *layout.ROWS, *recompute.ROWS)
-"""Rows of options without effect. Where several hold for an option, the first one's reason counts."""
+"""All rows, by subject. Where several hold for an option, the first one's reason counts."""
 
 
 def without_effect(config: AllConfig, given: Iterable[str], *, at_any_length: bool = False) -> dict[str, str]:
-    """The reasons why options, by their paths, have no effect, for a config that no rule has a finding about.
+    """Path -> the reason why the option has no effect, for those of the paths `given` that have none. The configuration
+    is one that no rule has a finding about.
 
-    at_any_length: of the model, whatever sequences a run has.
+    at_any_length: only what holds whatever the length of a run's sequences, so for the model.
     """
     rest = {*given}
     found: dict[str, str] = {}

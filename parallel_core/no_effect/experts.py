@@ -11,7 +11,8 @@ def _routes_in_its_own_way(config: AllConfig) -> bool:
 
 
 def _scores_sum_to_one(config: AllConfig) -> bool:
-    """Lone scores of several experts are divided by their sum in any case, that of one never."""
+    """Whether --moe-router-norm-topk-prob changes nothing: several experts scored alone are divided by their sum in any
+    case, and so are those of a softmax over the chosen ones; the score of one is never."""
     moe = config.moe_config
     return moe.moe_router_score_function != "softmax" or not moe.moe_router_pre_softmax or moe.moe_router_topk == 1
 
@@ -28,7 +29,7 @@ _NO_SCORES = (
 _ALONE = "--moe-router-score-function sigmoid and sqrtsoftplus score each expert alone"
 _KEEPS_TOKENS = all_of(where("expert_model_parallel_size", 1), where("expert_tensor_parallel_size", 1))
 _COPIES_NONE = all_of(where("expert_model_parallel_size", 1), where("cold_token_percent", 1))
-"""A hot expert is on every rank anyway, and takes as many tokens as a cold one."""
+"""--hot-expert-num does nothing: a hot expert is on the only rank anyway, and takes as many tokens as a cold one."""
 _LIMITLESS = map(unless, ("moe_router_group_topk", "moe_device_level_aux_loss_coeff", "moe_comm_aux_loss_coeff"))
 _IN_FLOAT32 = all_of(where("moe_router_dtype", "fp32"), where("compute_dtype", "float32"))
 _STAY = "beside adapters the biases of experts stay as they are"

@@ -1,4 +1,4 @@
-"""Options of the layout of ranks, of gradients between replicas, and of the device."""
+"""Options without effect: the layout of ranks, gradients between replicas, the device."""
 
 from parallel_core.config.all import AllConfig
 from parallel_core.no_effect.row import Idle, all_of, needs, unless, where
@@ -9,13 +9,14 @@ def _has_one_replica(config: AllConfig) -> bool:
 
 
 def _divides_exactly(config: AllConfig) -> bool:
-    """Whether it is the same to divide gradients by the number of replicas before they are summed."""
+    """Whether gradients are the same to the bit when they are divided by the number of replicas before they are summed:
+    that is a power of two, and the type is not float16."""
     replicas = config.parallel_config.data_parallel_size
     return replicas & (replicas - 1) == 0 and not config.training_config.precision.fp16
 
 
 def _divides_sizes(config: AllConfig) -> bool:
-    """Whether nothing is padded."""
+    """Whether tensor parallelism divides all sizes, so that nothing is padded."""
     return not config.undivided
 
 

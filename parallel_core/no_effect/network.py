@@ -1,4 +1,4 @@
-"""Options of the model."""
+"""Options without effect: those of the model."""
 
 from parallel_core.config.all import AllConfig
 from parallel_core.config.compressed_attention import CompressedAttentionConfig
@@ -11,7 +11,7 @@ from parallel_core.no_effect.row import Idle, all_of, below, needs, unless, wher
 
 
 def _has_experts_alone(config: AllConfig) -> bool:
-    """Whether every layer has experts, of another width than dense blocks."""
+    """Whether no layer has a dense feed-forward block: every one has experts, of another width."""
     moe, model = config.moe_config, config.model_config
     every = all(moe.has_experts(layer) for layer in range(model.num_layers))
     return every and moe.moe_ffn_hidden_size != model.ffn_hidden_size
@@ -22,11 +22,11 @@ _READ_BY = {
     "yarn": "beta_fast beta_slow yarn_correction_range_round_to_int rope_scaling.mscale",
     "longrope": "long_factor short_factor long_mscale short_mscale",
 }
-"""Kind of rotary scaling -> what it alone reads."""
+"""Kind of rotary scaling -> the options that it alone reads."""
 
 
 def _is_long(config: AllConfig) -> bool:
-    """Whether sequences are longer than those that a model was first trained on."""
+    """Whether --seq-length is above the length that the model was first trained on."""
     model = config.model_config
     return model.seq_length > (model.rope_scaling.original_max_position_embeddings or model.max_position_embeddings)
 
@@ -38,7 +38,8 @@ def _stretches_nothing(config: AllConfig) -> bool:
 
 
 def _sharpens_nothing(config: AllConfig) -> bool:
-    """Scores of latent attention are sharpened whatever its rotary scaling."""
+    """Whether mscale_all_dim changes nothing: nothing is stretched, or attention is ordinary and not stretched by YaRN;
+    scores of latent attention are sharpened whatever its rotary scaling."""
     model = config.model_config
     is_read = model.rope_scaling.type == "yarn" or model.multi_latent_attention.enabled
     return not is_read or model.rotary_factor == 1

@@ -1,4 +1,4 @@
-"""One row: a condition under which options do nothing."""
+"""A condition under which options do nothing, as a row."""
 
 from collections.abc import Callable
 from functools import cache
@@ -28,22 +28,23 @@ _REASONS = {
     **dict.fromkeys(("profile_framework", "profile_communication", "profile_op_time"), _RECORDED),
 }
 ALWAYS = {path_of(name): reason for name, reason in _REASONS.items()}
-"""Path -> why it does nothing, whatever is beside it."""
+"""Path of an option -> the reason why it never does anything."""
 
 
 class Idle(NamedTuple):
-    """Options that do nothing under a condition."""
+    """Options that do nothing under a condition, and the reason."""
 
     options: str
-    """The ends of their paths, with spaces between."""
+    """The options' names, separated by spaces: each the end of its path."""
     is_idle: Callable[[AllConfig], object]
     reason: str
     of_lengths: bool = False
-    """Whether that is so by the length of a run's sequences: in another run of the model it may not be."""
+    """Whether the condition depends on the length of a run's sequences, so that another run of the model may use the
+    option."""
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """Paths of the options."""
+        """The options' full paths."""
         return _paths(self.options)
 
 
@@ -53,29 +54,30 @@ def _paths(options: str) -> tuple[str, ...]:
 
 
 def where(name: str, *values: Any) -> Callable[[AllConfig], bool]:
-    """The condition that an option, the end of whose path is `name`, has one of these values."""
+    """The condition that the option `name`, the end of a path, has one of these values."""
     value = attrgetter(path_of(name))
     return lambda config: value(config) in values
 
 
 def unless(name: str, *values: Any) -> Callable[[AllConfig], bool]:
-    """The condition that it has another value than these; without any, that it asks for nothing."""
+    """The condition that the option `name`, the end of a path, has none of these values; without values, that it is
+    off, None, 0 or empty."""
     value = attrgetter(path_of(name))
     return lambda config: value(config) not in values if values else not value(config)
 
 
 def all_of(*conditions: Callable[[AllConfig], bool]) -> Callable[[AllConfig], bool]:
-    """The condition that all of these hold."""
+    """The condition that all of these conditions hold."""
     return lambda config: all(holds(config) for holds in conditions)
 
 
 def needs(switch: str, options: str, *values: Any) -> Idle:
-    """Options that do nothing unless another, the end of whose path is `switch`, asks for something, or has one of
-    these values."""
+    """The row of options that do nothing unless the option `switch`, the end of a path, is on, or has one of these
+    values."""
     reason = " ".join((FLAG_OF[path_of(switch)], *(" or ".join(map(str, values)),) * bool(values)))
     return Idle(options, unless(switch, *values), f"needs {reason}")
 
 
 def below(section: type, *but: str) -> str:
-    """The options of a section, without some, as a row names them."""
+    """The names of a section's options, except `but`, separated by spaces as `Idle.options` has them."""
     return " ".join(name for name in section.__dataclass_fields__ if name not in but)  # type: ignore[attr-defined]

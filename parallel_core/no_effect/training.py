@@ -1,4 +1,4 @@
-"""Options of the loop, data, checkpoints, precision, the optimizer and adapters."""
+"""Options without effect: those of the loop, data, checkpoints, precision, the optimizer and adapters."""
 
 from parallel_core.config.all import AllConfig
 from parallel_core.config.dataset import InstructionConfig
@@ -14,11 +14,12 @@ _OTHER = ("profile", "trace", "record", *_OF_RECORDS.split())
 _OF_PROFILES = below(ProfilerConfig, *_OTHER, *_OF_TRACES.split())
 _DYNAMIC = "profile_dynamic_profiler_config_path"
 _OF_MINDSPORE = below(ProfilerConfig, *_OTHER, "profile_save_path", *_OF_TRACES.split())
-"""Options that MindSpore's profiler alone has."""
+"""Options that only MindSpore's profiler reads."""
 
 
 def _reads_no_sample_again(config: AllConfig) -> bool:
-    """Epochs are counted by the samples that are left, so with these they act in any case."""
+    """Whether --max-train-samples changes nothing: a training that is not counted in epochs takes no more samples than
+    that."""
     data, training = config.dataset_config, config.training_config
     samples = training.training_iters * data.global_batch_size
     return training.epochs is None and data.max_train_samples is not None and 0 < samples <= data.max_train_samples

@@ -8,14 +8,16 @@ from typing import NamedTuple
 
 @dataclass(frozen=True)
 class Activation:
-    """One value of --hidden-act."""
+    """One value of --hidden-act: the operator that computes it, and whether it is gated."""
 
     operator: str
-    """The activation's name among the operators."""
+    """Name of the operator of the kernels."""
     gated: bool = False
-    """The first linear is doubled, and one half gates the other ("GLU variants", Shazeer, 2020)."""
+    """Whether the first linear gives twice as much, of which one half gates the other ("GLU variants", Shazeer,
+    2020)."""
     without_fusion: str | None = None
-    """The operator where bias and activation are not fused (--no-bias-gelu-fusion, or linears without a bias)."""
+    """Name of the operator where bias and activation are not fused (--no-bias-gelu-fusion, or linears without a bias);
+    None: the same one."""
 
 
 ACTIVATIONS = {
@@ -31,7 +33,7 @@ ACTIVATIONS = {
 """Value of --hidden-act -> activation."""
 
 GATES = {"swiglu": "silu", "geglu_erf": "gelu_erf", "geglu_tanh": "gelu_tanh", "geglu_quick": "gelu_quick"}
-"""Operator of a gated activation -> the operator that its gate goes through."""
+"""Name of a gated operator -> the operator that its gate goes through."""
 
 
 QUICK_SLOPE = 1.702
@@ -42,25 +44,27 @@ class GatedUnit(NamedTuple):
     """a(min(gain x gate, limit)) x (clip(up, -limit, limit) + offset) (gpt-oss, 2025; the gain: Falcon-H1, 2025)."""
 
     gate: str
-    """The operator a."""
+    """Name of the operator a."""
     limit: float = math.inf
     offset: float = 0.0
     gain: float = 1.0
 
     @property
     def is_limited(self) -> bool:
-        """Whether something is clipped or added."""
+        """Whether the activation clips its inputs or adds to one, beyond the plain product."""
         return bool(self.limit != math.inf or self.offset)
 
 
 def adjusted(operator: str, limit: float | None, offset: float, gain: float = 1.0) -> str:
-    """The name of a gated activation with a limit, an offset and a gain."""
+    """A name of an operator that also carries limit, offset and gain, as `gated_unit` reads it; the plain name where
+    these change nothing. limit: None is no limit."""
     unit = limit or math.inf, offset, gain
     return operator if unit == (math.inf, 0.0, 1.0) else " ".join(map(str, (operator, *unit)))
 
 
 @lru_cache
 def gated_unit(operator: str) -> GatedUnit | None:
-    """The activation in an operator's name; none: it is not gated."""
+    """The gated activation that an operator's name describes, with its numbers; None for an operator that is not
+    gated."""
     name, *numbers = operator.split(" ")
     return GatedUnit(GATES[name], *map(float, numbers)) if name in GATES else None

@@ -21,20 +21,20 @@ from parallel_core.numerics.loss_scale import LossScaler
 
 
 class Weight(Protocol):
-    """The parts of a micro-batch's loss."""
+    """The meaning of a micro-batch's loss: over how many tokens, and whether it is their mean."""
 
     @property
     def tokens(self) -> float:
-        """Number of tokens that count in it."""
+        """The number of tokens that count in the loss."""
 
     @property
     def is_mean(self) -> bool:
-        """Whether it is their mean already, or their sum."""
+        """Whether the loss is the mean over these tokens; else their sum."""
 
 
 @dataclass(frozen=True)
 class MicroBatchWeight:
-    """A `Weight` that is known before the forward pass."""
+    """A `Weight` that is known before the forward pass, by labels and loss mask."""
 
     tokens: float
     is_mean: bool = True
@@ -42,39 +42,40 @@ class MicroBatchWeight:
 
 @dataclass(frozen=True, kw_only=True)
 class Averaging:
-    """The factors of one training step."""
+    """The factors of the gradients and losses of one training step."""
 
     per_token: bool
     """--calculate-per-token-loss."""
     micro_batches: int
-    """Micro-batches of one replica."""
+    """The number of micro-batches of one replica in the step."""
     replicas: int
-    """Data-parallel size; the context-parallel ranks of a replica share its sequences."""
+    """The data-parallel size; the context-parallel ranks of a replica share its sequences."""
     loss_scaler: LossScaler | None = None
-    """Holds the factor of every gradient of a step."""
+    """The scaler whose scale multiplies every gradient of a step; None: 1."""
     average_in_collective: bool = False
     """--ddp-average-in-collective: replicas sum before they average, whatever the loss scaler."""
 
     @property
     def loss_scale(self) -> float:
-        """The factor of the step that runs."""
+        """The loss scaler's factor of the step that runs; 1 without a scaler."""
         return 1.0 if self.loss_scaler is None else self.loss_scaler.scale
 
     @property
     def factor_before_sum(self) -> float:
-        """Factor of a replica's own gradient."""
+        """The factor of a replica's own gradients, before they are summed over replicas."""
         sums_first = self.loss_scaler is None or self.per_token or self.average_in_collective
         return 1.0 if sums_first else 1.0 / self.replicas
 
     def seed(self, weight: Weight) -> float:
-        """The gradient from which a micro-batch's backward starts."""
+        """The gradient of a micro-batch's loss from which its backward pass starts."""
         if self.per_token:
             return (weight.tokens if weight.is_mean else 1.0) * self.loss_scale
         mean = 1.0 if weight.is_mean else 1.0 / max(weight.tokens, 1.0)
         return mean / self.micro_batches * self.loss_scale
 
     def gradient_scale(self, global_tokens: float) -> float:
-        """Factor of the gradient that is summed over micro-batches and replicas."""
+        """The factor of the gradients after the sum over micro-batches and replicas. global_tokens: tokens of the
+        global batch that count."""
         average = 1.0 / max(global_tokens, 1.0) if self.per_token else 1.0 / self.replicas
         return average / self.factor_before_sum / self.loss_scale
 
@@ -90,11 +91,12 @@ class FurtherLosses:
     depths, times a factor."""
 
     factor: float
-    """Factor of the losses, --mtp-loss-scaling-factor."""
+    """--mtp-loss-scaling-factor."""
     depths: int
     per_token: bool
 
     def weight(self, tokens: float, main_tokens: float) -> float:
-        """Weight of a depth's mean loss. --calculate-per-token-loss divides sums by the main loss's tokens, so that a
-        depth's mean counts as many as it has."""
+        """The weight of one depth's mean loss over `tokens` tokens; main_tokens: those of the main loss.
+        --calculate-per-token-loss divides sums by the main loss's tokens, so that a depth's mean counts as many as it
+        has."""
         return self.factor / max(self.depths, 1) * (tokens / max(main_tokens, 1.0) if self.per_token else 1.0)

@@ -1,9 +1,9 @@
 """Rounding to 4-bit formats in which neighbouring numbers share a scale; results are float32.
 
-MXFP4: 32 numbers of one sign, two exponent and one mantissa bit (E2M1) share a power of two ("OCP Microscaling
+MXFP4: 32 numbers with a sign, two exponent bits and one mantissa bit (E2M1) share a power of two ("OCP Microscaling
 Formats", 2023). NF4: 64 numbers, each one of 16 quantiles of a normal distribution, share their largest magnitude;
-magnitudes are in turn 8 bits of which 256 share a scale (double quantisation; "QLoRA", Dettmers et al., 2023). Each is
-the nearest number; of two that are nearly as near, `bitsandbytes` may take the other one for a magnitude.
+these magnitudes are 8-bit numbers of which 256 share a scale (double quantisation; "QLoRA", Dettmers et al., 2023).
+Rounding is to the nearest; for a magnitude nearly in the middle `bitsandbytes` may take the other number.
 """
 
 import numpy as np
@@ -14,7 +14,7 @@ MXFP4_BLOCK, NF4_BLOCK, SCALE_BLOCK = 32, 64, 256
 """Numbers that share a scale: of MXFP4, of NF4, and of NF4's scales."""
 
 _LARGEST, _LARGEST_EXPONENT, _SMALLEST_EXPONENT = 6.0, 2, -127
-"""The largest number of E2M1, its exponent, and the smallest one of a scale."""
+"""The largest number of E2M1, the exponent of that, and the smallest exponent of a block's scale."""
 
 NORMAL_QUANTILES = np.array(
     [
@@ -24,11 +24,11 @@ NORMAL_QUANTILES = np.array(
     ],
     np.float32,
 )  # fmt: skip
-"""The numbers of NF4."""
+"""The 16 numbers of NF4, float32, ascending."""
 
 
 def _in_blocks(values: Array, block: int) -> Array:
-    """[..., n] -> [..., n / block, block], the last one filled up with zeros."""
+    """[..., n] -> [..., n / block, block], the last block filled up with zeros."""
     missing = -values.shape[-1] % block
     filled = np.pad(values, [(0, 0)] * (values.ndim - 1) + [(0, missing)]) if missing else values
     return filled.reshape(*values.shape[:-1], -1, block)
@@ -39,7 +39,8 @@ def _out_of_blocks(blocks: Array, length: int) -> Array:
 
 
 def mxfp4(values: Array, axis: int = -1) -> Array:
-    """Values rounded to MXFP4 in blocks along an axis; a number in the middle goes away from zero, as in MindSpeed."""
+    """Values rounded to MXFP4, float32, in blocks of 32 along `axis`; a number in the middle between two goes away from
+    zero, as in MindSpeed."""
     moved = np.moveaxis(np.asarray(values, np.float32), axis, -1)
     blocks = _in_blocks(moved, MXFP4_BLOCK)
     # frexp: |x| = m 2^e with m in [0.5, 1), so that e - 1 is the exponent.
@@ -53,13 +54,13 @@ def mxfp4(values: Array, axis: int = -1) -> Array:
 
 
 def _nearest(values: Array, numbers: Array) -> Array:
-    """The nearest of ascending numbers."""
+    """For each value the nearest one of `numbers`, which ascend."""
     return np.asarray(numbers[np.searchsorted((numbers[1:] + numbers[:-1]) / 2, values)])
 
 
 def _dynamic_numbers() -> Array:
-    """The 256 numbers of the 8-bit format of scales: a decimal exponent and what of 7 bits that leaves for a linear
-    fraction ("8-bit Optimizers", Dettmers et al., 2022)."""
+    """The 256 numbers of the 8-bit format of scales, ascending: a decimal exponent, and a linear fraction in those of 7
+    bits that the exponent leaves ("8-bit Optimizers", Dettmers et al., 2022)."""
     found = [0.0, 1.0]
     for bits in range(7):
         bounds = np.linspace(0.1, 1, 2**bits + 1, dtype=np.float32)
@@ -72,14 +73,16 @@ DYNAMIC_NUMBERS = _dynamic_numbers()
 
 
 def _scaled_by_largest(values: Array, block: int, numbers: Array) -> tuple[Array, Array]:
-    """A vector's blocks over their largest magnitudes, as numbers of a format; and these magnitudes."""
+    """A vector's blocks [n / block, block] divided by their largest magnitudes and rounded to `numbers`; and these
+    magnitudes [n / block, 1]."""
     blocks = _in_blocks(values, block)
     largest = np.abs(blocks).max(axis=-1, keepdims=True)
     return _nearest(blocks / np.where(largest == 0, np.float32(1), largest), numbers), largest
 
 
 def nf4(values: Array) -> Array:
-    """Values rounded to NF4, in blocks of them as they lie, with scales that are rounded, too."""
+    """Values rounded to NF4, float32, in blocks of 64 in row-major order, with scales that are rounded to 8 bits,
+    too."""
     flat = np.asarray(values, np.float32).reshape(-1)
     numbers, largest = _scaled_by_largest(flat, NF4_BLOCK, NORMAL_QUANTILES)
     mean = largest.mean(dtype=np.float32)

@@ -1,4 +1,4 @@
-"""Number types by name: how many bytes one takes, and what it is called in files."""
+"""Types of numbers by name: bytes of one number, and the type's name in files."""
 
 from typing import Any, NamedTuple, TypeAlias
 
@@ -9,14 +9,14 @@ Array: TypeAlias = NDArray[Any]
 
 
 class DType(NamedTuple):
-    """One type."""
+    """A type of numbers."""
 
     bytes: int
     safetensors: str
     numpy: str
-    """The numpy type of its bits: numpy has no bfloat16."""
+    """Name of the numpy type with the same bits: uint16 for bfloat16, which numpy has not."""
     mindspore: str
-    """Name of the type in a .ckpt file of MindSpore's."""
+    """Name of the type in a MindSpore .ckpt file."""
 
 
 DTYPES = {

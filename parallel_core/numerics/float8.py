@@ -1,4 +1,4 @@
-"""8-bit floating-point formats: values rounded to those that a format has, under scales.
+"""8-bit floating-point formats: values are rounded to numbers of a format, under scales.
 
 "FP8 Formats for Deep Learning" (Micikevicius et al., 2022). A value x becomes rounded(s x) / s, with the scale s of its
 tensor or block, which follows from the largest magnitude there. Rules of scales are Transformer Engine's.
@@ -17,12 +17,12 @@ LARGEST = np.finfo(np.float32).max
 
 
 class Float8(NamedTuple):
-    """One of the two formats."""
+    """One of the two 8-bit formats, E4M3 and E5M2."""
 
     mantissa: int
-    """Bits behind the point."""
+    """The number of bits of the mantissa."""
     smallest: int
-    """Exponent of the smallest normal number; below it are multiples of 2^(smallest - mantissa)."""
+    """The exponent of the smallest normal number; below it are multiples of 2^(smallest - mantissa)."""
     largest: float
 
 
@@ -30,8 +30,8 @@ E4M3, E5M2 = Float8(3, -6, 448.0), Float8(2, -14, 57344.0)
 
 
 def rounded(x: Array, form: Float8) -> Array:
-    """float32 x -> the nearest value of the format, of two as near the even one; beyond the largest that one, with x's
-    sign. A NaN stays one; zeros have no sign."""
+    """float32 x -> the nearest number of the format, of two as near the even one; beyond the largest number that one,
+    with x's sign. A NaN stays a NaN; zeros lose their sign."""
     held = np.clip(x, -form.largest, form.largest)
     # Adding 1.5 x 2^23 units of the 8-bit type's last place rounds x to such units, to nearest even.
     unit = np.maximum(held.view(np.uint32) & EXPONENT, np.float32(2.0**form.smallest).view(np.uint32))
@@ -43,7 +43,7 @@ def rounded(x: Array, form: Float8) -> Array:
 
 
 def exact_scale(amax: Array, form: Float8) -> Array:
-    """Largest magnitudes, float32 -> scales with which they become the format's largest value; 1 where they are 0 or
+    """The scales, float32, by which largest magnitudes `amax` become the format's largest number; 1 where amax is 0 or
     not finite."""
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
         scale = np.minimum(np.float32(form.largest) / amax, LARGEST)
@@ -51,13 +51,13 @@ def exact_scale(amax: Array, form: Float8) -> Array:
 
 
 def lower_power(amax: Array, form: Float8) -> Array:
-    """The same, lowered to a power of two."""
+    """`exact_scale`, lowered to a power of two."""
     return (exact_scale(amax, form).view(np.uint32) & EXPONENT).view(np.float32)
 
 
 def shared_exponent(amax: Array, form: Float8) -> Array:
-    """The inverse of the smallest power of two that is not below amax / largest: a scale of 8 bits of exponent
-    ("Recipes for Pre-training LLMs with MXFP8", Mishra et al., 2025)."""
+    """The scales of MXFP8: the inverse of the smallest power of two that is not below amax / largest ("Recipes for
+    Pre-training LLMs with MXFP8", Mishra et al., 2025)."""
     bits = (amax * np.float32(1 / form.largest)).view(np.uint32)
     exponent, mantissa = (bits >> 23).astype(np.int32), bits & np.uint32(0x7FFFFF)
     is_subnormal = (exponent == 0) & (mantissa <= 0x400000)
@@ -69,12 +69,12 @@ ScaleOf = Callable[[Array, Float8], Array]
 
 
 class Rounding(NamedTuple):
-    """The way an operand [r, c] of a product is rounded."""
+    """The rounding of an operand [r, c] of a product: its format, the rule of its scales and their blocks."""
 
     form: Float8
     scale_of: ScaleOf
     block: tuple[int, int] | None = None
-    """Rows and columns that have one scale; none: all have the same. Blocks at the ends may be smaller."""
+    """Rows and columns of a block, which has one scale; None: one scale for all. Blocks at the ends may be smaller."""
 
 
 def in_blocks(x: Array, block: tuple[int, int]) -> Array:
@@ -88,8 +88,8 @@ def in_blocks(x: Array, block: tuple[int, int]) -> Array:
 
 
 def quantised(x: Array, rounding: Rounding, scale: float | None = None) -> Array:
-    """float32 x [r, c] -> its values as 8 bits have them, float32 [r, c]. scale: that of all, if it does not follow
-    from x."""
+    """float32 x [r, c] -> its values rounded to 8 bits, float32 [r, c]. scale: the scale of all of x, where it does not
+    follow from x (delayed scaling)."""
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         if rounding.block is None:
             own = rounding.scale_of(np.abs(x).max(initial=0), rounding.form) if scale is None else np.float32(scale)

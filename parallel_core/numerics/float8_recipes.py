@@ -21,22 +21,23 @@ from parallel_core.numerics.float8 import (
 )
 
 FORMATS: dict[str, tuple[Float8, Float8]] = {"e4m3": (E4M3, E4M3), "hybrid": (E4M3, E5M2)}
-"""--fp8-format -> the formats of inputs and weights, and of gradients."""
+"""--fp8-format -> the format of inputs and weights, and that of gradients."""
 
 INPUT, WEIGHT, GRADIENT = "input", "weight", "gradient"
 OPERANDS = (INPUT, WEIGHT, GRADIENT)
 
 
 class Scaling(NamedTuple):
-    """The scales of a recipe."""
+    """The rule of the scales of a recipe, and their blocks."""
 
     scale_of: ScaleOf
     block: int | None = None
-    """Values in a row that share a scale; none: a whole tensor does."""
+    """The number of neighbouring values along the summed axis that share a scale; None: one scale for a tensor."""
     square_weights: bool = False
-    """Whether a weight's blocks have as many rows as columns."""
+    """Whether a block of a weight is square, `block` rows and columns, so that both of its products see the same
+    values."""
     is_delayed: bool = False
-    """Whether a scale follows from steps before."""
+    """Whether a scale follows from the largest magnitudes of earlier steps."""
 
 
 SCALINGS = {
@@ -45,14 +46,14 @@ SCALINGS = {
     "blockwise": Scaling(lower_power, 128, square_weights=True),
     "mxfp8": Scaling(shared_exponent, 32),
 }
-"""By --fp8-recipe."""
+"""--fp8-recipe -> the rule of its scales."""
 
 
 class DelayedScale:
-    """The scale of one operand by the largest magnitudes that the latest steps saw; 1 in the first.
+    """The scale of one operand from the largest magnitudes of the latest steps; 1 in the first step.
 
     Args:
-        target: what the largest magnitude is to become.
+        target: the number that the largest magnitude is to become under the scale.
         length: number of steps that are remembered.
         algorithm: "max" of all that are remembered, or "most_recent".
 
@@ -65,12 +66,12 @@ class DelayedScale:
         self.history: list[float] = []
 
     def see(self, amax: float) -> None:
-        """Note a largest magnitude."""
+        """Note a largest magnitude of the step that runs."""
         self.seen = float(np.maximum(self.seen, amax))
 
     def advance(self, amax: float) -> None:
-        """Go on to the next step after one of this largest magnitude. Zeros alone, and sizes that are not finite, leave
-        the scale as it is."""
+        """Go on to the next step, after one whose largest magnitude was `amax`. The scale stays where that is 0, or
+        where the magnitude that the algorithm takes is 0 or not finite."""
         if amax == 0:
             return
         self.history = [*self.history, amax][-self.length :]
@@ -81,7 +82,7 @@ class DelayedScale:
 
 
 class Recipe(NamedTuple):
-    """The rounding of a linear's operands, as flags ask for it."""
+    """The rounding of a linear's operands in its three products, as flags ask for it."""
 
     scaling: str
     formats: str
@@ -89,15 +90,16 @@ class Recipe(NamedTuple):
     history: int = 1
     algorithm: str = "most_recent"
     rounds_weight_gradients: bool = True
-    """Whether operands of a weight's gradient are rounded, too."""
+    """Whether the operands of a weight's gradient are rounded, too."""
 
     @property
     def is_delayed(self) -> bool:
-        """Whether scales follow from steps before."""
+        """Whether scales follow from the largest magnitudes of earlier steps."""
         return SCALINGS[self.scaling].is_delayed
 
     def rounding(self, operand: str, summed: int) -> Rounding:
-        """The rounding of an operand of a product that sums over its axis 0 or 1."""
+        """The rounding of an operand (INPUT, WEIGHT or GRADIENT) in a product that sums over the operand's axis
+        `summed`, 0 or 1."""
         scaling, form = SCALINGS[self.scaling], self.form(operand)
         if scaling.block is None:
             return Rounding(form, scaling.scale_of)
@@ -107,9 +109,9 @@ class Recipe(NamedTuple):
         return Rounding(form, scaling.scale_of, (1, size) if summed == 1 else (size, 1))
 
     def form(self, operand: str) -> Float8:
-        """The format of an operand."""
+        """The format of an operand: INPUT, WEIGHT or GRADIENT."""
         return FORMATS[self.formats][operand == GRADIENT]
 
     def delayed_scale(self, operand: str) -> DelayedScale:
-        """The scale of an operand before the first step."""
+        """The scale of an operand as it is before the first step: 1, without history."""
         return DelayedScale(self.form(operand).largest * 2.0**-self.margin, self.history, self.algorithm)

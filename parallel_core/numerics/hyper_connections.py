@@ -1,11 +1,11 @@
 """Weights of hyper-connections (mHC, Xie et al., 2026): how a block reads n residual streams, and how they go on.
 
-Of each token a linear of all streams gives n + n + n n numbers, and from them come `pre` (a block's input is the sum of
+A linear over all streams of a token gives n + n + n n numbers, from which follow `pre` (a block's input is the sum of
 pre_i stream_i), `post` and `comb` (afterwards stream_k is post_k output + sum_j comb_jk stream_j). comb is nearly
 doubly stochastic: its rows and columns are divided by their sums in turn (Sinkhorn and Knopp, 1967), so that no stream
 grows from layer to layer.
 
-Arrays have the tokens last: u [m, T], comb [n, n, T] with rows j first.
+T tokens, which are the last axis: u [m, T], comb [n, n, T] with rows j first.
 """
 
 from dataclasses import dataclass
@@ -22,35 +22,36 @@ class StreamRule:
     """The settings of one hyper-connection."""
 
     streams: int
-    """n."""
+    """The number of residual streams, n."""
     iterations: int
-    """Times of the division by sums; 0: streams are read for the last time, and there is neither post nor comb."""
+    """The number of times that columns of comb are divided by their sums (rows one time fewer); 0: streams are read for
+    the last time, and there is neither post nor comb."""
     epsilon: float
-    """Added to sums and to pre."""
+    """Added to pre, to comb, and to the sums by which comb is divided."""
     norm_epsilon: float
     """Added to the mean square by which a token's streams are normed before the linear."""
 
     @property
     def width(self) -> int:
-        """m, of the linear's results."""
+        """The number m of the linear's results: 2 n + n^2, or n where streams are only read."""
         return self.streams * (2 + self.streams) if self.iterations else self.streams
 
     @property
     def groups(self) -> list[slice]:
-        """Places of pre, post and comb among them; each has a scale of its own."""
+        """The places of pre, post and comb among the m results, or of pre alone; each group has a scale of its own."""
         ends = [0, self.streams, 2 * self.streams, self.width] if self.iterations else [0, self.streams]
         return [slice(start, stop) for start, stop in pairwise(ends)]
 
 
 class StreamWeights(NamedTuple):
-    """Weights of some tokens."""
+    """The weights by which a block reads and updates the streams of T tokens."""
 
     pre: Array
-    """[n, T]."""
+    """[n, T]: of each stream in the block's input."""
     post: Array | None
-    """[n, T]."""
+    """[n, T]: of the block's output in each stream; None where streams are only read."""
     comb: Array | None
-    """[n, n, T]."""
+    """[n, n, T]: of stream j in stream k afterwards; None where streams are only read."""
 
 
 def _sigmoid(x: Array) -> Array:
@@ -65,12 +66,13 @@ def _softmax_of_rows(x: Array) -> Array:
 
 
 def _sides(rule: StreamRule) -> list[int]:
-    """The axes whose sums comb is divided by, one after the other: columns, then rows and columns in turn."""
+    """The axes over which comb is divided by its sums, one division after the other: 0 (columns), then 1 and 0 in
+    turn."""
     return [0, *(1, 0) * (rule.iterations - 1)]
 
 
 def stream_weights(u: Array, rule: StreamRule) -> StreamWeights:
-    """u [m, T], scaled and shifted, -> the weights."""
+    """The weights from the linear's results u [m, T], which are scaled and shifted already."""
     pre, *others = (u[group] for group in rule.groups)
     pre = _sigmoid(pre) + np.float32(rule.epsilon)
     if not others:
@@ -82,7 +84,7 @@ def stream_weights(u: Array, rule: StreamRule) -> StreamWeights:
 
 
 def stream_weights_gradient(u: Array, rule: StreamRule, gradient: StreamWeights) -> Array:
-    """[m, T]: u's gradient, of that of the weights."""
+    """The gradient of u [m, T] from that of the weights."""
     du = np.empty_like(u)
     (of_pre, *others), epsilon = rule.groups, np.float32(rule.epsilon)
     sigmoid = _sigmoid(u[of_pre])

@@ -1,7 +1,7 @@
 """Loss scalers: the factor that keeps 16-bit gradients in range, as state machines without tensors.
 
 The loss is multiplied by `scale` before the backward pass and the gradients are divided by it. A step in which a
-gradient of any rank is not finite has overflowed: it is skipped, and `update` is told. The state is plain numbers,
+gradient of any rank is not finite has overflowed: it is skipped, and `update` is told so. The state is plain numbers,
 which a checkpoint saves.
 """
 
@@ -13,14 +13,14 @@ from typing import Any, ClassVar
 
 
 class LossScaler(ABC):
-    """The base of every loss scaler."""
+    """The interface of all loss scalers."""
 
     scale: float
     """The factor of the next step's loss."""
     kind: ClassVar[str]
-    """The kind of loss scaler whose states it continues from."""
+    """Name of the kind in a checkpoint: a scaler continues from states of its own kind."""
     state_names: ClassVar[tuple[str, ...]] = ("scale",)
-    """The fields that `update` changes; the others are settings."""
+    """Names of the fields that `update` changes, which a checkpoint saves; the others are settings."""
 
     @abstractmethod
     def update(self, overflow: bool) -> None:
@@ -31,7 +31,8 @@ class LossScaler(ABC):
         return {"kind": self.kind, **{name: getattr(self, name) for name in self.state_names}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a state; from that of another kind of scaler the scale alone is taken. Settings stay."""
+        """Continue from the state of a checkpoint; from another kind of scaler's only the scale is taken. Settings
+        stay."""
         names = self.state_names if state["kind"] == self.kind else ("scale",)
         for name in names:
             setattr(self, name, state[name])
@@ -45,15 +46,16 @@ class ConstantLossScaler(LossScaler):
     kind = "constant"
 
     def update(self, overflow: bool) -> None:
-        """Change nothing."""
+        """Do nothing: the scale is fixed."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Change nothing: the scale is a setting."""
+        """Do nothing: the scale is a setting."""
 
 
 @dataclass(kw_only=True)
 class DynamicLossScaler(LossScaler):
-    """Megatron's DynamicGradScaler: overflows beyond `hysteresis` shrink the scale, clean runs of `window` grow it.
+    """Megatron's DynamicGradScaler: an overflow beyond the first `hysteresis` - 1 divides the scale by `factor`, and
+    after `window` steps without one it is multiplied by it.
 
     Hysteresis is not restored by clean steps, only when the scale grows: once it is used up, each further overflow
     shrinks the scale.
@@ -65,9 +67,10 @@ class DynamicLossScaler(LossScaler):
     window: int = 1000
     hysteresis: int = 2
     growth_tracker: int = 0
-    """Clean steps since the last change."""
+    """Clean steps since the last overflow or growth."""
     hysteresis_tracker: int | None = None
-    """Overflows that are left before the scale shrinks; below 1 once they are used up. None: all of them."""
+    """Overflows that are left, the last of which shrinks the scale; 0 or less once they are used up. None, when made:
+    `hysteresis`."""
     kind = "dynamic"
     state_names = ("scale", "growth_tracker", "hysteresis_tracker")
 
@@ -76,7 +79,7 @@ class DynamicLossScaler(LossScaler):
             self.hysteresis_tracker = self.hysteresis
 
     def update(self, overflow: bool) -> None:
-        """See the class."""
+        """Advance by one step as the class says; overflow: whether any rank's gradient was not finite."""
         if overflow:
             self.growth_tracker = 0
             self.hysteresis_tracker = (self.hysteresis_tracker or 0) - 1
@@ -92,14 +95,15 @@ class DynamicLossScaler(LossScaler):
 
 @dataclass(kw_only=True)
 class DeepSpeedLossScaler(LossScaler):
-    """DeepSpeed's DynamicLossScaler: the scale doubles after every `window` steps since the last overflow."""
+    """DeepSpeed's DynamicLossScaler: the scale doubles whenever another `window` clean steps have passed since the last
+    overflow, and halves at an overflow that the hysteresis does not let pass."""
 
     scale: float = 2.0**16
     min_scale: float = 1.0
     window: int = 1000
     hysteresis: int = 2
     consecutive_hysteresis: bool = False
-    """Every clean step restores the hysteresis; otherwise only growth does."""
+    """Whether every clean step restores the hysteresis; otherwise only growth does."""
     iteration: int = 0
     last_overflow: int = -1
     current_hysteresis: int | None = None
@@ -111,7 +115,7 @@ class DeepSpeedLossScaler(LossScaler):
             self.current_hysteresis = self.hysteresis
 
     def update(self, overflow: bool) -> None:
-        """See the class."""
+        """Advance by one step as the class says; overflow: whether any rank's gradient was not finite."""
         if overflow:
             self._shrink()
         else:
@@ -135,7 +139,7 @@ class DeepSpeedLossScaler(LossScaler):
 
 
 _HIDDEN = -1
-"""The level below the first, of window 1: the scale is found again quickly after it collapsed."""
+"""The level before the first, with a window of 1 step: the scale is found again quickly after it collapsed."""
 
 
 def windows(max_window: int, min_window: int) -> list[int]:
@@ -156,13 +160,13 @@ def windows(max_window: int, min_window: int) -> list[int]:
 class AdaptiveLossScaler(LossScaler):
     """A dynamic scale whose window adapts: longer after three rises, 1 after three falls without a rise between.
 
-    Under the name AdaptiveLossScaleUpdateCell in MindFormers.
+    Named AdaptiveLossScaleUpdateCell in MindFormers.
     """
 
     scale: float
     factor: float
     scale_window: int
-    """The window to begin with, one of `windows(max_window, min_window)`."""
+    """The window to begin with, in steps: one of `windows(max_window, min_window)`, else the shortest is taken."""
     max_window: int = 1000
     min_window: int = 20
     iteration: int = 1
@@ -170,7 +174,7 @@ class AdaptiveLossScaler(LossScaler):
     rises: int = 0
     falls: int = 0
     level: int | None = None
-    """Place in the list of windows, or _HIDDEN."""
+    """Index in `windows(max_window, min_window)`, or _HIDDEN. None, when made: that of `scale_window`."""
     kind = "adaptive"
     state_names = ("scale", "iteration", "last_change", "rises", "falls", "level")
 
@@ -188,17 +192,18 @@ class AdaptiveLossScaler(LossScaler):
                 warnings.warn(message, stacklevel=2)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """See `LossScaler`; a list of windows that has become shorter ends the level at its last."""
+        """Continue from a state, as in `LossScaler`; where the list of windows has become shorter, at most from its
+        last."""
         super().load_state_dict(state)
         self.level = min(self.level or 0, len(windows(self.max_window, self.min_window)) - 1)
 
     @property
     def window(self) -> int:
-        """Steps without a change of the scale after which it grows."""
+        """The number of steps without a change of the scale after which it grows."""
         return 1 if self.level == _HIDDEN else windows(self.max_window, self.min_window)[self.level or 0]
 
     def update(self, overflow: bool) -> None:
-        """See the class."""
+        """Advance by one step as the class says; overflow: whether any rank's gradient was not finite."""
         is_due = self.window <= self.iteration - self.last_change
         if overflow or is_due:
             self.last_change = self.iteration

@@ -13,17 +13,17 @@ _DECAY_STYLES = ("constant", "linear", "cosine", "inverse-square-root", "WSD")
 
 
 class Rates(NamedTuple):
-    """Learning rates and weight decay of an update."""
+    """Learning rates and weight decay that an update takes."""
 
     learning_rate: float
     weight_decay: float
     decoupled_lr: float
-    """The learning rate of embedding and output layer, if it is one of their own."""
+    """The learning rate of embedding and output layer: their own (--decoupled-lr), or the common one."""
 
 
 @dataclass(kw_only=True)
 class OptimizerParamScheduler:
-    """All steps are counted in samples."""
+    """The learning rate and weight decay as a function of `num_steps`. All fields *_steps count samples."""
 
     max_lr: float
     min_lr: float = 0.0
@@ -31,9 +31,9 @@ class OptimizerParamScheduler:
     lr_warmup_steps: float = 0
     lr_warmup_style: str = "linear"
     lr_warmup_unit: int = 1
-    """Samples of one update: a logarithmic warm-up counts updates."""
+    """Samples of one update; a logarithmic warm-up counts updates."""
     lr_delay_steps: int = 0
-    """Samples for which the learning rate stays the first one before its schedule begins."""
+    """Samples before the schedule begins, in which the learning rate stays the initial one."""
     lr_decay_steps: int
     lr_decay_style: str = "linear"
     start_wd: float
@@ -43,9 +43,9 @@ class OptimizerParamScheduler:
     wsd_decay_steps: int | None = None
     lr_wsd_decay_style: str = "exponential"
     decoupled_lr: float | None = None
-    """Another maximum, for embedding and output layer; None: the common one."""
+    """The largest learning rate of embedding and output layer; None: max_lr."""
     decoupled_min_lr: float | None = None
-    """Another minimum for them; None: the common one."""
+    """The smallest learning rate of embedding and output layer; None: min_lr."""
     num_steps: int = 0
 
     def __post_init__(self) -> None:
@@ -65,11 +65,12 @@ class OptimizerParamScheduler:
 
     @property
     def _lr_steps(self) -> int:
-        """Samples of the learning rate's own schedule."""
+        """The number of samples since the learning rate's schedule began."""
         return max(0, self.num_steps - self.lr_delay_steps)
 
     def get_lr(self, max_lr: float | None = None, min_lr: float | None = None) -> float:
-        """The learning rate now, for a parameter group with its own maximum and minimum if given."""
+        """The learning rate at the present number of samples; max_lr, min_lr: those of a parameter group that has its
+        own."""
         top = self.max_lr if max_lr is None else max_lr
         floor = self.min_lr if min_lr is None else min_lr
         if self.lr_warmup_steps > 0 and self._lr_steps <= self.lr_warmup_steps:
@@ -84,7 +85,8 @@ class OptimizerParamScheduler:
         return floor + self._decay_coefficient() * (top - floor)
 
     def _warmup_share(self) -> float:
-        """The share of the rise that is done: s/w, or log(u + 1) / log(w) of updates as DeepSpeed's WarmupLR has it."""
+        """The share of the warm-up that is done, 0 - 1: s/w of samples, or log(u + 1) / log(w) of updates as
+        DeepSpeed's WarmupLR has it."""
         if self.lr_warmup_style == "linear":
             return self._lr_steps / self.lr_warmup_steps
         updates, all_updates = self._lr_steps / self.lr_warmup_unit, self.lr_warmup_steps / self.lr_warmup_unit
@@ -99,7 +101,8 @@ class OptimizerParamScheduler:
         return self._anneal_coefficient()
 
     def _anneal_coefficient(self) -> float:
-        """Warm-up, stable, decay (Hu et al., MiniCPM, 2024): 1 until the last `wsd_decay_steps` samples."""
+        """The share of the range from min_lr to max_lr for warm-up, stable, decay (Hu et al., MiniCPM, 2024): 1 until
+        the last `wsd_decay_steps` samples, then falling to 0."""
         assert self.wsd_decay_steps is not None
         into = self._lr_steps - (self.lr_decay_steps - self.wsd_decay_steps)
         if into <= 0:
@@ -114,7 +117,7 @@ class OptimizerParamScheduler:
         return falls[self.lr_wsd_decay_style]()
 
     def get_wd(self) -> float:
-        """The weight decay now."""
+        """The weight decay at the present number of samples."""
         if self.num_steps > self.wd_incr_steps:
             return self.end_wd
         if self.wd_incr_style == "constant":
@@ -124,11 +127,11 @@ class OptimizerParamScheduler:
         return self.start_wd + rise * (self.end_wd - self.start_wd)
 
     def rates(self) -> Rates:
-        """The values now."""
+        """The rates at the present number of samples, which the next update takes."""
         return Rates(self.get_lr(), self.get_wd(), self.get_lr(self.decoupled_lr, self.decoupled_min_lr))
 
     def state_dict(self) -> dict[str, float | int | str | None]:
-        """The state that a checkpoint keeps."""
+        """The fields, of schedule and position, that a checkpoint keeps."""
         return dict(vars(self))
 
     def load_state_dict(self, state: dict[str, Any], *, override: bool = False) -> None:

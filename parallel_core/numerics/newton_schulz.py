@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 
 class Polynomial(NamedTuple):
-    """The coefficients of one iteration."""
+    """The coefficients a, b, c of one iteration."""
 
     a: float
     b: float
@@ -51,16 +51,17 @@ COEFFICIENTS: dict[str, tuple[Polynomial, ...]] = {
     ),
     "deepseekv4": (*[Polynomial(3.4445, -4.7750, 2.0315)] * 8, *[Polynomial(2.0, -1.5, 0.5)] * 2),
 }
-"""simple: Jordan et al., "Muon", 2024. quintic: Cesista et al., "Squeezing 1-2% efficiency gains out of Muon", 2025.
-polar_express: Amsel et al., arXiv 2505.16932, 2025. cans: Grishina et al., arXiv 2506.10935, 2025. aol: Boissin et al.,
-2025. deepseekv4: DeepSeek, 2026."""
+"""--muon-coefficient-type -> the polynomials of its first iterations. simple: Jordan et al., "Muon", 2024. quintic:
+Cesista et al., "Squeezing 1-2% efficiency gains out of Muon", 2025. polar_express: Amsel et al., arXiv 2505.16932,
+2025. cans: Grishina et al., arXiv 2506.10935, 2025. aol: Boissin et al., 2025. deepseekv4: DeepSeek, 2026."""
 
 
 _ENDS_WITH_ITS_LAST = ("polar_express", "cans", "deepseekv4")
 
 
 def coefficients(kind: str, steps: int) -> tuple[Polynomial, ...]:
-    """The polynomials of so many iterations: over and over again or, where they are made to converge, the last one."""
+    """The polynomials of `steps` iterations: those of the kind from the beginning, then over and over again or, where
+    they are made to converge, the last one repeated."""
     polynomials = COEFFICIENTS[kind]
     more = repeat(polynomials[-1]) if kind in _ENDS_WITH_ITS_LAST else cycle(polynomials)
     return tuple(islice(chain(polynomials, more), steps))
@@ -74,5 +75,5 @@ SCALES: dict[str, Callable[[int, int], float]] = {
     "unit_rms_norm": lambda outputs, inputs: sqrt(outputs / inputs),
     "shape_scaling": lambda outputs, inputs: sqrt(max(1.0, outputs / inputs)),
 }
-"""--muon-scale-mode -> what an orthogonal matrix [outputs, inputs] is multiplied with: Liu et al., arXiv 2502.16982,
-2025; Pethick et al., arXiv 2502.07529, 2025; Jordan et al., 2024."""
+"""--muon-scale-mode -> the factor of an orthogonal matrix [outputs, inputs]: Liu et al., arXiv 2502.16982, 2025;
+Pethick et al., arXiv 2502.07529, 2025; Jordan et al., 2024."""

@@ -12,37 +12,37 @@ ZEROS = Constant(0.0)
 
 @dataclass(frozen=True)
 class Adapter(Block):
-    """(alpha / r) B(A(dropout(x))) is added to y = W x + b, with A [r, i] and B [o, r].
+    """A linear's low-rank adapter: (alpha / r) B(A(dropout(x))) is added to y = W x + b, with A [r, i] and B [o, r].
 
-    It lies inside the tensor-parallel region of its linear, whose messages are its own: by columns A is whole and B cut
-    as W's output features are; by rows A is cut as W's input features and B is whole, so that what leaves is a share of
-    one sum. So the gradient of the whole one is a partial sum over the ranks.
+    It lies inside the tensor-parallel region of its linear, and sends no messages of its own: by columns A is whole and
+    B cut as W's output features are; by rows A is cut as W's input features and B is whole, so that what leaves the
+    region is a share of one sum. So the gradient of the whole one is a partial sum over the ranks.
     """
 
     input_size: int
     output_size: int
     cut_axis: int | None
-    """The linear's."""
+    """The linear's `cut_axis`: 0 output features, 1 input features, None whole."""
     parts: int
-    """The linear's."""
+    """The linear's number of equal fused parts along the cut axis."""
     rank: int
     alpha: float
     dropout: float
     initial: Normal | Constant
-    """First values of A."""
+    """The first values of A."""
     dtype: str
     partial_over: str | None
     """Kind of the group over which the gradient of a part that is not cut is a partial sum (see ShardSpec)."""
     widths: tuple[int, ...] = ()
-    """The linear's."""
+    """The linear's widths of fused parts."""
     unit: int = 0
-    """The linear's."""
+    """The linear's number of features that stay together when it is cut."""
     initial_b: Normal | Constant = ZEROS
-    """First values of B: zeros, so that a model begins as it is without adapters."""
+    """The first values of B: zeros, so that a model begins as it is without adapters."""
 
     @property
     def scale(self) -> float:
-        """alpha / r."""
+        """Factor of the adapter's output, alpha / r."""
         return self.alpha / self.rank
 
     def parameters(self) -> dict[str, ParameterSpec]:
@@ -61,6 +61,6 @@ class Adapter(Block):
         return 2.0 * tokens * self.rank * (self.input_size + self.output_size)
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
-        """The bytes of the values between A and B; the adapter's input is the linear's."""
+        """The bytes of A's output; the adapter's input is kept by the linear."""
         tokens = micro_batch.tokens_between if self.cut_axis is None else micro_batch.tokens
         return {"": tokens * self.rank * micro_batch.item_size}

@@ -12,7 +12,8 @@ from parallel_core.initial_values import Normal
 
 
 def adapted(block: Kind, config: ModelConfig, path: str) -> Kind:
-    """A part of a model at a path, with the adapters that the configuration names; beside them all else is frozen."""
+    """The part `block` of a model, which stands at `path`, with adapters at the linears that the configuration names;
+    with adapters all linears are frozen."""
     if not config.lora_config.use_lora:
         return block
 
@@ -41,7 +42,8 @@ def _adapter_of(linear: Linear, config: ModelConfig, path: str) -> Adapter | Non
 
 
 def unlike_experts(linears_of_stage: Mapping[str, Linear], config: ModelConfig) -> Iterator[str]:
-    """Paths of linears of experts that the configuration gives another adapter than the first expert of the layer."""
+    """The paths of experts' linears to which the configuration gives another adapter than to that of the layer's first
+    expert."""
     lora, count = config.lora_config, config.moe_config.num_experts or 0
     for first in (path for path, linear in linears_of_stage.items() if isinstance(linear, ExpertLinear)):
         own = lora.adapter_of(first)

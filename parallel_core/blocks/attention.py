@@ -37,24 +37,24 @@ class CoreAttention(Block):
     heads: int
     groups: int
     query_key_size: int
-    """Width of a query's and a key's head."""
+    """Channels of a query's and of a key's head."""
     value_size: int
-    """Width of a value's head."""
+    """Channels of a value's head."""
     scale: float
-    """Scores are multiplied by it."""
+    """Factor of the scores q k^T."""
     form: ScoreForm = PLAIN
-    """The form of scores. Those that a window leaves out are counted as operations all the same."""
+    """The window, cap and bias of scores. Scores outside of the window are counted as operations all the same."""
     sinks: bool = False
-    """Whether each head has one more score that has no value (--softmax-type): 0, or a learnt one."""
+    """Whether each head's softmax has one more score, without a value (--softmax-type): 0, or a learnt one."""
     softmax_offset: ParameterSpec | None = None
-    """The learnt ones [n]."""
+    """The learnt score of each head [n]; None: not learnt."""
 
     def parameters(self) -> dict[str, ParameterSpec]:
         own = {} if self.softmax_offset is None else {"softmax_offset": self.softmax_offset}
         return {**own, **super().parameters()}
 
     def with_sinks(self, config: ModelConfig) -> Self:
-        """The same with the configuration's --softmax-type."""
+        """The block with the configuration's --softmax-type."""
         unit = self.heads // self.groups * config.parallel_config.unaligned_linear
         shard = ShardSpec(shape=(self.heads,), cuts=(Cut(0, unit=unit),))
         learnt = ParameterSpec(shard, Normal(config.init_method_std), config.params_dtype)
@@ -62,8 +62,8 @@ class CoreAttention(Block):
         return replace(self, sinks=kind != "vanilla", softmax_offset=learnt if kind == "learnable" else None)
 
     def forward_flops(self, tokens: int, seq_length: int) -> float:
-        """FLOPs of the whole s x s square, not the causal half, as Megatron's figures have it (Narayanan et al.,
-        2021)."""
+        """FLOPs of the whole s x s square of scores, not the causal half, as Megatron's figures have it (Narayanan et
+        al., 2021)."""
         return 2.0 * tokens * seq_length * self.heads * (self.query_key_size + self.value_size)
 
     def operations(self, micro_batch: MicroBatch) -> Iterator[Operation]:
@@ -73,11 +73,11 @@ class CoreAttention(Block):
         yield attention(flops / micro_batch.tensor, moved, scores / micro_batch.tensor)
 
     def local_groups(self, tensor: int) -> int:
-        """Key/value heads of one of t tensor-parallel ranks; ranks that share one have it each."""
+        """Key/value heads of one of `tensor` tensor-parallel ranks; ranks that share a head have one each."""
         return share(self.groups, tensor)
 
     def local_heads(self, tensor: int) -> int:
-        """Heads of one of t tensor-parallel ranks."""
+        """Query heads of one of `tensor` tensor-parallel ranks."""
         return share(self.heads, tensor, self.heads // self.groups if self.groups >= tensor else 1)
 
     def _key_value_heads(self, micro_batch: MicroBatch) -> int:
@@ -92,14 +92,14 @@ class CoreAttention(Block):
         return heads * self.query_key_size + keys_values, heads * self.value_size
 
     def input_bytes(self, micro_batch: MicroBatch) -> int:
-        """Queries, keys and values of a rank, before any exchange."""
+        """Bytes of a rank's queries, keys and values, before any exchange under context parallelism."""
         groups = self.local_groups(micro_batch.tensor) * (self.query_key_size + self.value_size)
         width = self.local_heads(micro_batch.tensor) * self.query_key_size + groups
         return micro_batch.tokens * width * micro_batch.item_size
 
     def part(self) -> Part:
-        """The description of core attention for recompute: a part of the layer whose inputs, queries, keys and values,
-        are saved."""
+        """Core attention as a part of its layer for recompute, "core_attn": its inputs, queries, keys and values, are
+        kept."""
         aliases = "attention.flash_attention", "self_attention.core_attention.flash_attention"
         path = "core_attention"
         return Part(path, holders=(path,), input_bytes=self.input_bytes, flag="core_attn", aliases=aliases)
@@ -109,7 +109,8 @@ class CoreAttention(Block):
         yield from self._ring(micro_batch)
 
     def _ulysses(self, micro_batch: MicroBatch) -> Iterator[Message]:
-        """q, k, v to heads and the output back to the sequence, and their gradients (Jacobs et al., 2023)."""
+        """Messages of Ulysses: queries, keys and values to heads and the output back to the sequence, and their
+        gradients (Jacobs et al., 2023)."""
         members = micro_batch.context.ulysses
         inputs, output = self._widths(micro_batch)
         for width in (inputs, output):
@@ -118,8 +119,8 @@ class CoreAttention(Block):
                 yield from message("cp-ulysses", "all_to_all", to_others, members, backward=backward)
 
     def _ring(self, micro_batch: MicroBatch) -> Iterator[Message]:
-        """Keys and values around the ring, forward and again backward, and their gradients in float32 (Liu et al.,
-        2023). After Ulysses a rank has u times the sequence and 1/u of the heads."""
+        """Messages of the ring: keys and values around it, forward and again backward, and their gradients in float32
+        (Liu et al., 2023). After Ulysses a rank has u times the sequence and 1/u of the heads."""
         members, heads = micro_batch.context.ring, self._key_value_heads(micro_batch)
         for item_size, backward in ((micro_batch.item_size, False), (micro_batch.item_size, True), (FLOAT32, True)):
             for width in (self.query_key_size, self.value_size):
@@ -128,8 +129,9 @@ class CoreAttention(Block):
                     yield one.times(members - 1)
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
-        """Queries, keys and values; of each row of scores the maximum and the sum in float32; and the output where it
-        is not what the next linear keeps, because Ulysses sends it on or the ring, or sinks, have it in float32."""
+        """Bytes of queries, keys and values; of each row of scores the maximum and the sum in float32; and of the
+        output where the next linear does not keep the same one: where Ulysses sends it on, or where the ring or sinks
+        have it in float32."""
         inputs, output = self._widths(micro_batch)
         kept = inputs * micro_batch.item_size + self.local_heads(micro_batch.tensor) * 2 * FLOAT32
         in_float32 = micro_batch.context.ring > 1 or self.sinks
@@ -155,19 +157,19 @@ class Attention(Sublayer):
     rotary: Rotary | None
     output_gate: bool = False
     norms_after_rotary: bool = False
-    """Whether queries and keys are normed after they are turned."""
+    """Whether queries and keys are normed after their rotation, not before."""
 
     collectives: ClassVar[tuple[str, ...]] = ("linear_qkv", "linear_proj")
 
     @property
     def rows(self) -> QueryKeyValueRows:
-        """The rows of linear_qkv."""
+        """The order of linear_qkv's rows."""
         core = self.core_attention
         return QueryKeyValueRows(core.heads, core.groups, core.query_key_size, self.output_gate)
 
     @classmethod
     def of(cls, config: ModelConfig, number: int) -> Attention:
-        """The configuration's, of the layer of this global number, 0-based."""
+        """Attention of the configuration's layer with this global number, from 0."""
         heads, groups, size = config.num_attention_heads, config.num_query_groups, config.kv_channels
         tensor = config.parallel_config.tensor_model_parallel_size
         rows = QueryKeyValueRows(heads, groups, size, config.attention_output_gate)
@@ -206,8 +208,8 @@ class Attention(Sublayer):
             yield elementwise(3 * output, 5 * output).within("gate")
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
-        """The bytes that attention keeps: core attention keeps its output itself, whether linear_proj needs it or not;
-        and gates."""
+        """Bytes that its parts keep, its output (as the input of linear_proj, whether or not that needs it), and with
+        gates the output and the gates as operands of their product."""
         kept, output = super().kept_bytes(micro_batch), self.linear_proj.input_bytes(micro_batch)
         return {**kept, "gate": 2 * output} if self.output_gate else {**kept, "linear_proj": output}
 
@@ -216,7 +218,8 @@ class Attention(Sublayer):
         yield from self._shared_groups(micro_batch)
 
     def _shared_groups(self, micro_batch: MicroBatch) -> Iterator[Message]:
-        """Fewer key/value groups than ranks: queries, keys and values of all ranks together, and their gradients."""
+        """Messages where there are fewer key/value groups than tensor-parallel ranks: queries, keys and values of all
+        ranks are gathered, and their gradients scattered."""
         if self.core_attention.groups < micro_batch.tensor:
             size = micro_batch.tokens * self.linear_qkv.output_size * micro_batch.item_size
             for one in micro_batch.tensor_message("all_gather", size // micro_batch.tensor):

@@ -18,23 +18,23 @@ Kind = TypeVar("Kind")
 
 
 class ParameterSpec(NamedTuple):
-    """A parameter before it exists."""
+    """A parameter before it exists: cuts, first values, type."""
 
     shard: ShardSpec
-    """Its global shape and how it is cut."""
+    """The parameter's global shape and how it is cut."""
     initial: AnyInitial
     """The recipe of its first values."""
     dtype: str
-    """The type in which the model keeps it."""
+    """Name of the type in which the model keeps it, as "bfloat16"."""
 
 
 def join(module: str, name: str) -> str:
-    """A path in the model: the name of a part of `module`."""
+    """The path in the model of the part `name` of `module`; either may be ""."""
     return ".".join(filter(None, (module, name)))
 
 
 def blocks_within(block: Block, kind: type[Kind]) -> Iterator[Kind]:
-    """The blocks of a kind that a block consists of, at any depth."""
+    """The blocks of a kind that a block consists of, at any depth, in the model's order; not the block itself."""
     for part in block.submodules().values():
         if isinstance(part, kind):
             yield part
@@ -43,59 +43,60 @@ def blocks_within(block: Block, kind: type[Kind]) -> Iterator[Kind]:
 
 @cache
 def _names_of(kind: Any) -> tuple[str, ...]:
-    """Names of the fields of a kind of block, asked for millions of times in a search."""
+    """Names of the fields of a block's class; kept, since a search asks for them millions of times."""
     return tuple(entry.name for entry in fields(kind))
 
 
 class Block:
     """A part of a model, made from the configuration alone and described once: cells take their parameters from it,
-    `parallel_core.costs` sums what it says.
+    `parallel_core.costs` sums its FLOPs, messages and bytes.
 
     A subclass is a frozen dataclass. Fields that are blocks are its submodules, under Megatron's names and in the order
-    of the model; what is not overridden is the sum over them.
+    of the model; methods that it does not override sum over them.
     """
 
     @property
     def parameters_alone(self) -> ParametersOf:
-        """Costs of the parameters alone: the block that uses the block counts the rest."""
+        """A block with these parameters and no operations, messages or kept bytes, which another block counts."""
         return ParametersOf(self)
 
     def submodules(self) -> dict[str, Block]:
-        """The blocks that this one consists of."""
+        """Name of a field -> the block in it, for the blocks that this one consists of."""
         kind: Any = type(self)
         return {name: value for name in _names_of(kind) if isinstance(value := getattr(self, name), Block)}
 
     def at(self, path: str) -> Block:
-        """The block at a path within this one."""
+        """The block at a path within this one, as "self_attention.linear_qkv". Raises KeyError where there is none."""
         first, _, rest = path.partition(".")
         inner = self.submodules()[first]
         return inner.at(rest) if rest else inner
 
     def parameters(self) -> dict[str, ParameterSpec]:
-        """Name within the block -> parameter, in the model's order."""
+        """Path within the block -> parameter, in the model's order."""
         inner = {name: block.parameters() for name, block in self.submodules().items()}
         return {join(module, name): spec for module, specs in inner.items() for name, spec in specs.items()}
 
     def untrained(self) -> dict[str, ParameterSpec]:
-        """Name within the block -> what has no gradient and is kept with the parameters."""
+        """Path within the block -> tensor that has no gradient but is kept and saved with the parameters."""
         inner = {name: block.untrained() for name, block in self.submodules().items()}
         return {join(module, name): spec for module, specs in inner.items() for name, spec in specs.items()}
 
     def forward_flops(self, tokens: int, seq_length: int) -> float:
-        """Floating-point operations of the matrix products of `tokens` tokens, over all tensor-parallel ranks.
+        """Floating-point operations of the matrix products of `tokens` tokens in the forward, over all tensor-parallel
+        ranks.
 
         A multiply-add counts as two. Tokens attend to sequences of `seq_length`.
         """
         return sum(block.forward_flops(tokens, seq_length) for block in self.submodules().values())
 
     def frozen_flops(self, tokens: int) -> float:
-        """Part of `forward_flops`: products with weights that are not trained, of which backward computes one gradient
-        instead of two."""
+        """Those of `forward_flops` that are products with weights that are not trained, for which the backward computes
+        one gradient instead of two."""
         return sum(block.frozen_flops(tokens) for block in self.submodules().values())
 
     def operations(self, micro_batch: MicroBatch) -> Iterator[Operation]:
-        """The operations of a rank's device in one micro-batch. Products of a block's own that it does not describe
-        further are counted as they are in `forward_flops`, cut evenly over the tensor-parallel ranks."""
+        """The operations of one rank's device in one micro-batch, forward and backward. FLOPs of the block itself that
+        it does not describe as operations are counted as products, cut evenly over the tensor-parallel ranks."""
         tokens, length = micro_batch.tokens, micro_batch.seq_length
         own = self.forward_flops(tokens, length)
         for name, block in self.submodules().items():
@@ -107,13 +108,14 @@ class Block:
             yield Operation(PRODUCTS, work, work, work)
 
     def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:
-        """The messages that each rank sends forward and backward in one micro-batch."""
+        """The messages that each rank sends in one micro-batch, forward and backward; named by path within the
+        block."""
         for name, block in self.submodules().items():
             for message in block.messages(micro_batch):
                 yield message.within(name)
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
-        """Name of a submodule -> bytes of one micro-batch that a rank keeps from its forward for its backward.
+        """Path of a submodule -> bytes of one micro-batch that a rank keeps from its forward for its backward.
 
         Every tensor counts once, at the operator whose input it is. Counted are operators that keep their inputs (all
         of the host's, the fused ones of an Ascend), not those that MindSpore composes; parameters and what all layers
@@ -125,7 +127,7 @@ class Block:
 
 @dataclass(frozen=True)
 class ParametersOf(Block):
-    """The parameters of a block that another one uses, which so counts all but them."""
+    """A block with the parameters of another one and nothing else; the block that uses those counts the rest."""
 
     used: Block
 

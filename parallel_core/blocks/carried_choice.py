@@ -10,22 +10,23 @@ from parallel_core.partition import chunk_layers
 
 @dataclass(frozen=True)
 class CarriedChoice:
-    """Positions of each token's chosen keys, as two channels each behind those of the hidden states: a
-    position over 256, and the rest, which every type holds exactly up to 65536 tokens."""
+    """The positions of each token's chosen keys, as two channels each behind those of the hidden states: the position
+    over 256, and the remainder, which every type holds exactly up to 65536 tokens."""
 
     layer: int
-    """Global number of the layer that chose, 0-based."""
+    """Global number, from 0, of the layer whose indexer chose."""
     count: int
-    """Positions of a token."""
+    """The number of chosen positions of a token."""
 
     @property
     def channels(self) -> int:
-        """Beside those of the hidden states."""
+        """The number of channels behind those of the hidden states."""
         return 2 * self.count
 
     @classmethod
     def into(cls, config: ModelConfig, virtual: int) -> CarriedChoice | None:
-        """The choice that the chunk of this number, in the order of the model, receives; beyond the last one: none."""
+        """The choice that chunk `virtual`, counted from 0 in the order of the model, is sent; None where its first
+        layer chooses for itself, or where there is no such chunk."""
         sparse, parallel = config.sparse_attention, config.parallel_config
         placement = parallel.placement
         if not sparse.enabled or sparse.dsa_indexer_topk >= config.seq_length:
@@ -40,6 +41,6 @@ class CarriedChoice:
 
     @classmethod
     def any_in(cls, config: ModelConfig) -> bool:
-        """Whether some chunk is sent one."""
+        """Whether any chunk is sent a choice."""
         placement = config.parallel_config.placement
         return any(cls.into(config, virtual) for virtual in range(placement.stages * placement.chunks))

@@ -28,8 +28,9 @@ from parallel_core.sharding import Cut, ShardSpec
 
 
 def of_whole_sequence(micro_batch: MicroBatch, width: int, is_share: bool) -> Iterator[Message]:
-    """`width` features of each token, of the whole sequence on every rank that has some of it, and their gradient.
-    is_share: a tensor-parallel rank's gradient is its share of a sum; else it is the same on all."""
+    """Messages that bring `width` features of each token of the whole sequence to every rank with a shard of it, and
+    those of their gradient. is_share: a tensor-parallel rank's gradient is its share of a sum; else it is the same on
+    all."""
     yield from micro_batch.enter(width)
     if is_share:
         yield from micro_batch.leave(width, backward=True)
@@ -40,37 +41,38 @@ def of_whole_sequence(micro_batch: MicroBatch, width: int, is_share: bool) -> It
 
 @dataclass(frozen=True)
 class Compressor(Block):
-    """Windows of tokens to entries: of each channel the sum of `wkv` x by the softmax of `wgate` x + ape over a window,
-    normed. The same on all ranks of a sequence."""
+    """Tokens to entries, `ratio` tokens each: for each channel the sum of `wkv` x weighted by the softmax over a window
+    of `wgate` x + ape, then normed. The same on all ranks of a sequence."""
 
     wkv: Linear
     wgate: Linear
     norm: Norm
     ratio: int
     size: int
-    """Width of an entry."""
+    """The number of channels of an entry."""
     std: float
-    """Deviation of the first values of ape."""
+    """Standard deviation of the first values of ape."""
 
     @classmethod
     def of(cls, config: ModelConfig, ratio: int, size: int, overlaps: bool) -> Compressor:
-        """The configuration's, of entries of this size."""
+        """The configuration's compressor of `ratio` tokens to an entry of `size` channels. overlaps: windows reach over
+        the tokens of the entry before, too, by twice as many channels."""
         linear = Linear.between(config, config.hidden_size, (1 + overlaps) * size)
         norm = replace(Norm.of_latent(config, size), partial_over=None)
         return cls(linear, linear, norm, ratio, size, config.init_method_std)
 
     @property
     def width(self) -> int:
-        """Features that each token gives."""
+        """The number of channels that wkv, and wgate, give for each token."""
         return self.wkv.output_size
 
     def parameters(self) -> dict[str, ParameterSpec]:
-        """Positions in a window, in float32."""
+        """Its linears' and norm's parameters, and ape [ratio, width], added by position in a window, in float32."""
         spec = ParameterSpec(ShardSpec(shape=(self.ratio, self.width)), Normal(self.std), "float32")
         return {"ape": spec, **super().parameters()}
 
     def entries(self, micro_batch: MicroBatch) -> int:
-        """Number of those of a micro-batch."""
+        """The number of entries of a micro-batch, over the whole sequences."""
         return micro_batch.batch * (micro_batch.seq_length // self.ratio)
 
     def operations(self, micro_batch: MicroBatch) -> Iterator[Operation]:
@@ -83,7 +85,8 @@ class Compressor(Block):
             yield from of_whole_sequence(micro_batch, self.width, is_share=False)
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
-        """Values and gates of the whole sequence, and what is normed. Its input is that of attention's linears."""
+        """Bytes of values and gates of the whole sequence, and of the norm's input. Its own input is that of
+        attention's linears, which count it."""
         tokens = micro_batch.batch * micro_batch.seq_length
         of_norm = self.entries(micro_batch) * (self.size * micro_batch.item_size + FLOAT32)
         return {"": 2 * tokens * self.width * micro_batch.item_size, "norm": of_norm}
@@ -91,8 +94,8 @@ class Compressor(Block):
 
 @dataclass(frozen=True)
 class EntryIndexer(Block):
-    """Choice of a query's entries: keys by a compressor of its own, queries `linear_wq_b` of attention's query
-    latent, a weight of each head; all whole on every tensor-parallel rank."""
+    """The choice of the entries that a query sees: keys by a compressor of its own, queries by `linear_wq_b` of
+    attention's query latent, a weight of each head; all whole on every tensor-parallel rank."""
 
     compressor: Compressor
     linear_wq_b: Linear
@@ -104,7 +107,7 @@ class EntryIndexer(Block):
 
     @classmethod
     def of(cls, config: ModelConfig, ratio: int) -> EntryIndexer:
-        """The configuration's."""
+        """The configuration's indexer of entries of `ratio` tokens."""
         sparse, rank = config.sparse_attention, config.multi_latent_attention.q_lora_rank
         heads, size = sparse.dsa_indexer_n_heads, sparse.dsa_indexer_head_dim
         return cls(
@@ -119,7 +122,8 @@ class EntryIndexer(Block):
         return super().forward_flops(tokens, seq_length) + scores
 
     def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:
-        """Queries and weights of the rank's whole shard; and of the loss, the sum of all ranks' probabilities."""
+        """Messages that make the queries and weights of the rank's whole shard; and for the indexer's loss those that
+        sum all ranks' probabilities."""
         yield from super().messages(micro_batch)
         for width in (self.heads * self.head_size, self.heads):
             yield from micro_batch.enter(width)
@@ -128,7 +132,8 @@ class EntryIndexer(Block):
             yield from micro_batch.tensor_message("all_reduce", size, backward=True)
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
-        """With its loss, whose gradient is computed with it, what that is of; else nothing has a gradient."""
+        """Bytes of the gradients of its queries, weights and keys, which are computed with its loss, and of the
+        compressor; without a loss nothing has a gradient, and none are kept."""
         if not self.loss_coefficient:
             return {}
         inner = {join("compressor", name): size for name, size in self.compressor.kept_bytes(micro_batch).items()}
@@ -139,12 +144,13 @@ class EntryIndexer(Block):
 
 @dataclass(frozen=True)
 class EntryAttention(CoreAttention):
-    """Attention of each query with the keys of its window, with entries, and with a sink, as one softmax."""
+    """Attention of each query to the keys of its window, to entries and to a sink, as one softmax. ratio: tokens of an
+    entry; 0: the layer has none."""
 
     ratio: int = 0
 
     def forward_flops(self, tokens: int, seq_length: int) -> float:
-        """Operations of the window and of all entries."""
+        """FLOPs of the scores and values of the window and of all entries."""
         window = self.form.window
         seen = min(seq_length, seq_length if window is None else window + 1)
         seen += seq_length // self.ratio if self.ratio else 0
@@ -160,19 +166,19 @@ class EntryAttention(CoreAttention):
         return queries + self.keys_bytes(micro_batch)
 
     def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:
-        """None: every rank has all keys."""
+        """No messages: every rank has all keys."""
         return iter(())
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
-        """Queries and keys; of each row two statistics, and the output in float32."""
+        """Bytes of queries and keys, of two statistics of each row of scores, and of the output in float32."""
         rows = micro_batch.tokens * (self.heads // micro_batch.tensor)
         return {"": self.input_bytes(micro_batch) + rows * (2 + self.value_size) * FLOAT32}
 
 
 @dataclass(frozen=True)
 class GroupedLinear(Linear):
-    """Features in groups, each with rows of the weight of its own: W [groups x rank, i], i features a group. It lies
-    inside a tensor-parallel region, where a rank has some of the groups."""
+    """A linear of features in groups, each with rows of the weight of its own: W [groups x rank, i], i features a
+    group. It lies inside a tensor-parallel region, where a rank has some of the groups."""
 
     groups: int = 1
 
@@ -185,9 +191,9 @@ class GroupedLinear(Linear):
 
 @dataclass(frozen=True)
 class CompressedAttention(Sublayer):
-    """Queries: linear_q -> q_layernorm -> linear_q_up_proj, each head normed without a weight. The one key: linear_kv
-    -> kv_layernorm; beside it entries of the compressor. What the heads give is turned back by the query's position,
-    and projected in groups, then together. Names are MindSpeed-LLM's."""
+    """Attention over a window and compressed entries. Queries: linear_q -> q_layernorm -> linear_q_up_proj, each head
+    normed without a weight. The one key: linear_kv -> kv_layernorm; beside it entries of the compressor. The heads'
+    output is turned back by the query's position, and projected in groups, then together. Names are MindSpeed-LLM's."""
 
     linear_q: Linear
     q_layernorm: Norm | None
@@ -201,7 +207,7 @@ class CompressedAttention(Sublayer):
     linear_o_up_proj: Linear
     rotary: Rotary
     rotary_size: int
-    """r."""
+    """The number of rotary channels of a head, r."""
     epsilon: float
     """Epsilon of the norm of queries' heads."""
 
@@ -209,7 +215,7 @@ class CompressedAttention(Sublayer):
 
     @classmethod
     def of(cls, config: ModelConfig, number: int) -> CompressedAttention:
-        """The configuration's, of the layer of this global number, 0-based."""
+        """Attention of the configuration's layer with this global number, from 0."""
         latent, given, heads = config.multi_latent_attention, config.compressed_attention, config.num_attention_heads
         size, rank, hidden, ratio = latent.qk_head_dim, latent.q_lora_rank, config.hidden_size, given.ratio(number)
         assert rank is not None, "a rule wants --q-lora-rank"
@@ -242,13 +248,14 @@ class CompressedAttention(Sublayer):
         return whole, self.core_attention.part()
 
     def operations(self, micro_batch: MicroBatch) -> Iterator[Operation]:
-        """Beside its parts: queries are normed and turned, the output is turned back."""
+        """The operations of its parts; and queries are normed and rotated, the output is rotated back."""
         yield from super().operations(micro_batch)
         turned = 3 * micro_batch.tokens * self.linear_q_up_proj.output_size // micro_batch.tensor
         yield elementwise(2 * turned * micro_batch.item_size, 3 * turned * micro_batch.item_size, 3).within("rotary")
 
     def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:
-        """Every rank has the one key of the whole sequence; the gradient of entries is summed over the heads' ranks."""
+        """The messages of its parts; and every rank gets the one key of the whole sequence, and the gradient of entries
+        is summed over the heads' ranks."""
         yield from super().messages(micro_batch)
         for one in of_whole_sequence(micro_batch, self.core_attention.query_key_size, is_share=True):
             yield one.within("linear_kv")
@@ -258,7 +265,8 @@ class CompressedAttention(Sublayer):
                 yield one.within("compressor")
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
-        """The linears' one input; queries before their norm and their deviations; and which entries are seen."""
+        """Bytes that its parts keep, where linear_q and linear_kv keep one input; of queries before their norm with
+        their deviations; and of which entries each query may not see."""
         kept = super().kept_bytes(micro_batch)
         first, second = self.first_linears
         if kept[first]:

@@ -18,19 +18,20 @@ from parallel_core.recompute.parts import Part
 
 @dataclass(frozen=True)
 class CrossLayerAttention(Attention):
-    """Attention whose keys and values, as linear_qkv gives them, later layers have as well, or an earlier one has made.
+    """Attention of a layer that shares keys and values, as linear_qkv gives them, with neighbouring layers: it makes
+    them for later layers, or takes them from an earlier one.
 
-    Each layer turns and norms the keys by itself. Of a layer without keys of its own linear_qkv gives queries alone.
+    Each layer rotates and norms the keys by itself. linear_qkv of a layer without keys of its own gives queries alone.
     """
 
     makes_keys: bool = True
-    """Whether keys and values are its own."""
+    """Whether the layer makes keys and values itself, not an earlier one."""
     serves_next: bool = False
-    """Whether the next layer has them, too."""
+    """Whether the next layer takes the same keys and values."""
 
     @classmethod
     def of(cls, config: ModelConfig, number: int) -> CrossLayerAttention:
-        """The configuration's, of the layer of this global number, 0-based."""
+        """Attention of the configuration's layer with this global number, from 0."""
         plain = Attention.of(config, number)
         block = cls(
             **{field.name: getattr(plain, field.name) for field in fields(Attention)},
@@ -44,12 +45,13 @@ class CrossLayerAttention(Attention):
         return replace(block, linear_qkv=linear)
 
     def parts(self) -> tuple[Part, ...]:
-        """The parts but the whole: a second run of it would give later layers other keys than its first."""
+        """The parts that may be recomputed, without the whole: a second run of that would give later layers other
+        tensors as keys than the first."""
         return tuple(part for part in super().parts() if part.path)
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
-        """The bytes that it keeps and the layer that has made them does not keep already: of values that no exchange
-        has copied nothing."""
+        """The bytes that it keeps, less those of values that the layer that made them keeps already (unless an exchange
+        by Ulysses has copied them)."""
         kept, core = super().kept_bytes(micro_batch), self.core_attention
         if self.makes_keys or micro_batch.context.ulysses > 1:
             return kept
@@ -58,5 +60,5 @@ class CrossLayerAttention(Attention):
         return {**kept, "core_attention": kept["core_attention"] - shared}
 
     def _shared_groups(self, micro_batch: MicroBatch) -> Iterator[Message]:
-        """None where the keys are an earlier layer's: every rank has the queries that it needs."""
+        """No messages where the keys are an earlier layer's: every rank has the queries that it needs."""
         return super()._shared_groups(micro_batch) if self.makes_keys else iter(())

@@ -13,36 +13,37 @@ from parallel_core.operations import Operation, elementwise
 
 @dataclass(frozen=True)
 class Dispatch(Block):
-    """Rows of h features and a probability for each of a token's k choices among E experts, there and back.
+    """The dispatch of tokens: rows of h features and a probability for each of a token's k choices among E experts,
+    there and back.
 
-    How many rows a rank gets is the router's choice: bytes are those of an even one. By all-to-all, of n ranks that
+    The number of rows of a rank depends on the router: bytes are those of an even one. By all-to-all, of n ranks that
     have all experts once, e of them (expert parallelism) different ones, each sends (n-1)/e T k rows, forward twice and
     backward twice; T = b s/(c t).
     """
 
     hidden_size: int
     choices: int
-    """Experts of a token, k."""
+    """The number of experts that a token goes to, k."""
     experts: int
-    """E."""
+    """The number of experts of the layer, E."""
     owners: int
-    """Ranks that have different experts, e."""
+    """The number of ranks that have different experts, e."""
     shards: int
-    """Ranks that share each expert (expert tensor parallelism)."""
+    """The number of ranks that share each expert (expert tensor parallelism)."""
     by_all_gather: bool
-    """Every rank gets all tokens, instead of those for its experts."""
+    """Whether every rank gets all tokens, instead of those for its experts."""
     capacity_factor: float | None
-    """For experts whose rows are padded to its capacity: that, as a multiple of an even share."""
+    """The capacity of experts whose rows are padded to it, as a multiple of an even share; None: not padded."""
     hot: int = 0
-    """Experts whose tokens stay where they are, as many of each owner's, if others have different ones."""
+    """The number of hot experts, whose tokens stay on their rank; as many of each owner's experts."""
     cold_share: float = 1.0
-    """The share of cold experts' capacity."""
+    """The share of an expert's capacity that a cold expert has."""
     zero: int = 0
-    """Further choices whose tokens stay."""
+    """The number of further choices that go to no expert: their tokens stay."""
 
     @classmethod
     def of(cls, config: ModelConfig) -> "Dispatch":
-        """The configuration's."""
+        """The dispatch that the configuration asks for."""
         moe, parallel = config.moe_config, config.parallel_config
         return cls(
             config.hidden_size,
@@ -58,14 +59,15 @@ class Dispatch(Block):
         )
 
     def operations(self, micro_batch: MicroBatch) -> Iterator[Operation]:
-        """Rows are copied in the order of their experts, again when they have arrived, and both ways back."""
+        """The copies of rows on a rank: into the order of their experts, again when they have arrived, and both ways
+        back."""
         rows = self._sent(micro_batch.tokens // micro_batch.tensor) * self.shards
         copied = 2 * rows * self.hidden_size * micro_batch.item_size
         yield elementwise(4 * copied, 4 * copied, 8)
 
     def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:
-        """The messages of the dispatch. Tensor-parallel ranks that have the same tokens send a part each; the parts are
-        gathered after."""
+        """The messages of the dispatch. Tensor-parallel ranks that have the same tokens send a part of them each; the
+        parts are gathered afterwards."""
         tokens = micro_batch.tokens // micro_batch.tensor
         hidden, probs = self.hidden_size * micro_batch.item_size, self.choices * FLOAT32
         exchange = self._gathered if self.by_all_gather else self._exchanged
@@ -76,7 +78,7 @@ class Dispatch(Block):
                 yield from micro_batch.tensor_message("all_gather", tokens * each, backward=True)
 
     def _exchanged(self, micro_batch: MicroBatch, tokens: int) -> Iterator[Message]:
-        """The elements of an all-to-all that go to other ranks."""
+        """Messages of the all-to-all: numbers of rows, probabilities, hidden states there and back."""
         ranks, rows = self.owners * self.shards, self._rows(micro_batch, tokens)
         hidden = (ranks - 1) * rows * self.hidden_size * micro_batch.item_size
         if self.capacity_factor is None or self.hot:
@@ -87,7 +89,7 @@ class Dispatch(Block):
                 yield from self._message("all_to_all", hidden, backward)
 
     def _rows(self, micro_batch: MicroBatch, tokens: int) -> int:
-        """The rows that one rank gets from another."""
+        """The number of rows that one rank gets from another."""
         cold = self.experts - self.hot
         if self.capacity_factor is None:
             return self._sent(tokens) * cold // (self.owners * self.experts)
@@ -96,7 +98,7 @@ class Dispatch(Block):
         return cold // self.owners * min(int(capacity * self.cold_share), tokens)
 
     def _sent(self, tokens: int) -> int:
-        """Choices of so many tokens that go to experts."""
+        """The number of choices of `tokens` tokens that go to experts."""
         return tokens * self.choices * self.experts // (self.experts + self.zero)
 
     def _gathered(self, micro_batch: MicroBatch, tokens: int) -> Iterator[Message]:
@@ -113,8 +115,8 @@ class Dispatch(Block):
         yield from message("tp-ep", operation, size, self.owners * self.shards, backward=backward)
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
-        """The bytes that are kept with an even router: which token and which choice each row is of, where the rows of
-        each choice are, and the order in which rows that come are those of the experts."""
+        """Bytes kept with an even router: the token and the choice of each row, the places of each choice's rows, and
+        the order that sorts received rows by expert."""
         choices = micro_batch.tokens // micro_batch.tensor * self.choices
         rows = self._sent(micro_batch.tokens // micro_batch.tensor) * self.shards
         ranks = self.owners * self.shards

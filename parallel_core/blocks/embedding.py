@@ -15,7 +15,7 @@ from parallel_core.sharding import Cut, Role, ShardSpec
 
 @dataclass(frozen=True)
 class EmbeddingTable(Block):
-    """A vector for each of `rows` ids."""
+    """A table of `rows` vectors, one for each id."""
 
     rows: int
     hidden_size: int
@@ -23,8 +23,8 @@ class EmbeddingTable(Block):
     dtype: str
     cuts: tuple[Cut, ...] = ()
     shared_over: str | None = None
-    """Kind of the group whose ranks have copies of it (see ShardSpec): if it is tied to the output layer's weight, and
-    with multi-token prediction."""
+    """Kind of the group whose ranks have copies of the table (see ShardSpec): where it is tied to the output layer's
+    weight, and with multi-token prediction. None: no copies."""
     role: Role | None = None
 
     @classmethod
@@ -42,7 +42,7 @@ class EmbeddingTable(Block):
 
     @classmethod
     def of_positions(cls, config: ModelConfig) -> "EmbeddingTable":
-        """The configuration's learned positions: every rank has all."""
+        """The configuration's table of learned positions: every rank has all of it."""
         initial = Normal(config.embedding_init_method_std)
         return cls(config.max_position_embeddings, config.hidden_size, initial, config.embedding_init_dtype)
 
@@ -52,12 +52,12 @@ class EmbeddingTable(Block):
         return {"weight": ParameterSpec(shard, self.initial, self.dtype)}
 
     def operations(self, micro_batch: MicroBatch) -> Iterator[Operation]:
-        """Rows are copied; backward adds their gradients to the table's."""
+        """Copies of rows; the backward adds their gradients to the table's."""
         copied = 2 * micro_batch.tokens * self.hidden_size * micro_batch.item_size
         yield elementwise(copied, 2 * copied, 2)
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
-        """The ids."""
+        """Bytes of the ids."""
         return {"": micro_batch.tokens * INT32}
 
 
@@ -78,7 +78,7 @@ class Embedding(Block):
 
     @classmethod
     def of(cls, config: ModelConfig) -> "Embedding":
-        """The configuration's."""
+        """The configuration's embedding."""
         learned = config.position_embedding_type == "learned_absolute"
         norm = replace(Norm.of_branch_output(config, 1.0), kind="LayerNorm")
         if learned:
@@ -92,23 +92,25 @@ class Embedding(Block):
 
     @property
     def own(self) -> "Embedding":
-        """One that no other stage and no output layer shares."""
+        """The embedding as one that no other stage and no output layer shares."""
         return replace(self, word_embeddings=replace(self.word_embeddings, shared_over=None))
 
     def _normed(self, micro_batch: MicroBatch) -> MicroBatch:
-        """The word embeddings as the norm has them: in the table's type, and whole where positions follow."""
+        """The micro-batch with sizes as the norm of word embeddings sees them: the table's type, and the whole sequence
+        where positions are added after it."""
         sequence = micro_batch.sequence if self.position_embeddings is None else micro_batch.sequence.gathered
         return replace(micro_batch, dtype=self.word_embeddings.dtype, sequence=sequence)
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
-        """The bytes that are kept; none where no gradient comes back."""
+        """The bytes that its parts keep; 0 where no gradient comes back."""
         kept = super().kept_bytes(micro_batch)
         if self.norm is not None:
             kept["norm"] = self.norm.kept_bytes(self._normed(micro_batch))[""]
         return dict.fromkeys(kept, 0) if self.frozen else kept
 
     def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:
-        """The words' rows from the rank that has each, and their gradient back to it, in the table's type."""
+        """Messages that sum each word's row over the ranks (one has it), and those of its gradient, in the table's
+        type."""
         micro_batch = replace(micro_batch, dtype=self.word_embeddings.dtype)
         width = self.word_embeddings.hidden_size
         if micro_batch.sequence.tensor > 1 and self.position_embeddings is not None:
@@ -122,8 +124,8 @@ class Embedding(Block):
 
 @dataclass(frozen=True)
 class SharedEmbedding(Block):
-    """The last pipeline stage's copy of the embedding: parameters of the first stage's names, and nothing else. What
-    uses it counts that."""
+    """The last pipeline stage's copy of the embedding: parameters under the first stage's names, and nothing else. The
+    output layer or the depths that use it count operations, messages and bytes."""
 
     word_embeddings: EmbeddingTable
 

@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 class ExpertLinear(Linear):
     """A linear of one expert: cut over expert tensor parallelism, another parameter on each expert-parallel rank.
 
-    Of a bias that is not cut, the first rank of an expert adds all: its gradient is a sum over them.
+    A bias that is not cut is added by the first of an expert's ranks alone, so that its gradient is a sum over them.
     """
 
     @classmethod
     def like(cls, linear: Linear, config: ModelConfig) -> Self:
-        """An expert's linear of the same sizes and first values as a dense one."""
+        """An expert's linear with the sizes and first values of a dense one."""
         return replace(
             cls(**{field.name: getattr(linear, field.name) for field in fields(linear)}),
             rounds=config.training_config.precision.qat_scheme is not None,
@@ -60,7 +60,7 @@ class Expert(Block):
 
     @classmethod
     def of(cls, config: ModelConfig) -> Expert:
-        """The configuration's; all experts are alike."""
+        """The configuration's expert; all are alike."""
         mlp = MLP.of(config, config.moe_config.moe_ffn_hidden_size)
         first, second = (ExpertLinear.like(linear, config) for linear in (mlp.linear_fc1, mlp.linear_fc2))
         return cls(first, mlp.activation, second)
@@ -68,47 +68,48 @@ class Expert(Block):
 
 @dataclass(frozen=True)
 class Experts(Block):
-    """A layer's experts, of which a rank has E/e, under their numbers in the whole layer."""
+    """A layer's experts, of which a rank has E/e, named by their numbers in the whole layer."""
 
     expert: Expert
     count: int
-    """E."""
+    """The number of experts, E."""
     expert_parallel: int
-    """e."""
+    """Expert-parallel size, e."""
     expert_tensor: int
-    """t'."""
+    """Expert-tensor-parallel size, t'."""
     topk: int
-    """Experts that a token chooses, k."""
+    """The number of experts that a token chooses, k."""
     zero: int = 0
-    """Further choices that go to no expert."""
+    """The number of further choices that go to no expert."""
 
     @classmethod
     def of(cls, config: ModelConfig) -> Experts:
-        """The configuration's."""
+        """The configuration's experts of a layer."""
         moe, parallel = config.moe_config, config.parallel_config
         assert moe.num_experts is not None
         sizes = parallel.expert_model_parallel_size, parallel.expert_tensor_parallel_size
         return cls(Expert.of(config), moe.num_experts, *sizes, moe.moe_router_topk, moe.num_zero_experts)
 
     def local(self, rank: int) -> range:
-        """The numbers of a rank's experts; `rank` is its place in the expert-parallel group."""
+        """The numbers of a rank's experts in the layer; `rank` is its place in the expert-parallel group."""
         own = self.count // self.expert_parallel
         return range(rank * own, (rank + 1) * own)
 
     def parameters(self) -> dict[str, ParameterSpec]:
-        """The parameters of the first expert-parallel rank; the others' differ in the experts' numbers alone."""
+        """Path -> parameter for the experts of the first expert-parallel rank; the others' differ in the experts'
+        numbers alone."""
         specs = self.expert.parameters()
         return {join(f"local_experts.{n}", name): spec for n in self.local(0) for name, spec in specs.items()}
 
     def forward_flops(self, tokens: int, seq_length: int) -> float:
-        """FLOPs of the experts that the tokens pass through."""
+        """FLOPs of the experts that `tokens` tokens pass through."""
         return self.expert.forward_flops(self._choices(tokens), seq_length)
 
     def frozen_flops(self, tokens: int) -> float:
         return self.expert.frozen_flops(self._choices(tokens))
 
     def operations(self, micro_batch: MicroBatch) -> Iterator[Operation]:
-        """Each local expert's products with its share of the rows; the activation of all."""
+        """The products of each local expert with an even share of the rows, and the activation of all rows."""
         rows, count, item_size = self.rows(micro_batch), len(self.local(0)), micro_batch.item_size
         first, second, shards = self.expert.linear_fc1, self.expert.linear_fc2, self.expert_tensor
         for linear, inner, columns in (
@@ -120,20 +121,22 @@ class Experts(Block):
         yield elementwise(before + after, 2 * before + after).within("activation")
 
     def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:
-        """None: shards of an expert get the same tokens; what they give is summed on its way back (`Dispatch`)."""
+        """No messages: shards of an expert get the same tokens; their outputs are summed on the way back
+        (`Dispatch`)."""
         return iter(())
 
     def rows(self, micro_batch: MicroBatch) -> int:
-        """R, with balanced routing: a tensor-parallel rank routes its part of the tokens."""
+        """The number of rows of a rank's experts, R, with balanced routing: each tensor-parallel rank routes its part
+        of the tokens."""
         return self._choices(micro_batch.tokens // micro_batch.tensor) * self.expert_tensor
 
     def _choices(self, tokens: int) -> int:
-        """The choices of so many tokens that go to experts."""
+        """The number of choices of `tokens` tokens that go to experts."""
         return tokens * self.topk * self.count // (self.count + self.zero)
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
-        """The bytes that are kept with balanced routing: the tokens; what goes into the activation, and their
-        probabilities; what comes out."""
+        """Bytes kept with balanced routing: inputs of the first linears; of activations their inputs and the rows'
+        probabilities; inputs of the second linears."""
         rows, first, second = self.rows(micro_batch), self.expert.linear_fc1, self.expert.linear_fc2
         widths = {
             "linear_fc1": first.input_size * micro_batch.item_size * first.keeps_input,
@@ -148,15 +151,15 @@ class Experts(Block):
 
 @dataclass(frozen=True)
 class SharedExperts(MLP):
-    """The experts that every token passes through (DeepSeekMoE, Dai et al., 2024): together one feed-forward block, its
-    output weighed by sigmoid(x gate_weight^T) or added as it is."""
+    """The experts that every token passes through (DeepSeekMoE, Dai et al., 2024): one feed-forward block, its output
+    multiplied by sigmoid(x gate_weight^T) or added as it is."""
 
     gate: ParameterSpec | None = None
-    """gate_weight [1, h]."""
+    """gate_weight [1, h]; None: the output is added as it is."""
 
     @classmethod
     def of(cls, config: ModelConfig, size: int | None = None) -> Self:
-        """The configuration's."""
+        """The configuration's shared experts. size: width, if it is not --moe-shared-expert-intermediate-size."""
         moe = config.moe_config
         block = super().of(config, size or moe.moe_shared_expert_intermediate_size)
         shard = ShardSpec(shape=(1, config.hidden_size), partial_over=between_regions(config))
@@ -172,7 +175,8 @@ class SharedExperts(MLP):
         return super().forward_flops(tokens, seq_length) + gate
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
-        """The bytes that are kept; with a gate its operand, too, and its input, which the first linear has."""
+        """Bytes that its parts keep; with a gate also the output that it multiplies, and its input if the first linear
+        does not keep that."""
         kept, first = super().kept_bytes(micro_batch), self.linear_fc1
         weighed = micro_batch.tokens_between * self.linear_fc2.output_size * micro_batch.item_size
         own_input = 0 if first.keeps_input else first.input_bytes(micro_batch)

@@ -1,5 +1,5 @@
-"""The linears of a model whose products have operands of 8 bits, as Transformer Engine's: those of attention,
-feed-forward blocks, experts and state spaces; not embedding, router, output layer, and linears of groups."""
+"""The linears of a model whose products have operands of 8 bits, as in Transformer Engine: those of attention,
+feed-forward blocks, experts and state spaces; not embedding, router, output layer, and grouped linears."""
 
 import re
 from dataclasses import replace
@@ -13,8 +13,8 @@ _LAYER = re.compile(r"decoder\.layers\.(\d+)\.")
 
 
 def rounded_to_8_bits(block: Kind, config: ModelConfig, path: str) -> Kind:
-    """A part of a model at a path, with the recipe of each linear. Layers behind the last, which predict further
-    tokens, are no last layers of --first-last-layers-bf16, as in Megatron."""
+    """The part `block` of a model, which stands at `path`, with each linear's recipe of 8 bits. Layers of multi-token
+    prediction, behind the last, do not count as last layers of --first-last-layers-bf16, as in Megatron."""
     recipe = config.float8.recipe
     if recipe is None:
         return block

@@ -33,7 +33,8 @@ class GatedDeltaNet(RecurrentMixer):
 
     @classmethod
     def of(cls, config: ModelConfig, number: int) -> "GatedDeltaNet":
-        """The configuration's, of any layer. The norm's weight is plain whatever the others' are, as in files."""
+        """The mixer of any of the configuration's layers. The norm's weight is not stored minus one, whatever the other
+        norms' are, as in HuggingFace's files."""
         sizes, dtype = config.linear_attention, config.params_dtype
         keys, heads = sizes.linear_num_key_heads, sizes.linear_num_value_heads
         key_size, value_size = sizes.linear_key_head_dim, sizes.linear_value_head_dim
@@ -51,7 +52,8 @@ class GatedDeltaNet(RecurrentMixer):
         )
 
     def parameters(self) -> dict[str, ParameterSpec]:
-        """Decays begin between exp(-1) and exp(-16) to the power of the step."""
+        """Its parts' parameters, and of each head dt_bias and A_log: a token's decay is at first exp(-1) to exp(-16) to
+        the power of its step."""
         return {**self._of_heads(), **super().parameters()}
 
     def _of_heads(self) -> dict[str, ParameterSpec]:
@@ -65,7 +67,7 @@ class GatedDeltaNet(RecurrentMixer):
         yield elementwise(3 * output, 5 * output).within("gate")
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
-        """The bytes of its parts, and of the gates before and behind the recurrence."""
+        """Bytes that its parts keep, and those of the operands of the gates before and behind the recurrence."""
         heads, output = self.recurrence.heads // micro_batch.tensor, self.out_proj.input_bytes(micro_batch)
         gates = 2 * micro_batch.tokens * heads * micro_batch.item_size + shared_bytes(self._of_heads(), micro_batch)
         return {**super().kept_bytes(micro_batch), "gates": gates, "gate": 2 * output}

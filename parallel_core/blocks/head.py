@@ -12,7 +12,8 @@ from parallel_core.operations import Operation, elementwise
 
 
 def output_layer(config: ModelConfig) -> Linear:
-    """The column-parallel linear h -> v; with tied embeddings its weight is the word embedding's."""
+    """The configuration's output layer, a column-parallel linear h -> v; with tied embeddings its weight is the word
+    embedding's."""
     linear = Linear.column(config, config.hidden_size, config.vocab_size, bias=config.output_layer_bias)
     has_own, frozen = config.untie_embeddings_and_output_weights, config.lora_config.use_lora
     return replace(linear, allocates_weight=has_own, role="embedding or output", frozen=frozen)
@@ -25,20 +26,20 @@ class CrossEntropy(Block):
     vocab_size: int
 
     def operations(self, micro_batch: MicroBatch) -> Iterator[Operation]:
-        """Reads the logits twice; backward turns them into their gradient."""
+        """Two passes over the logits; the backward turns them into their gradient."""
         logits = micro_batch.tokens * (self.vocab_size // micro_batch.tensor) * FLOAT32
         yield elementwise(2 * logits, 2 * logits, 4)
 
     def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:
-        """Each token's largest logit; then its sum of exponentials and the target's logit. Over the ranks that share
-        the sequence the mean; how many tokens count is known from the batch."""
+        """Messages of each token's largest logit, of its sum of exponentials and its target's logit; and of the mean
+        over the ranks that share a sequence, whose number of tokens is known from the batch."""
         for numbers in (1, 2):
             yield from micro_batch.tensor_message("all_reduce", numbers * micro_batch.tokens * FLOAT32)
         yield from message("cp", "all_reduce", FLOAT32, micro_batch.context.size, "mean")
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
-        """The logits, and of each token the ranks' largest logit, sum and target's logit, its target and its weight in
-        the mean."""
+        """Bytes of the logits and, for each token, of the ranks' largest logit, sum and target's logit, its target id
+        and its weight in the mean."""
         logits = self.vocab_size // micro_batch.tensor * micro_batch.item_size
         per_token = logits + 3 * FLOAT32 + INT32 + FLOAT32
         return {"": micro_batch.tokens * per_token}

@@ -21,27 +21,28 @@ from parallel_core.sharding import ShardSpec
 
 @dataclass(frozen=True)
 class HyperConnection(Block):
-    """Weights of one block, of a linear of all streams: parameters in float32, under MindSpeed-LLM's names."""
+    """The weights by which one block reads and writes the streams: a linear of all streams of a token; parameters in
+    float32, under MindSpeed-LLM's names."""
 
     rule: StreamRule
     hidden_size: int
-    """h."""
+    """Width of one stream, h."""
     std: float
     partial_over: str | None
-    """Kind of the group whose ranks have different shards of the sequence (see ShardSpec)."""
+    """Kind of the group whose ranks have different shards of the sequence (see ShardSpec); None: none have."""
     first_scale: float
-    """First factor of its results."""
+    """First value of hc_scale, the factor of the linear's results."""
 
     @classmethod
     def of(cls, config: ModelConfig, reads_alone: bool = False) -> HyperConnection:
-        """The configuration's; reads_alone: of the last of all, behind which there is one stream."""
+        """The configuration's connection. reads_alone: the one behind all layers, which makes one stream of them."""
         given = config.hyper_connections
         rule = StreamRule(given.streams, 0 if reads_alone else given.iterations, given.epsilon, config.norm_epsilon)
         return cls(rule, config.hidden_size, config.init_method_std, between_regions(config), given.initial_scale)
 
     @property
     def width(self) -> int:
-        """Width of all streams, n h."""
+        """Width of all streams together, n h."""
         return self.rule.streams * self.hidden_size
 
     def parameters(self) -> dict[str, ParameterSpec]:
@@ -57,11 +58,11 @@ class HyperConnection(Block):
         }
 
     def forward_flops(self, tokens: int, seq_length: int) -> float:
-        """Operations of the linear alone."""
+        """FLOPs of the linear alone."""
         return 2.0 * tokens * self.width * self.rule.width
 
     def operations(self, micro_batch: MicroBatch) -> Iterator[Operation]:
-        """Streams are read for their weights and for the block's input, and read and written after it."""
+        """The streams are read for their weights and for the block's input, and read and written after it."""
         stream = micro_batch.tokens_between * self.width * micro_batch.residual_item_size
         one = stream // self.rule.streams
         yield elementwise(stream + one, 3 * stream, 2).within("read")
@@ -69,7 +70,7 @@ class HyperConnection(Block):
             yield elementwise(2 * stream + one, 4 * stream, 2).within("write")
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
-        """The streams; and to write them the block's output and weights."""
+        """Bytes of the streams; and, where they are written, of the block's output and of the weights."""
         of_token = self.width * micro_batch.residual_item_size
         if self.rule.iterations:
             of_token += self.hidden_size * micro_batch.item_size + (self.rule.width - self.rule.streams) * FLOAT32
@@ -77,21 +78,21 @@ class HyperConnection(Block):
 
 
 def stream_head(config: ModelConfig) -> HyperConnection | None:
-    """The block that makes one of the streams in the end, where there are several."""
+    """The block behind all layers that makes one stream of several; None with an ordinary residual stream."""
     return HyperConnection.of(config, reads_alone=True) if config.hyper_connections.enabled else None
 
 
 @dataclass(frozen=True)
 class HyperConnectedLayer(Layer):
-    """A transformer layer on n streams: each of its two blocks has a connection of its own, `attn_mhc` and `mlp_mhc`,
-    through which it reads them, is normed as ever, and writes them."""
+    """A transformer layer on n streams: each of its two blocks has a connection, `attn_mhc` and `mlp_mhc`, through
+    which its input is read from the streams, normed as ever, and its output is written to them."""
 
     attn_mhc: HyperConnection | None = None
     mlp_mhc: HyperConnection | None = None
 
     @classmethod
     def of(cls, config: ModelConfig, number: int) -> HyperConnectedLayer:
-        """The configuration's layer of this global number, 0-based."""
+        """The configuration's layer with this global number, from 0."""
         plain, connection = Layer.of(config, number), HyperConnection.of(config)
         return cls(**vars(plain), attn_mhc=connection, mlp_mhc=connection)
 
@@ -101,5 +102,5 @@ class HyperConnectedLayer(Layer):
         return self.attn_mhc.width
 
     def _residual_operations(self, micro_batch: MicroBatch) -> Iterator[Operation]:
-        """None beside those of the connections."""
+        """No operations: the connections count the additions to the streams."""
         return iter(())

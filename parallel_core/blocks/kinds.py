@@ -1,4 +1,5 @@
-"""The kinds of sublayers, and which of them a layer has: registered here, and known to nobody else by their names.
+"""The kinds of sublayers, and the rule by which a layer has one: registered here, and known to nobody else by their
+names.
 
 A new kind is a block (`Sublayer`), a `Kind` in one of these tables, and a cell for the block in
 `pynative.transformer.kinds`.
@@ -33,13 +34,14 @@ class Kind(Generic[Made]):
 
     name: str
     of: Callable[[ModelConfig, int], Made]
-    """(configuration, global number of the layer, 0-based) -> the block; of a layer without such a sublayer, none."""
+    """Makes the block from the configuration and the layer's global number, from 0; None for a layer without such a
+    sublayer."""
     applies: Callable[[ModelConfig, int], bool] = lambda config, number: True
-    """Whether the configuration's layer of this number is of the kind."""
+    """Whether the configuration's layer with this global number is of the kind."""
 
 
 def _none(config: ModelConfig, number: int) -> None:
-    """A layer of a hybrid stack without such a sublayer."""
+    """No block, for a layer of a hybrid stack without such a sublayer."""
 
 
 MIXERS: list[Kind[Sublayer | None]] = [
@@ -83,7 +85,7 @@ FEED_FORWARDS: list[Kind[Sublayer | None]] = [
 
 
 def made(kinds: Sequence[Kind[Made]], config: ModelConfig, number: int) -> Made:
-    """The block of the first kind that applies to the layer of this global number, 0-based. Layers that come after the
-    decoder's are of the kind of its last."""
+    """The block of the first kind that applies to the layer with this global number, from 0. Layers of multi-token
+    prediction, behind the decoder's, are of the kind of its last."""
     like = min(number, config.num_layers - 1)
     return next(kind for kind in kinds if kind.applies(config, like)).of(config, number)

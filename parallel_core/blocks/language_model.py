@@ -1,4 +1,4 @@
-"""A language model as blocks: which of them a pipeline stage's chunk has, under Megatron's global names."""
+"""A language model as blocks, and those of them that a pipeline stage's chunk has, under Megatron's global names."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -28,18 +28,20 @@ from parallel_core.recompute.plan import ChunkRecompute, RecomputePlan
 
 @dataclass(frozen=True)
 class Decoder(Block):
-    """A chunk's layers, and in the last chunk the final norm; of several residual streams the head that reads them."""
+    """A chunk's layers, and in the last chunk the final norm; with several residual streams also the head that makes
+    one of them."""
 
     layers: LayerStack
     hc_head: HyperConnection | None
     final_layernorm: Norm | None
     received: CarriedChoice | None = None
-    """Behind the hidden states that the chunk is sent."""
+    """The choice of keys behind the hidden states that the chunk is sent; None: there is none."""
     sent: CarriedChoice | None = None
-    """And behind those that it sends."""
+    """The choice of keys behind the hidden states that the chunk sends; None: there is none."""
 
     def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:
-        """Beside its layers' the shards of a received choice, put together: every layer chooses for all tokens."""
+        """The messages of its parts, and those that put the shards of a received choice together: every layer chooses
+        for all tokens."""
         yield from super().messages(micro_batch)
         if self.received and micro_batch.sequence.tensor > 1:
             size = micro_batch.tokens_between * self.received.channels * FLOAT32
@@ -47,18 +49,18 @@ class Decoder(Block):
         yield from exchanged(self.received.count if self.received else 0, micro_batch)
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
-        """Beside its layers' a choice that was received."""
+        """Bytes that its parts keep, and those of a received choice."""
         kept = super().kept_bytes(micro_batch)
         return kept | {"received": bytes_of_choice(self.received.count, micro_batch)} if self.received else kept
 
     @property
     def reads_tokens(self) -> bool:
-        """Whether one of the layers is given the ids of its tokens."""
+        """Whether one of the layers reads the ids of its tokens."""
         return any(sublayer.reads_tokens for sublayer in blocks_within(self.layers, Sublayer))
 
 
 Numbered = tuple[tuple[int, AnyLayer], ...]
-"""Layers by their global numbers, 0-based."""
+"""Pairs of a layer's global number, from 0, and its block."""
 
 _OF_HEAD = ("output_layer", "loss")
 
@@ -68,24 +70,25 @@ class Chunk(Block):
     """The part of a language model that one virtual pipeline stage has; without a pipeline, all of it."""
 
     embedding: Embedding | SharedEmbedding | None
-    """The embedding of the first chunk; with multi-token prediction a copy of the last one, unless both are on one
-    stage."""
+    """The embedding on the first chunk; with multi-token prediction its copy on the last one, unless both are on one
+    stage; else None."""
     decoder: Decoder
     mtp: MultiTokenPrediction | None
     output_layer: Linear | None
     loss: CrossEntropy | None
     shared_embedding: SharedEmbedding | None
-    """The copy of the embedding's weight on a last chunk without an embedding of its own, when the output layer's
-    weight is tied to it."""
+    """The copy of the embedding's weight on a last chunk without an embedding, where the output layer's weight is tied
+    to it; else None."""
 
     @property
     def _own_heads(self) -> dict[str, Block]:
-        """Output layers of the depths of multi-token prediction, without the parts that the depths count themselves."""
+        """Path -> output layer of a depth of multi-token prediction, without the operations that the depth counts
+        itself."""
         own = self.mtp.own_output_layers if self.mtp else {}
         return {path: head.parameters_alone for path, head in own.items()}
 
     def cells(self) -> list[Block]:
-        """The parts that work one after the other, in their order; their parameters in turn are the chunk's."""
+        """The parts that work one after the other, in their order; their parameters in this order are the chunk's."""
         layers, further = (layer for _, layer in self.decoder.layers.layers), self.mtp.cells() if self.mtp else ()
         found = (
             self.embedding,
@@ -99,7 +102,7 @@ class Chunk(Block):
         return [block for block in found if block is not None]
 
     def recomputed_cells(self) -> list[range]:
-        """Positions of cells that run forward again together."""
+        """Ranges of positions in `cells`: those that run forward again together."""
         layers, before = self.decoder.layers, int(self.embedding is not None)
         groups = [group for group in layers.recompute.groups() if layers.recompute.layers[group.start].full]
         found = [range(group.start + before, group.stop + before) for group in groups]
@@ -109,7 +112,8 @@ class Chunk(Block):
         return found + [range(group.start + behind, group.stop + behind) for group in further]
 
     def submodules(self) -> dict[str, Block]:
-        """The copy of the embedding goes by the first stage's name: it is the same parameter, which the head has."""
+        """Name -> block. The copy of the embedding has the first stage's name, since it is the same parameter; it
+        stands beside the output layer, which uses it."""
         blocks = super().submodules() | self._own_heads
         copy = blocks.pop("shared_embedding", None)
         if copy is None:
@@ -118,22 +122,22 @@ class Chunk(Block):
         return {**before_head, "embedding": copy, **{name: blocks[name] for name in _OF_HEAD}}
 
     def bytes_in_backward(self, micro_batch: MicroBatch) -> int:
-        """The most that is kept at once during the backward because parts of the layers are run again then; what comes
-        after such layers is through by then."""
+        """The most bytes that are kept at once during the backward because parts of layers run again; the output layer
+        has finished by then. 0: nothing runs again."""
         embedding = sum(self.embedding.kept_bytes(micro_batch).values()) if self.embedding else 0
         again = self.mtp.bytes_in_backward(micro_batch) if self.mtp else 0
         before = sum(self.decoder.kept_bytes(micro_batch).values()) if again else 0
         return embedding + max(self.decoder.layers.bytes_in_backward(micro_batch), before + again)
 
     def offloaded_bytes(self, micro_batch: MicroBatch) -> int:
-        """The bytes of saved activations that lie in host memory where the device has memory of its own."""
+        """Bytes of saved activations that lie in host memory where the device has memory of its own."""
         further = self.mtp.offloaded_bytes(micro_batch) if self.mtp else 0
         return self.decoder.layers.offloaded_bytes(micro_batch) + further
 
 
 def chunk_of(config: ModelConfig, stage: int, chunk: int = 0, ends: tuple[bool, bool] | None = None) -> Chunk:
-    """The blocks of one of a pipeline stage's chunks. ends: whether it begins and whether it ends the model, if that is
-    not to follow from its place."""
+    """The blocks of chunk `chunk` of a pipeline stage. ends: whether it begins and whether it ends the model, if that
+    does not follow from its place."""
     first, last = ends or (stage == chunk == 0, (stage, chunk) == config.parallel_config.placement.last)
     embedding, mtp = Embedding.of(config), _further_layers(config) if last else None
     copy, tied = SharedEmbedding(embedding.word_embeddings), not config.untie_embeddings_and_output_weights
@@ -153,20 +157,20 @@ def chunk_of(config: ModelConfig, stage: int, chunk: int = 0, ends: tuple[bool, 
 
 
 def _carried(config: ModelConfig, stage: int, chunk: int) -> tuple[CarriedChoice | None, CarriedChoice | None]:
-    """Choices behind the hidden states that a chunk is sent, and that it sends."""
+    """The choice of keys behind the hidden states that a chunk is sent, and that behind those which it sends."""
     virtual = config.parallel_config.placement.virtual(stage, chunk)
     return CarriedChoice.into(config, virtual), CarriedChoice.into(config, virtual + 1)
 
 
 def _further_layers(config: ModelConfig) -> MultiTokenPrediction | None:
-    """The layers of the last chunk for multi-token prediction. They are recomputed by the settings for layers behind
-    the stage's own."""
+    """The depths of multi-token prediction, on the last chunk. Settings for recompute count them as layers behind the
+    stage's own."""
     found = MultiTokenPrediction.of(config, _dropping_outputs(_recompute_of_depths(config), _depths(config), config))
     return found and _with_linears(found, config, "mtp")
 
 
 def _with_linears(block: Kind, config: ModelConfig, path: str) -> Kind:
-    """A part of a model with its linears' adapters and recipes of 8 bits."""
+    """A part of a model at a path with its linears' adapters and their recipes of 8 bits."""
     return rounded_to_8_bits(adapted(block, config, path), config, path)
 
 
@@ -184,14 +188,14 @@ def _recompute_of_depths(config: ModelConfig) -> ChunkRecompute:
 
 
 def _on_this_rank(plan: ChunkRecompute, config: ModelConfig) -> ChunkRecompute:
-    """Bytes of a group's input on this rank: with sequence parallelism the input of a group of layers is a rank's own
-    already."""
+    """The plan with the division of a group's input over the tensor-parallel ranks, unless sequence parallelism divides
+    it already."""
     return replace(plan, slices_inputs=plan.slices_inputs and not config.parallel_config.sequence_parallel)
 
 
 def _dropping_outputs(plan: ChunkRecompute, layers: Iterable[AnyLayer], config: ModelConfig) -> ChunkRecompute:
-    """The plan where outputs of norms and activations are not kept. A norm's that is the residual stream, too, is kept
-    in any case."""
+    """The plan in which outputs of norms and activations are not kept, where the configuration drops them. The output
+    of a norm that is also the residual stream is kept in any case."""
     if not config.parallel_config.drops_outputs:
         return plan
     norms, both = not config.apply_residual_connection_post_norm, zip(plan.layers, layers, strict=True)
@@ -204,8 +208,8 @@ def _layers(config: ModelConfig, stage: int, chunk: int) -> LayerStack:
 
 
 def _recompute_of_layers(config: ModelConfig, stage: int, chunk: int) -> tuple[Numbered, ChunkRecompute]:
-    """A chunk's layers by their numbers, and their plan. Layers of --noop-layers are left out: they only take up a
-    number."""
+    """A chunk's layers with their global numbers, and their plan of recompute. Layers of --noop-layers are left out:
+    they only take up a number."""
     parallel, plan = config.parallel_config, _recompute_plan(config)
     numbers = chunk_layers(config, parallel)[chunk][stage]
     there = [i for i, number in enumerate(numbers) if number not in (parallel.noop_layers or ())]
@@ -217,7 +221,7 @@ def _recompute_of_layers(config: ModelConfig, stage: int, chunk: int) -> tuple[N
 
 
 def _shared(layers: Iterable[AnyLayer]) -> list[AnyLayer]:
-    """The same value for layers that are equal: what follows from one is computed once."""
+    """The layers with one object for all that are equal, so that their figures are computed once."""
     distinct: list[AnyLayer] = []
     found = []
     for layer in layers:
@@ -228,7 +232,8 @@ def _shared(layers: Iterable[AnyLayer]) -> list[AnyLayer]:
 
 
 def _recompute_plan(config: ModelConfig) -> RecomputePlan:
-    """Depths of multi-token prediction count as layers behind the last stage's."""
+    """The plan of recompute for all stages. Depths of multi-token prediction count as layers behind the last
+    stage's."""
     counts = [[len(numbers) for numbers in row] for row in chunk_layers(config, config.parallel_config)]
     stage, chunk = config.parallel_config.placement.last
     counts[chunk][stage] += config.multi_token_prediction.depths
@@ -236,8 +241,8 @@ def _recompute_plan(config: ModelConfig) -> RecomputePlan:
 
 
 def recompute_lines(config: ModelConfig) -> Iterator[str]:
-    """The log's lines about lists by stage: the tables, and each layer's. Depths of multi-token prediction have the
-    numbers behind the layers."""
+    """Lines for the log about recompute that is listed by stage: the lists as tables, and the parts of each layer.
+    Depths of multi-token prediction have the numbers behind the layers."""
     plan = _recompute_plan(config)
     yield from plan.log_lines()
     for chunk, row in enumerate(plan.counts):
@@ -248,11 +253,11 @@ def recompute_lines(config: ModelConfig) -> Iterator[str]:
 
 
 def stage_chunks(config: ModelConfig, stage: int) -> list[Chunk]:
-    """A stage's chunks, in the order in which a micro-batch goes through them."""
+    """The chunks of a pipeline stage, in the order in which a micro-batch goes through them."""
     return [chunk_of(config, stage, chunk) for chunk in range(len(chunk_layers(config, config.parallel_config)))]
 
 
 def model_chunks(config: ModelConfig) -> list[Chunk]:
-    """The chunks of all stages."""
+    """The chunks of all stages, stage after stage."""
     stages = config.parallel_config.pipeline_model_parallel_size
     return [chunk for stage in range(stages) for chunk in stage_chunks(config, stage)]

@@ -25,14 +25,14 @@ from parallel_core.recompute.parts import Again, Part, Sizes
 
 @dataclass(frozen=True)
 class UpProjections(Part):
-    """Up projections and rotation: queries, keys and values, their results, are dropped. The latents, which their
-    linears keep in any case, and the rotary key stay."""
+    """Up projections and rotation as a part to recompute: their results, queries, keys and values, are dropped. The
+    latents, which the projections keep in any case, and the rotary key stay."""
 
     rotary_size: int = 0
 
     def kept(self, kept: Sizes, normed: int, micro_batch: MicroBatch, asked: Collection[str]) -> Sizes:
-        """The bytes that core attention keeps after the exchange by Ulysses, unless core attention is recomputed,
-        too."""
+        """The bytes kept where the part is recomputed: core attention's without its inputs, unless an exchange by
+        Ulysses copies those and core attention is not recomputed itself."""
         (core,), attention = self.feeds, self.path.rpartition(".")[0]
         is_dropped = micro_batch.context.ulysses == 1 or core in asked
         return {
@@ -72,15 +72,15 @@ class LatentAttention(Sublayer):
     linear_proj: Linear
     rotary: Rotary
     rotary_size: int
-    """r."""
+    """The number of rotary channels of a head, r."""
     query_scale: float = 1.0
-    """The query's latent is multiplied by it."""
+    """Factor of the query's latent."""
     key_value_scale: float = 1.0
-    """The scale of keys and values."""
+    """Factor of the latent of keys and values."""
 
     @classmethod
     def of(cls, config: ModelConfig, number: int) -> "LatentAttention":
-        """The configuration's, of the layer of this global number, 0-based."""
+        """Attention of the configuration's layer with this global number, from 0."""
         latent, heads, hidden = config.multi_latent_attention, config.num_attention_heads, config.hidden_size
         query_size, rank = latent.qk_head_dim + latent.qk_pos_emb_head_dim, latent.q_lora_rank
         key_value_size = latent.qk_head_dim + latent.v_head_dim
@@ -110,7 +110,8 @@ class LatentAttention(Sublayer):
         return "linear_q_down_proj" if self.linear_q_proj is None else "linear_q_proj", "linear_kv_down_proj"
 
     def parts(self) -> tuple[Part, ...]:
-        """Queries that are not compressed are made of the hidden states themselves."""
+        """The parts that may be recomputed: the whole, the up projections, core attention. Queries that are not
+        compressed are made of the hidden states themselves."""
         begins, core = self.linear_q_proj is not None, self.core_attention
         of_queries = "linear_q_proj" if begins else "linear_q_up_proj"
         up_projections = UpProjections(
@@ -129,7 +130,8 @@ class LatentAttention(Sublayer):
         yield elementwise(joined, joined, 6).within("rotary")
 
     def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:
-        """The rotary key is used by all heads: it enters the region, and its gradient is summed over the ranks."""
+        """The messages of its parts, and of the rotary key, which all heads use: it enters the region, and its gradient
+        is summed over the ranks."""
         yield from super().messages(micro_batch)
         for one in micro_batch.enter(self.rotary_size):
             yield one.within("rotary_key")
@@ -137,8 +139,8 @@ class LatentAttention(Sublayer):
             yield one.within("rotary_key")
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
-        """Bytes kept for the backward, by linear. Queries' and keys' projections have one input, counted once; core
-        attention's output is counted as the input of `linear_proj`."""
+        """Bytes that its parts keep. The first projections of queries and of keys and values have one input, counted
+        once; core attention's output is counted as the input of `linear_proj`."""
         kept, output = super().kept_bytes(micro_batch), self.linear_proj.input_bytes(micro_batch)
         first, second = self.first_linears
         if kept[first]:
@@ -148,7 +150,7 @@ class LatentAttention(Sublayer):
 
 @dataclass(frozen=True)
 class SparseLatentAttention(LatentAttention):
-    """Latent attention in which a query attends to the keys that an indexer chooses."""
+    """Latent attention in which a query attends only to keys that an indexer chooses."""
 
     @classmethod
     def _core(cls, config: ModelConfig, number: int, sizes: tuple[Any, ...]) -> CoreAttention:
@@ -166,6 +168,7 @@ def _core_sizes(config: ModelConfig, number: int, query_size: int) -> tuple[Any,
 
 
 def score_scale(config: ModelConfig, query_size: int) -> float:
-    """m^2 / sqrt(p + r), m YaRN's magnitude by --mscale-all-dim, with any kind of rotary positions as in Megatron."""
+    """The factor of scores, m^2 / sqrt(p + r), with m YaRN's magnitude by --mscale-all-dim, whatever the kind of rotary
+    positions, as in Megatron. query_size: p + r."""
     magnitude = yarn_magnitude(config.rotary_factor, config.rope_scaling.mscale_all_dim)
     return config.scales.of_scores(magnitude**2 / sqrt(query_size))

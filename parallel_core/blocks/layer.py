@@ -18,51 +18,52 @@ from parallel_core.recompute.parts import Again, LayerParts, Part
 
 
 class Branch(NamedTuple):
-    """A sublayer and its norms, by their names in the layer: x + norm_after(sublayer(norm(x)))."""
+    """A sublayer and its norms, by the names of their fields in the layer: x + norm_after(sublayer(norm(x)))."""
 
     norm: str
     sublayer: str
     norm_after: str
     place: int
-    """The place of its dropout mask among the layer's; 0 is attention's own."""
+    """The number of its dropout mask among the layer's; 0 is the mask of attention's probabilities."""
     mixes: bool
-    """Whether the sublayer mixes positions, and so is given masks and where documents begin."""
+    """Whether the sublayer mixes positions, and so is given masks and documents' starts."""
     earlier_norm: str | None = None
-    """The name by which MindFormers' lists know the norm."""
+    """The name of the norm in MindFormers' lists of modules."""
     connection: str | None = None
-    """The cell that reads and writes several residual streams for it, in a layer that has such."""
+    """The name of the field that reads and writes several residual streams for it, in a layer with such; None: no layer
+    has."""
 
 
 UNWEIGHTED = ((1.0, 1.0), (1.0, 1.0))
 
 
 class AnyLayer(Block):
-    """The interface of every kind of layer: how wide the residual stream is, and which parts may run again."""
+    """The interface of every kind of layer: the width of the residual stream, and the parts that may run again."""
 
     @property
     def hidden_size(self) -> int:
-        """Width of what its sublayers read and give."""
+        """Width of its sublayers' inputs and outputs."""
         raise NotImplementedError
 
     @property
     def residual_width(self) -> int:
-        """Width of the residual stream, or of several beside each other."""
+        """Width of the residual stream, or of several streams together."""
         return self.hidden_size
 
     def parts(self) -> LayerParts:
-        """Its parts, and its tensor-parallel collectives."""
+        """The layer's parts that may run again, and its linears with tensor-parallel collectives."""
         raise NotImplementedError
 
     def kept_for_others(self, micro_batch: MicroBatch) -> int:
-        """Bytes that later layers read as well, and that are kept whatever of this one runs again."""
+        """Bytes that later layers read as well, and that are kept even where this layer is recomputed."""
         return 0
 
     def input_bytes(self, micro_batch: MicroBatch) -> int:
-        """Bytes of a layer's input, the residual stream."""
+        """Bytes of the layer's input, the residual stream, on a rank."""
         return micro_batch.tokens_between * self.residual_width * micro_batch.residual_item_size
 
     def normed_bytes(self, micro_batch: MicroBatch) -> int:
-        """Bytes of what its norms read and give."""
+        """Bytes of a norm's input, and of its output, on a rank."""
         return micro_batch.tokens_between * self.hidden_size * micro_batch.residual_item_size
 
 
@@ -71,11 +72,11 @@ class BranchedLayer(AnyLayer):
 
     BRANCHES: ClassVar[tuple[Branch, ...]]
     residual_weights: tuple[tuple[float, float], ...] = UNWEIGHTED
-    """Weights of each branch: of the residual, and of the sublayer's output that is added to it."""
+    """For each branch the factor of the residual, and that of the sublayer's output that is added to it."""
 
     @property
     def branches(self) -> tuple[Branch, ...]:
-        """The branches that this layer has."""
+        """The branches whose sublayer this layer has, in order."""
         return tuple(branch for branch in self.BRANCHES if getattr(self, branch.sublayer) is not None)
 
     @property
@@ -88,12 +89,12 @@ class BranchedLayer(AnyLayer):
         return sum(sublayer.kept_for_others(micro_batch) for sublayer in sublayers)
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
-        """The bytes of its parts, and those that they keep for other layers."""
+        """Bytes that its parts keep, and those that they keep for other layers."""
         kept, for_others = super().kept_bytes(micro_batch), self.kept_for_others(micro_batch)
         return {**kept, "for_others": for_others} if for_others else kept
 
     def operations(self, micro_batch: MicroBatch) -> Iterator[Operation]:
-        """The operations of its parts, and two additions to the residual stream."""
+        """The operations of its parts, and for each branch an addition to the residual stream."""
         yield from super().operations(micro_batch)
         yield from self._residual_operations(micro_batch)
 
@@ -103,8 +104,8 @@ class BranchedLayer(AnyLayer):
             yield elementwise(3 * stream, 2 * stream).within(f"{branch.sublayer}.residual")
 
     def parts(self) -> LayerParts:
-        """The parts of each branch: its norm, whose output the sublayer's first linears keep, and the sublayer's own
-        parts."""
+        """The parts that may run again: of each branch the norm, whose output the sublayer's first linears keep, and
+        the sublayer's own parts."""
         parts: list[Part] = []
         collectives, linear_after = [], {}
         for branch in self.branches:
@@ -123,8 +124,8 @@ class BranchedLayer(AnyLayer):
 
 @dataclass(frozen=True)
 class Layer(BranchedLayer):
-    """x + attention(norm(x)), then x + mlp(norm(x)); with sandwich norm each result is normed before it is added, and
-    both addends may have a weight. Of a hybrid stack a layer may have one of the two."""
+    """A transformer layer: x + attention(norm(x)), then x + mlp(norm(x)); with sandwich norm each result is normed
+    before it is added, and both addends may have a factor. A layer of a hybrid stack may have one of the two."""
 
     input_layernorm: Norm | None
     self_attention: Sublayer | None
@@ -141,7 +142,7 @@ class Layer(BranchedLayer):
 
     @classmethod
     def of(cls, config: ModelConfig, number: int) -> Layer:
-        """The configuration's layer of this global number, 0-based; layers need not be alike."""
+        """The configuration's layer with this global number, from 0; layers need not be alike."""
         mixer, feed_forward = made(MIXERS, config, number), made(FEED_FORWARDS, config, number)
         sandwiched, normed = config.use_sandwich_norm, config.use_pre_norm
         return cls(

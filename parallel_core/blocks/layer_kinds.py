@@ -1,4 +1,5 @@
-"""The kinds of layers, and which of them a layer is: registered here, and known to nobody else by their names.
+"""The kinds of layers, and the rule by which a layer is of one: registered here, and known to nobody else by their
+names.
 
 A new kind is a block (`AnyLayer`), a `Kind` in this table, and a cell for the block in
 `pynative.transformer.layer_kinds`.
@@ -22,5 +23,5 @@ LAYERS: list[Kind[AnyLayer]] = [
 
 
 def layer_of(config: ModelConfig, number: int) -> AnyLayer:
-    """The configuration's layer of this global number, 0-based."""
+    """The configuration's layer with this global number, from 0."""
     return made(LAYERS, config, number)

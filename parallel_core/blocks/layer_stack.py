@@ -25,7 +25,7 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True)
 class LayerStack(Block):
-    """Layers under their global numbers, 0-based."""
+    """Layers one after the other, with their global numbers, from 0, and which of them run again."""
 
     layers: tuple[tuple[int, AnyLayer], ...]
     recompute: ChunkRecompute
@@ -35,7 +35,8 @@ class LayerStack(Block):
 
     @cached_property
     def _models(self) -> list[int]:
-        """The first position that is like each one: with the same value, and the same recomputation."""
+        """For each position the first one whose layer and recomputation are the same, so that figures are computed
+        once."""
         seen: list[int] = []
         for position, ((_, layer), asked) in enumerate(zip(self.layers, self.recompute.layers, strict=True)):
             alike = (i for i in set(seen) if self.layers[i][1] is layer and self.recompute.layers[i] == asked)
@@ -47,7 +48,7 @@ class LayerStack(Block):
         return {}
 
     def _once(self, key: tuple[Hashable, ...], position: int, answer: Callable[[], Answer]) -> Answer:
-        """The answer for the layer at a position, computed for the first of those like it."""
+        """The figure `key` of the layer at a position, computed by `answer` for the first of those like it."""
         whole = (*key, self._models[position])
         if whole not in self._known:
             self._known[whole] = answer()
@@ -55,7 +56,8 @@ class LayerStack(Block):
         return found
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
-        """The bytes that are kept. Layers that are recomputed together are named by the first of them."""
+        """Path -> bytes that are kept. The bytes of layers that are recomputed together stand under the number of the
+        first."""
         named = (self._kept_of(group, micro_batch).items() for group in self.recompute.groups())
         return {name: size for group in named for name, size in group}
 
@@ -71,7 +73,7 @@ class LayerStack(Block):
         return [layer for _, layer in self.layers[group.start : group.stop]]
 
     def offloaded_bytes(self, micro_batch: MicroBatch) -> int:
-        """The bytes of saved activations that lie in host memory where the device has memory of its own."""
+        """Bytes of saved activations that lie in host memory where the device has memory of its own."""
         return sum(
             size
             for group in self.recompute.groups()
@@ -80,8 +82,9 @@ class LayerStack(Block):
         )
 
     def bytes_in_backward(self, micro_batch: MicroBatch) -> int:
-        """The most that the layers keep at once during their backward because parts of them are run again: what comes
-        before such a part, what its second run keeps and gives, and the gradient with which that is run backwards."""
+        """The most bytes that the layers keep at once during their backward because parts of them run again: the
+        activations of layers before such a part, those that its second run keeps and gives, and the gradient with which
+        that is run backwards."""
         before = most = 0
         for group in self.recompute.groups():
             layer = self.layers[group.start][1]
@@ -98,7 +101,7 @@ class LayerStack(Block):
         return self._once(key, group.start, lambda: kept_by_second_run(layers, micro_batch, asked, slices))
 
     def operations(self, micro_batch: MicroBatch) -> Iterator[Operation]:
-        """The operations without the layers' numbers; marked where the backward computes the forward again."""
+        """The operations of all layers, without their numbers in names; marked where the backward runs them again."""
         for position in range(len(self.layers)):
             yield from self._once(
                 ("operations", micro_batch), position, partial(self._operations_of, position, micro_batch)
@@ -109,7 +112,8 @@ class LayerStack(Block):
         return [replace(one, runs_again=runs_again(asked, one.name)) for one in layer.operations(micro_batch)]
 
     def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:
-        """The messages without the layers' numbers, so that equal messages can be counted together."""
+        """The messages of all layers, without their numbers in names, so that equal messages can be counted
+        together."""
         for position in range(len(self.layers)):
             yield from self._once(
                 ("messages", micro_batch), position, partial(self._messages_of, position, micro_batch)

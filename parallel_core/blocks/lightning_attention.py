@@ -37,13 +37,13 @@ class LightningAttention(RecurrentMixer):
     norm: NormOfAllHeads
     out_proj: Linear
     log_decays: tuple[float, ...]
-    """The logarithms of the decays of all heads."""
+    """The logarithm of each head's decay by a token [n]."""
 
     inside: ClassVar[tuple[str, ...]] = ("activation", "recurrence")
 
     @classmethod
     def of(cls, config: ModelConfig, number: int) -> "LightningAttention":
-        """The configuration's, of the layer of this global number, 0-based."""
+        """The mixer of the configuration's layer with this global number, from 0."""
         heads, size = config.num_attention_heads, config.kv_channels
         inner = heads * size
         into = Linear.column(config, config.hidden_size, 4 * inner, bias=False)
@@ -60,7 +60,7 @@ class LightningAttention(RecurrentMixer):
         return self.in_proj.widths[:3]
 
     def _rows_bytes(self, micro_batch: MicroBatch) -> int:
-        """Bytes of queries, keys and values."""
+        """Bytes of a rank's queries, keys and values."""
         return 3 * self.out_proj.input_bytes(micro_batch)
 
     def operations(self, micro_batch: MicroBatch) -> Iterator[Operation]:
@@ -70,11 +70,12 @@ class LightningAttention(RecurrentMixer):
         yield elementwise(3 * output, 5 * output).within("gate")
 
     def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:
-        """The messages; with context parallelism gates stay with their tokens."""
+        """The messages of its parts, and with context parallelism the exchange of queries, keys, values and output;
+        gates stay with their tokens."""
         yield from super(RecurrentMixer, self).messages(micro_batch)
         yield from exchanged(micro_batch, sum(self.mixed), self.out_proj.input_size)
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
-        """The bytes of its parts, and of the operands of activation and gate."""
+        """Bytes that its parts keep, and those of the operands of activation and gate."""
         rows, output = self._rows_bytes(micro_batch), self.out_proj.input_bytes(micro_batch)
         return {**super().kept_bytes(micro_batch), "activation": rows, "gate": 2 * output}

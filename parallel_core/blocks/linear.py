@@ -26,40 +26,43 @@ class Linear(Block):
     input_size: int
     output_size: int
     cut_axis: int | None
-    """COLUMNS or ROWS; none: applied between two tensor-parallel regions, by every rank to what it has there."""
+    """COLUMNS or ROWS; None: the linear is whole on every rank, which applies it between two tensor-parallel regions to
+    the tokens that it has there."""
     initial: Normal | Constant
-    """First values of the weight."""
+    """The first values of the weight."""
     dtype: str
     bias: bool = True
     bias_initial: Normal | Constant = ZEROS
     parts: int = 1
-    """Fused equal parts along the cut axis, each cut on its own: 2 for gate and up of a gated activation."""
+    """The number of equal fused parts along the cut axis, each cut on its own: 2 for gate and up of a gated
+    activation."""
     widths: tuple[int, ...] = ()
-    """Fused parts of these widths instead."""
+    """The widths of fused parts along the cut axis, each cut on its own, where they are not equal."""
     unit: int = 0
     """Entries of the cut axis that stay together where ranks need not divide it (see Cut)."""
     allocates_weight: bool = True
-    """False: the weight is another module's (tied embeddings)."""
+    """Whether the linear has a weight of its own; False: it uses another module's (tied embeddings)."""
     partial_over: str | None = None
     """For parts that are not cut (the bias of a row-parallel linear, or all): kind of the group whose ranks apply it to
     different shards of the sequence (see ShardSpec)."""
     role: Role | None = None
     interleaved_rows: tuple[int, ...] = ()
-    """Interleaved rows of the weight (see ShardSpec)."""
+    """The numbers of rows of a repeated group of fused parts, as query, key and value rows of a key/value group (see
+    ShardSpec)."""
     frozen: bool = False
     """Whether weight and bias are not trained."""
     adapter: Adapter | None = None
     rounds: bool = False
-    """Whether the weight is rounded to MXFP4 where it is multiplied."""
+    """Whether the weight is rounded to 4 bits, as --qat-scheme says, where it is multiplied."""
     recipe: Recipe | None = None
-    """The rounding of its products' operands to 8 bits; none: they are not rounded."""
+    """The rounding of its products' operands to 8 bits; None: they are not rounded."""
 
     @classmethod
     def column(
         cls, config: ModelConfig, input_size: int, output_size: int, *, bias: bool, parts: int = 1, unit: int = 0
     ) -> "Linear":
-        """A model's column-parallel linear, normal with --init-method-std. unit: output features that stay together
-        under --unaligned-linear; 0: they are divided evenly under it, too."""
+        """A column-parallel linear of the model, its weight normal with --init-method-std. unit: output features that
+        stay together under --unaligned-linear; 0: they are divided evenly under it, too."""
         initial, unit = Normal(config.init_method_std), unit * config.parallel_config.unaligned_linear
         return cls(
             input_size, output_size, COLUMNS, initial, config.params_dtype, bias=bias, parts=parts, unit=unit,
@@ -68,8 +71,8 @@ class Linear(Block):
 
     @classmethod
     def row(cls, config: ModelConfig, input_size: int, *, bias: bool, unit: int = 0) -> "Linear":
-        """A model's projection back into the residual stream: std / sqrt(2 x layers) (GPT-2, 2019). unit: as in
-        `column`, of input features."""
+        """A row-parallel linear of the model, back into the residual stream: first values with std / sqrt(2 x layers)
+        (GPT-2, 2019). unit: as in `column`, of input features."""
         initial = Normal(config.init_method_std / sqrt(2.0 * config.num_layers))
         partial_over, unit = between_regions(config), unit * config.parallel_config.unaligned_linear
         return cls(
@@ -79,13 +82,13 @@ class Linear(Block):
 
     @classmethod
     def between(cls, config: ModelConfig, input_size: int, output_size: int) -> "Linear":
-        """A linear without a bias that is whole on every rank, normal with --init-method-std."""
+        """A linear of the model without a bias that is whole on every rank, normal with --init-method-std."""
         initial, partial_over = Normal(config.init_method_std), between_regions(config)
         return cls(input_size, output_size, None, initial, config.params_dtype, bias=False, partial_over=partial_over)
 
     @property
     def is_column(self) -> bool:
-        """Whether its input enters a tensor-parallel region; otherwise its output leaves one."""
+        """Whether it is column-parallel: its input enters a tensor-parallel region."""
         return self.cut_axis == COLUMNS
 
     def parameters(self) -> dict[str, ParameterSpec]:
@@ -106,7 +109,7 @@ class Linear(Block):
         return replace(whole, cuts=(self._cut(self.cut_axis),))
 
     def _bias_shard(self) -> ShardSpec:
-        """Cut with the output features; where those are whole, so is the bias."""
+        """The bias's cut: with the output features; where those are whole, so is the bias."""
         if self.cut_axis == COLUMNS:
             return ShardSpec(shape=(self.output_size,), cuts=(self._cut(0),))
         return ShardSpec(shape=(self.output_size,), partial_over=self.partial_over)
@@ -115,7 +118,7 @@ class Linear(Block):
         return Cut(axis, parts=self.parts, widths=self.widths, unit=self.unit)
 
     def share(self, ranks: int) -> int:
-        """Features of the cut axis that each of so many ranks has."""
+        """The number of features along the cut axis that each of `ranks` ranks has."""
         length = self.output_size if self.cut_axis == COLUMNS else self.input_size
         return sum(share(part, ranks, self.unit or 1) for part in self._cut(0).parts_of(length))
 
@@ -140,12 +143,12 @@ class Linear(Block):
 
     @property
     def keeps_input(self) -> bool:
-        """Whether a weight's gradient is computed from its input, its own or its adapter's."""
+        """Whether the backward needs its input, for the gradient of its own weight or of its adapter's."""
         return not self.frozen or self.adapter is not None
 
     def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:
         """The messages. By columns: the input enters, in backward again for the weight's gradient, and its gradient
-        leaves. By rows: the output leaves, and its gradient enters. Whole: nothing."""
+        leaves. By rows: the output leaves, and its gradient enters. Whole: none."""
         if self.cut_axis == COLUMNS:
             yield from micro_batch.enter(self.input_size)
             if self.keeps_input:
@@ -160,7 +163,8 @@ class Linear(Block):
         return own if self.adapter is None else own | {"adapter": self.adapter.kept_bytes(micro_batch)[""]}
 
     def input_bytes(self, micro_batch: MicroBatch) -> int:
-        """The input as it lies outside of the region, or inside 1/t of its features."""
+        """Bytes of the input on a rank: by rows its share of the features of every token; else as it lies outside of
+        the region."""
         if self.cut_axis == ROWS:
             return micro_batch.tokens * self.share(micro_batch.tensor) * micro_batch.item_size
         return micro_batch.tokens_between * self.input_size * micro_batch.item_size

@@ -13,11 +13,11 @@ from parallel_core.blocks.multi_token_prediction import MultiTokenPrediction
 Kind = TypeVar("Kind", bound=Block)
 
 FIRST_EXPERT = "local_experts.0"
-"""Experts of a layer are alike: the first one's name speaks for all."""
+"""Name of a layer's first expert, which stands for all of them, since they are alike."""
 
 
 def linears(block: Block, path: str) -> Iterator[tuple[str, Linear]]:
-    """The linears of a part of a model, by their paths."""
+    """The paths and the linears of a part of a model, in the model's order; of experts the first one's."""
     if isinstance(block, Linear):
         yield path, block
     elif isinstance(block, Experts):
@@ -28,7 +28,7 @@ def linears(block: Block, path: str) -> Iterator[tuple[str, Linear]]:
 
 
 def with_linears(block: Kind, path: str, change: Callable[[Linear, str], Linear]) -> Kind:
-    """A part of a model at a path, with each linear changed; `change` is given the linear and its path."""
+    """The part `block` of a model, which stands at `path`, with each linear replaced by change(linear, its path)."""
     if isinstance(block, Linear):
         return change(block, path)  # type: ignore[return-value]
     if isinstance(block, Experts):

@@ -1,6 +1,6 @@
 """A state space layer: Mamba-2 ("Transformers are SSMs", Dao and Gu, 2024), heads and groups cut over ranks.
 
-n heads, e their size; g groups of heads, which share what a state is written and read by, of size d.
+n heads, e their size; g groups of heads that share keys and queries (B and C) of size d.
 """
 
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ from parallel_core.sharding import Cut, ShardSpec
 
 @dataclass(frozen=True)
 class GroupedNorm(Block):
-    """RMS norm of each group of features by itself."""
+    """RMS norm of each of `groups` groups of neighbouring features by itself."""
 
     size: int
     groups: int
@@ -41,8 +41,8 @@ class GroupedNorm(Block):
 
 @dataclass(frozen=True)
 class MambaMixer(RecurrentMixer):
-    """in_proj -> [z | x; B; C | dt], each times a factor; [x; B; C] -> conv1d -> recurrence with values x, keys B,
-    queries C; plus D x -> times silu(z) -> norm of each group, if any -> out_proj."""
+    """Mamba-2's mixer: in_proj -> [z | x; B; C | dt], each times a factor; [x; B; C] -> conv1d -> recurrence with
+    values x, keys B, queries C; plus D x -> times silu(z) -> norm of each group, if any -> out_proj."""
 
     in_proj: Linear
     conv1d: ShortConvolution
@@ -50,13 +50,13 @@ class MambaMixer(RecurrentMixer):
     norm: GroupedNorm | None
     out_proj: Linear
     multipliers: tuple[float, ...] | None = None
-    """Factors of z, x, B, C and dt; none: 1 each."""
+    """Factors of z, x, B, C and dt, in this order; None: 1 each."""
 
     inside: ClassVar[tuple[str, ...]] = ("conv1d", "gates", "recurrence", "gate", "norm")
 
     @classmethod
     def of(cls, config: ModelConfig, number: int) -> "MambaMixer":
-        """The configuration's, of any layer."""
+        """The mixer of any of the configuration's layers."""
         sizes, dtype = config.hybrid, config.params_dtype
         heads, head_size = sizes.mamba_num_heads, sizes.mamba_head_dim
         groups, state = sizes.mamba_num_groups, sizes.mamba_state_dim
@@ -73,7 +73,8 @@ class MambaMixer(RecurrentMixer):
         )
 
     def parameters(self) -> dict[str, ParameterSpec]:
-        """Steps begin between 0.001 and 0.1, evenly in their logarithm."""
+        """Its parts' parameters, and of each head dt_bias, A_log and D: a token's step is at first between 0.001 and
+        0.1, evenly in its logarithm."""
         return {**self._of_heads(), **super().parameters()}
 
     def _of_heads(self) -> dict[str, ParameterSpec]:
@@ -93,7 +94,8 @@ class MambaMixer(RecurrentMixer):
         yield elementwise(6 * output, 9 * output, 2).within("gate")
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
-        """The bytes of its parts, of the steps before the recurrence, and what the gates multiply behind it."""
+        """Bytes that its parts keep, and those of the steps before the recurrence and of the gate's operands behind
+        it."""
         heads, output = self.recurrence.heads // micro_batch.tensor, self.out_proj.input_bytes(micro_batch)
         gates = micro_batch.tokens * heads * micro_batch.item_size + shared_bytes(self._of_heads(), micro_batch)
         return {**super().kept_bytes(micro_batch), "gates": gates, "gate": 2 * output}

@@ -1,4 +1,4 @@
-"""A layer of a state space alone, under Megatron's names."""
+"""A layer of a hybrid stack that is a state space alone, under Megatron's names."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -20,5 +20,5 @@ class MambaLayer(BranchedLayer):
 
     @classmethod
     def of(cls, config: ModelConfig, number: int) -> "MambaLayer":
-        """The configuration's layer of this global number, 0-based."""
+        """The configuration's layer with this global number, from 0."""
         return cls(Norm.of(config), MambaMixer.of(config, number))

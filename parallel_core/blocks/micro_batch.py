@@ -1,4 +1,4 @@
-"""The activations of one micro-batch on one rank."""
+"""The sizes of one micro-batch's activations on one rank."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,8 +12,8 @@ FLOAT32, INT32 = DTYPES["float32"].bytes, DTYPES["int32"].bytes
 
 
 def between_regions(config: ModelConfig) -> str | None:
-    """Kind of the group over which gradients are partial sums, of parameters that are applied between two
-    tensor-parallel regions: with sequence parallelism each rank applied them to its shard of the sequence."""
+    """Kind of the group over which gradients of parameters between two tensor-parallel regions are partial sums: "tp"
+    with sequence parallelism, where each rank applies them to its shard of the sequence; else None."""
     return "tp" if SequenceLayout.of(config.parallel_config).tensor > 1 else None
 
 
@@ -27,21 +27,21 @@ class MicroBatch:
     """
 
     batch: int
-    """Sequences, b."""
+    """The number of sequences, b."""
     seq_length: int
-    """Tokens of a whole sequence, s."""
+    """The number of tokens of a whole sequence, s."""
     tensor: int
     """Tensor-parallel size, t."""
     sequence: SequenceLayout
     """The cut of the sequence between two regions."""
     dtype: str
-    """Type of the activations that layers compute."""
+    """Name of the type in which layers compute."""
     residual_dtype: str
-    """Type of the hidden states that layers add to."""
+    """Name of the type of the residual stream."""
 
     @classmethod
     def of(cls, config: ModelConfig) -> "MicroBatch":
-        """The configuration's."""
+        """The configuration's micro-batch."""
         parallel = config.parallel_config
         return cls(
             config.dataset_config.batch_size,
@@ -54,22 +54,22 @@ class MicroBatch:
 
     @property
     def item_size(self) -> int:
-        """Bytes of an activation's element."""
+        """Bytes of one number of an activation."""
         return DTYPES[self.dtype].bytes
 
     @property
     def residual_item_size(self) -> int:
-        """Bytes of an element of the residual stream."""
+        """Bytes of one number of the residual stream."""
         return DTYPES[self.residual_dtype].bytes
 
     @property
     def tokens(self) -> int:
-        """Tokens inside a tensor-parallel region: b s/c."""
+        """The number of tokens of a rank inside a tensor-parallel region: b s/c."""
         return self.batch * self.sequence.gathered.local_length(self.seq_length)
 
     @property
     def tokens_between(self) -> int:
-        """Tokens between two regions: b s/c or, with sequence parallelism, b s/(c t)."""
+        """The number of tokens of a rank between two regions: b s/c or, with sequence parallelism, b s/(c t)."""
         return self.batch * self.sequence.local_length(self.seq_length)
 
     @property
@@ -78,15 +78,17 @@ class MicroBatch:
         return self.sequence.context
 
     def tensor_message(self, operation: str, size: int, backward: bool = False) -> Iterator[Message]:
-        """A collective over the tensor-parallel group with an input of `size` bytes."""
+        """The messages of a collective over the tensor-parallel group whose input on a rank has `size` bytes."""
         yield from message("tp", operation, size, self.tensor, backward=backward)
 
     def enter(self, width: int, backward: bool = False) -> Iterator[Message]:
-        """Activations of `width` into a region, forward; or their gradient into it, backward."""
+        """The messages by which activations of `width` features enter a region, forward, or a gradient does, backward:
+        an all-gather with sequence parallelism, else none."""
         if self.sequence.tensor > 1:
             yield from self.tensor_message("all_gather", self.tokens_between * width * self.item_size, backward)
 
     def leave(self, width: int, backward: bool = False) -> Iterator[Message]:
-        """The ranks' sum out of a region."""
+        """The messages by which the sum of the ranks' `width` features leaves a region: a reduce-scatter with sequence
+        parallelism, else an all-reduce."""
         operation = "reduce_scatter" if self.sequence.tensor > 1 else "all_reduce"
         yield from self.tensor_message(operation, self.tokens * width * self.item_size, backward)

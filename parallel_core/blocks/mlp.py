@@ -26,14 +26,15 @@ class BiasActivation(Block):
     """activation(x + bias) of the f (gated: 2 f, as [gate; up]) features of the first linear."""
 
     operator: str
-    """The activation's name among the operators."""
+    """Name of the activation among the kernels' operators."""
     features: int
-    """Features of its input."""
+    """The number of features of its input, f or 2 f, over all ranks."""
     gated: bool = False
-    """Whether the result has half as many."""
+    """Whether the output has half as many features."""
 
     def operations(self, micro_batch: MicroBatch) -> Iterator[Operation]:
-        """Reads its input and writes its result; backward reads both and their gradient's, and writes one."""
+        """One pass over its input and output; the backward reads both and the output's gradient, and writes the
+        input's."""
         before = self.kept_bytes(micro_batch)[""]
         after = before // (1 + self.gated)
         yield elementwise(before + after, 2 * before + after)
@@ -46,7 +47,7 @@ class BiasActivation(Block):
 
 @dataclass(frozen=True)
 class MLP(Sublayer):
-    """linear_fc2(activation(linear_fc1(x)))."""
+    """The feed-forward block, linear_fc2(activation(linear_fc1(x)))."""
 
     linear_fc1: Linear
     activation: BiasActivation
@@ -59,8 +60,8 @@ class MLP(Sublayer):
         return ("linear_fc1",)
 
     def parts(self) -> tuple[Part, ...]:
-        """The parts that may be recomputed. The first linear's output is kept by the activation alone, so the two are
-        recomputed together."""
+        """The parts that may be recomputed: the whole, the first linear with the activation (which alone keeps its
+        output), and the activation."""
         first, activation, second = ("linear_fc1",), "activation", ("linear_fc2",)
         of_gate, of_up = "feed_forward.w1", "feed_forward.w3"
         activations = f"{of_gate}.activation.silu", "feed_forward.mul", "mlp.activation_func.silu", "mlp.mul"
@@ -75,7 +76,7 @@ class MLP(Sublayer):
 
     @classmethod
     def of(cls, config: ModelConfig, size: int | None = None) -> Self:
-        """The configuration's, of the width `size`; by default its dense feed-forward block."""
+        """The configuration's feed-forward block. size: its width f; None: that of dense layers."""
         activation, size, bias = ACTIVATIONS[config.hidden_act], size or config.ffn_hidden_size, config.mlp_has_bias
         parts = 2 if activation.gated else 1
         fused = config.bias_gelu_fusion and bias

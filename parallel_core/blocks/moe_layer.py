@@ -16,7 +16,7 @@ from parallel_core.recompute.parts import Again, Part
 
 @dataclass(frozen=True)
 class MoELayer(Sublayer):
-    """combine(experts(dispatch(x, router(x)))) + shared_experts(x)."""
+    """A mixture of experts: combine(experts(dispatch(x, router(x)))) + shared_experts(x)."""
 
     router: Router
     dispatch: Dispatch
@@ -24,14 +24,15 @@ class MoELayer(Sublayer):
     shared_experts: SharedExperts | None
 
     called: ClassVar[str | None] = "moe"
-    """Name by which users ask for it; the name of dense layers' feed-forward block is not one."""
+    """The name by which users ask for its parts; that of a dense layer's feed-forward block does not mean it."""
 
     @property
     def reads_tokens(self) -> bool:
         return self.router.hashed_tokens is not None or self.router.replays
 
     def parts(self) -> tuple[Part, ...]:
-        """Router and dispatch keep the input as well, so that nothing is won by making the norm's output again."""
+        """The parts that may be recomputed: the whole, the experts' activation, the shared experts. Router and dispatch
+        keep the input as well, so that nothing is saved by making the norm's output again."""
         activation, shared = "experts.activation", "shared_experts"
         parts = (
             Part("", holders=("router",), begins=True, flag="moe"),
@@ -42,7 +43,8 @@ class MoELayer(Sublayer):
 
     @classmethod
     def of(cls, config: ModelConfig, number: int | None = None) -> MoELayer:
-        """The configuration's, of the layer of this global number, 0-based; none: of any whose scores choose."""
+        """The mixture of the configuration's layer with this global number, from 0; None: of a layer whose experts are
+        chosen by scores, not by a table of tokens."""
         has_shared = config.moe_config.moe_shared_expert_intermediate_size is not None
         return cls(
             Router.of(config, number),
@@ -52,7 +54,8 @@ class MoELayer(Sublayer):
         )
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
-        """Shared experts keep the input that the router keeps, too, unless that widens it."""
+        """Bytes that its parts keep, where shared experts and router keep one input, unless the router widens its
+        own."""
         kept = super().kept_bytes(micro_batch)
         is_the_routers = self.shared_experts is not None and self.router.keeps_hidden_states
         return {**kept, "shared_experts.linear_fc1": 0} if is_the_routers else kept

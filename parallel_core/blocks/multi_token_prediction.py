@@ -33,13 +33,13 @@ Sizes = dict[str, int]
 
 @dataclass(frozen=True)
 class MultiTokenPredictionLayer(Block):
-    """One depth, from the embeddings and hidden states before it to those after it.
+    """One depth of multi-token prediction, from the embeddings and hidden states before it to those after it.
 
     eh_proj is cut by columns, and its output gathered.
     """
 
     embedding: ParametersOf | None
-    """Its own, if it does not use the model's."""
+    """The depth's own embedding; None: it uses the model's."""
     enorm: Norm
     hnorm: Norm
     eh_proj: Linear
@@ -47,11 +47,12 @@ class MultiTokenPredictionLayer(Block):
     hc_head: HyperConnection | None
     final_layernorm: Norm
     recompute: ChunkRecompute
-    """Recomputation of the one layer; if that is computed again whole, what comes before it is too."""
+    """The recomputation of its transformer layer; if that runs again whole, what comes before it in the depth does,
+    too."""
 
     @classmethod
     def of(cls, config: ModelConfig, depth: int, recompute: ChunkRecompute) -> MultiTokenPredictionLayer:
-        """The configuration's: its layer is of the kind of the decoder's last one."""
+        """The configuration's depth `depth`, from 0: its layer is of the kind of the decoder's last one."""
         norm, size = Norm.of(config), config.hidden_size
         eh_proj = Linear.column(config, 2 * size, size, bias=False)
         has_own = config.multi_token_prediction.own_ends > 0
@@ -61,18 +62,19 @@ class MultiTokenPredictionLayer(Block):
 
     @property
     def is_computed_again(self) -> bool:
-        """Whether all but the last norm, and what stands before that, runs forward again in the backward pass."""
+        """Whether all of the depth but its last norm runs forward again in the backward pass."""
         return self.recompute.layers[0].full
 
     @property
     def _last(self) -> dict[str, Block]:
-        """The parts that are not computed again."""
+        """Name -> block, for the parts that never run again: the head of several streams, if any, and the final
+        norm."""
         ends = {"hc_head": self.hc_head, "final_layernorm": self.final_layernorm}
         return {name: block for name, block in ends.items() if block is not None}
 
     @property
     def recomputed_parts(self) -> range:
-        """Positions among its parts of those that run forward again together."""
+        """Positions in its submodules of the parts that run forward again together."""
         return range(int(self.embedding is not None), len(self.submodules()) - len(self._last))
 
     @property
@@ -84,7 +86,7 @@ class MultiTokenPredictionLayer(Block):
         return {f"transformer_layer{name.removeprefix('0')}": size for name, size in kept.items()}
 
     def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:
-        """The messages; those of the forward pass are counted twice for layers that are recomputed."""
+        """The messages of the depth; forward ones once more where the depth runs again."""
         projection, slices = list(self._of_projection(micro_batch)), self.recompute.slices_inputs
         yield from projection
         yield from self._stack.messages(micro_batch)
@@ -93,15 +95,16 @@ class MultiTokenPredictionLayer(Block):
             yield from input_messages(self.transformer_layer, micro_batch, slices)  # the messages of the second input
 
     def _of_projection(self, micro_batch: MicroBatch) -> Iterator[Message]:
-        """eh_proj's; its output's columns; with sequence parallelism the gradient of that, by shards of the
-        sequence."""
+        """Messages of eh_proj, of the all-gather of its output's columns, and with sequence parallelism of the
+        all-gather of that output's gradient."""
         size = micro_batch.tokens * (self.eh_proj.output_size // micro_batch.tensor) * micro_batch.item_size
         yield from self.eh_proj.messages(micro_batch)
         yield from micro_batch.tensor_message("all_gather", size)
         yield from micro_batch.enter(self.eh_proj.output_size, backward=True)
 
     def kept_bytes(self, micro_batch: MicroBatch) -> Sizes:
-        """The hidden states before a depth are what the output layer keeps, if that computes in their type."""
+        """Path -> bytes that are kept. The hidden states before a depth are the output layer's input, which counts
+        them, if it computes in their type."""
         last = {name: sum(block.kept_bytes(micro_batch).values()) for name, block in self._last.items()}
         if not self.is_computed_again:
             kept = self._kept_of_projection(micro_batch)
@@ -131,7 +134,8 @@ class MultiTokenPredictionLayer(Block):
         return {name: sum(part.kept_bytes(micro_batch).values()) for name, part in parts.items()}
 
     def _input(self, micro_batch: MicroBatch) -> int:
-        """The bytes of one of the two inputs that a rank keeps if the depth is recomputed."""
+        """Bytes of one of the depth's two inputs, embeddings or hidden states, that a rank keeps where the depth runs
+        again."""
         layer, slices = self.transformer_layer, self.recompute.slices_inputs
         return layer.normed_bytes(micro_batch) // input_parts(layer, micro_batch, slices)
 
@@ -140,24 +144,24 @@ class MultiTokenPredictionLayer(Block):
         return self.transformer_layer.normed_bytes(micro_batch) if same else 0
 
     def offloaded_bytes(self, micro_batch: MicroBatch) -> int:
-        """The bytes of saved activations that lie in host memory where the device has memory of its own."""
+        """Bytes of saved activations that lie in host memory where the device has memory of its own."""
         return self._stack.offloaded_bytes(micro_batch)
 
 
 @dataclass(frozen=True)
 class MultiTokenPrediction(Block):
-    """All depths, one after the other, each with a loss of its own."""
+    """All depths of multi-token prediction, one after the other, each with a loss of its own."""
 
     layers: tuple[MultiTokenPredictionLayer, ...]
     embedding: Embedding
     output_layer: Linear
     loss: CrossEntropy
     own_output_layers: dict[str, Linear]
-    """Path in the model -> a depth's own; none where they use the model's."""
+    """Path in the model -> a depth's own output layer; empty where depths use the model's."""
 
     @classmethod
     def of(cls, config: ModelConfig, recompute: ChunkRecompute) -> MultiTokenPrediction | None:
-        """The configuration's, if it has any depth. recompute: of each depth's layer."""
+        """The configuration's depths; None if it has none. recompute: the plan with one layer for each depth."""
         depths = [
             MultiTokenPredictionLayer.of(config, depth, replace(recompute, layers=(asked,)))
             for depth, asked in enumerate(recompute.layers)
@@ -171,15 +175,17 @@ class MultiTokenPrediction(Block):
         return cls(tuple(depths), *parts, own) if depths else None
 
     def submodules(self) -> dict[str, Block]:
-        """Embedding and output layer are the model's, or a depth's own: those work behind the model's."""
+        """Name -> depth. Embedding and output layers are not among them: the model's are the chunk's, and a depth's own
+        output layer stands behind the model's."""
         return {f"layers.{depth}": layer for depth, layer in enumerate(self.layers)}
 
     def cells(self) -> list[Block]:
-        """The parts that work one after the other, but the model's own and the output layers."""
+        """The parts of all depths that work one after the other, without embedding and output layers of the model."""
         return [part for layer in self.layers for part in layer.submodules().values()]
 
     def recomputed_cells(self) -> list[range]:
-        """Positions of cells that run forward again together: of a depth all but its ends."""
+        """Ranges of positions in `cells` of those that run forward again together: in each such depth all but its
+        ends."""
         starts = [sum(len(layer.submodules()) for layer in self.layers[:depth]) for depth in range(len(self.layers))]
         return [
             range(start + layer.recomputed_parts.start, start + layer.recomputed_parts.stop)
@@ -189,7 +195,7 @@ class MultiTokenPrediction(Block):
 
     @property
     def _used(self) -> dict[str, Block]:
-        """The blocks that every depth uses, the model's own or the depth's."""
+        """Name -> block that every depth uses, whether the model's own or one of the depth's."""
         return {"embedding": self.embedding, "output_layer": self.output_layer, "loss": self.loss}
 
     def forward_flops(self, tokens: int, seq_length: int) -> float:
@@ -201,7 +207,8 @@ class MultiTokenPrediction(Block):
         return super().frozen_flops(tokens) + len(self.layers) * used
 
     def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:
-        """The messages without the depths' numbers, so that equal messages can be counted together."""
+        """The messages of all depths, without their numbers in names, so that equal messages can be counted
+        together."""
         for layer in self.layers:
             yield from layer.messages(micro_batch)
             for block in self._used.values():
@@ -213,12 +220,12 @@ class MultiTokenPrediction(Block):
         return {f"layers.{depth}.{name}": size for depth, kept in enumerate(by_depth) for name, size in kept.items()}
 
     def offloaded_bytes(self, micro_batch: MicroBatch) -> int:
-        """The bytes of saved activations that lie in host memory where the device has memory of its own."""
+        """Bytes of saved activations that lie in host memory where the device has memory of its own."""
         return sum(layer.offloaded_bytes(micro_batch) for layer in self.layers)
 
     def bytes_in_backward(self, micro_batch: MicroBatch) -> int:
-        """The most bytes that the depths keep at once during their backward because parts of them are recomputed. The
-        heads have finished by then."""
+        """The most bytes that the depths keep at once during their backward because parts of them are recomputed; 0 if
+        none are. Their output layers have finished by then."""
         kept = [sum(layer.kept_bytes(micro_batch).values()) for layer in self.layers]
         embedded = sum(self.embedding.kept_bytes(micro_batch).values())
         again = [layer.bytes_in_backward(micro_batch) for layer in self.layers]

@@ -14,54 +14,57 @@ from parallel_core.sharding import Cut, Role, ShardSpec, share
 
 @dataclass(frozen=True)
 class Norm(Block):
-    """A norm over the last axis of hidden states or, with `heads`, of each head inside a tensor-parallel region."""
+    """A norm over the last axis of hidden states or, with `heads`, over each head inside a tensor-parallel region."""
 
     kind: str
     """LayerNorm, RMSNorm or FusedRMSNorm."""
     size: int
     dtype: str
     gain: float = 1.0
-    """Initial factor of the normed values."""
+    """The factor of the normed values at first."""
     zero_centered: bool = False
-    """The weight is stored minus one (--apply-layernorm-1p)."""
+    """Whether the weight is stored minus one (--apply-layernorm-1p)."""
     partial_over: str | None = None
-    """Kind of the group whose ranks norm different heads or shards of the sequence (see ShardSpec)."""
+    """Kind of the group whose ranks norm different heads or shards of the sequence (see ShardSpec); None: there is
+    none."""
     heads: int | None = None
-    """Heads of the whole model that are normed; None: hidden states, between two regions."""
+    """The number of heads of the whole model that are normed; None: hidden states, between two regions."""
     of_branch: bool = False
-    """A norm of hidden states: those that a block put out, before they are added to the residual stream, or become
-    it."""
+    """Whether it norms a sublayer's output or a latent, in the type of activations, rather than the residual stream in
+    its own."""
     role: Role | None = None
     epsilon: float | None = None
-    """The epsilon, if it is not the configuration's."""
+    """The epsilon; None: --norm-epsilon."""
 
     @classmethod
     def of(cls, config: ModelConfig) -> "Norm":
-        """A norm of the residual stream."""
+        """A norm of the configuration's residual stream."""
         partial_over, one_p = between_regions(config), config.apply_layernorm_1p
         return cls(config.normalization, config.hidden_size, config.params_dtype, 1.0, one_p, partial_over)
 
     @classmethod
     def of_branch_output(cls, config: ModelConfig, gain: float) -> "Norm":
-        """A sandwich norm, of what attention or the feed-forward block puts out."""
+        """The configuration's sandwich norm, of the output of attention or of the feed-forward block. gain: its first
+        factor."""
         return replace(cls.of(config), gain=gain, of_branch=True)
 
     @classmethod
     def of_heads(cls, config: ModelConfig, heads: int) -> "Norm":
-        """--qk-layernorm's, of each head of d."""
+        """The configuration's norm of each of `heads` heads of d channels (--qk-layernorm)."""
         one_p = config.apply_layernorm_1p
         size, dtype = config.kv_channels, config.params_dtype
         return cls(config.normalization, size, dtype, 1.0, one_p, "tp", heads, role="head norm")
 
     @classmethod
     def of_latent(cls, config: ModelConfig, size: int) -> "Norm":
-        """--qk-layernorm's, of a latent of queries or of keys and values."""
+        """The configuration's norm of a latent of `size` channels, of queries or of keys and values
+        (--qk-layernorm)."""
         epsilon = config.multi_latent_attention.latent_norm_epsilon
         return replace(cls.of(config), size=size, of_branch=True, epsilon=epsilon)
 
     @property
     def centred(self) -> bool:
-        """Whether the mean is subtracted and a bias added: LayerNorm."""
+        """Whether the mean is subtracted and a bias added, as LayerNorm does."""
         return self.kind == "LayerNorm"
 
     def parameters(self) -> dict[str, ParameterSpec]:
@@ -71,18 +74,18 @@ class Norm(Block):
         return {"weight": weight, "bias": bias} if self.centred else {"weight": weight}
 
     def _rows(self, micro_batch: MicroBatch) -> int:
-        """Rows that a rank norms: tokens, or heads of tokens."""
+        """The number of rows that a rank norms: tokens, or heads of tokens."""
         if self.heads is None:
             return micro_batch.tokens_between
         return micro_batch.tokens * share(self.heads, micro_batch.tensor)
 
     def operations(self, micro_batch: MicroBatch) -> Iterator[Operation]:
-        """Reads its input and writes its result; backward reads the input and a gradient, and writes one."""
+        """Two passes over its input and output; the backward reads the input and a gradient, and writes one."""
         size = self._rows(micro_batch) * self.size * micro_batch.item_size
         yield elementwise(2 * size, 3 * size, 1)
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
-        """The input, and of each row the deviation, with a mean the mean too, in float32."""
+        """Bytes of the input and, for each row in float32, of the deviation and with LayerNorm of the mean."""
         of_residual = self.heads is None and not self.of_branch
         item_size = micro_batch.residual_item_size if of_residual else micro_batch.item_size
         statistics = (1 + self.centred) * FLOAT32
@@ -91,8 +94,8 @@ class Norm(Block):
 
 @dataclass(frozen=True)
 class NormOfAllHeads(Norm):
-    """RMSNorm over all heads of a token together (OLMo 2, 2025), which tensor-parallel ranks share: of `size` features
-    each has 1/t, and the sum of squares is theirs together."""
+    """RMSNorm over all heads of a token together (OLMo 2, 2025), which tensor-parallel ranks share: each has 1/t of
+    `size` features, and the sum of squares is over all ranks."""
 
     def parameters(self) -> dict[str, ParameterSpec]:
         specs = super().parameters()
@@ -104,7 +107,7 @@ class NormOfAllHeads(Norm):
         yield elementwise(2 * size, 3 * size, 1)
 
     def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:
-        """A number for each token, forward and backward."""
+        """Messages that sum one number for each token over the ranks, forward and backward."""
         for backward in (False, True):
             yield from micro_batch.tensor_message("all_reduce", micro_batch.tokens * FLOAT32, backward)
 
@@ -113,7 +116,8 @@ class NormOfAllHeads(Norm):
 
 
 def head_norm(config: ModelConfig, heads: int) -> Norm:
-    """Norm of queries or of keys (--qk-layernorm): of each head, or of all heads together, by --qk-norm-type."""
+    """The configuration's norm of queries or of keys (--qk-layernorm): over each head, or over all heads together, by
+    --qk-norm-type."""
     norm = Norm.of_heads(config, heads)
     if config.qk_norm_type == "per_head":
         return norm

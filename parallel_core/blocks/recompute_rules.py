@@ -1,4 +1,4 @@
-"""Findings about the modules that are to be recomputed, which the model's layers list."""
+"""Findings about modules that are to be recomputed: those that need the parts of the model's layers to tell."""
 
 from collections.abc import Iterator
 
@@ -13,7 +13,7 @@ from parallel_core.recompute.plan import wrong_settings
 
 
 def recompute_findings(config: AllConfig) -> Iterator[Finding]:
-    """Modules that no layer has, and collectives that cannot be kept."""
+    """Findings about modules to recompute that no layer has, and about collectives to keep that layers do not name."""
     recompute = config.recompute_config
     is_listed = any(getattr(recompute, name) is not None for name in LISTED)
     of_linears = recompute.fine_grained_activation_offloading and "qkv_linear" in recompute.offload_modules
@@ -37,7 +37,7 @@ def recompute_findings(config: AllConfig) -> Iterator[Finding]:
 
 
 def _names_collectives(layer: LayerParts) -> bool:
-    """Whether a layer's mixer, if it has one, says which linears have collectives."""
+    """Whether the layer's mixer, if it has one, names the linears whose collectives may be kept."""
     return not layer.matching("self_attention") or any(is_within(path, "self_attention") for path in layer.collectives)
 
 

@@ -1,4 +1,4 @@
-"""Layers of which a part is computed again in the backward pass: bytes that they keep, messages that are sent again."""
+"""Layers of which a part runs again in the backward pass: bytes that they keep, messages that are sent again."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -13,9 +13,9 @@ from parallel_core.recompute.plan import LayerRecompute
 
 
 def kept_of_layer(layer: AnyLayer, micro_batch: MicroBatch, asked: LayerRecompute) -> Sizes:
-    """Name of a submodule -> bytes, as `Block.kept_bytes`, of a layer that is not computed again whole.
+    """Path of a submodule -> bytes, as `Block.kept_bytes`, of a layer that does not run again whole.
 
-    A part that is computed again keeps its input, and what its collectives gave where they are not run again.
+    A part that runs again keeps its input, and the outputs of its collectives where those are not run again.
     """
     kept, normed = layer.kept_bytes(micro_batch), layer.normed_bytes(micro_batch)
     paths = [part.path for part in asked.parts]
@@ -27,8 +27,8 @@ def kept_of_layer(layer: AnyLayer, micro_batch: MicroBatch, asked: LayerRecomput
 
 
 def kept_of_group(layers: Sequence[AnyLayer], micro_batch: MicroBatch, asked: LayerRecompute, slices: bool) -> int:
-    """Bytes of layers that are computed again together: the input of the first; with `slices` 1/t of it; and what they
-    keep for other layers."""
+    """Bytes that layers that run again together keep: the input of the first (with `slices` 1/t of it), outputs of
+    collectives that are not run again, and what they keep for other layers."""
     collectives = sum(sum(collective_bytes(layer, micro_batch, asked).values()) for layer in layers)
     of_input = layers[0].input_bytes(micro_batch) // input_parts(layers[0], micro_batch, slices)
     return of_input + collectives + sum(layer.kept_for_others(micro_batch) for layer in layers)
@@ -37,7 +37,7 @@ def kept_of_group(layers: Sequence[AnyLayer], micro_batch: MicroBatch, asked: La
 def kept_by_second_run(layers: Sequence[AnyLayer], micro_batch: MicroBatch, asked: LayerRecompute, slices: bool) -> int:
     """Bytes that the second run of whole layers, or of a part of one layer, keeps until it was run backwards.
 
-    The part's input is kept already, except by ranks that keep a part of it each.
+    Its input is not among them, since it is kept already, except where each rank keeps a slice of it.
     """
     if asked.full:
         has_input = input_parts(layers[0], micro_batch, slices) == 1
@@ -56,38 +56,41 @@ def kept_by_second_run(layers: Sequence[AnyLayer], micro_batch: MicroBatch, aske
 
 
 def _kept_of_normed(part: Part, kept: Sizes, micro_batch: MicroBatch, asked: LayerRecompute) -> int:
-    """The bytes that the first linear of a part keeps of a norm's output: a recomputed copy, or one in another type."""
+    """Bytes of a norm's output that the first linear of a part keeps: a copy where the norm runs again, or one in
+    another type; else 0."""
     is_kept_already = micro_batch.dtype == micro_batch.residual_dtype and part.norm not in asked.modules
     return 0 if part.norm is None or is_kept_already else sum(kept[name] for name in part.holders)
 
 
 def input_parts(layer: AnyLayer, micro_batch: MicroBatch, slices: bool) -> int:
-    """The number of tensor-parallel ranks that share the input of layers that are recomputed whole."""
+    """The number of tensor-parallel ranks that each keep a slice of the input of layers that are recomputed whole; 1:
+    each keeps all."""
     return micro_batch.tensor if slices and layer.residual_width % micro_batch.tensor == 0 else 1
 
 
 def messages_run_again(layer: Block, micro_batch: MicroBatch, asked: LayerRecompute) -> Iterator[Message]:
-    """The collectives of the forward pass that the second run of a layer's parts repeats, in the backward pass."""
+    """The layer's forward collectives that a second run of its parts repeats, as messages of the backward pass."""
     for one in layer.messages(micro_batch):
         if runs_again(asked, one.what) and not one.backward and one.what not in asked.kept_collectives:
             yield replace(one, backward=True)
 
 
 def runs_again(asked: LayerRecompute, path: str) -> bool:
-    """Whether the backward computes what stands at a path in the layer again."""
+    """Whether the block at a path in the layer runs again in the backward."""
     return asked.full or any(part.covers(path) for part in asked.parts)
 
 
 def input_messages(layer: AnyLayer, micro_batch: MicroBatch, slices: bool) -> Iterator[Message]:
-    """The ranks' parts of the input of layers that are computed again whole, put together for the second run."""
+    """Messages that gather the ranks' slices of the input of layers that run again whole; none where it is not
+    sliced."""
     parts = input_parts(layer, micro_batch, slices)
     if parts > 1:
         yield from micro_batch.tensor_message("all_gather", layer.input_bytes(micro_batch) // parts, backward=True)
 
 
 def collective_bytes(layer: AnyLayer, micro_batch: MicroBatch, asked: LayerRecompute) -> Sizes:
-    """Linear -> bytes of what its collective gives, where it is kept: whole hidden states that enter a region, those
-    between two regions that leave one."""
+    """Path of a linear -> bytes of its collective's output that are kept instead of running it again: whole hidden
+    states that enter a region, or those between two regions that leave one."""
     if micro_batch.tensor == 1:
         return {}
     sizes = {}

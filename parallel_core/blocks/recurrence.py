@@ -22,8 +22,8 @@ from parallel_core.sharding import Cut, ShardSpec
 
 
 def shared_bytes(parameters: Mapping[str, ParameterSpec], micro_batch: MicroBatch) -> int:
-    """Bytes of a rank's share of the parameters by feature, where context parallelism gives it a share of the
-    features."""
+    """Bytes of a rank's share of the parameters (which have a value by feature) that it keeps for the backward under
+    context parallelism, where it has only a share of the features; else 0."""
     ranks = micro_batch.tensor * micro_batch.context.size
     sizes = (prod(spec.shard.shape) // ranks * DTYPES[spec.dtype].bytes for spec in parameters.values())
     return sum(sizes) if micro_batch.context.size > 1 else 0
@@ -31,22 +31,22 @@ def shared_bytes(parameters: Mapping[str, ParameterSpec], micro_batch: MicroBatc
 
 @dataclass(frozen=True)
 class ShortConvolution(Block):
-    """A causal convolution of each channel by itself, and its silu."""
+    """A causal convolution of each channel by itself, followed by silu."""
 
     widths: tuple[int, ...]
-    """Channels of each fused part, which is cut on its own."""
+    """The number of channels of each fused part; each part is cut over ranks on its own."""
     taps: int
-    """Tokens that it reaches over."""
+    """The number of tokens that an output depends on, its own included."""
     dtype: str
     bias: bool = False
 
     @property
     def channels(self) -> int:
-        """All of them."""
+        """The number of channels of all parts."""
         return sum(self.widths)
 
     def parameters(self) -> dict[str, ParameterSpec]:
-        """The first values are those of torch's Conv1d."""
+        """weight [channels, 1, taps] and with `bias` bias [channels]; first values are those of torch's Conv1d."""
         bound, cuts = self.taps**-0.5, (Cut(0, widths=self.widths),)
         shapes = {"weight": (self.channels, 1, self.taps)} | ({"bias": (self.channels,)} if self.bias else {})
         return {
@@ -65,23 +65,23 @@ class ShortConvolution(Block):
         yield elementwise(2 * size, 5 * size, 2)
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
-        """Its input; and with context parallelism the rank's share of the parameters."""
+        """Bytes of its input, and with context parallelism of the rank's share of the parameters."""
         return {"": self._bytes(micro_batch) + shared_bytes(self.parameters(), micro_batch)}
 
 
 @dataclass(frozen=True)
 class Recurrence(Block):
-    """A state [d, e] of each value head, which tokens change and read."""
+    """The recurrence over a state [d, e] of each value head, which tokens change and read."""
 
     keys: int
-    """Heads of queries and keys."""
+    """The number of heads of queries and keys."""
     heads: int
-    """Heads of values."""
+    """The number of heads of values."""
     key_size: int
     value_size: int
     form: RecurrenceForm
     rated: bool = True
-    """Whether each token has a rate of its own beside its decay."""
+    """Whether each token has a rate beside its decay."""
 
     def forward_flops(self, tokens: int, seq_length: int) -> float:
         """FLOPs of the recurrence as it is written: a state is decayed, read, written and, by a delta rule, read for
@@ -89,7 +89,7 @@ class Recurrence(Block):
         return 2.0 * tokens * self.heads * self.key_size * self.value_size * (3 + self.form.delta)
 
     def operations(self, micro_batch: MicroBatch) -> Iterator[Operation]:
-        """The operations of the recurrence in chunks: scores within each, and products with states."""
+        """The operations of the recurrence in chunks of tokens: scores within each chunk, and products with states."""
         scores = CHUNK * (self.keys * self.key_size * (1 + self.form.delta) + self.heads * self.value_size)
         scores += self.form.delta * CHUNK * self.heads * self.value_size
         states = (2 + self.form.delta) * self.heads * self.key_size * self.value_size
@@ -98,8 +98,8 @@ class Recurrence(Block):
         yield Operation(PRODUCTS, Work(flops, moved, 1), Work(2.5 * flops, 2 * moved, 2))
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
-        """Queries, keys and values, in float32 decays and rates, and the states between segments. A rank has the heads
-        of its share of c t ranks, of whole sequences."""
+        """Bytes of queries, keys and values, of decays and rates in float32, and of the states between segments. A rank
+        has the heads of its share of c t ranks, of whole sequences."""
         tensor, members = micro_batch.tensor, micro_batch.context.size
         width = (2 * self.keys * self.key_size + self.heads * self.value_size) // tensor * micro_batch.item_size
         width += self.heads // tensor * (1 + self.rated) * FLOAT32
@@ -108,9 +108,9 @@ class Recurrence(Block):
 
 
 def exchanged(micro_batch: MicroBatch, width: int, back: int) -> Iterator[Message]:
-    """The messages of an exchange under context parallelism: features of a rank's tokens for fewer features of whole
-    sequences, `width` of a token there and `back` on the way back, and their gradients (as Ulysses, Jacobs et al.,
-    2023)."""
+    """Messages under context parallelism that exchange features of a rank's tokens for fewer features of whole
+    sequences, `width` features of a token there and `back` on the way back, and those of their gradients (as Ulysses,
+    Jacobs et al., 2023)."""
     members = micro_batch.context.size
     for what, features in (("exchange", width), ("exchange_back", back)):
         size = micro_batch.tokens * (features // micro_batch.tensor) * micro_batch.item_size
@@ -121,7 +121,7 @@ def exchanged(micro_batch: MicroBatch, width: int, back: int) -> Iterator[Messag
 
 
 class RecurrentMixer(Sublayer):
-    """A mixer that keeps a state: a linear, a short convolution, a recurrence with what stands around it, a linear."""
+    """A mixer that keeps a state: a linear, a short convolution, a recurrence with the gates around it, a linear."""
 
     in_proj: Linear
     conv1d: ShortConvolution
@@ -130,11 +130,11 @@ class RecurrentMixer(Sublayer):
 
     collectives: ClassVar[tuple[str, ...]] = ("in_proj", "out_proj")
     inside: ClassVar[tuple[str, ...]]
-    """Names of what lies between the two linears, in order."""
+    """Names of the submodules between the two linears, in order."""
 
     @property
     def mixed(self) -> tuple[int, ...]:
-        """Widths of the queries, keys and values that the first linear gives, as they lie there."""
+        """The numbers of query, key and value channels that the first linear gives, in the order in which they lie."""
         return self.conv1d.widths
 
     @property
@@ -142,7 +142,7 @@ class RecurrentMixer(Sublayer):
         return ("in_proj",)
 
     def by_head(self, initial: dict[str, AnyInitial]) -> dict[str, ParameterSpec]:
-        """Parameters with a number for each head, by their initial values."""
+        """Name -> parameter with one value for each head, by its initial values."""
         shard = ShardSpec(shape=(self.recurrence.heads,), cuts=(Cut(0),))
         return {name: ParameterSpec(shard, values, self.in_proj.dtype) for name, values in initial.items()}
 
@@ -154,7 +154,7 @@ class RecurrentMixer(Sublayer):
         return whole, inside
 
     def _rows_bytes(self, micro_batch: MicroBatch) -> int:
-        """Bytes of in_proj's output."""
+        """Bytes of in_proj's output on a rank."""
         return micro_batch.tokens * (self.in_proj.output_size // micro_batch.tensor) * micro_batch.item_size
 
     def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:

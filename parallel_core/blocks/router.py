@@ -1,4 +1,4 @@
-"""The router of a mixture of experts: a linear h -> E whose results say where each token goes."""
+"""The router of a mixture of experts: a linear h -> E whose scores decide where each token goes."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ INT32 = 4
 
 
 class CountedLoad(NamedTuple):
-    """Tokens of each expert, or of each group of experts, that a balancing loss sums over ranks."""
+    """The counts of tokens of each expert, or of each group of experts, that a balancing loss sums over ranks."""
 
     over: str
-    """The kind of group."""
+    """Kind of the group of ranks."""
     ranks: int
     counts: int
     by_sequence: bool
-    """Each sequence's, not a micro-batch's."""
+    """Whether each sequence has counts of its own, not a whole micro-batch."""
 
 
 def counted_loads(config: ModelConfig) -> Iterator[CountedLoad]:
-    """The configuration's: over the ranks that have other tokens of the same micro-batch, and for the loss of all
-    replicas over those too (`pynative.moe.aux_loss`)."""
+    """The counts that the configuration's balancing losses sum: over the ranks that have other tokens of the same
+    micro-batch, and for the loss of all replicas over those too (`pynative.moe.aux_loss`)."""
     moe, parallel, cut = config.moe_config, config.parallel_config, between_regions(config) is not None
     sharing = parallel.context_parallel_size * (parallel.tensor_model_parallel_size if cut else 1)
     over, kinds = "tp-cp" if cut else "cp", set(moe.balancing_losses)
@@ -47,7 +47,8 @@ def counted_loads(config: ModelConfig) -> Iterator[CountedLoad]:
 
 @dataclass(frozen=True)
 class Router(Block):
-    """x W^T + b with W [E, h] and b [E], between two tensor-parallel regions; then the choice of k of E experts."""
+    """The router: x W^T + b with W [E, h] and b [E], between two tensor-parallel regions; then the choice of k of E
+    experts."""
 
     hidden_size: int
     experts: int
@@ -59,26 +60,28 @@ class Router(Block):
     expert_bias: bool
     """Whether a bias that is no parameter is added to scores for the choice, and moved after every step."""
     in_float32: bool
-    """Whether the input is widened."""
+    """Whether the input is converted to float32."""
     partial_over: str | None
     """Kind of the group whose ranks route different shards of the sequence (see ShardSpec)."""
     loads: tuple[CountedLoad, ...]
-    """The loads that balancing losses sum."""
+    """The counts that balancing losses sum over ranks."""
     frozen: bool = False
-    """Whether it is not trained."""
+    """Whether weight and bias are not trained."""
     hashed_tokens: int | None = None
-    """Tokens of a table that says each one's experts; none: scores choose."""
+    """The number of ids in a table that gives each token's experts; None: scores choose."""
     replays: bool = False
     """Whether a batch may say each token's experts."""
 
     @property
     def keeps_hidden_states(self) -> bool:
-        """Whether it keeps its input as others have it: a frozen one keeps none."""
+        """Whether it keeps its input in the type of the hidden states, so that others may share it; a frozen router
+        keeps none."""
         return not (self.in_float32 or self.frozen)
 
     @classmethod
     def of(cls, config: ModelConfig, number: int | None = None) -> Router:
-        """The configuration's, of the layer of this global number, 0-based; none: of one whose scores choose."""
+        """The router of the configuration's layer with this global number, from 0; None: of a layer whose experts are
+        chosen by scores, not by a table."""
         moe = config.moe_config
         assert moe.num_experts is not None, "a dense layer has no router"
         hashed = number is not None and number < min(moe.hash_layers, config.num_layers)
@@ -97,8 +100,8 @@ class Router(Block):
         }
 
     def untrained(self) -> dict[str, ParameterSpec]:
-        """Name -> what has no gradient and is kept with the parameters, in float32: the expert bias; the table of
-        tokens [v, k], whose first values are no more than a place to start."""
+        """Name -> tensor that has no gradient and is kept with the parameters: the expert bias, float32; the table of
+        tokens [v, k], whose first values are placeholders for those of a checkpoint."""
         bias = ParameterSpec(ShardSpec(shape=(self.experts,)), Constant(0.0), "float32")
         found = {"expert_bias": bias} if self.expert_bias else {}
         if self.hashed_tokens is None:
@@ -113,14 +116,14 @@ class Router(Block):
         return self.forward_flops(tokens, 0) if self.frozen else 0.0
 
     def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:
-        """Losses are computed where the forward pass is recorded, once: of a layer that is computed again, then. So
-        their sums are said to be the backward's, which is not repeated."""
+        """Messages of the balancing losses' counts. They count as the backward's, which no recompute repeats: a loss is
+        computed once, in the run that is recorded, which is the second one where the layer runs again."""
         for load in self.loads:
             counts = load.counts * (micro_batch.batch if load.by_sequence else 1)
             yield from message(load.over, "all_reduce", counts * INT32, load.ranks, backward=True)
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
-        """The input where it is trained, the logits, and which experts were chosen."""
+        """Bytes of the input where the router is trained, of the logits, and of the chosen experts' numbers."""
         item_size = FLOAT32 if self.in_float32 else micro_batch.item_size
         of_token = self.hidden_size * (not self.frozen) * item_size + self.experts * item_size + self.topk * INT32
         return {"": micro_batch.tokens_between * of_token}

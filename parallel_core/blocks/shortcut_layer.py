@@ -1,4 +1,4 @@
-"""A layer of two halves past whose second one experts lead (ScMoE, Cai et al., 2024; LongCat-Flash, 2025)."""
+"""A layer of two halves, the second of which runs beside experts (ScMoE, Cai et al., 2024; LongCat-Flash, 2025)."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -15,13 +15,13 @@ from parallel_core.operations import Operation, elementwise
 from parallel_core.recompute.parts import LayerParts, Part
 
 _READ_TWICE = "first.mlp.linear_fc1"
-"""The modules that have the router's input."""
+"""The linear that has the same input as the router."""
 
 
 @dataclass(frozen=True)
 class ShortcutLayer(AnyLayer):
-    """second(first(x)) + shortcut(y), y the input of the first half's dense block: what experts give is added at the
-    very end, so that their tokens travel while the second half is computed."""
+    """second(first(x)) + shortcut(y), where y is the input of the first half's dense block: the experts' output is
+    added at the very end, so that their tokens travel while the second half is computed."""
 
     first: Layer
     second: Layer
@@ -29,7 +29,7 @@ class ShortcutLayer(AnyLayer):
 
     @classmethod
     def of(cls, config: ModelConfig, number: int) -> "ShortcutLayer":
-        """The configuration's layer of this global number, 0-based."""
+        """The configuration's layer with this global number, from 0."""
 
         def half() -> Layer:
             return Layer(Norm.of(config), made(MIXERS, config, number), Norm.of(config), MLP.of(config))
@@ -47,13 +47,14 @@ class ShortcutLayer(AnyLayer):
         yield elementwise(3 * stream, 2 * stream).within("residual")
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
-        """The first dense block's input is the router's, unless that widens it."""
+        """Bytes that its parts keep, where the first dense block and the router keep one input, unless the router
+        widens its own."""
         kept = super().kept_bytes(micro_batch)
         return {**kept, _READ_TWICE: 0} if self.shortcut.router.keeps_hidden_states else kept
 
     def parts(self) -> LayerParts:
-        """The parts of both halves and of the experts. What has the input that the experts have, too, is not among
-        them: to make it again wins nothing."""
+        """The parts that may be recomputed, of both halves and of the experts, but none with the input that the experts
+        keep, too: to make that again saves nothing."""
         halves = {name: getattr(self, name).parts() for name in ("first", "second")}
         parts = [_of_half(name, part) for name, half in halves.items() for part in half.parts]
         parts = [part for part in parts if _READ_TWICE not in (*part.holders, *part.feeds)]
@@ -72,7 +73,7 @@ class ShortcutLayer(AnyLayer):
 
 
 def _of_half(name: str, part: Part) -> Part:
-    """A part of a layer as one of a half."""
+    """A part of a layer as a part of the half `name`, by paths in this layer."""
     runs, holders, feeds = (
         tuple(join(name, path) for path in paths) for paths in (part.runs or (part.path,), part.holders, part.feeds)
     )

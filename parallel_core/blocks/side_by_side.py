@@ -28,7 +28,7 @@ class AttentionBesideStateSpace(Attention):
 
     @classmethod
     def of(cls, config: ModelConfig, number: int) -> AttentionBesideStateSpace:
-        """The configuration's, of the layer of this global number, 0-based."""
+        """The block of the configuration's layer with this global number, from 0."""
         attention = Attention.of(config, number)
         first, second = config.hybrid.side_by_side_weights or (1.0, 1.0)
         return cls(
@@ -42,20 +42,21 @@ class AttentionBesideStateSpace(Attention):
         return (*super().first_linears, *(join("mixer", name) for name in self.mixer.first_linears))
 
     def parts(self) -> tuple[Part, ...]:
-        """The whole, and the parts inside both: neither of the two alone, whose input the other keeps."""
+        """The parts that may be recomputed: the whole, and the parts inside both; not one of the two alone, whose input
+        the other keeps."""
         whole, *of_attention = super().parts()
         of_mixer = (part.within("mixer", "mixer", None) for part in self.mixer.parts() if part.path)
         return replace(whole, holders=self.first_linears), *of_attention, *of_mixer
 
     def operations(self, micro_batch: MicroBatch) -> Iterator[Operation]:
-        """Beside those of its parts: both results are weighed and added."""
+        """The operations of its parts, and the weighted sum of both results."""
         yield from super().operations(micro_batch)
         result = micro_batch.tokens_between * self.linear_qkv.input_size * micro_batch.item_size
         weighed = 2 * sum(weight != 1.0 for weight in self.weights)
         yield elementwise((3 + weighed) * result, (2 + weighed) * result).within("sum")
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
-        """Both first linears have one input, which the first that needs it keeps."""
+        """Bytes that its parts keep, where both first linears have one input, kept by the first that needs it."""
         kept = super().kept_bytes(micro_batch)
         first, second = self.first_linears
         return {**kept, second: 0} if kept[first] else kept

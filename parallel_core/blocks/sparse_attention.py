@@ -17,22 +17,23 @@ from parallel_core.context import ContextLayout, Ranges, Run, runs
 from parallel_core.messages import Message, message
 
 LOSS_BLOCK = 256
-"""Queries whose probabilities exist at once where the indexer's loss is computed."""
+"""The number of queries whose probabilities exist at once where the indexer's loss is computed."""
 
 
 def loss_blocks(layout: ContextLayout, positions: Ranges) -> list[Run]:
-    """A rank's queries, a block at a time, cut so that all members of a ring have equally many scores."""
+    """A rank's query positions in blocks of at most LOSS_BLOCK, cut so that all members of a ring have blocks with
+    equally many scores."""
     length = sum(map(len, positions))
     return runs(positions, min(LOSS_BLOCK, length // 2 if layout.ring > 1 else length))
 
 
 def bytes_of_choice(count: int, micro_batch: MicroBatch) -> int:
-    """Bytes of so many positions of each query of a rank's heads, after Ulysses' exchange."""
+    """Bytes of `count` chosen positions of each query that a rank attends with, after Ulysses' exchange."""
     return micro_batch.tokens * micro_batch.context.ulysses * count * INT32
 
 
 def exchanged(count: int, micro_batch: MicroBatch) -> Iterator[Message]:
-    """Ulysses' ranks tell each other so many positions of each query."""
+    """The messages by which Ulysses' ranks gather `count` chosen positions of each query; none for 0."""
     if count:
         members = micro_batch.context.ulysses
         yield from message("cp-ulysses", "all_gather", micro_batch.tokens * count * INT32, members)
@@ -40,10 +41,10 @@ def exchanged(count: int, micro_batch: MicroBatch) -> Iterator[Message]:
 
 @dataclass(frozen=True)
 class Indexer(Block):
-    """Queries linear_wq_b of attention's query latent, one key for all heads k_norm(linear_wk), and a weight of each
-    head; all whole on every tensor-parallel rank, as latents are.
+    """The indexer: queries linear_wq_b of attention's query latent, one key for all heads k_norm(linear_wk), and a
+    weight of each head; all whole on every tensor-parallel rank, as latents are.
 
-    Of each head come first the plain channels, then the rotary ones.
+    The plain channels of each head come first, then the rotary ones.
     """
 
     linear_wq_b: Linear
@@ -56,7 +57,7 @@ class Indexer(Block):
 
     @classmethod
     def of(cls, config: ModelConfig) -> "Indexer":
-        """The configuration's."""
+        """The configuration's indexer."""
         sparse, hidden = config.sparse_attention, config.hidden_size
         heads, size = sparse.dsa_indexer_n_heads, sparse.dsa_indexer_head_dim
         rank = config.multi_latent_attention.q_lora_rank or hidden
@@ -72,17 +73,17 @@ class Indexer(Block):
 
     @property
     def widths(self) -> tuple[int, int, int]:
-        """Elements of a token's queries, key and weights."""
+        """The numbers of features of a token's queries, of its key, and of its weights."""
         return self.heads * self.head_size, self.head_size, self.heads
 
     def forward_flops(self, tokens: int, seq_length: int) -> float:
-        """FLOPs, with the scores of the whole s x s square."""
+        """FLOPs of its linears and of the scores of the whole s x s square."""
         scores = 2.0 * tokens * seq_length * self.heads * self.head_size
         return super().forward_flops(tokens, seq_length) + scores
 
     def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:
-        """Every tensor-parallel rank has all queries, keys and weights, and the same gradient of them; of a sequence
-        that is cut each has everyone's keys, and its share of their gradient."""
+        """The messages by which every tensor-parallel rank has all queries, keys and weights, and the same gradient of
+        them; with context parallelism each has the keys of the whole sequence, and its share of their gradient."""
         for width in self.widths:
             yield from micro_batch.enter(width)
         members, size = micro_batch.context.size, micro_batch.tokens * self.head_size * micro_batch.item_size
@@ -91,7 +92,8 @@ class Indexer(Block):
             yield from message("cp", "reduce_scatter", size * members, members, backward=True)
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
-        """Its inputs are those of attention's projections; the gradient of its loss is computed with the loss."""
+        """Bytes of the gradients of its loss, which are computed with the loss, and of k_norm's input; its linears'
+        inputs are counted by attention's projections."""
         queries, keys, weights = self.widths
         width = queries + micro_batch.context.size * keys + weights
         gradient = micro_batch.tokens * width * micro_batch.item_size if self.loss_coefficient else 0
@@ -106,19 +108,20 @@ def _norm_of_keys(config: ModelConfig, size: int) -> Norm:
 
 @dataclass(frozen=True)
 class SparseAttention(CoreAttention):
-    """Core attention of each query with the keys that an indexer chooses, at most topk: its own, or that of a layer
-    before it (IndexShare, arXiv 2603.12201)."""
+    """Core attention of each query with the keys that an indexer chooses, at most topk: its own indexer, or that of an
+    earlier layer (IndexShare, arXiv 2603.12201)."""
 
     indexer: Indexer | None = field(kw_only=True)
     topk: int = field(kw_only=True)
     chosen_by: int = field(kw_only=True)
-    """Global number of the layer that has the indexer, 0-based."""
+    """Global number, from 0, of the layer whose indexer chooses."""
     serves_others: bool = field(kw_only=True)
-    """Whether later layers have its choice, too."""
+    """Whether later layers use its choice, too."""
 
     @classmethod
     def of(cls, config: ModelConfig, number: int, sizes: tuple[Any, ...]) -> "SparseAttention":
-        """The configuration's, of the layer of this global number, 0-based. sizes: those of `CoreAttention`."""
+        """Core attention of the configuration's layer with this global number, from 0. sizes: the fields of
+        `CoreAttention`, in order."""
         sparse, layers = config.sparse_attention, config.num_layers + config.multi_token_prediction.depths
         sources = [sparse.chosen_by(layer, config.num_layers) for layer in (number, number + 1)]
         return cls(
@@ -130,17 +133,17 @@ class SparseAttention(CoreAttention):
         )
 
     def keys_of_query(self, seq_length: int) -> int:
-        """The largest number of keys of a query."""
+        """The largest number of keys that a query attends to."""
         return min(self.topk, seq_length)
 
     def forward_flops(self, tokens: int, seq_length: int) -> float:
-        """FLOPs of the chosen keys alone."""
+        """FLOPs of attention to the chosen keys alone, and of the indexer."""
         own = super().forward_flops(tokens, self.keys_of_query(seq_length))
         return own + (self.indexer.forward_flops(tokens, seq_length) if self.indexer else 0.0)
 
     def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:
-        """Attention's and the indexer's, and Ulysses' exchange of choices. Of the indexer's loss, whose gradient no
-        first run of a part that is computed again asks for: attention's keys of the whole sequence, and the sum of all
+        """Messages of attention, of the indexer and of Ulysses' exchange of choices; and those of the indexer's loss,
+        which a first run of a recomputed part does not send: attention's keys of the whole sequence, and the sum of all
         ranks' probabilities, block by block; under Ulysses the mean of its ranks."""
         yield from super().messages(micro_batch)
         if self.indexer is None:
@@ -162,7 +165,7 @@ class SparseAttention(CoreAttention):
             yield from micro_batch.tensor_message("all_reduce", size, backward=True)
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
-        """The bytes that attention keeps, and those of its own choice."""
+        """Bytes that attention and the indexer keep, and those of its own choice."""
         of_indexer = self.indexer.kept_bytes(micro_batch) if self.indexer else {}
         inner = {join("indexer", name): size for name, size in of_indexer.items()}
         return {"": self._own_bytes(micro_batch), **inner}
@@ -172,5 +175,5 @@ class SparseAttention(CoreAttention):
         return super().kept_bytes(micro_batch)[""] + is_its_own * self.chosen_bytes(micro_batch)
 
     def chosen_bytes(self, micro_batch: MicroBatch) -> int:
-        """Bytes of the chosen positions of the queries that a rank attends with, unless they are all."""
+        """Bytes of the chosen positions of the queries that a rank attends with; 0 where all keys are chosen."""
         return bytes_of_choice(self.topk, micro_batch) if self.topk < micro_batch.seq_length else 0

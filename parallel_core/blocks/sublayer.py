@@ -1,4 +1,5 @@
-"""A sublayer: what stands between a norm of the residual stream and the addition to it, such as attention."""
+"""The interface of sublayers: blocks between a norm of the residual stream and the addition to it, such as
+attention."""
 
 from typing import ClassVar
 
@@ -8,26 +9,26 @@ from parallel_core.recompute.parts import Part
 
 
 class Sublayer(Block):
-    """A mixer of positions, or a feed-forward block: from normed hidden states to what is added to the residual."""
+    """A mixer of positions, or a feed-forward block: from normed hidden states to the addend of the residual stream."""
 
     called: ClassVar[str | None] = None
-    """The name by which users ask for its parts, if it is not that of its place in the layer."""
+    """The name by which users ask for its parts; None: the name of its field in the layer."""
     collectives: ClassVar[tuple[str, ...]] = ()
-    """Its linears whose tensor-parallel collectives need not run again (--no-mp-comm-recompute)."""
+    """Names of its linears whose tensor-parallel collectives need not run again (--no-mp-comm-recompute)."""
 
     @property
     def reads_tokens(self) -> bool:
-        """Whether it is given the ids of its tokens."""
+        """Whether it reads the ids of its tokens."""
         return False
 
     @property
     def first_linears(self) -> tuple[str, ...]:
-        """The linears that alone have its input; the first of them that needs it keeps it. Where others have it, too:
-        none."""
+        """Names of the linears that alone have its input, in order; the first that needs it keeps it. Empty where
+        others have the input, too."""
         return ()
 
     def kept_for_others(self, micro_batch: MicroBatch) -> int:
-        """Bytes that later layers read as well, and that are kept whatever of this one runs again."""
+        """Bytes that later layers read as well, and that are kept even where this sublayer is recomputed."""
         return 0
 
     def parts(self) -> tuple[Part, ...]:

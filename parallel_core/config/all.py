@@ -1,4 +1,4 @@
-"""All sections together: what follows from several of them, and what must hold between them."""
+"""All sections together: values that follow from several of them, and rules between them."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -18,7 +18,8 @@ from parallel_core.schedules.generators import COMBINED, FOLDED, INTERLEAVED
 
 @dataclass(kw_only=True)
 class AllConfig(Sections):
-    """The one source of truth of a run. Building it fills what follows from several sections and checks every rule.
+    """The configuration of a run. Building it fills the options that follow from several sections and checks every
+    rule.
 
     Raises `ConfigError` (a `ValueError`) with all findings. A section afterwards knows the siblings that it names.
     """
@@ -37,18 +38,19 @@ class AllConfig(Sections):
 
     @property
     def model(self) -> "AllConfig":
-        """MindFormers' section around `model_config`."""
+        """This configuration, by the name of MindFormers' section around `model_config`."""
         return self
 
     @property
     def callbacks(self) -> list[dict[str, Any]]:
-        """The callback that saves, as an entry of MindFormers' list of callbacks."""
+        """The list of callbacks as MindFormers' files have it: one entry, which saves checkpoints; empty without
+        --save."""
         checkpoint = self.training_config.checkpoint
         saves = {"type": "CheckpointMonitor", "save_checkpoint_steps": checkpoint.save_interval}
         return [saves] if checkpoint.output_dir else []
 
     def _link(self) -> None:
-        """Give every section the siblings that it names."""
+        """Give every section the sibling sections that it names."""
         sections = {entry.name: getattr(self, entry.name) for entry in fields(self)}
         for section in sections.values():
             for entry in fields(section):
@@ -89,7 +91,7 @@ class AllConfig(Sections):
         self.moe_config.fill("moe_ffn_hidden_size", lambda: self.model_config.ffn_hidden_size)
 
     def _precision_of_types(self) -> None:
-        """A 16-bit compute type is the precision of its name, whoever said it."""
+        """Set bf16 or fp16 where only a 16-bit compute type was given."""
         kind, training = self.model_config.compute_dtype, self.training_config
         if not (training.precision.bf16 or training.precision.fp16):
             training.precision.bf16, training.precision.fp16 = kind == "bfloat16", kind == "float16"
@@ -97,30 +99,30 @@ class AllConfig(Sections):
 
     @property
     def batch_sizes(self) -> BatchSizes:
-        """The size of each step."""
+        """The global batch size of each step, and its micro-batches."""
         return BatchSizes.of(self.dataset_config, self.model_config.seq_length)
 
     @property
     def evaluated_micro_batches(self) -> int:
-        """Micro-batches of one batch of an evaluation on each data-parallel rank."""
+        """The number of micro-batches on each data-parallel rank in one batch of an evaluation."""
         data, size = self.dataset_config, self.dataset_config.eval_global_batch_size
         unit = data.batch_size * self.parallel_config.data_parallel_size
         return data.micro_batch_num if size is None else size // unit
 
     @property
     def overlaps_experts(self) -> bool:
-        """Whether tokens travel to their experts while another micro-batch computes."""
+        """Whether tokens travel to their experts while another micro-batch computes (combined 1F1B)."""
         moe, size = self.moe_config, self.parallel_config.expert_model_parallel_size
         travel = moe.num_experts is not None and size > 1
         return moe.overlap_moe_expert_parallel_comm and travel and not self.against_pairs
 
     @property
     def takes_turns(self) -> bool:
-        """Whether the two of a schedule's pairs run side by side."""
+        """Whether the schedule has pairs, a forward beside a backward, that take turns on a stage."""
         return self.overlaps_experts or self.parallel_config.pipeline_schedule == COMBINED
 
     def _smallest_round(self) -> int:
-        """The fewest micro-batches that a schedule takes: interleaving goes through the chunks in whole groups."""
+        """The fewest micro-batches that the schedule takes: interleaving goes through the chunks in whole groups."""
         parallel = self.parallel_config
         if parallel.schedule_name == DUALPIPE_V:
             return fewest_micro_batches(parallel.pipeline_model_parallel_size)
@@ -135,21 +137,22 @@ class AllConfig(Sections):
             self.training_config.training_iters = sizes.steps(samples) if sizes.is_sound else 1
 
     def train_for(self, iterations: int) -> None:
-        """Say how long the training is, where epochs left it open until the data were there.
+        """Set the number of iterations, where epochs left it open until the data were there, and check the rules again.
 
-        Raises `ConfigError` if what counts in iterations does not fit.
+        Raises `ConfigError` if options that count in iterations do not fit.
         """
         self.training_config.training_iters = iterations
         self.optimizer_config.fill("lr_decay_iters", lambda: iterations)
         complain(judge(RULES, self))
 
     def to_dict(self) -> dict[str, dict[str, Any]]:
-        """Sections by name, options by the names under which users know them; what is not known is none."""
+        """Sections by name, options by the names under which users know them; None: not known yet."""
         return {section.name: getattr(self, section.name).to_dict() for section in fields(self)}
 
 
 def required_to_train(config: AllConfig) -> Iterator[Finding]:
-    """One finding for each; how many iterations epochs come to may be left to the data."""
+    """A finding for each option that only a training needs and that is missing: learning rate, and length. Epochs may
+    leave the number of iterations to the data."""
     training = config.training_config
     if config.optimizer_config.learning_rate is None:
         yield Finding("--lr", None, "must be given", "add it")

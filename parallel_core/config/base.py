@@ -1,4 +1,4 @@
-"""The form of a config class: fields that know their flag and their range, and one way to complain."""
+"""The base of config classes: fields that know their flag and their range, and the way in which findings are raised."""
 
 import types
 from collections.abc import Callable, Iterable, Iterator
@@ -14,11 +14,11 @@ from parallel_core.findings import ConfigError, Finding
 
 
 class Unjudged(Exception):
-    """A rule read a value that is wrong or not known, so it has nothing to say."""
+    """A rule read a value that is wrong or not known, so that it finds nothing."""
 
 
 class Unknown:
-    """Stands in for a value that is refused, or not known yet, while errors are gathered: a rule that uses it ends."""
+    """A value that is refused, or not known yet, while errors are gathered: a rule that uses it raises `Unjudged`."""
 
     def _unjudged(self, *_: Any) -> Any:
         raise Unjudged
@@ -35,7 +35,8 @@ _gathered: ContextVar[list[Finding] | None] = ContextVar("gathered", default=Non
 
 @contextmanager
 def gather_findings() -> Iterator[list[Finding]]:
-    """Inside this block configs do not raise: what is wrong with them is added to the list it yields."""
+    """Gather findings: inside this block configs do not raise, but add what is wrong with them to the list that it
+    yields."""
     findings: list[Finding] = []
     token = _gathered.set(findings)
     try:
@@ -77,10 +78,10 @@ def option(
 ) -> Any:
     """A field that is filled by `flag` and must lie in the given range; `missing` is the fix where it must be given.
 
-    of: in the sections of the model, what the option is of: "network", that which the model computes; "shapes", which
-    names and shapes of its parameters tell as well; "run", its training, rounding or layout.
+    of: in the sections of the model, the part that the option describes: "network", the function that the model
+    computes; "shapes", which names and shapes of its parameters tell as well; "run", its training, rounding or layout.
 
-    A field that defaults to none may be none whatever its annotation says: then it is derived from other fields, and
+    A field that defaults to None may be None whatever its annotation says: then it is derived from other fields, and
     has its annotated type once the config is built.
     """
     metadata = {
@@ -145,12 +146,12 @@ def has_type(value: Any, hint: Any) -> bool:
 
 
 def type_name(hint: Any) -> str:
-    """A type as people write it."""
+    """The name of a type as messages write it."""
     return getattr(hint, "__name__", str(hint)) if get_origin(hint) is None else str(hint)
 
 
 def _broken_rule(metadata: Any, hint: Any, value: Any) -> str | None:
-    """The rule that the value of one field breaks: its type, its choices, its range."""
+    """The rule that the value of one field breaks, as text: its type, its choices, its range; None: it breaks none."""
     if not has_type(value, hint):
         return f"must be of type {type_name(hint)}"
     if value is None:
@@ -178,7 +179,8 @@ class Config:
         complain(judge((type(self).rules,), self))
 
     def derive(self) -> None:
-        """Fill the fields whose default follows from other fields, each by `fill`; then adjust what does not hold."""
+        """Fill the fields whose default follows from other fields, each by `fill`; then adjust those that do not
+        fit."""
 
     def fill(self, name: str, value: Callable[[], Any]) -> None:
         """Give field `name` its derived value, if the user gave none."""
@@ -193,13 +195,14 @@ class Config:
         return ()
 
     def breaks(self, name: str, rule: str, fix: str = "change one of them", value: Any = None) -> Finding:
-        """The finding that option `name`, by its flag, breaks a rule; value: its value in other words."""
+        """The finding that option `name`, under its flag, breaks a rule. value: the value as the message shows it, if
+        it is not the option's own."""
         held = getattr(self, name) if value is None else value
         flag = type(self).__dataclass_fields__[name].metadata["flag"]
         return Finding(flag, None if isinstance(held, bool) else held, rule, fix)
 
     def needs(self, name: str, what: str, fix: str = "add it") -> Finding:
-        """The finding that option `name` needs another flag."""
+        """The finding that option `name` needs something else: `what`, usually another flag."""
         return self.breaks(name, f"needs {what}", fix)
 
     def clashes(self, name: str, other: str, fix: str = "leave one of them out") -> Finding:
@@ -207,7 +210,7 @@ class Config:
         return self.breaks(name, f"does not go with {other}", fix)
 
     def to_dict(self) -> dict[str, Any]:
-        """Options by the names under which users know them, sections inside as dictionaries; none: not known."""
+        """Options by the names under which users know them, sections inside as dictionaries; None: not known yet."""
         plain: dict[str, Any] = {}
         for entry in fields(self):
             value = getattr(self, entry.name)

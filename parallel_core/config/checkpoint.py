@@ -8,7 +8,7 @@ from parallel_core.strictness import STRICTNESS
 
 
 def starts_a_name(prefix: str) -> bool:
-    """Whether names of files can start so: it is no path."""
+    """Whether names of files can start with `prefix`: it has no folder, and no dot or hyphen at its start."""
     return re.fullmatch(r"\w[\w.-]*", prefix) is not None
 
 
@@ -67,7 +67,7 @@ class CheckpointConfig(Config):
     save_retain_interval: int | None = option("--save-retain-interval", None, at_least=1)
     """Checkpoints of iterations that this divides are never removed, of the run's others only the newest is kept."""
     convert_from_huggingface: bool = option("--enable-hf2mg-convert", False)
-    """`load_checkpoint` must hold a HuggingFace model; without it its format is recognised."""
+    """Refuse a `load_checkpoint` that holds no HuggingFace model; without it the format is recognised."""
     convert_to_huggingface: bool = option("--enable-mg2hf-convert", False)
     """Write each checkpoint as a HuggingFace model as well, in its folder `huggingface`."""
     huggingface_model_type: str | None = option("--model-type-hf", None)
@@ -85,5 +85,6 @@ class CheckpointConfig(Config):
 
     @property
     def begins_anew(self) -> bool:
-        """Whether of a checkpoint the weights alone are taken: iteration, optimizer, schedule and data begin."""
+        """Whether only the weights of a checkpoint are taken, while iteration, optimizer, schedule and data begin
+        anew."""
         return self.finetune or self.resume_training is False

@@ -5,12 +5,13 @@ from dataclasses import dataclass
 from parallel_core.config.base import Config, option
 
 INDEXED_RATIO = 4
-"""Tokens of an entry whose windows overlap, and among which an indexer chooses."""
+"""The tokens of an entry in layers whose windows overlap, and whose entries an indexer chooses among."""
 
 
 @dataclass(kw_only=True)
 class CompressedAttentionConfig(Config):
-    """Keys that are values at once, of the latest tokens and of windows of earlier ones (DeepSeek-V4, 2026)."""
+    """Attention in which a key is its own value, of the latest tokens and of entries for windows of earlier ones
+    (DeepSeek-V4, 2026)."""
 
     ratios: list[int] | None = option("--compress-ratios", None)
     """Tokens that an entry of each layer stands for; 0 or 1: it has none. With 4 windows overlap, and an indexer
@@ -20,13 +21,14 @@ class CompressedAttentionConfig(Config):
     output_groups: int = option("--o-groups", 8, at_least=1)
     """Parts of the heads' output, each of which is projected by itself."""
     output_rank: int = option("--o-lora-rank", 1024, at_least=1, of="shapes")
-    """Width of what each of them is projected to."""
+    """Width that each part of the heads' output is projected to."""
     entry_rotary_base: float = option("--compress-rope-theta", 40000.0, above=0)
     """Rotary base of layers that have entries; the others have --rotary-base."""
     entry_rotary_factor: float = option("--rope-factor", 4.0, above=0)
-    """By how much positions are stretched there, as YaRN does; cosines and sines are not."""
+    """Factor by which positions of layers with entries are stretched, as YaRN does; cosines and sines are not
+    scaled."""
     original_length: int = option("--original-seq-len", 65536, at_least=1)
-    """The length that those layers were first trained on."""
+    """The length, in tokens, that layers with entries were first trained on."""
 
     @property
     def enabled(self) -> bool:
@@ -34,7 +36,7 @@ class CompressedAttentionConfig(Config):
         return self.ratios is not None
 
     def ratio(self, layer: int) -> int:
-        """Tokens of an entry in the layer of this global number, from 0; 0: it has no entries."""
+        """Tokens of an entry in the layer of this global number, from 0; 0: the layer has no entries."""
         ratio = self.ratios[layer] if self.ratios and layer < len(self.ratios) else 0
         return ratio if ratio > 1 else 0
 

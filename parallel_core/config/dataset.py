@@ -28,7 +28,7 @@ class InstructionConfig(Config):
     pad_to_seq_length: bool = option("--no-pad-to-seq-lengths", True)
     """Pad every sample to the full length."""
     pad_to_multiple_of: int = option("--pad-to-multiple-of", 8, at_least=1)
-    """Otherwise to the next multiple of this."""
+    """Pad samples to the next multiple of this, where they are not padded to the full length."""
     padding_side: str = option("--tokenizer-padding-side", "right", choices=("left", "right"))
     """Side of the padding."""
     padded_samples: bool = option("--padded-samples", False)
@@ -42,7 +42,7 @@ class InstructionConfig(Config):
     fix_sub_seq_length: int = option("--fix-sub-seq-length", -1, at_least=-1)
     """Cut packed samples into pieces of this length; -1: at the conversations' ends."""
     enable_thinking: bool | None = option("--enable-thinking", None)
-    """Fill the template's place for reasoning; none: by the data."""
+    """Fill the template's place for reasoning; if not given, the data decide."""
 
 
 @dataclass(kw_only=True)

@@ -31,7 +31,7 @@ class RopeScalingConfig(Config):
     mscale: float = option("--rope-scaling-mscale", 1.0, at_least=0)
     """yarn: by how much attention sharpens as positions stretch."""
     mscale_all_dim: float = option("--rope-scaling-mscale-all-dim", 0.0, at_least=0)
-    """yarn: the same, for the score as a whole."""
+    """yarn: sharpening of attention as positions stretch, for all channels, that is for scores as a whole."""
     long_factor: list[float] | None = option("--long-factor", None)
     """longrope: divisor of each channel's frequency beyond the original length."""
     short_factor: list[float] | None = option("--short-factor", None)
@@ -46,10 +46,10 @@ class RopeScalingConfig(Config):
 
 @dataclass(kw_only=True)
 class MultiLatentAttentionConfig(Config):
-    """Attention over low-rank keys and values (DeepSeek-V2, 2024)."""
+    """Multi-head latent attention: keys and values of low rank (DeepSeek-V2, 2024)."""
 
     enabled: bool = option("--multi-latent-attention", False)
-    """Use it."""
+    """Attend by latent attention."""
     q_lora_rank: int | None = option("--q-lora-rank", None, at_least=1, of="shapes")
     """Rank of the query; none: queries are not compressed."""
     kv_lora_rank: int = option("--kv-lora-rank", 32, at_least=1, of="shapes")
@@ -63,7 +63,7 @@ class MultiLatentAttentionConfig(Config):
     scale_q_lora: bool = option("--enable-mla-scale-q-lora", False)
     """Multiply the query's latent by sqrt(hidden size / its rank) (LongCat-Flash, 2025)."""
     scale_kv_lora: bool = option("--enable-mla-scale-kv-lora", False)
-    """The same of the latent of keys and values."""
+    """Multiply the latent of keys and values by sqrt(hidden size / its rank)."""
     latent_norm_epsilon: float | None = option("--latent-norm-epsilon", None, above=0)
     """Epsilon of the norms of latents; none: --norm-epsilon. DeepSeek's models have 1e-6, whatever the others'."""
     rotary_scaling_factor: float = option("--rotary-scaling-factor", None, above=0)
@@ -81,9 +81,9 @@ class ScalesConfig(Config):
     attention_residual: list[float] | None = option("--attention-residual-weights", None)
     """Weights of the residual and of what attention adds to it (MiniMax-01, 2025); none: 1 and 1."""
     linear_attention_residual: list[float] | None = option("--linear-attention-residual-weights", None)
-    """The same in layers with lightning attention."""
+    """Weights of the residual and of what lightning attention adds to it, in layers with that; none: 1 and 1."""
     mlp_residual: list[float] | None = option("--mlp-residual-weights", None)
-    """The same of feed-forward blocks."""
+    """Weights of the residual and of what a feed-forward block adds to it; none: 1 and 1."""
     logits: float = option("--output-multiplier-scale", 1.0, above=0)
     """Logits are multiplied by this."""
     logit_cap: float | None = option("--output-logit-softcapping", None, above=0)
@@ -95,10 +95,11 @@ class ScalesConfig(Config):
     key: float = option("--key-multiplier", 1.0, above=0)
     """Keys are multiplied by this, and scores with them (Falcon-H1, 2025)."""
     gate: float = option("--gate-multiplier", 1.0, above=0)
-    """The input of a gated activation's gate is multiplied by this."""
+    """Factor of the input of a gated activation's gate."""
 
     def of_scores(self, default: float) -> float:
-        """Factor of attention scores; `default` where --query-pre-attn-scalar is not given."""
+        """Factor of attention scores: --query-pre-attn-scalar, or `default` where that is not given; with
+        --key-multiplier."""
         return (self.attention or default) * self.key
 
 
@@ -111,10 +112,10 @@ class SlidingWindowConfig(Config):
     local_rotary_base: float | None = option("--rope-local-base-freq", None, above=0)
     """Rotary base of the layers that have it, whose positions nothing stretches; none: that of all (Gemma 3, 2025)."""
     skip_freq: int | list[int] | None = option("--window-attn-skip-freq", None)
-    """Every so many-th layer, or those that a list of each layer's has as 0, see everything; none: no layer does."""
+    """Every so many-th layer, or the layers that a list by layer has as 0, see everything; none: no layer does."""
 
     def is_in(self, layer: int) -> bool:
-        """Whether the layer of this global number, from 0, has the window; layers that a list lacks are its last."""
+        """Whether the layer of this global number, from 0, has the window; layers that a list lacks are as its last."""
         if self.skip_freq is None:
             return True
         if isinstance(self.skip_freq, list):
@@ -129,18 +130,18 @@ class MultiTokenPredictionConfig(Config):
     num_layers: int | None = option("--mtp-num-layers", None, at_least=0, of="shapes")
     """Number of tokens after the next one that are predicted."""
     loss_scaling_factor: float = option("--mtp-loss-scaling-factor", 0.1, at_least=0, of="run")
-    """Weight of their losses' mean."""
+    """Weight of the mean of the losses of multi-token prediction."""
     share_embedding_and_output_weight: bool = option("--share-mtp-embedding-and-output-weight", True)
-    """Whether they use the model's embedding and output layer instead of having their own."""
+    """Whether the layers of multi-token prediction use the model's embedding and output layer instead of own ones."""
 
     @property
     def depths(self) -> int:
-        """Number of depths."""
+        """Number of depths of multi-token prediction; 0: none."""
         return self.num_layers or 0
 
     @property
     def uses_embedding(self) -> bool:
-        """Whether the last stage needs the model's embedding for them."""
+        """Whether the last pipeline stage needs the model's embedding, for depths without an embedding of their own."""
         return self.depths > 0 and self.share_embedding_and_output_weight
 
     @property
@@ -161,39 +162,41 @@ class SparseAttentionConfig(Config):
     dsa_indexer_n_heads: int = option("--dsa-indexer-n-heads", 64, at_least=1, of="shapes")
     """Heads of the indexer."""
     dsa_indexer_head_dim: int = option("--dsa-indexer-head-dim", 128, at_least=1, of="shapes")
-    """Width of one of them."""
+    """Width of a head of the indexer."""
     dsa_indexer_topk: int = option("--dsa-indexer-topk", 2048, at_least=1)
     """Keys that a query sees at most."""
     dsa_indexer_loss_coeff: float = option("--dsa-indexer-loss-coeff", None, at_least=0, of="run")
     """Coefficient of the loss that trains the indexer: how far its choice is from attention's probabilities."""
     dsa_indexer_use_sparse_loss: bool = option("--dsa-indexer-use-sparse-loss", False, of="run")
-    """Whether that loss is over the chosen keys alone, instead of all."""
+    """Whether the indexer's loss is over the chosen keys alone, instead of all."""
     dsa_indexer_k_norm_epsilon: float | None = option("--dsa-indexer-k-norm-epsilon", None, above=0)
     """Epsilon of the norm of the indexer's keys; none: that of the norms of latents."""
     dsa_indexer_topk_freq: int = option("--dsa-indexer-topk-freq", 1, at_least=1)
-    """Every so many-th layer has an indexer, those between have the choice of the last one that has (GLM-5, 2026)."""
+    """Every so many-th layer has an indexer; those between use the choice of the last layer that has one (GLM-5,
+    2026)."""
     dsa_indexer_skip_topk_offset: int = option("--dsa-indexer-skip-topk-offset", 0, at_least=0)
     """Number of the first layers that have an indexer in any case; the first one always has."""
     index_topk_pattern: str | None = option("--index-topk-pattern", None)
-    """Instead a letter for each layer: F, full, has an indexer, S, shared, the choice of the last one that has."""
+    """A letter for each layer instead: F, full, has an indexer; S, shared, uses the choice of the last layer that has
+    one."""
     index_share_for_mtp_iteration: bool = option("--index-share-for-mtp-iteration", False)
     """Whether all layers of multi-token prediction use the choice of the first of them, which has an indexer in any
     case."""
 
     @property
     def enabled(self) -> bool:
-        """Whether there is an indexer."""
+        """Whether queries attend only to keys that an indexer chooses."""
         return self.variant == "dsa"
 
     def is_shared(self, layer: int) -> bool:
-        """Whether the layer of this global number, from 0, has the choice of one before it."""
+        """Whether the layer of this global number, from 0, uses the choice of an earlier layer."""
         if self.index_topk_pattern is not None:
             return self.index_topk_pattern[layer] == "S"
         return max(layer + 1 - max(self.dsa_indexer_skip_topk_offset, 1), 0) % self.dsa_indexer_topk_freq != 0
 
     def chosen_by(self, layer: int, layers: int) -> int:
-        """The layer whose choice the layer of this global number, from 0, uses; layers from `layers` on are multi-token
-        prediction's."""
+        """The global number of the layer whose choice the layer of this global number, from 0, uses; layers from
+        `layers` on are multi-token prediction's."""
         if layer >= layers:
             return layers if self.index_share_for_mtp_iteration else layer
         while self.is_shared(layer):

@@ -1,4 +1,4 @@
-"""Options for results that cannot be right, and for ranks that are slow."""
+"""Options for results that cannot be right (not a number, spikes), and for slow ranks."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ class FaultConfig(Config):
 
     @property
     def described(self) -> str:
-        """The rules by which a step is a spike, for a line of the log."""
+        """The rules by which a step is a spike, separated by commas, for a line of the log."""
         rules = {
             "a loss ten times as high as any of the first 100 steps": self.check_for_spiky_loss,
             "a gradient norm ten times as high as any of the first 100 steps": self.check_for_large_grads,

@@ -32,9 +32,9 @@ class Float8Config(Config):
     first_last_layers_bf16: bool = option("--first-last-layers-bf16", False, of="run")
     """Leave the first and the last layers in the 16-bit type."""
     num_layers_at_start_in_bf16: int = option("--num-layers-at-start-in-bf16", 1, at_least=0, of="run")
-    """Number of the first layers that are."""
+    """Number of the first layers that --first-last-layers-bf16 leaves in the 16-bit type."""
     num_layers_at_end_in_bf16: int = option("--num-layers-at-end-in-bf16", 1, at_least=0, of="run")
-    """Number of the last layers that are."""
+    """Number of the last layers that --first-last-layers-bf16 leaves in the 16-bit type."""
 
     def rules(self) -> Iterator[Finding]:
         if not self.fp8_simulate:
@@ -51,14 +51,14 @@ class Float8Config(Config):
 
     @property
     def recipe(self) -> Recipe | None:
-        """The recipe of the linears that are rounded; none: none are."""
+        """The rounding of linears to 8 bits; None: no linear is rounded."""
         if not self.fp8_simulate or self.fp8_format is None or self.fp8_recipe not in SCALINGS:
             return None
         delayed = (self.fp8_margin, self.fp8_amax_history_len, self.fp8_amax_compute_algo)
         return Recipe(self.fp8_recipe, self.fp8_format, *delayed, self.fp8_wgrad)
 
     def rounds(self, layer: int | None, layers: int) -> bool:
-        """Whether linears of the layer of this global number, from 0, of so many, are rounded, if any are; no number:
-        of a layer behind the last."""
+        """Whether linears of layer `layer` (global number, from 0) of `layers` are rounded, where any are. layer: None
+        for one of multi-token prediction."""
         first, last = self.num_layers_at_start_in_bf16, layers - self.num_layers_at_end_in_bf16
         return layer is None or not self.first_last_layers_bf16 or first <= layer < last

@@ -1,4 +1,5 @@
-"""The operators that a run wants in their fused form, as a value (`ModelConfig.fused_operators`)."""
+"""The operators that a run is to compute by the device's fused operators, as a value
+(`ModelConfig.fused_operators`)."""
 
 from dataclasses import dataclass
 
@@ -8,10 +9,10 @@ NAMES = {
     "bias_activation": "swiglu",
     "rms_norm": "RMS norm",
 }
-"""Operator that has a switch -> what people call it; of bias_activation it is swiglu."""
+"""Operator of the kernels that has a switch -> its name in messages."""
 
 SWITCH_OF = {"weighted_activation": "bias_activation"}
-"""Operator that has the switch of another: experts have dense blocks' activation."""
+"""Operator of the kernels -> the operator whose switch it has: experts have dense blocks' activation."""
 
 
 @dataclass(frozen=True)

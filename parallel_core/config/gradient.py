@@ -10,7 +10,7 @@ from parallel_core.findings import Finding
 from parallel_core.sharding import SHARDS_OF_STATES, Coordinates
 
 MEM_ALIGN = 256
-"""Elements: 512 bytes of the shortest type that is trained."""
+"""The elements to a multiple of which parameters are aligned: 512 bytes of a 16-bit type."""
 
 
 @dataclass(kw_only=True)
@@ -50,24 +50,24 @@ class GradientConfig(Config):
     """Keep a rank's part of the weights in host memory (ZeRO stage 3), where on a CPU all weights are in any case."""
 
     def type_for(self, parameter_type: str) -> str:
-        """The type in which gradients of parameters of a type are added up and reduced, Megatron's rule."""
+        """The type in which gradients of parameters of a type are added up and reduced, by Megatron's rule."""
         if parameter_type == "bfloat16":
             return "bfloat16" if self.grad_reduce_in_bf16 else "float32"
         return "float32" if self.accumulate_allreduce_grads_in_fp32 else parameter_type
 
     def type_sent(self, gradient_type: str) -> str:
-        """The type in which gradients that are added up in a type are sent."""
+        """The type in which gradients that are added up in `gradient_type` are sent between data-parallel ranks."""
         named = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
         return gradient_type if self.communication_data_type is None else named[self.communication_data_type]
 
     @property
     def shards_states(self) -> bool:
-        """Whether a rank updates its part of the parameters only."""
+        """Whether a rank updates only its part of the parameters (the distributed optimizer)."""
         return self.zero_stage > 0
 
     @property
     def zero(self) -> tuple[int, bool]:
-        """ZeRO's stage, and whether stage 3 gathers again for the backward."""
+        """The stage of ZeRO, and whether stage 3 gathers weights again for the backward."""
         return self.zero_stage, self.parallel_optimizer_comm_recompute
 
     def bucket_rule(self, coordinates: Coordinates) -> BucketRule:
@@ -83,8 +83,9 @@ class GradientConfig(Config):
         return self.overlap_grad_reduce and not (self.delay_grad_reduce and _is_on_later_stage(coordinates))
 
     def _bucket_size_on(self, coordinates: Coordinates) -> int | None:
-        """The bucket size of a stage. Where reductions overlap the backward, later stages, which the first one waits
-        for, reduce a chunk at once (Megatron's rule). With ZeRO's stages 2 and 3 a bucket is a layer."""
+        """Elements of a bucket on a rank; None: one bucket for each chunk or, with ZeRO stages 2 and 3, for each layer.
+        Where reductions overlap the backward, later stages, which the first one waits for, reduce a whole chunk
+        (Megatron's rule)."""
         is_late = self.overlap_grad_reduce and _is_on_later_stage(coordinates)
         if not self.wrap_with_ddp or is_late or self.zero_stage >= 2:
             return None

@@ -11,12 +11,12 @@ class HyperConnectionsConfig(Config):
     2026)."""
 
     enabled: bool = option("--enable-mhc", False)
-    """Use them."""
+    """Give layers several residual streams."""
     streams: int = option("--hc-mult", 4, at_least=1)
     """Number of streams."""
     iterations: int = option("--hc-sinkhorn-iters", 20, at_least=1)
     """Times that rows and columns of the weights between streams are divided by their sums in turn."""
     epsilon: float = option("--hc-eps", 1e-6, above=0)
-    """Added to those sums, and to the weights that blocks read with."""
+    """Added to the sums that weights between streams are divided by, and to the weights that blocks read with."""
     initial_scale: float = option("--mhc-init-gating-factor", 0.01, at_least=0, of="run")
-    """The first factor of what the weights take from the streams themselves."""
+    """First value of the factor of those parts of the weights that depend on the streams."""

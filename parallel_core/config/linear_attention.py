@@ -10,7 +10,7 @@ class LinearAttentionConfig(Config):
     """Gated delta nets (Yang et al., 2024) in the place of attention, in some layers."""
 
     linear_attention_freq: int | list[int] | None = option("--linear-attention-freq", None)
-    """Every so many-th layer has attention, or those that a list of each layer's has as 0."""
+    """Every so many-th layer has attention, or the layers that a list by layer has as 0."""
     linear_conv_kernel_dim: int = option("--linear-conv-kernel-dim", 4, at_least=1, of="shapes")
     """Tokens that the short convolution reaches over."""
     linear_key_head_dim: int = option("--linear-key-head-dim", 128, at_least=1)
@@ -23,7 +23,8 @@ class LinearAttentionConfig(Config):
     """Heads of values; those that share a key head are neighbours."""
 
     def is_linear(self, layer: int) -> bool:
-        """Whether the layer of this global number, from 0, has no attention; layers that a list lacks are its last."""
+        """Whether the layer of this global number, from 0, has no attention; layers that a list lacks are as its
+        last."""
         frequency = self.linear_attention_freq
         if isinstance(frequency, list):
             return bool(frequency[min(layer, len(frequency) - 1)])

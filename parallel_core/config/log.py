@@ -1,4 +1,4 @@
-"""Options of a run's log, and its places."""
+"""Options of a run's log, and of the services that it is written to."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -9,12 +9,12 @@ from parallel_core.findings import Finding
 
 
 class WriterPlan(NamedTuple):
-    """A logging back end that a run writes to."""
+    """A logging back end that a run writes to, such as TensorBoard."""
 
     package: str
-    """The package that it needs: the name under which it is imported, and installed."""
+    """The package that it needs: its name for import and for installation."""
     flag: str
-    """The flag that asks for it, with its value."""
+    """The flag that asks for it, with its value, for messages."""
     options: dict[str, Any]
 
 
@@ -60,9 +60,9 @@ class LogConfig(Config):
     wandb_project: str | None = option("--wandb-project", None)
     """Project at Weights & Biases that the last rank writes to; none if not given."""
     wandb_exp_name: str | None = option("--wandb-exp-name", None)
-    """Name of the run there."""
+    """Name of the run at Weights & Biases."""
     wandb_save_dir: str | None = option("--wandb-save-dir", None)
-    """Directory of its files; `wandb` in that of --save if not given."""
+    """Directory of Weights & Biases' files; `wandb` in that of --save if not given."""
     wandb_entity: str | None = option("--wandb-entity", None)
     """User or team that owns the project."""
     mlflow_experiment: str | None = option("--mlflow-experiment", None)
@@ -75,7 +75,7 @@ class LogConfig(Config):
             yield Finding("--wandb-project", self.wandb_project, "needs a name of the run", "add --wandb-exp-name")
 
     def writers(self, output: str) -> list[WriterPlan]:
-        """The writers of curves that are asked for. output: the directory of the run's files."""
+        """The back ends that curves are written to. output: the directory of the run's files."""
         plans = []
         if self.tensorboard_dir:
             options = {"log_dir": self.tensorboard_dir, "queue_size": self.tensorboard_queue_size}

@@ -55,11 +55,11 @@ class LoraConfig(Config):
         return self.lora_rank > 0
 
     def trains(self, spec: ShardSpec) -> bool:
-        """Whether a parameter is trained: with adapters they alone are."""
+        """Whether a parameter is trained: with adapters only theirs are."""
         return not self.use_lora or spec.role == "adapter"
 
     def adapter_of(self, path: str) -> tuple[int, float] | None:
-        """Rank and alpha of the adapter of the linear at a path in the model; none: it has none."""
+        """Rank and alpha of the adapter of the linear at a path in the model; None: the linear has no adapter."""
         if not self.use_lora or not any(names(pattern, path) for pattern in self.target_modules or ()):
             return None
         own = next((cell for cell in self.cells or () if names(cell["cell"], path)), {})
@@ -67,7 +67,7 @@ class LoraConfig(Config):
 
 
 def names(pattern: str, path: str) -> bool:
-    """Whether a pattern describes a path whole, or from one of its dots to its end."""
+    """Whether a pattern of --lora-target-modules matches a whole path in the model, or its end behind a dot."""
     return _compiled(pattern).fullmatch(path) is not None
 
 

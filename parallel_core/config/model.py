@@ -43,7 +43,7 @@ class FlashAttentionConfig(Config):
 
     @property
     def has_band(self) -> bool:
-        """Whether the operator reads `pre_tokens`; in other modes its mask is causal."""
+        """Whether the operator reads `pre_tokens`, in modes 0 and 4; in other modes its mask is causal."""
         return self.sparse_mode in (0, 4)
 
 
@@ -81,9 +81,9 @@ class ModelConfig(Config):
     hidden_act: str = option("--hidden-act", "gelu", choices=tuple(ACTIVATIONS))
     """Activation of the feed-forward block; the `glu` kinds gate one half of a doubled first linear by the other."""
     activation_func_clamp_value: float | None = option("--activation-func-clamp-value", None, above=0)
-    """A gated activation's gate is at most this, and what it gates between this and its negative."""
+    """Upper bound of a gated activation's gate; the features that it gates are kept between this and its negative."""
     glu_linear_offset: float = option("--glu-linear-offset", 0.0)
-    """Added to what a gated activation gates."""
+    """Added to the features that a gated activation gates."""
     bias_gelu_fusion: bool = option("--no-bias-gelu-fusion", True)
     """True is the tanh form of gelu, False the erf form (always the erf form where linears have no bias)."""
     normalization: str = option("--normalization", "LayerNorm", choices=("LayerNorm", "RMSNorm", "FusedRMSNorm"))
@@ -138,15 +138,15 @@ class ModelConfig(Config):
     linear_attention: LinearAttentionConfig = field(default_factory=LinearAttentionConfig)
     """Mixers that keep a state."""
     hybrid: HybridConfig = field(default_factory=HybridConfig)
-    """Layers of one part each."""
+    """Layers with the parts that a letter gives."""
     hyper_connections: HyperConnectionsConfig = field(default_factory=HyperConnectionsConfig)
     """Several residual streams."""
     float8: Float8Config = field(default_factory=Float8Config)
-    """Operands of products as 8 bits have them."""
+    """Rounding of the operands of linears' products to 8 bits."""
     cla_share_factor: int = option("--cla-share-factor", 1, at_least=1)
     """Neighbouring layers that share keys and values, which the first of them makes (cross-layer attention)."""
     attention_output_gate: bool = option("--attention-output-gate", False)
-    """Multiply what attention puts out by the sigmoid of gates, which its first linear gives with the queries."""
+    """Multiply attention's output by the sigmoid of gates, which its first linear gives with the queries."""
     multi_token_prediction: MultiTokenPredictionConfig = field(default_factory=MultiTokenPredictionConfig)
     """Multi-token prediction: layers that predict the tokens after the next one."""
     scales: ScalesConfig = field(default_factory=ScalesConfig)
@@ -254,13 +254,13 @@ class ModelConfig(Config):
 
     @property
     def copies_embedding(self) -> bool:
-        """Whether the last stage has a copy of the embedding for multi-token prediction; in a folded pipeline the first
-        stage is the last one, too."""
+        """Whether the last stage has a copy of the embedding for multi-token prediction; in a folded pipeline it is on
+        the stage of the first chunk, and needs none."""
         return self.multi_token_prediction.uses_embedding and not self.parallel_config.placement.folded
 
     @property
     def fused_operators(self) -> FusedOperators:
-        """Fused operators that the switches ask for, among those that the model has."""
+        """The operators that are asked for as the device's fused ones, among those that the model has."""
         switches = {
             "attention": self.use_flash_attention,
             "rotary": self.apply_rope_fusion and self.rotates,
@@ -272,21 +272,22 @@ class ModelConfig(Config):
 
     @property
     def has_delta_nets(self) -> bool:
-        """Whether layers have a gated delta net."""
+        """Whether the variant of attention in some layers is the gated delta net."""
         return self.sparse_attention.variant == "gated_delta_net"
 
     @property
     def has_lightning_attention(self) -> bool:
-        """Whether layers have lightning attention."""
+        """Whether the variant of attention in some layers is lightning attention."""
         return self.sparse_attention.variant == "lightning_attention"
 
     def shares_keys(self, layer: int) -> bool:
-        """Whether the layer of this global number, from 0, has the keys and values of one before it."""
+        """Whether the layer of this global number, from 0, uses the keys and values of an earlier one (cross-layer
+        attention)."""
         return layer < self.num_layers and layer % self.cla_share_factor != 0
 
     @property
     def rounds_weights(self) -> bool:
-        """Whether weights of linears that are not experts' are rounded to 4 bits where they are multiplied."""
+        """Whether weights of linears other than experts' are rounded to 4 bits where they are multiplied."""
         return self.training_config.precision.qat_scheme == "w4a16-mxfp4"
 
     @property
@@ -296,14 +297,14 @@ class ModelConfig(Config):
 
     @property
     def rotating_share(self) -> float:
-        """The share of the channels that rotate. Where latent attention's positions are stretched, its rotary part is
-        all of them: Megatron's yarn knows no --rotary-percent, and MindSpeed-LLM's is of --kv-channels."""
+        """The share of a head's channels that rotate. Where latent attention's positions are stretched, all of its
+        rotary channels do: Megatron's yarn knows no --rotary-percent, and MindSpeed-LLM's is of --kv-channels."""
         stretched = self.multi_latent_attention.enabled and self.rope_scaling.type is not None
         return 1.0 if stretched else self.rotary_percent
 
     @property
     def rotary_factor(self) -> float:
-        """Factor by which rotary positions are stretched: latent attention has a factor of its own, which acts on its
+        """Factor by which rotary positions are stretched. Latent attention has a factor of its own, which acts on its
         scores with any kind of rotary positions, as in Megatron."""
         if self.multi_latent_attention.enabled:
             return self.multi_latent_attention.rotary_scaling_factor
@@ -311,17 +312,18 @@ class ModelConfig(Config):
 
     @property
     def residual_width(self) -> int:
-        """Width of a token's residual stream, or of several beside each other: what pipeline stages send each other."""
+        """Width of a token's residual stream, or of several streams together, which pipeline stages send each other."""
         return self.hidden_size * (self.hyper_connections.streams if self.hyper_connections.enabled else 1)
 
     @property
     def residual_dtype(self) -> str:
-        """Type of the residual stream, and so of what pipeline stages send each other."""
+        """Name of the type of the residual stream, in which pipeline stages send it to each other."""
         return "float32" if self.fp32_residual_connection else self.compute_dtype
 
     @property
     def gated_linear_unit(self) -> bool:
-        """Whether the first feed-forward linear is doubled, one half gating the other."""
+        """Whether the feed-forward block's first linear gives twice as many features, one half of which gates the
+        other."""
         return ACTIVATIONS[self.hidden_act].gated
 
 

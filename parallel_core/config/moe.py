@@ -12,15 +12,15 @@ class MoEMonitorConfig(Config):
     moe_log_drop_rate: bool = option("--moe-log-drop-rate", False, of="run")
     """Log the share of choices that each layer's experts drop, as they are dropped."""
     moe_drop_rate_capacity_factor: float | None = option("--moe-drop-rate-capacity-factor", None, above=0, of="run")
-    """Log beside it the share that would be dropped with this factor."""
+    """Log beside it the share of choices that would be dropped with this capacity factor."""
     moe_per_layer_logging: bool = option("--moe-per-layer-logging", False, of="run")
     """Log auxiliary losses of each layer, not only their mean."""
     save_token_distribution: bool = option("--save-token-distribution", False, of="run")
     """Record how many tokens each expert of a layer receives, in a file for each layer and step."""
     summary_dir: str | None = option("--summary-dir", None, of="run")
-    """Folder of these files; by default token_distribution in --save."""
+    """Folder of the files with numbers of tokens; by default token_distribution in --save."""
     summary_collect_freq: int = option("--summary-collect-freq", 1, at_least=1, of="run")
-    """Every how many iterations."""
+    """Iterations from one recording of numbers of tokens to the next."""
 
 
 BALANCING_LOSSES = {
@@ -28,10 +28,11 @@ BALANCING_LOSSES = {
     "seq_aux_loss": "seq_load_balancing_loss",
     "global_aux_loss": "global_load_balancing_loss",
 }
-"""Kinds of balancing that are a loss with a weight, with Megatron's name of the figure: they may be combined."""
+"""Kind of balancing that is a loss with a weight -> Megatron's name of the figure. Several such losses may be
+combined."""
 SPARSE_MIXER = "sparsemixer_topk"
 BALANCING = (*BALANCING_LOSSES, "sinkhorn", SPARSE_MIXER, "none")
-"""Kinds of balancing."""
+"""All kinds of --moe-router-load-balancing-type."""
 
 
 @section
@@ -52,7 +53,7 @@ class MoEConfig(Config):
     moe_shared_expert_intermediate_size: int | None = option("--moe-shared-expert-intermediate-size", None, at_least=1)
     """Width of all shared experts together; none: no shared expert."""
     moe_shared_expert_overlap: bool = option("--moe-shared-expert-overlap", False, of="run")
-    """Compute them while tokens travel to the other experts, in the forward pass; results are the same."""
+    """Compute shared experts while tokens travel to the other experts, in the forward pass; results are the same."""
     overlap_moe_expert_parallel_comm: bool = option("--overlap-moe-expert-parallel-comm", False, of="run")
     """Compute another micro-batch while tokens travel: its forward beside the backward of an earlier one (combined
     1F1B); results are the same."""
@@ -63,7 +64,8 @@ class MoEConfig(Config):
     moe_grouped_gemm: bool = option("--moe-grouped-gemm", False, of="run")
     """Compute a rank's experts in one grouped product."""
     enable_gmm_safe_tokens: bool = option("--enable-gmm-safe-tokens", False, of="run")
-    """Give experts to which no token goes a row of zeros in it, which is dropped after; results are the same."""
+    """Give experts to which no token goes a row of zeros in the grouped product, dropped after it; results are the
+    same."""
     moe_router_topk: int = option("--moe-router-topk", 2, at_least=1)
     """Experts each token goes to."""
     moe_router_load_balancing_type: str | list[str] = option("--moe-router-load-balancing-type", "aux_loss")
@@ -104,7 +106,7 @@ class MoEConfig(Config):
     moe_router_enable_expert_bias: bool = option("--moe-router-enable-expert-bias", False)
     """Balance by a bias on each expert's score that is moved after every step."""
     moe_router_bias_update_rate: float = option("--moe-router-bias-update-rate", 1e-3, at_least=0, of="run")
-    """Step by which that bias moves."""
+    """Step by which the bias on an expert's score moves."""
     moe_router_dtype: str | None = option("--moe-router-dtype", None, choices=("fp32", "fp64"), of="run")
     """Type in which the router computes."""
     moe_input_jitter_eps: float | None = option("--moe-input-jitter-eps", None, at_least=0)
@@ -118,11 +120,11 @@ class MoEConfig(Config):
     moe_pad_expert_input_to_capacity: bool = option("--moe-pad-expert-input-to-capacity", False, of="run")
     """Fill every expert's input up to its capacity."""
     hot_expert_num: int = option("--hot-expert-num", 0, at_least=0, of="run")
-    """Experts with most tokens that every data-parallel rank keeps a copy of."""
+    """Number of the experts with most tokens of which every expert-parallel rank has a copy."""
     cold_token_percent: float = option("--cold-token-percent", 1.0, above=0, at_most=1, of="run")
-    """Capacity of the other experts, as a share of theirs."""
+    """Capacity of the cold experts, as a share of the hot ones'."""
     hot_expert_update_step: int = option("--hot-expert-update-step", 10000, at_least=1, of="run")
-    """Iterations from one choice of those experts to the next."""
+    """Iterations from one choice of the hot experts to the next."""
     moe_token_drop_policy: str = option("--moe-token-drop-policy", "probs", choices=("probs", "position"), of="run")
     """The tokens that an overfull expert drops: the least probable or the last."""
 
@@ -131,37 +133,37 @@ class MoEConfig(Config):
 
     @property
     def scores_all_experts(self) -> bool:
-        """Whether all experts have a score, not the chosen ones alone."""
+        """Whether each expert has a score, not only the chosen ones."""
         return self.moe_router_score_function != "softmax" or self.moe_router_pre_softmax
 
     @property
     def has_expert_bias(self) -> bool:
-        """Whether a bias is added to the scores by which experts are chosen: of all experts, or there are none."""
+        """Whether a bias is added to the scores by which experts are chosen, which needs scores of all experts."""
         return self.moe_router_enable_expert_bias and self.scores_all_experts
 
     @property
     def num_choices(self) -> int:
-        """Number of experts that a router chooses among."""
+        """The number of choices of a router: experts, and those that give their input back."""
         return (self.num_experts or 0) + self.num_zero_experts
 
     @property
     def enable_cold_hot_expert(self) -> bool:
-        """MindFormers' name for having hot experts."""
+        """Whether there are hot experts; the name is MindFormers'."""
         return self.hot_expert_num > 0
 
     @property
     def expert_num(self) -> int:
-        """MindFormers' name for the number of experts; 1: a dense model."""
+        """The number of experts, 1 for a dense model; the name is MindFormers'."""
         return self.num_experts or 1
 
     @property
     def capacity_factor(self) -> float | None:
-        """MindFormers' name for the capacity factor."""
+        """The capacity factor of experts, None without one; the name is MindFormers'."""
         return self.moe_expert_capacity_factor
 
     @property
     def moe_module_name(self) -> str:
-        """The path of the layers within a `GPTModel`, by MindFormers' name for it."""
+        """The path of the layers within a `GPTModel`; the name is MindFormers'."""
         return "language_model.decoder.layers"
 
     def derive(self) -> None:
@@ -170,35 +172,36 @@ class MoEConfig(Config):
 
     @property
     def balancing(self) -> tuple[str, ...]:
-        """Kinds of load balancing: one kind, or several losses at once."""
+        """The kinds of load balancing: one kind, or several losses at once."""
         kinds = self.moe_router_load_balancing_type
         return tuple(kinds) if isinstance(kinds, list) else (kinds,)
 
     @property
     def own_choice(self) -> str | None:
-        """The kind of balancing that chooses and weighs experts in its own way, if one does."""
+        """The kind of balancing that chooses and weighs experts in its own way (sinkhorn, sparsemixer_topk); None:
+        there is none."""
         return next((kind for kind in self.balancing if kind in ("sinkhorn", SPARSE_MIXER)), None)
 
     @property
     def samples(self) -> bool:
-        """Whether experts are sampled."""
+        """Whether experts are sampled (sparsemixer_topk)."""
         return SPARSE_MIXER in self.balancing
 
     @property
     def sampled_within(self) -> float:
-        """The distance from the best score within which experts are sampled; for other routers, the strength of
-        noise."""
+        """The distance from the best logit, relative to it, within which experts are sampled: --moe-input-jitter-eps,
+        0.01 where that is not given."""
         return (self.samples and self.moe_input_jitter_eps) or 0.01
 
     @property
     def balancing_weights(self) -> tuple[float, ...]:
-        """The weight of each kind of balancing."""
+        """The weight of each kind of balancing, in the order of `balancing`."""
         weights = self.moe_aux_loss_coeff
         return tuple(weights) if isinstance(weights, list) else (weights,)
 
     @property
     def balancing_losses(self) -> dict[str, float]:
-        """The balancing losses that are on, with their weights."""
+        """Kind -> weight of the balancing losses whose weight is not 0."""
         pairs = zip(self.balancing, self.balancing_weights, strict=True)
         return {kind: weight for kind, weight in pairs if kind in BALANCING_LOSSES and weight}
 
@@ -210,7 +213,7 @@ class MoEConfig(Config):
         return bool(pattern[layer]) if isinstance(pattern, list) else layer % pattern == 0
 
     def kinds_of_layers(self, layers: int) -> set[bool]:
-        """Whether some of so many layers have experts, and some have none."""
+        """The values that `has_experts` takes over `layers` layers: {True}, {False} or both."""
         if self.num_experts is None:
             return {False}
         pattern = self.moe_layer_freq

@@ -1,4 +1,4 @@
-"""Notations of shares of --split, blends of --data-path and patterns of layers, for rules and data sets."""
+"""Readers of notations: shares of --split, blends of --data-path and patterns of layers, for rules and data sets."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -7,11 +7,11 @@ from typing import Any
 from parallel_core.findings import ConfigError, Finding
 
 Blend = tuple[list[str], list[float] | None]
-"""Prefixes of data sets, and their weights or None to weigh them by their sizes."""
+"""Prefixes of data sets, and their weights; None: weights by their sizes."""
 
 
 def split_shares(text: str) -> list[float]:
-    """ "90,8,2" as [90.0, 8.0, 2.0]: one to three shares, for train, valid and test."""
+    """The shares in a text, 1 to 3 of them for train, valid and test: [90.0, 8.0, 2.0] from "90,8,2"."""
     numbers = re.findall(r"[.0-9]+", text)
     readable = re.fullmatch(r"[.0-9,;/\s'\"]*", text) and all(re.fullmatch(r"\d+\.?\d*|\.\d+", n) for n in numbers)
     shares = [float(number) for number in numbers] if readable else []
@@ -44,7 +44,8 @@ def _is_number(word: str) -> bool:
 
 
 def wrong_pattern(pattern: Any, layers: int, zero: str, one: str) -> Iterator[str]:
-    """The rules that a pattern of layers breaks: every so many-th, or a list of 0 (`zero`) and 1 (`one`) by layer."""
+    """The rules, as texts, that a pattern of layers breaks. It is a number (every so many-th layer), or a list by layer
+    of 0 (`zero`) and 1 (`one`)."""
     if isinstance(pattern, list) and len(pattern) != layers:
         yield f"has {len(pattern)} entries, must have --num-layers {layers}"
     if isinstance(pattern, list) and any(entry not in (0, 1) for entry in pattern):

@@ -1,4 +1,4 @@
-"""Options of the update: the optimizer, its learning rate and its weight decay over time."""
+"""Options of the update: the optimizer, and its learning rate and weight decay over time."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from parallel_core.config.update_rules.sgd import SGD, SgdConfig
 from parallel_core.findings import Finding
 
 RULES = {rule.name: rule for rule in (ADAM, SGD, MUON, LION)}
-"""Every optimizer by its name."""
+"""Name -> update rule."""
 
 BY_ANY_NAME = RULES | {name: rule for rule in RULES.values() for name in rule.other_names}
 SHARING_NAMES = tuple(name for rule in RULES.values() for name in rule.sharing_names)
@@ -31,7 +31,7 @@ class OptimizerConfig(Config):
     decoupled_lr: float | None = option("--decoupled-lr", None, at_least=0)
     """Another highest learning rate for embedding and output layer."""
     decoupled_min_lr: float | None = option("--decoupled-min-lr", None, at_least=0)
-    """Another lowest learning rate for them."""
+    """Another lowest learning rate for embedding and output layer."""
     min_lr: float = option("--min-lr", 0.0, at_least=0)
     """Lowest learning rate, reached at the end of the decay."""
     weight_decay: float = option("--weight-decay", 0.01, at_least=0)
@@ -90,22 +90,22 @@ class OptimizerConfig(Config):
     """Gather the distributed optimizer's weights while the forward pass runs."""
 
     adam: AdamConfig = concern(AdamConfig)
-    """The rule adam."""
+    """Options of the optimizer adam."""
     sgd: SgdConfig = concern(SgdConfig)
-    """The rule sgd."""
+    """Options of the optimizer sgd."""
     muon: MuonConfig = concern(MuonConfig)
-    """The rule muon."""
+    """Options of the optimizer muon."""
     lion: LionConfig = concern(LionConfig)
-    """The rule lion."""
+    """Options of the optimizer lion."""
 
     @property
     def update_rules(self) -> tuple[UpdateRule, ...]:
-        """The one that --optimizer names, and that of the parameters which it is not for."""
+        """The rule that --optimizer names and, if that is not for all parameters, the rule of the others."""
         named = next(rule for rule in RULES.values() if rule.name == self.optimizer_type)
         return (named,) if named.rest is None else (named, RULES[named.rest(self.options_of(named))])
 
     def options_of(self, rule: UpdateRule) -> Any:
-        """The options of a rule."""
+        """The section with the options of a rule."""
         return getattr(self, rule.name)
 
     def derive(self) -> None:
@@ -138,7 +138,7 @@ class OffloadConfig(Config):
 
     @property
     def offloads_optimizer(self) -> bool:
-        """Whether optimizer states lie elsewhere than on the device."""
+        """Whether optimizer states lie in host memory or in a file."""
         return (self.cpu_offload_optimizer or self.nvme_path is not None) and self.optimizer_offload_fraction > 0
 
     def rules(self) -> Iterator[Finding]:

@@ -97,66 +97,67 @@ class ParallelConfig(Config):
     distributed_timeout_minutes: float = option("--distributed-timeout-minutes", 10.0, above=0)
     """Time for which a rank waits for another before it names it and gives up."""
     recompute_config: RecomputeConfig = sibling(shows=STAGE_NAMES)
-    """The sibling section, set by `AllConfig`."""
+    """The section of recompute, set by `AllConfig`."""
     fused: FusedOperators = field(default=NOTHING_FUSED, repr=False, compare=False)
-    """Operators that the model section wants fused, set by `AllConfig`: the device is prepared with them."""
+    """Operators that the model is to compute in fused form, set by `AllConfig`: the device is prepared with them."""
     found_device: str | None = field(default=None, repr=False, compare=False)
-    """The device that a process computes on where no device was asked for, set when it is prepared."""
+    """The device that a process found where none was asked for, set when it is prepared."""
     all_config: Any = field(default=None, repr=False, compare=False)
-    """The configuration that this is a section of, set by `AllConfig`: a job is initialised with this section."""
+    """The configuration that this section is of, set by `AllConfig`: a job is initialised with this section."""
 
     @property
     def chunks(self) -> int:
-        """Model chunks on each stage: 1 without interleaving."""
+        """The number of model chunks on each stage: 1 without interleaving."""
         return self.virtual_pipeline_model_parallel_size or 1
 
     @property
     def model_parallel_size(self) -> int:
-        """Ranks that hold one copy of the model and of a sequence."""
+        """The number of ranks that hold one copy of the model and share a sequence: tp x cp x pp."""
         return model_parallel_size(self)
 
     @property
     def model_parallel(self) -> int:
-        """MindFormers' name of the tensor-parallel size."""
+        """The tensor-parallel size; the name is MindFormers'."""
         return self.tensor_model_parallel_size
 
     @property
     def expert_parallel(self) -> int:
-        """MindFormers' name of the expert-parallel size."""
+        """The expert-parallel size; the name is MindFormers'."""
         return self.expert_model_parallel_size
 
     @property
     def is_on_cpu(self) -> bool:
-        """Whether a process computes on a CPU, as far as one can tell before it starts."""
+        """Whether a process computes on a CPU, as far as is known before it starts."""
         return is_on_cpu(self.found_device or self.device_target)
 
     @property
     def drops_outputs(self) -> bool:
-        """Whether results of norms and activations are recomputed unasked: in a process that is known to be on a
-        CPU."""
+        """Whether outputs of norms and activations are recomputed without being asked: in a process that is known to be
+        on a CPU, with `drops_outputs_on_cpu`."""
         return (self.found_device or self.device_target) == "CPU" and self.drops_outputs_on_cpu
 
     @property
     def drops_outputs_on_cpu(self) -> bool:
-        """Whether that is so on a CPU: with the operators that are the default there. A schedule that puts weight
-        gradients off would hold the results until then."""
+        """Whether a process on a CPU recomputes outputs of norms and activations: with the operators that are the
+        default there, unless the schedule puts weight gradients off, which would hold the outputs until then."""
         return self.device_target != "Ascend" and self.kernels != "ops" and self.schedule_name not in SPLIT
 
     @property
     def schedule_name(self) -> str:
-        """The pipeline schedule; if none is given, interleaved with virtual stages and 1F1B without."""
+        """Name of the pipeline schedule; if none is given, interleaved with virtual stages and 1F1B without."""
         if self.pipeline_schedule is not None:
             return self.pipeline_schedule
         return "interleaved" if self.chunks > 1 else "1f1b"
 
     @property
     def placement(self) -> Placement:
-        """The stage of each chunk of the model."""
+        """The placement of the model's chunks on stages."""
         return Placement(self.pipeline_model_parallel_size, self.chunks, self.schedule_name in FOLDED)
 
     @property
     def num_distributed_optimizer_instances(self) -> int:
-        """Copies of the distributed optimizer's state, which the training section says; one for a section alone."""
+        """Copies of the distributed optimizer's state, as the training section says; 1 for a section that is in no
+        configuration."""
         whole = self.all_config
         return 1 if whole is None else whole.training_config.gradient.num_distributed_optimizer_instances
 

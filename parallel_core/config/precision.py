@@ -1,4 +1,4 @@
-"""16-bit training: which type, and the loss scale."""
+"""Options of 16-bit training: the type, and the loss scale."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,12 +15,12 @@ from parallel_core.numerics.loss_scale import (
 )
 
 _SMALLEST, _LARGEST = 2.0**-126, 2.0**127
-"""Normal numbers of float32."""
+"""The smallest and the largest power of two among float32's normal numbers."""
 
 
 @dataclass(kw_only=True)
 class PrecisionConfig(Config):
-    """The type that the network computes in, and how a loss scale adapts."""
+    """The type that the network computes in, and the loss scale with its rule."""
 
     bf16: bool = option("--bf16", False)
     """Compute in bfloat16 with float32 master weights."""
@@ -40,11 +40,11 @@ class PrecisionConfig(Config):
     max_loss_scale_window: int = option("--max-scale-window", 1000, at_least=1)
     """The window that the adaptive loss scaler does not exceed."""
     min_loss_scale_window: int = option("--min-scale-window", 20, at_least=1)
-    """The window that it begins with and, but for a collapse, does not fall below."""
+    """The window that the adaptive loss scaler begins with and, but for a collapse, does not fall below."""
     loss_scale_factor: float = option("--loss-scale-factor", 2.0, above=1, at_most=_LARGEST)
     """Factor by which the scale grows, and shrinks on overflow."""
     consecutive_hysteresis: bool = option("--consecutive-hysteresis", False)
-    """Every clean step restores the overflows that are let through before the scale shrinks (DeepSpeed's)."""
+    """Restore, with every clean step, the overflows that are let through before the scale shrinks (DeepSpeed's)."""
     loss_scale_hysteresis: int = option("--hysteresis", 2, at_least=1)
     """Overflows before the scale shrinks."""
     min_loss_scale: float = option("--min-loss-scale", 1.0, above=0)
@@ -59,7 +59,7 @@ class PrecisionConfig(Config):
         )
 
     def make_loss_scaler(self) -> LossScaler | None:
-        """The run's loss scaler; none: gradients are not scaled, and one that is not finite is an error."""
+        """The run's loss scaler; None: gradients are not scaled."""
         if not (self.fp16 or self.bf16):
             return None
         if self.loss_scale is not None:
@@ -78,7 +78,7 @@ class PrecisionConfig(Config):
         return DynamicLossScaler(factor=self.loss_scale_factor, **common)
 
     def rules(self) -> Iterator[Finding]:
-        """Each is judged on its own, so that a wrong value hides no other mistake."""
+        """The findings of each rule by itself, so that a wrong value hides no other mistake."""
         return judge(type(self)._RULES, self)
 
     def _one_type(self) -> Iterator[Finding]:
@@ -86,7 +86,8 @@ class PrecisionConfig(Config):
             yield self.clashes("fp16", "--bf16: only one of the two can be the compute type", "remove one")
 
     def _scales_are_normal(self) -> Iterator[Finding]:
-        """Losses and gradients are multiplied and divided by them in float32."""
+        """Findings about loss scales that float32, in which losses and gradients are multiplied, does not hold as
+        normal numbers."""
         for name in ("loss_scale", "loss_scale_value", "min_loss_scale"):
             scale = getattr(self, name)
             if not (scale is None or isinstance(scale, Unknown) or _SMALLEST <= scale <= _LARGEST):

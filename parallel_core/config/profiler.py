@@ -23,13 +23,13 @@ class ProfilerConfig(Config):
     record_step_start: int = option("--record-step-start", 0, at_least=0)
     """First iteration that is recorded, counted from 0."""
     record_step_end: int = option("--record-step-end", 1, at_least=1)
-    """First iteration that no longer is."""
+    """First iteration that is no longer recorded."""
     profile_save_path: str = option("--profile-save-path", "./profile_dir")
     """Folder of the profile."""
     profile_step_start: int = option("--profile-step-start", 1, at_least=0)
     """First iteration that is profiled, counted from 0."""
     profile_step_end: int = option("--profile-step-end", 5, at_least=0)
-    """First iteration that no longer is."""
+    """First iteration that is no longer profiled."""
     profile_level: str = option("--profile-level", "level0", choices=("level_none", "level0", "level1", "level2"))
     """Level of detail that is recorded."""
     profile_with_stack: bool = option("--profile-with-stack", False)
@@ -69,7 +69,7 @@ class ProfilerConfig(Config):
 
     @property
     def is_dynamic(self) -> bool:
-        """Whether a file says, while training runs, what is profiled."""
+        """Whether a file says, while training runs, which iterations are profiled."""
         return self.profile_dynamic_profiler_config_path is not None
 
     def rules(self) -> Iterator[Finding]:

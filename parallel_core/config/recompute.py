@@ -1,4 +1,4 @@
-"""Options of recomputation, in both notations."""
+"""Options of recomputation, in Megatron's and in MindFormers' notation."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -15,36 +15,36 @@ class RecomputeConfig(Config):
     recompute_method: str | None = option("--recompute-method", None, choices=("uniform", "block"))
     """Layers that a full recompute covers."""
     recompute_num_layers: int | None = option("--recompute-num-layers", None, at_least=0)
-    """Layers of a recomputed group (uniform), or recomputed layers of a stage (block)."""
+    """Layers of a recomputed group (uniform), or recomputed layers of a chunk (block)."""
     recompute_modules: list[str] | None = option("--recompute-modules", None)
     """Modules that a selective recompute covers; attention's core if not given."""
     recompute_activation_function: bool = option("--recompute-activation-function", False)
-    """Keep the input of the feed-forward block's activation, but not what it gives."""
+    """Keep the input of the feed-forward block's activation, but not its output."""
     recompute_activation_function_num_layers: int | None = option(
         "--recompute-activation-function-num-layers", None, at_least=0
     )
-    """Number of layers of a chunk, after those that are recomputed whole, in which that is done; in all if not
+    """Number of layers of a chunk, after those that are recomputed whole, whose activation is recomputed; all if not
     given."""
     recompute_norm: bool = option("--recompute-norm", False)
-    """Keep the input of a layer's norms, but not what they give."""
+    """Keep the input of a layer's norms, but not their output."""
     recompute_norm_num_layers: int | None = option("--recompute-norm-num-layers", None, at_least=0)
-    """Number of layers of a chunk, after those that are recomputed whole, in which that is done; in all if not
+    """Number of layers of a chunk, after those that are recomputed whole, whose norms are recomputed; all if not
     given."""
     recompute_mla_up_proj: bool = option("--recompute-mla-up-proj", False)
     """Keep the latents of latent attention, but not the queries, keys and values that are made of them."""
     enable_recompute_layers_per_pp_rank: bool = option("--enable-recompute-layers-per-pp-rank", False)
-    """Numbers of layers are a stage's, dealt one at a time over its chunks, not each chunk's."""
+    """Count numbers of layers by stage, dealt one at a time over its chunks, not by chunk."""
 
     recompute: Any = option("--recompute", None)
     """Layers to compute again in the backward pass, by stage."""
     select_recompute: Any = option("--select-recompute", None)
     """Operators to compute again in the backward pass, by stage."""
     select_recompute_exclude: Any = option("--select-recompute-exclude", None)
-    """Operators of `select_recompute` that are kept nevertheless, by stage."""
+    """Operators of --select-recompute that are kept nevertheless, by stage."""
     select_comm_recompute: Any = option("--select-comm-recompute", None)
-    """Norms whose gathered output is not kept where `mp_comm_recompute` is off, by stage."""
+    """Norms whose gathered output is not kept with --no-mp-comm-recompute, by stage."""
     select_comm_recompute_exclude: Any = option("--select-comm-recompute-exclude", None)
-    """Norms of `select_comm_recompute` whose gathered output is kept nevertheless, by stage."""
+    """Norms of --select-comm-recompute whose gathered output is kept nevertheless, by stage."""
     mp_comm_recompute: bool = option("--no-mp-comm-recompute", True)
     """Run a recomputed layer's tensor-parallel collectives again instead of keeping what they gave."""
     recompute_slice_activation: bool = option("--recompute-slice-activation", False)
@@ -71,12 +71,12 @@ class RecomputeConfig(Config):
 
     @property
     def smallest_offloaded(self) -> int:
-        """Elements of the smallest tensor that goes to host memory."""
+        """The number of elements of the smallest tensor that goes to host memory."""
         return self.min_offloaded_tensor_size if self.fine_grained_activation_offloading else 1
 
     @property
     def offload_flag(self) -> str | None:
-        """The flag by which activations in host memory are asked for; none: nobody asked."""
+        """The flag that asks for activations in host memory; None: no flag does."""
         asked = {
             "--swap-attention": self.swap_attention,
             "--cpu-offloading-num-layers": self.cpu_offloading_num_layers,
@@ -86,7 +86,8 @@ class RecomputeConfig(Config):
 
 
 def asks_for_nothing(value: Any) -> bool:
-    """Whether a recompute setting, in any of its forms, names no layer: false, 0, empty, or nothing but such."""
+    """Whether a recompute setting, in any of its forms, names no layer: it is False, 0, empty, or holds nothing
+    else."""
     if isinstance(value, dict):
         return all(asks_for_nothing(part) for part in value.values())
     if isinstance(value, list | tuple):
@@ -95,7 +96,7 @@ def asks_for_nothing(value: Any) -> bool:
 
 
 MEGATRON_NAMES = ("recompute_granularity", "recompute_method", "recompute_num_layers", "recompute_modules")
-"""The options that the documents have in the model section."""
+"""Options that MindFormers' files have in the model section, under Megatron's names."""
 LISTED = (
     "recompute",
     "select_recompute",
@@ -103,6 +104,6 @@ LISTED = (
     "select_comm_recompute",
     "select_comm_recompute_exclude",
 )
-"""The options that are lists for stages."""
+"""Options that are lists by stage."""
 STAGE_NAMES = ("recompute", "select_recompute", "select_comm_recompute")
-"""The options that the documents have in the parallel section."""
+"""Options that MindFormers' files have in the parallel section."""

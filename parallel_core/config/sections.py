@@ -14,7 +14,7 @@ from parallel_core.config.training import TrainingConfig
 
 @dataclass(kw_only=True)
 class Sections:
-    """The sections of a configuration, for rules that span several; `AllConfig` derives and judges."""
+    """The sections of a configuration, for rules between several; `AllConfig` derives and checks."""
 
     model_config: ModelConfig
     training_config: TrainingConfig = field(default_factory=TrainingConfig)
@@ -27,12 +27,13 @@ class Sections:
 
     @property
     def has_too_many_stages(self) -> bool:
-        """Whether rules refuse so many pipeline stages: then nothing is laid out for each of them."""
+        """Whether there are more pipeline stages than layers, embedding and output layer: rules refuse so many, and
+        nothing is laid out for each of them."""
         return self._exceeds_layers(self.parallel_config.pipeline_model_parallel_size)
 
     @property
     def has_too_many_chunks(self) -> bool:
-        """Whether there are more virtual stages than layers, with embedding and output layer counted."""
+        """Whether there are more virtual stages than layers, embedding and output layer."""
         return self._exceeds_layers(self.parallel_config.chunks * self.parallel_config.pipeline_model_parallel_size)
 
     def _exceeds_layers(self, parts: int) -> bool:
@@ -40,7 +41,7 @@ class Sections:
 
     @property
     def against_pairs(self) -> str:
-        """The setting with which no forward runs beside a backward, as a flag; empty if there is none."""
+        """The flag of the setting with which no forward runs beside a backward; "": there is none."""
         recompute, stage = self.recompute_config, self.training_config.gradient.zero_stage
         is_whole = recompute.recompute_granularity == "full" or recompute.recompute is not None
         found = {
@@ -52,7 +53,8 @@ class Sections:
 
     @property
     def undivided(self) -> tuple[str, ...]:
-        """The sizes that the ranks that share them do not divide: of attention, and of feed-forward blocks."""
+        """Names of the sizes that their tensor-parallel ranks do not divide: heads, widths of feed-forward blocks and
+        experts."""
         moe, parallel = self.moe_config, self.parallel_config
         tensor, has_experts = parallel.tensor_model_parallel_size, moe.num_experts is not None
         sizes = {

@@ -1,5 +1,5 @@
 """A configuration as plain data: nested sections, as in files and manifests, and values by path, such as
-"model_config.rope_scaling.factor". `Config.to_dict` is the way there, `build` the way back."""
+"model_config.rope_scaling.factor". `Config.to_dict` gives plain data, `build` reads it back."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, Field, fields
@@ -17,13 +17,13 @@ TOKENIZER_FIELDS = (
 )
 
 _PATHS = {name: path for path, public in PUBLIC.items() for name in (path, public)}
-"""Name of an option in settings -> its path."""
+"""Path of an option, or the path under which users know it -> its path."""
 
 _MISSING = object()
 
 
 def get(settings: Mapping[str, Any], path: str, default: Any = None) -> Any:
-    """The setting at a path."""
+    """The value at a path of nested settings; `default` where there is none."""
     value: Any = settings
     for name in path.split("."):
         value = value.get(name, _MISSING) if isinstance(value, Mapping) else _MISSING
@@ -31,7 +31,7 @@ def get(settings: Mapping[str, Any], path: str, default: Any = None) -> Any:
 
 
 def put(settings: dict[str, Any], path: str, value: Any) -> None:
-    """Set the setting at a path."""
+    """Set the value at a path of nested settings, in place; missing sections are made."""
     *sections, name = path.split(".")
     for section in sections:
         settings = settings.setdefault(section, {})
@@ -39,14 +39,15 @@ def put(settings: dict[str, Any], path: str, value: Any) -> None:
 
 
 def fits(value: Any, path: str) -> bool:
-    """Whether a value may stand in the field at a path."""
+    """Whether a value, not None, has the type of the option at a path."""
     return value is not None and has_type(value, OPTIONS[path].type)
 
 
 def leaves(
     content: Mapping[str, Any], enter: Callable[[str], bool] = lambda path: True, prefix: str = ""
 ) -> Iterator[tuple[str, Any]]:
-    """`a.b.c`, value for each entry; a dictionary that `enter` does not let into is an entry itself."""
+    """Path, as "a.b.c", and value of each entry of nested settings; a dictionary is an entry itself where enter(its
+    path) is False."""
     for key, value in content.items():
         path = f"{prefix}{key}"
         if isinstance(value, Mapping) and enter(path):
@@ -56,7 +57,8 @@ def leaves(
 
 
 def values_of(settings: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Values of settings, by path. Raises ValueError for an option that this version does not know."""
+    """Path -> value of the options that settings name. Raises ValueError for an option that this version does not
+    know."""
     said = {name: value for name, value in leaves(settings, lambda name: name not in _PATHS) if value is not None}
     unknown = said.keys() - _PATHS.keys()
     if unknown:
@@ -73,7 +75,8 @@ def values_of(settings: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def build(values: Mapping[str, Any]) -> AllConfig:
-    """The config of path -> value; what is not named is at its default. Complains of options that must be given."""
+    """The configuration of path -> value; other options are at their defaults. Raises `ConfigError` for wrong values,
+    and for options that must be given."""
     top = [path for path in SECTIONS if "." not in path]
     config = AllConfig(**{path: _section(path, values) for path in top})  # type: ignore[arg-type]
     config.given = dict(values)
@@ -82,7 +85,7 @@ def build(values: Mapping[str, Any]) -> AllConfig:
 
 @cache
 def _fields(path: str) -> dict[str, Field[Any]]:
-    """The fields of a section, by their paths."""
+    """Path -> field of the fields in the section at `path`."""
     return {f"{path}.{entry.name}": entry for entry in fields(SECTIONS[path])}
 
 
@@ -100,8 +103,8 @@ def _section(path: str, values: Mapping[str, Any]) -> Config:
 
 
 def config_of(settings: Mapping[str, Mapping[str, Any]]) -> AllConfig:
-    """The configuration of a model, on one process, whatever else the settings say; what they leave open is at its
-    default.
+    """The configuration of a model on one process, from its sections of `settings`; options that these leave open are
+    at their defaults.
 
     Raises `ConfigError` if they do not go together, ValueError for an option that this version does not know.
     """
@@ -109,7 +112,7 @@ def config_of(settings: Mapping[str, Mapping[str, Any]]) -> AllConfig:
 
 
 def model_of(sections: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The sections that describe the model."""
+    """The sections of `sections` that describe the model: model and experts."""
     return {name: sections.get(name, {}) for name in MODEL}
 
 
@@ -118,9 +121,9 @@ def config_for_inference(
     dtype: str | None = None,
     **parallel: int | str | None,
 ) -> AllConfig:
-    """Model, adapters and tokenizer as they were saved, on one process; nothing of the training.
+    """The configuration of a saved model, adapters and tokenizer, on one process; nothing of the training.
 
-    dtype: of parameters and of what is computed, instead of the checkpoint's. parallel: options of ParallelConfig by
+    dtype: type of parameters and of computation, instead of the checkpoint's. parallel: options of ParallelConfig by
     name, such as device_target or world_size.
     Raises ValueError for a field that this version does not know, or whose value it does not take.
     """
@@ -134,7 +137,7 @@ def config_for_inference(
 
 
 def _padded_for(shares: int, model: Mapping[str, Any]) -> dict[str, int]:
-    """The vocabulary with as many rows more as make equal shares of it."""
+    """The options of a vocabulary padded to a multiple of `shares` rows; empty where it is one already."""
     rows: int | None = model.get("vocab_size")
     if rows is None or not rows % shares:
         return {}
@@ -142,4 +145,4 @@ def _padded_for(shares: int, model: Mapping[str, Any]) -> dict[str, int]:
 
 
 TYPES = ("params_dtype", "compute_dtype", "embedding_init_dtype")
-"""Options of a model that say in which type it is computed."""
+"""Options of a model that are names of types."""

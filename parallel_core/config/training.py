@@ -1,4 +1,4 @@
-"""Options of the loop: its length and the actions around it; what is a concern of its own has a file of its own."""
+"""Options of the loop: its length and the actions around it. Concerns such as checkpoints have files of their own."""
 
 from parallel_core.config.base import Config, concern, option, section
 from parallel_core.config.checkpoint import CheckpointConfig

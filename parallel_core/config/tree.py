@@ -1,6 +1,7 @@
-"""The config as a tree: every section and every option by its path, such as `model_config.rope_scaling.factor`.
+"""The tree of the configuration: every section and every option by its path, such as
+`model_config.rope_scaling.factor`.
 
-Whoever walks this tree, or names an option by the end of its path, need not know in which section a field lives.
+Code that walks this tree, or names an option by the end of its path, need not know in which section a field lives.
 """
 
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from parallel_core.config.base import Config, types_of
 
 
 class Option(NamedTuple):
-    """A field that a flag fills."""
+    """An option of the configuration: a field that a flag fills."""
 
     path: str
     field: Field[Any]
@@ -31,12 +32,12 @@ class Option(NamedTuple):
 
     @property
     def default(self) -> Any:
-        """None where the field must be given, or is derived."""
+        """The option's default; None where it must be given, or is derived."""
         return None if self.field.default is MISSING else self.field.default
 
 
 def _walk(cls: type, prefix: str) -> Iterator[tuple[str, Any, Any]]:
-    """(path, what stands there, field): a section's class with no field, or an option's type with its field."""
+    """(path, class, None) for each section below `cls`, and (path, type, field) for each option."""
     for entry in fields(cls):
         path, kind = f"{prefix}{entry.name}", types_of(cls)[entry.name]
         if "flag" in entry.metadata:
@@ -49,19 +50,19 @@ def _walk(cls: type, prefix: str) -> Iterator[tuple[str, Any, Any]]:
 _TREE = [*_walk(AllConfig, "")]
 
 SECTIONS: dict[str, type[Config]] = {path: kind for path, kind, entry in _TREE if entry is None}
-"""Every section's class by its path, outer ones before their inner ones."""
+"""Path -> class of every section, outer ones before their inner ones."""
 
 OPTIONS: dict[str, Option] = {path: Option(path, entry, kind) for path, kind, entry in _TREE if entry is not None}
-"""Every option by its path."""
+"""Path -> option, for every option."""
 
 MODEL = ("model_config", "moe_config")
-"""Sections that describe a model."""
+"""Names of the sections that describe a model."""
 
 OF_MODEL = tuple(path for path in OPTIONS if path.startswith(MODEL))
-"""Their options."""
+"""Paths of the options of these sections."""
 
 OF_NETWORK = tuple(path for path in OF_MODEL if OPTIONS[path].of == "network")
-"""Options that decide the function that the model computes, whatever its parameters."""
+"""Paths of the model's options that decide the function that it computes, whatever its parameters."""
 
 SHOWN: dict[str, str] = {
     f"{path}.{name}": f"{entry.name}.{name}"
@@ -69,7 +70,7 @@ SHOWN: dict[str, str] = {
     for entry in fields(kind)
     for name in entry.metadata.get("shows", ())
 }
-"""Options that a section shows of a sibling: the path under which users know them -> the path."""
+"""Path under which users know an option that a section shows of a sibling -> its path."""
 
 _WITHOUT_CONCERN = {
     f"{path}.{entry.name}.{option.name}": f"{path}.{option.name}"
@@ -86,12 +87,12 @@ PUBLIC: dict[str, str] = {
 """Every option's path -> the path under which users know it: training_config.precision.bf16 is training_config.bf16."""
 
 FLAG_OF: dict[str, str] = {path: option.flag for path, option in OPTIONS.items()}
-"""Path -> the flag that findings about the field name."""
+"""Path of an option -> its flag, which findings name."""
 
 
 @cache
 def _paths_by_ending() -> dict[str, list[str]]:
-    """Paths of options by their endings: `seed`, `training_config.seed`, ..."""
+    """Ending of a path -> paths of the options that end with it: `seed`, `training_config.seed`, ..."""
     found: dict[str, list[str]] = {}
     for path in OPTIONS:
         parts = path.split(".")

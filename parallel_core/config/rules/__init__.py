@@ -33,4 +33,4 @@ RULES: tuple[Callable[[Sections], Iterator[Finding]], ...] = tuple(
     for name, rule in vars(subject).items()
     if isfunction(rule) and rule.__module__ == subject.__name__ and not name.startswith("_")
 )
-"""All of them. A rule that reads a value already known to be wrong is passed over."""
+"""All rules between sections. A rule that reads a value already known to be wrong is passed over."""

@@ -1,4 +1,4 @@
-"""Rules of how a sequence is split: context and sequence parallelism."""
+"""Rules of the division of sequences: context and sequence parallelism."""
 
 from collections.abc import Iterator
 
@@ -22,7 +22,8 @@ def sequence_divides(config: Sections) -> Iterator[Finding]:
 
 
 def _what_tensor_ranks_share(config: Sections) -> str:
-    """Why tensor-parallel ranks have equal parts of a sequence; empty if they don't."""
+    """The reason why tensor-parallel ranks must have equal parts of a sequence, as the end of a sentence; "": they need
+    not."""
     if config.parallel_config.sequence_parallel:
         return " with --sequence-parallel"
     return ", whose ranks share the way to the experts" if config.moe_config.num_experts is not None else ""
@@ -58,7 +59,8 @@ def sizes_of_context_parallelism(config: Sections) -> Iterator[Finding]:
 
 
 def padding_stays_zero(config: Sections) -> Iterator[Finding]:
-    """--unaligned-linear where something is not divided: nothing may see the padding but what leaves it zero."""
+    """Check --unaligned-linear where a size is not divided: no other option may read the padding or make it other than
+    zero."""
     model, parallel = config.model_config, config.parallel_config
     pads_heads, pads = "heads" in config.undivided, bool(config.undivided)
     sparse, compressed = model.sparse_attention.enabled, model.compressed_attention.enabled

@@ -11,7 +11,7 @@ from parallel_core.partition import chunk_layers
 
 
 def window_pattern_fits(config: Sections) -> Iterator[Finding]:
-    """--window-attn-skip-freq: a number, or of each layer whether it has the window."""
+    """Check --window-attn-skip-freq: a number, or a 0 or 1 for each layer."""
     window, layers = config.model_config.sliding_window, config.model_config.num_layers
     for rule in wrong_pattern(window.skip_freq, layers, "all", "window"):
         yield window.breaks("skip_freq", rule, "change it")
@@ -105,7 +105,7 @@ def half_precision_flags(config: Sections) -> Iterator[Finding]:
 
 
 def types_agree(config: Sections) -> Iterator[Finding]:
-    """Weights may be kept in float32 beside any type; 16-bit types have one name each."""
+    """Check types: weights are float32 or of the compute type, which --bf16 and --fp16 agree with."""
     model, precision = config.model_config, config.training_config.precision
     if precision.bf16 and precision.fp16:
         return
@@ -120,7 +120,7 @@ def types_agree(config: Sections) -> Iterator[Finding]:
 
 
 def _rotating_channels(config: Sections) -> tuple[int, int]:
-    """Channels of a head: those that rotate, and those that may."""
+    """The number of a head's channels that rotate, and of those that may."""
     model = config.model_config
     latent = model.multi_latent_attention
     width = latent.qk_pos_emb_head_dim if latent.enabled else model.kv_channels
@@ -156,7 +156,7 @@ def latent_attention_stands_alone(config: Sections) -> Iterator[Finding]:
 
 
 def scores_can_be_clipped(config: Sections) -> Iterator[Finding]:
-    """--qk-clip scales weights of queries and keys, and it and the log need attention that tells its scores."""
+    """Check --qk-clip and the log of largest scores: both need attention that tells its scores."""
     model, clip = config.model_config, config.model_config.qk_clip
     for name in (name for name in ("enabled", "log_largest") if getattr(clip, name)):
         for other, holds in (
@@ -199,7 +199,7 @@ def sparse_attention_fits(config: Sections) -> Iterator[Finding]:
 
 
 def _choices_are_made(config: Sections) -> Iterator[Finding]:
-    """Layers that share a choice come after one that makes it, on one stage."""
+    """Check that layers that share a choice of keys come after one that makes it."""
     model, sparse = config.model_config, config.model_config.sparse_attention
     pattern = sparse.index_topk_pattern
     if pattern is not None and (len(pattern) != model.num_layers or {*pattern} - {*"FS"} or pattern[0] == "S"):
@@ -338,7 +338,8 @@ def stretched_positions_rotate(config: Sections) -> Iterator[Finding]:
 
 
 def further_tokens_are_embedded_alike(config: Sections) -> Iterator[Finding]:
-    """The last stage has a copy of the words' embedding alone; learned positions are refused in Megatron, too."""
+    """Check multi-token prediction's embedding: the last stage has only the words' copy; Megatron refuses learned
+    positions, too."""
     model, further = config.model_config, config.model_config.multi_token_prediction
     if further.depths and model.position_embedding_type == "learned_absolute":
         yield further.clashes("num_layers", "learned positions", "use --position-embedding-type rope")

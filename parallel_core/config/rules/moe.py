@@ -45,7 +45,7 @@ def expert_width_divides(config: Sections) -> Iterator[Finding]:
 
 
 def _kinds_of_layers(config: Sections) -> set[bool]:
-    """Whether layers have experts; nothing is known where the pattern does not fit."""
+    """The values of `MoEConfig.has_experts` over the layers; empty where the pattern of layers does not fit."""
     fits = not any(layer_pattern_fits(config))
     return config.moe_config.kinds_of_layers(config.model_config.num_layers) if fits else set()
 
@@ -236,14 +236,16 @@ def hot_experts_are_experts(config: Sections) -> Iterator[Finding]:
 
 
 def copies_have_no_delayed_scales(config: Sections) -> Iterator[Finding]:
-    """Copies stand for one expert after the other, whose delayed scales are its own."""
+    """Check that hot experts' copies, which stand for one expert after another, have no delayed scales, which are an
+    expert's own."""
     recipe, hot = config.model_config.float8.recipe, config.moe_config.hot_expert_num
     if recipe is not None and recipe.is_delayed and hot:
         yield config.model_config.float8.clashes("fp8_recipe", f"--hot-expert-num {hot}", "use another recipe")
 
 
 def copies_give_their_gradients_at_the_end(config: Sections) -> Iterator[Finding]:
-    """Copies' gradients join the owner's after the last backward, when sums that overlap it have gone already."""
+    """Check that no reduction of gradients overlaps the backward beside hot experts: their copies' gradients join the
+    owner's after the last backward only."""
     gradient = config.training_config.gradient
     if config.moe_config.hot_expert_num and (gradient.overlap_grad_reduce or gradient.zero_stage >= 2):
         other = "--overlap-grad-reduce" if gradient.overlap_grad_reduce else f"--zero-stage {gradient.zero_stage}"

@@ -14,7 +14,7 @@ from parallel_core.schedules.limits import Asked, refusals
 
 
 def _chunks(parallel: ParallelConfig) -> Setting:
-    """The setting that asked for virtual stages."""
+    """The setting that asked for virtual stages, for messages."""
     if is_nested(parallel.num_layer_list):
         return Setting("--num-layer-list", parallel.num_layer_list)
     per_chunk = parallel.num_layers_per_virtual_pipeline_stage
@@ -26,8 +26,8 @@ def _chunks(parallel: ParallelConfig) -> Setting:
 
 
 def schedule_fits(config: Sections) -> Iterator[Finding]:
-    """Check that the schedule has a place for each batch; of batches that grow, the first that it has none for is
-    named."""
+    """Check that the schedule takes the micro-batches of each global batch size; the first size that it does not take
+    is named."""
     parallel, data = config.parallel_config, config.dataset_config
     group = parallel.microbatch_group_size_per_virtual_pipeline_stage
     batch = Setting("--global-batch-size", f"{data.global_batch_size} (micro-batches: {data.micro_batch_num})")
@@ -51,7 +51,8 @@ def schedule_fits(config: Sections) -> Iterator[Finding]:
 
 
 def pairs_are_possible(config: Sections) -> Iterator[Finding]:
-    """A layer that is computed again, fetched or put away as a whole is in one state at a time."""
+    """Check combined 1F1B: layers that are recomputed, gathered or offloaded as a whole cannot be in a forward and a
+    backward at once."""
     parallel = config.parallel_config
     if parallel.pipeline_schedule == COMBINED and config.against_pairs:
         schedule = Setting("--pipeline-schedule", COMBINED)
@@ -67,11 +68,12 @@ _EXCLUSIVE = {
     "standalone_embedding_stage": ("decoder_first_pipeline_num_layers",),
     "offset": (*_DIVIDED, *_COUNTED, "standalone_embedding_stage"),
 }
-"""A field that says how many layers a stage has -> others that say it, too."""
+"""Option that gives the layers of stages -> other options that give them, too."""
 
 
 def folded_pipeline_fits(config: Sections) -> Iterator[Finding]:
-    """The first stage has both ends of the model: what the ends share, or have each for itself, has no place."""
+    """Check a folded pipeline: its first stage has both ends of the model, so that options for one end have no
+    place."""
     parallel, model = config.parallel_config, config.model_config
     if not parallel.placement.folded:
         return
@@ -158,7 +160,7 @@ def _has_shape(offset: list[Any], stages: int, chunks: int) -> bool:
 
 
 def _is_too_short(rows: list[list[int]], parallel: ParallelConfig) -> bool:
-    """Whether a virtual stage other than the very first and the very last would hold nothing at all."""
+    """Whether a virtual stage has no layers, embedding or output layer. rows: layers by chunk and stage."""
     chunks, alone = parallel.chunks, parallel.standalone_embedding_stage
     ends = {(0, 0), (chunks - 1, len(rows[0]) - 1)} if len(rows) == chunks else set()
     empty = ends | {(chunk, 0) for chunk in range(len(rows)) if alone}
@@ -180,7 +182,7 @@ def end_stages_leave_the_rest_even(config: Sections) -> Iterator[Finding]:
 
 
 def chunks_divide(config: Sections) -> Iterator[Finding]:
-    """Each virtual stage of a stage has equally many layers, unless a list says otherwise."""
+    """Check that the chunks of a stage have equally many layers, unless a list gives other numbers."""
     parallel, layers, chunks = config.parallel_config, config.model_config.num_layers, config.parallel_config.chunks
     if is_nested(parallel.num_layer_list) or parallel.offset is not None or config.has_too_many_stages:
         return

@@ -1,4 +1,4 @@
-"""Rules of what is computed again in the backward pass."""
+"""Rules of recomputation in the backward pass."""
 
 from collections.abc import Iterator
 

@@ -1,1 +1,1 @@
-"""Optimizers as a plan knows them, one file and one value for each."""
+"""Optimizers as the plan sees them: one file with one value for each."""

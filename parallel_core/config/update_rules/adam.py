@@ -1,4 +1,4 @@
-"""Adam, and averages of the weights that it computes."""
+"""Adam, and averages of the weights that it updates."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -8,19 +8,20 @@ from parallel_core.config.update_rules.rule import UpdateRule
 from parallel_core.findings import Finding
 
 STATE_TYPES = {"fp32": "float32", "bf16": "bfloat16"}
-"""--exp-avg-dtype and --exp-avg-sq-dtype -> the name of the type."""
+"""Value of --exp-avg-dtype and --exp-avg-sq-dtype -> the name of the type."""
 
 EXP_AVG, EXP_AVG_SQ = "exp_avg", "exp_avg_sq"
 PMA_WEIGHT = "pma_weight"
-"""The average of weights that is to replace them."""
+"""Name of the state with the running average of weights, which replaces the weights when it is complete."""
 
 
 @dataclass(kw_only=True)
 class AdamConfig(Config):
     """The update of --optimizer adam (Kingma and Ba, 2015; Loshchilov and Hutter, 2019).
 
-    pma: MindFormers' PmaAdamW (Li et al., "Model Merging in Pre-training of Large Language Models", 2025). Every so
-    many steps weights are taken into an average; when it has enough of them it becomes the weights, and begins anew.
+    pma: MindFormers' PmaAdamW (Li et al., "Model Merging in Pre-training of Large Language Models", 2025). Every
+    --pma-interleave-step steps the weights are added to an average; after --pma-fused-num of them it replaces the
+    weights, and begins anew.
     """
 
     betas: tuple[float, ...] = option("--adam-beta1", (0.9, 0.999))
@@ -40,11 +41,11 @@ class AdamConfig(Config):
     pma_fused_algo: str | None = option("--pma-fused-algo", None, choices=("ema", "sma"))
     """Average weights exponentially, from zero, or plainly; none: weights are not averaged."""
     pma_fused_num: int = option("--pma-fused-num", 10, at_least=1)
-    """Weights that make an average."""
+    """Number of times that weights are added to an average before it replaces them."""
     pma_interleave_step: int = option("--pma-interleave-step", 1000, at_least=1)
-    """Steps from one that is taken to the next."""
+    """Steps from one time that weights are added to an average to the next."""
     pma_ema_alpha: float = option("--pma-ema-alpha", 0.2, above=0, below=1)
-    """Share of the newest in an exponential average."""
+    """Share of the newest weights in an exponential average."""
 
     def rules(self) -> Iterator[Finding]:
         for number, beta in enumerate(self.betas, start=1):
@@ -74,4 +75,4 @@ ADAM = UpdateRule(
     exclusive=("use_precision_aware_optimizer", "pma_fused_algo"),
     megatrons_states=(EXP_AVG, EXP_AVG_SQ),
 )
-"""`other_names` are MindSpore's and MindFormers'."""
+"""The optimizer adam; `other_names` are MindSpore's and MindFormers'."""

@@ -29,7 +29,7 @@ class MuonConfig(Config):
     )
     """Factor of an orthogonal matrix [o, i]: sqrt(max(o, i)), sqrt(o / i), or sqrt(max(1, o / i))."""
     muon_extra_scale_factor: float = option("--muon-extra-scale-factor", 1.0, above=0)
-    """Multiplies that again; 0.2 gives updates about as large as Adam's."""
+    """A further factor of an orthogonal matrix; 0.2 gives updates about as large as Adam's."""
     muon_num_ns_steps: int = option("--muon-num-ns-steps", 5, at_least=1)
     """Newton-Schulz iterations."""
     muon_coefficient_type: str = option("--muon-coefficient-type", "quintic", choices=tuple(COEFFICIENTS))
@@ -40,16 +40,18 @@ class MuonConfig(Config):
     """The orthogonalisation of a matrix that tensor parallelism cuts: each rank orthogonalises its block alone; or all
     of the matrix, which is gathered; or its part of it, with sums over the ranks in every iteration."""
     muon_split_qkv: bool = option("--muon-no-split-qkv", True)
-    """Queries, keys and values are three matrices."""
+    """Treat queries, keys and values in the first linear of attention as three matrices."""
 
 
 def _is_matrix(spec: ShardSpec) -> bool:
-    """Whether a parameter is updated as a matrix: not embedding and output layer, which look up and choose rows."""
+    """Whether a parameter is updated by Muon: a matrix that is not embedding or output layer, whose rows are looked up
+    or chosen."""
     return len(spec.shape) == 2 and spec.role != "embedding or output"
 
 
 def _splits_whole_groups(sections: Any) -> Iterator[Finding]:
-    """A rank that has a part of a query group cannot tell queries from keys in it, unless it gathers the matrix."""
+    """The finding that ranks have parts of a query group, in which they cannot tell queries from keys without gathering
+    the matrix."""
     muon, tensor = sections.optimizer_config.muon, sections.parallel_config.tensor_model_parallel_size
     if muon.muon_tp_mode == "duplicated" or not muon.muon_split_qkv:
         return
@@ -60,7 +62,8 @@ def _splits_whole_groups(sections: Any) -> Iterator[Finding]:
 
 
 def _messages(entry: Entry, muon: MuonConfig, tensor: int) -> Iterator[Message]:
-    """A direction that tensor parallelism cuts is gathered, or its Gram matrices are summed."""
+    """Messages of the update of one matrix that tensor parallelism cuts: it is gathered, or its Gram matrices are
+    summed."""
     if not entry.spec.cuts or muon.muon_tp_mode == "blockwise":
         return
     if muon.muon_tp_mode == "duplicated":
@@ -90,4 +93,4 @@ MUON = UpdateRule(
     findings=_splits_whole_groups,
     messages=_messages,
 )
-"""dist_muon is Megatron's name of a Muon whose states are shared out over ranks."""
+"""The optimizer muon; dist_muon is Megatron's name of a Muon whose states are sharded over ranks."""

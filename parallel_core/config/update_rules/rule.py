@@ -1,4 +1,4 @@
-"""An optimizer as a plan knows it: its options, its states, the parameters that it is for."""
+"""An optimizer as the plan sees it: its options, its states, the parameters that it updates."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from parallel_core.messages import Message
 from parallel_core.sharding import ShardSpec
 
 MOMENTUM = "momentum_buffer"
-"""The average or sum of gradients that is the only state of a rule."""
+"""Name of a state that is an average or sum of gradients, and a rule's only one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,30 +20,30 @@ class UpdateRule:
     arithmetic under the same name; nobody else compares names."""
 
     name: str
-    """--optimizer's."""
+    """Its name as a value of --optimizer."""
     options: type[Config]
-    """The options that act with it alone."""
+    """The section of the options that act with it alone."""
     moments: Callable[[Any], dict[str, str]]
-    """Its options -> name and type of what it keeps of each element beside the weight."""
+    """Its options -> {name of a state: type}, for the states of each element beside the weight."""
     other_names: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Other names of --optimizer for it -> what they mean by options that are at their defaults."""
+    """Other values of --optimizer for it -> {option: value} that they set where that option is at its default."""
     sharing_names: tuple[str, ...] = ()
-    """The names among them that ask for the distributed optimizer."""
+    """The names of `other_names` that also ask for the distributed optimizer."""
     asked_by: str = ""
-    """The flag that selects it, for messages."""
+    """The flag and value that select it, for messages; "": --optimizer and its name."""
     exclusive: tuple[str, ...] = ()
-    """Options that are refused beside another rule; its others have no effect there."""
+    """Names of its options that are refused beside another rule; its other options have no effect there."""
     is_elementwise: bool = True
-    """Whether an element's update needs that element alone; otherwise that of a whole parameter is computed at once."""
+    """Whether the update of an element needs that element alone; else a whole parameter is updated at once."""
     treats: Callable[[ShardSpec], bool] = lambda spec: True
-    """Whether it is for a parameter."""
+    """Whether it updates a parameter, by its spec."""
     treated: str = "parameters"
-    """The parameters that it is for, for messages."""
+    """The kind of parameters that it updates, for messages."""
     rest: Callable[[Any], str] | None = None
-    """Its options -> the name of the rule of all other parameters."""
+    """Its options -> the name of the rule that updates all other parameters; None: there are none."""
     megatrons_states: tuple[str, ...] = ()
-    """Its states that Megatron's checkpoints have under the same names; with none it is not converted."""
+    """Names of its states that Megatron's checkpoints have under the same names; empty: states are not converted."""
     findings: Callable[[Any], Iterator[Finding]] = lambda sections: iter(())
-    """`Sections` -> its options that do not go together with other sections."""
+    """`Sections` -> findings about its options that do not go together with other sections."""
     messages: Callable[[Entry, Any, int], Iterator[Message]] = lambda entry, options, tensor: iter(())
-    """(Entry of a buffer, options, tensor-parallel size) -> what the update of a parameter that is cut sends."""
+    """(Entry of a buffer, options, tensor-parallel size) -> the messages of the update of one parameter on a rank."""

@@ -12,7 +12,7 @@ class MoEMonitorConfig(Config):
     moe_log_drop_rate: bool = option("--moe-log-drop-rate", False, of="run")
     """Log the share of choices that each layer's experts drop, as they are dropped."""
     moe_drop_rate_capacity_factor: float | None = option("--moe-drop-rate-capacity-factor", None, above=0, of="run")
-    """Log beside it the share of choices that would be dropped with this capacity factor."""
+    """Log also the share of choices that would be dropped with this capacity factor."""
     moe_per_layer_logging: bool = option("--moe-per-layer-logging", False, of="run")
     """Log auxiliary losses of each layer, not only their mean."""
     save_token_distribution: bool = option("--save-token-distribution", False, of="run")

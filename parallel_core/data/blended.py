@@ -18,12 +18,14 @@ BlendingIndex = tuple[NDArray[np.int16], NDArray[np.int64]]
 
 
 def blending_index(weights: Sequence[float], size: int) -> BlendingIndex:
-    """The order of `size` samples from data sets with these `weights`, whose sum is 1."""
+    """The number of the data set, and of the sample in it, for each of `size` samples [size]: data sets are drawn in
+    proportion to `weights`, whose sum is 1, the one that lags furthest behind first."""
     return _with_sample_numbers(np.fromiter(_laggards(weights, 0, [0] * len(weights), size), np.int16, count=size))
 
 
 def exhaustive_blending_index(sizes: Sequence[int]) -> BlendingIndex:
-    """The order in which every sample of data sets of these `sizes` is taken once, in proportion to the sizes."""
+    """The number of the data set, and of the sample in it, for every sample of data sets of these `sizes`, each taken
+    once, in proportion to the sizes."""
     total = sum(sizes)
     chosen = np.empty(total, np.int16)
     taken = [0] * len(sizes)
@@ -57,7 +59,8 @@ def _take_until_one_is_spent(
 
 
 def _laggards(weights: Sequence[float], first: int, taken: list[int], number: int) -> Iterator[int]:
-    """The data set taken at each of `number` steps from step `first`; `taken` is kept up to date."""
+    """The number of the data set that is taken at each of `number` steps from step `first` on: the one furthest behind
+    its share. `taken`, the samples taken of each, is kept up to date."""
     for begin in range(first, first + number, _STEPS_AT_ONCE):
         steps = np.maximum(np.arange(begin, min(begin + _STEPS_AT_ONCE, first + number), dtype=np.float64), 1.0)
         for shares in np.multiply.outer(steps, np.asarray(weights)).tolist():
@@ -117,7 +120,7 @@ class BlendedDataset:
         return {"dataset_id": np.array(part), **self.datasets[part][int(self.dataset_sample_index[i])]}
 
     def documents_of(self, i: int) -> str:
-        """The documents that sample `i` is from, as the data set says."""
+        """The documents that sample `i` is made of, as text, as its data set names them."""
         return self.datasets[int(self.dataset_index[i])].documents_of(int(self.dataset_sample_index[i]))
 
 
@@ -203,14 +206,14 @@ class BlendedMegatronDatasetBuilder:
         return self.cls(sequences, indices, size, split, self.config, prefix or "the mock data")
 
     def open(self, prefix: str) -> Sequences:
-        """The data of one path, opened once."""
+        """The sequences of a prefix, opened once; "": mock data."""
         if prefix not in self._opened:
             self._opened[prefix] = self.cls.open(prefix or None, self.config)
         return self._opened[prefix]
 
 
 def cut(number: int, interval: Interval) -> NDArray[np.int32]:
-    """The sequences, of so many, that lie in an interval."""
+    """The numbers of the sequences, of `number`, that lie in an interval (begin and end as fractions)."""
     begin, end = (round(fraction * float(number)) for fraction in interval)
     return np.arange(begin, end, dtype=np.int32)
 
@@ -232,7 +235,8 @@ def _check_part(prefix: str, split: Split, length: int, size: int | None) -> Non
 def build_train_valid_test_datasets(
     config: GPTDatasetConfig, sizes: Sequence[int | None]
 ) -> tuple[Dataset | None, Dataset | None, Dataset | None]:
-    """Train, valid and test data of `config` with at least `sizes` samples (mock data when `config.mock`)."""
+    """Train, valid and test data of `config` with at least `sizes` samples each, mock data where `config.mock`; None
+    for a split without a share. Raises ValueError as `BlendedMegatronDatasetBuilder.build`."""
     cls = MockGPTDataset if config.mock else GPTDataset
     train, valid, test = BlendedMegatronDatasetBuilder(cls, sizes, lambda: True, config).build()
     return train, valid, test

@@ -12,7 +12,7 @@ from parallel_core.config.notations import Blend, split_shares
 from parallel_core.data.tokenizers import Facts, MegatronTokenizer
 
 Interval = tuple[float, float]
-"""Begin and end as fractions of a data set."""
+"""Begin and end of a part of a data set, as fractions of it."""
 
 
 class Split(Enum):
@@ -25,7 +25,7 @@ class Split(Enum):
 
 @dataclass(kw_only=True)
 class GPTDatasetConfig:
-    """Sources and form of the samples."""
+    """The sources and the form of the samples."""
 
     random_seed: int
     """Seed of the order of documents and samples."""
@@ -74,13 +74,14 @@ class GPTDatasetConfig:
 
     @property
     def split_intervals(self) -> list[Interval | None]:
-        """The part of the data that each split gets; None for one that gets nothing."""
+        """The part of the data that each split gets, in the order of `Split`; None for a split that gets nothing."""
         assert self.split is not None
         return parse_split(self.split)
 
 
 def parse_split(split: str) -> list[Interval | None]:
-    """ "90,8,2" as [(0.0, 0.9), (0.9, 0.98), (0.98, 1.0)]; None where the share is 0. Missing shares are 0."""
+    """The intervals of train, valid and test in a text: [(0.0, 0.9), (0.9, 0.98), (0.98, 1.0)] from "90,8,2"; None
+    where the share is 0. Missing shares are 0."""
     shares = split_shares(split)
     shares += [0.0] * (len(Split) - len(shares))
     ends = [0.0]
@@ -90,6 +91,6 @@ def parse_split(split: str) -> list[Interval | None]:
 
 
 def normalize(weights: Sequence[float]) -> list[float]:
-    """`weights` divided by their sum, in the order of operations of Megatron: its indices depend on the last bit."""
+    """`weights` divided by their sum, in Megatron's order of operations: its indices depend on the last bit."""
     values = np.array(weights, dtype=np.float64)
     return (values / np.sum(values)).tolist()

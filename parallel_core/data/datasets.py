@@ -12,11 +12,11 @@ from parallel_core.data.instruction.labelled import LabelledDataset
 from parallel_core.data.instruction.sft import PROMPT_FORMATS, SFTDataset, SFTDatasetConfig
 
 Provider = Callable[[Sequence[int | None]], Sequence[Any]]
-"""Numbers of samples of train, valid and test -> their data sets, none where a split has no share."""
+"""Numbers of samples of train, valid and test -> their data sets; None for a split that has no share."""
 
 
 def datasets_provider(config: AllConfig) -> Provider:
-    """The provider that `pretrain` asks for data. Raises ValueError for what the flags or the files are wrong about."""
+    """The provider that `pretrain` asks for data. Raises ValueError for mistakes in flags or files."""
     if config.dataset_config.instruction.enabled:
         return instruction_datasets(config)
     if config.dataset_config.instruction.sft:
@@ -28,14 +28,16 @@ def datasets_provider(config: AllConfig) -> Provider:
 
 
 def samples_per_epoch(config: AllConfig) -> int | None:
-    """Samples of one pass over the training data, where the files say it. Raises FileNotFoundError or ValueError."""
+    """The number of samples in one pass over the training data; None where passes are not known (mock data, blends with
+    weights, --sft). Raises FileNotFoundError or ValueError for files that are missing or damaged."""
     if config.dataset_config.instruction.enabled:
         return conversations_per_epoch(config)
     return None if config.dataset_config.instruction.sft else from_config.samples_per_epoch(config)
 
 
 def _messages(config: AllConfig) -> Provider:
-    """Files of messages (--sft); opened here once, so that their mistakes are said at once."""
+    """The provider for files of messages (--sft), which are opened here once, so that mistakes in them are found before
+    training."""
     data = config.dataset_config
     if data.tokenizer_type != "SFTTokenizer":
         raise ValueError(f"--sft: needs --tokenizer-type SFTTokenizer to write messages, not {data.tokenizer_type}")

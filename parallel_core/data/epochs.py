@@ -15,19 +15,19 @@ _EPOCHS, _ITERATIONS, _SAMPLES = map(path_of, ("epochs", "training_iters", "trai
 
 
 class Length(NamedTuple):
-    """Iterations of a number of epochs."""
+    """The length of a training that is given in epochs, as options of the config."""
 
     values: dict[str, int] = {}  # noqa: RUF012
-    """Path -> value."""
+    """Path of an option -> its value."""
     findings: tuple[Finding, ...] = ()
     notes: tuple[str, ...] = ()
     reasons: dict[str, str] = {}  # noqa: RUF012
-    """Path -> why it does nothing."""
+    """Path of an option -> why it does nothing."""
 
 
 def length_of_training(values: Mapping[str, Any], samples: int | None = None) -> Length:
-    """The length of training by the epochs among a config's values. samples: of an epoch; if not given, the data files
-    say it."""
+    """The length of training by the epochs among a config's values (by path); empty without epochs. samples: those of
+    one epoch; None: counted in the data files."""
     with suppress(Unjudged):
         epochs = values.get(_EPOCHS)
         if epochs is None or epochs <= 0:

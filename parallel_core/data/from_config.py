@@ -25,7 +25,8 @@ MOCK_TOKENIZER = "NullTokenizer"
 
 
 def tokenizer_options(config: AllConfig) -> TokenizerOptions:
-    """The tokenizer that the flags describe; without one, data are ids of the model's vocabulary."""
+    """The options of the tokenizer that the flags describe; without a tokenizer data are ids of the model's
+    vocabulary."""
     data, settings, model = config.dataset_config, config.dataset_config.tokenizer, config.model_config
     vocab_size = model.unpadded_vocab_size or model.vocab_size
     kind = data.tokenizer_type or MOCK_TOKENIZER
@@ -43,21 +44,23 @@ def tokenizer_options(config: AllConfig) -> TokenizerOptions:
 
 
 def tokenizer_facts(config: AllConfig) -> Facts:
-    """Special ids of the tokenizer, and the number of ids that there is room for, which are all that training on token
-    files needs."""
+    """The special ids of the tokenizer, and the number of ids that there is room for, which are all that training on
+    token files needs. Raises ValueError where the model's vocabulary is too small."""
     options = tokenizer_options(config)
     return _fitting(config, replace(facts(options), vocab_size=training_vocab_size(options)))
 
 
 def tokenizer_of(config: AllConfig) -> MegatronTokenizer:
-    """The tokenizer that the flags describe, to encode and decode with."""
+    """The tokenizer that the flags describe, to encode and decode with. Raises ValueError where the model's vocabulary
+    is too small."""
     tokenizer = build_tokenizer(tokenizer_options(config))
     tokenizer.facts = _fitting(config, tokenizer.facts)
     return tokenizer
 
 
 def _fitting(config: AllConfig, found: Facts) -> Facts:
-    """The facts with the ids that the user gave. Raises ValueError if the model has not as many ids."""
+    """The facts with the ids of --eos-token-id and --pad-token-id. Raises ValueError where the model's vocabulary is
+    too small."""
     data, model = config.dataset_config, config.model_config
     if found.vocab_size > model.vocab_size:
         raise ValueError(
@@ -79,7 +82,8 @@ def _blends(config: AllConfig) -> dict[str, Any]:
 
 
 def samples_per_epoch(config: AllConfig) -> int | None:
-    """Samples of one pass over the training data; none for mock data and blends with weights, which have no end.
+    """The number of samples in one pass over the training data; None for mock data and blends with weights, which have
+    no passes.
 
     Raises FileNotFoundError or ValueError for files that are missing or damaged.
     """
@@ -94,7 +98,8 @@ def samples_per_epoch(config: AllConfig) -> int | None:
 
 
 def gpt_dataset_config(config: AllConfig, tokenizer: Facts | None = None) -> GPTDatasetConfig:
-    """The options of the data that the flags give; raises ValueError where they say too little."""
+    """The description of the data that the flags give. tokenizer: facts in place of those of the flags' tokenizer.
+    Raises ValueError where the flags say too little."""
     data = config.dataset_config
     return GPTDatasetConfig(
         random_seed=config.training_config.seed,

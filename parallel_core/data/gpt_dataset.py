@@ -15,11 +15,12 @@ from parallel_core.data.tokenizers import Facts, MegatronTokenizer
 from parallel_core.numerics.dtypes import Array
 
 Sample = dict[str, Array]
-"""tokens [s] int32, labels [s] int32, position_ids [s] int32, loss_mask [s] float32 (1 counts), and, where
-`reset_attention_mask` asks for it, document_starts [s] int32 (the first position of each one's document)."""
+"""tokens [s] int32, labels [s] int32, position_ids [s] int32, loss_mask [s] float32 (1: the label counts), and, where
+`reset_attention_mask` asks for it, document_starts [s] int32 (the first position of each position's document)."""
 
 _TOKENS_CHECKED = 1 << 22
-"""Ids that are compared with the vocabulary when a data set is opened: enough to find a wrong tokenizer at once."""
+"""The number of ids that are compared with the vocabulary when a data set is opened: enough to find a wrong tokenizer
+at once."""
 
 
 class Sequences(Protocol):
@@ -27,7 +28,7 @@ class Sequences(Protocol):
 
     @property
     def sequence_lengths(self) -> NDArray[np.int32]:
-        """[n] tokens in each sequence."""
+        """The number of tokens of each sequence [n]."""
 
     def get(self, i: int, offset: int = 0, length: int | None = None) -> NDArray[np.number[Any]]:
         """`length` tokens (None: all that are left) of sequence `i` from token `offset`."""
@@ -79,7 +80,8 @@ class GPTDataset:
 
     @staticmethod
     def open(path_prefix: str | Path | None, config: GPTDatasetConfig) -> Sequences:
-        """The token files that `path_prefix` names. Raises ValueError when their ids exceed the vocabulary."""
+        """The sequences of the files `path_prefix`.bin and .idx. Raises ValueError when ids exceed the vocabulary, or
+        files are missing or damaged."""
         assert path_prefix is not None
         dataset = IndexedDataset(path_prefix, config.mmap_bin_files)
         largest = int(dataset.tokens[:_TOKENS_CHECKED].max(initial=0))
@@ -91,11 +93,11 @@ class GPTDataset:
         return dataset
 
     def __len__(self) -> int:
-        """Number of samples; at least `num_samples`."""
+        """The number of samples; at least `num_samples`."""
         return len(self.sample_index) - 1
 
     def __getitem__(self, i: int) -> Sample:
-        """Sample `i` in the shuffled order."""
+        """Sample `i` in the shuffled order. Padding has token 0, label 0 and loss mask 0."""
         text = self._text(int(self.shuffle_index[i]))
         if self.config.add_extra_token_to_sequence:
             tokens, labels = text[:-1].copy(), text[1:].copy()
@@ -111,7 +113,8 @@ class GPTDataset:
         return {"tokens": tokens, "labels": labels, **sample}
 
     def _text(self, k: int) -> NDArray[np.int32]:
-        """[s, or s + 1 with the extra token] the tokens of sample `k` before shuffling, padded at the end."""
+        """The tokens of sample `k` in the order before shuffling [s, or s + 1 with the extra token], padded at the
+        end."""
         (first, begin), (last, end) = self.sample_index[k].tolist(), self.sample_index[k + 1].tolist()
         end += self.config.add_extra_token_to_sequence
         text = np.full(self.config.sequence_length + self.config.add_extra_token_to_sequence, self._pad, np.int32)
@@ -124,7 +127,8 @@ class GPTDataset:
         return text
 
     def documents_of(self, i: int) -> str:
-        """The data and the sequences in them that sample `i` is made of, the first with its first token."""
+        """The file and the numbers of the sequences that sample `i` is made of, with the token of the first at which it
+        begins, as text."""
         k = int(self.shuffle_index[i])
         (first, begin), (last, end) = self.sample_index[k].tolist(), self.sample_index[k + 1].tolist()
         stop = last + (end + self.config.add_extra_token_to_sequence > 0)
@@ -147,7 +151,7 @@ class GPTDataset:
 
     @cached_property
     def _plain_masks_and_positions(self) -> Sample:
-        """The masks and positions of a sample that is one document; shared by all such samples, so read-only."""
+        """The loss mask and positions of a sample that is one document; shared by all such samples, so read-only."""
         s = self.config.sequence_length
         plain: Sample = {"loss_mask": np.ones(s, np.float32), "position_ids": np.arange(s, dtype=np.int32)}
         for array in plain.values():
@@ -178,5 +182,5 @@ class MockGPTDataset(GPTDataset):
 
     @staticmethod
     def open(path_prefix: str | Path | None, config: GPTDatasetConfig) -> Sequences:
-        """The made-up text; `path_prefix` plays no role."""
+        """The made-up text; `path_prefix` is not used."""
         return MockSequences(config.tokenizer)

@@ -23,13 +23,13 @@ class IndexRequest:
     """Everything that the indices depend on."""
 
     lengths: NDArray[np.int32]
-    """[sequences of the file] tokens in each."""
+    """The number of tokens of each sequence of the file [n]."""
     documents: NDArray[np.int32]
-    """[d] the sequences of this split."""
+    """The numbers of the sequences of this split [d]."""
     num_samples: int | None
-    """Samples needed; None: as many as one epoch gives."""
+    """The number of samples that are needed; None: as many as one epoch gives."""
     sequence_length: int
-    """s, tokens in a sample."""
+    """The number of tokens in a sample, s."""
     seed: int
     """Seed of the random state."""
     extra_token: bool = True
@@ -40,18 +40,19 @@ class IndexRequest:
 
 @dataclass(frozen=True, eq=False)
 class GPTIndex:
-    """Sample `shuffle_index[i] = k` goes from `sample_index[k]` to `sample_index[k + 1]`."""
+    """The three indices. Sample i is the k-th of those in file order, k = `shuffle_index[i]`, and goes from
+    `sample_index[k]` to `sample_index[k + 1]`."""
 
     document_index: NDArray[np.int32]
-    """[epochs * d] sequences of the file in the order they are read."""
+    """The numbers of the file's sequences in the order in which they are read [epochs x d]."""
     sample_index: NDArray[np.integer[Any]]
-    """[samples + 1, 2] where each sample begins: position in `document_index`, and token in that sequence."""
+    """The beginning of each sample [samples + 1, 2]: position in `document_index`, and token in that sequence."""
     shuffle_index: NDArray[np.integer[Any]]
-    """[samples] order in which samples are given out."""
+    """The order in which samples are given out [samples]."""
 
 
 def build_gpt_index(request: IndexRequest) -> GPTIndex:
-    """Build the indices of `request`, equal to Megatron's."""
+    """The indices for `request`, equal to Megatron's."""
     per_epoch = int(request.lengths[request.documents].sum(dtype=np.int64))
     epochs = _number_of_epochs(request, per_epoch)
     before_last = _samples_in((epochs - 1) * per_epoch, request)
@@ -101,7 +102,7 @@ def _shuffled_ranges(bounds: list[int], random: np.random.RandomState) -> NDArra
 
 
 def build_sample_index(request: IndexRequest, document_index: NDArray[np.int32]) -> NDArray[np.integer[Any]]:
-    """[samples + 1, 2] where each sample begins: position in `document_index`, and token in that sequence.
+    """The beginning of each sample [samples + 1, 2]: position in `document_index`, and token in that sequence.
 
     Sample k ends with the token numbered k * s + extra (from 1), which lies in the first sequence whose cumulative
     length reaches that number. With an extra token the next sample begins with that token, else after it.

@@ -14,7 +14,7 @@ Arrays = dict[str, Array]
 
 
 def fingerprint(parts: dict[str, Any]) -> str:
-    """A hash of `parts`: of arrays their bytes, of anything else its representation."""
+    """A hash of `parts`, 32 hexadecimal digits: arrays count by their bytes, anything else by its representation."""
     digest = sha256()
     for name, value in parts.items():
         digest.update(f"{name}:".encode())
@@ -23,10 +23,10 @@ def fingerprint(parts: dict[str, Any]) -> str:
 
 
 def cached(folder: str | Path | None, stem: str, names: tuple[str, ...], build: Callable[[], Arrays]) -> Arrays:
-    """The arrays `names` from `folder/stem-NAME.npy` when they are all there; else built, and kept there.
+    """Name -> array: read from `folder/stem-NAME.npy` if all are there; else built by `build`, and kept there.
 
-    `stem` must hold the fingerprint of all they depend on. Files appear whole, so any number of ranks may do this at
-    once: they write the same bytes. Without a folder nothing is kept. Raises ValueError for a damaged file.
+    `stem` must hold the fingerprint of all that the arrays depend on. Files appear whole, so any number of ranks may do
+    this at once: they write the same bytes. Without a folder nothing is kept. Raises ValueError for a damaged file.
     """
     if folder is None:
         return build()

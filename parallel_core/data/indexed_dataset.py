@@ -35,7 +35,7 @@ TOKEN_TYPES: dict[int, type[np.number[Any]]] = {
     7: np.float32,
     8: np.uint16,
 }
-"""Code in the .idx file to type in the .bin file."""
+"""Code in the .idx file -> type of the numbers in the .bin file."""
 
 _MAGIC = b"MMIDIDX\x00\x00"
 _VERSION = 1
@@ -53,7 +53,8 @@ def idx_path(prefix: str | Path) -> Path:
 
 
 def smallest_token_type(vocab_size: int) -> type[np.number[Any]]:
-    """uint16 where every id fits (Megatron's limit of 65500 leaves some room), else int32."""
+    """The type of ids below `vocab_size`: uint16 where all fit (Megatron's limit of 65500 leaves some room), else
+    int32."""
     return np.uint16 if vocab_size < 65500 else np.int32
 
 
@@ -63,19 +64,20 @@ class Index:
 
     token_type: np.dtype[Any]
     sequence_lengths: NDArray[np.int32]
-    """[n], in tokens."""
+    """The number of tokens of each sequence [n]."""
     sequence_pointers: NDArray[np.int64]
-    """[n], in bytes."""
+    """The first byte of each sequence in the .bin file [n]."""
     document_indices: NDArray[np.int64]
-    """[m], in sequences."""
+    """The number of the sequence at which each document begins, and n at the end [m]."""
     sequence_modes: NDArray[np.int8] | None = None
-    """Mode of each sequence [n]; None unless the data set is multimodal."""
+    """The mode of each sequence [n]; None unless the data set is multimodal."""
 
     @classmethod
     def from_lengths(
         cls, lengths: ArrayLike, documents: ArrayLike, token_type: DTypeLike, modes: ArrayLike | None = None
     ) -> "Index":
-        """The index of sequences that lie one after the other."""
+        """The index of sequences of these `lengths`, in tokens, that lie one after the other. documents: as
+        `document_indices`."""
         token_type = np.dtype(token_type)
         sequence_lengths = np.asarray(lengths, dtype=np.int32)
         ends = np.cumsum(sequence_lengths, dtype=np.int64) * token_type.itemsize
@@ -98,7 +100,8 @@ class Index:
 
     @classmethod
     def read(cls, path: Path) -> "Index":
-        """Map the file at `path`. Raises ValueError, saying what was expected, when it isn't a whole index."""
+        """The index in the file at `path`, which is mapped into memory. Raises ValueError, saying what was expected,
+        where it isn't a whole index."""
         size = path.stat().st_size
         if size < _HEADER.size:
             raise _damaged(path, f"{size} bytes are too few for the header of {_HEADER.size}")
@@ -182,22 +185,22 @@ class IndexedDataset:
 
     @property
     def sequence_lengths(self) -> NDArray[np.int32]:
-        """[n] tokens in each sequence."""
+        """The number of tokens of each sequence [n]."""
         return self._index.sequence_lengths
 
     @property
     def document_indices(self) -> NDArray[np.int64]:
-        """[documents + 1] sequence at which each document begins, and the number of sequences."""
+        """The number of the sequence at which each document begins, and the number of sequences [documents + 1]."""
         return self._index.document_indices
 
     @property
     def sequence_modes(self) -> NDArray[np.int8] | None:
-        """[n] mode of each sequence; None unless multimodal."""
+        """The mode of each sequence [n]; None unless the data set is multimodal."""
         return self._index.sequence_modes
 
     @staticmethod
     def exists(path_prefix: str | Path) -> bool:
-        """Whether both files are there."""
+        """Whether both files of a prefix are there."""
         return idx_path(path_prefix).is_file() and bin_path(path_prefix).is_file()
 
 
@@ -221,11 +224,13 @@ class IndexedDatasetBuilder:
         self._modes: list[int] | None = [] if multimodal else None
 
     def add_item(self, tokens: ArrayLike, mode: int = 0) -> None:
-        """Add one sequence to the document that is being written."""
+        """Add one sequence to the document that is being written. Raises ValueError for an id that the type does not
+        hold."""
         self._add(tokens, [np.size(tokens)], [mode])
 
     def add_document(self, tokens: ArrayLike, lengths: Sequence[int], modes: Sequence[int] | None = None) -> None:
-        """Add a document whose sequences, `lengths` tokens each, lie one after the other in `tokens`."""
+        """Add a document whose sequences, `lengths` tokens each, lie one after the other in `tokens`. Raises ValueError
+        for an id that the type does not hold."""
         self._add(tokens, lengths, modes or [0] * len(lengths))
         self.end_document()
 
@@ -243,11 +248,11 @@ class IndexedDatasetBuilder:
             self._modes.extend(modes)
 
     def end_document(self) -> None:
-        """End a document, which has all sequences that were added since the last call."""
+        """End the document that is being written: it has all sequences that were added since the last one ended."""
         self._documents.append(len(self._lengths))
 
     def finalize(self) -> None:
-        """Give both files their names. An older .idx goes first: it must never be read with the new .bin."""
+        """Give both files their names. An older .idx is removed first: it must never be read with the new .bin."""
         idx_path(self._prefix).unlink(missing_ok=True)
         self._bin.publish()
         Index.from_lengths(self._lengths, self._documents, self.dtype, self._modes).write(idx_path(self._prefix))

@@ -17,7 +17,7 @@ Batch = dict[str, Array]
 class Samples(Protocol):
     """A data set: anything with a length whose items are dicts of arrays.
 
-    They may differ in length where it has a method `collate`, which makes a batch of a list of them.
+    Samples may differ in length where it has a method `collate`, which makes a batch of a list of them.
     """
 
     def __len__(self) -> int:
@@ -28,15 +28,15 @@ class Samples(Protocol):
 
 
 def stacked(samples: Sequence[Batch]) -> Batch:
-    """Samples of one length as the rows of a batch."""
+    """A batch with these samples, all of one length, as its rows."""
     return {name: np.stack([sample[name] for sample in samples]) for name in samples[0]}
 
 
 class FirstSamples:
-    """The first samples of a data set, over and over."""
+    """The first samples of a data set, over and over (--max_train_samples)."""
 
     def __init__(self, dataset: Samples, samples_per_epoch: int, size: int) -> None:
-        """`size`: of all of it."""
+        """samples_per_epoch: how many of the first samples. size: the number of samples altogether."""
         self.dataset, self.samples_per_epoch, self._size = dataset, min(samples_per_epoch, len(dataset)), size
         self.collate = getattr(dataset, "collate", stacked)
 
@@ -47,24 +47,25 @@ class FirstSamples:
         return self.dataset[i % self.samples_per_epoch]
 
     def documents_of(self, i: int) -> str:
-        """The documents of a sample, as the data set says."""
+        """The documents of sample `i`, as text, with its number in the data set."""
         return described(self.dataset, i % self.samples_per_epoch)
 
 
 class StepItem(dict[str, Array]):
-    """A step's batch that knows which samples its rows are."""
+    """A step's batch that knows which samples of the data set its rows are."""
 
     def __init__(self, batch: Batch, dataset: Samples, samples: Sequence[int]) -> None:
         super().__init__(batch)
         self.dataset, self.samples = dataset, samples
 
     def described(self, row: int) -> str:
-        """A row by its sample's number and documents, as far as the data set tells them."""
+        """The number and the documents of the sample in a row, as text, as far as the data set tells them."""
         return described(self.dataset, self.samples[row])
 
 
 def described(dataset: Samples, sample: int) -> str:
-    """A sample by its number and the documents in it, as far as the data set tells (its `documents_of(sample)`)."""
+    """The number and the documents of a sample, as text, as far as the data set tells them (by
+    `documents_of(sample)`)."""
     tells = getattr(dataset, "documents_of", None)
     return f"sample {sample}{f': {tells(sample)}' if tells else ''}"
 
@@ -86,9 +87,8 @@ class StepLoader:
         drop_last: bool = True,
         prefetch: bool = True,
     ) -> None:
-        """`sampler` gives the sample numbers of one micro-batch after the other.
-
-        micro_batch_num: of each step, or a function of how many were given in the steps before.
+        """sampler: gives the numbers of the samples of one micro-batch after the other. micro_batch_num: micro-batches
+        of each step, or a function from the number of micro-batches given before.
         """
         if isinstance(micro_batch_num, int) and micro_batch_num <= 0:
             raise ValueError(
@@ -102,7 +102,7 @@ class StepLoader:
         self.drop_last, self.prefetch = drop_last, prefetch
 
     def in_micro_batches(self) -> "StepLoader":
-        """The same data, one micro-batch after the other."""
+        """A loader of the same data in steps of one micro-batch."""
         return StepLoader(self.dataset, self.sampler, 1, drop_last=self.drop_last, prefetch=self.prefetch)
 
     def __iter__(self) -> Iterator[Batch]:
@@ -143,9 +143,10 @@ def build_step_loader(
     drop_last: bool = True,
     prefetch: bool = True,
 ) -> StepLoader:
-    """The steps of one rank from sample `consumed_samples` (counted over all ranks) on, as Megatron's flags say.
+    """The loader of one data-parallel rank's steps, from sample `consumed_samples` (counted over all ranks) on.
 
-    `dataloader_type` "single" reads the data once and in order, "cyclic" in a new random order each epoch for ever.
+    dataloader_type: "single" reads the data once and in order, "cyclic" in a new random order each epoch, for ever.
+    data_sharding, drop_last, prefetch: as in the samplers and in `StepLoader`.
     """
     places = (len(dataset), consumed_samples, micro_batch_size, data_parallel_rank, data_parallel_size)
     sampler: Iterable[Sequence[int]]

@@ -16,16 +16,16 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Prompt:
-    """A prompt: exactly one of these is given."""
+    """A prompt, by exactly one of text, ids and messages."""
 
     text: str | None = None
     ids: tuple[int, ...] | None = None
     messages: tuple[dict[str, str], ...] | None = None
-    """A conversation, each with "role" and "content"; the answer of the assistant follows."""
+    """The messages of a conversation, each with "role" and "content"; the assistant's answer is to follow."""
 
     def tokens(self, tokenizer: MegatronTokenizer, chat: Chat | None = None) -> list[int]:
-        """The ids, as the tokenizer has them; of messages as `chat` writes them, else the tokenizer's own template.
-        Raises ValueError for text that it has none of."""
+        """The prompt's ids: of a text by the tokenizer, of messages by `chat`, else by the tokenizer's own template.
+        Raises ValueError for a text that the tokenizer cannot encode."""
         if self.ids is not None:
             return list(self.ids)
         if self.messages is not None and chat is not None:
@@ -45,7 +45,7 @@ _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "ids": (_is_ids, "a list of ids from 0 on that is not empty"),
     "messages": (are_messages, 'a list of {"role", "content"} that is not empty'),
 }
-"""Key of a line -> what its value must be, as a test and in words."""
+"""Key of a line -> (test of its value, the value in words)."""
 
 
 def read_prompts(file: Path) -> list[Prompt]:
@@ -58,9 +58,10 @@ def read_prompts(file: Path) -> list[Prompt]:
 
 
 def read_lines(file: Path, read: Callable[[Any], T | str], nothing: Finding) -> list[tuple[int, T]]:
-    """The number from 1 of each line that is not empty, with what `read` makes of its JSON; a text says what is wrong.
+    """The number, from 1, of each line that is not empty, and the result of `read` for the JSON value in it. `read`
+    returns a text to say that the value is wrong.
 
-    Raises ConfigError that names every line that is wrong, or the file if it cannot be read, or is `nothing`.
+    Raises ConfigError that names every wrong line, or the file if it cannot be read; `nothing` if it has no line.
     """
     flag = nothing.flag
     try:
@@ -89,7 +90,7 @@ def _parsed(line: str, read: Callable[[Any], T | str]) -> T | str:
 
 
 def _read(given: Any) -> Prompt | str:
-    """The prompt, or what is wrong."""
+    """The prompt in a line's value, or the rule that the value breaks, as text."""
     kinds = [key for key in _KINDS if isinstance(given, dict) and key in given]
     if len(kinds) != 1:
         return f"must be an object with one of {', '.join(_KINDS)}"

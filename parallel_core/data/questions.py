@@ -15,7 +15,7 @@ _PROMPTS, _ANSWERS = ("prompt", "instruction"), ("answer", "output")
 
 
 class Question(NamedTuple):
-    """A line of the file."""
+    """A question and its answer, as a line of the file has them."""
 
     prompt: str
     answer: str
@@ -23,17 +23,18 @@ class Question(NamedTuple):
 
 @dataclass(frozen=True)
 class Task:
-    """A question in ids."""
+    """A question and its answer as token ids."""
 
     prompt: list[int]
     answer: list[int]
-    """The tokens that fine-tuning learns: with a template also those that end the answer."""
+    """The ids that fine-tuning learns: with a template those that end the answer, too."""
     line: int
-    """Line of the file, from 1."""
+    """The number of the line in the file, from 1."""
 
 
 def read_questions(file: Path) -> list[tuple[int, Question]]:
-    """The lines of {"prompt", "answer"}, or of Alpaca's {"instruction", "input", "output"}, with their numbers from 1.
+    """Questions and the numbers, from 1, of their lines: {"prompt", "answer"}, or Alpaca's {"instruction", "input",
+    "output"}.
 
     Raises ConfigError that names every line that is neither, or the file if it cannot be read.
     """
@@ -57,14 +58,14 @@ def _read(given: Any) -> Question | str:
 
 @dataclass(frozen=True)
 class Writer:
-    """Questions to ids: the texts alone, or as messages of a chat."""
+    """The writer of questions as ids: texts alone, or messages of a chat."""
 
     tokenizer: MegatronTokenizer
     chat: Chat | None = None
 
     def tasks(self, file: Path, questions: Sequence[tuple[int, Question]], room: int, ids: int) -> list[Task]:
-        """Raises ConfigError that names every line which has more than `room` tokens, none, or one that is not below
-        `ids`."""
+        """The tasks of the questions of `file`. Raises ConfigError that names every line with more than `room` tokens,
+        without a token, or with an id that is not below `ids`."""
         tasks, found = [], []
         for line, question in questions:
             try:

@@ -14,11 +14,11 @@ from parallel_core.numerics.dtypes import Array
 
 @dataclass
 class _Sampler:
-    """Arguments of both samplers, and their checks."""
+    """Settings of both samplers, and checks of them."""
 
     total_samples: int
     consumed_samples: int
-    """Counted over all ranks, and epochs: the first one comes after them."""
+    """The number of samples consumed by all ranks in all epochs: the next sample is the first one behind them."""
     micro_batch_size: int
     data_parallel_rank: int
     data_parallel_size: int
@@ -32,7 +32,7 @@ class _Sampler:
         self.micro_batch_times_data_parallel_size = self.micro_batch_size * self.data_parallel_size
 
     def __len__(self) -> int:
-        """Number of samples in the data, as Megatron has it (not of micro-batches)."""
+        """The number of samples in the data, as in Megatron (not of micro-batches)."""
         return self.total_samples
 
 
@@ -41,7 +41,7 @@ class MegatronPretrainingSampler(_Sampler):
     """Sampler in the data's own order (`--dataloader-type single`); an iteration gives what is left of one pass."""
 
     drop_last: bool = True
-    """Leave out an incomplete micro-batch."""
+    """Whether an incomplete micro-batch at the end is left out."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -67,7 +67,7 @@ class MegatronPretrainingRandomSampler(_Sampler):
     """Sampler in a new random order each epoch, for ever (`--dataloader-type cyclic`); an iteration gives one epoch."""
 
     data_sharding: bool
-    """Each rank has a fixed part of the data, else all ranks share all of it."""
+    """Whether each rank has a fixed part of the data; else all ranks share all of it."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -86,7 +86,7 @@ class MegatronPretrainingRandomSampler(_Sampler):
 
     @property
     def epoch(self) -> int:
-        """Epoch of the next sample; the seed of its order."""
+        """The number of the next sample's epoch, from 0, which is the seed of its order."""
         return self.consumed_samples // self.active_total_samples
 
     def __iter__(self) -> Iterator[list[int]]:
@@ -110,7 +110,7 @@ class MegatronPretrainingRandomSampler(_Sampler):
 
 
 def endless(sampler: MegatronPretrainingRandomSampler) -> Iterator[list[int]]:
-    """The micro-batches of one epoch after the other."""
+    """The micro-batches of all epochs, one epoch after the other, without end."""
     while True:
         yield from sampler
 

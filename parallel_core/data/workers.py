@@ -1,4 +1,4 @@
-"""Work on items in processes, in order."""
+"""Work on items in worker processes; results come in the items' order."""
 
 import os
 import signal
@@ -17,7 +17,8 @@ Result = TypeVar("Result")
 
 _ITEMS_AT_ONCE = 8
 _AHEAD = 4
-"""Chunks for each worker by which reading runs ahead of writing: the input may be larger than the memory."""
+"""The number of chunks for each worker by which reading runs ahead of writing: the input may be larger than the
+memory."""
 
 _function: Callable[[Any], Any] | None = None
 
@@ -31,7 +32,7 @@ def _start(function: Callable[[Any], Any]) -> None:
 
 
 def _end_with_parent() -> None:
-    """A worker waits for work from its parent for ever, also when that was killed."""
+    """End this worker when its parent ends: else it waits for work for ever, also after the parent was killed."""
     parent = parent_process()
     assert parent is not None
     parent.join()
@@ -40,8 +41,8 @@ def _end_with_parent() -> None:
 
 @contextmanager
 def _interrupts_wait() -> Iterator[None]:
-    """Ctrl-C reaches every process of the terminal, and the one that reads and writes decides: it is told behind the
-    block, and a process that is started in it never is."""
+    """Block Ctrl-C (SIGINT) in this thread inside the block; it is delivered behind the block, and never to a process
+    that is started in it. So the process that reads and writes decides when to stop."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -57,7 +58,7 @@ def _run(items: list[Any]) -> list[Any]:
 def in_workers(
     function: Callable[[Item], Result], items: Iterable[Item], workers: int, at_once: int = _ITEMS_AT_ONCE
 ) -> Iterator[Result]:
-    """`function` of each item, in order; by `workers` processes, or this one when it is 1.
+    """function(item) for each item, in order; in `workers` processes, or in this one when it is 1.
 
     function: picklable; it is sent once, not with every item.
     at_once: items that are sent together.

@@ -1,4 +1,5 @@
-"""Messages of a chat, written as fine-tuning has them: a template's prompt for the next answer, and how that ends."""
+"""Messages of a chat, written as fine-tuning writes them: the prompt for the next answer, and the ids that end an
+answer."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,7 +12,8 @@ from parallel_core.data.tokenizers import MegatronTokenizer
 
 
 class Chat:
-    """A template with a tokenizer, which gets the template's stop words; without one the tokenizer's own."""
+    """Chats by a template and a tokenizer, which gets the template's stop words; without a template by the tokenizer's
+    own."""
 
     def __init__(self, template: Template | None, tokenizer: MegatronTokenizer) -> None:
         """Raises ValueError for a token that the template names and the vocabulary lacks."""
@@ -22,9 +24,10 @@ class Chat:
         """Ids that end an answer."""
 
     def prompt(self, messages: Sequence[dict[str, Any]]) -> list[int]:
-        """The ids of a conversation up to where the assistant answers the last message.
+        """The ids of a conversation up to the place where the assistant answers the last message.
 
-        Raises ValueError unless messages are of user and assistant in turn, behind at most one of the system.
+        messages: dictionaries with role and content. Raises ValueError unless they are of user and assistant in turn,
+        behind at most one of the system, and end with the user's.
         """
         has_system = bool(messages) and messages[0]["role"] == "system"
         turns = list(messages[has_system:])
@@ -37,7 +40,8 @@ class Chat:
         return [token for source, target in before for token in (*source, *target)] + asked
 
     def pair(self, question: str, answer: str) -> tuple[list[int], list[int]]:
-        """The ids up to where the answer begins, and those of the answer that fine-tuning learns, its end too."""
+        """The ids of a question up to the place where the answer begins, and those of the answer that fine-tuning
+        learns, its end included."""
         messages = {"role": "user", "content": question}, {"role": "assistant", "content": answer}
         ((asked, answered),) = self._encoder.pairs(Conversation([messages[0]], [messages[1]]))
         return list(asked), list(answered)

@@ -7,7 +7,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Tags:
-    """Keys and role names within a list of messages."""
+    """The keys of a message in a list, and the names of roles in it, as the data have them; None: not there."""
 
     role_tag: str | None = "from"
     content_tag: str | None = "value"
@@ -19,7 +19,7 @@ class Tags:
 
     @property
     def roles(self) -> dict[str | None, str]:
-        """Their name of a role -> ours."""
+        """A role's name in the data -> the name that `Message` has."""
         return {
             self.user_tag: "user",
             self.assistant_tag: "assistant",
@@ -34,7 +34,7 @@ OPENAI_TAGS = Tags("role", "content", "user", "assistant", "tool", "function_cal
 
 @dataclass(frozen=True)
 class Columns:
-    """Names of columns; none: not read."""
+    """Names of the columns of a row; None: not read."""
 
     prompt: str | None = "instruction"
     query: str | None = "input"
@@ -47,7 +47,7 @@ class Columns:
     rejected: str | None = "rejected"
     tags: Tags = Tags()
     named: frozenset[str] = frozenset()
-    """Columns that `--map-keys` names: at least one record has to have each."""
+    """Columns that `--map-keys` names: at least one record must have each of them."""
 
 
 ALPACA_KEYS = ("prompt", "query", "response", "history", "system", "chosen", "rejected")
@@ -56,7 +56,8 @@ OPENAI_KEYS = ("messages", "system", "tools")
 
 
 def mapped(columns: Columns, keys: Collection[str], map_keys: Mapping[str, Any] | None) -> Columns:
-    """`columns` with what `--map-keys` names, of those `keys` that the handler has. Raises ValueError for others."""
+    """`columns` with the names that `--map-keys` gives, for those `keys` that the handler reads. Raises ValueError for
+    other keys."""
     if map_keys is None:
         return columns
     given = dict(map_keys)
@@ -71,7 +72,7 @@ def mapped(columns: Columns, keys: Collection[str], map_keys: Mapping[str, Any] 
 
 
 def _tags(given: Any) -> Tags:
-    """All seven: those that are not given are none."""
+    """The tags that `--map-keys` gives; those that it does not give are None. Raises ValueError for unknown ones."""
     names = [field.name for field in fields(Tags)]
     if not isinstance(given, dict) or not all(isinstance(value, str) for value in given.values()):
         raise ValueError(f"--map-keys: tags must be an object of {', '.join(names)}, not {given!r}")

@@ -1,6 +1,7 @@
 """The way from a row to a conversation: Alpaca's columns, ShareGPT's and OpenAI's lists of messages.
 
-A record that MindSpeed-LLM leaves out raises `BadRecord`; one that it writes in doubt says so in `doubt`.
+A record that MindSpeed-LLM leaves out raises `BadRecord`; one that it writes although something is wrong has that in
+`doubt`.
 """
 
 import json
@@ -12,25 +13,25 @@ from parallel_core.data.instruction.columns import Columns
 from parallel_core.data.instruction.records import BadRecord, Row, text_under
 
 Message = dict[str, Any]
-"""role (user, assistant, system, observation, function), content, and what OpenAI's format has besides."""
+"""A message: role (user, assistant, system, observation, function), content, and further keys of OpenAI's format."""
 
 
 @dataclass
 class Conversation:
-    """Messages up to the last answer, and answers: one, or two that are compared."""
+    """Messages up to the last answer, and the answer, or two answers that are compared."""
 
     prompt: list[Message]
     responses: list[Message]
     system: str = ""
     tools: str = ""
-    """JSON."""
+    """The tools as JSON text, as the row has them; "": none."""
     doubt: str = ""
-    """The error in it, if it is written all the same."""
+    """The error in the conversation, if it is written all the same; "": none."""
     row: Row = field(default_factory=dict)
 
     @property
     def messages(self) -> list[Message]:
-        """All of them, user and assistant in turn; an empty pair where there is no such conversation."""
+        """All messages, user and assistant in turn; one empty question and answer where they don't take turns."""
         if self.is_uneven:
             return [{"role": "user", "content": ""}, {"role": "assistant", "content": ""}]
         return self.prompt + self.responses
@@ -42,7 +43,8 @@ class Conversation:
 
 
 def of_alpaca(row: Row, columns: Columns) -> Conversation:
-    """Instruction and input are the prompt, output is the answer, and history the turns before."""
+    """A conversation of Alpaca's columns: instruction and input are the prompt, output is the answer, history the turns
+    before. Raises BadRecord for a row without a text as its answer."""
     prompt = [
         {"role": role, "content": text}
         for turn in _history(row, columns)
@@ -75,7 +77,8 @@ def of_alpaca_pair(row: Row, columns: Columns) -> Conversation:
 
 
 def of_sharegpt(row: Row, columns: Columns) -> Conversation:
-    """Messages of user (or observation) and assistant (or function call) in turn, after an optional system message."""
+    """A conversation of ShareGPT's messages: user (or observation) and assistant (or function call) in turn, after an
+    optional system message. Raises BadRecord where they do not take turns."""
     system, messages = _opened(row, columns)
     turns = _in_turn(messages, columns)
     if len(turns) % 2:
@@ -84,7 +87,8 @@ def of_sharegpt(row: Row, columns: Columns) -> Conversation:
 
 
 def of_sharegpt_pair(row: Row, columns: Columns) -> Conversation:
-    """A conversation of ShareGPT's messages, up to a question that has a chosen and a rejected answer."""
+    """A conversation of ShareGPT's messages, up to a question that has a chosen and a rejected answer. Raises BadRecord
+    where one is missing."""
     system, messages = _opened(row, columns)
     turns = _in_turn(messages, columns)
     if not len(turns) % 2:
@@ -98,7 +102,8 @@ def of_sharegpt_pair(row: Row, columns: Columns) -> Conversation:
 
 
 def of_openai(row: Row, columns: Columns) -> Conversation:
-    """Messages with OpenAI's roles, tool calls and reasoning; only the first and the last role are fixed."""
+    """A conversation of OpenAI's messages, with tool calls and reasoning: the first is of user or system, the last of
+    the assistant, others are of any role. Raises BadRecord otherwise."""
     system, messages = _opened(row, columns)
     turns = []
     for place, message in enumerate(messages):
@@ -122,7 +127,7 @@ def of_openai(row: Row, columns: Columns) -> Conversation:
 
 
 def of_hunyuan(row: Row, columns: Columns) -> Conversation:
-    """Messages of system, user and assistant in turn."""
+    """A conversation of Hunyuan's messages: system, user and assistant in turn. Raises BadRecord otherwise."""
     messages, tags = _messages(row, columns), columns.tags
     turns = []
     for place, message in enumerate(messages):
@@ -191,7 +196,7 @@ def _messages(row: Row, columns: Columns) -> list[Message]:
 
 
 def _opened(row: Row, columns: Columns) -> tuple[str, list[Message]]:
-    """The system text and the messages after it."""
+    """The system text, "" if there is none, and the messages behind it. Raises BadRecord where there are none."""
     messages, tags = _messages(row, columns), columns.tags
     if tags.system_tag and messages[0].get(str(tags.role_tag)) == tags.system_tag:
         system, messages = messages[0].get(str(tags.content_tag)), messages[1:]
@@ -205,7 +210,8 @@ def _opened(row: Row, columns: Columns) -> tuple[str, list[Message]]:
 
 
 def _in_turn(messages: list[Message], columns: Columns) -> list[Message]:
-    """The messages with content, once all roles stand where they should."""
+    """The messages that have content, under our roles. Raises BadRecord unless user (or observation) and assistant (or
+    function call) take turns."""
     tags = columns.tags
     turns = []
     wanted = (tags.user_tag, tags.observation_tag), (tags.assistant_tag, tags.function_tag)

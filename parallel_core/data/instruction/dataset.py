@@ -14,8 +14,8 @@ from parallel_core.numerics.dtypes import Array
 
 
 def split_bounds(split: str, size: int) -> list[tuple[int, int]]:
-    """First and last (exclusive) conversation of train, valid and test: each share rounded, what is over or short goes
-    to all."""
+    """The first and the last (exclusive) conversation of train, valid and test, of `size` conversations: each share is
+    rounded, and what is then over or short is spread over all."""
     shares = split_shares(split)[:3]
     shares += [0.0] * (3 - len(shares))
     whole = sum(shares)
@@ -37,10 +37,10 @@ def order_of_samples(
     shuffle_all: bool = False,
     batch: int | None = None,
 ) -> NDArray[np.int32]:
-    """The conversations first ... last - 1, as often as `samples` needs, in the order of training.
+    """The numbers of the conversations first ... last - 1, as often as `samples` needs, in the order of training.
 
-    shuffle: each pass anew. shuffle_all: all passes together once more. batch: fill up each pass to whole batches of it
-    with the first conversations of all.
+    shuffle: shuffle each pass anew. shuffle_all: then shuffle all passes together. batch: fill up each pass to whole
+    batches of this size with the first conversations of all.
     """
     one_pass = np.arange(first, last, dtype=np.int64)
     if batch is not None and len(one_pass) % batch:
@@ -65,18 +65,19 @@ Batch = dict[str, Array]
 
 @dataclass(frozen=True)
 class Collator:
-    """Fills up samples to a common length."""
+    """Pads samples of different lengths to a common one, and makes a batch of them."""
 
     pad: int
     multiple: int
-    """The length is a multiple of it."""
+    """The divisor of the length that samples are padded to."""
     left: bool = False
-    """Padding goes to the front."""
+    """Whether padding stands before a sample, not behind it."""
     resets_positions: bool = False
-    """Positions count from the start of each document."""
+    """Whether positions count from the start of each document."""
 
     def padded(self, samples: Sequence[Sample]) -> Batch:
-        """input_ids, attention_mask (0: padding), labels (-100: no loss) and document_starts, int32 [b, s]."""
+        """The padded samples: input_ids, attention_mask (0: padding), labels (-100: no loss) and, where samples have
+        documents or padding stands in front, document_starts; int32 [b, s]."""
         longest = max(len(sample["input_ids"]) for sample in samples)
         length = -(-max(longest, 1) // self.multiple) * self.multiple
         fillings = {"input_ids": self.pad, "attention_mask": 0, "labels": IGNORED}
@@ -93,7 +94,8 @@ class Collator:
         return np.pad(array, (missing, 0) if self.left else (0, missing), constant_values=filling).astype(np.int32)
 
     def _starts(self, sample: Sample, length: int) -> Array:
-        """Padding in front is a document a token; behind, it is one document."""
+        """A sample's document starts [s] with padding: in front each token of padding is a document, behind all of it
+        is one."""
         number = len(sample["input_ids"])
         starts = sample.get("document_starts", np.zeros(number, np.int32))
         missing = length - number
@@ -131,7 +133,7 @@ class Collator:
 
 
 class InstructionDataset:
-    """Conversations in the order of training; `collate` makes batches of them."""
+    """Conversations in the order of training as samples of different lengths; `collate` makes batches of them."""
 
     def __init__(
         self,
@@ -141,18 +143,18 @@ class InstructionDataset:
         collator: Collator,
         samples_per_epoch: int,
     ) -> None:
-        """order: the conversation of each sample."""
+        """order: the number of the conversation of each sample. samples_per_epoch: samples of one pass."""
         self.conversations, self.order, self.rules = conversations, order, rules
         self.collate_samples, self.samples_per_epoch = collator, samples_per_epoch
 
     def __len__(self) -> int:
-        """Whole passes over the data."""
+        """The number of samples: whole passes over the data."""
         return len(self.order)
 
     def __getitem__(self, number: int) -> Sample:
-        """A sample, not filled up."""
+        """Sample `number` in the order of training, not padded."""
         return sampled(self.conversations[int(self.order[number])], self.rules)
 
     def collate(self, samples: Sequence[Sample]) -> Batch:
-        """A batch of samples, as training reads it."""
+        """A batch of samples, as training reads it (`Collator.__call__`)."""
         return self.collate_samples(samples)

@@ -16,10 +16,10 @@ _INLINE_THOUGHT = re.compile(r"\s*<think>\s*(.*?)\s*</think>\s*", re.DOTALL)
 
 
 def written(conversation: Conversation, thinks: bool, drops_thoughts: bool) -> list[str]:
-    """Sources and targets in turn.
+    """The texts of a conversation, sources and targets in turn.
 
-    thinks: answers begin with a thought. drops_thoughts: those before the last question are left out, unless there are
-    tools. Raises BadRecord for what the format has no place for.
+    thinks: answers begin with a thought. drops_thoughts: thoughts before the last question are left out, unless there
+    are tools. Raises BadRecord for messages that the format has no place for.
     """
     tools = _tools(conversation.tools)
     turns = _turns(conversation.messages)
@@ -44,7 +44,7 @@ def written(conversation: Conversation, thinks: bool, drops_thoughts: bool) -> l
 
 
 def _tools(tools: str) -> list[dict[str, Any]]:
-    """Schemas of functions."""
+    """The functions' schemas in a JSON text of tools; empty for "". Raises BadRecord for other texts."""
     if not tools.strip():
         return []
     try:
@@ -60,7 +60,8 @@ def _described(tools: list[dict[str, Any]]) -> str:
 
 
 def _turns(messages: list[Message]) -> list[Message]:
-    """Messages in which questions and results of tools that follow one another are parts of one turn."""
+    """The messages as turns: questions and results of tools that follow one another are parts of one turn of the
+    user."""
     turns: list[Message] = []
     calls: dict[str, int] = {}
     for message in messages:
@@ -88,7 +89,7 @@ def _add_part(turn: Message, message: Message) -> None:
 
 
 def _put_in_order(turn: Message, calls: dict[str, int]) -> None:
-    """Results in the order of the calls that they answer."""
+    """Put a turn's results of tools, in place, into the order of the calls that they answer."""
     places = [place for place, _ in turn["results"]]
     ordered = sorted(turn["results"], key=lambda result: calls.get(result[1], 0))
     parts = [turn["parts"][place] for place, _ in ordered]
@@ -97,7 +98,7 @@ def _put_in_order(turn: Message, calls: dict[str, int]) -> None:
 
 
 def _with_thought(message: Message) -> Message:
-    """The thought apart from the answer, where the answer begins with it."""
+    """The message with the thought at the beginning of its content, if there is one, moved to `reasoning_content`."""
     thought = _INLINE_THOUGHT.match(message["content"])
     if "reasoning_content" in message or not thought:
         return message

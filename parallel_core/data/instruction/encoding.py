@@ -15,14 +15,15 @@ from parallel_core.data.instruction.tool_texts import described, function_calls,
 IGNORED = -100
 """The label of a token without loss."""
 UNCUT = 100_000
-"""Tokens of a conversation without --seq-length."""
+"""The number of tokens that a conversation may have without --seq-length."""
 
 Pair = tuple[list[int], list[int]]
-"""Source and target."""
+"""Ids of a source (up to where an answer begins), and of its target (the answer)."""
 
 
 def shares(source: int, target: int, room: int) -> tuple[int, int]:
-    """The lengths of source and target that fit, where the shorter of both stays whole if it takes less than half."""
+    """The lengths of source and target that are kept of them in `room` tokens; a side that takes less than half of the
+    room stays whole, the target first."""
     if target * 2 < room:
         most = room
     elif source * 2 < room:
@@ -34,25 +35,27 @@ def shares(source: int, target: int, room: int) -> tuple[int, int]:
 
 
 def _proportional(source: int, target: int, room: int) -> tuple[int, int]:
-    """The lengths of source and target that fit, by the target's share; at least one token of it."""
+    """The lengths of source and target that are kept of them in `room` tokens, in proportion to their lengths; at least
+    one token of the target."""
     most = max(int(room * (target / (source + target))) if source + target else 0, 1)
     return room - min(most, target), most
 
 
 @dataclass(frozen=True)
 class ConversationEncoder:
-    """Conversations of one template to ids."""
+    """The encoder of conversations to ids, by one template."""
 
     template: Template | None
-    """None: the tokenizer's own."""
+    """The template that writes conversations; None: the tokenizer's own."""
     tokens: ConversationTokens
     room: int = UNCUT
-    """Tokens of a conversation; what is longer is cut."""
+    """The number of tokens of a conversation; a longer one is cut."""
     enable_thinking: bool | None = None
     drop_thinking: bool = True
 
     def pairs(self, conversation: Conversation) -> list[Pair]:
-        """Source and target of each turn. Raises BadRecord for a message that the template cannot write."""
+        """Source and target of each turn, cut to `room`. Raises BadRecord for a message that the template cannot
+        write."""
         template = self.template
         if template is None:
             return self._cut(self._by_own_template(conversation), False)
@@ -66,7 +69,7 @@ class ConversationEncoder:
         return self._cut(written, template.style.cuts_by_share)
 
     def _message(self, place: int, message: Message, conversation: Conversation) -> list[int]:
-        """One message, behind what opens the conversation or separates turns."""
+        """The ids of message `place`, behind the text that opens the conversation or separates turns."""
         template = self.template
         assert template
         opening: list[Any] = []
@@ -91,8 +94,8 @@ class ConversationEncoder:
         return filled(template.formats["system"], content=system + tools)
 
     def _by_own_template(self, conversation: Conversation) -> list[list[int]]:
-        """Sources and targets by the tokenizer's chat template, which must write a longer conversation with the same
-        beginning."""
+        """Sources and targets in turn, by the tokenizer's chat template. Raises BadRecord where that writes the earlier
+        turns of a longer conversation differently."""
         names = {"observation": "tool", "function": "assistant"}
         system = [{"role": "system", "content": conversation.system}] if conversation.system else []
         messages = [
@@ -112,7 +115,7 @@ class ConversationEncoder:
         return parts
 
     def _thoughtful(self, messages: list[Message]) -> list[Message]:
-        """The answer, without thoughts where --enable-thinking is false."""
+        """The messages, answers without thoughts where --enable-thinking is false and the template knows thoughts."""
         assert self.template
         if not (self.template.style.reasons and self.enable_thinking is False):
             return messages
@@ -124,8 +127,8 @@ class ConversationEncoder:
         ]
 
     def _add_empty_thoughts(self, messages: Sequence[Message], written: list[list[int]]) -> None:
-        """Add an empty thought to answers without one: in the answer if thinking is enabled, else in what comes before
-        it."""
+        """Add an empty thought, in place, to answers without one: to the answer if thinking is enabled, else to the
+        source before it."""
         assert self.template
         empty = self.tokens.encode(["".join(self.template.thought_words)])
         for place in range(0, len(messages), 2):
@@ -136,7 +139,7 @@ class ConversationEncoder:
                     written[place] = written[place] + empty
 
     def _cut(self, written: Sequence[list[int]], by_share: bool) -> list[Pair]:
-        """Sources and targets in turn, as pairs, up to the room that there is."""
+        """Pairs of the sources and targets, which come in turn, as many tokens of them as `room` holds."""
         room = self.room if by_share else self.room - 1
         rule = _proportional if by_share else shares
         pairs: list[Pair] = []
@@ -169,7 +172,7 @@ def _written(template: Template, role: str, content: str, idx: str | None) -> Sl
 
 
 def filled(slots: Slots, **values: str) -> Slots:
-    """Slots with each placeholder filled once a slot."""
+    """The slots with each placeholder {{name}} replaced by the value of that name, once in each slot that is text."""
 
     def of(text: str) -> str:
         for name, value in values.items():
@@ -180,7 +183,8 @@ def filled(slots: Slots, **values: str) -> Slots:
 
 
 def joined(pairs: Sequence[Pair], efficient_eos: bool, eos: int, room: int | None = None) -> Pair:
-    """Ids and labels of all pairs; room: that each pair is cut to (--neat-pack)."""
+    """The ids and labels of all pairs one after the other; sources have no label. efficient_eos: `eos` ends each
+    answer. room: tokens that each pair is cut to by itself (--neat-pack)."""
     ids: list[int] = []
     labels: list[int] = []
     for source, target in pairs:

@@ -17,14 +17,15 @@ Bounds = tuple[int, int]
 
 
 class _Part(NamedTuple):
-    """Conversations of train, valid or test."""
+    """Conversations of which those within `bounds` are for train, valid or test."""
 
     data: Conversations
     bounds: Bounds
 
 
 def instruction_datasets(config: AllConfig) -> Callable[[Sequence[int | None]], list[InstructionDataset | None]]:
-    """A function of the numbers of samples of train, valid and test (none: one pass) that gives their data.
+    """A function from the numbers of samples of train, valid and test (None: one pass) to their data sets, None for a
+    split without a share.
 
     Raises ValueError here for files that are missing, damaged, or made with another tokenizer.
     """
@@ -126,7 +127,8 @@ def _template(config: AllConfig) -> Template | None:
 
 
 def _ends(config: AllConfig, template: Template | None) -> tuple[int | None, int]:
-    """Ids that end a text and that fill up samples, as preprocessing with this template has them."""
+    """The id that ends a text (None: there is none), and the id of padding, as preprocessing with this template has
+    them. Raises ValueError where one that is needed is missing."""
     data = config.dataset_config
     found = _own_ids(config)
     eos = found.eod if found.eos is None else found.eos
@@ -143,13 +145,14 @@ def _ends(config: AllConfig, template: Template | None) -> tuple[int | None, int
 
 
 def _own_ids(config: AllConfig) -> Facts:
-    """The special ids that the tokenizer says itself: without a token for padding there is none."""
+    """The special ids as the tokenizer's own files name them, without defaults: a tokenizer may have no token for
+    padding."""
     folder = _folder(config)
     return folder.facts() if folder else tokenizer_facts(config)
 
 
 def _token(config: AllConfig, token: str) -> int | None:
-    """Its id, or the one that it gets where preprocessing adds it."""
+    """The id of a token, or the one that it gets where preprocessing adds it; None: the tokenizer lacks it."""
     folder = _folder(config)
     if folder is None:
         return build_tokenizer(tokenizer_options(config)).token_to_id(token)

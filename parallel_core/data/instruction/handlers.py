@@ -1,7 +1,7 @@
-"""MindSpeed-LLM's handlers: what each reads of a row and writes of it.
+"""MindSpeed-LLM's handlers: the way in which each reads a row of data and writes it as sequences.
 
-A handler's converter makes of a row a conversation; its `encode` makes the sequences of each data set of that, maybe in
-another process.
+A handler's converter turns a row into a conversation; its `encode` turns that into the sequences of each data set,
+maybe in another process.
 """
 
 from collections.abc import Callable
@@ -30,21 +30,21 @@ Encode = Callable[[Any, Setting], Sequences]
 
 @dataclass(frozen=True)
 class Handler:
-    """The reader and writer of a `--handler-name`."""
+    """The reader and writer that a `--handler-name` selects."""
 
     encode: Encode
     converter: str | None = None
-    """Key of `conversations.CONVERTERS`; none: `encode` takes the row."""
+    """Key of `conversations.CONVERTERS`; None: `encode` takes the row itself."""
     columns: Columns = field(default_factory=Columns)
     map_keys: tuple[str, ...] = ()
     keys: tuple[str, ...] | None = INSTRUCTION_KEYS
-    """Data sets; none: those of --json-keys."""
+    """Names of the data sets that it writes; None: those of --json-keys."""
     has_template: bool = True
-    """--prompt-type is needed."""
+    """Whether --prompt-type must name a template."""
 
 
 def instruction(conversation: Conversation, setting: Setting) -> Sequences:
-    """Ids, ones and labels of a conversation."""
+    """The sequences of a conversation: input_ids, attention_mask of ones, labels."""
     template = setting.encoder.template
     pairs = setting.encoder.pairs(conversation)
     efficient_eos = bool(template and template.efficient_eos)
@@ -60,7 +60,8 @@ def _with_eod(ids: list[int], labels: list[int], setting: Setting) -> Sequences:
 
 
 def pair(conversation: Conversation, setting: Setting) -> Sequences:
-    """Ids and labels with the chosen and with the rejected answer."""
+    """The sequences of a conversation with two answers: input_ids and labels with the chosen one, and with the rejected
+    one."""
     template = setting.encoder.template
     end = [setting.tokens.eos] if template and template.efficient_eos else []
     whole = replace(setting.encoder, room=10**9)
@@ -75,7 +76,8 @@ def pair(conversation: Conversation, setting: Setting) -> Sequences:
 
 
 def reward(conversation: Conversation, setting: Setting) -> Sequences:
-    """Ids without the last answer, which --dataset-additional-keys labels writes apart."""
+    """The sequences of a conversation without its last answer, which --dataset-additional-keys labels writes as a data
+    set of its own."""
     turns = setting.encoder.pairs(conversation)
     ids = [token for turn in turns[:-1] for part in turn for token in part] + turns[-1][0]
     written: Sequences = {"input_ids": [ids], "attention_mask": [[1] * len(ids)]}
@@ -86,7 +88,8 @@ def reward(conversation: Conversation, setting: Setting) -> Sequences:
 
 
 def hunyuan(conversation: Conversation, setting: Setting) -> Sequences:
-    """A conversation by the tokenizer's own template; what stands from <|extra_0|> to <|eos|> carries loss."""
+    """The sequences of a conversation by the tokenizer's own template; the tokens from <|extra_0|> to <|eos|> carry
+    loss. Raises ValueError for a tokenizer without these tokens."""
     tokens = setting.tokens
     names = {"observation": "tool", "function": "assistant"}
     messages = [{**m, "role": names.get(m["role"], m["role"])} for m in conversation.prompt + conversation.responses]
@@ -139,6 +142,6 @@ HANDLERS: dict[str, Handler] = {
     "MOSSInstructionHandler": _prompted(prompters.moss),
     "MOSSMultiTurnHandler": _prompted(prompters.moss_turns),
 }
-"""Every `--handler-name` there is."""
+"""--handler-name -> handler."""
 
 REFUSED = {"PPOAlpacaStyleInstructionHandler": "writes prompts without answers for PPO, which is not trained here"}

@@ -1,4 +1,4 @@
-"""Data files that hold, behind each sequence's tokens, as many labels (`--train-mode finetune`)."""
+"""Data files that hold, behind each sequence's tokens, as many labels (`--train-mode`)."""
 
 from typing import Any
 
@@ -9,21 +9,23 @@ from parallel_core.numerics.dtypes import Array
 
 
 class LabelledDataset:
-    """Samples of a data set whose sequences have twice the length: tokens, then the label of each token's next.
+    """Samples of a data set whose sequences have twice the length: tokens, then for each the label of the next token.
 
     A negative token -1 - i is the token i that ends a conversation. Each conversation's loss counts alike, however long
     its answers are: its mask sums up to one.
     """
 
     def __init__(self, dataset: Any, seq_length: int, keeps_apart: bool) -> None:
-        """dataset: of samples of 2 * seq_length tokens. keeps_apart: conversations (--reset-position-ids)."""
+        """dataset: samples of 2 * seq_length tokens. keeps_apart: conversations do not attend to each other
+        (--reset-position-ids)."""
         self.dataset, self.seq_length, self.keeps_apart = dataset, seq_length, keeps_apart
 
     def __len__(self) -> int:
         return len(self.dataset)
 
     def __getitem__(self, number: int) -> dict[str, Array]:
-        """tokens, labels, loss_mask, position_ids and, where conversations are kept apart, document_starts [s]."""
+        """Sample `number`: tokens, labels, loss_mask, position_ids and, where conversations are kept apart,
+        document_starts; each [s]."""
         text = self.dataset[number]["tokens"].astype(np.int32)
         tokens, labels = text[: self.seq_length], text[self.seq_length :]
         places = np.arange(self.seq_length, dtype=np.int32)

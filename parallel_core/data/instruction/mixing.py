@@ -15,7 +15,7 @@ MIX_STRATEGIES = ("concat", "interleave_under", "interleave_over")
 
 @dataclass(frozen=True)
 class Source:
-    """A file or folder of records, and how they are read."""
+    """A file or folder of records, with the converter and the columns by which they are read."""
 
     path: Path
     converter: str | None
@@ -27,11 +27,12 @@ _COLUMNS = {
     "sharegpt": ("system", "messages", "tools"),
     "openai": ("system", "messages", "tools"),
 }
-"""Formatting -> what `columns` may name; what it leaves out is not read."""
+"""Formatting -> names of columns that `columns` of a data set may give; others are not read."""
 
 
 def listed_sources(names: str, dataset_dir: str | None) -> list[Source]:
-    """The data sets `names`, separated by commas, of a folder with a `dataset_info.json`. Raises ValueError."""
+    """The data sets `names`, separated by commas, as the `dataset_info.json` of a folder lists them. Raises ValueError
+    where the file or a data set is missing or wrong."""
     if dataset_dir is None:
         raise ValueError("--handler-name LlamaFactoryInstructionHandler needs --dataset-dir, with a dataset_info.json")
     path = Path(dataset_dir, "dataset_info.json")
@@ -63,9 +64,11 @@ def _source(name: str, given: Any, path: Path) -> Source:
 def interleaved(
     lengths: Sequence[int], probabilities: Sequence[float] | None, seed: int, until_all: bool
 ) -> Iterator[tuple[int, int]]:
-    """(data set, record) in turn, or drawn with `probabilities` as HuggingFace's datasets draws them.
+    """The number of the data set, and of the record in it, of each record of the mixture: in turn, or drawn with
+    `probabilities` as HuggingFace's datasets draws them.
 
-    until_all: until the last data set ends, where shorter ones begin again; else until the first ends.
+    lengths: records of each data set. until_all: until the last data set ends, where shorter ones begin again; else
+    until the first ends.
     """
     if probabilities is None:
         for number in range(max(lengths) if until_all else min(lengths)):
@@ -85,7 +88,8 @@ def interleaved(
 
 
 def checked_probabilities(text: str | None, number: int) -> list[float] | None:
-    """`--interleave-probs` for so many data sets. Raises ValueError."""
+    """The probabilities of `number` data sets in the text of `--interleave-probs`; None without one. Raises ValueError
+    unless they sum to 1."""
     if text is None:
         return None
     try:

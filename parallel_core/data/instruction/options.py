@@ -12,7 +12,7 @@ from parallel_core.data.instruction.records import ON_BAD_RECORD
 from parallel_core.data.instruction.templates import OWN_TEMPLATE, TABLE
 
 DEFAULT_HANDLER = "GeneralPretrainHandler"
-"""The handler of --tokenizer-type PretrainedFromHF without --handler-name."""
+"""The handler with --tokenizer-type PretrainedFromHF and no --handler-name."""
 
 NO_EFFECT = {
     "--n-subs": (int, "parts are joined to what one go writes"),
@@ -25,7 +25,7 @@ NO_EFFECT = {
     "--overwrite-cache": (bool, "nothing is cached"),
     "--keep-newlines": (bool, "is a part of --split-sentences"),
 }
-"""Flags that change nothing in the files -> type, bool of a switch, and why."""
+"""Flags that change nothing in the files -> type of the value (bool: a switch), and the reason."""
 _REFUSALS = {
     "--hf-datasets-params": (str, "load_dataset of a hub is not used; give files with --input"),
     "--script-data-dir": (str, "scripts that load data are not run; give files with --input"),
@@ -33,7 +33,7 @@ _REFUSALS = {
     "--data-obfuscation": (bool, "data are not obfuscated; leave it out"),
     "--split-sentences": (bool, "each text is one sequence; leave it out, or split the text before"),
 }
-"""The same of flags that are refused."""
+"""Flags that are refused -> type of the value (bool: a switch), and the reason."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,23 +63,23 @@ class InstructionOptions:
     workers: int = 1
     on_bad_record: str = "reference"
     restart: bool = False
-    """Begin anew where a run was stopped."""
+    """Whether to begin anew where an earlier run was stopped, instead of going on."""
 
     @property
     def handler(self) -> Handler:
-        """The one that is named."""
+        """The handler that --handler-name selects."""
         return HANDLERS[self.handler_name]
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """Data sets that are written."""
+        """Names of the data sets that are written."""
         handler = self.handler
         of_handler = self.json_keys if handler.keys is None else handler.keys
         return (*of_handler, *self.dataset_additional_keys) if self.handler_name.startswith("R1") else of_handler
 
     @property
     def prefix(self) -> Path:
-        """Prefix of the data sets' names: data for fine-tuning have `_packed` in it."""
+        """The prefix of the data sets' files: `_packed` is added for fine-tuning's."""
         is_running_text = self.handler_name.endswith("PretrainHandler")
         return self.output_prefix if is_running_text else Path(f"{self.output_prefix}_packed")
 
@@ -120,7 +120,8 @@ class InstructionOptions:
 
     @classmethod
     def of(cls, args: argparse.Namespace) -> "InstructionOptions":
-        """The options of parsed flags. Raises ValueError for what contradicts, all at once, and for what is refused."""
+        """The options of parsed flags. Raises ValueError for flags that contradict each other, all at once, and for
+        refused ones."""
         refused = [flag for flag in _REFUSALS if getattr(args, flag.strip("-").replace("-", "_"))]
         if refused:
             raise ValueError("; ".join(f"{flag}: {_REFUSALS[flag][1]}" for flag in refused))
@@ -134,7 +135,7 @@ class InstructionOptions:
 
 
 def add_instruction_flags(parser: argparse.ArgumentParser) -> None:
-    """MindSpeed-LLM's flags, but for those that every way of preprocessing has, as --input."""
+    """Add MindSpeed-LLM's flags to a parser, but for those that every way of preprocessing has, as --input."""
     group = parser.add_argument_group("instruction data, as MindSpeed-LLM's preprocess_data.py")
     group.add_argument("--handler-name", help=", ".join(HANDLERS))
     group.add_argument("--prompt-type", help=f"a template of --prompt-type-path; {OWN_TEMPLATE}: the tokenizer's own")

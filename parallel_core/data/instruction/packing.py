@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from parallel_core.data.instruction.encoding import IGNORED
 
 Sample = dict[str, list[int]]
-"""Data set -> its ids of one sample."""
+"""Name of a data set -> one sample's ids (or labels, or mask) in it."""
 
 
 def best_fit(lengths: Sequence[int], capacity: int) -> list[list[int]]:
-    """Numbers of the samples in each pack.
+    """The numbers of the samples in each pack, from their `lengths`.
 
     A pack begins with the longest sample that is left, and takes the longest that fits again and again; of equally long
     ones the last. No length exceeds the capacity.
@@ -34,9 +34,10 @@ def best_fit(lengths: Sequence[int], capacity: int) -> list[list[int]]:
 
 
 def packed(samples: Sequence[Sample], seq_length: int, pad: int, neat: bool) -> list[Sample]:
-    """Samples of `seq_length` tokens: ids filled up with `pad`, labels with -100.
+    """The samples put together as packs of `seq_length` tokens: ids filled up with `pad`, labels with -100.
 
-    The attention mask says the place of a token's conversation, from 1 on, and 0 for padding, if `neat`; else ones.
+    neat: the attention mask has the number, from 1 on, of a token's conversation in its pack, and 0 for padding; else
+    ones.
     """
     filling = {"input_ids": pad, "labels": IGNORED, "attention_mask": 0 if neat else 1}
     result = []

@@ -1,5 +1,5 @@
-"""The way from records to the data sets of fine-tuning: the whole way, in worker processes if asked, and all files or
-none."""
+"""The way from records to the data sets of fine-tuning: reading, encoding (in worker processes if asked) and packing;
+all files are written or none."""
 
 import sys
 from collections.abc import Iterator
@@ -30,52 +30,53 @@ from parallel_core.data.tokenizers import MegatronTokenizer, TokenizerOptions, b
 from parallel_core.data.workers import in_workers
 
 _BLOCK = 256
-"""Records after which a stopped run goes on."""
+"""The number of records from one point from which a stopped run can go on to the next."""
 
 Document = dict[str, list[list[int]] | None]
-"""Data set -> its sequences of one record; none: the data set has no such document."""
+"""Name of a data set -> its sequences of one record; None: the data set has no document for the record."""
 
 
 class _Item(NamedTuple):
-    """A conversation or row that is to be encoded."""
+    """A conversation or row that is to be encoded, with its place for messages."""
 
     place: str
     content: Any
     bytes_read: int
-    """Bytes of all input up to here."""
+    """Bytes of all input up to and with this item."""
 
 
 def data_set(prefix: Path, key: str) -> str:
-    """The path of a data set without its ending."""
+    """The path of a data set, without .bin and .idx, by the output prefix and its name."""
     return f"{prefix}_{key}_document"
 
 
 @dataclass(frozen=True)
 class Progress:
-    """Records that are encoded."""
+    """The state of a run up to which records are encoded."""
 
     items: int = 0
-    """Conversations and rows, those that were then left out among them."""
+    """The number of conversations and rows so far, with those that were then left out."""
     documents: int = 0
     report: Report = field(default_factory=Report)
     """Counts of records by outcome."""
 
     @classmethod
     def of(cls, content: dict[str, Any], report: Report) -> "Progress":
-        """The report that `content` describes; that of a run that begins with this report."""
+        """The state that `content` describes, with counts added to `report`; {}: that of a run that begins."""
         counts = {name: content.get(name, 0) for name in ("items", "documents")}
         return cls(**counts, report=replace(report, **content.get("report", {})))
 
     @property
     def content(self) -> dict[str, Any]:
-        """The report as JSON has it."""
+        """The state as JSON data."""
         return {"items": self.items, "documents": self.documents, "report": vars(self.report)}
 
 
 def preprocess_instructions(options: InstructionOptions, flags: TokenizerOptions, log: TextIO | None = None) -> Report:
-    """Write the data sets that a handler makes of `--input`: int32, one document a record.
+    """Write the data sets that a handler makes of `--input`: int32, one document a record. Returns the counts of
+    records.
 
-    log: gets the progress; by default the error stream.
+    log: gets the progress; None: the error stream.
     Raises ValueError for input that cannot be read, or holds nothing to train on; then there is no new data set.
     """
     setting, sources = _setting(options, build_tokenizer(flags)), _sources(options)
@@ -159,7 +160,8 @@ def _size(source: Source) -> int:
 
 
 def _aligned(source: Source, options: InstructionOptions, report: Report) -> Iterator[_Item]:
-    """The records of a source as conversations. Raises ValueError if no record has a column that --map-keys names."""
+    """The records of a source as conversations, or as rows for a handler without a converter. Raises ValueError if no
+    record has a column that --map-keys names."""
     missing = set(source.columns.named)
     convert = CONVERTERS[source.converter] if source.converter else None
     for record in islice(read_records(source.path), options.max_samples):
@@ -180,7 +182,7 @@ def _aligned(source: Source, options: InstructionOptions, report: Report) -> Ite
 
 
 class _Encoder:
-    """`encode` of a handler, for worker processes: gives what is wrong instead of raising it."""
+    """A handler's `encode` for worker processes: it returns a BadRecord instead of raising it."""
 
     def __init__(self, handler_name: str, setting: Setting) -> None:
         self.handler_name, self.setting = handler_name, setting
@@ -201,7 +203,7 @@ def _encode(
     options: InstructionOptions,
     bar: ProgressBar,
 ) -> Progress:
-    """Add the documents of all items that no earlier run has encoded."""
+    """Add the documents of all items that no earlier run has encoded, and return the state after them."""
     if run.is_resumed:
         print(f"going on behind {done.documents} documents that an earlier run has written", file=bar.stream)
     encoder = _Encoder(options.handler_name, setting)
@@ -224,7 +226,7 @@ def _stream(documents: list[Document], key: str) -> Part:
 def _document(
     place: str, sequences: Sequences | BadRecord, options: InstructionOptions, report: Report
 ) -> Document | None:
-    """The sample that is written of a record; None: it is left out, which the report says."""
+    """The document that is written for a record; None: the record is left out, which the report counts."""
     wrong = _wrong(sequences, options)
     if wrong is not None:
         report.left_out_for(place, wrong)
@@ -244,7 +246,7 @@ def _document(
 
 
 def _wrong(sequences: Sequences | BadRecord, options: InstructionOptions) -> BadRecord | None:
-    """Why nothing is written of a record."""
+    """The reason why nothing is written of a record; None: something is."""
     if isinstance(sequences, BadRecord):
         return sequences
     if not any(sequences.values()):
@@ -256,13 +258,14 @@ def _wrong(sequences: Sequences | BadRecord, options: InstructionOptions) -> Bad
 
 
 def _room(options: InstructionOptions) -> int:
-    """Tokens of a pack."""
+    """The number of tokens that fit into a pack."""
     assert options.seq_length is not None, "--pack needs --seq-length"
     return options.seq_length - 1
 
 
 def _too_long(sequences: Sequences, most: int | None) -> dict[int, int]:
-    """Number and length of sequences that do not fit; as in MindSpeed-LLM their document stays, without them."""
+    """Number -> length of the sequences that do not fit into `most` tokens; as in MindSpeed-LLM their document stays,
+    without them."""
     if most is None:
         return {}
     lengths = [(number, len(part)) for parts in sequences.values() for number, part in enumerate(parts)]
@@ -274,7 +277,7 @@ def _longer(length: int, options: InstructionOptions) -> BadRecord:
 
 
 def _write_packs(run: Unfinished, setting: Setting, options: InstructionOptions) -> None:
-    """The data sets, of the samples that the run has encoded."""
+    """Pack the samples that the run has encoded, and write them as its data sets."""
     by_key = {key: run.documents(which) for which, key in enumerate(options.keys)}
     samples: list[Sample] = [
         {key: parts[0] for key, parts in zip(by_key, document, strict=True)}

@@ -11,16 +11,16 @@ INSTRUCTION, RESPONSE = "### Instruction:", "### Response:"
 BAICHUAN_USER, BAICHUAN_ASSISTANT = 195, 196
 """Ids before a user's and an assistant's text in Baichuan's vocabulary."""
 Turn = tuple[str, str]
-"""Heading and text."""
+"""Heading and text of a question or an answer."""
 
 
 def pretrain(row: Row, setting: Setting) -> Sequences:
-    """The text under each key; none where it is empty."""
+    """Running text: the row's text under each of --json-keys; no sequence where it is empty."""
     return {key: _running(text_under(row, key), setting, setting.pad_to_multiple_of) for key in setting.json_keys}
 
 
 def alpaca_pretrain(row: Row, setting: Setting) -> Sequences:
-    """An instruction with its answer as running text; without an input the word None, as MindSpeed-LLM writes it."""
+    """Running text: an instruction with its answer; without an input the word None, as MindSpeed-LLM writes it."""
     given = f" Input:\n{row['input']}" if row.get("input") else "None"
     values = {"{instruction}": row.get("instruction"), "{input}": given, "{output}": row.get("output")}
     if values["{instruction}"] is None and values["{output}"] is None:
@@ -30,12 +30,12 @@ def alpaca_pretrain(row: Row, setting: Setting) -> Sequences:
 
 
 def sharegpt_pretrain(row: Row, setting: Setting) -> Sequences:
-    """The texts of a conversation one behind the other."""
+    """Running text: the messages' texts under each of --json-keys one behind the other."""
     return {key: _running("".join(_values(row, key)), setting) for key in setting.json_keys}
 
 
 def stack_overflow(row: Row, setting: Setting) -> Sequences:
-    """A question about Python with its answer as running text."""
+    """Running text: a question about Python with its answer."""
     title, question, answer = (text_under(row, key) for key in ("title", "question_body", "answer_body"))
     whole = f"In python, {title}\n### Question:\n{question}\n### Response:\n{answer}\n"
     return {"text": _running(whole, setting, setting.pad_to_multiple_of)}
@@ -52,7 +52,8 @@ def _values(row: Row, key: str) -> list[str]:
 
 
 def _running(content: str, setting: Setting, multiple: int = 1) -> list[list[int]]:
-    """One sequence; padding has the first id behind the vocabulary, as MindSpeed-LLM writes it."""
+    """The text as one sequence, no sequence if it is empty. multiple: pad the ids to a multiple, where padding has the
+    first id behind the vocabulary, as MindSpeed-LLM writes it."""
     if not content:
         return []
     ids = list(setting.tokens.tokenizer.encode(content, special=True))
@@ -63,20 +64,20 @@ def _running(content: str, setting: Setting, multiple: int = 1) -> list[list[int
 
 
 def general(row: Row, setting: Setting) -> Sequences:
-    """`instruction` and `input` are asked, `output` is answered."""
+    """A question and its answer: `instruction` and `input` are asked, `output` is answered."""
     asked = f"{text_under(row, 'instruction')}\n{text_under(row, 'input')}"
     return _prompted([(INSTRUCTION, asked), (RESPONSE, text_under(row, "output"))], setting)
 
 
 def leetcode(row: Row, setting: Setting) -> Sequences:
-    """A problem is asked, code with its explanation is answered."""
+    """A question and its answer: a problem is asked, code with its explanation is answered."""
     asked = text_under(row, "code_with_problem").split("```", maxsplit=1)[0].strip()
     answer = f"{text_under(row, 'code_only')}\n{text_under(row, 'explanation_only')}"
     return _prompted([(INSTRUCTION, asked), (RESPONSE, answer)], setting)
 
 
 def belle(row: Row, setting: Setting) -> Sequences:
-    """Turns that `Human:` and `Assistant:` begin within one text; `output` answers the last."""
+    """Turns that `Human:` and `Assistant:` begin within the text `instruction`; `output` answers the last."""
     turns: list[Turn] = []
     for part in filter(None, text_under(row, "instruction").split("Human:")):
         asked, *answered = part.split("Assistant:")
@@ -88,7 +89,7 @@ def belle(row: Row, setting: Setting) -> Sequences:
 
 
 def moss(row: Row, setting: Setting) -> Sequences:
-    """A sequence for each turn of MOSS's chats, with the turns before it."""
+    """A sequence for each turn of a MOSS chat, with the turns before it."""
     turns: list[Turn] = []
     documents = []
     for asked, answered in _moss_turns(row):
@@ -98,7 +99,8 @@ def moss(row: Row, setting: Setting) -> Sequences:
 
 
 def moss_turns(row: Row, setting: Setting) -> Sequences:
-    """A MOSS chat in Baichuan's form: an id before each text, and an end of text instead of the first masked label."""
+    """A MOSS chat in Baichuan's form: an id before each text, and the end-of-text id as the label of each user's id,
+    which would else have none."""
     tokenizer, eos = setting.tokens.tokenizer, setting.tokens.eos
     ids: list[int] = []
     labels: list[int] = []
@@ -126,7 +128,8 @@ def _moss_turns(row: Row) -> list[tuple[str, str]]:
 
 
 def _prompted(turns: Sequence[Turn], setting: Setting, append_eod: bool | None = None) -> Sequences:
-    """Ids and labels of turns under their headings; all but the last answer is masked."""
+    """The sequences of turns under their headings; all but the last answer is masked. append_eod: None: as --append-eod
+    says."""
     encode = setting.tokens.tokenizer.encode
     whole = f"\n{TEXTS['alpaca_system']}\n" + "".join(f"{heading}\n{content}\n" for heading, content in turns)
     ids = list(encode(whole, special=True))

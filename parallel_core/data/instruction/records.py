@@ -1,4 +1,4 @@
-"""Rows of a file with their places, and what becomes of those that are wrong."""
+"""Rows of data files with their places, and the counts of those that are left out."""
 
 import json
 from collections.abc import Iterator
@@ -21,13 +21,13 @@ class UnreadableRecord(BadRecord):
 
 @dataclass(frozen=True)
 class Record:
-    """A row, or what is wrong with its line, and where it stands."""
+    """A row of a file, or the error in its line, with its place."""
 
     place: str
-    """Such as "data.jsonl, line 3"."""
+    """File and line of the row, such as "data.jsonl, line 3"."""
     row: Row | UnreadableRecord
     bytes_read: int
-    """Bytes of the files as they lie on the disk, up to here."""
+    """Bytes of the files, as they lie on the disk (packed or not), up to and with this row."""
 
 
 ON_BAD_RECORD = {
@@ -40,26 +40,27 @@ ON_BAD_RECORD = {
 
 @dataclass
 class Report:
-    """Counts of records written, doubtful and left out."""
+    """Counts of the records that were read, written, written in doubt, and left out."""
 
     on_bad_record: str = "reference"
     read: int = 0
     written: int = 0
-    """Samples, before packing."""
+    """The number of samples, before packing."""
     left_out: list[str] = field(default_factory=list)
     """Place and reason of each record that was left out."""
     doubtful: list[str] = field(default_factory=list)
-    """Those of each that was written all the same."""
+    """Place and doubt of each record that was written all the same."""
 
     def left_out_for(self, place: str, error: BadRecord) -> None:
-        """Count a record that is left out. Raises ValueError if it must not be."""
+        """Count a record as left out. Raises ValueError where --on-bad-record wants the run to stop instead."""
         is_broken = isinstance(error, UnreadableRecord) and self.on_bad_record != "skip"
         if is_broken or self.on_bad_record == "stop":
             raise ValueError(f"{place}: {error}; repair it, or leave such records out with --on-bad-record skip")
         self.left_out.append(f"{place}: {error}")
 
     def is_written(self, place: str, doubt: str) -> bool:
-        """Count a doubtful record; whether it is written all the same."""
+        """Count a doubtful record, and return whether it is written all the same. Raises ValueError as
+        `left_out_for`."""
         if self.on_bad_record != "reference":
             self.left_out_for(place, BadRecord(doubt))
             return False
@@ -67,7 +68,7 @@ class Report:
         return True
 
     def with_more(self, later: "Report") -> "Report":
-        """This and what came of it later."""
+        """The sum of this report and a later one."""
         return Report(
             self.on_bad_record,
             self.read + later.read,
@@ -77,7 +78,7 @@ class Report:
         )
 
     def lines(self, most: int = 20) -> list[str]:
-        """The report as text; of many records only the first are named."""
+        """The report as lines of text; at most `most` records of each kind are named."""
         found = [f"{self.read} records read, {self.written} samples written"]
         parts = (("left out", self.left_out), ("written although doubtful", self.doubtful))
         for what, notes in parts:
@@ -89,7 +90,7 @@ class Report:
 
 
 def text_under(row: Row, key: str | None) -> str:
-    """The text under a key. Raises BadRecord if there is none."""
+    """The text in a row under a key. Raises BadRecord if there is none."""
     value = row.get(str(key))
     if not isinstance(value, str):
         raise BadRecord(f"{key!r} must be a text: is {value!r}"[:200])
@@ -97,9 +98,9 @@ def text_under(row: Row, key: str | None) -> str:
 
 
 def record_files(path: str | Path) -> list[Path]:
-    """The file, or all files of a folder in the order of their names.
+    """The files of `path`: the file itself, or all files of a folder in the order of their names.
 
-    Raises ValueError for what does not exist, is empty, or is of no kind that is known.
+    Raises ValueError for a path that does not exist, an empty folder, or a file of an unknown kind.
     """
     path = Path(path)
     files = sorted(f for f in path.rglob("*") if f.is_file() and f.name[0] != ".") if path.is_dir() else [path]
@@ -116,7 +117,8 @@ def record_files(path: str | Path) -> list[Path]:
 
 
 def read_records(path: str | Path) -> Iterator[Record]:
-    """The records of `record_files`."""
+    """The records of a file, or of all files of a folder, in order. Raises ValueError for a file that cannot be
+    read."""
     before = 0
     for file in record_files(path):
         for record in READERS[kind(file)](file):
@@ -132,7 +134,7 @@ def _json_lines(file: Path) -> Iterator[Record]:
 
 
 def _json(file: Path) -> Iterator[Record]:
-    """A list of objects, or objects in lines."""
+    """The records of a file with a list of objects, or with an object in each line."""
     with opened(file) as (lines, _):
         starts = lines.read(4096).lstrip()[:1]
     if starts != b"[":
@@ -170,11 +172,11 @@ def _parquet(file: Path) -> Iterator[Record]:
 
 
 READERS = {".jsonl": _json_lines, ".json": _json, ".parquet": _parquet, ".txt": _text_lines}
-"""Ending of a file -> its records."""
+"""Ending of a file -> reader of its records."""
 
 
 def parse_row(line: bytes) -> Row | UnreadableRecord:
-    """The JSON object in a line, or what is wrong with it."""
+    """The JSON object in a line, or the error in the line."""
     try:
         row = json.loads(line)
         if b"\\ud" in line.lower():
@@ -189,6 +191,6 @@ def _checked(row: Any) -> Row | UnreadableRecord:
 
 
 def are_messages(value: Any) -> TypeGuard[list[dict[str, str]]]:
-    """Whether it is a list, not empty, of objects with the texts "role" and "content"."""
+    """Whether a value is a list, not empty, of objects with the texts "role" and "content"."""
     listed = value if isinstance(value, list) and all(isinstance(one, dict) for one in value) else []
     return bool(listed) and all(isinstance(one.get(key), str) for one in listed for key in ("role", "content"))

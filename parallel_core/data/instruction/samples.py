@@ -1,4 +1,5 @@
-"""Conversations of the three data sets as samples: cut to the length of a sequence, and where their documents begin."""
+"""Conversations of the three data sets as samples: cut to the length of a sequence, with the beginnings of their
+documents."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,31 +12,35 @@ from parallel_core.data.instruction.encoding import IGNORED, shares
 
 Ids = NDArray[np.int32]
 Sample = dict[str, Ids]
-"""input_ids, labels (not shifted), attention_mask, and document_starts if documents are kept apart; [n] of n tokens."""
+"""The arrays of one sample of n tokens, [n] each: input_ids, labels (not shifted), attention_mask, and document_starts
+if documents are kept apart."""
 
 PARTS = ("input_ids", "attention_mask", "labels")
 
 
 @dataclass(frozen=True)
 class SampleRules:
-    """Rules that turn conversations into samples."""
+    """The rules by which conversations become samples."""
 
     seq_length: int
     eos: int | None = None
-    """Ends a document where `reset_attention_mask` looks for ends."""
+    """The id that ends a document where `reset_attention_mask` looks for ends; None: there is none."""
     reset_attention_mask: bool = False
-    """Documents do not attend to each other: those of the attention mask (`neat`), or what an end of text ends."""
+    """Whether documents are kept from attending to each other: those that the attention mask numbers (`neat`), or that
+    `eos` ends."""
     neat: bool = False
     fixed_length: int = -1
-    """Documents have so many tokens, wherever conversations end; -1: not."""
+    """The number of tokens of each document, wherever conversations end; -1: documents end with conversations."""
     cut_max_seqlen: bool = False
-    """Cut the end of what is too long; else each turn, question and answer by their shares."""
+    """Whether a conversation that is too long is cut at its end; else question and answer of each turn are cut by their
+    shares."""
     efficient_eos: bool = False
-    """A property of the template: there is one end of text, behind the last answer."""
+    """Whether the template has one end of text, behind the last answer, instead of one behind each."""
 
 
 class Conversations:
-    """The data sets `PREFIX_packed_input_ids_document`, `..._attention_mask_...` and `..._labels_...`."""
+    """Conversations, as stored in the data sets `PREFIX_packed_input_ids_document`, `..._attention_mask_...` and
+    `..._labels_...`."""
 
     def __init__(self, prefix: str | Path, mmap: bool = True) -> None:
         """Raises ValueError for files that are missing, damaged, or don't belong together."""
@@ -57,13 +62,13 @@ class Conversations:
 
     @property
     def largest_id(self) -> int:
-        """The largest id of the tokens; -1 without any."""
+        """The largest of all token ids; -1 without tokens."""
         tokens = self.parts["input_ids"].tokens
         return int(tokens.max()) if len(tokens) else -1
 
 
 def sampled(conversation: Sample, rules: SampleRules) -> Sample:
-    """A conversation as a sample of at most `seq_length` tokens."""
+    """A conversation as a sample of at most `seq_length` tokens, by the rules."""
     ids, labels = conversation["input_ids"], conversation["labels"]
     if rules.reset_attention_mask:
         kept = {part: array[: rules.seq_length] for part, array in conversation.items()}
@@ -76,7 +81,8 @@ def sampled(conversation: Sample, rules: SampleRules) -> Sample:
 
 
 def document_starts(sample: Sample, rules: SampleRules) -> Ids:
-    """[n] the first position of each token's document. Padding of `neat` data is a document a token."""
+    """The first position of each token's document [n]. Each token of padding of `neat` data is a document of its
+    own."""
     places = np.arange(len(sample["input_ids"]), dtype=np.int32)
     if rules.fixed_length > 0:
         return places // rules.fixed_length * rules.fixed_length
@@ -91,7 +97,8 @@ def document_starts(sample: Sample, rules: SampleRules) -> Ids:
 
 
 def _cut_turns(ids: Ids, labels: Ids, room: int, efficient_eos: bool) -> tuple[Ids, Ids]:
-    """Question and answer of each turn cut by their shares, up to the room that there is.
+    """The ids and labels of a conversation, in which question and answer of each turn are cut by their shares, up to
+    `room` tokens.
 
     A question is a run of labels -100, and answers' tokens are read from the labels, as in MindSpeed-LLM. With
     `efficient_eos` a question's last token counts as the answer's first, and the last token of all is kept.

@@ -1,4 +1,4 @@
-"""Settings of handlers, and their results."""
+"""The settings of handlers, and the form of their results."""
 
 from dataclasses import dataclass
 
@@ -6,12 +6,12 @@ from parallel_core.data.instruction.encoding import ConversationEncoder
 from parallel_core.data.instruction.tokens import ConversationTokens
 
 Sequences = dict[str, list[list[int]]]
-"""Data set -> the sequences of one document."""
+"""Name of a data set -> the sequences of one document in it."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """Settings of encoding; sent to worker processes."""
+    """The settings of handlers; sent to worker processes."""
 
     tokens: ConversationTokens
     encoder: ConversationEncoder
@@ -19,17 +19,17 @@ class Setting:
     append_eod: bool = False
     pad_to_multiple_of: int = 1
     neat_room: int | None = None
-    """--neat-pack: tokens that a turn may have."""
+    """With --neat-pack the number of tokens that a turn may have; else None."""
     additional_keys: tuple[str, ...] = ()
     room: int | None = None
-    """--seq-length."""
+    """--seq-length, in tokens; None: not given."""
 
     @property
     def eod(self) -> int:
-        """Id of the end of document behind each sample."""
+        """The id that --append-eod puts behind each sample. Raises ValueError if the tokenizer has none."""
         return self.tokens.eos
 
 
 def labelled(ids: list[int], labels: list[int]) -> Sequences:
-    """The three data sets of one conversation."""
+    """The sequences of one conversation in the three data sets; its attention mask is ones."""
     return {"input_ids": [ids], "attention_mask": [[1] * len(ids)], "labels": [labels]}

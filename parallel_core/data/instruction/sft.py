@@ -19,22 +19,22 @@ ROLES = ("system", "user", "tool", "assistant")
 
 @dataclass(frozen=True)
 class PromptFormat:
-    """The format of messages under a `--sft-tokenizer-prompt-format`."""
+    """The form of messages under a `--sft-tokenizer-prompt-format`."""
 
     around: dict[str, tuple[str, str]] | None
-    """Role -> the texts before and behind its content; a message of another role is written as nothing. None: by the
-    tokenizer's chat template, and every token carries loss."""
+    """Role -> the texts before and behind its content; a message of another role is written as nothing. None: the
+    tokenizer's chat template writes the conversation, and every token carries loss."""
     strips: bool = True
-    """Blanks around contents go."""
+    """Whether blanks around contents are left out."""
     left_out: tuple[str, ...] = ()
-    """Words that go from what is not the assistant's."""
+    """Words that are left out of messages other than the assistant's."""
     prefix: int = 0
-    """Tokens that begin an answer and carry no loss."""
+    """The number of tokens at the beginning of an answer that carry no loss."""
     appends_eod: bool = True
-    """An end of document follows a conversation that does not end with one."""
+    """Whether an end of document follows a conversation that does not end with one."""
 
     def text(self, message: Message) -> str:
-        """A message as it is written."""
+        """The text of one message; "" for a role that is not written."""
         assert self.around is not None
         role, content = message["role"], message["content"]
         if role not in self.around:
@@ -58,13 +58,14 @@ PROMPT_FORMATS = {
     "identity": PromptFormat(dict.fromkeys(ROLES, ("", "")), strips=False, appends_eod=False),
     "default": PromptFormat(None, appends_eod=False),
 }
-"""Formats of prompts: Megatron 0.16.1 has the first two, and its main the others, where nothing is appended."""
+"""Name -> format: Megatron 0.16.1 has the first two, and its main the others, where nothing is appended."""
 
 
 def encoded(
     conversation: Sequence[Message], tokenizer: MegatronTokenizer, form: PromptFormat
 ) -> tuple[list[int], list[int]]:
-    """Ids and targets, -100 where there is no loss. Raises BadRecord."""
+    """The ids of a conversation, and their targets (not shifted), -100 where there is no loss. Raises BadRecord where a
+    message's tokens join with its neighbours'."""
     if form.around is None:
         ids = tokenizer.apply_chat_template(conversation)
         return ids, list(ids)
@@ -85,7 +86,7 @@ def encoded(
 
 
 def conversations(row: Row | UnreadableRecord) -> list[list[Message]]:
-    """The conversations of a row: a system message begins a new one. Raises BadRecord."""
+    """The conversations of a row: a system message begins a new one. Raises BadRecord for a row of another form."""
     if isinstance(row, UnreadableRecord):
         raise row
     messages = row.get("messages")
@@ -105,7 +106,7 @@ def conversations(row: Row | UnreadableRecord) -> list[list[Message]]:
 
 
 class ConversationRows:
-    """The rows of a file, checked as far as that needs no tokenizer."""
+    """The rows of a file of messages, checked as far as that needs no tokenizer."""
 
     def __init__(self, path: str | Path) -> None:
         """Raises ValueError, naming the line, for rows that cannot be trained on."""
@@ -122,20 +123,20 @@ class ConversationRows:
 
     @property
     def sequence_lengths(self) -> NDArray[np.int32]:
-        """One a row: splits are cut by rows."""
+        """1 for each row [n]: splits are cut by rows."""
         return np.ones(len(self.rows), np.int32)
 
 
 @dataclass(kw_only=True)
 class SFTDatasetConfig(GPTDatasetConfig):
-    """Options of GPT's data, and of conversations."""
+    """The options of GPT's data, and those of conversations."""
 
     form: PromptFormat
     context_parallel_size: int = 1
 
 
 class SFTDataset:
-    """Sample i is row i of its split, again and again from the first."""
+    """Samples of files of messages: sample i is row i of its split, over and over."""
 
     def __init__(
         self,
@@ -162,10 +163,11 @@ class SFTDataset:
         return self.num_samples
 
     def packed(self, number: int) -> dict[str, NDArray[np.int32]]:
-        """tokens, labels (-100 or padding: no loss), position_ids [s], and cu_seqlens, where conversations begin and s.
+        """Sample `number`: tokens, labels (-100 or padding: no loss), position_ids, each [s]; and cu_seqlens, the
+        positions where conversations begin, and s.
 
-        What is longer than a sequence is cut at the end, with padding as the last label. Raises ValueError for a row
-        that cannot be tokenised.
+        A row that is longer than a sequence is cut at the end, with padding as the last label. Raises ValueError for a
+        row that cannot be tokenised.
         """
         config, row = self.config, int(self.indices[number % len(self.indices)])
         assert isinstance(config.tokenizer, MegatronTokenizer) and config.tokenizer.pad is not None
@@ -206,7 +208,8 @@ class SFTDataset:
         return ids + ends, targets + ends
 
     def __getitem__(self, number: int) -> dict[str, Array]:
-        """tokens, labels, loss_mask, position_ids and document_starts [s], as training reads them."""
+        """Sample `number` as training reads it: tokens, labels, loss_mask, position_ids and document_starts, each
+        [s]."""
         sample = self.packed(number)
         labels = sample["labels"]
         counts = (labels != IGNORED) & (labels != self.config.tokenizer.pad)

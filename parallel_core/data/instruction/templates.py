@@ -20,14 +20,14 @@ _PLACEHOLDER = re.compile(r"\{\{[a-zA-Z_][a-zA-Z0-9_]*\}\}")
 
 @dataclass(frozen=True)
 class NamedToken:
-    """A slot that is one token of the vocabulary."""
+    """A slot that is one token of the vocabulary, by its name."""
 
     name: str
 
 
 @dataclass(frozen=True)
 class RoleToken:
-    """A slot that is the tokenizer's beginning or end of a text; nothing where it has none."""
+    """A slot that is the tokenizer's token for the beginning or the end of a text; nothing where it has none."""
 
     role: str
     """ "bos" or "eos"."""
@@ -42,16 +42,17 @@ _ROLES = {"bos_token": "bos", "eos_token": "eos"}
 
 @dataclass(frozen=True)
 class Style:
-    """The differences of a template's class."""
+    """The differences between classes of templates."""
 
     cuts_by_share: bool
-    """A turn that is too long is cut by the share of its answer; else so that the shorter of both stays whole."""
+    """Whether a turn that is too long is cut by the share of its answer; else so that the shorter of question and
+    answer stays whole."""
     separates: bool = True
-    """The separator stands between turns."""
+    """Whether the separator stands between turns."""
     system_in_user: bool = False
-    """The system message is a part of the first user message."""
+    """Whether the system message is a part of the first user message."""
     reasons: bool = False
-    """An answer without a thought gets an empty one."""
+    """Whether an answer without a thought gets an empty one."""
     is_deepseek4: bool = False
 
 
@@ -62,30 +63,31 @@ STYLES = {
     "ReasoningTemplate": Style(cuts_by_share=False, reasons=True),
     "DeepSeek4Template": Style(cuts_by_share=False, is_deepseek4=True),
 }
-"""`template_class` of the table."""
+"""`template_class` of the table -> style."""
 
 
 @dataclass(frozen=True)
 class Template:
-    """A prompt type."""
+    """A prompt type of --prompt-type: the form of conversations."""
 
     name: str
     style: Style
     formats: dict[str, Slots]
     """Slots by the role of a message: user, assistant, system, function, observation; and prefix, separator."""
     tool_format: str
-    """Format of descriptions of tools, and of function calls if a format has no {{name}}."""
+    """Name of the form in which tools are described, and in which function calls are written where a format has no
+    {{name}}."""
     default_system: str
     stop_words: tuple[str, ...]
     thought_words: tuple[str, str]
     efficient_eos: bool
-    """One end of text behind the last answer instead of one behind each."""
+    """Whether there is one end of text, behind the last answer, instead of one behind each."""
     replace_eos: bool
-    """The first stop word is the end of text."""
+    """Whether the first stop word becomes the end of text."""
 
     @property
     def named_tokens(self) -> set[str]:
-        """Tokens that the vocabulary must have."""
+        """Names of the tokens that the vocabulary must have."""
         return {slot.name for slots in self.formats.values() for slot in slots if isinstance(slot, NamedToken)}
 
 
@@ -102,7 +104,7 @@ def load_template(name: str, path: str | Path = TABLE) -> Template:
 
 
 def load_table(path: str | Path = TABLE) -> dict[str, dict[str, Any]]:
-    """The rows of a table by their names. Raises ValueError if it is none."""
+    """Name -> row of a table of templates. Raises ValueError for a file that is none."""
     flag = "--prompt-type-path"
     try:
         rows = json.loads(Path(path).read_bytes())

@@ -1,4 +1,4 @@
-"""A tokenizer as a template wants it: the end of text that a stop word replaces, and further special tokens."""
+"""A tokenizer as a template needs it: with a stop word as the end of text, and further special tokens."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,31 +8,32 @@ from parallel_core.data.instruction.templates import NamedToken, RoleToken, Slot
 from parallel_core.data.tokenizers import MegatronTokenizer
 
 END_OF_TEXT = "<|endoftext|>"
-"""Becomes the end of text of a tokenizer that has none."""
+"""The token that is added as the end of text to a tokenizer that has none."""
 
 
 @dataclass(frozen=True)
 class ConversationTokens:
-    """Slots to ids."""
+    """A tokenizer that encodes the slots of a template."""
 
     tokenizer: MegatronTokenizer
     bos: int | None
     end: int | None
-    """End of a text."""
+    """The id that ends a text; None: there is none."""
     padding: int | None
     named: dict[str, int]
-    """Ids of the tokens that the template names."""
+    """Name -> id of the tokens that the template names."""
 
     @property
     def eos(self) -> int:
-        """Id that ends a text. Raises ValueError if there is none."""
+        """The id that ends a text. Raises ValueError if there is none."""
         if self.end is None:
             raise ValueError("the tokenizer has no token that ends a text; give another, or leave out --append-eod")
         return self.end
 
     @property
     def pad(self) -> int:
-        """Id that fills up a sample: the end of a text where the tokenizer has none for it."""
+        """The id of padding: the end of a text where the tokenizer has none of its own. Raises ValueError if there is
+        neither."""
         return self.eos if self.padding is None else self.padding
 
     def encode(self, slots: Sequence[Slot]) -> list[int]:
@@ -49,12 +50,14 @@ class ConversationTokens:
         return ids
 
     def chat(self, messages: Sequence[dict[str, Any]], is_asked: bool, **variables: Any) -> list[int]:
-        """The ids of messages as the tokenizer's own template writes them; is_asked: up to where an answer begins."""
+        """The ids of messages as the tokenizer's own template writes them. is_asked: up to the place where an answer
+        begins. variables: further variables of the template."""
         return self.tokenizer.apply_chat_template(messages, add_generation_prompt=is_asked, **variables)
 
 
 def tokens_for(template: Template | None, tokenizer: MegatronTokenizer) -> ConversationTokens:
-    """`tokenizer` for a template, whose stop words it gets; the vocabulary may grow.
+    """`tokenizer` as a template needs it: the template's stop words are added to its vocabulary. template: None: the
+    tokenizer's own.
 
     Raises ValueError for a token that the template names and the vocabulary lacks.
     """

@@ -1,4 +1,4 @@
-"""The texts by which templates describe tools and write function calls; texts are data in `texts.json`."""
+"""The texts by which templates describe tools and write function calls; the texts themselves stand in `texts.json`."""
 
 import json
 import re
@@ -9,15 +9,15 @@ from typing import Any
 from parallel_core.data.instruction.records import BadRecord
 
 TEXTS: dict[str, str] = json.loads(Path(__file__).with_name("texts.json").read_bytes())
-"""Prompts around tools, by name; `{...}` is filled in."""
+"""Name -> text around tools, with `{...}` as placeholders."""
 
 _WRAPPED = {"qwen": "qwen_tools", "qwen3": "qwen_tools"}
-"""`tool_format` whose tools are a line of JSON each -> the text around them."""
+"""`tool_format` that describes each tool by a line of JSON -> name of the text around these lines."""
 _THOUGHT = re.compile(r"<think>.*</think>", re.DOTALL)
 
 
 def described(tools: str, tool_format: str) -> str:
-    """The part of the system message that describes `tools`, JSON. Nothing for a format without a text.
+    """The part of the system message that describes `tools`, a JSON text; "" for a format without a text.
 
     Raises BadRecord for tools that are no JSON, where the format reads them.
     """
@@ -31,7 +31,7 @@ def described(tools: str, tool_format: str) -> str:
 
 
 def parsed(tools: str) -> list[dict[str, Any]]:
-    """The tools of a conversation. Raises BadRecord if they are no JSON list of objects."""
+    """The tools in a JSON text. Raises BadRecord if they are no JSON list of objects."""
     try:
         given = json.loads(tools)
     except (ValueError, RecursionError) as error:
@@ -72,7 +72,8 @@ def _parameters(parameters: dict[str, Any]) -> str:
 
 
 def name_and_arguments(call: str) -> tuple[str, str]:
-    """Name and arguments of a function call in JSON; empty for what is none, as MindSpeed-LLM's plain templates."""
+    """Name and arguments (as JSON) of a function call in JSON; "" and "" for a text that is none, as in MindSpeed-LLM's
+    plain templates."""
     try:
         given = json.loads(call)
         return given["name"], json.dumps(given["arguments"], ensure_ascii=False)
@@ -81,9 +82,10 @@ def name_and_arguments(call: str) -> tuple[str, str]:
 
 
 def function_calls(calls: str) -> str:
-    """Function calls, JSON of one or a list, each between <tool_call> and </tool_call>; a thought before them stays.
+    """The text of function calls, given as JSON of one or a list, each between <tool_call> and </tool_call>; a thought
+    before them stays.
 
-    Raises BadRecord for what is no such JSON.
+    Raises BadRecord for other texts.
     """
     thought = _THOUGHT.search(calls)
     try:

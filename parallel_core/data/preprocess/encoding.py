@@ -1,4 +1,4 @@
-"""Blocks of text to token ids: what a worker process does."""
+"""The encoding of blocks of text to token ids, which worker processes do."""
 
 from dataclasses import dataclass
 from itertools import chain
@@ -13,28 +13,28 @@ from parallel_core.data.preprocess.inputs import Block, Position, Texts
 from parallel_core.data.tokenizers import MegatronTokenizer
 
 Sequences = list[list[int]]
-"""The sequences of a document; none of an empty text."""
+"""The sequences of a document; empty for an empty text."""
 
 
 class Part(NamedTuple):
-    """Tokens that a block adds to one stream of documents."""
+    """The tokens that a block adds to one stream of documents."""
 
     tokens: bytes
-    """Tokens of all sequences, one after the other, in the data set's type."""
+    """The tokens of all sequences, one after the other, as bytes of the data set's type."""
     lengths: NDArray[np.int32]
-    """Tokens of each sequence."""
+    """The number of tokens of each sequence."""
     sequences: NDArray[np.int32]
-    """Sequences of each document."""
+    """The number of sequences of each document."""
 
 
 class Encoded(NamedTuple):
-    """A block as token ids."""
+    """A block of text as token ids."""
 
     parts: list[Part]
-    """Parts of each key, and of each partition of it."""
+    """The part of each stream: key after key, and for each key partition after partition."""
     documents: int
     tokens: list[int]
-    """Tokens of each key."""
+    """The number of tokens for each key."""
     wrong: list[str]
     """Place and reason of each record that cannot be tokenised."""
     end: Position
@@ -43,13 +43,13 @@ class Encoded(NamedTuple):
 
 @dataclass(frozen=True)
 class Encoder:
-    """Tokenises blocks; picklable, so that worker processes can have it."""
+    """The encoder of blocks; picklable, so that worker processes can have it."""
 
     tokenizer: MegatronTokenizer
     keys: tuple[str, ...]
     append_eod: bool
     partitions: int = 1
-    """Line i belongs to stream i modulo this number."""
+    """The number of streams of documents for each key: line i belongs to stream i modulo this number."""
 
     def __call__(self, block: Block) -> Encoded:
         found, wrong = {}, []
@@ -71,11 +71,11 @@ class Encoder:
 
     @property
     def token_type(self) -> type[np.number[Any]]:
-        """Type of the data set's tokens."""
+        """The type of the data set's tokens, the smallest that holds the vocabulary."""
         return smallest_token_type(self.tokenizer.vocab_size)
 
     def _tokenized(self, found: dict[int, tuple[str, Texts]], wrong: list[str]) -> dict[int, dict[str, Sequences]]:
-        """Number -> key -> sequences."""
+        """Number of a line -> key -> sequences. `wrong` gets place and reason of each line that cannot be tokenised."""
         try:
             ids = iter(
                 self.tokenizer.tokenize_batch([text for _, texts in found.values() for text in self._all(texts)])

@@ -1,4 +1,5 @@
-"""Text to be tokenised, in blocks of lines: no file is in memory as a whole, but for a text, which is one document."""
+"""Text to be tokenised, in blocks of lines. No file is in memory as a whole, except a plain text, which is one
+document."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -11,44 +12,44 @@ from parallel_core.data.instruction.records import BadRecord, Row, UnreadableRec
 from parallel_core.data.preprocess.opened import kind, opened, package
 
 BLOCK = 1 << 18
-"""Bytes of lines that a worker gets at once: enough for the tokenizer to be busy, few enough to be read ahead."""
+"""Bytes of lines that a worker gets at once: enough to keep the tokenizer busy, few enough to be read ahead."""
 _ROWS = 256
 """Rows of a .parquet file that a worker gets at once."""
 
 Texts = dict[str, list[str]]
-"""Key -> the sequences of a document: one, or those of a list."""
+"""Key -> the sequences of a document: one text, or those of a list."""
 
 
 @dataclass(frozen=True)
 class Position:
-    """The place up to which input has been read; input before it is written."""
+    """A place in the input, up to which it has been read."""
 
     file: int = 0
-    """Number of the file."""
+    """The number of the file, from 0."""
     offset: int = 0
-    """The offset in its content, unpacked: bytes, or rows of a .parquet file."""
+    """The offset in the file's content, unpacked: bytes, or rows of a .parquet file."""
     lines: int = 0
-    """Lines or rows of it."""
+    """The number of lines or rows before it in the file."""
     all_lines: int = 0
-    """The lines of all files."""
+    """The number of lines or rows before it in all files."""
 
 
 BEGINNING = Position()
 
 
 class Block(NamedTuple):
-    """Some lines of a file, or rows, or the whole text of one."""
+    """A run of lines of a file, or of rows, or the whole text of one."""
 
     file: Path
     content: bytes | list[Row]
     start: Position
     end: Position
     bytes_read: int
-    """Bytes of the file as it lies on the disk, up to here; of all files before it, too, once it comes from
+    """Bytes of the file as it lies on the disk, up to the block's end; those of all files before it are added by
     `blocks`."""
 
     def documents(self, keys: Sequence[str]) -> Iterator[tuple[int, str, Texts | BadRecord]]:
-        """Number among the lines of all files, place, and texts or what is wrong with them."""
+        """For each document its number among the lines of all files, its place, and its texts or the error in it."""
         if kind(self.file) not in READERS:
             yield self.start.all_lines, str(self.file), _texts(_text(self.content), keys)
             return
@@ -85,8 +86,8 @@ def _texts(row: Row | UnreadableRecord, keys: Sequence[str]) -> Texts | BadRecor
 
 
 def input_files(given: str) -> list[Path]:
-    """The files of `--input`: a file, all of a folder that are not hidden, or those of a pattern, in order of their
-    names. Raises ValueError where there is none."""
+    """The files of `--input` in the order of their names: the file, all of a folder that are not hidden, or those that
+    match a pattern. Raises ValueError where there is none."""
     path = Path(given)
     if path.is_dir():
         files = [file for file in sorted(path.rglob("*")) if file.is_file() and not _is_hidden(file.relative_to(path))]
@@ -104,7 +105,7 @@ def _is_hidden(path: Path) -> bool:
 
 
 def blocks(files: Sequence[Path], start: Position = BEGINNING) -> Iterator[Block]:
-    """All that follows `start`. Raises ValueError for a file that cannot be unpacked."""
+    """The blocks of the files, in order, from `start` on. Raises ValueError for a file that cannot be unpacked."""
     before = 0
     for number, file in enumerate(files):
         if number < start.file:
@@ -168,11 +169,11 @@ READERS: dict[str, Callable[[Path, Position], Iterator[Block]]] = {
     ".json": _lines,
     ".parquet": _parquet,
 }
-"""Ending, without that of packing -> what reads the file; any other is a text."""
+"""Ending of a file, without that of packing -> the function that reads its blocks; any other file is one text."""
 
 
 def read_documents(path: Path, keys: Sequence[str] = ("text",)) -> Iterator[Texts]:
-    """The documents of a file or of a folder. Raises ValueError for the first that is wrong."""
+    """The texts of each document of a file or of a folder. Raises ValueError for the first one that is wrong."""
     for block in blocks(input_files(str(path))):
         for _, place, texts in block.documents(keys):
             if isinstance(texts, BadRecord):

@@ -13,20 +13,20 @@ from parallel_core.data.tokenizers import MegatronTokenizer
 from parallel_core.numerics.dtypes import Array
 
 _SHOWN = 400
-"""Characters, or 64 ids, of a sample."""
+"""The number of characters of a sample that are shown."""
 _QUANTILES = {"shortest": 0.0, "10%": 0.1, "median": 0.5, "90%": 0.9, "longest": 1.0}
 
 
 def instruction_prefix(prefix: str) -> str | None:
-    """The common start of the names of an instruction data set's three parts, if `prefix` is one."""
+    """The common start of the names of an instruction data set's three parts, if `prefix` names one; else None."""
     beginnings = (prefix.removesuffix("_input_ids_document"), f"{prefix}_packed")
     return next((each for each in beginnings if IndexedDataset.exists(data_set(Path(each), "labels"))), None)
 
 
 def report(prefix: str, tokenizer: MegatronTokenizer | None = None, samples: int = 1) -> Iterator[str]:
-    """The lines that describe a data set, with so many samples of it: as ids, or as text with a tokenizer.
+    """The lines that describe a data set, with `samples` of its samples: as ids, or as text with a tokenizer.
 
-    Raises ValueError for one that is missing or damaged, or whose parts differ.
+    Raises ValueError for a data set that is missing or damaged, or whose parts differ.
     """
     instruction = instruction_prefix(prefix)
     if instruction is None:
@@ -68,7 +68,7 @@ def _sizes(tokens: IndexedDataset, tokenizer: MegatronTokenizer | None) -> Itera
 
 
 def _doubts(tokens: IndexedDataset, tokenizer: MegatronTokenizer) -> Iterator[str]:
-    """Signs that the data were made with another tokenizer."""
+    """Lines about signs that the data were made with another tokenizer."""
     outside = int(((tokens.tokens < 0) | (tokens.tokens >= tokenizer.vocab_size)).sum())
     if outside:
         yield f"made with another tokenizer: {outside} ids are none of its {tokenizer.vocab_size}"
@@ -82,7 +82,7 @@ def _doubts(tokens: IndexedDataset, tokenizer: MegatronTokenizer) -> Iterator[st
 
 
 def _chosen(tokens: IndexedDataset, samples: int) -> Sequence[int]:
-    """Sequences from the beginning to the end, evenly."""
+    """The numbers of `samples` sequences, evenly spaced from the first on."""
     return [number * len(tokens) // samples for number in range(min(samples, len(tokens)))] if samples > 0 else []
 
 
@@ -97,7 +97,7 @@ def _shown(ids: Array, tokenizer: MegatronTokenizer | None) -> str:
 
 
 def _text(ids: list[int], tokenizer: MegatronTokenizer) -> str:
-    """Text with the names of special tokens that a tokenizer leaves out of text."""
+    """The text of ids, with the names of special tokens that the tokenizer leaves out of text."""
     facts = tokenizer.facts
     roles = (facts.eod, facts.pad, facts.bos, facts.eos, facts.cls, facts.sep, facts.mask)
     special = {i for i in (*roles, *facts.additional_special_tokens_ids) if i is not None and i in ids}
@@ -109,8 +109,8 @@ def _text(ids: list[int], tokenizer: MegatronTokenizer) -> str:
 
 
 def _turns(ids: Array, labels: Array, tokenizer: MegatronTokenizer | None) -> Iterator[str]:
-    """Stretches of tokens that count, and of those that don't. Each is predicted by the token before it, so that the
-    first of a sample never counts."""
+    """Lines of the stretches of tokens with loss (+) and without (-). The first token of a sample, which nothing
+    predicts, is without."""
     counts = labels != IGNORED
     counts[:1] = False
     borders = [0, *(np.flatnonzero(np.diff(counts)) + 1).tolist(), len(ids)]

@@ -11,7 +11,7 @@ from parallel_core.system.files import ReplacingFile
 
 
 def prefixes_in(folder: Path) -> list[str]:
-    """The data sets of a folder in the order of their names. Raises ValueError if half of one is missing."""
+    """The prefixes of a folder's data sets in the order of their names. Raises ValueError for a folder without any."""
     if not folder.is_dir():
         raise ValueError(
             f"--input {folder} is no folder; give one with .bin and .idx files, or the prefixes themselves"
@@ -24,10 +24,11 @@ def prefixes_in(folder: Path) -> list[str]:
 
 
 def merge(prefixes: Sequence[str], output_prefix: str) -> Index:
-    """Write the documents of all data sets one after the other. Bytes are copied, never held at once.
+    """Write the documents of all data sets one after the other, and return the new index. Bytes are copied, never held
+    at once.
 
-    Raises ValueError for a data set that is missing or damaged, or of another type of tokens than the first, and for
-    a data set that would be read and written.
+    Raises ValueError for a data set that is missing or damaged, or of another type of tokens than the first, and for a
+    data set that would be read and written.
     """
     data_sets = [IndexedDataset(prefix) for prefix in prefixes]
     for data_set in data_sets:

@@ -1,4 +1,4 @@
-"""Files opened for reading from the start, unpacked on the way."""
+"""Input files opened for reading, unpacked on the way."""
 
 import gzip
 import io
@@ -12,7 +12,8 @@ from typing import BinaryIO, cast
 
 
 def package(name: str, extra: str, ending: str) -> ModuleType:
-    """The package `name`. Raises ValueError with the command that installs it."""
+    """The package `name`. Raises ValueError with the command that installs it, as the extra `extra`, if it is
+    missing."""
     try:
         return import_module(name)
     except ImportError as error:
@@ -28,17 +29,17 @@ PACKED: dict[str, Callable[[BinaryIO], BinaryIO]] = {
     ".gz": lambda raw: cast(BinaryIO, gzip.GzipFile(fileobj=raw)),
     ".zst": _unzstandard,
 }
-"""Ending of a packed file -> its content."""
+"""Ending of a packed file -> function from the opened file to its unpacked content."""
 
 
 def kind(file: Path) -> str:
-    """The ending that says what is in a file, packed or not."""
+    """The ending that names the form of a file's content, without that of packing: ".jsonl" for data.jsonl.gz."""
     return (Path(file.stem) if file.suffix in PACKED else file).suffix
 
 
 @contextmanager
 def opened(file: Path) -> Iterator[tuple[BinaryIO, BinaryIO]]:
-    """The content of a file, and the file itself, whose position says how much of it has been read.
+    """The unpacked content of a file, and the file itself, whose position tells how many of its bytes have been read.
 
     Raises ValueError for a packed file that is damaged, and for a missing package.
     """

@@ -1,4 +1,4 @@
-"""Progress of a run: a line that is written over on a terminal, else a line now and then."""
+"""The progress of a run: a line that is overwritten on a terminal, else a line from time to time."""
 
 import time
 from collections.abc import Callable
@@ -6,11 +6,11 @@ from typing import TextIO
 
 _COLUMNS = 80
 _EVERY = {True: 0.2, False: 10.0}
-"""Seconds between two lines: on a terminal, elsewhere."""
+"""Whether the stream is a terminal -> seconds from one line to the next."""
 
 
 class ProgressBar:
-    """Documents and MB of a second, and the time that remains."""
+    """A progress line: documents and MB per second, and the time that remains."""
 
     def __init__(
         self,
@@ -20,7 +20,7 @@ class ProgressBar:
         bytes_read: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """total: bytes of all input. documents, bytes_read: what was done before; rates are of the rest."""
+        """total: bytes of all input. documents, bytes_read: done by an earlier run; rates do not count them."""
         self._total, self.stream, self._clock = max(1, total), stream, clock
         self._is_terminal = stream.isatty()
         self._started = self._shown = clock()
@@ -28,14 +28,14 @@ class ProgressBar:
         self._is_open = False
 
     def show(self, documents: int, bytes_read: int) -> None:
-        """Write a line, unless one was written a moment ago."""
+        """Write a line, unless the last one was written less than the interval ago."""
         now = self._clock()
         if now - self._shown >= _EVERY[self._is_terminal]:
             self._shown = now
             self._write(self.line(documents, bytes_read))
 
     def line(self, documents: int, bytes_read: int) -> str:
-        """Below 80 columns."""
+        """The line for these totals, below 80 columns."""
         elapsed = max(1e-9, self._clock() - self._started)
         done, read = self._before
         speed = (bytes_read - read) / elapsed
@@ -53,7 +53,7 @@ class ProgressBar:
         self._is_open = self._is_terminal
 
     def close(self) -> None:
-        """Leave the line of a terminal."""
+        """Clear the line on a terminal."""
         if self._is_open:
             self.stream.write("\r\x1b[K")
             self.stream.flush()

@@ -15,17 +15,17 @@ from parallel_core.data.tokenizers import TokenizerOptions, build_tokenizer
 from parallel_core.data.workers import in_workers
 
 _NAMED = 20
-"""Wrong records of which place and reason are kept."""
+"""The number of wrong records whose place and reason are kept."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """Parts that are complete."""
+    """The state of a run up to which input is encoded and written."""
 
     position: Position = BEGINNING
     documents: int = 0
     tokens: tuple[int, ...] = ()
-    """Tokens of each key."""
+    """The number of tokens for each key."""
     left_out: int = 0
     wrong: tuple[str, ...] = ()
     """Place and reason of the first records that were left out."""
@@ -44,14 +44,14 @@ class Progress:
 
     @classmethod
     def of(cls, content: dict[str, Any]) -> "Progress":
-        """The state that `asdict` wrote."""
+        """The state that `asdict` wrote; {}: that of a run that begins."""
         lists = {name: tuple(content.get(name, ())) for name in ("tokens", "wrong")}
         return cls(**{**content, **lists, "position": Position(**content.get("position", {}))})
 
 
 @dataclass(frozen=True, kw_only=True)
 class TextOptions:
-    """Options of a run of preprocessing."""
+    """The options of a run of preprocessing of text."""
 
     input: str
     """A file, a folder, or a pattern of names."""
@@ -63,9 +63,9 @@ class TextOptions:
     partitions: int = 1
     keep_sequential_samples: bool = False
     skips_bad_records: bool = False
-    """Leave out records that are wrong, instead of stopping at the first."""
+    """Whether records that are wrong are left out, instead of stopping at the first."""
     restart: bool = False
-    """Begin anew where a run was stopped."""
+    """Whether to begin anew where an earlier run was stopped, instead of going on."""
 
     def __post_init__(self) -> None:
         least = [
@@ -79,16 +79,17 @@ class TextOptions:
 
     @property
     def prefixes(self) -> list[str]:
-        """Prefixes of the data sets, one for each key."""
+        """The prefixes of the data sets, one for each of --json-keys."""
         return [data_set(self.output_prefix, key) for key in self.json_keys]
 
     @property
     def streams(self) -> int:
-        """Number of parts of a data set: input lines are dealt to them in turn, and they lie one after the other."""
+        """The number of streams of a data set: input lines are dealt to them in turn, and they lie one after the other
+        in it."""
         return 1 if self.keep_sequential_samples else self.partitions
 
     def made_from(self, files: list[Path]) -> dict[str, object]:
-        """All that the data sets depend on, as JSON has it."""
+        """All inputs that the data sets depend on, as JSON data."""
         return {
             "--input": stamps(files),
             "--json-keys": list(self.json_keys),
@@ -99,9 +100,10 @@ class TextOptions:
 
 
 def preprocess_text(options: TextOptions, log: TextIO | None = None) -> Progress:
-    """Write the data sets of each key: one document a record, one sequence a text; an empty text has none.
+    """Write the data sets of each key: one document a record, one sequence a text; an empty text has none. Returns the
+    final counts.
 
-    log: gets the progress; by default the error stream.
+    log: gets the progress; None: the error stream.
     Raises ValueError for input that is wrong, or has no text; then there is no new data set.
     """
     files = input_files(options.input)
@@ -125,7 +127,7 @@ def preprocess_text(options: TextOptions, log: TextIO | None = None) -> Progress
 
 
 def _encode(run: Unfinished, files: list[Path], encoder: Encoder, options: TextOptions, log: TextIO) -> Progress:
-    """Add all that is left of the input."""
+    """Encode all that is left of the input, add it to the run's files, and return the state after it."""
     done = start = Progress.of(run.progress)
     bar = ProgressBar(sum(file.stat().st_size for file in files), log, start.documents, start.bytes_read)
     if run.is_resumed:

@@ -1,7 +1,7 @@
 """The files of a run that is not finished: kept when it is stopped, so that the next one goes on from there.
 
-They lie in a hidden folder beside the data set. `manifest.json` says how much of them is whole and which input it
-came from; what is behind that is cut off.
+They lie in a hidden folder beside the data set. `manifest.json` says how many bytes of each are complete and from which
+input they were made; bytes behind these are cut off.
 """
 
 import fcntl
@@ -26,11 +26,12 @@ from parallel_core.system.files import parse_json, replacing
 _SAVED_EVERY = 30.0
 """Seconds of work that are lost at most when a run is killed."""
 _STREAM = {"bin": np.uint8, "lengths": np.int32, "sequences": np.int32}
-"""File of a stream of documents -> its entries: tokens, tokens of each sequence, sequences of each document."""
+"""Ending of a file of a stream of documents -> type of its entries: tokens (bytes), the number of tokens of each
+sequence, the number of sequences of each document."""
 
 
 class Unfinished:
-    """The growing files of several data sets, `partitions` streams each."""
+    """The growing files of several data sets, with `partitions` streams each."""
 
     def __init__(self, folder: Path, prefixes: Sequence[str], partitions: int, made_from: dict[str, Any]) -> None:
         self.folder, self.prefixes, self.partitions, self._made_from = folder, prefixes, partitions, made_from
@@ -54,7 +55,8 @@ class Unfinished:
         return [self._path(which, rest, ending) for which, rest in streams for ending in _STREAM]
 
     def open(self) -> None:
-        """Take up what is there. Raises ValueError if it was made from something else, or is damaged."""
+        """Open the files, with all that an earlier run has completed. Raises ValueError if it was made from other input
+        or flags, or is damaged."""
         if self._manifest.is_file():
             found = parse_json(self._manifest.read_bytes(), self._manifest)
             self._check(found.get("made_from", {}))
@@ -79,7 +81,7 @@ class Unfinished:
             )
 
     def add(self, parts: Sequence[Part], progress: dict[str, Any]) -> None:
-        """Write a part of each stream behind what is there; what the progress is with them."""
+        """Write a part of each stream behind its file. progress: the caller's state with these parts, as JSON data."""
         for number, content in enumerate(_contents(parts)):
             self._files[number].write(content)
         self.progress, self._sizes = progress, [file.tell() for file in self._files]
@@ -87,7 +89,7 @@ class Unfinished:
             self.save()
 
     def save(self) -> None:
-        """Make sure that what was added stays when the process is killed."""
+        """Make sure that all that was added stays when the process is killed."""
         for file in self._files:
             file.flush()
             os.fsync(file.fileno())
@@ -97,14 +99,14 @@ class Unfinished:
         self._saved = time.monotonic()
 
     def close(self) -> None:
-        """Close the files; they stay if there is a manifest."""
+        """Close the files; they stay if there is a manifest, else they are removed."""
         for file in self._files:
             file.close()
         if not self._manifest.is_file():
             shutil.rmtree(self.folder)
 
     def complete(self, token_type: type[np.number[Any]]) -> None:
-        """Make the indices; nothing more will be added."""
+        """Write the indices of all data sets; nothing may be added afterwards."""
         self.save()
         for which in range(len(self.prefixes)):
             self._joined(which, token_type).write(self.folder / f"{which}.idx")
@@ -123,11 +125,11 @@ class Unfinished:
         self.forget()
 
     def forget(self) -> None:
-        """Tokens added are dropped when the files are closed."""
+        """Remove the manifest, so that closing removes all files."""
         self._manifest.unlink(missing_ok=True)
 
     def documents(self, which: int) -> list[list[list[int]]]:
-        """The documents of a data set of int32 and one stream, each a list of sequences."""
+        """The documents of data set `which`, of int32 and one stream, each a list of sequences of ids."""
         for file in self._files:
             file.flush()
         tokens, lengths, sequences = (np.fromfile(self._path(which, 0, ending), np.int32) for ending in _STREAM)
@@ -136,7 +138,7 @@ class Unfinished:
         return [list(islice(parts, count)) for count in sequences.tolist()]
 
     def _joined(self, which: int, token_type: type[np.number[Any]]) -> Index:
-        """The streams of a data set one after the other, in the first one's file."""
+        """The index of a data set's streams one after the other; their tokens are joined in the file of the first."""
         with self._path(which, 0, "bin").open("ab") as tokens:
             for rest in range(1, self.partitions):
                 with self._path(which, rest, "bin").open("rb") as more:
@@ -156,12 +158,12 @@ def _contents(parts: Sequence[Part]) -> Iterator[bytes]:
 
 
 def stamps(files: Sequence[Path]) -> list[list[object]]:
-    """Name, size and time of each: whether they are the same."""
+    """Name, size and time of change of each file: equal where files are the same."""
     return [[str(file), (found := file.stat()).st_size, found.st_mtime_ns] for file in files]
 
 
 def tokenizer_stamps(options: TokenizerOptions) -> dict[str, object]:
-    """All that ids depend on, as JSON has it."""
+    """All that token ids depend on, as JSON data: the flags, and the stamps of files that they name."""
     flags = asdict(options)
     named = [Path(value) for value in flags.values() if isinstance(value, str) and Path(value).exists()]
     files = [file for path in named for file in (sorted(path.iterdir()) if path.is_dir() else [path])]
@@ -173,9 +175,10 @@ def tokenizer_stamps(options: TokenizerOptions) -> dict[str, object]:
 def unfinished(
     prefix: Path, prefixes: Sequence[str], partitions: int, made_from: dict[str, Any], restart: bool
 ) -> Iterator[Unfinished]:
-    """The files of a run, of which there is one at a time. Complete parts stay when the block is interrupted.
+    """The files of a run, of which there is one at a time for a prefix. Complete parts stay when the block is
+    interrupted.
 
-    Raises ValueError if there is another, or files of a run with other input or flags, unless `restart`.
+    Raises ValueError if another run is at work, or for files of a run with other input or flags, unless `restart`.
     """
     folder = prefix.with_name(f".{prefix.name}.unfinished")
     folder.mkdir(parents=True, exist_ok=True)

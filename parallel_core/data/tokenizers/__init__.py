@@ -1,7 +1,7 @@
 """Tokenizers by Megatron's names.
 
-`facts` says size and special ids without any library, which is all that training on token files needs;
-`build_tokenizer` makes what encodes and decodes, by a library made for it.
+`facts` gives size and special ids without any library, which is all that training on token files needs;
+`build_tokenizer` gives a tokenizer that encodes and decodes, by a library made for it.
 """
 
 from parallel_core.data.tokenizers.base import Facts, MegatronTokenizer, TokenizerOptions

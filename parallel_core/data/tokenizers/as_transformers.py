@@ -4,13 +4,14 @@ from collections.abc import Mapping
 from typing import Any
 
 _WITH_BOS = ("LlamaTokenizer", "CodeLlamaTokenizer", "GemmaTokenizer")
-"""Classes that put BOS and EOS around a text by their own settings, whatever the file says."""
+"""Classes that put BOS and EOS around a text by the configuration's settings, whatever tokenizer.json says."""
 
 
 def as_transformers_reads(
     content: Mapping[str, Any], kind: str, config: Mapping[str, Any], ids: Mapping[str, tuple[str, int]]
 ) -> dict[str, Any]:
-    """The content of a tokenizer.json with the class's settings; `ids`: role -> token and id."""
+    """The content of a tokenizer.json changed by the settings in tokenizer_config.json (`config`), as transformers'
+    class `kind` does it. ids: role -> token and id."""
     changed = dict(content)
     before = content.get("pre_tokenizer")
     if isinstance(before, Mapping) and "add_prefix_space" in before:
@@ -31,7 +32,8 @@ def as_transformers_reads(
 
 
 def around(begins: list[tuple[str, int]], ends: list[tuple[str, int]]) -> dict[str, Any]:
-    """The processor that puts these tokens around a text, and around each of two."""
+    """The post-processor, as tokenizer.json has it, that puts the tokens `begins` and `ends` around a text, and around
+    each of two texts. Both: pairs of token and id."""
 
     def one(name: str, number: int) -> list[dict[str, Any]]:
         before, after = (

@@ -1,4 +1,4 @@
-"""The tokenizer flags of tools, by the names that Megatron, MindSpeed-LLM and Pai-Megatron-Patch have for them."""
+"""The tokenizer flags of tools, by the names that Megatron, MindSpeed-LLM and Pai-Megatron-Patch give them."""
 
 import argparse
 from typing import Any
@@ -35,11 +35,11 @@ _OFF = {
     "--no-tokenizer-sentencepiece-ignore-extra-whitespaces": "tokenizer_sentencepiece_ignore_extra_whitespaces",
 }
 _NO_EFFECT = ("--tokenizer-hf-use-fast", "--tokenizer-hf-no-use-fast", "--tokenizer-not-use-fast")
-"""A tokenizer.json is read by its own library in any case."""
+"""Flags without effect: a tokenizer.json is read by its own library in any case."""
 
 
 def add_tokenizer_flags(parser: argparse.ArgumentParser, leave_out: str | None = None) -> None:
-    """Add the flags from which `tokenizer_options` reads, but for one that the tool takes from elsewhere."""
+    """Add the flags that `tokenizer_options` reads, but for `leave_out`, which the tool takes from elsewhere."""
     group = parser.add_argument_group("tokenizer")
     for names, how, help in (row for row in _FLAGS if leave_out not in row[0]):
         group.add_argument(*names, **how, help=help)
@@ -50,7 +50,7 @@ def add_tokenizer_flags(parser: argparse.ArgumentParser, leave_out: str | None =
 
 
 def tokenizer_options(args: argparse.Namespace) -> TokenizerOptions:
-    """The options that were given. Raises ValueError without a type."""
+    """The options of parsed flags. Raises ValueError without a type."""
     kind, more = args.tokenizer_type, {}
     if args.patch_tokenizer_type is not None:
         kind, more = "PretrainedFromHF", {"tokenizer_model": args.tokenizer_model or getattr(args, "load", None)}

@@ -12,7 +12,8 @@ END_OF_TEXT = "<|endoftext|>"
 
 
 def facts(options: TokenizerOptions) -> Facts:
-    """Size and end of text of --vocab-file."""
+    """Size and end of text of --vocab-file. Raises ValueError for a file that is missing or no byte-level
+    vocabulary."""
     return _facts(_read_vocab(Path(options.vocab_file or "")))
 
 
@@ -68,7 +69,7 @@ def _read_vocab(path: Path) -> dict[str, int]:
 
 
 def read_merges(flag: str, path: Path) -> list[tuple[str, str]]:
-    """The pairs of a merge file, the first merged first. Raises ValueError that names flag and file."""
+    """The pairs of a merge file, in the order in which they are merged. Raises ValueError that names flag and file."""
     try:
         lines = path.read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeError) as error:

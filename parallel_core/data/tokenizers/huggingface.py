@@ -1,5 +1,5 @@
-"""HuggingFace's tokenizers: a folder with a `tokenizer.json`, or with what transformers makes one of, by the package
-`tokenizers`."""
+"""HuggingFace's tokenizers: a folder with a `tokenizer.json`, or with files that transformers turns into one, by the
+package `tokenizers`."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -17,8 +17,8 @@ from parallel_core.data.tokenizers.sentence_piece_model import FLAG
 
 
 def render(template: str, variables: Mapping[str, Any]) -> str:
-    """The text of a conversation. Raises ValueError for a template that is damaged or refuses the conversation,
-    ConfigError without jinja2."""
+    """The text of a chat template (Jinja) with these variables. Raises ValueError for a template that is damaged or
+    refuses the conversation, ConfigError without jinja2."""
     jinja2 = library("HuggingFaceTokenizer", "jinja2")
     sandbox = library("HuggingFaceTokenizer", "jinja2.sandbox")
     environment = sandbox.ImmutableSandboxedEnvironment(
@@ -43,12 +43,12 @@ def _to_json(value: Any, indent: int | None = None, **more: Any) -> str:
 
 
 _LARGEST = 2**32 - 1
-"""The largest id that the package takes."""
+"""The largest id that the package `tokenizers` takes."""
 
 
 def facts(options: TokenizerOptions) -> Facts:
-    """Size and special ids of the folder and of --tokenizer-special-tokens; only if these are a matter of the folder's
-    own code, by that."""
+    """Size and special ids of the folder and of --tokenizer-special-tokens. A folder with nothing but code of its own
+    is loaded by that, if it is trusted."""
     assert options.tokenizer_model is not None
     if is_trusted_code(options):
         return OwnCodeTokenizer(options).facts
@@ -56,7 +56,7 @@ def facts(options: TokenizerOptions) -> Facts:
 
 
 def _facts(options: TokenizerOptions, folder: HuggingFaceFolder) -> tuple[Facts, dict[str, int]]:
-    """The facts, and token to id."""
+    """The facts, and token -> id."""
     found, vocab = folder.facts(), dict(folder.vocab)
     if options.tokenizer_type == "PretrainedFromHF":
         return replace(found, pad=found.eos if found.pad is None else found.pad), vocab
@@ -77,14 +77,15 @@ def _first(*ids: int | None) -> int | None:
 
 
 def build(options: TokenizerOptions) -> MegatronTokenizer:
-    """The folder's tokenizer. Raises ValueError naming the file that is damaged, ConfigError without the package."""
+    """The tokenizer of a HuggingFace folder. Raises ValueError naming the file that is damaged, ConfigError without the
+    package."""
     return OwnCodeTokenizer(options) if is_trusted_code(options) else HuggingFaceTokenizer(options)
 
 
 class HuggingFaceTokenizer(TokenizersTokenizer):
-    """A `tokenizer.json`. Special names in a text become their ids.
+    """A tokenizer by a `tokenizer.json`. Names of special tokens in a text become their ids.
 
-    `special`: what the folder puts around a text (BOS, EOS) is put around it, and special tokens show in text.
+    `encode` with `special` puts the tokens that the folder says (BOS, EOS) around the text.
     """
 
     def __init__(self, options: TokenizerOptions) -> None:
@@ -112,7 +113,7 @@ class HuggingFaceTokenizer(TokenizersTokenizer):
 
     @cached_property
     def _hidden(self) -> set[int | None]:
-        """Ids of tokens with a role and of the additional special ones."""
+        """The ids that `detokenize` leaves out: tokens with a role and additional special ones."""
         facts = self.facts
         roles = {getattr(facts, role) for role in ROLES}
         return {*roles, *facts.additional_special_tokens_ids}
@@ -158,7 +159,8 @@ def _added(token: AddedToken) -> Any:
 
 
 def backend(folder: HuggingFaceFolder, tokenizer_type: str) -> Any:
-    """The package's tokenizer, with what the other files add."""
+    """The tokenizer of the package `tokenizers`, with the tokens that the folder's other files add. Raises ValueError
+    naming the file that the package does not read."""
     package = library(tokenizer_type, "tokenizers")
     try:
         ids = {role: (token.content, folder.vocab[token.content]) for role, token in folder.named.items()}

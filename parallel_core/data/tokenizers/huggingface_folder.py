@@ -1,6 +1,6 @@
 """A HuggingFace tokenizer's folder, read as transformers 4 reads it, without any library.
 
-The library's own reader knows `tokenizer.json` alone (`slow_files` makes the like where there is none); transformers
+The package `tokenizers` reads `tokenizer.json` alone (`slow_files` makes its content where there is none); transformers
 adds the tokens that `tokenizer_config.json` (or, if it names no ids, `special_tokens_map.json`) has beside it, and
 gives them their roles.
 """
@@ -20,19 +20,20 @@ from parallel_core.data.tokenizers.slow_files import SLOW_CLASSES
 
 @dataclass(frozen=True)
 class AddedToken:
-    """A token that is found in text before anything else."""
+    """A token that is found in text before the model cuts the rest."""
 
     content: str
     special: bool = False
     normalized: bool = True
-    """Whether it is looked for in the normalised text."""
+    """Whether it is looked for in the normalised text, not in the text as it is."""
     lstrip: bool = False
     rstrip: bool = False
     single_word: bool = False
 
     @staticmethod
     def of(entry: Any, **default: bool) -> "AddedToken":
-        """A token as a file describes it: its text, or an object with its properties. Raises ValueError if neither."""
+        """The token that a file describes: its text, or an object with its properties. default: properties that the
+        object lacks. Raises ValueError for anything else."""
         given = {"content": entry} if isinstance(entry, str) else entry
         if not isinstance(given, dict) or not isinstance(given.get("content"), str):
             raise ValueError(f"expected a token, not {str(entry)[:40]!r}")
@@ -43,7 +44,7 @@ class AddedToken:
 
 
 ROLES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
-"""Special tokens in the order in which transformers adds them."""
+"""Roles of special tokens, in the order in which transformers adds them."""
 
 _OF_BERT = {"unk": "[UNK]", "sep": "[SEP]", "pad": "[PAD]", "cls": "[CLS]", "mask": "[MASK]"}
 _OF_LLAMA = {"bos": "<s>", "eos": "</s>", "unk": "<unk>"}
@@ -56,7 +57,7 @@ _DEFAULTS: dict[str, dict[str, str]] = {
     "Qwen2Tokenizer": dict.fromkeys(("eos", "unk", "pad"), "<|endoftext|>"),
     "T5Tokenizer": {"eos": "</s>", "unk": "<unk>", "pad": "<pad>"},
 }
-"""Class in tokenizer_config.json -> the tokens that have a role where no file says it."""
+"""Class in tokenizer_config.json -> role -> its token where no file says it."""
 
 
 _SPECIAL = {"special": True, "normalized": False}
@@ -64,10 +65,11 @@ _SPECIAL = {"special": True, "normalized": False}
 
 
 class HuggingFaceFolder:
-    """`tokenizer.json`, or the files that its content is made of, and what stands beside it."""
+    """The content of `tokenizer.json`, or of the files that it is made of, and the tokens and settings of the other
+    files."""
 
     def __init__(self, path: str | Path, settings: Sequence[str] = ()) -> None:
-        """Read the folder's files; `settings`, names and values in turn, replace those of tokenizer_config.json.
+        """Read the folder `path`. settings: names and values in turn that replace those of tokenizer_config.json.
 
         Raises ValueError naming the file that is missing or damaged.
         """
@@ -97,12 +99,12 @@ class HuggingFaceFolder:
 
     @property
     def kind(self) -> str:
-        """The class that the configuration names, without the word for its fast form."""
+        """The class that tokenizer_config.json names, without "Fast"; "": none."""
         return str(self.config.get("tokenizer_class") or "").removesuffix("Fast")
 
     @cached_property
     def model_vocab(self) -> dict[str, int]:
-        """Token to id, of the model itself."""
+        """Token -> id in the model itself, without added tokens."""
         model = self.content.get("model")
         vocab = model.get("vocab") if isinstance(model, dict) else None
         if isinstance(vocab, list):
@@ -113,7 +115,7 @@ class HuggingFaceFolder:
 
     @cached_property
     def named(self) -> dict[str, AddedToken]:
-        """Role -> its token."""
+        """Role -> the token that has it."""
         given = {role: self.config.get(f"{role}_token") for role in ROLES}
         defaults = _DEFAULTS.get(self.kind, {})
         named = {role: defaults.get(role) if f"{role}_token" not in self.config else given[role] for role in ROLES}
@@ -121,7 +123,7 @@ class HuggingFaceFolder:
 
     @cached_property
     def additional(self) -> list[AddedToken]:
-        """Special tokens without a role."""
+        """The special tokens without a role."""
         entries = self.config.get("additional_special_tokens") or []
         if not isinstance(entries, list):
             raise ValueError(f"{FLAG} {self.path / 'tokenizer_config.json'}: additional_special_tokens must be a list")
@@ -135,14 +137,14 @@ class HuggingFaceFolder:
 
     @cached_property
     def in_json(self) -> dict[str, int]:
-        """The tokens that tokenizer.json adds, with their ids."""
+        """Token -> id of the tokens that tokenizer.json adds to the model."""
         entries = self.content.get("added_tokens") or []
         if not isinstance(entries, list) or not all(_is_added(entry) for entry in entries):
             raise ValueError(f"{FLAG} {self.file}: added_tokens must be a list of objects with id and content")
         return {entry["content"]: entry["id"] for entry in entries}
 
     def beside(self) -> Iterator[AddedToken]:
-        """The tokens that the other files add, in transformers' order."""
+        """The tokens that the other files add to tokenizer.json's, in transformers' order."""
         seen = set(self.in_json)
         entries = self.config.get("added_tokens_decoder") or {}
         if not isinstance(entries, Mapping) or not all(str(number).isdecimal() for number in entries):
@@ -156,7 +158,7 @@ class HuggingFaceFolder:
                 yield token
 
     def chat_template(self) -> str | None:
-        """The template of conversations; None without one. Of several the one named default."""
+        """The template of conversations (Jinja), of several the one named default; None without one."""
         path = self.path / "chat_template.jinja"
         if path.is_file():
             return path.read_text(encoding="utf-8", errors="replace")
@@ -168,7 +170,7 @@ class HuggingFaceFolder:
 
     @cached_property
     def vocab(self) -> dict[str, int]:
-        """Token to id, with all added tokens."""
+        """Token -> id, with all added tokens."""
         vocab = {**self.model_vocab, **self.in_json}
         for token in self.beside():
             add(vocab, len(self.model_vocab), token.content)
@@ -188,7 +190,7 @@ def has_tokenizer(folder: Path) -> bool:
 
 
 def _settings(folder: Path) -> dict[str, Any]:
-    """The content of tokenizer_config.json, and of special_tokens_map.json where that names no ids."""
+    """The content of tokenizer_config.json, and that of special_tokens_map.json where the first names no ids."""
     found: dict[str, Any] = {}
     for name in ("tokenizer_config.json", "special_tokens_map.json"):
         if "added_tokens_decoder" not in found and (folder / name).is_file():
@@ -197,7 +199,8 @@ def _settings(folder: Path) -> dict[str, Any]:
 
 
 def pairs(settings: Sequence[str]) -> dict[str, Any]:
-    """Names and values in turn; True, False and None are meant as such. Raises ValueError for a name alone."""
+    """Name -> value from a list of names and values in turn; the words True, False and None become these values. Raises
+    ValueError for a name without a value."""
     if len(settings) % 2:
         raise ValueError(f"--tokenizer-kwargs {' '.join(settings)}: must be names and values in turn; add a value")
     words = {"True": True, "False": False, "None": None}
@@ -209,7 +212,8 @@ def _is_added(entry: Any) -> bool:
 
 
 def add(vocab: dict[str, int], entries_of_model: int, token: str) -> bool:
-    """Give a token the next id, if it has none; whether it is new."""
+    """Add a token to `vocab`, with the next id behind all others, and return whether it is new. entries_of_model: ids
+    from there on are added tokens'."""
     if token in vocab:
         return False
     added = [token_id for token_id in vocab.values() if token_id >= entries_of_model]

@@ -1,4 +1,4 @@
-"""JSON files of tokenizers, with mistakes named."""
+"""Readers of tokenizers' JSON files, whose errors name flag and file."""
 
 import json
 from pathlib import Path
@@ -6,7 +6,8 @@ from typing import Any
 
 
 def read_json(flag: str, path: Path, expected: str, kind: type) -> Any:
-    """The content of a JSON file that must be of the type `kind`. Raises ValueError that names flag and file."""
+    """The content of a JSON file, which must be of the Python type `kind`. expected: the form in words. Raises
+    ValueError that names flag and file."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
@@ -17,12 +18,12 @@ def read_json(flag: str, path: Path, expected: str, kind: type) -> Any:
 
 
 def token_ids(flag: str, path: Path, content: Any) -> dict[str, int]:
-    """A vocabulary, token to id. Raises ValueError if `content` is none."""
+    """`content` as a vocabulary, token -> id. Raises ValueError, naming flag and file, if it is none."""
     if not isinstance(content, dict) or not all(is_id(token_id) for token_id in content.values()):
         raise ValueError(f"{flag} {path}: expected a JSON object of token to id")
     return content
 
 
 def is_id(value: Any) -> bool:
-    """Whether a value read from a file can be a token's id."""
+    """Whether a value that was read from a file can be a token's id."""
     return type(value) is int and 0 <= value < 2**31

@@ -1,4 +1,5 @@
-"""Libraries that encode and decode: imported where they are first needed, and missed in words."""
+"""Libraries that encode and decode: imported where they are first needed, with an error in words where they are
+missing."""
 
 from collections.abc import Sequence
 from importlib import import_module
@@ -13,7 +14,8 @@ INSTALL = "pip install -e '.[tokenizers]'"
 
 
 def missing_library(tokenizer_type: str, library: str | None) -> Finding | None:
-    """The finding that the library which this type encodes with isn't installed."""
+    """The finding that the package `library`, by which this type encodes, isn't installed; None: it is, or none is
+    needed."""
     if library is None or find_spec(library) is not None:
         return None
     install = "pip install transformers" if library == "transformers" else INSTALL
@@ -21,7 +23,7 @@ def missing_library(tokenizer_type: str, library: str | None) -> Finding | None:
 
 
 def library(tokenizer_type: str, name: str) -> ModuleType:
-    """The package `name`. Raises ConfigError with the command that installs it."""
+    """The module of the package `name`. Raises ConfigError with the command that installs it."""
     finding = missing_library(tokenizer_type, name)
     if finding is not None:
         raise ConfigError([finding])
@@ -29,11 +31,11 @@ def library(tokenizer_type: str, name: str) -> ModuleType:
 
 
 class TokenizersTokenizer(MegatronTokenizer):
-    """Text to ids by the package `tokenizers`."""
+    """A tokenizer by the package `tokenizers`."""
 
     _backend: Any
     _special = False
-    """Whether a document gets the tokens that are put around a text."""
+    """Whether documents get the tokens that are put around a text (BOS, EOS)."""
 
     def tokenize(self, text: str) -> list[int]:
         return self.encode(text, self._special)

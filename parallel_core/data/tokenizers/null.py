@@ -6,7 +6,8 @@ from parallel_core.data.tokenizers.base import Facts, MegatronTokenizer, Tokeniz
 
 
 def facts(options: TokenizerOptions) -> Facts:
-    """A document ends with one id more than --vocab-size, unless --null-tokenizer-eod-id names one of them."""
+    """The facts by --vocab-size: the end of a document is one id more, unless --null-tokenizer-eod-id names an id below
+    it. Raises ValueError for ids that are not below it."""
     size, eod = options.vocab_size or 0, options.null_tokenizer_eod_id
     pad = None if options.null_tokenizer_pad_id == -1 else options.null_tokenizer_pad_id
     if size < 1:
@@ -18,7 +19,7 @@ def facts(options: TokenizerOptions) -> Facts:
 
 
 class NullTokenizer(MegatronTokenizer):
-    """Text is ids written in decimal, with spaces between."""
+    """A tokenizer of texts that are ids in decimal, with spaces between."""
 
     def __init__(self, options: TokenizerOptions) -> None:
         super().__init__(facts(options))

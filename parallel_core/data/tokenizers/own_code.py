@@ -12,14 +12,14 @@ from parallel_core.data.tokenizers.sentence_piece_model import FLAG
 
 
 def is_trusted_code(options: TokenizerOptions) -> bool:
-    """Whether only the folder's own code reads it, and the user says that it may run."""
+    """Whether nothing but the folder's own code reads it, and the user lets that run."""
     trusted = options.trust_remote_code or pairs(options.tokenizer_kwargs).get("trust_remote_code") is True
     folder = Path(options.tokenizer_model or "")
     return trusted and folder.is_dir() and not has_tokenizer(folder)
 
 
 class OwnCodeTokenizer(MegatronTokenizer):
-    """A tokenizer by the folder's own code. Its size and ids are known only to that code."""
+    """A tokenizer by the code in a HuggingFace folder, which alone knows its size and ids."""
 
     def __init__(self, options: TokenizerOptions) -> None:
         """Raises ValueError if the code fails, ConfigError without the package."""

@@ -1,4 +1,4 @@
-"""Every `--tokenizer-type`, and what is made of it."""
+"""All values of `--tokenizer-type`, and the tokenizers that they select."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -12,15 +12,15 @@ from parallel_core.findings import ConfigError, Finding
 
 @dataclass(frozen=True)
 class TokenizerType:
-    """The constructor of a `--tokenizer-type`."""
+    """A `--tokenizer-type`: how its facts and its tokenizer are made."""
 
     build: Callable[[TokenizerOptions], MegatronTokenizer]
     facts: Callable[[TokenizerOptions], Facts]
-    """Size and special ids, without any library."""
+    """Gives size and special ids, without any library."""
     needs: tuple[str, ...]
-    """Options that must be given."""
+    """Names of the options that must be given."""
     library: str | None = None
-    """The package that encodes and decodes."""
+    """The package that encodes and decodes; None: none is needed."""
 
 
 _HUGGINGFACE = TokenizerType(huggingface.build, huggingface.facts, ("tokenizer_model",), library="tokenizers")
@@ -45,12 +45,12 @@ TOKENIZERS: dict[str, TokenizerType] = {
     "SentencePieceTokenizer": _SENTENCE_PIECE,
     "TikTokenizer": TokenizerType(tiktoken.TikTokenizer, tiktoken.facts, ("tokenizer_model",), library="tiktoken"),
 }
-"""Every `--tokenizer-type` there is."""
+"""--tokenizer-type -> its type."""
 
 
 def findings(options: TokenizerOptions, encodes: bool = False) -> Iterator[Finding]:
-    """A type that doesn't exist, options that it needs and that aren't given; where text is encoded or decoded, a
-    package that isn't installed."""
+    """Findings about a type that doesn't exist and about options that it needs and that aren't given; with `encodes`,
+    for code that encodes or decodes text, also about a package that isn't installed."""
     kind = TOKENIZERS.get(options.tokenizer_type)
     if kind is None:
         rule = "is not available"
@@ -82,18 +82,20 @@ def build_tokenizer(options: TokenizerOptions) -> MegatronTokenizer:
 
 
 def facts(options: TokenizerOptions) -> Facts:
-    """Size and special ids of the tokenizer, without any library; the rest as `build_tokenizer`."""
+    """Size and special ids of the tokenizer, without any library. Raises ConfigError and ValueError as
+    `build_tokenizer`."""
     return _check(options, encodes=False).facts(options)
 
 
 def padded_vocab_size(size: int, divisible_by: int = 128, tensor_parallel: int = 1) -> int:
-    """Rows of the embedding for `size` ids: a multiple of --make-vocab-size-divisible-by x tensor-parallel size."""
+    """The rows of the embedding for `size` ids: the next multiple of --make-vocab-size-divisible-by x tensor-parallel
+    size."""
     multiple = divisible_by * tensor_parallel
     return ceil(size / multiple) * multiple
 
 
 def training_vocab_size(options: TokenizerOptions) -> int:
-    """Ids that training makes room for: as Megatron's older tokenizers count them, by which 0.16.1 sizes its
-    vocabulary, and at least those that the tokenizer has. Raises as `facts`."""
+    """The number of ids that training makes room for: as many as Megatron's older tokenizers count, by which 0.16.1
+    sizes its vocabulary, and at least those that the tokenizer has. Raises as `facts`."""
     kind = _check(options, encodes=False)
     return max(kind.facts(one).vocab_size for one in (options, replace(options, legacy_tokenizer=True)))

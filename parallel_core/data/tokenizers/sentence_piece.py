@@ -12,20 +12,21 @@ from parallel_core.data.tokenizers.library import library
 from parallel_core.data.tokenizers.sentence_piece_model import FLAG, SentencePieceModel, read_model
 
 _ROLES = {"<CLS>": "cls", "<SEP>": "sep", "<EOD>": "eod", "<MASK>": "mask"}
-"""Tokens that Megatron's older SentencePieceTokenizer adds, with their roles."""
+"""Token that Megatron's older SentencePieceTokenizer adds -> its role."""
 _NAMES = {"pad": "<PAD>", "bos": "<BOS>", "eos": "<EOS>"}
-"""Names of the tokens that it adds if the model has none with the role."""
+"""Role -> name of the token that it adds if the model has none with the role."""
 _BLANK = "\u262f"
-"""Stands for a blank that the model would drop: a character that no model knows."""
+"""A mark in the place of a blank that the model would drop: a character that no model knows."""
 
 
 def facts(options: TokenizerOptions) -> Facts:
-    """Size and special ids of the model and of the tokens that are added to it."""
+    """Size and special ids of the model and of the tokens that are added to it. Raises ValueError for a file that is
+    missing or damaged."""
     return _with_added(options, read_model(Path(options.tokenizer_model or "")))[0]
 
 
 def _with_added(options: TokenizerOptions, model: SentencePieceModel) -> tuple[Facts, dict[str, int]]:
-    """The facts, and the ids of the tokens that are looked for in text."""
+    """The facts, and token -> id of the tokens that are looked for in text."""
     found, ids = model.facts(), {piece: number for number, piece in enumerate(model.pieces)}
     special: dict[str, int] = {}
 
@@ -51,7 +52,7 @@ def _with_added(options: TokenizerOptions, model: SentencePieceModel) -> tuple[F
 
 
 class SentencePieceTokenizer(MegatronTokenizer):
-    """A `tokenizer.model`, with tokens beside it that are looked for in text before the model sees it."""
+    """A tokenizer by a `tokenizer.model`, with further tokens that are looked for in text before the model cuts it."""
 
     def __init__(self, options: TokenizerOptions) -> None:
         """Raises ValueError for a file that is missing or damaged, ConfigError without the package."""
@@ -79,7 +80,7 @@ class SentencePieceTokenizer(MegatronTokenizer):
         return begin + self._around_special(text)
 
     def _around_special(self, text: str) -> list[int]:
-        """The ids of text with special tokens in it; each part between two of them is a text of its own."""
+        """The ids of a text with special tokens in it; each part between two of them is a text of its own."""
         ids: list[int] = []
         parts = self._pattern.split(text)
         for number, part in enumerate(parts):
@@ -111,8 +112,8 @@ class SentencePieceTokenizer(MegatronTokenizer):
             raise ValueError(f"text is not valid Unicode: {text[:40]!r} ({error})") from error
 
     def _ids_with_blanks(self, text: str) -> list[int]:
-        """Ids of a text with blanks that the model would drop. Each piece of text is encoded in front of an unknown
-        character, which is cut off again."""
+        """The ids of a text with the blanks that the model would drop. Each piece of text is encoded in front of an
+        unknown character, whose id is then cut off."""
         marked = re.sub(r"(?<= )(?= )|^ | $", f" {_BLANK} ", text).rstrip()
         return [token_id for part in marked.split(_BLANK) if part for token_id in self._ids(part + _BLANK)[:-1]]
 
@@ -121,7 +122,7 @@ class SentencePieceTokenizer(MegatronTokenizer):
         return text.strip() if self._special and not self._is_legacy else text
 
     def _texts(self, ids: list[int]) -> Iterator[str]:
-        """The text of each stretch of the model's pieces, and of each special token between blanks."""
+        """The text of each run of the model's pieces, and of each special token with a blank on both sides."""
         run: list[int] = []
         for token_id in ids:
             if token_id in self._special_texts:

@@ -1,4 +1,4 @@
-"""A SentencePiece model file: its pieces and their roles, without the package."""
+"""Reader of a SentencePiece model file: its pieces and their roles, without the package."""
 
 from functools import lru_cache
 from pathlib import Path
@@ -11,40 +11,41 @@ from parallel_core.system.protobuf import fields
 
 FLAG = "--tokenizer-model"
 _PIECES, _TRAINER, _NORMALIZER = 1, 2, 3
-"""Fields of the file's message."""
+"""Numbers of the fields of the file's message (protobuf)."""
 _TEXT, _SCORE, _KIND = 1, 2, 3
-"""Fields of a piece."""
+"""Numbers of the fields of a piece."""
 _UNKNOWN, CONTROL, USER_DEFINED = 2, 3, 4
-"""Kinds of pieces."""
+"""Kinds of pieces, as numbers in the file."""
 _ALGORITHM, _UNK_ID, _UNIGRAM = 3, 40, 1
-"""Fields of the trainer's settings, and a value of the first."""
+"""Numbers of fields of the trainer's settings; _UNIGRAM is a value of _ALGORITHM."""
 _CHARACTER_MAP = 2
-"""Field of the normalizer's settings."""
+"""Number of a field of the normalizer's settings."""
 _NAMES = {45: ("unk", "<unk>"), 46: ("bos", "<s>"), 47: ("eos", "</s>"), 48: ("pad", "<pad>")}
-"""Fields of the trainer's settings that name a piece -> its role, and its name unless they are there."""
+"""Number of a field of the trainer's settings -> the role whose piece it names, and that piece's name where the field
+is missing."""
 
 
 class SentencePieceModel(NamedTuple):
-    """The pieces, in the order of their ids, and the ids of those with a role."""
+    """The content of a model file. `pieces`, `scores` and `kinds` are in the order of ids; roles: role -> id."""
 
     pieces: list[str]
     roles: dict[str, int]
     scores: list[float]
-    """Score of each piece: the higher, the sooner it is made."""
+    """The score of each piece: pairs with a higher one are merged first."""
     kinds: list[int]
     is_unigram: bool
     unk_id: int
     unk_piece: str
     character_map: bytes
-    """The map that normalises text before it is cut."""
+    """The compiled map by which text is normalised before it is cut."""
 
     def facts(self) -> Facts:
-        """Size and special ids; a document ends as a text does."""
+        """Size and special ids; the end of a document is the end of a text."""
         return Facts(len(self.pieces), eod=self.roles.get("eos"), **self.roles)  # type: ignore[arg-type]
 
 
 def read_model(path: Path) -> SentencePieceModel:
-    """Raises ValueError naming a file that is missing or no model."""
+    """The content of a model file. Raises ValueError naming a file that is missing or no model."""
     if not path.is_file():
         raise ValueError(f"{FLAG} {path}: there is no such file; give a SentencePiece tokenizer.model")
     try:
@@ -56,7 +57,8 @@ def read_model(path: Path) -> SentencePieceModel:
 
 @lru_cache(maxsize=2)
 def _read_once(path: Path, modified: int, size: int) -> SentencePieceModel:
-    """Size, special ids and the tokenizer are asked for one after the other; a large model takes seconds to walk."""
+    """The content of a file of this time and size, kept: facts and tokenizer ask for it one after the other, and a
+    large model takes seconds to read."""
     return _read(path.read_bytes())
 
 
@@ -88,7 +90,7 @@ def _read(content: bytes) -> SentencePieceModel:
 
 
 def _piece(content: bytes, start: int, stop: int) -> tuple[str, float, int]:
-    """Text, score and kind."""
+    """Text, score and kind of the piece in bytes start..stop-1."""
     text, score, kind = "", 0.0, 1
     for inner, first, last in fields(content, start, stop):
         if inner == _TEXT:

@@ -12,11 +12,11 @@ FORMATS: dict[str, str | None] = {
     "identity": "<unk>",
     "default": None,
 }
-"""--sft-tokenizer-prompt-format -> the token that fills up samples; None: the folder's own."""
+"""--sft-tokenizer-prompt-format -> the token of padding; None: the folder's own."""
 
 
 def facts(options: TokenizerOptions) -> Facts:
-    """The facts of the folder, with the prompt format's padding. Raises ValueError if the folder lacks it."""
+    """The folder's facts, with the prompt format's token of padding. Raises ValueError if the folder lacks it."""
     assert options.tokenizer_model is not None
     folder = HuggingFaceFolder(options.tokenizer_model, options.tokenizer_kwargs)
     found, name = folder.facts(), options.sft_tokenizer_prompt_format
@@ -35,7 +35,7 @@ def facts(options: TokenizerOptions) -> Facts:
 
 
 class SFTTokenizer(huggingface.HuggingFaceTokenizer):
-    """A HuggingFace tokenizer that fills up samples as the prompt format says."""
+    """A HuggingFace tokenizer whose token of padding is the prompt format's."""
 
     def __init__(self, options: TokenizerOptions) -> None:
         super().__init__(replace(options, legacy_tokenizer=True))

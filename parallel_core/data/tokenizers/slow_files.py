@@ -1,6 +1,7 @@
 """A HuggingFace folder without `tokenizer.json`: the files of transformers' slow classes, as its fast ones read them.
 
-A fast class makes a `tokenizer.json`'s content of them when it loads the folder; so does this, without any library.
+A fast class makes a `tokenizer.json`'s content of them when it loads the folder; so does this module, without any
+library.
 """
 
 import base64
@@ -32,7 +33,7 @@ _CLASSES = {
 }
 """`model_type` in config.json -> the class where tokenizer_config.json names none."""
 _BLANK = "\u2581"
-"""Stands for a blank in SentencePiece's models."""
+"""The character for a blank in SentencePiece's models."""
 _QWEN_WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
@@ -40,15 +41,15 @@ _QWEN_WORDS = (
 
 
 class SlowClass(NamedTuple):
-    """A class of transformers that reads such files."""
+    """A slow class of transformers: the files that it reads, and the way from these to a tokenizer.json."""
 
     files: tuple[str, ...]
     content: Callable[[Path, Mapping[str, Any]], dict[str, Any]]
-    """A tokenizer.json's content, from the folder and its tokenizer_config.json."""
+    """(Folder, its tokenizer_config.json) -> the content of a tokenizer.json."""
 
 
 def class_name(folder: Path, config: Mapping[str, Any]) -> str:
-    """The class that reads the folder, without the word for its fast form; empty if nothing names one."""
+    """The class that reads the folder, without "Fast"; "" if nothing names one. config: its tokenizer_config.json."""
     named = str(config.get("tokenizer_class") or "").removesuffix("Fast")
     path = folder / "config.json"
     if named or not path.is_file():
@@ -64,7 +65,8 @@ def is_readable(folder: Path, config: Mapping[str, Any]) -> bool:
 
 
 def read(folder: Path, config: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """A tokenizer.json's content of a readable folder, and the folder's settings with its class's defaults.
+    """The content of a tokenizer.json for a folder that `is_readable`, and the folder's settings with its class's
+    defaults.
 
     Raises ValueError naming the file that is damaged.
     """
@@ -84,7 +86,7 @@ def _entries(settings: Mapping[str, Any]) -> list[Any]:
 
 
 def _with_added(folder: Path, config: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings with the tokens of added_tokens.json, in which older versions wrote them."""
+    """The settings with the tokens of added_tokens.json, where older versions of transformers wrote them."""
     path = folder / "added_tokens.json"
     if "added_tokens_decoder" in config or not path.is_file():
         return dict(config)
@@ -153,7 +155,7 @@ def _t5(folder: Path, config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _extra_ids(folder: Path, config: Mapping[str, Any]) -> list[str]:
-    """T5's tokens behind the pieces, the last first."""
+    """T5's tokens <extra_id_N> behind the pieces, the last first. Raises ValueError for a wrong `extra_ids`."""
     number = config.get("extra_ids", 100)
     if not is_id(number):
         path = folder / "tokenizer_config.json"
@@ -164,7 +166,7 @@ def _extra_ids(folder: Path, config: Mapping[str, Any]) -> list[str]:
 def _pieces(
     model: SentencePieceModel, unk_id: int, byte_fallback: bool, more: list[str] | None = None
 ) -> dict[str, Any]:
-    """The model, with tokens that stand behind its pieces."""
+    """The model of a tokenizer.json from a SentencePiece model, with the tokens `more` behind its pieces."""
     scored = [*zip(model.pieces, model.scores, strict=True), *((token, 0.0) for token in more or ())]
     if model.is_unigram:
         vocab = [list(entry) for entry in scored]
@@ -180,7 +182,8 @@ def _pieces(
 
 
 def _merges(scored: list[tuple[str, float]]) -> list[tuple[str, str]]:
-    """Each pair of pieces that makes one: the best piece first, of its pairs the one with the longest left part."""
+    """The pairs of pieces that make a piece, in the order of merging: the piece with the highest score first, of its
+    pairs the one with the longest left part."""
     known = dict(scored)
     pairs = [
         (-score, -cut, -len(piece), piece[:cut], piece[cut:])
@@ -193,7 +196,7 @@ def _merges(scored: list[tuple[str, float]]) -> list[tuple[str, str]]:
 
 
 def _symbols(model: SentencePieceModel) -> list[dict[str, Any]]:
-    """The pieces that are found in text before the model sees it."""
+    """The added tokens of a tokenizer.json: pieces that are found in text before the model cuts it."""
     switches = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
     return [
         {"id": number, "content": piece, **switches, "special": kind == CONTROL}
@@ -244,4 +247,4 @@ SLOW_CLASSES = {
     "Qwen2Tokenizer": SlowClass(("vocab.json", "merges.txt"), _qwen2),
     "T5Tokenizer": SlowClass(("spiece.model",), _t5),
 }
-"""Class -> its files, and how it reads them."""
+"""Name of a slow class -> its files, and how they are read."""

@@ -1,7 +1,7 @@
 """Mistral's tekken.json (MindSpeed-LLM's MagistralTokenizer), by the package `tiktoken`.
 
-The file says how text is cut into words, and has the bytes of every token in the order of merges; special tokens have
-the first ids, and no text is one.
+The file has the pattern that cuts text into words, and the bytes of every token in the order of merges; special tokens
+have the first ids, and no text contains one.
 """
 
 from collections.abc import Sequence
@@ -18,18 +18,19 @@ _SIZES = ("default_vocab_size", "default_num_special_tokens")
 
 
 class _Tekken(NamedTuple):
-    """The content of a file, before a text is encoded."""
+    """The content of a tekken.json."""
 
     path: Path
     pattern: str
     size: int
     special: tuple[str, ...]
-    """Tokens of the first ids; those that the file does not name are called <SPECIAL_id>."""
+    """The tokens of the first ids; those that the file does not name are called <SPECIAL_id>."""
     entries: Sequence[Any]
 
 
 def _read(given: str) -> _Tekken:
-    """The file, or the one in a folder. Raises ValueError that names what it lacks."""
+    """The content of a tekken.json, given by its path or its folder. Raises ValueError that says what is missing or
+    wrong."""
     path = Path(given) / NAME if Path(given).is_dir() else Path(given)
     content = read_json(FLAG, path, "a JSON object with config, vocab and special_tokens", dict)
     try:
@@ -50,7 +51,7 @@ def _read(given: str) -> _Tekken:
 
 
 def facts(options: TokenizerOptions) -> Facts:
-    """The size that the file says, and the ids of its special tokens. Raises ValueError for a damaged file."""
+    """The file's size of the vocabulary, and the ids of its special tokens. Raises ValueError for a damaged file."""
     return _facts(_read(options.tokenizer_model or ""))
 
 
@@ -61,7 +62,7 @@ def _facts(tekken: _Tekken) -> Facts:
 
 
 class TekkenTokenizer(RankedTokenizer):
-    """Mistral's, whose special tokens are in no text."""
+    """Mistral's tokenizer, which never finds special tokens in text."""
 
     def __init__(self, options: TokenizerOptions) -> None:
         """Raises ValueError for a file that is missing or damaged, ConfigError without the package."""

@@ -15,7 +15,7 @@ FLAG = "--tokenizer-model"
 DEFAULT_VOCAB_SIZE = 131072
 _ROLES = {"<unk>": "unk", "<s>": "bos", "</s>": "eos", "<mask>": "mask", "<pad>": "pad", "<cls>": "cls", "<sep>": "sep"}
 _OF_LEGACY = 3
-"""Number of special tokens of Megatron's older tokenizer."""
+"""The number of special tokens with a role in Megatron's older tokenizer."""
 
 _LETTERS_BEFORE = r"[^\r\n\p{L}\p{N}]?"
 _UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
@@ -24,11 +24,13 @@ PATTERNS = {
     "v2": rf"{_LETTERS_BEFORE}{_UPPER}*{_LOWER}+|{_LETTERS_BEFORE}{_UPPER}+{_LOWER}*"
     r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
 }
-"""--tiktoken-pattern -> how text is cut into words; v2 also where the case of letters changes."""
+"""--tiktoken-pattern -> regular expression that cuts text into words; v2 cuts also where the case of letters
+changes."""
 
 
 def _special(options: TokenizerOptions) -> list[str]:
-    """The tokens of the first ids: those with a role, the user's, then placeholders."""
+    """The tokens of the first ids, in order: those with a role or the user's, then placeholders. Raises ValueError
+    where they do not fit."""
     needed = list(_ROLES)[: _OF_LEGACY if options.legacy_tokenizer else None]
     named = list(options.tokenizer_special_tokens or needed)
     number = options.tiktoken_num_special_tokens
@@ -44,7 +46,8 @@ def _special(options: TokenizerOptions) -> list[str]:
 
 
 def facts(options: TokenizerOptions) -> Facts:
-    """--vocab-size, which the vocabulary is cut to, and the special ids in front of it."""
+    """The size --vocab-size, to which the vocabulary is cut, and the special ids in front of it. Raises ValueError
+    where they do not fit."""
     special, size = _special(options), options.vocab_size or DEFAULT_VOCAB_SIZE
     if size <= len(special):
         raise ValueError(f"--vocab-size {size}: must be above --tiktoken-num-special-tokens {len(special)}; raise it")
@@ -56,16 +59,18 @@ def facts(options: TokenizerOptions) -> Facts:
 
 
 class RankedTokenizer(MegatronTokenizer):
-    """Byte-level BPE by ranks, which are ids; the special tokens have the first ones."""
+    """Byte-level BPE of the package `tiktoken`, in which a token's rank is its id; special tokens have the first
+    ids."""
 
     _special: Sequence[str]
     _ranks: dict[bytes, int]
     _backend: Any
-    """The package's encoding."""
+    """The package's `Encoding`."""
 
     @classmethod
     def _encoding(cls, kind: str, **parts: Any) -> Any:
-        """The encoding of pattern, ranks and special tokens. Raises ConfigError without the package."""
+        """The package's `Encoding` of pattern, ranks and special tokens (`parts`). Raises ConfigError without the
+        package."""
         return library(kind, "tiktoken").Encoding("megatron", **parts)
 
     @cached_property
@@ -83,7 +88,7 @@ class RankedTokenizer(MegatronTokenizer):
 
 
 class TikTokenizer(RankedTokenizer):
-    """Megatron's, whose special tokens are found in texts."""
+    """Megatron's TikTokenizer, which finds special tokens in texts."""
 
     def __init__(self, options: TokenizerOptions) -> None:
         """Raises ValueError for a file that is missing, damaged or too small, ConfigError without the package."""
@@ -116,7 +121,8 @@ class TikTokenizer(RankedTokenizer):
 
 
 def _ranks(path: Path, wanted: int, first: int) -> dict[bytes, int]:
-    """Bytes of each of the `wanted` tokens -> its id, from `first` on."""
+    """Bytes of each of the file's first `wanted` tokens -> id, from `first` on. Raises ValueError where there are
+    fewer."""
     entries = read_json(FLAG, path, "a JSON list of rank and token_bytes", list)
     if len(entries) < wanted:
         raise ValueError(
@@ -127,7 +133,7 @@ def _ranks(path: Path, wanted: int, first: int) -> dict[bytes, int]:
 
 
 def ranks_of(path: Path, entries: Sequence[Any], first: int) -> dict[bytes, int]:
-    """Bytes of each entry of a file -> its id, from `first` on. Raises ValueError that names the file."""
+    """Bytes of each entry of a file -> id, from `first` on. Raises ValueError that names the file."""
     ranks: dict[bytes, int] = {}
     for number, entry in enumerate(entries):
         try:

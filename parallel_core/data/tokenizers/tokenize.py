@@ -18,7 +18,7 @@ from parallel_core.system.command_line import command_line, ends_quietly, progra
 
 
 def texts(path: Path) -> Iterator[tuple[int, str]]:
-    """Number and text of each line. Raises ValueError naming file and line."""
+    """The number, from 1, and the text of each line that is not empty. Raises ValueError naming file and line."""
     try:
         lines = path.open("rb")
     except OSError as error:
@@ -40,7 +40,7 @@ def _text(where: str, line: bytes) -> str:
 
 
 def tokenized(path: Path, options: TokenizerOptions) -> Iterator[dict[str, Any]]:
-    """The ids of each line, and their text. Raises ValueError naming file and line."""
+    """For each line {"ids": its text's ids, "text": the text of these ids}. Raises ValueError naming file and line."""
     tokenizer = build_tokenizer(options)
     for number, text in texts(path):
         try:
@@ -51,14 +51,16 @@ def tokenized(path: Path, options: TokenizerOptions) -> Iterator[dict[str, Any]]
 
 
 def info(options: TokenizerOptions, padded: int | None, divisible_by: int, tensor_parallel: int) -> dict[str, Any]:
-    """Size and special ids, and the rows that training gives the embedding: `padded`, or by the multiple."""
+    """Type, size and special ids of the tokenizer, and the rows that training gives the embedding: `padded` if given,
+    else by the multiple."""
     found = asdict(facts(options))
     rows = padded or padded_vocab_size(training_vocab_size(options), divisible_by, tensor_parallel)
     return {"tokenizer_type": options.tokenizer_type, **found, "padded_vocab_size": rows}
 
 
 def _behind_a_list(args: argparse.Namespace) -> Path | None:
-    """The file, where it stands behind a flag with any number of values, which took it for one of them."""
+    """The file's path where it stands behind a flag with any number of values, which took it for one of them; it is
+    removed there. None: it does not."""
     for values in (args.tokenizer_special_tokens, args.tokenizer_kwargs):
         if values and values[-1].endswith(".jsonl"):
             return Path(values.pop())

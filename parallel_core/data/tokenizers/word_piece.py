@@ -11,20 +11,22 @@ from parallel_core.data.tokenizers.library import library
 
 _ROLES = {"unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "pad": "[PAD]", "mask": "[MASK]"}
 _NO_CHARACTER = "\uf8ff"
-"""For private use: in no vocabulary."""
+"""A character for private use, which no vocabulary has."""
 _DROPPED = r"(?![\t\n\r])[\p{Cc}\p{Cf}\x{FFFD}]"
-"""Characters that no token stands for; a class of its own, as the package drops those for private use, too."""
+"""Regular expression of characters that are dropped since no token stands for them; the package's own cleaning would
+drop those for private use, too."""
 _LONGEST_WORD = 200
-"""Characters; longer words are unknown."""
+"""The number of characters of the longest word that is cut; longer words are unknown."""
 
 
 def facts(options: TokenizerOptions) -> Facts:
-    """Size and special ids of --vocab-file and of what is added to it."""
+    """Size and special ids of --vocab-file and of the tokens that are added to it. Raises ValueError for a file that is
+    missing or damaged."""
     return _with_added(options)[0]
 
 
 def _with_added(options: TokenizerOptions) -> tuple[Facts, dict[str, int], dict[str, int]]:
-    """The facts, the file's vocabulary, and that with the tokens which begin and end a text and --vocab-extra-ids."""
+    """The facts, the file's vocabulary, and that vocabulary with [BOS], [EOS] and the tokens of --vocab-extra-ids."""
     path = Path(options.vocab_file or "")
     try:
         lines = path.read_text(encoding="utf-8").split("\n")
@@ -46,7 +48,7 @@ def _with_added(options: TokenizerOptions) -> tuple[Facts, dict[str, int], dict[
 
 
 class BertWordPieceTokenizer(MegatronTokenizer):
-    """Words cut into the longest pieces that the vocabulary has, lower-cased or not."""
+    """BERT's tokenizer: words cut into the longest pieces that the vocabulary has, lower-cased or not."""
 
     def __init__(self, options: TokenizerOptions) -> None:
         """Raises ValueError for a file that is missing or damaged, ConfigError without the package."""

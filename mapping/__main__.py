@@ -8,7 +8,7 @@ from parallel_core.system.command_line import program
 
 
 def usage() -> str:
-    """Every command with its sentence, and how to get its options."""
+    """The usage text: every command with its sentence, and the way to its options."""
     width = max(map(len, COMMANDS))
     lines = [f"  {name:{width}}  {command.does}" for name, command in COMMANDS.items()]
     return "\n".join(

@@ -29,7 +29,7 @@ from parallel_core.system.environment import is_on_cpu, is_scheduler, other_laun
 def init_configs_from_yaml(
     path: str | Path, config_classes: Iterable[type] | None = None, *, world_size: int | None = None
 ) -> AllConfig:
-    """The config of a YAML file; see `init_configs_from_dict`."""
+    """The configuration of a YAML file; arguments and errors as in `init_configs_from_dict`."""
     check_config_classes(config_classes)
     return _config(*yaml_file.read(path), world_size)
 
@@ -37,7 +37,7 @@ def init_configs_from_yaml(
 def init_configs_from_dict(
     content: Mapping[str, Any], config_classes: Iterable[type] | None = None, *, world_size: int | None = None
 ) -> AllConfig:
-    """The config of a dictionary in one of the three layouts, told apart by their top keys.
+    """The configuration of a dictionary in one of the three layouts of YAML files, told apart by their top keys.
 
     The result has every section, whichever `config_classes` asks for; a class that is no section's is refused.
     `world_size`: processes of the job; by default what the launcher's environment says, else the fewest that hold the
@@ -49,7 +49,7 @@ def init_configs_from_dict(
 
 
 def check_config_classes(config_classes: Iterable[type] | None) -> None:
-    """ValueError for a class that is no section of ours, since nothing would fill it."""
+    """Raise ValueError for a class that is no section of the configuration, since nothing would fill it."""
     for asked in config_classes or ():
         if asked not in SECTIONS.values():
             known = ", ".join(sorted({kind.__name__ for path, kind in SECTIONS.items() if "." not in path}))
@@ -73,26 +73,28 @@ def _config(given: list[Given], findings: list[Finding], world_size: int | None)
 
 
 GRACE_SECONDS = 3.0
-"""Seconds for which the other ranks leave the word to rank 0: a launcher kills it when one of them has ended."""
+"""Seconds for which other ranks wait, so that rank 0 can print the errors: a launcher kills it when one of them has
+ended."""
 
 _global_args: Namespace | None = None
 
 
 class Arguments(Namespace):
-    """Megatron's arguments, which know what they were read from and the config that was built of it."""
+    """Megatron's arguments, which know what they were read from and the configuration that was built of them."""
 
     __slots__ = ("_as_built", "_reading")
     _reading: Reading
     _as_built: dict[str, Any]
 
     def keep(self, reading: Reading) -> None:
-        """Show what a reading came to, and remember it."""
+        """Take over the arguments of a reading, and remember the reading and their values. Attributes that the user's
+        script has set stay."""
         vars(self).update((name, value) for name, value in vars(reading.args).items() if _is_ours(name, self))
         self._reading = reading
         self._as_built = {name: _kept(value) for name, value in vars(self).items() if name in _NAMES}
 
     def __getattr__(self, name: str) -> Any:
-        """Read an argument under another parser's name."""
+        """The value of an argument by another parser's name for it. Raises AttributeError for an unknown name."""
         if name not in OTHER_NAMES:
             raise AttributeError(f"there is no argument {name}")
         return getattr(self, OTHER_NAMES[name])
@@ -103,25 +105,26 @@ class Arguments(Namespace):
         super().__setattr__(OTHER_NAMES[name] if is_other else name, value)
 
     def changes(self) -> dict[str, Any]:
-        """The arguments that were changed, or deleted, since the config was built."""
+        """Name -> value of the arguments that were changed, or deleted (None), since the configuration was built."""
         now = vars(self)
         return {name: now.get(name) for name, value in self._as_built.items() if _differs(now.get(name), value)}
 
 
 _NAMES = {*ROW_OF, *OTHER_NAMES, "world_size"}
-"""Attributes that the config follows from."""
+"""Names of the attributes that the configuration follows from."""
 
 
 _ATOMS = {bool, int, float, str, type(None)}
 
 
 def _kept(value: Any) -> Any:
-    """A value that stays as it is when the argument's is changed in place."""
+    """A copy of a value, if it is one that can be changed in place; else the value."""
     return value if type(value) in _ATOMS else deepcopy(value)
 
 
 def _is_ours(name: str, args: Namespace) -> bool:
-    """Whether an attribute is ours to set: the user's own are theirs once they are there."""
+    """Whether the attribute is set from a reading: it is an argument of ours, or one that the script has not set
+    itself."""
     return name in _NAMES or name not in vars(args)
 
 
@@ -136,11 +139,12 @@ def parse_args(
     args_defaults: Mapping[str, Any] | None = None,
     check_files: bool = False,
 ) -> Namespace:
-    """The arguments of a command line, the process's own if none is given, with Megatron's names and defaults.
+    """The arguments of a command line, by default the process's own, with Megatron's names and defaults.
 
-    `world_size` is the number of processes, by default what the launcher's environment says. `args_defaults` replaces
-    defaults by attribute name. What follows from other arguments (sizes, the padded vocabulary, types) is filled in.
-    Raises `ConfigError` with every finding.
+    extra_args_provider: adds the script's own flags to a parser. world_size: the number of processes, by default what
+    the launcher's environment says. args_defaults: other defaults, by attribute name. check_files: missing files are
+    findings. Arguments that follow from others (sizes, the padded vocabulary, types) are filled in. Raises
+    `ConfigError` with every finding.
     """
     return _accepted(read(argv, extra_args_provider, world_size, args_defaults, check_files, read_vocabulary=True))
 
@@ -156,13 +160,13 @@ def _accepted(reading: Reading) -> Arguments:
 def init_configs_from_args(
     args: Namespace, model_type: str = "model_config", config_classes: Iterable[type] | None = None
 ) -> AllConfig:
-    """The config of an argument namespace; the namespace's attributes are left as they were given.
+    """The configuration of an argument namespace, whose attributes are left as they were given.
 
     `model_type` is the model's section, of which there is one; `config_classes`: see `init_configs_from_dict`.
 
-    For arguments of ours it is the one that was built when they were read; if attributes were changed since, it is
-    built again from everything that was given and the changes. A namespace of another parser, Megatron's own say, is
-    read attribute by attribute. Raises `ConfigError` (a `ValueError`) with every finding.
+    For arguments of `parse_args` it is the configuration that was built when they were read; if attributes were changed
+    since, it is built again from everything that was given and the changes. A namespace of another parser, such as
+    Megatron's, is read attribute by attribute. Raises `ConfigError` (a `ValueError`) with every finding.
     """
     if model_type != "model_config":
         raise ValueError(f"init_configs_from_args: model_type={model_type!r}: the model's section is model_config")
@@ -181,7 +185,7 @@ def init_configs_from_args(
 
 
 def _changed(name: str, value: Any) -> Given:
-    """A value that a script set; raises `ConfigError` if it is none of its argument."""
+    """The value that a script gave to an argument; raises `ConfigError` if its type or choices do not take it."""
     row = ROW_OF[OTHER_NAMES.get(name, name)]
     try:
         return Given(f"args.{name}", None if value is None else taken(row, value), row)
@@ -194,7 +198,7 @@ _FILES = {
     "deepspeed_config": "pass on the namespace that parse_args() returns instead of a copy",
     "use_checkpoint_args": "pass on the namespace that parse_args() returns instead of a copy",
 }
-"""Arguments that name files whose values do not stand in a namespace -> what to do."""
+"""Arguments that name files whose values do not stand in a namespace -> the fix, for messages."""
 
 
 def _of_foreign(args: Namespace) -> AllConfig:
@@ -242,7 +246,8 @@ def initialize_megatron(
 
 @contextmanager
 def exit_on_mistakes() -> Iterator[None]:
-    """Inside, a user's mistake (ValueError) is printed by rank 0, without a traceback, and ends the process with 2."""
+    """Print a user's mistake (ValueError) inside the block on rank 0, without a traceback, and end the process with
+    2."""
     try:
         yield
     except ValueError as error:
@@ -259,7 +264,7 @@ def _print_errors(errors: Sequence[str]) -> None:
 
 
 def set_args(args: Namespace) -> None:
-    """Make `args` what `get_args` returns."""
+    """Let `get_args` return `args`."""
     global _global_args
     _global_args = args
 
@@ -268,7 +273,7 @@ set_global_args = set_args
 
 
 def get_args() -> Namespace:
-    """The arguments that `initialize_megatron` read."""
+    """The arguments that `initialize_megatron` read. Raises ValueError before that."""
     if _global_args is None:
         raise ValueError("get_args(): no arguments yet; call initialize_megatron() first")
     return _global_args

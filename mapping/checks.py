@@ -1,4 +1,4 @@
-"""Rules about what was typed: refused flags and values, flags that are required, need others or exclude them.
+"""Rules about the flags as typed: refused flags and values, flags that are required, need others or exclude them.
 
 Rules about the values themselves belong to the config objects (`parallel_core/config/rules/`), so that they hold
 however a config was made.
@@ -122,7 +122,7 @@ def fused_norm_is_rms(args: Any, given: Sequence[Given]) -> Iterator[Finding]:
 
 
 def data_is_named_once(args: Any, given: Sequence[Given]) -> Iterator[Finding]:
-    """Whether --train-data-path names other data than --data-path."""
+    """A finding where --train-data-path names other data than --data-path."""
     for entry in given:
         if (
             entry.row.dest == "train_data_path"
@@ -134,7 +134,8 @@ def data_is_named_once(args: Any, given: Sequence[Given]) -> Iterator[Finding]:
 
 
 def older_experts_are_switches(args: Any, given: Sequence[Given]) -> Iterator[Finding]:
-    """Experts of Megatron's classes before its core are sinkhorn's best one, without biases."""
+    """A finding where experts of Megatron's older classes (--use-legacy-models) are not asked for as what they are:
+    sinkhorn's best expert, without biases."""
     if not args.use_legacy_models or (args.num_experts or 1) == 1:
         return
     is_switch = parts(args.moe_router_load_balancing_type) == ["sinkhorn"] and args.moe_router_topk == 1
@@ -237,12 +238,12 @@ RULES: tuple[Rule, ...] = (
 
 
 def check_given(args: Any, given: Sequence[Given]) -> list[Finding]:
-    """Findings of the rules about the flags that were given, and of the keys that say the same."""
+    """Findings of all rules here about the flags that were given, and the keys of files that say the same."""
     return list(judge([partial(rule, args) for rule in RULES], given))
 
 
 def replicas_are_averaged(given: Sequence[Given], config: AllConfig) -> Iterator[Finding]:
-    """The keys of a file by which replicas' gradients would be summed."""
+    """A finding for the key of a file by which replicas' gradients would be summed, not averaged."""
     replicas = config.parallel_config.data_parallel_size
     for entry in given:
         if entry.name.endswith("zero_config.grad_allreduce_op") and entry.value == "sum" and replicas > 1:
@@ -251,7 +252,7 @@ def replicas_are_averaged(given: Sequence[Given], config: AllConfig) -> Iterator
 
 
 def demands_are_met(given: Sequence[Given], config: AllConfig) -> Iterator[Finding]:
-    """The keys of a file that ask something of a field which they do not fill."""
+    """Findings for keys of a file whose demand on another config field is not met."""
     for entry in given:
         if entry.demand is not None:
             has = attrgetter(path_of(entry.demand.field))(config) or 0
@@ -260,8 +261,8 @@ def demands_are_met(given: Sequence[Given], config: AllConfig) -> Iterator[Findi
 
 
 def scales_have_a_type(typed: Sequence[Given], config: AllConfig) -> Iterator[Finding]:
-    """Flags that ask for a loss scale in float32, which has none. Of files nothing: they may hold what a part of theirs
-    switches off."""
+    """Findings for typed flags about a loss scale in float32, which has none. Keys of files are left out: they may
+    belong to a part of the file that is switched off."""
     if not IN_FLOAT32.is_idle(config):
         return
     for entry in typed:
@@ -272,7 +273,7 @@ def scales_have_a_type(typed: Sequence[Given], config: AllConfig) -> Iterator[Fi
 
 
 def spared_parameters_are_there(config: AllConfig) -> Iterator[Finding]:
-    """Whether the model has a parameter for each name of --no-weight-decay-params."""
+    """A finding where a name of --no-weight-decay-params is the end of no parameter's name."""
     ends = config.optimizer_config.no_weight_decay_params or []
     stages = range(config.parallel_config.pipeline_model_parallel_size if ends else 0)
     names = [spec.name for stage in stages for spec in StagePlan(config, stage).parameters]
@@ -283,13 +284,15 @@ def spared_parameters_are_there(config: AllConfig) -> Iterator[Finding]:
 
 
 def instead_of_refused(given: Sequence[Given]) -> dict[str, Any]:
-    """Attribute -> what stands for a refused value: nothing is said of it twice, nor of what follows from it."""
+    """Attribute -> stand-in for each refused value (unknown, or the default), so that no further finding follows from
+    it."""
     refused = [e.row for e in given if e.row.status == REFUSED or any(_refuses(e.row, v) for v in parts(e.value))]
     return {row.dest: Unknown() if row.target else row.default for row in refused}
 
 
 def contradictions(args: Any, given: Sequence[Given]) -> Iterator[Finding]:
-    """Contradicting flags: those without which every field is the same, although alone they say something else.
+    """Findings for contradicting flags: a flag without which every field is the same, although alone it would change
+    one.
 
     Flags that say the same twice agree, and a flag may say what becomes of it beside others (`Flag.idle`).
     """
@@ -303,7 +306,8 @@ def contradictions(args: Any, given: Sequence[Given]) -> Iterator[Finding]:
 
 
 def _of_one_field(given: Sequence[Given]) -> Iterator[list[Given]]:
-    """The last value of each argument, where several that are not at their default say what a field is."""
+    """For each config field that several arguments fill with values other than their defaults, the last value of
+    each."""
     by_target: dict[str, dict[str, Given]] = defaultdict(dict)
     for entry in given:
         if entry.row.target and not (entry.says_nothing or entry.row.refines):
@@ -318,7 +322,7 @@ def _is_replaced(args: Any, entry: Given, others: Sequence[Given]) -> bool:
 
 
 def _fields(args: Any, *without: Given) -> dict[str, Any]:
-    """Values of the fields with some arguments at their default."""
+    """Path -> value of the config fields when the arguments `without` are at their defaults."""
     changed = Namespace()
     vars(changed).update(vars(args) | {entry.row.dest: entry.row.default for entry in without})
     fields = field_values(changed, look_at_files=False)

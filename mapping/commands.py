@@ -4,7 +4,8 @@ from typing import NamedTuple
 
 
 class Command(NamedTuple):
-    """A command: the module that is run, which a command alone imports, and a sentence."""
+    """A command of the entry point: the module that is run, which only this command imports, and a sentence for the
+    usage."""
 
     module: str
     does: str

@@ -23,11 +23,12 @@ from parallel_core.compare.runs import ComparedRun, apart, first_differences
 from parallel_core.system.command_line import command_line, ends_quietly, program
 
 MOST = 40
-"""Settings that are printed."""
+"""The largest number of differing settings that are printed."""
 
 
 def report(one: ComparedRun, other: ComparedRun, exact: bool) -> tuple[list[str], bool]:
-    """Lines, and whether the runs differ in what they computed."""
+    """The lines that describe the first differences of two runs, and whether the runs differ in what they computed.
+    exact: any other bit is a difference."""
     lines = [f"A: {one.folder}", f"B: {other.folder}"]
     for what, mine, theirs in (
         ("configuration", one.settings, other.settings),
@@ -55,7 +56,7 @@ def report(one: ComparedRun, other: ComparedRun, exact: bool) -> tuple[list[str]
 
 
 def main(argv: Sequence[str]) -> int:
-    """The command; its exit code."""
+    """Run the command, and return its exit code."""
     parser = command_line(__doc__, program("compare"))
     parser.add_argument("runs", nargs=2, type=Path, metavar="RUN", help="a run's folder, or a recorded case")
     parser.add_argument("--exact", action="store_true", help="call any other bit a difference")

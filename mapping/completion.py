@@ -26,11 +26,11 @@ BASH = """_{function}() {{
 }}
 complete -o default -F _{function} {program}"""
 ZSH = "autoload -U +X bashcompinit && bashcompinit"
-"""zsh runs bash's completion functions."""
+"""The line for zsh, by which it runs bash's completion functions."""
 
 
 def options_of(command: str) -> list[str]:
-    """The options that a command's --help names."""
+    """The options that the --help of a command of the entry point names, sorted."""
     done = subprocess.run(
         [sys.executable, "-m", "mapping", command, "--help"], capture_output=True, text=True, check=True
     )
@@ -38,7 +38,7 @@ def options_of(command: str) -> list[str]:
 
 
 def script(shell: str, options: Mapping[str, Sequence[str]], flags: Sequence[str]) -> str:
-    """The completion script; `options` by command, and Megatron's flags."""
+    """The completion script for a shell. options: command -> its options. flags: Megatron's flags."""
     cases = "\n".join(
         f'        *" {command} "*) words="{" ".join([*words, *(flags if command == "launch" else ())])}" ;;'
         for command, words in options.items()
@@ -54,7 +54,7 @@ def script(shell: str, options: Mapping[str, Sequence[str]], flags: Sequence[str
 
 
 def main(argv: Sequence[str]) -> None:
-    """Print the script."""
+    """Print the completion script."""
     parser = command_line(__doc__, program("completion"))
     parser.add_argument("shell", choices=("bash", "zsh"), help="the shell that reads it")
     shell = parser.parse_args(argv).shell

@@ -25,12 +25,12 @@ from parallel_core.system.terminal import has_colours
 
 
 def outcomes(reading: Reading) -> Iterator[Outcome]:
-    """One for everything that was given: flags in order, then the keys of files."""
+    """The outcome of everything that was given: flags in the order of the command line, then the keys of files."""
     return (outcome_of(given, reading.config) for given in reading.given)
 
 
 def as_json(reading: Reading) -> str:
-    """The whole answer, for programs."""
+    """The whole answer as a JSON text, for programs."""
     found = stops(reading)
     return json.dumps(
         {
@@ -53,7 +53,7 @@ def _plain(finding: Finding) -> dict[str, Any]:
 
 
 WRONG = "wrong"
-"""The status of a flag that an error names."""
+"""The status, in the text, of a flag that an error names."""
 
 COLOURS = {"error": 31, WRONG: 31, REFUSED: 31, IGNORED: 33, "note": 33, "starts": 32}
 """First word of a line -> its colour on a terminal (ECMA-48)."""
@@ -76,14 +76,14 @@ def as_text(reading: Reading, verbose: bool = False) -> str:
 
 
 def coloured(line: str) -> str:
-    """The line with its first word coloured, if that has a colour."""
+    """A line with its first word coloured, if that word has a colour in COLOURS."""
     word = line.partition(" ")[0].rstrip(":")
     return f"\33[{COLOURS[word]}m{word}\33[0m{line[len(word) :]}" if word in COLOURS else line
 
 
 def _columns(outcome: Outcome, is_wrong: bool) -> tuple[str, str, str]:
-    """A flag that acts with its field and the final value, one that an error names, or another as typed with the
-    reason."""
+    """Status, flag and explanation of an outcome, as columns of a line: the field with its final value for a flag that
+    acts, else the reason. is_wrong: an error names the flag."""
     flag, value = outcome.flag, outcome.value
     if is_wrong and outcome.status != REFUSED:
         return WRONG, flag, "see the error above"
@@ -95,7 +95,7 @@ def _columns(outcome: Outcome, is_wrong: bool) -> tuple[str, str, str]:
 
 
 def write_reference(path: Path = Path("docs/flags.md")) -> int:
-    """Write the reference page; the exit code."""
+    """Write the reference page of all flags, and return the exit code."""
     from mapping.flag_reference import reference
 
     path.write_text(reference(), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Whether the files that flags name are there."""
+"""Findings about files that flags name and that are not there."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -12,7 +12,7 @@ DATA_FLAGS = ("--data-path", "--train-data-path", "--valid-data-path", "--test-d
 
 
 def missing_files(args: Any) -> Iterator[Finding]:
-    """One finding for each file or directory that is named and not there."""
+    """A finding for each file or directory that a flag names and that is not there."""
     for flag, path in (
         ("--vocab-file", args.vocab_file),
         ("--merge-file", args.merge_file),
@@ -52,7 +52,7 @@ def _missing_data(flag: str, prefix: str, args: Any) -> Iterator[Finding]:
 
 
 def data_prefixes(entries: Sequence[str]) -> list[str]:
-    """The prefixes of a blend: all entries, or every second if they alternate with weights."""
+    """The prefixes of a blend: every second entry if they alternate with weights, else all."""
     try:
         [float(weight) for weight in entries[::2]]
     except ValueError:

@@ -22,7 +22,7 @@ Every command-line flag of Megatron-LM, MindSpeed and MindSpeed-LLM, and what be
 
 
 def reference() -> str:
-    """The whole page."""
+    """The text of the page, in Markdown."""
     sentences = field_sentences()
     parts = [HEADER]
     for rows in filter(None, GROUPS):
@@ -32,7 +32,7 @@ def reference() -> str:
 
 
 def help_text() -> str:
-    """The flags that act, for a terminal."""
+    """The text of --help: the flags that act."""
     page = "docs/flags.md: every flag of Megatron-LM, MindSpeed and MindSpeed-LLM, and what becomes of it"
     parser = command_line("Flags that act, with Megatron's meaning and defaults.", usage="%(prog)s FLAGS")
     parser.epilog = page
@@ -50,7 +50,7 @@ _PLACEHOLDERS: dict[Any, str] = {int: "N", float: "X", str: "TEXT"}
 
 
 def _notation(row: Flag) -> dict[str, Any]:
-    """A flag's values in argparse's notation."""
+    """A flag's values as arguments of argparse's `add_argument`."""
     if row.type is None:
         return {"action": "store_true"}
     choices = [choice for choice in row.choices if choice not in row.refuses]
@@ -86,7 +86,7 @@ def _outcome(row: Flag, sentences: dict[str, str]) -> Iterator[str]:
 
 
 def field_sentences() -> dict[str, str]:
-    """Target -> the sentence under the field, read from the config classes' sources."""
+    """Path of a config field -> the sentence under it, read from the config classes' sources."""
     return {f"{path}.{name}": text for path, cls in SECTIONS.items() for name, text in _sentences(cls)}
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def main(argv: Sequence[str]) -> int:
-    """Show a data set if one of the words is the prefix of one, else a checkpoint; the exit code."""
+    """Show a data set if one of the words is the prefix of one, else a checkpoint; return the exit code."""
     if any(not word.startswith("-") and Path(f"{word}.idx").is_file() for word in argv):
         from parallel_core.data.preprocess.command_line import main as of_data
 

@@ -1,4 +1,4 @@
-"""Whether a job fits: the memory of a rank of each pipeline stage, as its plan has it."""
+"""The memory of a rank of each pipeline stage, as planned, and findings about runs that do not fit on this host."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -15,8 +15,8 @@ from parallel_core.system.environment import has_ascend
 
 
 def memory_of_stages(config: AllConfig) -> list[StageMemory]:
-    """The memory of each stage; none where a size is not known yet, such as the vocabulary's that a tokenizer's files
-    say."""
+    """The memory of each pipeline stage; empty where a size is not known yet, such as that of a vocabulary that only
+    the tokenizer's files give."""
     try:
         return Plan.of_run(config).memory
     except Unjudged:
@@ -24,7 +24,7 @@ def memory_of_stages(config: AllConfig) -> list[StageMemory]:
 
 
 def as_lines(config: AllConfig) -> Iterator[str]:
-    """The plan's table."""
+    """The lines of the plan's table of memory, for people."""
     stages = memory_of_stages(config)
     if not stages:
         yield "memory of a rank: not known before the vocabulary is; add --check-files, or give --vocab-size"
@@ -43,17 +43,17 @@ def _of_results(parallel: ParallelConfig) -> Iterator[str]:
 
 
 def as_json(config: AllConfig) -> list[dict[str, Any]]:
-    """Bytes, stage by stage."""
+    """For each stage its memory in bytes: by part, the part that lies elsewhere than on the device, and the total."""
     return [
         {"parts": stage.parts, "elsewhere": stage.elsewhere, "total": stage.total} for stage in memory_of_stages(config)
     ]
 
 
 def does_not_fit(config: AllConfig, ranks: int = 1) -> Iterator[Finding]:
-    """Findings about a run of so many ranks that this host cannot do.
+    """Findings about a run of so many ranks on this host that cannot be: a missing device, or too little memory.
 
-    On a CPU they must lie in its memory. Each is counted as one of the stage that needs the least, at the lower end of
-    its range, so that nothing is refused that might fit.
+    On a CPU the ranks must lie in its memory. Each is counted as one of the stage that needs the least, at the lower
+    end of its range, so that nothing is refused that might fit.
     """
     parallel = config.parallel_config
     if parallel.device_target == "Ascend" and not has_ascend():

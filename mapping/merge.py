@@ -1,4 +1,4 @@
-"""The way from everything that was given, by any reader, to one config: merged once, built once."""
+"""The way from everything that was given, by any reader, to one configuration: merged once, built once."""
 
 from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
@@ -40,55 +40,55 @@ from parallel_core.findings import Finding
 from parallel_core.no_effect import beyond_the_stages, without_effect
 
 _ROW = {row.target: row for row in reversed(COPIED)}
-"""Path of a field that is copied -> the row of its own flag."""
+"""Path of a field that is copied from an argument -> the row of its own flag."""
 _DEST = {path: row.dest for path, row in _ROW.items()} | {
     path_of("model_config.vocab_size"): "padded_vocab_size",
     path_of("model_config.num_layers"): "num_layers",
 }
-"""Path of a field that an argument says as it is -> the argument."""
+"""Path of a field -> the argument that has the same value."""
 
 _DEFAULTS = {row.dest: row.default for row in reversed(ROWS)}
-"""Argument -> its default; of several rows the first one's."""
+"""Argument -> its default; where several rows fill it, the first row's."""
 
 _SHOWN = {
     **_DEST,
     path_of("params_dtype"): "params_dtype",
     path_of("resume_training"): "resume_training",
 }
-"""Path of a field -> the argument that shows what the config derived."""
+"""Path of a field -> the argument that shows the value that the config derived."""
 
 _BESIDE_THE_MODEL = ("optimizer_config", "training_config", "dataset_config")
-"""Sections that neither describe a model nor its layout."""
+"""Sections that describe neither a model nor its layout."""
 
 
 @dataclass
 class Sources:
-    """Everything that a user gave, and its place. Flags win over files; attributes that were changed later win over
-    both."""
+    """Everything that a user gave, by where it was given. Flags win over files; attributes that were changed later win
+    over both."""
 
     typed: list[Given] = field(default_factory=list)
     deepspeed: list[Given] = field(default_factory=list)
     defaults: list[Given] = field(default_factory=list)
-    """DeepSpeed's, where nothing else says it."""
+    """The defaults of a DeepSpeed file, which count where nothing else is given."""
     yaml: list[Given] = field(default_factory=list)
     changed: list[Given] = field(default_factory=list)
     unread: list[Flag] = field(default_factory=list)
     extra: Mapping[str, Any] = field(default_factory=dict)
-    """Attributes of the user's own flags, and defaults that the script wants instead of the table's."""
+    """Attributes of the user's own flags, and defaults that the script sets in place of the table's."""
     autos: list[Auto] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
-    """Findings of the readers."""
+    """The readers' findings."""
     world_size: int | None = None
-    """None: the file's, or the fewest processes that hold the model."""
+    """The number of processes; None: the file's, or the fewest that hold the model."""
     rank: int = 0
     read_vocabulary: bool = True
-    """The tokenizer's files say how large the vocabulary is."""
+    """Whether the tokenizer's files may be read for the size of the vocabulary."""
     check_files: bool = False
-    """Files that are named must be there."""
+    """Whether files that are named must be there."""
     is_a_file: bool = False
-    """A file describes a model; how long to train it may be left open."""
+    """Whether a file alone describes the model, so that the length of a training may be left open."""
     explains: bool = True
-    """Say which options do nothing in the configuration that comes of it, and why."""
+    """Whether options that do nothing in the resulting configuration get the reason."""
 
 
 @dataclass
@@ -97,7 +97,7 @@ class Reading:
 
     sources: Sources
     given: list[Given]
-    """Flags in their order, then the keys of files."""
+    """The given values: flags in their order, then the keys of files."""
     args: Namespace
     config: AllConfig
     findings: list[Finding]
@@ -110,13 +110,13 @@ class Reading:
         return [str(finding) for finding in self.findings]
 
     def print_notes(self) -> None:
-        """Print the lines on rank 0."""
+        """Print `lines` on rank 0."""
         if self.sources.rank == 0:
             print(*(f"{line}\n" for line in self.lines()), sep="", end="")
 
     def lines(self) -> Iterator[str]:
-        """Lines about values that do nothing or were given in another way, and about those that were left to the
-        flags. Defaults that a file spells out have none."""
+        """Lines for the user about values that do nothing, that stand for others, or that were left to the flags; none
+        about defaults that a file spells out."""
         asked = [entry for entry in self.given if not entry.is_default]
         silent = [entry for entry in asked if not (entry.reason or entry.replaced)]
         ignored = [entry.name for entry in silent if entry.status == IGNORED]
@@ -127,32 +127,32 @@ class Reading:
 
 
 class Ranked(NamedTuple):
-    """The values that count, source by source, the stronger one later."""
+    """The given values that count, by source, the stronger ones later."""
 
     defaults: list[Given]
     of_files: list[Given]
     of_checkpoint: list[Given]
     deepspeed: list[Given]
     strong: list[Given]
-    """Flags, and attributes that were changed."""
+    """Typed flags, and attributes that were changed."""
     said: checkpoint.Said
     findings: list[Finding]
 
     @property
     def yaml(self) -> list[Given]:
-        """Values by path: of files and of the checkpoint."""
+        """The values of YAML files and of the checkpoint."""
         return [*self.of_files, *self.of_checkpoint]
 
     @property
     def given(self) -> list[Given]:
-        """All of them."""
+        """All values that count, the stronger ones later."""
         return [*self.defaults, *self.yaml, *self.deepspeed, *self.strong]
 
 
 def resolve(sources: Sources) -> Reading:
-    """Merge, check and build, without raising: the config as far as it can be known, and every finding.
+    """Merge, check and build, without raising: the configuration as far as it can be known, and every finding.
 
-    In phases: rank what was given, make arguments of it, judge the words, build the config, judge it, report.
+    In phases: rank the given values, make arguments of them, judge the words, build the config, judge it, report.
     """
     ranked = _ranked(sources)
     args = _arguments(sources, ranked.given)
@@ -185,7 +185,8 @@ def _describes_a_model(args: Namespace, of_config: Sequence[Finding]) -> bool:
 
 
 def _ranked(sources: Sources) -> Ranked:
-    """Flags replace what files say, files what a checkpoint says, and all of them DeepSpeed's defaults."""
+    """The values that count. Flags replace those of files, files those of a checkpoint, and all of them DeepSpeed's
+    defaults."""
     strong = [*_other_names(sources), *sources.typed, *sources.changed]
     said = checkpoint.read([*sources.yaml, *strong])
     yaml = list(_not_taken(sources.yaml, strong))
@@ -197,7 +198,7 @@ def _ranked(sources: Sources) -> Ranked:
 
 
 def _judge_words(sources: Sources, ranked: Ranked, args: Namespace) -> list[Finding]:
-    """Findings that the words alone tell, without a config; the arguments forget what is refused."""
+    """The findings that need no config, only flags and keys as given; refused values are replaced in `args`."""
     of_flags = [entry for entry in ranked.given if entry.row.name]
     found = [*sources.findings, *ranked.findings, *check_given(args, of_flags)]
     found += () if sources.is_a_file else required(args)
@@ -207,7 +208,7 @@ def _judge_words(sources: Sources, ranked: Ranked, args: Namespace) -> list[Find
 
 
 def _built(sources: Sources, ranked: Ranked, args: Namespace) -> tuple[AllConfig, Length, list[Finding]]:
-    """The config, how long the training is, and what its sections and rules find."""
+    """The config, the length of the training, and the findings of its sections and rules."""
     values = field_values(args, sources.read_vocabulary, {_argument(entry) for entry in ranked.given})
     values |= {entry.field: entry.value for entry in ranked.yaml if entry.field}
     args.world_size = sources.world_size or values.get(_WORLD) or _smallest_world(values)
@@ -220,8 +221,8 @@ def _built(sources: Sources, ranked: Ranked, args: Namespace) -> tuple[AllConfig
 
 
 def _judge_files(sources: Sources, ranked: Ranked, args: Namespace, config: AllConfig) -> Iterator[Finding]:
-    """Findings about files that are named, as far as they are to be looked at: checkpoints that are loaded from, unless
-    that was told, and saved to."""
+    """Findings about files that are named, as far as they are to be looked at: missing ones, checkpoints to load
+    (unless findings about them are there already) and the folder to save to."""
     if sources.check_files:
         of_saves = partial(save_findings, looks_for_others=sources.rank == 0)
         yield from missing_files(args)
@@ -233,7 +234,7 @@ def _judge_files(sources: Sources, ranked: Ranked, args: Namespace, config: AllC
 def _reported(
     sources: Sources, ranked: Ranked, args: Namespace, config: AllConfig, known: Mapping[str, str], *, is_wrong: bool
 ) -> list[Given]:
-    """Everything that was given, with the reason where it does nothing; known: reasons by path."""
+    """Everything that was given, with the reason where it does nothing. known: path of a field -> reason."""
     paths = {entry.target for entry in ranked.given}
     reasons = {**(without_effect(config, paths) if sources.explains and not is_wrong else {}), **known}
     acting = [entry for entry in ranked.of_checkpoint if entry.target not in reasons]
@@ -242,7 +243,7 @@ def _reported(
 
 
 def _other_names(sources: Sources) -> Iterator[Given]:
-    """The user's own flags that are another name of one in the table."""
+    """The values of the user's own flags that are other names of flags in the table."""
     for name, value in sources.extra.items():
         row = ROW_OF[OTHER_NAMES[name]] if name in OTHER_NAMES else None
         if row is not None and value is not None and value != row.default:
@@ -250,12 +251,12 @@ def _other_names(sources: Sources) -> Iterator[Given]:
 
 
 def _not_taken(weak: Sequence[Given], strong: Sequence[Given]) -> Iterator[Given]:
-    """Values whose argument and field nothing stronger fills."""
+    """The values of `weak` whose argument and field no value of `strong` fills."""
     return (entry for entry in weak if not any(other.replaces(entry) for other in strong))
 
 
 def _agreeing(deepspeed: Sequence[Given], rest: Sequence[Given]) -> tuple[list[Given], list[Finding]]:
-    """The values of a DeepSpeed file that do not contradict the rest, and a finding for each other."""
+    """The values of a DeepSpeed file that do not contradict `rest`, and a finding for each one that does."""
     others = {entry.field or entry.row.dest: entry for entry in rest if entry.target}
     agreeing, findings = [], []
     for entry in deepspeed:
@@ -269,7 +270,7 @@ def _agreeing(deepspeed: Sequence[Given], rest: Sequence[Given]) -> tuple[list[G
 
 
 def _replaced(wins: Sequence[Given], given: Sequence[Given], args: Namespace) -> Iterator[str]:
-    """A sentence for each flag and key that a checkpoint's value replaces."""
+    """A sentence for each flag and key whose value a checkpoint's replaces (`wins`)."""
     by_target = {entry.field: entry for entry in wins}
     of_flags = field_values(args, False) if wins else {}
     for entry in given:
@@ -280,7 +281,8 @@ def _replaced(wins: Sequence[Given], given: Sequence[Given], args: Namespace) ->
 
 
 def _reason(entry: Given, of_fields: Mapping[str, str], args: Namespace) -> str:
-    """Why a value does nothing: its key in a file, its field, or its argument beside others; empty if it acts."""
+    """The reason why a value does nothing: that of its key in a file, of its field, or of its argument beside others;
+    "" if it acts."""
     with suppress(Unjudged):
         row = _ROW.get(entry.field, entry.row)
         return entry.reason or of_fields.get(entry.target) or row.why_idle(args)
@@ -288,7 +290,7 @@ def _reason(entry: Given, of_fields: Mapping[str, str], args: Namespace) -> str:
 
 
 def _whole(given: Sequence[Given]) -> Iterator[Given]:
-    """The values, without the reasons of some fields of a file's key that fills others, too."""
+    """The values. A file's key that fills several fields, some of which act, has no reason for the others."""
     acting = {entry.name for entry in given if entry.source and not entry.reason}
     return (entry._replace(reason="") if entry.source and entry.name in acting else entry for entry in given)
 
@@ -298,7 +300,8 @@ def _argument(entry: Given) -> str:
 
 
 def _arguments(sources: Sources, given: Sequence[Given]) -> Namespace:
-    """Every argument: its default, or what was given; of several values the last."""
+    """The argument namespace: each argument's default, or the last value that was given; Unknown where it could not be
+    read."""
     args = Namespace(rank=sources.rank)
     vars(args).update({**_DEFAULTS, **sources.extra})
     vars(args).update((_argument(entry), entry.value) for entry in given if _argument(entry))
@@ -310,7 +313,7 @@ _WORLD = path_of("world_size")
 
 
 def _smallest_world(values: Mapping[str, Any]) -> int:
-    """The fewest processes that hold the model, its experts and a sequence."""
+    """The fewest processes that hold the model, its experts and a sequence, by the config values (by path)."""
 
     def size(kind: str, default: int = 1) -> int:
         given = values.get(path_of(f"{kind}_parallel_size"))
@@ -322,7 +325,8 @@ def _smallest_world(values: Mapping[str, Any]) -> int:
 
 
 def _fill_in(args: Namespace, config: AllConfig, yaml: Sequence[Given]) -> None:
-    """Arguments that were left open, or that a file says, show the config's value, as after Megatron's validation."""
+    """Set arguments that were left open, or that a file gives, to the config's values, as after Megatron's
+    validation."""
     by_file = {entry.field for entry in yaml}
     for path, dest in _SHOWN.items():
         if getattr(args, dest) is None or path in by_file:

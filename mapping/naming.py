@@ -1,4 +1,5 @@
-"""Findings in the user's own words: a rule names a field by its flag, the user may have filled it by another name."""
+"""Findings in the user's own words: a rule names a field by its flag, but the user may have given it by another
+name."""
 
 import re
 from collections import Counter
@@ -15,7 +16,7 @@ _FLAG = re.compile(r"--[a-zA-Z][\w-]*")
 def as_given(findings: Iterable[Finding], given: Sequence[Given]) -> list[Finding]:
     """The findings, none twice, each about the flag, the file's key or the attribute that was given.
 
-    Of what nobody gave, beside a file the file's key is named; and its flag, if something was typed.
+    A field that nobody gave is named by the file's key if there is a file, and also by its flag if something was typed.
     """
     typed = {entry.name for entry in given}
     fills = {flag: entry for entry in given for flag in _flags_of(entry)}
@@ -32,7 +33,7 @@ def as_given(findings: Iterable[Finding], given: Sequence[Given]) -> list[Findin
 
 
 def _flags_of(entry: Given) -> Iterator[str]:
-    """The flags by which rules name what it fills: the field's, and for a part of a field its own."""
+    """The flags by which rules name the field that a value fills, and the flag of a part of a field."""
     if entry.target in FLAG_OF:
         yield FLAG_OF[entry.target]
     if entry.row.name and entry.source:
@@ -40,7 +41,8 @@ def _flags_of(entry: Given) -> Iterator[str]:
 
 
 def _names_of_files(given: Sequence[Given]) -> dict[str, str]:
-    """Flag -> what a YAML file calls it: the argument where it has arguments, else the section's."""
+    """Flag -> the name of the same option in the YAML file: an argument's where the file has arguments, else a
+    section's; empty without a file."""
     path = next((entry.value for entry in given if entry.row.dest == "yaml_cfg"), None)
     is_alone = all(entry.source for entry in given)
     of_file = [entry for entry in given if is_alone or entry.source == path is not None]
@@ -54,7 +56,8 @@ def _names_of_files(given: Sequence[Given]) -> dict[str, str]:
 
 
 def _named(finding: Finding, others: Mapping[str, Given], keys: Mapping[str, str]) -> Finding:
-    """`others`: flag -> what filled its field instead. `keys`: flag -> the key that says the same and nothing else."""
+    """The finding with the user's names. others: flag -> the value that filled its field instead. keys: flag -> the key
+    of the file that fills the same field and no other."""
     flags, rule, fix = (
         _FLAG.sub(lambda flag: keys.get(flag[0], flag[0]), text) for text in (finding.flag, finding.rule, finding.fix)
     )

@@ -1,4 +1,4 @@
-"""The outcome for each flag of a command line, and of each key of a configuration file."""
+"""The outcome for each flag of a command line, and for each key of a configuration file."""
 
 from dataclasses import dataclass
 from operator import attrgetter
@@ -13,7 +13,8 @@ from parallel_core.config.tree import PUBLIC, path_of
 
 @dataclass
 class Outcome:
-    """The outcome for one flag, or of one key of a configuration file."""
+    """The outcome for one flag or key: status (mapped, ignored, refused), the option that it fills, its final value,
+    the reason."""
 
     flag: str
     value: Any

@@ -44,11 +44,11 @@ PICTURES = {
     "--draw-memory": ("memory", (".svg",)),
     "--draw-ranks": ("ranks", (".svg",)),
 }
-"""Flag -> what is drawn, and how the file's name ends."""
+"""Flag -> (subject of the drawing, endings that the file's name may have)."""
 
 
 def options_of(argv: Sequence[str]) -> tuple[Namespace, list[str]]:
-    """The command's options, and the script's arguments behind `--`."""
+    """The command's options, and the script's arguments, which stand behind `--`."""
     split = argv.index("--") if "--" in argv else len(argv)
     parser = command_line(__doc__, program("plan"), "%(prog)s [OPTIONS] -- THE SCRIPT'S ARGUMENTS")
     parser.add_argument("--world-size", type=int, help="devices of the job; default: what the environment says, or 1")
@@ -88,8 +88,8 @@ def _path(options: Namespace, flag: str) -> Path | None:
 
 
 def plan_of(argv: Sequence[str], world_size: int | None, device: str) -> Plan:
-    """The plan of a script's arguments. Raises ConfigError with everything that keeps it from being made. Flags that
-    training refuses although nothing of them changes what is planned become warnings."""
+    """The plan of a script's arguments. device: name or file. Flags that training refuses although they change nothing
+    that is planned become warnings. Raises ConfigError with all other findings."""
     reading, assumptions = _read(argv, world_size)
     found = find_device(device)
     stopping = [finding for finding in reading.findings if not _is_refused(finding)]
@@ -102,7 +102,8 @@ def plan_of(argv: Sequence[str], world_size: int | None, device: str) -> Plan:
 
 
 def _read(argv: Sequence[str], world_size: int | None) -> tuple[Reading, tuple[str, ...]]:
-    """A vocabulary that only files say is assumed."""
+    """The reading of the arguments, and the assumptions in it as sentences: a vocabulary that only the tokenizer's
+    files give is assumed."""
     reading = read(argv, world_size=world_size, explains=False)
     if not isinstance(reading.config.model_config.vocab_size, Unknown | None):
         return reading, ()
@@ -116,7 +117,8 @@ def _is_refused(finding: Finding) -> bool:
 
 
 def calibrate_from(argv: Sequence[str]) -> int:
-    """Refine a device file, or where there is none the device that the run was planned on, by a run's trace."""
+    """Refine a device file, or if it is not there the device that the run was planned on, by a run's trace (arguments:
+    OUTPUT FILE.yaml), and return the exit code."""
     if len(argv) != 2 or Path(argv[1]).suffix != ".yaml":
         print(f"error: --calibrate-from {' '.join(argv)}: needs OUTPUT FILE.yaml", file=sys.stderr)
         return 2
@@ -137,7 +139,8 @@ def calibrate_from(argv: Sequence[str]) -> int:
 
 
 def calibrate(argv: Sequence[str]) -> int:
-    """Have the engine measure this machine: in a program of its own, because plans need no MindSpore."""
+    """Let the engine measure this machine, and return the exit code: in a program of its own, because plans need no
+    MindSpore."""
     return subprocess.run([sys.executable, "-m", "pynative.calibrate", *argv], check=False).returncode
 
 
@@ -147,11 +150,11 @@ SUBJECTS: dict[str, Callable[[Sequence[str]], int]] = {
     "--calibrate": calibrate,
     "--calibrate-from": calibrate_from,
 }
-"""First word -> the command of the rest; without one a run is planned."""
+"""First word of the command line -> the command for the rest; without such a word a run is planned."""
 
 
 def main(argv: Sequence[str]) -> int:
-    """The command; its exit code."""
+    """Run the command, and return its exit code."""
     if argv and argv[0] in SUBJECTS:
         return SUBJECTS[argv[0]](argv[1:])
     options, arguments = options_of(argv)

@@ -1,4 +1,4 @@
-"""A command line, with the files that it names, from its words to a config."""
+"""The way from the words of a command line, with the files that it names, to a configuration."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -23,10 +23,11 @@ def read(
     read_vocabulary: bool | None = None,
     explains: bool = True,
 ) -> Reading:
-    """Read a command line without raising: the config as far as it can be known, and every finding.
+    """The reading of a command line, without raising: the config as far as it can be known, and every finding.
 
-    `check_files`: the tokenizer's, the data's and the checkpoint's files must be there. `read_vocabulary`, by default
-    the same: the tokenizer's files say how large the vocabulary is. `explains`: say which options do nothing.
+    `check_files`: the tokenizer's, the data's and the checkpoint's files must be there. `read_vocabulary`: whether the
+    tokenizer's files are read for the size of the vocabulary; by default as `check_files`. `explains`: whether options
+    that do nothing get the reason.
     """
     rank = rank_of_environment()
     check_files = check_files and rank >= 0  # msrun's scheduler, rank -1, may read after the ranks have saved
@@ -61,7 +62,7 @@ def read(
 
 
 def _deepspeed_file(line: CommandLine) -> tuple[str | None, list[Finding]]:
-    """The path by either of its flags, and what is wrong with them."""
+    """The path of DeepSpeed's file, by either of its flags (None: not given), and findings about these flags."""
     path, listed = _path(line, "deepspeed_config"), _path(line, "deepspeed")
     named = {path, *(listed or ())} - {None}
     if listed is None or len(named) == 1:
@@ -71,7 +72,7 @@ def _deepspeed_file(line: CommandLine) -> tuple[str | None, list[Finding]]:
 
 
 def _path(line: CommandLine, argument: str) -> Any:
-    """The configuration file that a command line names."""
+    """The value of an argument that names a configuration file: the last one typed, else the script's default."""
     typed = (entry.value for entry in reversed(line.given) if entry.row.dest == argument)
     return next(typed, line.extra.get(argument))
 
@@ -83,5 +84,5 @@ def run_findings(reading: Reading) -> list[Finding]:
 
 
 def stops(reading: Reading) -> list[Finding]:
-    """Every finding that keeps the run from starting; none: it starts."""
+    """Every finding that keeps the run from starting; empty: it starts."""
     return reading.findings or run_findings(reading)

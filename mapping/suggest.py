@@ -16,16 +16,17 @@ GIBIBYTE = 2**30
 
 @dataclass(frozen=True)
 class Suggestions:
-    """Everything that --suggest finds."""
+    """The layouts that --suggest finds."""
 
     layouts: list[Found]
-    """The fastest first."""
+    """The fastest layouts that fit, the fastest first."""
     changes: list[Found]
-    """Single changes of the given layout that are faster, or fit where it does not; the best first."""
+    """Layouts that differ from the given one in a single change and are faster, or fit where it does not; the best
+    first."""
 
 
 def suggest(argv: Sequence[str], plan: Plan) -> Suggestions:
-    """Suggest layouts for a plan that was made of these arguments."""
+    """The suggestions for a plan that was made of these arguments."""
     config, world = plan.config, plan.config.parallel_config.world_size
     base, own = without_layout(argv), layout_of(config)
     candidates = [*all_layouts(config, world)]
@@ -37,7 +38,8 @@ def suggest(argv: Sequence[str], plan: Plan) -> Suggestions:
 
 
 def whole_model(base: Sequence[str], given: Plan, layout: Layout) -> WholeModel | None:
-    """All layers on one stage of as few ranks as a layout needs."""
+    """The plan of all layers on one stage, of as few ranks as a layout needs, as a lower bound for it; None if its
+    flags do not go together."""
     world = layout.tensor * layout.context * layout.expert
     samples = ["--global-batch-size", str(layout.micro_batch * layout.expert)]
     made = _planned([*without(base, BATCHES), *samples], world, given, layout)
@@ -48,7 +50,7 @@ BATCHES = ("--global-batch-size", "--rampup-batch-size", "--step-batch-size-sche
 
 
 def _planned(base: Sequence[str], world: int, given: Plan, layout: Layout) -> Plan | None:
-    """The plan of one layout; none if its flags do not go together."""
+    """The plan of one layout; None if its flags do not go together."""
     vocabulary = ["--padded-vocab-size", str(given.config.model_config.vocab_size)] if given.assumed else []
     reading = read([*base, *layout.flags(), *vocabulary], world_size=world, explains=False)
     if len(reading.findings) > len(given.refused):
@@ -61,7 +63,7 @@ def _planned(base: Sequence[str], world: int, given: Plan, layout: Layout) -> Pl
 
 
 def suggestion_lines(found: Suggestions, given: Plan) -> Iterator[str]:
-    """For people: flags to paste."""
+    """Lines about the suggestions for people, with flags to paste."""
     yield "fastest layouts that fit:" if found.layouts else "no layout of these devices fits"
     for one in found.layouts:
         yield f"  {one.seconds:8.4g} s  {one.memory / GIBIBYTE:6.1f} GiB  {' '.join(one.layout.flags())}"

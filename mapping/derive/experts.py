@@ -1,5 +1,5 @@
 """Config fields of mixtures of experts that follow from several arguments: Megatron's, MindSpeed-LLM's, DeepSpeed's and
-Pai-Megatron-Patch's names for the same routers. How such functions read arguments: `mapping.derive.fields`."""
+Pai-Megatron-Patch's names for the same routers. `mapping.derive.fields` says how such functions read arguments."""
 
 from collections.abc import Callable
 from typing import Any
@@ -30,8 +30,8 @@ def shared_expert_size(args: Any) -> Any:
 
 
 def shared_expert_gate(args: Any) -> bool:
-    """Whether shared experts have a gate, by its own flags; the shared expert of Pai-Megatron-Patch is Qwen's, which
-    has one."""
+    """Whether shared experts have a gate: by its own flags, or with Pai-Megatron-Patch's --enable-shared-expert, which
+    means Qwen's."""
     return bool(args.moe_shared_expert_gate or args.shared_expert_gate or args.enable_shared_expert)
 
 
@@ -40,7 +40,8 @@ def _kinds_of_balancing(args: Any) -> list[str]:
 
 
 def load_balancing(args: Any) -> Any:
-    """MindSpeed-LLM's names for whole routers, in Megatron's terms: what remains is the balancing loss."""
+    """The kind of load balancing, or the list of kinds, in Megatron's terms: of MindSpeed-LLM's names for whole routers
+    only the balancing loss remains."""
     loss = "seq_aux_loss" if args.seq_aux else "aux_loss"
     kinds = [loss if kind in ROUTERS else kind for kind in _kinds_of_balancing(args)]
     return kinds[0] if len(kinds) == 1 else kinds
@@ -52,7 +53,7 @@ def softmax_comes_first(args: Any) -> bool:
 
 
 def _is_deepspeed(args: Any) -> Any:
-    """DeepSpeed's experts (Rajbhandari et al., 2022): softmax before the choice, and always a capacity."""
+    """Whether experts are DeepSpeed's (Rajbhandari et al., 2022): softmax before the choice, and always a capacity."""
     return args.moe_model_type == "deepspeed_moe"
 
 
@@ -61,7 +62,8 @@ def capacity_factor(args: Any) -> Any:
 
 
 def router_groups(args: Any) -> int | None:
-    """MindSpeed-LLM groups experts by rank unless told otherwise."""
+    """The number of groups of experts, by flag; else by rank as in MindSpeed-LLM, where a flag limits groups; else
+    None."""
     given = args.moe_router_num_groups or args.n_group
     limited = args.moe_router_group_topk or args.topk_group
     limited = limited or args.moe_device_level_aux_loss_coeff or args.moe_comm_aux_loss_coeff
@@ -69,7 +71,8 @@ def router_groups(args: Any) -> int | None:
 
 
 def group_score(args: Any) -> int | None:
-    """MindSpeed-LLM's group_limited_greedy is DeepSeek-V2's router: a group is as good as its best expert."""
+    """The number of experts whose scores make a group's, by flag; 1 for MindSpeed-LLM's group_limited_greedy,
+    DeepSeek-V2's router."""
     given, kinds = args.moe_router_group_score_topk, _kinds_of_balancing(args)
     return 1 if given is None and "group_limited_greedy" in kinds else given
 
@@ -97,4 +100,4 @@ OF_EXPERTS: dict[str, Callable[[Any], Any]] = {
         args.moe_token_dispatcher_type, args.moe_token_dispatcher_type
     ),
 }
-"""Name of a field -> its function."""
+"""Name of a field -> the function that derives it from the arguments."""

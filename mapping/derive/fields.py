@@ -1,7 +1,7 @@
 """Config fields that follow from several arguments, or from one in other words: one function each.
 
-A function reads the arguments by Megatron's names (one that is not there reads as none; `given` names those that were
-given, as far as that is known) and returns the field's value, or none to leave the field at its default.
+A function reads the arguments by Megatron's names (a missing one reads as None; `given` names those that were given, as
+far as that is known) and returns the field's value, or None to leave the field at its default.
 """
 
 from collections.abc import Callable
@@ -48,8 +48,8 @@ def latent_attention(args: Any) -> Any:
 
 
 def rope_scaling_type(args: Any) -> str | None:
-    """Latent attention has Megatron's --rope-type, which is yarn unless given, or MindSpeed-LLM's --rope-scaling-type;
-    Megatron's stretches no positions before --rotary-scaling-factor says by how much."""
+    """The kind of rotary scaling. Latent attention has Megatron's --rope-type, which is yarn unless given, or
+    MindSpeed-LLM's --rope-scaling-type; Megatron's stretches nothing while --rotary-scaling-factor is 1."""
     if latent_attention(args) and args.rope_scaling_type is None:
         return None if args.rope_type == "rope" else "yarn"
     if args.use_rope_scaling:
@@ -59,8 +59,8 @@ def rope_scaling_type(args: Any) -> str | None:
 
 
 def stretching_factor(args: Any) -> Any:
-    """The scaling factor of rotary positions that are not latent attention's; of Megatron's yarn it is
-    --rotary-scaling-factor."""
+    """The scaling factor of rotary positions of ordinary attention; with Megatron's --position-embedding-type yarn it
+    is --rotary-scaling-factor."""
     given = args.rotary_scaling_factor
     by_megatron = args.position_embedding_type == "yarn" and not args.rope_scaling_type
     return given if by_megatron and given not in (None, 1.0) else args.rope_scaling_factor
@@ -68,7 +68,7 @@ def stretching_factor(args: Any) -> Any:
 
 def latent_factor(args: Any) -> Any:
     """The scaling factor of latent attention's positions, by the flag of the tool whose --rope-type or
-    --rope-scaling-type is given."""
+    --rope-scaling-type is given; None without latent attention."""
     if not latent_attention(args):
         return None
     return args.rotary_scaling_factor if args.rope_scaling_type is None else args.rope_scaling_factor
@@ -81,7 +81,7 @@ def embedding_scale(args: Any) -> Any:
 
 
 def sliding_window(args: Any) -> Any:
-    """Tokens before a query's own: --interleave-sliding-window counts its own, too."""
+    """The number of tokens before its own that a query sees; --interleave-sliding-window counts its own, too."""
     if args.interleave_sliding_window:
         return args.interleave_sliding_window - 1
     return args.window_size if args.sliding_window is None else args.sliding_window
@@ -99,12 +99,12 @@ def logit_scale(args: Any) -> Any:
 
 
 def bias_of(own_argument: str) -> Callable[[Any], bool | None]:
-    """A bias is there with all biases, or by its own flag."""
+    """The function for a field that says whether a linear has a bias: with all biases, or by its own argument."""
     return lambda args: True if getattr(args, own_argument) else args.add_bias_linear
 
 
 def dtype_of(own_argument: str) -> Callable[[Any], str | None]:
-    """A type is given by its own flag, or follows --bf16 and --fp16."""
+    """The function for a field that is a type: given by its own argument, or following --bf16 and --fp16."""
 
     def read(args: Any) -> str | None:
         given = getattr(args, own_argument)
@@ -121,12 +121,13 @@ def recompute_granularity(args: Any) -> str | None:
 
 
 def recomputes_layers(args: Any) -> bool:
-    """The form of recomputation that HuggingFace's --gradient_checkpointing stands for."""
+    """Whether HuggingFace's --gradient_checkpointing asks for recomputation of whole layers: where no
+    --recompute-granularity is given."""
     return args.gradient_checkpointing and args.recompute_granularity is None
 
 
 def num_layer_list(args: Any) -> Any:
-    """The list of layers by stage, from whichever list or layout gives it; unknown for a layout that does not fit,
+    """The numbers of layers by stage, from whichever list or layout gives them; Unknown for a layout that does not fit,
     which a rule complains of."""
     layout, size = args.pipeline_model_parallel_layout, args.pipeline_model_parallel_size
     if layout is None:
@@ -140,7 +141,7 @@ def num_layer_list(args: Any) -> Any:
 
 
 def fully_sharded_stage(args: Any) -> int | None:
-    """The ZeRO stage of a fully sharded data parallelism; none without."""
+    """The ZeRO stage that a flag for fully sharded data parallelism means; None without such a flag."""
     if args.use_megatron_fsdp or args.use_custom_fsdp:
         return STRATEGIES.index(args.data_parallel_sharding_strategy or STRATEGIES[-1])
     return 3 if args.use_torch_fsdp2 or args.enable_zero3 else None
@@ -152,15 +153,15 @@ def zero_stage(args: Any) -> int | None:
 
 
 def use_distributed_optimizer(args: Any) -> bool | None:
-    """Megatron's FSDP is asked for together with --use-distributed-optimizer, and replaces it. Some names of
-    optimizers ask for it as well."""
+    """Whether the distributed optimizer is asked for: by its flag or by some names of --optimizer. Megatron's FSDP,
+    which comes with that flag, replaces it."""
     if fully_sharded_stage(args) is not None:
         return False
     return True if args.optimizer in SHARING_NAMES and args.zero_stage != 0 else args.use_distributed_optimizer
 
 
 def communication_data_type(args: Any) -> str | None:
-    """Type of messages by Megatron's FSDP flags, if no other flag gives it."""
+    """The type of messages of gradients, by --communication-data-type, else by Megatron's FSDP flag."""
     of_fsdp = args.megatron_fsdp_grad_comm_dtype
     return args.communication_data_type or (None if of_fsdp == "auto" else of_fsdp)
 
@@ -193,20 +194,22 @@ def betas(args: Any) -> Any:
 
 
 def resume_training(args: Any) -> bool | None:
-    """HuggingFace's Trainer has a name for what is loaded to begin with, and one for the run that goes on."""
+    """Whether a run goes on: HuggingFace's Trainer has --resume_from_checkpoint for a run that does, and
+    --model_name_or_path for weights to begin with."""
     if args.resume_from_checkpoint is not None:
         return True
     return False if args.resume_training is None and args.model_name_or_path is not None else args.resume_training
 
 
 def unless(argument: str) -> Callable[[Any], bool]:
-    """A field that is the opposite of its argument."""
+    """The function for a field that is the opposite of its argument."""
     return lambda args: not getattr(args, argument)
 
 
 def further_loss_factor(args: Any) -> Any:
-    """MindSpeed-LLM's --num-nextn-predict-layers has another default beside it than Megatron's --mtp-num-layers. In
-    another parser's namespace, which does not say what was given, a value that is no default was."""
+    """The weight of multi-token prediction's losses: Megatron's --mtp-loss-scaling-factor, or MindSpeed-LLM's
+    --mtp-loss-scale, whose default counts beside --num-nextn-predict-layers. In another parser's namespace, which does
+    not say what was given, any other value than the default was."""
     factor, scale = args.mtp_loss_scaling_factor, args.mtp_loss_scale
     if scale is None or factor != 0.1 or "mtp_loss_scaling_factor" in args.given:
         return factor
@@ -215,8 +218,8 @@ def further_loss_factor(args: Any) -> Any:
 
 
 def shares_with_further_layers(args: Any) -> bool:
-    """MindSpeed-LLM's further layers have an embedding and an output layer of their own unless its flag is there;
-    Megatron's never do."""
+    """Whether layers of multi-token prediction use the model's embedding and output layer: always with Megatron's
+    flags, with MindSpeed-LLM's --num-nextn-predict-layers only if its flag is there."""
     return args.share_mtp_embedding_and_output_weight or not args.num_nextn_predict_layers
 
 
@@ -226,16 +229,17 @@ _OLDER_CLASSES: dict[str, tuple[str, ...]] = {
     "dense_h_to_4h": ("linear_fc1",),
     "dense_4h_to_h": ("linear_fc2",),
 }
-"""Linears of Megatron-LM's classes before its core, as --lora-target-modules may name them."""
+"""Name of a linear in Megatron-LM's classes before its core, as --lora-target-modules may have it -> its names here."""
 _LATENT: dict[str, tuple[str, ...]] = {
     "linear_qb": ("linear_q_up_proj",),
     "linear_kvb": ("linear_kv_up_proj",),
 }
-"""Latent attention of MindSpeed-LLM. Its linear_qkv joins two projections, which here have an adapter each."""
+"""Name of a linear in MindSpeed-LLM's latent attention -> its names here. Its linear_qkv joins two projections, which
+have an adapter each here."""
 
 
 def target_modules(args: Any) -> list[str] | None:
-    """The linears that get an adapter, by the names that they have here."""
+    """Names of the linears that get an adapter, as they are called here."""
     if args.lora_target_modules is None:
         return None
     names: dict[str, tuple[str, ...]] = dict(_OLDER_CLASSES)
@@ -249,7 +253,7 @@ _SIZES_OF_STATES = ("linear_key_head_dim", "linear_value_head_dim", "linear_num_
 
 
 def given_size(argument: str) -> Callable[[Any], int | None]:
-    """A size of which 0, MindSpeed-LLM's default, says nothing."""
+    """The function for a field that is a size, of which 0, MindSpeed-LLM's default, means not given."""
     return lambda args: getattr(args, argument) or None
 
 

@@ -1,5 +1,5 @@
-"""Config fields of stacks of one part a layer that follow from several arguments. How such functions read arguments:
-`mapping.derive.fields`."""
+"""Config fields of hybrid stacks that follow from several arguments. `mapping.derive.fields` says how such functions
+read arguments."""
 
 from typing import Any
 
@@ -7,8 +7,8 @@ from parallel_core.config.hybrid import spread
 
 
 def hybrid_pattern(args: Any) -> str | None:
-    """The pattern of a hybrid stack as it is given, or spread by ratios; without either all layers are state spaces, if
-    a flag or spec says so."""
+    """The pattern of a hybrid stack: as given, or spread by ratios; without either a state space in each layer, if a
+    flag or spec asks for such a stack; else None."""
     given: str | None = args.hybrid_layer_pattern or args.hybrid_override_pattern
     ratios = args.hybrid_attention_ratio or 0.0, args.hybrid_mlp_ratio or 0.0
     named = any("mamba" in str(part) for part in args.spec or ())
@@ -19,13 +19,13 @@ def hybrid_pattern(args: Any) -> str | None:
 
 
 def layers(args: Any) -> Any:
-    """The number of layers, which Megatron has two names for, or as many as a pattern has letters."""
+    """The number of layers, for which Megatron has two flags; else the number of a pattern's letters; else None."""
     numbers = (args.num_layers, args.encoder_num_layers)
     return next((number for number in numbers if number is not None), len(hybrid_pattern(args) or "") or None)
 
 
 def mamba_heads(args: Any) -> int | None:
-    """The number of state-space heads, given itself or by MindSpeed-LLM's share of the hidden size."""
+    """The number of heads of a state space: as given, or by MindSpeed-LLM's --mamba-expand x hidden size; else None."""
     size, width = args.mamba_head_dim, args.hidden_size
     by_share = "mamba_expand" in args.given and hybrid_pattern(args) is not None
     if args.mamba_num_heads is None and by_share and size and width:

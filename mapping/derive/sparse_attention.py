@@ -1,4 +1,5 @@
-"""Options of attention's variants, by flags of Megatron's and of MindSpeed-LLM's. See `fields`."""
+"""Config fields of attention's variants that follow from several arguments, Megatron's and MindSpeed-LLM's. See
+`mapping.derive.fields`."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,14 +11,15 @@ def indexer_loss_coefficient(args: Any) -> Any:
 
 
 def indexer_offset(args: Any) -> Any:
-    """Number of first layers with an indexer; MindSpeed-LLM's default differs from Megatron's."""
+    """The number of first layers that have an indexer; MindSpeed-LLM's default, with --enable-dsa-indexer, is 2,
+    Megatron's 0."""
     own = args.dsa_indexer_skip_topk_offset
     own = args.index_skip_topk_offset if own is None else own
     return (2 if args.enable_dsa_indexer else 0) if own is None else own
 
 
 def attention_variant(args: Any) -> str | None:
-    """The variant of sparse attention, by its name or by a flag of MindSpeed-LLM's that stands for it."""
+    """The variant of attention, by its name or by MindSpeed-LLM's flags for it; None: there is none."""
     if args.enable_dsa_indexer:
         return "dsa"
     named = args.experimental_attention_variant or ("gdn" if args.full_attention_interval else None)

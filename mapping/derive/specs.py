@@ -1,4 +1,5 @@
-"""Fields that follow from --spec: constants of a family that MindSpeed-LLM's file of layers has, and no flag."""
+"""Config fields that follow from --spec: constants of a family that stand in MindSpeed-LLM's file of layers, and have
+no flag."""
 
 from collections.abc import Callable
 from math import sqrt
@@ -18,7 +19,7 @@ def rotary_base(args: Any) -> Any:
 
 
 def depth_scale(args: Any) -> Any:
-    """--scale-depth over the root of the number of layers."""
+    """The factor of a block's output: --scale-depth over the root of the number of layers."""
     layers = args.num_layers
     return args.scale_depth / sqrt(layers) if args.scale_depth and layers and layers > 0 else args.scale_depth
 
@@ -32,4 +33,4 @@ OF_SPECS: dict[str, Callable[[Any], Any]] = {
     "qk_norm_after_rotary": lambda args: args.qk_layernorm_after_rope or has_spec(args, HUNYUAN),
     "qk_norm_type": lambda args: "per_layer" if has_spec(args, "minimax_spec") else args.qk_norm_type,
 }
-"""Name of a field -> its function."""
+"""Name of a field -> the function that derives it from the arguments."""

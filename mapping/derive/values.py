@@ -1,4 +1,4 @@
-"""The values of config fields from arguments: those with a flag of their own are copied, the others derived."""
+"""The values of config fields from arguments: fields with a flag of their own are copied, the others derived."""
 
 from argparse import Namespace
 from collections.abc import Callable, Collection
@@ -10,13 +10,13 @@ from mapping.given import OTHER_NAMES
 from parallel_core.config.base import Unjudged, Unknown
 
 COPIED = tuple(row for row in ROWS if row.target and row.target not in DERIVED)
-"""Rows whose value is their field's."""
+"""Rows of flags whose value is their field's value."""
 
 _NAMES_ELSEWHERE = {dest: other for other, dest in OTHER_NAMES.items()}
 
 
 class _Reader:
-    """Reads a namespace; an argument that it does not have is none."""
+    """A namespace as derivations read it: an argument that it does not have is None."""
 
     def __init__(self, args: Namespace, look_at_files: bool, given: Collection[str]) -> None:
         self._args = args
@@ -29,9 +29,10 @@ class _Reader:
 
 
 def field_values(args: Namespace, look_at_files: bool = True, given: Collection[str] = ()) -> dict[str, Any]:
-    """Path -> value, for every config field that the arguments, and a tokenizer's files, say something of.
+    """Path -> value, for every config field that the arguments, or the tokenizer's files, give a value.
 
-    given: the arguments that are not left at their default, as far as that is known.
+    look_at_files: whether the tokenizer's files may be read. given: names of the arguments that are not at their
+    default, as far as that is known.
     """
     reader = _Reader(args, look_at_files, given)
     values = _copied(reader) | {path: _derived(derive, reader) for path, derive in DERIVED.items()}
@@ -39,7 +40,8 @@ def field_values(args: Namespace, look_at_files: bool = True, given: Collection[
 
 
 def _copied(reader: _Reader) -> dict[str, Any]:
-    """Path -> value of its own flag. Where several names fill one field, the one that was changed counts."""
+    """Path -> value of the fields that are copied from an argument. Where several arguments fill one field, the one
+    that is not at its default counts."""
     values: dict[str, Any] = {}
     for row in COPIED:
         value = _typed(row, getattr(reader, row.dest))
@@ -49,7 +51,8 @@ def _copied(reader: _Reader) -> dict[str, Any]:
 
 
 def _typed(row: Flag, value: Any) -> Any:
-    """Other parsers keep lists, dictionaries and types as they were typed."""
+    """The value of a row's argument in the row's type: other parsers keep lists, dictionaries and types as they were
+    typed."""
     return row.type(value) if isinstance(value, str) and row.type not in (None, str) else value
 
 

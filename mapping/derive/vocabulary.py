@@ -1,4 +1,4 @@
-"""The number of ids of the tokenizer, and of rows of the embedding table."""
+"""Config fields of the vocabulary: the number of ids of the tokenizer, and of rows of the embedding table."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,16 +10,17 @@ from parallel_core.data.tokenizers import TOKENIZERS, TokenizerOptions, findings
 from parallel_core.findings import Finding
 
 _SIZED_BY_FLAG = {"NullTokenizer", "TikTokenizer"}
-"""Their files, if they have any, are cut to --vocab-size."""
+"""Types of tokenizers whose vocabulary is cut to --vocab-size, whatever their files hold."""
 
 
 def _is_patched(args: Any) -> bool:
-    """Whether Pai-Megatron-Patch's flag says which tokenizer."""
+    """Whether Pai-Megatron-Patch's --patch-tokenizer-type says which tokenizer it is."""
     return bool(args.patch_tokenizer_type and not BY_NAME["--patch-tokenizer-type"].why_idle(args))
 
 
 def tokenizer_type(args: Any) -> str | None:
-    """The kind of tokenizer; Pai-Megatron-Patch's names stand for the folder's own, files of byte pairs for GPT-2's."""
+    """The type of tokenizer: Pai-Megatron-Patch's names mean the one of the model's folder, files of byte pairs
+    GPT-2's; None: not known."""
     if _is_patched(args):
         return "PretrainedFromHF"
     has_pairs = args.vocab_file is not None and args.merge_file is not None
@@ -27,7 +28,7 @@ def tokenizer_type(args: Any) -> str | None:
 
 
 def tokenizer_model(args: Any) -> Any:
-    """The file or folder of the tokenizer."""
+    """The path of the tokenizer's file or folder; None: not given."""
     path = args.tokenizer_model or args.tokenizer_name_or_path
     return args.load if _is_patched(args) and not path else path
 
@@ -43,7 +44,7 @@ def _options(args: Any) -> TokenizerOptions | None:
 
 
 def tokenizer_findings(args: Any) -> Iterator[Finding]:
-    """A type of tokenizer that needs more flags."""
+    """Findings about a type of tokenizer that needs further flags."""
     options = _options(args)
     if _is_patched(args) and tokenizer_model(args) is None:
         rule = "needs --load or --tokenizer-model, the folder of the tokenizer"
@@ -53,10 +54,10 @@ def tokenizer_findings(args: Any) -> Iterator[Finding]:
 
 
 def vocabulary(args: Any) -> Any:
-    """Ids that the tokenizer can produce: by flag, else by its files.
+    """The number of ids that the tokenizer can produce: by flag, else by its files.
 
-    `Unknown` if only files say it and they are not to be looked at, or say nothing (`unreadable` has the reason); none
-    if there is nothing that says it.
+    `Unknown` if only files say it and they are not to be looked at, or say nothing (`unreadable` has the reason); None
+    if nothing says it.
     """
     options = _options(args)
     sized_by_flag = args.vocab_size is not None and (options is None or options.tokenizer_type not in _SIZED_BY_FLAG)
@@ -73,8 +74,8 @@ def vocabulary(args: Any) -> Any:
 
 
 def unreadable(args: Any, check_files: bool) -> Iterator[Finding]:
-    """Why the tokenizer's files don't say how many ids it has. Files that are missing are named elsewhere, if files are
-    checked; without that only if nothing else says the size."""
+    """A finding with the reason why the tokenizer's files don't say how many ids it has. check_files: missing files are
+    found elsewhere; without it they are named here, if nothing else gives the size."""
     options = _options(args)
     if options is None or any(findings(options)):
         return
@@ -88,7 +89,8 @@ def unreadable(args: Any, check_files: bool) -> Iterator[Finding]:
 
 
 def padded_vocabulary(args: Any) -> Any:
-    """Rows of the embedding table: padded to a multiple of `make_vocab_size_divisible_by` x tensor-parallel size."""
+    """The number of rows of the embedding table: given, or the ids padded to a multiple of
+    `make_vocab_size_divisible_by` x tensor-parallel size; Unknown and None as in `vocabulary`."""
     exact = args.padded_vocab_size or args.pad_vocab_size_to
     size = exact if exact is not None else vocabulary(args)
     if exact is not None or size is None or isinstance(size, Unknown):

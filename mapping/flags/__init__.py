@@ -1,6 +1,6 @@
 """Every command-line flag of Megatron-LM, MindSpeed and MindSpeed-LLM, as data.
 
-`with_option`: flags that fill an option of the config, which is what they are made of. `without_option`: those that are
+`with_option`: flags that fill an option of the config, and whose rows are made of it. `without_option`: flags that are
 ignored or refused.
 """
 
@@ -21,13 +21,13 @@ FILES = group(
         ),
     ),
 )
-"""Flags that name them."""
+"""The rows of flags that name configuration files."""
 
 GROUPS: tuple[tuple[Flag, ...], ...] = (*TABLES, FILES, *without_option.TABLES)
-"""Rows under their headings: first what acts."""
+"""The rows under their headings: flags that act, then flags that don't."""
 
 ROWS: tuple[Flag, ...] = tuple(row for rows in GROUPS for row in rows)
 """All rows, in the order of the reference page."""
 
 BY_NAME: dict[str, Flag] = {name: row for row in ROWS for name in (row.name, *row.aliases)}
-"""Rows by every name that they have."""
+"""Name or other name of a flag -> its row."""

@@ -1,11 +1,12 @@
-"""Flags that must be given, that exclude each other, or that need another: names alone, `mapping.checks` reads them."""
+"""Flags that must be given, that exclude each other, or that need another, by name; `mapping.checks` reads them."""
 
 REQUIRED = (
     ("--micro-batch-size",),
     ("--lr",),
     ("--train-iters", "--train-samples", "--num_train_epochs"),
 )
-"""Tuples, one flag of each of which must be given; options that a model needs are checked by its configuration."""
+"""Tuples of flags, one of each of which a training must be given; options that a model needs are checked by its
+configuration."""
 
 EXCLUSIVE = (
     ("--train-iters", "--train-samples"),
@@ -25,7 +26,7 @@ EXCLUSIVE = (
     ("--main-grads-dtype", "--accumulate-allreduce-grads-in-fp32"),
     ("--wrap-with-ddp", "--no-wrap-with-ddp"),
 )
-"""Flags of which at most one may be given, each with a value that says something; of those that fill one field,
+"""Tuples of flags, at most one of each of which may have a value that asks for something. For flags that fill one field
 `mapping.checks` finds out whether they agree."""
 
 NEEDS = {
@@ -71,4 +72,4 @@ NEEDS = {
     "--shared-moe-ffn-hidden-size": ("--enable-shared-expert",),
     "--main-grads-dtype": ("--use-precision-aware-optimizer",),
 }
-"""A flag -> flags of which one must come with it."""
+"""Flag -> flags, one of which must come with it."""

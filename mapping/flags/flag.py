@@ -1,4 +1,4 @@
-"""One row of the flag table, and the short ways to write rows."""
+"""A row of the flag table, and short ways to write rows."""
 
 import ast
 import re
@@ -16,61 +16,64 @@ class Flag(NamedTuple):
     name: str
     """The flag as it is typed, with its dashes."""
     type: Callable[[str], Any] | None
-    """Reads one value; none: the flag is a switch and takes no value."""
+    """The reader of one value's text; None: the flag is a switch and takes no value."""
     default: Any = None
-    """The value when it is not given; Megatron's."""
+    """The value when it is not given, as in Megatron."""
     target: str = ""
-    """The path of the config field that it fills, such as `model_config.hidden_size`; of an ignored one that nobody
-    reads."""
+    """Path of the config field that it fills, such as `model_config.hidden_size`; "": none. The field of an ignored
+    flag is read by nobody."""
     help: str = ""
-    """Its meaning; if empty, the sentence under the target field says it."""
+    """The meaning; if empty, the sentence under the target field gives it."""
     dest: str = ""
-    """Its attribute of the argument namespace."""
+    """The attribute of the argument namespace that it fills."""
     choices: tuple[Any, ...] = ()
-    """The values it may have."""
+    """The values that it may have; empty: any."""
     nargs: str | int | None = None
-    """Number of values: one, `+` (one or more), `*` (any number), this many, `1+` (one, or a list of more)."""
+    """The number of values: None for one, `+` (one or more), `*` (any number), a number, `1+` (one, or a list of
+    more)."""
     aliases: tuple[str, ...] = ()
     """Other names of the same flag."""
     stores: Any = True
-    """Value to which a switch sets its attribute."""
+    """The value to which a switch sets its attribute."""
     refuses: dict[Any, str] = {}  # noqa: RUF012
-    """Values that Megatron knows and we do not honour, each with the reason."""
+    """Value that Megatron knows and that is refused here -> the reason."""
     stands_for: dict[Any, str] = {}  # noqa: RUF012
-    """Values for which another is taken, each with the sentence that says so; it is printed when a run starts."""
+    """Value that another stands for here -> the sentence that says so, which is printed when a run starts."""
     other_defaults: tuple[Any, ...] = ()
-    """Values of other parsers when it is not given."""
+    """Values that other parsers have when it is not given."""
     status: str = MAPPED
-    """`mapped`: it acts. `ignored`: it does nothing, for a reason. `refused`: an error, unless given its default."""
+    """`mapped`: it acts. `ignored`: it does nothing, for a reason. `refused`: an error, unless its value is the
+    default."""
     reason: str = ""
-    """Why it is ignored, or why it is refused and what to do instead."""
+    """The reason why it is ignored, or why it is refused and what to do instead."""
     group: str = ""
     """The heading under which it is listed."""
     idle: tuple[Callable[[Any], object], str] | None = None
-    """For one of several flags of a field: the other arguments beside which the field does not follow from it, and
-    why."""
+    """For one of several flags of a field: (test of the arguments, reason): where the test holds, the field does not
+    follow from this flag."""
     completes: tuple[str, ...] = ()
-    """Flags that fill the same field, but of which it says something else: neither replaces the other."""
+    """Names of flags that fill the same field in part, so that neither replaces the other."""
     refines: bool = False
     """Whether it adds to another flag of its field, and so contradicts none."""
 
     def why_idle(self, args: Any) -> str:
-        """Why it does nothing beside the other arguments; empty if it acts."""
+        """The reason why it does nothing beside the other arguments `args`; "" if it acts."""
         return f"no effect: {self.idle[1]}" if self.idle and self.idle[0](args) else ""
 
     def asks_for_nothing(self, value: Any) -> bool:
-        """Whether a value is what holds without it, in any of the parsers; text may stand for a truth value."""
+        """Whether a value asks for nothing: it is the default, in this parser or another; text may stand for a truth
+        value."""
         defaults = (self.default, *self.other_defaults)
         return value in defaults or value in [str(one) for one in defaults if isinstance(one, bool)]
 
 
 def attribute(name: str) -> str:
-    """The attribute that a flag of this name fills."""
+    """The attribute of the argument namespace that a flag of this name fills by default."""
     return name.removeprefix("--").replace("-", "_")
 
 
 def switched_off(name: str) -> str:
-    """The attribute that `--no-x` and `--disable-x` set to false."""
+    """The attribute that the switches `--no-x` and `--disable-x` set to false: x."""
     return attribute(re.sub(r"^--(no|disable)-", "--", name))
 
 
@@ -80,11 +83,11 @@ _VALUE = re.compile(r"(?P<type>int|float|str)(?P<nargs>[+*]|x\d+)?(\{(?P<choices
 
 
 def usage(text: str) -> Iterator[Flag]:
-    """Rows as a usage line says them, with spaces between.
+    """The rows of flags in a text of usage words, with spaces between.
 
-    `--x` is a switch, `--x=int` takes a value, `--x=int:3` has a default, `--x=int:3;4` has 4 elsewhere,
-    `--x=str{a,b}` choices, `--x=str+` one or more values (`*` any number, `x3` three). `--no-x=off` sets attribute x,
-    by default true, to false. `--x|--y` has two names, `--x>y` fills attribute y.
+    `--x` is a switch, `--x=int` takes a value, `--x=int:3` has a default, `--x=int:3;4` has 4 elsewhere, `--x=str{a,b}`
+    choices, `--x=str+` one or more values (`*` any number, `x3` three). `--no-x=off` sets attribute x, by default true,
+    to false. `--x|--y` has two names, `--x>y` fills attribute y.
     """
     for word in text.split():
         head, _, kind = word.partition("=")
@@ -107,13 +110,14 @@ def usage(text: str) -> Iterator[Flag]:
 
 
 def value(line: str, field: str = "", help: str = "", **more: Any) -> Flag:
-    """The row of one usage line; of a flag that acts with the end of the field's path that is derived from it."""
+    """The row of one usage word. field: the end of the path of the field that is derived from it, for a flag that acts.
+    more: further fields of the row."""
     (flag,) = usage(line)
     return flag._replace(target=path_of(field) if field else "", help=help, **more)
 
 
 def _literal(text: str) -> Any:
-    """A number, a list, a quoted text; any other text as it stands."""
+    """The value of a text: a number, a list, a quoted text; any other text as it stands."""
     try:
         return ast.literal_eval(text)
     except (SyntaxError, ValueError):
@@ -126,15 +130,17 @@ def _rows(flags: Iterable[str | Flag], **more: Any) -> tuple[Flag, ...]:
 
 
 def ignored(reason: str, *flags: str | Flag) -> tuple[Flag, ...]:
-    """Flags that do nothing, and why: nearly always that they cannot change the result."""
+    """The rows of flags (usage texts or rows) that do nothing, for `reason`: nearly always that they cannot change the
+    result."""
     return _rows(flags, status=IGNORED, reason=reason)
 
 
 def refused(reason: str, *flags: str | Flag) -> tuple[Flag, ...]:
-    """Flags that ask for something we do not do, and what to do instead."""
+    """The rows of flags (usage texts or rows) that ask for something that is not done here. reason: with what to do
+    instead."""
     return _rows(flags, status=REFUSED, reason=reason)
 
 
 def group(title: str, *tables: Iterable[Flag]) -> tuple[Flag, ...]:
-    """Flags under one heading."""
+    """The rows of all tables, under one heading."""
     return tuple(flag._replace(group=title) for table in tables for flag in table)

@@ -40,7 +40,7 @@ def dtype(text: str) -> str:
 
 
 MOST_LAYERS = 10_000
-"""A pattern of more layers than this is a slip, and would only fill the memory."""
+"""The most layers that a pattern may have: more are a slip, and would only fill the memory."""
 
 
 def layer_frequency(text: str) -> int | list[int]:
@@ -82,7 +82,7 @@ def whole(text: str) -> int:
 
 
 def parts(value: Any) -> list[Any]:
-    """The values of a flag that takes one or several."""
+    """The values, as a list, of a flag that takes one or several."""
     return value if isinstance(value, list) else [value]
 
 
@@ -109,8 +109,8 @@ def _amount(text: str) -> int:
 
 
 HUNYUAN = "hunyuan_spec"
-"""Hunyuan-Large (2024): heads are normed after they are turned, positions are stretched by 1000, and --scale-depth acts
-on feed-forward blocks alone."""
+"""Name of Hunyuan-Large's spec (2024): heads are normed after their rotation, rotary positions are stretched by alpha
+1000, and --scale-depth acts on feed-forward blocks alone."""
 SPECS = (
     "bailing_spec",
     "deepseek4_spec",
@@ -141,12 +141,12 @@ def spec(text: str) -> str:
 
 
 def has_spec(args: Any, name: str) -> bool:
-    """Whether --spec names this file of layers."""
+    """Whether --spec names the file of layers `name`."""
     return any(name in str(part) for part in args.spec or ())
 
 
 LETTERS = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}
-"""Parts that a stage may hold, by the words that lists use and the letters that texts use."""
+"""Part that a pipeline stage may hold, as lists name it -> its letter in texts."""
 
 _WHOLE = re.compile(r"E[t|]*[m|]*L")
 
@@ -169,7 +169,8 @@ def pipeline_layout(given: str | Sequence[Any]) -> list[str]:
 
 
 def _unrolled(text: str) -> str:
-    """A pattern without repetitions: those of groups first, the innermost before what surrounds it."""
+    """The pattern with its repetitions written out: those of groups first, from the innermost outwards, then those of
+    letters. Raises ValueError for too many layers."""
     for repetition in (re.compile(r"\(([^()]+)\)\*(\d+)"), re.compile(r"([^()*\d])\*(\d+)")):
         found = repetition.search(text)
         while found:
@@ -182,7 +183,8 @@ def _unrolled(text: str) -> str:
 
 
 def layers_of_stages(stages: Sequence[str], pipeline_size: int) -> list[int] | list[list[int]]:
-    """The number of layers of each stage, for each chunk where stages have several: as `--num-layer-list` says it."""
+    """The number of layers of each stage, or for each chunk of each stage where stages have several, as
+    `--num-layer-list` has them. stages: letters of each virtual stage."""
     counts = [stage.count("t") for stage in stages]
     chunks = [counts[start : start + pipeline_size] for start in range(0, len(counts), pipeline_size)]
     return chunks if len(chunks) > 1 else counts

@@ -26,10 +26,10 @@ EXAMPLE = next(
     (place for place in (_HERE.parents[2] / "examples" / "gpt", _HERE.parents[1] / "examples") if place.is_dir()),
     _HERE.parents[2],
 ).joinpath("pretrain_gpt.py")
-"""The program of the flags, of a clone or of a wheel: started in place of one that needs PyTorch."""
+"""The program in a clone or in a wheel that is started in place of one that needs PyTorch."""
 
 UNRESOLVED, REFUSED = 1, 2
-"""Exit codes."""
+"""Exit codes: a word of a launch stayed open; training refuses a flag."""
 
 _OF_PYTORCH = re.compile(
     r"^\s*(?:import|from)\s+(?:torch|torch_npu|megatron|megatron_patch|mindspeed|mindspeed_llm|deepspeed)\b",
@@ -40,7 +40,8 @@ _OF_THE_SHELL = {"PATH", "PWD", "OLDPWD", "SHLVL", "_"}
 
 @dataclass(frozen=True)
 class How:
-    """Options of `launch`, and where it speaks: scripts send their launcher's output elsewhere."""
+    """The options of `launch`, and the folder, environment and streams in which it was called: scripts send their
+    launcher's output elsewhere."""
 
     only_print: bool = False
     only_check: bool = False
@@ -50,22 +51,23 @@ class How:
     errors: int = 2
     folder: str = field(default_factory=os.getcwd)
     environment: dict[str, str] = field(default_factory=lambda: dict(os.environ))
-    """The folder and the environment in which `launch` was called."""
+    """The environment variables with which `launch` was called."""
 
     def write(self, path: Path) -> None:
-        """Leave it for the stand-ins."""
+        """Write it to a file, for the stand-ins."""
         path.write_text(json.dumps(asdict(self)))
 
     @classmethod
     def read(cls, path: Path) -> How:
-        """The answer that `write` left."""
+        """The options that `write` left in a file."""
         return cls(**json.loads(path.read_text()))
 
 
 def begin(launch: Launch, how: How, said: Callable[[int], None] = lambda code: None) -> int:
-    """Print or start it; the exit code. `said` is told the code of a launch that is not started, and 0 of one that is.
+    """Print or start a launch, and return the exit code. said: is called with that code for a launch that is not
+    started, and with 0 for one that is.
 
-    A word of the command that the shell left open is `UNRESOLVED`, a flag that training refuses `REFUSED`.
+    The code is `UNRESOLVED` for a word that the shell left open, `REFUSED` for a flag that training refuses.
     """
     unresolved = [*launch.unresolved, *_open_words(launch)]
     notes = [] if unresolved else _choose_program(launch, how.program)
@@ -86,7 +88,8 @@ def begin(launch: Launch, how: How, said: Callable[[int], None] = lambda code: N
 
 
 def _choose_program(launch: Launch, wanted: str | None) -> list[str]:
-    """Put the program that is to be started into the launch; notes on a change."""
+    """Put the program that is to be started into the launch, and return notes for the user about a change. wanted:
+    --program."""
     path = Path(launch.program)
     if wanted is not None:
         launch.program = wanted
@@ -98,7 +101,8 @@ def _choose_program(launch: Launch, wanted: str | None) -> list[str]:
 
 
 def _open_words(launch: Launch) -> Iterator[Finding]:
-    """The flags whose value the shell left empty, and a program that is none: the word of a longer one, say."""
+    """Findings for flags whose value the shell left empty, and for a program that is no Python file, such as a word of
+    a longer option."""
     if not (launch.program.endswith(".py") or launch.unresolved):
         yield Finding("the program", launch.program, "is no Python file", "look at the launcher's options before it")
     for flag in lacks_value(launch.arguments):
@@ -106,13 +110,14 @@ def _open_words(launch: Launch) -> Iterator[Finding]:
 
 
 def _read(launch: Launch, how: How) -> Reading:
-    """The flags, read as training reads them. A program of the user's own may have others, which it alone knows."""
+    """The flags of the launch as training would read them. A program of the user's own may have others, which it alone
+    knows."""
     world_size = int(launch.options.get("worker_num", "8"))
     return read(launch.arguments, world_size=world_size, check_files=not how.only_print)
 
 
 def _refused(reading: Reading, launch: Launch, how: How) -> Sequence[Finding | str]:
-    """Findings that training would refuse."""
+    """The findings for which training would refuse the launch."""
     findings = [one for one in reading.findings if not (how.only_check and one.flag in DATA_FLAGS)]
     findings = findings or run_findings(reading)
     if findings or how.only_print:
@@ -126,7 +131,7 @@ def _refused(reading: Reading, launch: Launch, how: How) -> Sequence[Finding | s
 
 
 def _of_data(reading: Reading) -> Iterator[str]:
-    """Errors in the data's flags and in the tokenizer's files."""
+    """Messages about mistakes in the data's flags and in the tokenizer's files."""
     try:
         gpt_dataset_config(reading.config)
     except ValueError as error:
@@ -134,13 +139,13 @@ def _of_data(reading: Reading) -> Iterator[str]:
 
 
 def words(launch: Launch) -> list[str]:
-    """msrun's command."""
+    """The words of the msrun command of a launch."""
     options = [f"--{name}={value}" for name, value in launch.options.items()]
     return ["msrun", *options, launch.program, *launch.arguments]
 
 
 def pretty(command: Sequence[str]) -> str:
-    """One option a line, ready for a shell."""
+    """A command as text for a shell, an option on each line."""
     lines = [shlex.quote(command[0])]
     for word in command[1:]:
         if word.startswith("--") or word.endswith(".py"):
@@ -151,7 +156,7 @@ def pretty(command: Sequence[str]) -> str:
 
 
 def _surroundings(how: How) -> Iterator[str]:
-    """The folder and the variables that the script set before it launched."""
+    """Shell commands for the folder and the variables that the script set before it launched."""
     if os.getcwd() != how.folder:
         yield f"cd {shlex.quote(os.getcwd())}"
     for name, value in os.environ.items():
@@ -160,7 +165,8 @@ def _surroundings(how: How) -> Iterator[str]:
 
 
 def say(descriptor: int, lines: Iterable[str]) -> None:
-    """Print a message to `launch`'s own stream, or this process's if a script's command closed that."""
+    """Write lines to `launch`'s own stream, a file descriptor, or to this process's error stream if a command of the
+    script closed that."""
     text = "".join(f"{line}\n" for line in lines)
     try:
         os.write(descriptor, text.encode())

@@ -8,12 +8,13 @@ from parallel_core.findings import Finding, Setting
 
 UNSET = "the script's variable for it is empty: set it in the environment, or give the script its arguments"
 OPEN = "?"
-"""Stands in a printed command for what is not known."""
+"""The stand-in, in a printed command, for a value that is not known."""
 
 
 @dataclass
 class Launch:
-    """msrun's options, what it starts, what is missing, and the launcher's options that msrun has nothing for."""
+    """A launch in msrun's terms: its options, the program and its arguments; findings about missing values, and the
+    launcher's options that msrun has nothing for."""
 
     options: dict[str, str]
     program: str
@@ -23,11 +24,12 @@ class Launch:
 
 
 class Grammar(NamedTuple):
-    """The options of a launcher, and how each is read. An option that is not listed takes one value and is left out."""
+    """The options of a launcher. An option that is not listed takes one value and is left out. acting: names of those
+    that become msrun's."""
 
     acting: str
     switches: str = ""
-    """Options without a value, which need nothing of msrun."""
+    """Names of options without a value, which need nothing of msrun."""
     letters: Mapping[str, str] = {}
 
 
@@ -52,7 +54,8 @@ MSRUN = Grammar(
 
 
 def take_apart(words: Sequence[str], grammar: Grammar) -> tuple[dict[str, str], Launch]:
-    """The launcher's own options that act, and the rest as a launch that has no options yet."""
+    """The launcher's own options that act, by name, and a launch without options of the rest: program, arguments,
+    findings, options left out."""
     rest, options, launch = list(words), {}, Launch({}, "", [])
     while rest and rest[0].startswith("-") and len(rest[0]) > 1:
         flag, name, value = _option(rest.pop(0), grammar)
@@ -71,7 +74,8 @@ def take_apart(words: Sequence[str], grammar: Grammar) -> tuple[dict[str, str], 
 
 
 def _option(word: str, grammar: Grammar) -> tuple[str, str, str | None]:
-    """An option as it is written, its name with underscores, and what of its value stands in the same word."""
+    """An option as it is written, its name with underscores, and the part of its value in the same word (None: there is
+    none)."""
     if word.startswith("--"):
         flag, equals, value = word.partition("=")
         return flag, flag.lstrip("-").replace("-", "_"), value if equals else None
@@ -79,7 +83,7 @@ def _option(word: str, grammar: Grammar) -> tuple[str, str, str | None]:
 
 
 def torchrun(words: Sequence[str], environment: Mapping[str, str]) -> Launch:
-    """`torchrun` and `python -m torch.distributed.run` or `.launch`."""
+    """The launch of `torchrun`, `python -m torch.distributed.run` or `.launch`."""
     options, launch = take_apart(words, TORCHRUN)
     address, _, port = options.get("rdzv_endpoint", "").partition(":")
     return _on_hosts(
@@ -94,7 +98,7 @@ def torchrun(words: Sequence[str], environment: Mapping[str, str]) -> Launch:
 
 
 def deepspeed(words: Sequence[str], environment: Mapping[str, str]) -> Launch:
-    """DeepSpeed's launcher, on one host or, with `--no_ssh`, on each of several."""
+    """The launch of DeepSpeed's launcher, on one host or, with `--no_ssh`, on each of several."""
     options, launch = take_apart(words, DEEPSPEED)
     devices = options.get("include", "").partition(":")[2]
     included = str(len(devices.split(","))) if devices and "@" not in devices else None
@@ -109,7 +113,7 @@ def deepspeed(words: Sequence[str], environment: Mapping[str, str]) -> Launch:
 
 
 def srun(words: Sequence[str], environment: Mapping[str, str]) -> Launch:
-    """A program that `srun` starts as many tasks; `tasks` has made the environment say how many."""
+    """The launch of a program that `srun` starts as several tasks; the environment gives their number (`tasks`)."""
     return _on_hosts(
         Launch({}, words[0], list(words[1:])),
         processes=Setting("srun --ntasks-per-node", environment["SLURM_NTASKS_PER_NODE"]),
@@ -121,7 +125,7 @@ def srun(words: Sequence[str], environment: Mapping[str, str]) -> Launch:
 
 
 def enter_srun(words: Sequence[str], environment: Mapping[str, str]) -> Launch:
-    """The program that `srun` starts, with Slurm's variables for its tasks as options."""
+    """The program that `srun` starts, as a launch whose `options` are Slurm's variables for its tasks."""
     options, launch = take_apart(words, SRUN)
     launch.options = tasks(options, environment)
     if not launch.program:
@@ -130,7 +134,8 @@ def enter_srun(words: Sequence[str], environment: Mapping[str, str]) -> Launch:
 
 
 def tasks(options: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
-    """Slurm's variables for the tasks that options of `sbatch` or `srun` ask for, else those of the environment."""
+    """Slurm's variables (name -> value) for the tasks that options of `sbatch` or `srun` ask for, else those of the
+    environment."""
     hosts = options.get("nodes", environment.get("SLURM_NNODES", "1"))
     on_a_host = options.get("ntasks_per_node", environment.get("SLURM_NTASKS_PER_NODE"))
     if on_a_host is None:
@@ -140,7 +145,7 @@ def tasks(options: Mapping[str, str], environment: Mapping[str, str]) -> dict[st
 
 
 def msrun(words: Sequence[str], environment: Mapping[str, str]) -> Launch:
-    """msrun's own command line, as it is."""
+    """The launch of msrun's own command line, as it is."""
     options, launch = take_apart(words, MSRUN)
     launch.options = options
     _number(Setting("--worker_num", options.get("worker_num", "8")), 1, launch.unresolved)
@@ -158,7 +163,8 @@ def _on_hosts(
     port: Setting,
     log_dir: str = "msrun_log",
 ) -> Launch:
-    """The launch with so many processes on each of so many hosts, of which this is number `host`."""
+    """The launch with so many `processes` on each of so many `hosts`, of which this is number `host`; settings without
+    a needed value become findings."""
     unresolved = launch.unresolved
     local, nodes = (_number(setting, 1, unresolved) for setting in (processes, hosts))
     launch.options = {

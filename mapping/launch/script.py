@@ -1,4 +1,4 @@
-"""Run a script with stand-ins for its launchers first on the PATH."""
+"""The run of a script with stand-ins for its launchers first on the PATH."""
 
 import os
 import re
@@ -29,9 +29,9 @@ _PLACEHOLDER = re.compile(r"<[^>]*>")
 
 
 def run(script: Path, arguments: Sequence[str], how: How) -> int:
-    """Run it as bash does; its exit code, or that of a launch that was not started.
+    """Run a script by bash, and return its exit code, or that of a launch that was not started.
 
-    To print, the script runs until its first launch and is ended there.
+    To print only, the script runs until its first launch and is ended there.
     """
     text = script.read_text(errors="replace")
     if unseen := list(_unseen(text)):
@@ -66,7 +66,8 @@ def run(script: Path, arguments: Sequence[str], how: How) -> int:
 
 
 def _unseen(text: str) -> Iterator[str]:
-    """Calls of a launcher by its path, and of torch's by a python that is named by a path or a variable; with lines."""
+    """Calls, with the numbers of their lines, for which no stand-in would be found: of a launcher by its path, and of
+    torch's launcher by a python that is named by a path or a variable."""
     for number, line in enumerate(text.split("\n"), 1):
         if not line.lstrip().startswith("#"):
             called = [found[0] for found in _BY_PATH.finditer(line)]
@@ -75,14 +76,16 @@ def _unseen(text: str) -> Iterator[str]:
 
 
 def _names(text: str) -> list[str]:
-    """Launchers for which a script gets stand-ins. A script that asks whether srun is there is told the truth."""
+    """Names of the commands for which a script gets stand-ins; without srun if the script asks whether that is there,
+    and it is not."""
     asks = _ASKS_FOR_SRUN.search(text) and shutil.which("srun") is None
     return [name for name in stand_in.NAMES if not (asks and name == "srun")]
 
 
 @contextmanager
 def _stand_ins(how: How, names: Iterable[str]) -> Iterator[Path]:
-    """A folder with a stand-in for each launcher. It stays while something that the script left running may use it."""
+    """A folder with a stand-in for each of these commands. It is removed afterwards, unless something that the script
+    left running may use it."""
     folder = Path(tempfile.mkdtemp(prefix="megatron-launch-"))
     how.write(folder / stand_in.HOW)
     (folder / stand_in.CODES).touch()
@@ -99,7 +102,8 @@ def _stand_ins(how: How, names: Iterable[str]) -> Iterator[Path]:
 
 
 def _of_sbatch(text: str) -> dict[str, str]:
-    """Slurm's variables as `sbatch` sets them for the options that stand in a script; the environment's own count."""
+    """Slurm's variables as `sbatch` sets them for the #SBATCH lines of a script; a variable of the environment goes
+    before."""
     options: dict[str, str] = {}
     for line in _SBATCH.findall(text):
         options |= take_apart(shlex.split(_PLACEHOLDER.sub("", line), comments=True), SRUN)[0]

@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 PYTHONS = ("python", "python3")
 NAMES = (*PYTHONS, "torchrun", "deepspeed", "srun", "msrun")
 HOW, CODES = "how.json", "codes"
-"""Files beside the stand-ins: what `launch` was told, and the exit code of each launch."""
+"""Names of files beside the stand-ins: the options of `launch`, and the exit code of each launch."""
 IN_SRUN = "MEGATRON_LAUNCH_IN_SRUN"
-"""Set for what srun starts."""
+"""Name of the environment variable that is set for programs that srun starts."""
 
 
 def split(words: Sequence[str]) -> tuple[str, list[str]]:
-    """Split python's command line: the module or file that it runs (empty for code), and what follows it."""
+    """The module or file that a python command line runs ("" for code), and the words behind it."""
     position = 0
     while position < len(words) and words[position].startswith("-") and words[position] not in ("-", "-m", "-c"):
         position += 2 if words[position] in ("-W", "-X") else 1
@@ -36,7 +36,7 @@ def split(words: Sequence[str]) -> tuple[str, list[str]]:
 
 
 def launched_by(name: str, words: Sequence[str]) -> tuple[str, list[str]] | None:
-    """The launcher that a command is, and its command line; None for a python that launches nothing."""
+    """The name of the launcher that a command is, and its command line; None for a python that launches nothing."""
     if name not in PYTHONS:
         return name, list(words)
     target, rest = split(words)
@@ -52,7 +52,8 @@ def _several_tasks() -> bool:
 
 
 def real(name: str, folder: str) -> str:
-    """The program of that name behind the stand-in."""
+    """The path of the program `name` that is found without the stand-ins' folder; exits with 127 where there is
+    none."""
     found = shutil.which(name, path=_without(folder))
     if found is None:
         print(f"{name}: command not found", file=sys.stderr)
@@ -65,7 +66,7 @@ def _without(folder: str) -> str:
 
 
 def main(path: str, words: Sequence[str]) -> int:
-    """Do what was called by `path`; the exit code."""
+    """Do what the stand-in at `path` was called for, and return the exit code."""
     folder, name = os.path.split(path)
     launch = launched_by(name, words)
     if launch is None:
@@ -85,7 +86,7 @@ def main(path: str, words: Sequence[str]) -> int:
 
 
 def in_script(launch: Launch, folder: str) -> int:
-    """Print or start what a script launches; the exit code."""
+    """Print or start a launch of a script, and return the exit code. folder: that of the stand-ins."""
     from dataclasses import replace
     from pathlib import Path
 
@@ -109,7 +110,8 @@ def _in_foreground() -> bool:
 
 
 def end(code: int) -> NoReturn:
-    """End this process; of Ctrl-C by its signal, as every program does, so that the shell ends the script."""
+    """End this process with an exit code; after Ctrl-C by its signal, as every program does, so that the shell ends the
+    script."""
     if code == 128 + signal.SIGINT:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)

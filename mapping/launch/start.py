@@ -1,4 +1,4 @@
-"""msrun as a child of this process: what is shown of it, and how it ends."""
+"""msrun as a child of this process: starting it, showing its lines, and ending it with its ranks."""
 
 import ctypes
 import os
@@ -38,14 +38,14 @@ def show(lines: Iterable[str], total: int | None, output: TextIO) -> None:
 
 INTERRUPTED, TERMINATED = 128 + signal.SIGINT, 128 + signal.SIGTERM
 _AGAIN_SECONDS = 3.0
-"""Longer than msrun takes, which ends its ranks at once."""
+"""Seconds after which Ctrl-C is sent again: longer than msrun, which ends its ranks at once, takes."""
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _GRACE_SECONDS = 1.0
-"""Ranks that see msrun end say so and end by themselves, in half of that."""
+"""Seconds that ranks get to end by themselves when they see msrun end; they take half of that."""
 
 
 def start(command: Sequence[str], ends_with_parent: bool) -> int:
-    """Run msrun to its end and show what it prints; its exit code, 130 after Ctrl-C, 143 after SIGTERM.
+    """Run msrun to its end, show what it prints, and return its exit code, 130 after Ctrl-C, 143 after SIGTERM.
 
     SIGTERM goes on to the ranks, for which msrun then waits: with --exit-signal-handler they save. With
     `ends_with_parent` the end of the process that started this one counts as SIGTERM.
@@ -88,7 +88,7 @@ def start(command: Sequence[str], ends_with_parent: bool) -> int:
 
 
 def _interrupt(process: subprocess.Popen[str]) -> None:
-    """Pass Ctrl-C on to msrun until it ends: Python may lose a signal in the middle of an import."""
+    """Send SIGINT to msrun until it ends: Python may lose a signal in the middle of an import."""
     while True:
         with suppress(subprocess.TimeoutExpired):
             process.wait(_AGAIN_SECONDS)
@@ -102,7 +102,8 @@ def of_shell(code: int) -> int:
 
 
 def _end_orphans() -> None:
-    """End what a killed msrun leaves, and wait for it: ranks that are saving, or were too young to see msrun end.
+    """End the processes that a killed msrun leaves, and wait for them: ranks that are saving, or that started too late
+    to see msrun end.
 
     As a subreaper this process is the parent of its descendants' orphans.
     """
@@ -130,13 +131,14 @@ def end_with_parent() -> None:
 
 
 def _await_parent(descriptor: int) -> None:
-    """The kernel's signal would come with the end of the thread that started this process, too."""
+    """Wait until the parent has ended (`descriptor`, of the process, becomes readable), and send this process SIGTERM.
+    The kernel's own signal would also come with the end of the thread that started this process."""
     select.select([descriptor], [], [])
     os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _end_ranks(msrun: int) -> None:
-    """Tell all ranks to end, or msrun if it has not started any."""
+    """Send SIGTERM to all ranks, or to msrun if it has not started any. msrun: its process number."""
     ranks = [child for child in psutil.Process(msrun).children() if _name(child) not in ("tail", "")]
     _terminate(ranks or [psutil.Process(msrun)])
 
@@ -154,7 +156,8 @@ def _terminate(processes: list[psutil.Process]) -> None:
 
 
 def without_noise(lines: Iterator[str]) -> Iterator[str]:
-    """The lines without msrun's own traceback and the command of each process, which hide what a rank says."""
+    """The lines without msrun's own traceback and without the command that it prints for each process, among which a
+    rank's messages get lost."""
     for line in lines:
         if line.startswith("Traceback "):
             second = next(lines, "")

@@ -1,4 +1,4 @@
-"""Readers of what people write: command lines, YAML in three layouts, DeepSpeed's JSON.
+"""Readers of configurations as people write them: command lines, YAML in three layouts, DeepSpeed's JSON.
 
-Each gives `Given` values and findings, and changes nothing.
+Each returns `Given` values and findings, and changes nothing.
 """

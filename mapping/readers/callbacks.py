@@ -7,7 +7,7 @@ from mapping.readers.meaning import Entries, Meaning, Values, each, nothing, par
 
 
 def beside_fields(fields: Values, table: Mapping[str, Meaning]) -> Meaning:
-    """The values of these fields, and of the keys beside them."""
+    """The meaning of a callback that sets these fields, and whose other keys have the meanings in `table`."""
     read = parts(table)
 
     def meaning(value: Any, entries: Entries) -> Values | str:
@@ -32,7 +32,8 @@ def _other_frequency(value: Any, entries: Entries) -> str:
 
 
 def summary(value: Any, entries: Entries) -> Values | str:
-    """The folder and the interval of recorded tensors: `collect_tensor_freq` goes before `collect_freq`."""
+    """The meaning of the summary callback: folder and interval of recorded tensors; `collect_tensor_freq` goes before
+    `collect_freq`."""
     of_tensors = isinstance(value, Mapping) and value.get("collect_tensor_freq") is not None
     return parts({**_SUMMARY, "collect_freq": _other_frequency} if of_tensors else _SUMMARY)(value, entries)
 
@@ -49,7 +50,7 @@ _HOT_EXPERTS = parts(
 
 
 def hot_experts(value: Any, entries: Entries) -> Values | str:
-    """Sizes of the model, which it knows itself."""
+    """The meaning of the hot-expert callback: its keys repeat the model's sizes, and fill nothing."""
     return _HOT_EXPERTS(value, entries) if value else "moe_config.hot_expert_num says it"
 
 
@@ -81,11 +82,11 @@ CALLBACKS: dict[str, Meaning] = {
         }
     ),
 }
-"""Callback by its `type` -> what its other keys mean."""
+"""Callback by its `type` -> the meaning of its other keys."""
 
 
 def callbacks(value: Any, entries: Entries) -> Values | str:
-    """A list of callbacks by type."""
+    """The meaning of a list of callbacks, each by its type."""
     found: Values = {}
     listed = {f"[{number}]": entry for number, entry in enumerate(value)} if isinstance(value, list) else {"": value}
     for place, entry in listed.items():
@@ -98,7 +99,7 @@ def callbacks(value: Any, entries: Entries) -> Values | str:
 
 
 def _by_name(kind: str) -> Meaning:
-    """A callback's meaning, with its name before the reason why it does nothing."""
+    """A callback's meaning, with its name in front of the reason where it does nothing."""
 
     def meaning(value: Any, entries: Entries) -> Values | str:
         found = CALLBACKS[kind](value, entries)
@@ -127,14 +128,14 @@ _SCALE, _FIXED_SCALE = "runner_wrapper.scale_sense", "FixedLossScaleUpdateCell"
 
 
 def fixed_scale(value: Any, entries: Entries) -> Values:
-    """The scale stands beside it."""
+    """The meaning of a loss scaler that is fixed: the scale stands beside it."""
     if not entries.get(f"{_SCALE}.loss_scale_value"):
         raise ValueError("needs a loss_scale_value above 0")
     return {"loss_scale": entries[f"{_SCALE}.loss_scale_value"]}
 
 
 def loss_scale_value(value: Any, entries: Entries) -> Values | str:
-    """The scale that never changes, or the one to begin with."""
+    """The meaning of loss_scale_value: the fixed scale, or the first value of one that adapts."""
     return {"loss_scale" if entries.get(f"{_SCALE}.type") == _FIXED_SCALE else "loss_scale_value": value}
 
 
@@ -142,7 +143,7 @@ CLIPPING: dict[str, Meaning] = {"use_clip_grad": use_clip_grad, "max_grad_norm":
 BY_DEFAULT: dict[str, tuple[str, Any]] = {
     **dict.fromkeys(("runner_wrapper.", "type", "max_grad_norm"), ("runner_wrapper.use_clip_grad", False))
 }
-"""Beginning of keys -> a key and its value, if no key of that name is there."""
+"""Beginning of keys -> a key and its value, which holds if such keys are there and that key is not."""
 RUNNER: dict[str, Meaning] = {
     "type": words({"MFTrainOneStepCell": "there is one training step; it clips gradients if use_clip_grad is true"}),
     "local_norm": to("log_local_norm"),

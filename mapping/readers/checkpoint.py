@@ -1,7 +1,7 @@
 """The options that a checkpoint gives: --use-checkpoint-args takes the model from it instead of from the flags.
 
-Which options that are, and whether a flag that is given wins, is as in Megatron-LM's `load_args_from_checkpoint`. That
-takes no option that is newer than itself; here those that shape a network fill in what no flag says.
+The choice of options, and whether a given flag wins, is as in Megatron-LM's `load_args_from_checkpoint`. That takes no
+option that is newer than itself; here those that shape a network fill in where no flag is given.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -27,7 +27,7 @@ _LOAD, _STEP, _SAVE = map(path_of, ("load_checkpoint", "ckpt_step", "output_dir"
 
 _LOSSES = ("dsa_indexer_loss_coeff", "dsa_indexer_use_sparse_loss", "loss_scaling_factor")
 _FILLS_IN = [*map(path_of, ("seq_length", *_LOSSES)), *(path for path in OF_MODEL if OPTIONS[path].of != "run")]
-"""Taken where no flag says it: the network, and losses that parts of it are trained by."""
+"""Paths of options that are taken where no flag gives them: the network, and losses that parts of it are trained by."""
 _WINS = (
     "group_query_attention", "num_query_groups", "position_embedding_type", "use_rotary_embedding", "rotary_base",
     "rotary_percent", "rotary_interleaved", "add_bias_linear", "mlp_has_bias", "out_proj_has_bias", "qkv_has_bias",
@@ -36,30 +36,31 @@ _WINS = (
     "moe_ffn_hidden_size", "moe_router_topk", "moe_token_dispatcher_type", "moe_router_pre_softmax", "moe_grouped_gemm",
     "moe_shared_expert_intermediate_size", "tokenizer_type",
 )  # fmt: skip
-"""Taken whatever the flags say."""
+"""Options that are taken whatever the flags give."""
 _SIZES = (
     "tensor_model_parallel_size", "pipeline_model_parallel_size", "virtual_pipeline_model_parallel_size",
     "expert_model_parallel_size",
 )  # fmt: skip
-"""Taken whatever the flags say with --use-mp-args-from-checkpoint-args."""
+"""Options that are taken, with --use-mp-args-from-checkpoint-args, whatever the flags give."""
 _ADAPTERS = tuple(map(path_of, ("lora_rank", "lora_alpha", "target_modules", "lora_config.cells")))
-"""Options of low-rank adapters, if the checkpoint has some."""
+"""Paths of the options of low-rank adapters, taken if the checkpoint has adapters."""
 _NONE_COUNTS = path_of("rope_scaling.type")
-"""Positions that are not scaled: where no flag is given, those of latent attention would be."""
+"""Path of the one option whose None is taken, too: without a flag latent attention's positions would be scaled."""
 
 
 @dataclass
 class Said:
-    """A checkpoint's values."""
+    """The values that a checkpoint gives, by whether flags and files win over them."""
 
     fills_in: list[Given] = field(default_factory=list)
-    """Weaker than flags and files."""
+    """Values that flags and files win over."""
     wins: list[Given] = field(default_factory=list)
-    """Stronger than both."""
+    """Values that win over flags and files."""
     findings: list[Finding] = field(default_factory=list)
 
     def values(self, config: Mapping[str, Any], paths: Iterable[str], source: str) -> Iterator[Given]:
-        """The values that a configuration has at these paths; a value that is none of its option is a finding."""
+        """The values of a saved configuration at these paths. A value that its option cannot have becomes a finding.
+        source: the checkpoint's folder."""
         for path in paths:
             value = get(config, path)
             if value is not None or path == _NONE_COUNTS:
@@ -75,7 +76,8 @@ class Said:
 
 
 def read(given: Sequence[Given]) -> Said:
-    """The settings that --use-checkpoint-args takes from --load, both read from `given` (the stronger value later)."""
+    """The values that --use-checkpoint-args takes from the checkpoint of --load, both read from `given` (the stronger
+    value later); empty without that flag."""
     asked = {entry.target: entry.value for entry in given}
     if not asked.get(_ASKS):
         return Said()
@@ -92,7 +94,8 @@ def read(given: Sequence[Given]) -> Said:
 
 
 def _is_first_start(directory: Path, saves: str | None) -> bool:
-    """A run that ended before it saved may have left other files where it would have."""
+    """Whether there is no checkpoint to load yet: the folder is empty, or it is the one to save to and holds none (a
+    run that ended before it saved may have left other files there)."""
     if directory.is_dir() and not any(directory.iterdir()):
         return True
     return saves is not None and Path(saves).resolve() == directory.resolve() and not holds_checkpoint(directory)
@@ -116,12 +119,14 @@ def _said(reader: CheckpointReader, source: str, asked: Mapping[str, Any]) -> Sa
 
 
 def _is_of_a_run(path: str) -> bool:
-    """Whether an option of the model is of its training: weights that no run has trained overrule no flag in it."""
+    """Whether an option of the model belongs to its training ("run"); a HuggingFace checkpoint, which no run has
+    trained, overrules no flag for such."""
     return path in OF_MODEL and OPTIONS[path].of == "run"
 
 
 def _tokenizer(config: Mapping[str, Any], source: str) -> Iterator[Given]:
-    """The arguments from which kind and ids of the tokenizer are derived; a NullTokenizer has one id more than said."""
+    """The arguments from which type and number of ids of the tokenizer are derived; a NullTokenizer has one id more
+    than --vocab-size."""
     kind, ids = get(config, "dataset_config.tokenizer_type"), get(config, "model_config.unpadded_vocab_size")
     if kind is not None:
         yield Given("dataset_config.tokenizer_type", kind, ROW_OF["tokenizer_type"], source=source)

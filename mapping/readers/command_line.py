@@ -1,6 +1,7 @@
 """The way from a command line to given values, by the flag table. All findings are gathered, none ends the scan.
 
-Unlike argparse it never takes an abbreviation, and it knows every flag's arity without a parser having to be built.
+Unlike argparse it never takes an abbreviation, and it knows the number of values of every flag without a parser having
+to be built.
 """
 
 import os
@@ -22,20 +23,21 @@ ExtraArgs = Callable[[ArgumentParser], Any]
 
 @dataclass
 class CommandLine:
-    """The result of a scan."""
+    """The result of scanning a command line."""
 
     given: list[Given] = field(default_factory=list)
     unread: list[Flag] = field(default_factory=list)
-    """Flags whose values could not be read."""
+    """The rows of flags whose values could not be read."""
     extra: dict[str, Any] = field(default_factory=dict)
-    """The attributes of the user's own flags, and the defaults that the script wants."""
+    """The attributes of the user's own flags, and the defaults that the script sets."""
     findings: list[Finding] = field(default_factory=list)
 
 
 def scan(
     argv: Sequence[str], extra_args_provider: ExtraArgs | None = None, args_defaults: Mapping[str, Any] | None = None
 ) -> CommandLine:
-    """Read `argv` by the table, and the flags that the user's own provider adds by its parser."""
+    """Scan `argv` by the flag table, and by the parser of the flags that `extra_args_provider` adds. args_defaults:
+    defaults that the script sets, by attribute."""
     line, parser, words_of_extra = CommandLine(), _extra_parser(extra_args_provider), []
     options: Mapping[str, Any] = parser._option_string_actions
     for name, inline, words in _clauses(argv):
@@ -55,11 +57,11 @@ def scan(
 
 
 class _Complaint(Exception):
-    """An error of argparse about a user's own flag: a finding."""
+    """An error of argparse about a user's own flag; its argument is a finding."""
 
 
 class _ExtraParser(ArgumentParser):
-    """Reads a user's own flags; complains by raising."""
+    """The parser of a user's own flags; it raises `_Complaint` instead of ending the process."""
 
     def __init__(self) -> None:
         super().__init__(allow_abbrev=False, add_help=False)
@@ -75,7 +77,8 @@ def _extra_parser(extra_args_provider: ExtraArgs | None) -> ArgumentParser:
 
 
 def _clauses(argv: Sequence[str]) -> Iterator[tuple[str, str | None, list[str]]]:
-    """Each flag with what follows `=` in its word and with the words up to the next flag."""
+    """For each flag (or word without one) its name, the text behind `=` in its word or None, and the words up to the
+    next flag."""
     position = 0
     while position < len(argv):
         name, equals, inline = argv[position].partition("=") if _is_flag(argv[position]) else (argv[position], "", "")
@@ -87,7 +90,7 @@ def _clauses(argv: Sequence[str]) -> Iterator[tuple[str, str | None, list[str]]]
 
 
 def lacks_value(argv: Sequence[str]) -> list[str]:
-    """The flags that the table knows to need more values than they have, and all with an empty one."""
+    """The flags of the table that have fewer values than they need, and all flags with an empty value."""
     return [
         name
         for name, inline, words in _clauses(argv)
@@ -127,7 +130,7 @@ def _read(line: CommandLine, name: str, row: Flag, words: list[str]) -> None:
 
 
 def _arity(row: Flag, words: int) -> tuple[int, int]:
-    """The fewest and the most values that a flag takes, of which `words` are there."""
+    """The fewest and the most values that a flag takes, where `words` words follow it."""
     if row.type is None:
         return 0, 0
     if isinstance(row.nargs, int):
@@ -144,7 +147,7 @@ def _value(row: Flag, words: list[str]) -> Any:
 
 
 class Unreadable(ValueError):
-    """A word that is no value of its flag: what it must be."""
+    """A word that its flag cannot have as a value; `rule` says what it must be."""
 
     def __init__(self, word: str, rule: str) -> None:
         super().__init__(rule)
@@ -152,7 +155,7 @@ class Unreadable(ValueError):
 
 
 def convert(row: Flag, word: str) -> Any:
-    """The value that one word is; raises `Unreadable`."""
+    """The value of one word, by the row's reader and choices; raises `Unreadable`."""
     assert row.type is not None
     try:
         value = row.type(word)
@@ -166,7 +169,8 @@ def convert(row: Flag, word: str) -> Any:
 
 
 def taken(row: Flag, value: Any) -> Any:
-    """A value of a file or a script as the flag's reader would give it: YAML takes 1e-5 for text. Or `Unreadable`."""
+    """A value of a file or a script as the flag's reader would give it: YAML takes 1e-5 for text. Raises
+    `Unreadable`."""
     if row.type is None:
         if not isinstance(value, bool):
             raise Unreadable(repr(value), "must be true or false")
@@ -191,20 +195,21 @@ def _taken(row: Flag, value: Any) -> Any:
 
 
 def kind(read: Callable[[str], Any]) -> str:
-    """The type that a reader takes: its docstring says it."""
+    """The type that a reader of values takes, in words for a message, from its docstring."""
     known = {int: "a whole number", float: "a number", str: "text"}
     sentence = (read.__doc__ or "").split("\n")[0].rstrip(".")
     return known.get(read) or sentence[0].lower() + sentence[1:]  # type: ignore[call-overload]
 
 
 def world_size_of_environment() -> int | None:
-    """Processes of this job, as the launcher says; none without a launcher."""
+    """The number of processes of this job, as the launcher's environment says; None without a launcher."""
     names = ("RANK_SIZE", "MS_WORKER_NUM", "WORLD_SIZE")
     return next((int(os.environ[name]) for name in names if os.environ.get(name)), None)
 
 
 def rank_of_environment() -> int:
-    """This process among them; the launcher's scheduler, which runs the same script, is none of them."""
+    """This process's rank, as the launcher's environment says, 0 without a launcher; -1 for the launcher's scheduler,
+    which runs the same script."""
     if is_scheduler():
         return -1
     return int(next((os.environ[name] for name in ("RANK_ID", "RANK") if os.environ.get(name)), "0"))

@@ -1,4 +1,5 @@
-"""DeepSpeed's JSON configuration, beside the flags: what it says becomes arguments, what both say must agree."""
+"""DeepSpeed's JSON configuration, beside the flags: its values become arguments, and must agree with flags for the
+same."""
 
 import json
 import re
@@ -20,7 +21,8 @@ _LAST_COMMA = re.compile(r'("(?:\\.|[^"\\\n])*")|,(?=\s*(?:[}\]]|\Z))')
 
 
 def _loads(text: str) -> Any:
-    """The value of a text; raises ValueError where it is no JSON even so."""
+    """The value of a JSON text that may have comments, a bare `auto`, trailing commas and no outer braces; raises
+    ValueError where it is no JSON even so."""
     plain = _COMMENT_OR_AUTO.sub(lambda found: found[1] or ('"auto"' if found[2] else ""), text)
     plain = _LAST_COMMA.sub(lambda found: found[1] or "", plain).strip()
     return json.loads(f"{{{plain}}}" if plain.startswith('"') else plain)
@@ -33,7 +35,8 @@ def stage(value: Any, entries: Entries) -> Values:
 
 
 def learning_rate(value: Any, entries: Entries) -> Values | str:
-    """The optimizer's, if it has one and the schedule none."""
+    """The meaning of the learning rate of optimizer or schedule: --lr, or nothing where DeepSpeed takes the other
+    one's."""
     other = "scheduler.params.warmup_max_lr"
     if entries.get("optimizer.params.lr") != "auto" and isinstance(entries.get(other), int | float):
         return f"as in DeepSpeed, {other} counts"
@@ -41,7 +44,7 @@ def learning_rate(value: Any, entries: Entries) -> Values | str:
 
 
 def if_read(meaning: Meaning, other: str, *wanted: str) -> Meaning:
-    """The meaning of a key that DeepSpeed reads only with these values of another."""
+    """The meaning of a key that DeepSpeed reads only where the key `other` has one of the `wanted` values."""
 
     def read(value: Any, entries: Entries) -> Values | str:
         is_read = entries.get(other) in wanted
@@ -150,13 +153,14 @@ KEYS: dict[str, Meaning] = {
         _ZERO,
     ),
 }
-"""The arguments that each key gives, or the reason why it does nothing, with everything below it."""
+"""Key -> its meaning, in arguments; for everything below a key without a deeper entry, too."""
 
 BY_DEFAULT: dict[str, dict[str, Any]] = {
     "scheduler.type": {"scheduler.params.warmup_type": "log", "scheduler.params.warmup_num_steps": 1000},
     "fp16.enabled": {"fp16.initial_scale_power": 16},
 }
-"""The values that DeepSpeed takes for keys that are not written, where the first key is given."""
+"""Key -> {further key: value}: the values that DeepSpeed takes for further keys that are not written, where the first
+key is."""
 BEHIND_FLAGS: tuple[tuple[str, tuple[str, ...], dict[str, Any]], ...] = (
     ("", (), {"gradient_clipping": 0.0}),
     ("optimizer.type", tuple(OPTIMIZERS), {"optimizer.params.weight_decay": 0.0}),
@@ -167,10 +171,10 @@ BEHIND_FLAGS: tuple[tuple[str, tuple[str, ...], dict[str, Any]], ...] = (
         {"optimizer.params.momentum": 0.95, "optimizer.params.betas": (0.9, 0.95), "optimizer.params.eps": 1e-10},
     ),
 )
-"""A key, values of it, and what DeepSpeed then takes for keys that are not written; a flag that says otherwise, or
-another file, counts. Without a first key it takes it in any case."""
+"""(Key, values of it, {further key: value}): the values that DeepSpeed then takes for further keys that are not
+written; flags and other files win over them. "" as the key: in any case."""
 NEEDED_BY = {(f"{_OPTIMIZER}device", "nvme"): f"{_OPTIMIZER}nvme_path"}
-"""(Key, value) -> another key that must be there, and says it."""
+"""(Key, value) -> a further key that must then be there."""
 _PROBES = {
     "optimizer.params.betas": (0.9, 0.999),
     "optimizer.type": "AdamW",
@@ -181,33 +185,33 @@ _PROBES = {
     f"{_OPTIMIZER}nvme_path": "",
     "communication_data_type": "fp32",
 }
-"""A value of each kind that is not a number, to ask a key which arguments it fills."""
+"""Key -> a value of its kind, where that is no number, to find out which arguments it fills."""
 
 
 class Auto(NamedTuple):
-    """A key that leaves an argument to the flags."""
+    """A key whose value is `auto`: the argument of `row` is left to the flags."""
 
     key: str
     row: Flag
 
 
 class DeepSpeed(NamedTuple):
-    """A file's values, as arguments."""
+    """The values of a file, as arguments."""
 
     given: list[Given]
     autos: list[Auto]
     findings: list[Finding]
     defaults: list[Given]
-    """The values that DeepSpeed takes for keys that are not given."""
+    """The values that DeepSpeed takes for keys that are not written."""
 
     @classmethod
     def empty(cls, *findings: Finding) -> "DeepSpeed":
-        """A file without values, with its findings."""
+        """The result for a file without values, with findings about it."""
         return cls([], [], list(findings), [])
 
 
 def read(path: str) -> DeepSpeed:
-    """The values of a file, what it leaves to the flags, and what is wrong with it."""
+    """The values of a file, those that it leaves to the flags, and findings. Raises nothing."""
     try:
         content = _loads(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -233,7 +237,7 @@ def read(path: str) -> DeepSpeed:
 
 
 def _behind_flags(entries: Entries, path: str) -> Iterator[Given]:
-    """The arguments of what is not written."""
+    """The arguments of keys that are not written, by DeepSpeed's defaults (`BEHIND_FLAGS`)."""
     for about, values, keys in BEHIND_FLAGS:
         if not about or entries.get(about) in values:
             for key, value in keys.items():
@@ -263,8 +267,8 @@ def _read_key(key: str, value: Any, entries: Entries, said: DeepSpeed, path: str
 
 
 def _arguments(key: str, value: Any, entries: Entries) -> Values | str:
-    """The arguments that a key gives. Python would take true for 1, and a value that is missing for one that is not
-    given."""
+    """The arguments that a key's value gives, or the reason why it does nothing. Raises ValueError for a wrong value,
+    TypeError for true or null where a number must be, which Python would take for 1 or for not given."""
     meaning = KEYS[key](value, entries)
     for kind, filled in () if isinstance(meaning, str) else ((ROW_OF[name].type, v) for name, v in meaning.items()):
         if kind in (int, float) and (isinstance(value, bool) or value is None):
@@ -275,7 +279,7 @@ def _arguments(key: str, value: Any, entries: Entries) -> Values | str:
 
 
 def resolved(autos: Sequence[Auto], config: AllConfig) -> tuple[list[str], list[Finding]]:
-    """The value that each `auto` got, and a finding for each that came to nothing."""
+    """A note with the value that each `auto` got, and a finding for each whose argument has no value."""
     notes, findings = [], []
     for key, row in autos:
         value = attrgetter(row.target)(config)

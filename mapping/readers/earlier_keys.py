@@ -1,4 +1,4 @@
-"""Keys of files of MindFormers and MindSpeed-Core-MS that are not names of fields, as data: each one's meaning here."""
+"""Keys in files of MindFormers and MindSpeed-Core-MS that are not names of fields, as data: each one's meaning here."""
 
 import re
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ _BY_SCRIPT = "the network is what its sizes say"
 
 
 def keep_prob(value: Any, entries: Entries) -> Values | str:
-    """The share of attention's probabilities that dropout keeps."""
+    """The meaning of the share of attention's probabilities that dropout keeps: 1 - its rate."""
     names = ("attention_dropout", "attention_dropout_rate")
     rate = next((entries[key] for key in (f"model_config.{name}" for name in names) if key in entries), None)
     if not isinstance(value, int | float) or (rate is not None and value not in (1, 1 - rate)):
@@ -24,7 +24,7 @@ def keep_prob(value: Any, entries: Entries) -> Values | str:
 
 
 def _adapts(meaning: Meaning) -> Meaning:
-    """The meaning of a key of adapters, which `use_lora: False` switches off."""
+    """The meaning of a key of adapters: `meaning`, but nothing where `use_lora: False` switches adapters off."""
     off = "use_lora is off"
     return lambda value, entries: off if entries.get("lora_config.use_lora") is False else meaning(value, entries)
 
@@ -43,7 +43,8 @@ def _renamed(pattern: str) -> str:
 
 
 def target_cells(value: Any, entries: Entries) -> Values | str:
-    """Lists of regular expressions; and ranks and scales of single cells among them."""
+    """The meaning of target_cells: a list of regular expressions for linears, and of ranks and scales of single linears
+    among them."""
     listed = value if isinstance(value, list) else [value]
     named = [entry for entry in listed if isinstance(entry, Mapping) and set(entry) == {"target_cells"}]
     cells = [entry for entry in listed if isinstance(entry, Mapping) and "cell" in entry]
@@ -62,7 +63,7 @@ def zero(level: Any, entries: Entries) -> Values | str:
 
 
 def clipping(value: Any, entries: Entries) -> Values:
-    """The kind of clipping of gradients, and its limit."""
+    """The meaning of grad_clip_kwargs: the kind of clipping of gradients, and its limit."""
     if not isinstance(value, Mapping) or value.keys() - {"grad_clip_type", "clip_value"}:
         raise ValueError("must have the keys grad_clip_type, clip_value")
     kind, limit = value.get("grad_clip_type") or "ClipGlobalNorm", value.get("clip_value", 1.0)
@@ -81,7 +82,8 @@ def hot_experts(value: Any, entries: Entries) -> Values | str:
 
 
 def cold_hot_experts(value: Any, entries: Entries) -> Values:
-    """The switch of `hot_expert_num`, which flags may give."""
+    """The meaning of enable_cold_hot_expert: a demand for `hot_expert_num`, which flags may give; off, there are no hot
+    experts."""
     rule = "needs hot_expert_num, the number of experts that every rank gets a copy of"
     return {"": Demand(value, "hot_expert_num", bool, rule, "add it")} if value else {"hot_expert_num": 0}
 
@@ -92,13 +94,14 @@ _STAGES = ("parallel_config.pipeline_stage", "parallel_config.pipeline_model_par
 
 
 def _of(entries: Entries, keys: tuple[str, ...]) -> Any:
-    """The value of the first of these keys that is there."""
+    """The value of the first of these keys that has one; None if none has."""
     return next((entries[key] for key in keys if entries.get(key) is not None), None)
 
 
 def _counts_micro_batches(others: tuple[str, ...], in_pipelines: bool) -> Meaning:
-    """One of two keys for the micro-batches of a step: a 1 beside the `others` is what holds without it, and in a
-    pipeline `micro_batch_num` alone counts."""
+    """The meaning of one of two keys for the micro-batches of a step. others: the other key's names. A 1 fills nothing
+    where the other key has another value; in a pipeline only `micro_batch_num` counts (in_pipelines: this key is that
+    one)."""
 
     def read(value: Any, entries: Entries) -> Values | str:
         other, is_pipelined = _of(entries, others), _of(entries, _STAGES) not in (None, 1)
@@ -182,7 +185,7 @@ _RESIDENT: dict[str, Meaning] = {
     "param_resident": words({True: {_GATHERED_AGAIN: False}, False: "nothing is kept that was gathered"}),
     "param_resident_rate": nothing("with param_resident: True all weights are kept until the update"),
 }
-"""Weights that were gathered for the forward (ZeRO stage 3) stay for the backward."""
+"""Keys of weights that were gathered for the forward (ZeRO stage 3) and stay for the backward."""
 _PARALLEL: dict[str, Meaning] = {
     "data_parallel": nothing("it is what the other sizes leave"),
     "model_parallel": to("tensor_model_parallel_size"),
@@ -288,4 +291,4 @@ EARLIER: dict[str, Meaning] = {
         for name in _LAZY_INLINE.split()
     },
 }
-"""Key -> what it means. `model.model_config` and `model.arch` are read as if they stood outside."""
+"""Key -> its meaning. `model.model_config` and `model.arch` are read as if they stood outside of `model`."""

@@ -1,4 +1,4 @@
-"""The meaning of a file's key, as data: the fields that it fills, or in a sentence why it does nothing.
+"""The meaning of a file's key, as data: the fields that it fills, or a sentence with the reason why it does nothing.
 
 A meaning is a function of the key's value and of all entries of the file. It raises ValueError, with the rule that the
 value breaks.
@@ -13,22 +13,22 @@ from parallel_core.findings import Finding
 
 
 class Placed(NamedTuple):
-    """A value of a part of a key: `callbacks[0].collect_freq`."""
+    """A value that stands in a part of a key, as `callbacks[0].collect_freq`."""
 
     value: Any
     place: str
-    """The path behind the key's name."""
+    """The part's path, behind the key's name."""
 
 
 class Said(NamedTuple):
-    """The value of a part of a key that does nothing, and why."""
+    """The value of a part of a key that does nothing, and the reason."""
 
     value: Any
     reason: str
 
 
 class WrongPart(ValueError):
-    """The rule that a part of a key breaks, with its value and what the key's name is followed by."""
+    """The rule that a part of a key breaks, with the part's value and its path behind the key's name."""
 
     def __init__(self, value: Any, place: str, rule: str) -> None:
         super().__init__(rule)
@@ -36,23 +36,24 @@ class WrongPart(ValueError):
 
 
 Values = dict[str, Any]
-"""Fields by the ends of their paths; demands and reasons by what a key's name is followed by where they stand."""
+"""End of a field's path -> its value; for `Demand` and `Said` instead of that the part's path behind the key's name."""
 Entries = Mapping[str, Any]
 Meaning = Callable[[Any, Entries], Values | str]
 
 
 def to(*targets: str, read: Callable[[Any], Any] = lambda value: value) -> Meaning:
-    """The value goes into these fields, as `read` gives it."""
+    """The meaning of a key whose value, as `read` gives it, goes into these fields."""
     return lambda value, entries: dict.fromkeys(targets, read(value))
 
 
 def unless(target: str) -> Meaning:
-    """The field is the value's opposite."""
+    """The meaning of a key whose opposite goes into the field."""
     return lambda value, entries: {target: not value}
 
 
 def words(table: Mapping[Any, Values | str | Meaning]) -> Meaning:
-    """Each word has its own meaning; others are refused."""
+    """The meaning of a key whose value is one of the words of `table`, each with fields or a reason of its own; other
+    values are refused."""
 
     def read(value: Any, entries: Entries) -> Values | str:
         if not isinstance(value, str | int | float | bool | None) or value not in table:
@@ -64,22 +65,22 @@ def words(table: Mapping[Any, Values | str | Meaning]) -> Meaning:
 
 
 def equals(target: str, wanted: str, among: Collection[str]) -> Meaning:
-    """The field says which of two or more words the value is: whether it is `wanted`."""
+    """The meaning of a key whose value is one of the words `among`: the field becomes whether it is `wanted`."""
     return words({word: {target: word == wanted} for word in among})
 
 
 def nothing(reason: str) -> Meaning:
-    """The result is the same without the key."""
+    """The meaning of a key without which the result is the same, for this reason."""
     return lambda value, entries: reason
 
 
 def each(names: str, meaning: Meaning, before: str = "") -> dict[str, Meaning]:
-    """The same meaning for several keys, with spaces between; before: how all begin."""
+    """Key -> the same meaning, for several names with spaces between. before: beginning of all keys."""
     return {f"{before}{name}": meaning for name in names.split()}
 
 
 def repeats(field: str) -> Meaning:
-    """The value must be the field's."""
+    """The meaning of a key that repeats a field's value: a demand that both are equal."""
 
     def read(value: Any, entries: Entries) -> Values:
         return {"": Demand(value, field, lambda has: has == value, "the model has {}", "give the model's")}
@@ -88,7 +89,8 @@ def repeats(field: str) -> Meaning:
 
 
 def not_done(what: str, *off: Any, reason: str = "it asks for nothing") -> Meaning:
-    """A feature that is out of scope; the values `off`, and an empty one, ask for nothing."""
+    """The meaning of a feature that is out of scope: the values `off`, and an empty one, ask for nothing, with
+    `reason`; others are refused."""
 
     def read(value: Any, entries: Entries) -> Values | str:
         if value in (*off, False, None) or value in ([], {}, ""):
@@ -99,7 +101,7 @@ def not_done(what: str, *off: Any, reason: str = "it asks for nothing") -> Meani
 
 
 def parts(table: Mapping[str, Meaning]) -> Meaning:
-    """A dictionary whose keys have meanings of their own."""
+    """The meaning of a dictionary whose keys have the meanings in `table`; unknown keys are refused."""
 
     def read(value: Any, entries: Entries) -> Values | str:
         if not isinstance(value, Mapping):
@@ -115,7 +117,8 @@ def parts(table: Mapping[str, Meaning]) -> Meaning:
 
 
 def part_meant(place: str, meaning: Meaning, value: Any, entries: Entries) -> Values:
-    """The value of a part of a key; an error gets the part's place."""
+    """The fields that a part of a key fills. place: the part's path behind the key's name; raises `WrongPart` with
+    it."""
     try:
         found = meaning(value, entries)
     except WrongPart as error:
@@ -135,18 +138,18 @@ def _placed(place: str, name: str, value: Any) -> tuple[str, Any]:
 
 
 DASHES = ("-", "\N{EN DASH}", "\N{EM DASH}")
-"""Beginnings of flags; the latter two are what word processors make of two hyphens."""
+"""Beginnings of flags; the latter two are dashes that word processors make of two hyphens."""
 
 
 def nearest(name: str, known: Sequence[str]) -> list[str]:
-    """Known names that begin with this one, then those that are written much alike."""
+    """The known names that begin with this one (up to three), then those that are spelt much alike (up to three)."""
     name = f"--{name.lstrip(''.join(DASHES))}" if name.startswith(DASHES) else name
     longer = [full for full in known if full.startswith(name)]
     return [*dict.fromkeys((*longer[:3], *difflib.get_close_matches(name, known, n=3, cutoff=0.75)))]
 
 
 def unknown(name: str, known: Sequence[str], source: str = "") -> Finding:
-    """The finding that there is no such name, with the nearest that there are."""
+    """The finding that there is no such flag or key, with the nearest known names."""
     near = nearest(name, known)
     rule = "there is no such flag" if name.startswith(DASHES) else "there is no such key"
     return Finding(name, None, rule, f"did you mean {', '.join(near)}?" if near else "remove it", source)

@@ -1,4 +1,5 @@
-"""Types of parts of the network in files, as meanings: each is float32 or the type that the rest computes in."""
+"""The meanings of keys in files that are types of parts of the network: each is float32 or the type that the rest
+computes in."""
 
 from typing import Any
 
@@ -10,11 +11,11 @@ _COMPUTE_TYPE = (
     *(f"accelerate_config.precision.{name}" for name in ("compute_dtype", "param_init_dtype")),
     *(f"model_config.{name}" for name in ("compute_dtype", "params_dtype")),
 )
-"""Keys that say it, if neither --bf16 nor --fp16 of the same file does."""
+"""Keys of the compute type, which count if neither bf16 nor fp16 of the same file is true."""
 
 
 def computed_in(entries: Entries) -> str:
-    """The compute type of a file; float32 where nothing says it."""
+    """The compute type that a file gives; float32 where it gives none."""
     for name, sixteen_bits in (("bf16", "bfloat16"), ("fp16", "float16")):
         if entries.get(f"training_config.{name}") is True:
             return sixteen_bits
@@ -26,7 +27,7 @@ def computed_in(entries: Entries) -> str:
 
 
 def compute_dtype(value: Any, entries: Entries) -> Values:
-    """The compute type, and the precision that it is."""
+    """The meaning of the compute type: that type, and the precision of its name."""
     kind = _read(value, FLOATS)
     return {"compute_dtype": kind, "bf16": kind == "bfloat16", "fp16": kind == "float16"}
 
@@ -51,7 +52,7 @@ def residual(value: Any, entries: Entries) -> Values:
 
 
 def either(reason: str) -> Meaning:
-    """A type that does nothing, for this reason: nothing is computed otherwise."""
+    """The meaning of a type that changes nothing, for this reason: it must be float32 or the compute type."""
 
     def read(value: Any, entries: Entries) -> str:
         _read(value, ("float32", computed_in(entries)))

@@ -10,7 +10,7 @@ from parallel_core.findings import Finding, shown
 
 
 def read(path: str | Path) -> tuple[list[Given], list[Finding]]:
-    """The values of a file, and what is wrong with it."""
+    """The values of a file, and findings about it. Raises nothing."""
     import yaml
 
     try:
@@ -25,7 +25,7 @@ def read(path: str | Path) -> tuple[list[Given], list[Finding]]:
 
 
 def values_of(content: Mapping[str, Any], source: str) -> tuple[list[Given], list[Finding]]:
-    """The values of a dictionary in one of the three layouts, told apart by their top keys."""
+    """The values of a dictionary in one of the three layouts, told apart by their top keys, and findings about it."""
     layout = next(
         (layout for layout in (yaml_megatron, yaml_nested) if layout.is_layout_of(content)),
         yaml_sections,
@@ -36,7 +36,8 @@ def values_of(content: Mapping[str, Any], source: str) -> tuple[list[Given], lis
 
 
 def _beside(entry: Given, given: Sequence[Given]) -> Given:
-    """The value, or if it is a default beside another key's, why it does not count."""
+    """The value; if it is its key's default, and another key of the file fills the same with another value, with the
+    reason that the other one counts."""
     if not entry.is_default:
         return entry
     others = (other for other in given if other.replaces(entry) and not other.is_default)
@@ -48,7 +49,7 @@ def _beside(entry: Given, given: Sequence[Given]) -> Given:
 
 
 def _contradictions(given: Sequence[Given]) -> Iterator[Finding]:
-    """Keys that fill a field which another key of the file fills with another value."""
+    """Findings about keys that fill a field which an earlier key of the file fills with another value."""
     given = [entry for entry in given if not entry.is_default]
     for position, entry in enumerate(given):
         earlier = (other for other in given[:position] if other.replaces(entry))

@@ -24,14 +24,15 @@ RENAMED = {
     "fp8_param": "fp8_param_gather",
     "fp4_param": "fp4_param_gather",
 }
-"""Keys that Megatron's model config has under another name than its arguments."""
+"""Key that Megatron's model config names differently than its arguments -> the argument."""
 
 ACTIVATIONS = {"gelu": "gelu", "swiglu": "swiglu", "squaredrelu": "squared_relu"}
-"""`activation_func` -> `hidden_act`."""
+"""Value of `activation_func` -> value of `hidden_act`."""
 
 
 def _beside(other: str) -> Meaning:
-    """The meaning of a key that says the same as another one; alone it is the argument of its name."""
+    """The meaning of a key that says the same as the key `other`: nothing beside that; alone it is the argument of its
+    name."""
     return lambda value, entries: f"{other} says it" if entries.get(other) is not None else ""
 
 
@@ -77,16 +78,16 @@ KEYS: dict[str, Meaning] = {
         nothing("the training loop sets it"),
     ),
 }
-"""Keys that are no arguments: their meaning, in arguments."""
+"""Key that is no argument's name -> its meaning, in arguments."""
 
 
 def is_layout_of(content: Mapping[str, Any]) -> bool:
-    """Whether the top keys are Megatron's."""
+    """Whether the top keys of a file are those of this layout."""
     return any(heading in content for heading in HEADINGS)
 
 
 def read(content: Mapping[str, Any], source: str) -> tuple[list[Given], list[Finding]]:
-    """The values of a dictionary, and what is wrong with it; a key without a value says nothing."""
+    """The values of a dictionary in this layout, and findings about it; a key without a value is left out."""
     given: list[Given] = []
     findings: list[Finding] = []
     entries = {key: value for key, value in _entries(content) if value is not None}
@@ -117,8 +118,7 @@ for _row in ROWS:
 
 
 def _read(key: str, value: Any, entries: Entries, source: str) -> Iterator[Given]:
-    """The value that a key gives. Raises KeyError for one that is not known, ValueError for a value that it cannot
-    have."""
+    """The values that a key gives. Raises KeyError for an unknown key, ValueError for a value that it cannot have."""
     meaning = KEYS[key](value, entries) if key in KEYS else ""
     if isinstance(meaning, Mapping):
         rows = [(ROW_OF[name], said) for name, said in meaning.items()]
@@ -130,7 +130,8 @@ def _read(key: str, value: Any, entries: Entries, source: str) -> Iterator[Given
 
 
 def _argument(key: str, value: Any, rows: list[Flag], source: str) -> Iterator[Given]:
-    """None: the value is what holds without it."""
+    """The argument that a key fills, by one of its flags' rows; nothing for a switch that asks for what holds without
+    it."""
     first = ROW_OF[rows[0].dest]
     if isinstance(value, bool) and all(row.type is None for row in rows):
         switches = [row for row in rows if row.stores == value and value != first.default]

@@ -18,14 +18,15 @@ from parallel_core.findings import Finding
 
 
 def norm_type(value: Any, entries: Entries) -> Values:
-    """The norm, fused if the list of fused operators names it."""
+    """The meaning of the kind of norm: fused if the list of fused operators names rmsnorm."""
     fused = entries.get(f"{_PRECISION}.fused_operators")
     is_fused = isinstance(fused, str) and "rmsnorm" in _names(fused)
     return {"normalization": "FusedRMSNorm" if is_fused and value == "RMSNorm" else value}
 
 
 def query_groups(value: Any, entries: Entries) -> Values:
-    """Key/value groups, which are asked for unless `attention_type` says."""
+    """The meaning of the number of key/value groups; --group-query-attention follows, unless `attention_type` gives
+    it."""
     is_said = entries.get(f"{_BLOCKS}.attention.attention_type")
     return {"num_query_groups": value} | ({} if is_said else {"group_query_attention": True})
 
@@ -40,11 +41,12 @@ OPERATORS = {
     "swiglu": "apply_swiglu_fusion",
     "masked_softmax": "masked_softmax_fusion",
 }
-"""Names in the lists of fused and unfused operators; rmsnorm and gradient_accumulation are treated apart."""
+"""Name in the lists of fused and unfused operators -> the option; rmsnorm and gradient_accumulation are treated
+apart."""
 
 
 def operators(fused: bool) -> Meaning:
-    """A list of operators with commas that are, or are not, fused."""
+    """The meaning of a list of operators, with commas, that are fused (or are not). Unknown names are refused."""
 
     def read(value: str | None, entries: Entries) -> Values:
         names = _names(value)
@@ -128,24 +130,24 @@ KEYS: dict[str, Meaning] = {
         if path.startswith(("training_config.", "optimizer_config.", "dataset_config."))
     },
 }
-"""The meaning of each key of the schema."""
+"""Key of the schema -> its meaning."""
 
 IGNORED = {"model_config.llm.tokenizer.use_fast": "a slow tokenizer gives the same ids"}
-"""Keys that do nothing -> why."""
+"""Key that does nothing -> the reason."""
 
 
 _TREES = ("accelerate_config.", "train_config.", "model_config.llm.")
 
 
 def is_layout_of(content: Mapping[str, Any]) -> bool:
-    """Whether the top keys are this schema's."""
+    """Whether the top keys of a file are those of this schema."""
     return "accelerate_config" in content or "train_config" in content or "llm" in content.get("model_config", {})
 
 
 def read(content: Mapping[str, Any], source: str) -> tuple[list[Given], list[Finding]]:
-    """The values of a dictionary, and what is wrong with it; a key without a value says nothing.
+    """The values of a dictionary in this schema, and findings about it; a key without a value is left out.
 
-    Keys that are none of this schema's are those of sections, which may stand beside it.
+    Keys that are none of this schema's are read as those of sections, which may stand beside it.
     """
     entries = dict(leaves(content))
     own = {key for key in entries if key in KEYS or key in IGNORED}
@@ -161,7 +163,7 @@ def read(content: Mapping[str, Any], source: str) -> tuple[list[Given], list[Fin
 
 
 def _without(content: Mapping[str, Any], *taken: Collection[str], prefix: str = "") -> dict[str, Any]:
-    """The rest of a dictionary without the leaves of these paths."""
+    """The dictionary without the leaves at the paths `taken`, and without dictionaries that are then empty."""
     left: dict[str, Any] = {}
     for key, value in content.items():
         path = f"{prefix}{key}"

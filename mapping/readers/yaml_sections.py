@@ -1,4 +1,4 @@
-"""The layout of configuration files that names our sections and their fields."""
+"""The layout of configuration files in which sections and their fields have the configuration's names."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -18,13 +18,14 @@ from parallel_core.no_effect.row import ALWAYS
 
 
 def _is_copied(row: Flag) -> bool:
-    """Whether a value of the flag is one of its field, for fields that are derived only if the flag is their own."""
+    """Whether a value of the flag is a value of its field: the field is copied from it, or the flag is the field's
+    own."""
     own = row.type in (int, str) and FLAG_OF.get(row.target) == row.name
     return bool(row.target) and (own or row.target not in DERIVED)
 
 
 _NAMES = {path: path for path in OPTIONS} | SHOWN
-"""Key -> path. Megatron's names are taken beside the fields'; either in the field's section or in the one around it."""
+"""Key -> path of a field. Beside fields' names Megatron's are taken, in the field's section or in the one around it."""
 for _path, _name in (
     *((path, path.rpartition(".")[2]) for path in OPTIONS),
     *((row.target, row.dest) for row in ROWS if _is_copied(row)),
@@ -34,12 +35,12 @@ for _path, _name in (
 
 
 def read(content: Mapping[str, Any], source: str) -> tuple[list[Given], list[Finding]]:
-    """The values of a dictionary, and what is wrong with it; a key without a value says nothing."""
+    """The values of a dictionary in this layout, and findings about it; a key without a value is left out."""
     return read_entries(dict(leaves(_outside(content), lambda path: path in _GROUPS and path not in EARLIER)), source)
 
 
 def _outside(content: Mapping[str, Any]) -> Mapping[str, Any]:
-    """`model: {model_config, arch}` as if both stood outside."""
+    """The dictionary with the keys below `model` (model_config, arch) beside its other keys."""
     model = content.get("model")
     if not isinstance(model, Mapping):
         return content
@@ -50,7 +51,7 @@ _GROUPS = {*SECTIONS, *(key.rpartition(".")[0] for key in EARLIER)}
 
 
 def read_entries(entries: Mapping[str, Any], source: str) -> tuple[list[Given], list[Finding]]:
-    """The same of a dictionary's leaves by their paths."""
+    """The values, and findings, of a dictionary in this layout, given as path -> value."""
     given = [*_unwritten(entries, source)]
     findings: list[Finding] = []
     for key, value in entries.items():
@@ -69,8 +70,8 @@ def read_entries(entries: Mapping[str, Any], source: str) -> tuple[list[Given], 
 
 
 def _unwritten(entries: Mapping[str, Any], source: str) -> Iterator[Given]:
-    """The values that keys of MindFormers give to other keys that are not written; a key that fills the same field
-    counts."""
+    """The values that keys of MindFormers imply for other keys that are not written, as defaults: a key that fills the
+    same field counts."""
     unwritten = {more for start, more in BY_DEFAULT.items() if any(key.startswith(start) for key in entries)}
     names = {key.rpartition(".")[2] for key, value in entries.items() if value is not None}
     for key, value in unwritten:
@@ -82,7 +83,7 @@ def _unwritten(entries: Mapping[str, Any], source: str) -> Iterator[Given]:
 def meant(
     key: str, meaning: Meaning, value: Any, entries: Mapping[str, Any], source: str
 ) -> tuple[list[Given], list[Finding]]:
-    """The fields that a key's value gives; an empty one says nothing."""
+    """The values that a key's meaning gives, and findings about them; nothing for an empty value."""
     if value is None or value == "":
         return [], []
     try:
@@ -113,7 +114,8 @@ def meant(
 
 
 def _in_parts(whole: Given) -> list[Given]:
-    """A field's value as its arguments'. Raises ValueError if it has another number of parts."""
+    """The value of a field that several arguments make, as a value for each argument. Raises Unreadable if it has
+    another number of parts."""
     rows = [ROW_OF[name] for name in PARTS_OF[whole.field]]
     if len(whole.value) != len(rows):
         raise Unreadable(str(whole.value), f"must be {len(rows)} numbers")
@@ -122,7 +124,7 @@ def _in_parts(whole: Given) -> list[Given]:
 
 
 def shown_value(value: Any) -> Any:
-    """A value for a message: structures as Python writes them."""
+    """A value as a message shows it: structures as Python writes them."""
     return value if isinstance(value, str | int | float) else repr(value)
 
 
@@ -137,15 +139,15 @@ def wrong_type(key: str, value: Any, path: str, source: str) -> Finding:
 
 
 def _wrong(key: str, value: Any, path: str, source: str, error: ValueError) -> Finding:
-    """The rule that a value breaks: that of the flag's own reader, unless the field takes values that no command line
-    can give."""
+    """The finding about a value that a field cannot have: with the rule of the flag's reader, or of the field's type
+    where it takes values that no command line can give."""
     wrong = wrong_type(key, value, path, source)
     has_rule = isinstance(error, Unreadable) and OPTIONS[path].type is not Any
     return wrong._replace(rule=str(error)) if has_rule else wrong
 
 
 def _unknown(key: str, source: str) -> Finding:
-    """The finding for an unknown key, with names like it in its section, else anywhere."""
+    """The finding about an unknown key, with names like it in its section, else anywhere."""
     section, _, name = key.rpartition(".")
     near = nearest(name, [known.rpartition(".")[2] for known in _NAMES if known.rpartition(".")[0] == section])
     if not near:
@@ -155,7 +157,7 @@ def _unknown(key: str, source: str) -> Finding:
 
 
 def coerced(path: str, value: Any) -> Any:
-    """`value` in the type of its field: YAML reads 1e-5 as text, and has no tuples. Raises ValueError."""
+    """`value` in the type of the field at a path: YAML reads 1e-5 as text, and has no tuples. Raises ValueError."""
     kind = OPTIONS[path].type
     row = next((row for row in ROWS if row.target == path), None)
     has_notation = row is not None and row.type not in (None, int, float, str)

@@ -24,12 +24,13 @@ INSTALL = "plotly, which draws the curves, is not installed: pip install 'megatr
 
 
 def library() -> str:
-    """plotly.js. Raises ModuleNotFoundError."""
+    """The text of plotly.js. Raises ModuleNotFoundError without plotly."""
     return str(import_module("plotly.offline").get_plotlyjs())
 
 
 def problems(folders: Sequence[Path], runs: Sequence[Run], is_watched: bool) -> Iterator[str]:
-    """Folders in which nothing is to be seen: none of a run; watched, none at all."""
+    """Messages about folders that are given twice, are no folders, or hold no figures of a run (which with `is_watched`
+    may come later)."""
     for number, (folder, run) in enumerate(zip(folders, runs, strict=True)):
         if folder.absolute() in [other.absolute() for other in folders[:number]]:
             yield f"{folder}: is given twice; leave one out"
@@ -40,7 +41,7 @@ def problems(folders: Sequence[Path], runs: Sequence[Run], is_watched: bool) -> 
 
 
 def main(argv: Sequence[str]) -> int:
-    """The command; its exit code."""
+    """Run the command, and return its exit code."""
     parser = command_line(__doc__, program("report"))
     parser.add_argument("folders", nargs="+", type=Path, metavar="OUTPUT", help="a run's folder")
     parser.add_argument("--to", type=Path, help=f"file to write (default: {REPORT} in the first OUTPUT)")

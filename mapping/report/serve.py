@@ -1,4 +1,4 @@
-"""The page of runs that go on, on this host alone."""
+"""A server, for this host alone, of the page about runs that go on."""
 
 from collections.abc import Sequence
 from http import HTTPStatus
@@ -12,7 +12,7 @@ HOST = "127.0.0.1"
 
 
 class Watched:
-    """The runs, read again when somebody asks; what has not changed is not made again."""
+    """The page of runs, whose files are read again on request; data are made again only where something has changed."""
 
     def __init__(self, runs: Sequence[Run], script: str) -> None:
         self._runs, self._script = runs, script
@@ -20,12 +20,12 @@ class Watched:
         self._data, self._version = "", 0
 
     def page(self) -> str:
-        """The HTML."""
+        """The page as HTML."""
         with self._lock:
             return html(page_of(self._runs), self._script, watched=True)
 
     def data(self) -> tuple[str, str]:
-        """The data that the page asks for, and its version. Raises OSError."""
+        """The data of the page as JSON, and its version, for an ETag. Raises OSError."""
         with self._lock:
             if any([run.refresh() for run in self._runs]) or not self._data:
                 self._data, self._version = as_json(page_of(self._runs)), self._version + 1
@@ -33,7 +33,7 @@ class Watched:
 
 
 class Server(ThreadingHTTPServer):
-    """Answers to requests for this host by name, so that no other site's page can read the figures."""
+    """A server that answers only requests for this host by name, so that no other site's page can read the figures."""
 
     def __init__(self, watched: Watched, port: int) -> None:
         super().__init__((HOST, port), Handler)
@@ -42,12 +42,12 @@ class Server(ThreadingHTTPServer):
 
 
 class Handler(BaseHTTPRequestHandler):
-    """`/` is the page, `/data.json` its data."""
+    """The answers to requests: `/` is the page, `/data.json` its data."""
 
     server: Server
 
     def do_GET(self) -> None:
-        """Answer."""
+        """Answer a request; 403 for another host's name, 404 for another path."""
         if self.headers.get("Host") not in self.server.names:
             self.send_error(HTTPStatus.FORBIDDEN)
         elif self.path == "/":
@@ -79,11 +79,11 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Requests are no news."""
+        """Print nothing about a request."""
 
 
 def serve(runs: Sequence[Run], script: str, port: int) -> int:
-    """Serve the page until Ctrl-C; returns the exit code. Raises OSError for a port that is taken."""
+    """Serve the page on `port` until Ctrl-C; returns the exit code 0. Raises OSError for a port that is taken."""
     with Server(Watched(runs, script), port) as server:
         print(f"http://{HOST}:{server.server_port}/  (Ctrl-C ends it)", flush=True)
         try:

@@ -1,10 +1,10 @@
-"""The flags that act: the options of the config, and the other flags that fill them."""
+"""The flags that act: those of the config's options, and further flags that fill them."""
 
 from mapping.flags.with_option import dataset, model, moe, optimizer, parallel, training
 from mapping.flags.with_option.build import tables
 
 WITHOUT_FLAG = ("--world-size", "--data-parallel-size", "--lora-target-cells")
-"""Options that the launcher's environment, the other sizes, or files alone say."""
+"""Flags of options that are not typed: the launcher's environment, the other sizes, or files give them."""
 
 TABLES = tuple(
     tables(
@@ -12,4 +12,4 @@ TABLES = tuple(
         WITHOUT_FLAG,
     )
 )
-"""Rows by section of the config."""
+"""The rows of flags, a table for each section of the config."""

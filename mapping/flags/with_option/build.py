@@ -1,4 +1,4 @@
-"""Rows of flags that act, made of the config's own options: name, type, default and choices stand there alone."""
+"""Rows of flags that act, made of the config's own options: name, type, default and choices stand in these alone."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -10,20 +10,20 @@ from parallel_core.config.tree import OPTIONS, SECTIONS, Option, path_of
 from parallel_core.no_effect.row import ALWAYS
 
 Change = Mapping[str, Any]
-"""A difference between a flag's row and its option."""
+"""Field of a flag's row -> value, where the row differs from the one that its option makes."""
 
 
 class Acting(NamedTuple):
-    """Facts that the config does not have about the flags of one section, and of the sections inside it."""
+    """The facts about the flags of one section (and its inner sections) that the config does not have."""
 
     own: Mapping[str, Change]
-    """Differences of the flags that options name: Megatron's default, notation, aliases."""
+    """Flag of an option -> differences of its row: Megatron's default, notation, aliases."""
     others: tuple[Flag, ...]
-    """Other flags that fill its fields."""
+    """Further flags that fill the section's fields."""
 
 
 def row(option: Option, name: str) -> Flag:
-    """The row of a flag that fills an option as it is."""
+    """The row of a flag `name` that fills an option as it is."""
     kind, base = _plain(option.type), {"target": option.path, "choices": option.field.metadata["choices"]}
     if option.path in ALWAYS:
         base |= {"status": IGNORED, "reason": ALWAYS[option.path]}
@@ -37,14 +37,14 @@ def row(option: Option, name: str) -> Flag:
 
 
 def _plain(kind: Any) -> Any:
-    """The type of a value that is given: without the none."""
+    """The type of a value that is given: of `T | None` the T."""
     if get_origin(kind) in (UnionType, Union):
         return next(part for part in get_args(kind) if part is not type(None))
     return kind
 
 
 def changed(flag: Flag, change: Change) -> Flag:
-    """A row with its differences; values that are refused or `also` taken join the choices."""
+    """A row with its differences applied; values that are refused or `also` taken join the choices."""
     fields = {name: value for name, value in change.items() if name != "also"}
     if "choices" not in fields:
         fields["choices"] = (*flag.choices, *change.get("also", ()), *change.get("refuses", ()))
@@ -52,7 +52,8 @@ def changed(flag: Flag, change: Change) -> Flag:
 
 
 def same(name: str, field: str, help: str = "", **change: Any) -> Flag:
-    """A flag that fills `field` (the end of its path) as the field's own does, with an attribute of its own."""
+    """The row of a further flag for `field` (the end of its path), with values as the field's own flag and an attribute
+    of its own."""
     return changed(row(OPTIONS[path_of(field)], name), {"help": help, **change})
 
 
@@ -62,22 +63,23 @@ def as_switch(name: str, help: str, **change: Any) -> dict[str, Change]:
 
 
 def read_by(type: Callable[[str], Any], **change: Any) -> Change:
-    """The change for a flag whose value is parsed by `type`, a function."""
+    """The change for a flag whose value's text is read by the function `type`."""
     return {"type": type, "nargs": None, "choices": (), **change}
 
 
 def refusing(reason: str, *refused: str, **change: Any) -> Change:
-    """The change for a flag with further values that are refused."""
+    """The change for a flag with further values that are refused, for `reason`."""
     return {"refuses": dict.fromkeys(refused, reason), **change}
 
 
 def first_sentence(text: str) -> str:
-    """The first sentence of a docstring, in one line and without its full stop; that of "et al." ends none."""
+    """The first sentence of a docstring, in one line and without its full stop; "et al." ends none."""
     return re.split(r"(?<!et al)\.(?=\s|$)", " ".join(text.split()), maxsplit=1)[0]
 
 
 def tables(acting: Iterable[Acting], without_flag: Iterable[str]) -> Iterator[tuple[Flag, ...]]:
-    """The rows of each section, in the order of the config: its options' own flags, then the others."""
+    """The rows of each section, in the order of the config: first those of its options' own flags, then further flags.
+    without_flag: flags of options that are not typed."""
     parts = list(acting)
     own = {name: change for part in parts for name, change in part.own.items()}
     others = [flag for part in parts for flag in part.others]

@@ -26,7 +26,7 @@ _LEFT_OPEN = (
     *("dsa-indexer-n-heads", "dsa-indexer-head-dim", "dsa-indexer-topk"),
     "dsa-indexer-skip-topk-offset",
 )
-"""Options whose flags have no default of their own."""
+"""Options whose flags have no default of their own, since the field's follows from others."""
 
 ACTING = Acting(
     {

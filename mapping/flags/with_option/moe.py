@@ -7,7 +7,8 @@ from parallel_core.config.moe import BALANCING
 
 SOFTMAX_FIRST = ("softmax_topk", "group_limited_greedy", "pai_megatron_aux_loss")
 ROUTERS = (*SOFTMAX_FIRST, "noaux_tc", "aux_loss")
-"""Names of whole routers, whose balancing loss is of the batch or, with --seq-aux, of each sequence."""
+"""MindSpeed-LLM's names for whole routers, whose balancing loss is over the batch or, with --seq-aux, over each
+sequence."""
 
 ACTING = Acting(
     {

@@ -9,7 +9,7 @@ _FP16 = "averages of small gradients' squares vanish in float16 without a scale 
 _STATES = {"fp16": _FP16, "fp8": _FP8}
 
 _NAMES = ("lion", "soap", "adaptive_muon", "lamb")
-"""Megatron's further names, and MindSpeed's."""
+"""Further names of --optimizer, in Megatron and MindSpeed, that are refused."""
 
 ACTING = Acting(
     {

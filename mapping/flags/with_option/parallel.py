@@ -10,7 +10,7 @@ ADAPTIVE = {
     "adaptive_cp_algo": "the ring is run, which has the same result and skips what a mask hides",
     "hybrid_adaptive_cp_algo": "the hybrid of ring and exchange is run, which has the same result",
 }
-"""Context parallelism that MindSpeed arranges by a mask."""
+"""Algorithm of MindSpeed that divides a sequence by the mask -> the sentence about what is run instead."""
 
 ACTING = Acting(
     {

@@ -4,7 +4,7 @@ from mapping.flags.flag import value
 from mapping.flags.with_option.build import Acting, refusing, same
 
 STRATEGIES = ("no_shard", "optim", "optim_grads", "optim_grads_params")
-"""The tensors that Megatron's FSDP shards, by ZeRO stage."""
+"""Names of what Megatron's FSDP shards, in the order of ZeRO's stages 0 - 3."""
 
 ACTING = Acting(
     {

@@ -6,7 +6,7 @@ from typing import Protocol
 from parallel_core.findings import Finding
 
 WHOLE_LAYER = ""
-"""The path of a layer within itself."""
+"""The path within a layer that stands for all of it."""
 
 SWAP_MODULES = {
     "input_norm": "input_layernorm",
@@ -16,7 +16,7 @@ SWAP_MODULES = {
     "pre_mlp_layernorm": "pre_mlp_layernorm",
     "mlp": "mlp",
 }
-"""Name in --swap-modules -> module."""
+"""Name in --swap-modules -> path of the module within the layer."""
 
 OFFLOAD_MODULES = {
     "attn_norm": "input_layernorm",
@@ -25,11 +25,12 @@ OFFLOAD_MODULES = {
     "attn_proj": "self_attention.linear_proj",
     "mlp_norm": "pre_mlp_layernorm",
 }
-"""Name in --offload-modules -> module, as far as a dense layer has it."""
+"""Name in --offload-modules -> path of the module within the layer; of Megatron's names those that a dense layer
+has."""
 
 
 class OffloadSettings(Protocol):
-    """The settings of a RecomputeConfig that concern offloading."""
+    """The options of a RecomputeConfig that concern offloading."""
 
     swap_attention: bool
     swap_modules: str
@@ -39,11 +40,12 @@ class OffloadSettings(Protocol):
 
     @property
     def smallest_offloaded(self) -> int:
-        """Elements of the smallest tensor that goes to host memory."""
+        """The number of elements from which on a saved tensor of an offloaded module goes to host memory."""
 
 
 def offloaded_modules(settings: OffloadSettings, index: int) -> tuple[str, ...]:
-    """Paths within the layer that is the chunk's `index`-th; none of them lies in another."""
+    """Paths, within the layer at position `index` of its chunk, of the modules whose saved activations lie in host
+    memory; none of them lies in another."""
     if index < settings.cpu_offloading_num_layers:
         return (WHOLE_LAYER,)
     names = settings.swap_modules.split(",") if settings.swap_attention else []
@@ -54,7 +56,7 @@ def offloaded_modules(settings: OffloadSettings, index: int) -> tuple[str, ...]:
 
 
 def wrong_offload(settings: OffloadSettings, num_layers: int) -> Iterator[Finding]:
-    """Modules that no layer has, and more layers than there are."""
+    """Findings about modules to offload that no layer has, and about more layers than there are."""
     if settings.cpu_offloading_num_layers > num_layers:
         given = settings.cpu_offloading_num_layers
         yield Finding("--cpu-offloading-num-layers", given, f"there are {num_layers} layers", "lower it")

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 Sizes = dict[str, int]
-"""Path of a submodule -> bytes of one micro-batch that a rank keeps of it."""
+"""Path of a submodule -> bytes that it saves for the backward of one micro-batch on a rank."""
 
 
 class Again(IntEnum):
@@ -17,43 +17,48 @@ class Again(IntEnum):
     WHOLE = 0
     """The part keeps its input, and runs again when its backward comes."""
     WITHOUT_OUTPUT = 1
-    """Recompute as WHOLE, and the linear after it does not keep its output either, but asks for it."""
+    """The part runs again as with WHOLE, and the linear after it does not keep its input (the part's output) either,
+    but asks for it."""
     OUTPUTS = 2
-    """Recompute as WITHOUT_OUTPUT, of several outputs that one operator takes."""
+    """As WITHOUT_OUTPUT, for a part with several outputs that one operator takes, such as queries, keys and values."""
     OUTPUT = 3
-    """The part is recorded as ever, and the linear after it asks for its output instead of keeping it."""
+    """The part's graph is kept as without recomputation; only its output is computed again, when the linear after it
+    asks."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """A part of a block, or of a layer, that may run again. Paths are within the block, or the layer."""
+    """A part of a block, or of a layer, that may run again in the backward. Paths are within the block, or the
+    layer."""
 
     path: str
-    """Its place, and the name by which its cell runs it; empty for the whole block."""
+    """Path of the part, and the name by which its cell runs it (`run_part`); empty for the whole block."""
     again: Again = Again.WHOLE
     runs: tuple[str, ...] = ()
-    """Submodules that run again; by default the one at `path`."""
+    """Paths of the submodules that run again with it; empty: the one at `path`."""
     holders: tuple[str, ...] = ()
-    """Submodules that have the part's input, the first of which keeps it for all."""
+    """Paths of the submodules that save the part's input, the first of which keeps it for all."""
     feeds: tuple[str, ...] = ()
-    """Submodules that keep what the part gives."""
+    """Paths of the submodules that save the part's output as their input."""
     begins: bool = False
     """Whether its input is the normed hidden states."""
     input_bytes: Callable[[Any], int] | None = None
-    """MicroBatch -> bytes of its input, if what the first holder keeps of a micro-batch is another number."""
+    """MicroBatch -> bytes of the part's input on a rank, where that is not the number of bytes that the first holder
+    keeps."""
     flag: str | None = None
-    """Its value of --recompute-modules."""
+    """The value of --recompute-modules that names the part; None if none does."""
     aliases: tuple[str, ...] = ()
-    """Paths by which MindFormers' lists name it."""
+    """Further paths by which MindFormers' lists name the part."""
     unasked: bool = False
-    """Whether a CPU drops its output although nobody asks for it."""
+    """Whether, on a CPU, its output is computed again even if the user did not ask for it."""
     name: str = ""
-    """The path by which users name it, if that is another."""
+    """The path by which users name the part, within the layer."""
     norm: str | None = None
-    """The norm whose output it begins with, if that may be recomputed."""
+    """Path of the norm whose output is the part's input, if that norm may be recomputed."""
 
     def within(self, module: str, called: str, norm: str | None) -> "Part":
-        """The same of the block `module` of a layer, which users name `called`."""
+        """The same part with paths from the layer: its block is the layer's `module`, which users call `called`; norm:
+        see the field."""
         paths = (self.runs or (self.path,), self.holders, self.feeds)
         runs, holders, feeds = (tuple(_join(module, path) for path in each) for each in paths)
         path, name, norm = _join(module, self.path), _join(called, self.path), norm if self.begins else None
@@ -61,16 +66,17 @@ class Part:
 
     @property
     def is_in_vain(self) -> bool:
-        """Whether nothing is won by making its output again."""
+        """Whether recomputing its output saves nothing: no submodule would keep that output."""
         return self.again is Again.OUTPUT and not self.feeds
 
     def covers(self, path: str) -> bool:
-        """Whether what stands at a path runs again with it."""
+        """Whether the submodule at `path` is one of those that run again with the part, or lies in one."""
         return any(is_within(path, run) for run in self.runs)
 
     def kept(self, kept: Sizes, normed: int, micro_batch: Any, asked: Collection[str]) -> Sizes:
-        """The bytes that the layer keeps if this part and those of the paths `asked` are recomputed. normed: bytes of
-        the hidden states with which the part may begin."""
+        """The bytes by path that the layer keeps once this part is recomputed, from those (`kept`) that it keeps
+        otherwise. normed: bytes of the normed hidden states, the part's input if it `begins`. asked: paths of all parts
+        that are recomputed."""
         if self.again is Again.OUTPUT:
             return {**kept, **dict.fromkeys(self.feeds, 0)}
         rest = {path: size for path, size in kept.items() if not self.covers(path)}
@@ -81,8 +87,8 @@ class Part:
         return {**rest, first: of_input, **dict.fromkeys(others, 0)}
 
     def kept_by_second_run(self, kept: Sizes, micro_batch: Any) -> int:
-        """Bytes that the second run keeps until it was run backwards, and gives, beside its input. Of a norm or an
-        activation nothing but the result is recomputed, while one operator needs it."""
+        """Bytes that the second run saves until its backward has run, and its output, without its input. 0 for a norm
+        or an activation (OUTPUT): its result alone is computed again, while one operator needs it."""
         if self.again is Again.OUTPUT:
             return 0
         of_input = self.input_bytes(micro_batch) if self.input_bytes else sum(kept[path] for path in self.holders)
@@ -91,27 +97,28 @@ class Part:
 
 
 class LayerParts(NamedTuple):
-    """The parts of one layer, in its order, and its tensor-parallel collectives."""
+    """The parts of one layer, in the order in which it runs them, and its linears with tensor-parallel collectives."""
 
     parts: tuple[Part, ...]
     collectives: frozenset[str] = frozenset()
-    """Paths of linears that have one."""
+    """Paths of the linears that have a tensor-parallel collective."""
     linear_after: Mapping[str, str] = MappingProxyType({})
-    """Norm -> the linear that gathers its output, if one does."""
+    """Path of a norm -> path of the linear that gathers its output (sequence parallelism)."""
 
     @classmethod
     def of_all(cls, layers: "Iterable[LayerParts]") -> "LayerParts":
-        """The parts of several layers, each once, in the order of a layer."""
+        """The parts of several layers, each name once, in the order in which layers have them; without collectives."""
         return cls(tuple({part.name: part for layer in layers for part in layer.parts}.values()))
 
     @property
     def flags(self) -> set[str]:
-        """The values of --recompute-modules that name one of them."""
+        """The values of --recompute-modules that name a part of this layer."""
         return {part.flag for part in self.parts if part.flag}
 
     def matching(self, pattern: str) -> set[str]:
-        r"""Names of the parts that a pattern names: regular expressions with `\.` between them, each of which must
-        match the whole of a child's name. Raises ValueError (`re.error` is one, too) for no regular expression."""
+        r"""Names of the parts that a pattern of MindFormers' lists matches: regular expressions with `\.` between them,
+        each of which must match the whole name of a child, in as many levels as the part's name or alias has. Raises
+        ValueError for no regular expression."""
         try:
             expressions = [re.compile(one) for one in pattern.split(r"\.")]
         except re.error as error:
@@ -127,14 +134,15 @@ class LayerParts(NamedTuple):
         return {part.name for part in self.parts if part.flag == flag}
 
     def outermost(self, names: Iterable[str]) -> tuple[Part, ...]:
-        """The names among these that lie in no other of them. A norm before experts is none: router and dispatch keep
-        what it gives, too."""
+        """The parts with these names, without those that lie in another of them and those whose output nobody keeps
+        (`is_in_vain`), as of a norm before experts."""
         asked = {*names}
         chosen = [part for part in self.parts if part.name in asked and not part.is_in_vain]
         return tuple(p for p in chosen if not any(is_within(p.path, other.path) for other in chosen if other is not p))
 
     def rest(self, left_out: Collection[str]) -> tuple[Part, ...]:
-        """The parts of the layer that can be recomputed, without these, the parts around them and the parts in them."""
+        """All parts of the layer, outermost only, but for the ones named in `left_out`, those around them and those in
+        them."""
         kept = [part.path for part in self.parts if part.name in left_out]
         return self.outermost(
             part.name
@@ -148,7 +156,7 @@ def _join(module: str, path: str) -> str:
 
 
 def is_within(path: str, module: str) -> bool:
-    """Whether a path is a module's, or lies in it; everything lies in the empty path."""
+    """Whether `path` is the path `module` or lies below it; everything lies below the empty path."""
     return not module or f"{path}.".startswith(f"{module}.")
 
 

@@ -14,7 +14,7 @@ from parallel_core.recompute.tables import Table, as_logged
 
 
 class RecomputeSettings(OffloadSettings, Protocol):
-    """The settings of a RecomputeConfig."""
+    """The options of a RecomputeConfig that the plan reads."""
 
     recompute_granularity: str | None
     recompute_method: str | None
@@ -36,21 +36,21 @@ class RecomputeSettings(OffloadSettings, Protocol):
 
 
 class LayerRecompute(NamedTuple):
-    """The parts of one layer that are recomputed."""
+    """The recomputation of one layer: all of it (`full`), or some parts."""
 
     full: bool = False
     parts: tuple[Part, ...] = ()
-    """None of them lies in another."""
+    """The parts that are recomputed; none of them lies in another. Empty with `full`."""
     kept_collectives: frozenset[str] = frozenset()
-    """Linears whose tensor-parallel collectives are not run again: what they gave is kept."""
+    """Paths of linears whose tensor-parallel collectives are not run again, because their outputs are kept."""
     offloaded: tuple[str, ...] = ()
-    """Paths within the layer of modules that keep what they keep in host memory."""
+    """Paths within the layer of modules whose saved activations lie in host memory."""
     droppable: tuple[Part, ...] = ()
-    """Parts whose output may be recomputed although nobody asked for it: none of those that are asked for."""
+    """Parts whose output may be recomputed although the user did not ask for it; those asked for are not among them."""
 
     @property
     def modules(self) -> tuple[str, ...]:
-        """The names of the parts."""
+        """The names of the recomputed parts, as users write them."""
         return tuple(part.name for part in self.parts)
 
     @property
@@ -59,18 +59,19 @@ class LayerRecompute(NamedTuple):
         return self.full or bool(self.offloaded) or any(part not in self.droppable for part in self.parts)
 
     def dropping_outputs(self, there: LayerParts, norms: bool) -> "LayerRecompute":
-        """The same where norms and an activation together take a hundredth of a layer's time, while their outputs are a
-        third of what it keeps; `norms`: those of norms, too."""
+        """The same with the outputs of `droppable` parts (norms: those of norms, too) recomputed. Norms and activations
+        take a hundredth of a layer's time together, while their outputs are a third of the bytes that it keeps."""
         dropped = {part.name for part in self.droppable if norms or part.flag != NORMS}
         return self._replace(parts=there.outermost({*self.modules, *dropped}))
 
     def offloads(self, path: str) -> bool:
-        """Whether what a module keeps lies in host memory."""
+        """Whether the saved activations of the module at `path` lie in host memory."""
         return any(is_within(path, module) for module in self.offloaded)
 
     @property
     def ways(self) -> dict[str, Again]:
-        """Path of each part -> how it runs. One whose output another part makes again drops that as well."""
+        """Path of each recomputed part -> its way. WHOLE becomes WITHOUT_OUTPUT where another part recomputes the
+        output (OUTPUT) that the same submodule takes."""
         made_again = {path for part in self.parts if part.again is Again.OUTPUT for path in part.feeds}
         return {
             part.path: Again.WITHOUT_OUTPUT if not part.again and made_again.intersection(part.feeds) else part.again
@@ -84,21 +85,22 @@ class CellRecompute:
     empty."""
 
     ways: Mapping[str, Again] = field(default_factory=dict)
-    """Ways of the parts that are recomputed."""
+    """Path -> way of each part that is recomputed."""
     kept_collectives: frozenset[str] = frozenset()
-    """Linears whose tensor-parallel collectives are not run again: what they gave is kept."""
+    """Paths of linears whose tensor-parallel collectives are not run again, because their outputs are kept."""
     offloaded: frozenset[str] = frozenset()
-    """Modules that keep in host memory what they save."""
+    """Paths of modules whose saved activations lie in host memory."""
     smallest_offloaded: int = 1
-    """Elements of the smallest tensor that goes there."""
+    """The number of elements from which on a saved tensor goes to host memory."""
 
     @classmethod
     def of(cls, asked: LayerRecompute, smallest_offloaded: int) -> "CellRecompute":
-        """The recomputation of a cell, from its layer's."""
+        """The recomputation of a layer's cell, from that of the layer."""
         return cls(asked.ways, asked.kept_collectives, frozenset(asked.offloaded), smallest_offloaded)
 
     def within(self, module: str) -> "CellRecompute":
-        """The same of a cell inside, whose own path the outer cell looks after."""
+        """The recomputation of the cell at `module` in this one, with paths from there; entries of `module` itself are
+        the outer's."""
         start = f"{module}."
         kept, offloaded = (
             frozenset(path.removeprefix(start) for path in paths if path.startswith(start))
@@ -110,21 +112,21 @@ class CellRecompute:
 
 @dataclass(frozen=True)
 class ChunkRecompute:
-    """The parts of a chunk's layers that are recomputed."""
+    """The recomputation of the layers of one chunk."""
 
     layers: tuple[LayerRecompute, ...]
     """The recomputation of each layer of the chunk, in order."""
     group_size: int = 1
-    """Neighbours that are computed again together, from the input of the first."""
+    """Neighbouring full layers that are recomputed together from the input of the first (`uniform`)."""
     slices_inputs: bool = False
-    """Whether of the input of such a group a tensor-parallel rank keeps its part only."""
+    """Whether a tensor-parallel rank keeps only its part of the input of such a group."""
     smallest_offloaded: int = 1
-    """Elements of the smallest tensor that goes to host memory, of modules that are offloaded."""
+    """As of `CellRecompute`."""
     joined: frozenset[int] = frozenset()
-    """Positions of layers that need what the one before made, and so run again with it."""
+    """Positions in the chunk of layers that take a result of the layer before and so are recomputed with it."""
 
     def groups(self) -> list[range]:
-        """The positions of layers that are computed again together, and of those that are not, alone."""
+        """Positions of the layers: full ones that are recomputed together as one range, every other layer alone."""
         starts: list[range] = []
         for position, layer in enumerate(self.layers):
             last = starts[-1] if starts else range(0)
@@ -136,7 +138,7 @@ class ChunkRecompute:
         return starts
 
     def runs(self) -> list[range]:
-        """The same, with neighbours that are not computed again in one."""
+        """As `groups`, but neighbouring layers that are not fully recomputed form one range."""
         found: list[range] = []
         for group in self.groups():
             if found and not (self.layers[group.start].full or self.layers[found[-1].start].full):
@@ -148,34 +150,35 @@ class ChunkRecompute:
 
 @dataclass(frozen=True)
 class RecomputePlan:
-    """Tables [chunk][stage] of how many layers, the first ones, are computed again."""
+    """Tables [chunk][stage] of how many layers, the first ones of the chunk, each kind of recomputation applies to."""
 
     counts: Table
-    """Layers of each chunk and stage."""
+    """The number of layers that there are."""
     full: Table
-    """Whole layers; these beat modules."""
+    """Layers that are recomputed whole, but for the parts in `select_exclude`; `select` and `flagged` do not act on
+    them."""
     select: dict[str, Table]
-    """Pattern of modules -> layers."""
+    """Pattern of modules -> layers in which those are recomputed."""
     flagged: dict[str, Table]
-    """Value of --recompute-modules -> layers."""
+    """Value of --recompute-modules -> layers in which that module is recomputed."""
     communication: dict[str, Table]
-    """Pattern of modules whose collectives are run again -> layers."""
+    """Pattern of modules whose tensor-parallel collectives are run again -> layers."""
     select_exclude: dict[str, Table]
     communication_exclude: dict[str, Table]
-    """The patterns that are left out of the two."""
+    """Pattern -> layers in which modules are left out of `select`, or of `communication`."""
     group_size: int = 1
     slices_inputs: bool = False
     runs_collectives_again: bool = True
     offload: Callable[[int], tuple[str, ...]] = lambda index: ()
-    """Position of a layer in its chunk -> modules that keep what they keep in host memory."""
+    """Position of a layer in its chunk -> paths of the modules whose saved activations lie in host memory."""
     smallest_offloaded: int = 1
-    """Elements."""
+    """As of `CellRecompute`."""
     by_stage: bool = False
-    """Whether the user asked by lists for stages, whose normalised form the log shows."""
+    """Whether the user gave lists by stage, so that the log shows their normalised form."""
 
     @classmethod
     def of(cls, settings: RecomputeSettings, counts: Table) -> "RecomputePlan":
-        """The plan for stages with `counts` layers. Raises ValueError where `wrong_settings` has a finding."""
+        """The plan for `counts` [chunk][stage] layers. Raises ValueError where `wrong_settings` has a finding."""
         by_stage = any(getattr(settings, name) is not None for name in BY_STAGE)
         select, communication = (
             tables.tables_of(getattr(settings, name), counts, default) for name, default in PATTERNS.items()
@@ -200,14 +203,16 @@ class RecomputePlan:
         )
 
     def of_layers(self, layers: Iterable[LayerRecompute], joined: frozenset[int] = frozenset()) -> ChunkRecompute:
-        """The recomputation of layers of one chunk; `joined`: see `ChunkRecompute`."""
+        """The recomputation of a chunk from that of its layers, in order; a joined layer after a full one is full.
+        joined: see `ChunkRecompute`."""
         asked: list[LayerRecompute] = []
         for position, layer in enumerate(layers):
             asked.append(asked[-1] if position in joined and asked[-1].full else layer)
         return ChunkRecompute(tuple(asked), self.group_size, self.slices_inputs, self.smallest_offloaded, joined)
 
     def layer(self, stage: int, chunk: int, index: int, there: LayerParts) -> LayerRecompute:
-        """The recomputation of the `index`-th layer of a stage's chunk, which has these parts."""
+        """The recomputation of the layer at position `index` (from 0) of a stage's chunk. there: the parts that this
+        layer has."""
 
         def named(patterns: dict[str, Table], of_name: Callable[[str], set[str]] = there.matching) -> set[str]:
             here = (pattern for pattern, table in patterns.items() if index < table[chunk][stage])
@@ -228,7 +233,7 @@ class RecomputePlan:
         return LayerRecompute(full, parts, kept, self.offload(index), droppable)
 
     def log_lines(self) -> Iterator[str]:
-        """The normalised tables, if the user wrote any."""
+        """Lines with the normalised tables, as MindFormers logs them; none unless the user gave lists by stage."""
         if not self.by_stage:
             return
         yield f"Formative layer_recompute: {self.full}"
@@ -240,7 +245,8 @@ class RecomputePlan:
             yield f"Formative select_comm_recompute_exclude: {as_logged(self.communication_exclude)}"
 
     def layer_lines(self, layers: Iterable[tuple[int, LayerRecompute]]) -> Iterator[str]:
-        """Lines with those of these numbered layers that are recomputed, if the user wrote lists by stage."""
+        """Lines for the recomputed layers among (number, recomputation), as MindFormers logs them; none without lists
+        by stage."""
         if not self.by_stage:
             return
         for number, layer in layers:
@@ -251,21 +257,22 @@ class RecomputePlan:
 
 
 NORMS, ACTIVATION = "layernorm", r"mlp\.activation"
-"""The modules of --recompute-norm, as values of --recompute-modules; those of --recompute-activation-function, as a
+"""The modules of --recompute-norm, as a value of --recompute-modules; those of --recompute-activation-function, as a
 pattern."""
 
 PATTERNS = {
     "select_recompute": (r"feed_forward\.mul", r"feed_forward\.w1\.activation\.silu"),
     "select_comm_recompute": (r".*\.norm",),
 }
-"""Settings with patterns -> those that stand for none given."""
+"""Setting with patterns -> the patterns that apply where it is given without any."""
 
 BY_STAGE = ("recompute", "select_recompute", "select_comm_recompute")
-"""Settings that are lists for stages."""
+"""Names of the settings that are lists by stage, MindFormers' notation."""
 
 
 def _full(settings: RecomputeSettings, counts: Table) -> Table:
-    """Whole layers by Megatron's flags: all of them, or a number of each chunk's or stage's first."""
+    """The table of whole layers by Megatron's flags: all (uniform), or the first ones of each chunk or stage
+    (block)."""
     if settings.recompute_granularity != "full":
         return tables.none_of(counts)
     if settings.recompute_method == "uniform":
@@ -274,15 +281,15 @@ def _full(settings: RecomputeSettings, counts: Table) -> Table:
 
 
 def _first(settings: RecomputeSettings, layers: int, counts: Table) -> Table:
-    """The first layers of each chunk or, with --enable-recompute-layers-per-pp-rank, of each stage, dealt over its
-    chunks."""
+    """The table of the first `layers` of each chunk; with --enable-recompute-layers-per-pp-rank of each stage, dealt
+    over its chunks."""
     if settings.enable_recompute_layers_per_pp_rank:
         return tables.dealt([layers] * len(counts[0]), counts)
     return tables.first_of(layers, counts)
 
 
 def _flagged(settings: RecomputeSettings, counts: Table) -> dict[str, Table]:
-    """Modules by Megatron's and MindSpeed's flags."""
+    """Value of --recompute-modules -> table, from Megatron's and MindSpeed's flags."""
     chosen: dict[str, Table] = {}
     if settings.recompute_granularity == "selective":
         chosen |= dict.fromkeys(settings.recompute_modules or ("core_attn",), tables.all_of(counts))
@@ -300,7 +307,7 @@ def _activations(settings: RecomputeSettings, counts: Table) -> dict[str, Table]
 
 
 def _after_whole(settings: RecomputeSettings, layers: int | None, counts: Table) -> Table:
-    """MindSpeed counts layers after the whole ones; all, if it counts none."""
+    """The table of a MindSpeed flag that counts `layers` after the fully recomputed ones; None: all layers."""
     full = (settings.recompute_num_layers or 0) if settings.recompute_granularity == "full" else 0
     return tables.all_of(counts) if layers is None else _first(settings, full + layers, counts)
 
@@ -308,8 +315,8 @@ def _after_whole(settings: RecomputeSettings, layers: int | None, counts: Table)
 def wrong_settings(
     settings: RecomputeSettings, counts: Table, flags: dict[str, str], there: LayerParts
 ) -> Iterator[Finding]:
-    """Findings about the lists by stage; `flags` are the names of the settings, `there` the parts of the model's
-    layers."""
+    """Findings about the lists by stage. flags: setting -> the name under which the user gave it; there: the parts of
+    all of the model's layers."""
     for name in (*BY_STAGE, *(f"{pattern}_exclude" for pattern in PATTERNS)):
         value = getattr(settings, name)
         try:

@@ -7,22 +7,23 @@ Table = list[list[int]]
 
 
 def all_of(counts: Table) -> Table:
-    """Every layer; `counts` are the layers that there are."""
+    """The table in which a setting applies to every layer. counts: the layers of each [chunk][stage]."""
     return [list(row) for row in counts]
 
 
 def none_of(counts: Table) -> Table:
-    """No layer of any chunk; `counts` are the layers that there are."""
+    """The table in which a setting applies to no layer. counts: the layers of each [chunk][stage]."""
     return [[0] * len(row) for row in counts]
 
 
 def first_of(layers: int, counts: Table) -> Table:
-    """The first `layers` of each chunk, as far as it has so many."""
+    """The table of the first `layers` layers of each chunk, or all of a chunk that has fewer."""
     return [[min(layers, count) for count in row] for row in counts]
 
 
 def dealt(layers: Sequence[int], counts: Table) -> Table:
-    """Each stage's number of layers, dealt one at a time over its chunks; a full chunk is passed over."""
+    """The table of a number of layers for each stage, dealt one at a time over the stage's chunks; a full chunk is
+    passed over."""
     table = none_of(counts)
     for stage, wanted in enumerate(layers):
         left = min(wanted, sum(row[stage] for row in counts))
@@ -35,8 +36,8 @@ def dealt(layers: Sequence[int], counts: Table) -> Table:
 
 
 def table_of(value: Any, counts: Table) -> Table:
-    """The table of a setting: true or false for all layers; a list of each stage's layers, dealt over its chunks; or
-    for each chunk such a list, capped by the layers there are. True and false may stand for all and none anywhere.
+    """The table of a setting: true or false for all layers; a list of each stage's number, dealt over its chunks; or
+    such a list for each chunk, capped by the layers there are. True and false may stand for all and none anywhere.
 
     Raises ValueError for any other form.
     """
@@ -73,7 +74,8 @@ def _number(entry: Any, all_layers: int) -> int:
 
 
 def beyond(value: Any, counts: Table) -> Iterator[str]:
-    """A clause for each number of a setting that `table_of` takes which is more than the layers there are."""
+    """A clause for each number in a setting of `table_of`, or in a dictionary of such, that exceeds the stage's or the
+    chunk's layers."""
     if isinstance(value, dict):
         yield from (f"{pattern}: {clause}" for pattern, part in value.items() for clause in beyond(part, counts))
     if not isinstance(value, list | tuple):
@@ -90,8 +92,9 @@ def beyond(value: Any, counts: Table) -> Iterator[str]:
 
 
 def tables_of(value: Any, counts: Table, default_patterns: Sequence[str]) -> dict[str, Table]:
-    """Pattern -> table. A dictionary gives each pattern a setting, a list of patterns applies to all layers, and a
-    setting without patterns to the default ones. Raises ValueError for any other form."""
+    """Pattern of modules -> table. A dictionary gives each pattern a setting of `table_of`; a pattern or a list of
+    patterns applies to all layers; a setting without patterns applies to `default_patterns`. Raises ValueError for any
+    other form."""
     if isinstance(value, dict):
         return {str(pattern): table_of(setting, counts) for pattern, setting in value.items()}
     if isinstance(value, str):
@@ -102,5 +105,5 @@ def tables_of(value: Any, counts: Table, default_patterns: Sequence[str]) -> dic
 
 
 def as_logged(tables: dict[str, Table]) -> str:
-    """Tables as the log shows them: patterns between quotes and as they were written."""
+    """Tables by pattern as the log shows them: a dictionary's text, patterns as the user wrote them."""
     return "{" + ", ".join(f"'{pattern}': {table}" for pattern, table in tables.items()) + "}"

@@ -11,18 +11,18 @@ from parallel_core.report.run import Run
 from parallel_core.report.thin import plain, thinned
 
 ROWS = 9
-"""The number of rows of the table under a plot."""
+"""The most rows for steps of the table under a plot."""
 
 
 class Curve(NamedTuple):
-    """A column of `metrics.jsonl` as a plot."""
+    """A column of `metrics.jsonl` that is plotted, multiplied by `scale`."""
 
     column: str
     title: str
     unit: str = ""
     scale: float = 1.0
     is_of_some_steps: bool = False
-    """Others are left out then, instead of being gaps."""
+    """Whether only some steps have it, as evaluations: the others are left out then, instead of being gaps."""
 
 
 LEARNING = (
@@ -46,11 +46,11 @@ OTHERS = {
     *("eta_seconds",),
     *(curve.column for curve in (*LEARNING, *SPEED)),
 }
-"""Columns that are no further loss."""
+"""Columns that are not plotted as a further loss."""
 
 
 def sections(runs: Sequence[Run]) -> Iterator[Section]:
-    """Learning, with all named losses, and speed."""
+    """The section of learning, with all named losses, and the section of speed and memory."""
     yield _section("learning", "Learning", runs, (*LEARNING, *_further(runs)))
     yield _section("speed", "Speed and memory", runs, SPEED)
 
@@ -66,7 +66,7 @@ def _section(id: str, title: str, runs: Sequence[Run], curves: Sequence[Curve]) 
 
 
 def lines(id: str, curve: Curve, runs: Sequence[Run]) -> Lines | None:
-    """The plot of a figure; none if no run has a finite value of it."""
+    """The plot of one column with a curve for each run; None if no run has a finite value of it."""
     values = [run.figures.of(curve.column) * curve.scale for run in runs]
     having = [(at, run, own) for at, (run, own) in enumerate(zip(runs, values, strict=True)) if np.isfinite(own).any()]
     if not having:
@@ -112,7 +112,8 @@ def _words(run: Run, values: Array, unit: str) -> str:
 
 
 def _table(curve: Curve, runs: Sequence[Run], values: Sequence[Array]) -> Table:
-    """A table at steps that lie evenly, and the smallest, mean and largest."""
+    """A table with a column for each run: values at up to `ROWS` evenly spaced steps, then the smallest, mean and
+    largest."""
     own = [
         dict(zip(run.figures.of("step").tolist(), column.tolist(), strict=True)) if len(column) else {}
         for run, column in zip(runs, values, strict=True)

@@ -10,14 +10,15 @@ from parallel_core.report.parts import Page
 
 
 def as_json(page: Page) -> str:
-    """Its data, as it is served and as it stands in the file."""
+    """The page as JSON, as the server sends it and as the HTML file holds it."""
     return json.dumps(asdict(page), separators=(",", ":"), allow_nan=False)
 
 
 def html(page: Page, library: str, watched: bool = False) -> str:
-    """library: the JavaScript that draws plots (plotly.js). watched: the page asks its server for new data.
+    """The page as the text of an HTML file. library: the JavaScript that draws plots (plotly.js). watched: whether the
+    page asks its server for new data.
 
-    What runs say stands in the file as JSON alone, without any `<`, and its script makes text of it, never markup.
+    The texts of runs stand in the file as JSON alone, without any `<`, and its script makes text of them, never markup.
     """
     return Template(_read("page.html")).substitute(
         title=markup.escape(page.title),

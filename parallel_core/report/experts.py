@@ -16,7 +16,8 @@ EVEN = "1 is an even share."
 
 
 def section(runs: Sequence[Run]) -> Section | None:
-    """Two heat maps for each run with experts; none without such a run."""
+    """Two heat maps for each run with experts (the busiest expert by step, all experts in the newest step); None
+    without such a run."""
     plots = [plot for number, run in enumerate(runs) for plot in (*_over_steps(number, run), *_newest(number, run))]
     return Section("experts", "Load of experts", EVEN, list(plots)) if plots else None
 
@@ -74,7 +75,8 @@ def _newest(number: int, run: Run) -> Iterator[Heat]:
 
 
 def _shares(tokens: Any) -> Iterator[tuple[str, list[float]]]:
-    """Layer -> each expert's tokens in parts of the mean."""
+    """(layer, each expert's number of tokens divided by the layer's mean) for every layer of an event's tokens by
+    layer."""
     for layer, counts in tokens.items() if isinstance(tokens, Mapping) else ():
         if isinstance(counts, list) and all(isinstance(n, int) for n in counts) and sum(counts) > 0:
             yield layer, [count * len(counts) / sum(counts) for count in counts]

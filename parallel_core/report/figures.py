@@ -13,11 +13,11 @@ from parallel_core.report.lines import LinesReader
 
 NAN = float("nan")
 NUMBERS = frozenset({bool, float, int})
-"""Types of JSON, compared with as they are: a long run has millions of values."""
+"""The types of a number in parsed JSON. They are compared by identity, because a long run has millions of values."""
 
 
 class Figures:
-    """Columns of a `metrics.jsonl`; what a line does not have is no number there."""
+    """The columns of a run's `metrics.jsonl`: a figure by name over steps, NaN for a step whose line lacks it."""
 
     def __init__(self, path: Path) -> None:
         self._reader = LinesReader(path)
@@ -29,11 +29,11 @@ class Figures:
 
     @property
     def unreadable(self) -> int:
-        """Number of lines that have no figures of a step."""
+        """The number of lines that are no JSON object or have no finite step."""
         return self._reader.unreadable + self._without_a_step
 
     def refresh(self) -> bool:
-        """Read what has been added; whether there is anything new."""
+        """Read the lines that were added to the file; whether there were any."""
         begins_anew, lines = self._reader.new()
         if begins_anew:
             self._clear()
@@ -51,7 +51,8 @@ class Figures:
         self._count += 1
 
     def _put(self, prefix: str, values: Mapping[str, Any]) -> None:
-        """Append numbers to their columns; those of layers, which lie one level deeper, as `expert_load/3`."""
+        """Append a line's numbers to their columns; those of a dictionary by layer to columns such as
+        `expert_load/3`."""
         for key, value in values.items():
             if type(value) in NUMBERS:
                 name = prefix + key
@@ -70,7 +71,8 @@ class Figures:
         return list(self._columns)
 
     def of(self, name: str) -> Array:
-        """A column in order of the steps, of a step that is there twice the later line; empty if there is none."""
+        """A column as float64 [steps], in order of the steps; of a step that the file has twice the later line. Empty
+        if no line has the name."""
         order = self._order()
         if name not in self._columns:
             return np.empty(0)

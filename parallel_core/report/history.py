@@ -10,7 +10,7 @@ from parallel_core.report.parts import ABSENT, Section, Table, figure
 from parallel_core.report.run import Run
 
 MOST = 200
-"""Rows of a table of events; the last ones."""
+"""The most rows of a table of events, of which the last ones are shown."""
 PARTS = ("weights", "gradients", "optimizer", "activations", "total")
 
 
@@ -82,7 +82,7 @@ UNITS = {"seconds": ("ms", 1e-3), "memory": ("MiB", 2.0**20)}
 
 
 def _beside(run: Run) -> Iterator[Table]:
-    """The plan beside a step of rank 0: time, then memory."""
+    """Tables of planned and measured figures of a step of rank 0: time in ms, then memory in MiB."""
     event = (run.events.get("comparison") or [{}])[-1]
     for name, (unit, size) in UNITS.items():
         quantity = event.get(name)
@@ -103,12 +103,12 @@ def _compared(parts: dict[str, Any], unit: str, size: float) -> Iterator[list[st
 
 
 def _sums(pairs: Sequence[Sequence[float | None]]) -> list[float | None]:
-    """The sums of the planned and of the measured figures; none where a part is missing."""
+    """[planned, measured]: the sum of each; None where a part of it is missing."""
     return [None if None in column else sum(filter(None, column)) for column in zip(*pairs, strict=True)] or [None] * 2
 
 
 def happened(runs: Sequence[Run]) -> Section:
-    """Starts, warnings, and how runs ended; what of their files cannot be read."""
+    """The section of events: starts and ends of runs, warnings, and files that cannot be read."""
     starts = [row for run in runs for row in _starts(run)]
     warnings = [row for run in runs for row in _warnings(run)]
     tables = [Table("Starts and ends", ["run", "time (UTC)", "step", "what", "from"], starts)] if starts else []

@@ -6,18 +6,18 @@ from pathlib import Path
 from typing import Any
 
 _AT_ONCE = 1 << 24
-"""Bytes."""
+"""The most bytes that are read in one piece."""
 
 
 class LinesReader:
-    """Gives the lines that a file has more than the last time."""
+    """A reader of a growing file of JSON lines that gives, each time, the lines added since the last."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.unreadable = 0
-        """Whole lines that are no JSON object."""
+        """The number of whole lines so far that are no JSON object."""
         self.read = 0
-        """Whole lines."""
+        """The number of whole lines so far."""
         self._end, self._of = 0, (0, 0)
 
     def new(self) -> tuple[bool, Iterator[dict[str, Any]]]:

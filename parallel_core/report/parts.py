@@ -6,42 +6,42 @@ from typing import Any
 ABSENT = "-"
 """A cell without a value."""
 Number = float | None
-"""None is a gap."""
+"""A value of a plot; None is a gap."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of words under a caption."""
+    """Rows of cells, each a text, under a caption and column headings."""
 
     caption: str
     columns: list[str]
     rows: list[list[str]]
     marked: list[int] = field(default_factory=list)
-    """Rows in which runs differ."""
+    """Indices of the rows in which runs differ."""
 
 
 @dataclass(frozen=True)
 class Series:
-    """A curve of a run."""
+    """A curve of the run with the index `run` on the page."""
 
     run: int
     name: str
     x: dict[str, list[Number]]
-    """Values over each axis: step, samples, hours."""
+    """Axis ("step", "samples", "hours") -> the place of each value of `y` on it."""
     y: list[Number]
     is_constant: bool = False
-    """A line to compare with, such as a prediction."""
+    """Whether it is a horizontal line to compare with, such as a prediction."""
 
 
 @dataclass(frozen=True)
 class Lines:
-    """Curves over steps."""
+    """A plot of curves over steps."""
 
     id: str
     title: str
     unit: str
     text: str
-    """The plot in words, for who does not see it."""
+    """The plot described in words, for those who do not see it."""
     series: list[Series]
     table: Table
     kind: str = "lines"
@@ -49,7 +49,7 @@ class Lines:
 
 @dataclass(frozen=True)
 class Heat:
-    """A heat map."""
+    """A heat map of values z [len(y), len(x)]."""
 
     id: str
     title: str
@@ -65,14 +65,14 @@ class Heat:
 
 @dataclass(frozen=True)
 class Bars:
-    """Bars of rows on one time axis, in milliseconds."""
+    """Bars in rows (ranks, stages) on one time axis, in milliseconds."""
 
     id: str
     title: str
     text: str
     rows: list[str]
     kinds: dict[str, list[list[Any]]]
-    """Kind -> [row, start, duration, name] of each."""
+    """Kind of work -> [row, start, duration, name] of each of its bars; times in milliseconds."""
     table: Table
     kind: str = "bars"
 
@@ -82,7 +82,7 @@ Plot = Lines | Heat | Bars
 
 @dataclass(frozen=True)
 class Section:
-    """A heading and what stands under it."""
+    """A heading, a note under it, then plots and tables."""
 
     id: str
     title: str
@@ -93,7 +93,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Page:
-    """All of it."""
+    """All sections of a page, and the names of its runs in the order that `Series.run` counts."""
 
     title: str
     runs: list[str]
@@ -101,7 +101,8 @@ class Page:
 
 
 def figure(value: Number, unit: str = "") -> str:
-    """A number for people."""
+    """A number as text with thousands separators, of six significant digits (four from a million on); "-" for None and
+    NaN."""
     if value is None or value != value:
         return ABSENT
     return f"{value:,.6g}{unit}" if abs(value) < 1e6 else f"{value:,.4g}{unit}"

@@ -15,13 +15,15 @@ MOST_EVENTS = 10_000
 
 
 class Run:
-    """The files of a folder; `refresh` reads what has been added to them. Raises OSError for what cannot be read."""
+    """A run's folder (figures, events, trace) as it was read last; `refresh` reads what was added. Raises OSError for a
+    file that cannot be read."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.name = folder, folder.name
         self.figures = Figures(folder / METRICS)
         self.events: dict[str, list[dict[str, Any]]] = {}
-        """Events by kind: start, warning, experts, end, error."""
+        """Kind ("start", "warning", "experts", "comparison", "end", "error") -> events of the last run in the folder,
+        oldest first."""
         self.measured: list[Span] = []
         self.planned: list[Span] = []
         self.problem_of_trace = ""
@@ -34,24 +36,24 @@ class Run:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing of a run in the folder."""
+        """Whether the folder has neither figures nor events nor a trace."""
         return not (self.figures.names() or self.events or self.measured)
 
     @property
     def start(self) -> dict[str, Any]:
-        """The event of the last start; empty if there is none."""
+        """The event of the run's last start; empty if there is none."""
         return (self.events.get("start") or [{}])[-1]
 
     @property
     def predicted(self) -> dict[str, float]:
-        """Part of the memory -> its MiB; empty if nothing was predicted."""
+        """Part of a rank's memory -> its planned size in MiB, from the last start; empty if nothing was predicted."""
         parts = self.start.get("memory_predicted")
         found = parts.items() if isinstance(parts, dict) else ()
         return {name: size / 2.0**20 for name, size in found if isinstance(size, int | float)}
 
     @property
     def unreadable_events(self) -> int:
-        """Lines that are no event."""
+        """The number of lines of `events.jsonl` that are no JSON object."""
         return self._lines.unreadable
 
     def _read_events(self) -> bool:
@@ -64,7 +66,8 @@ class Run:
         return is_new
 
     def _take(self, line: dict[str, Any]) -> bool:
-        """A run's own: what lies there of another one is left out once this one has started."""
+        """Keep a line if it is an event, and tell whether it is. A start of another run (`run_id`) drops the events
+        before it."""
         kind = line.get("event")
         if not isinstance(kind, str):
             return False
@@ -94,7 +97,7 @@ class Run:
 
 
 def name_apart(runs: Iterable[Run]) -> None:
-    """Give runs whose folders have one name so much of their paths that names differ."""
+    """Set each run's name to so many last parts of its folder's path that no two runs have one name."""
     listed = list(runs)
     for parts in range(1, 1 + max((len(run.folder.absolute().parts) for run in listed), default=0)):
         names = ["/".join(run.folder.absolute().parts[-parts:]) for run in listed]

@@ -9,7 +9,7 @@ from parallel_core.report.run import Run
 
 
 def sections(runs: Sequence[Run]) -> Iterator[Section]:
-    """The sections of which there is anything: of the last start of each run."""
+    """Sections for flags, configuration and environment of each run's last start, as far as any run has them."""
     flags = [_flags(run.start.get("flags")) for run in runs]
     options = [dict(flat(run.start.get("config"), "")) for run in runs]
     environment = [dict(flat(run.start.get("environment"), "")) for run in runs]
@@ -28,7 +28,8 @@ def _section(
 
 
 def beside(caption: str, name: str, runs: Sequence[str], columns: Sequence[Mapping[str, str]]) -> Table:
-    """A row for each name that any run has, a column for each run."""
+    """A table with a row for each name that any column has and a column for each run; rows in which runs differ are
+    marked."""
     names = list(dict.fromkeys(key for column in columns for key in column))
     rows = [[key, *(column.get(key, ABSENT) for column in columns)] for key in names]
     marked = [number for number, (_, *cells) in enumerate(rows) if len(set(cells)) > 1]
@@ -36,7 +37,7 @@ def beside(caption: str, name: str, runs: Sequence[str], columns: Sequence[Mappi
 
 
 def flat(value: Any, path: str) -> Iterator[tuple[str, str]]:
-    """Every value by its path."""
+    """(path of keys joined by ".", value as text) of every leaf of nested mappings, below `path`."""
     if isinstance(value, Mapping) and value:
         for key, inner in value.items():
             yield from flat(inner, f"{path}.{key}" if path else str(key))
@@ -49,7 +50,8 @@ def _word(value: Any) -> str:
 
 
 def _flags(given: Any) -> dict[str, str]:
-    """Flag -> its value and what became of it; of one that stands there several times all."""
+    """Flag -> its value and its effect (status, target, reason) as text; of a flag that was given several times all of
+    them."""
     found: dict[str, str] = {}
     for one in given if isinstance(given, list) else ():
         if isinstance(one, Mapping):

@@ -8,12 +8,13 @@ import numpy as np
 from parallel_core.numerics.dtypes import Array
 
 BINS = 800
-"""Bins of a curve: twice as many points, which is about the number of a wide screen's pixels."""
+"""Bins of a curve. A curve has at most twice as many points, about the number of a wide screen's pixels."""
 
 
 def thinned(values: Array, bins: int = BINS) -> Array:
-    """Indices, rising, of the smallest and the largest of `values` [n] in each of as many bins, and of the first and
-    last; all of them if they are not more. So each spike stays. A bin without a finite value keeps one, a gap."""
+    """Indices, rising, of the points of `values` [n] to draw: in each of `bins` bins the smallest and the largest, so
+    that each spike stays, and the first and last point; all n if they are no more than two a bin. A bin without a
+    finite value keeps one, a gap."""
     if len(values) <= 2 * bins:
         return np.arange(len(values))
     edges = np.linspace(0, len(values), bins + 1).astype(int)
@@ -25,7 +26,8 @@ def thinned(values: Array, bins: int = BINS) -> Array:
 
 
 def means(values: Array, bins: int) -> Array:
-    """[rows, bins]: the mean of the finite values [rows, n] in each of as many bins of columns; none is no number."""
+    """The mean [rows, bins] of the finite values among `values` [rows, n] in each of `bins` bins of columns; NaN for a
+    bin without any."""
     edges = np.linspace(0, values.shape[1], bins + 1).astype(int)[:-1]
     finite = np.isfinite(values)
     count = np.add.reduceat(finite, edges, axis=1, dtype=int)
@@ -34,5 +36,5 @@ def means(values: Array, bins: int) -> Array:
 
 
 def plain(values: Iterable[float], digits: int = 6) -> list[float | None]:
-    """Rounded for JSON, which has no infinities and no NaN: those are gaps."""
+    """Values rounded to `digits` significant digits for JSON; infinities and NaN, which it lacks, are None."""
     return [float(f"{value:.{digits}g}") if np.isfinite(value) else None for value in values]

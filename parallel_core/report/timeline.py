@@ -13,17 +13,18 @@ NOTE = (
     "difference to the ranks above it is messages, waiting and uneven micro-batches."
 )
 _ORDER = sorted(Kind, key=lambda kind: kind is not Kind.OTHER)
-"""The order of drawing: spans around others come first."""
+"""Kinds of work in the order of drawing: OTHER, whose spans lie around others, comes first."""
 
 
 def section(runs: Sequence[Run]) -> Section | None:
-    """One chart for each run that has a trace; none without."""
+    """A section with a chart for each run that has a trace; None if none has."""
     plots = [_chart(number, run) for number, run in enumerate(runs) if run.measured]
     return Section("timeline", "A step's timeline", NOTE, list(plots)) if plots else None
 
 
 def _chart(number: int, run: Run) -> Bars:
-    """The middle one of the recorded steps."""
+    """The chart of the middle one of a run's recorded steps, ranks first, then the planned stages; number: the run's
+    index."""
     steps = sorted({span.step for span in run.measured})
     step = steps[len(steps) // 2]
     ranks = sorted({span.rank for span in run.measured})
@@ -52,7 +53,8 @@ def _named(spans: Sequence[Span], word: str) -> list[tuple[str, Span]]:
 
 
 def _kinds(named: Sequence[tuple[str, Span]], begin: float) -> Iterator[tuple[str, list[list[Any]]]]:
-    """Longer spans first: shorter ones lie in them and are drawn upon them, waits and messages last."""
+    """(kind of work, its bars as in `Bars.kinds`) of rows and spans, times from `begin` on. Longer spans come first, so
+    that shorter ones inside them are drawn upon them."""
     for kind in sorted({span.kind for _, span in named}, key=_ORDER.index):
         own = sorted((pair for pair in named if pair[1].kind is kind), key=lambda pair: -pair[1].seconds)
         yield (
@@ -62,7 +64,7 @@ def _kinds(named: Sequence[tuple[str, Span]], begin: float) -> Iterator[tuple[st
 
 
 def _table(title: str, run: Run, step: int) -> Table:
-    """The sums of the step on each rank, and the schedule's bubble."""
+    """A row for each rank with the parts of the step in ms and its bubble, and a row with the bubble of the plan."""
     found = [one for one in summary(run.measured) if one.step == step]
     columns = ["rank", "step", "computing", "messages", "bubble", "data", "not recorded", "bubble of the pipeline"]
     rows = [

@@ -18,7 +18,8 @@ class Level:
     flags: frozenset[str]
     cores: tuple[str, ...]
     gflops: float
-    """float32 matrix product of one core of a CPU that has all levels (AMD EPYC, family 26), OpenBLAS 0.3.23."""
+    """GFLOP/s of a float32 matrix product on one core of a CPU that has all levels (AMD EPYC, family 26), OpenBLAS
+    0.3.23."""
 
 
 LEVELS = (

@@ -9,19 +9,20 @@ from pathlib import Path
 from typing import NoReturn
 
 DISTRIBUTION = "megatron-pynative"
-"""The name of the console script, which is the one that pip installs."""
+"""The name of the distribution that pip installs, which is the console script's too."""
 
 _NOT_SAID = (None, argparse.SUPPRESS)
 
 
 def program(command: str = "") -> str:
-    """A command as it was called: by the console script, or from a clone by `python -m mapping`."""
+    """The words by which `command` was called, for its usage: "megatron-pynative plan", or from a clone "python -m
+    mapping plan"."""
     name = DISTRIBUTION if Path(sys.argv[0]).name == DISTRIBUTION else "python -m mapping"
     return f"{name} {command}".strip()
 
 
 class _Help(argparse.RawDescriptionHelpFormatter):
-    """The description as it is written, and behind what an option means the value that it has without being given."""
+    """A help text that keeps the description's lines and adds to each option that has a default "(default: ...)"."""
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
         is_said = action.nargs == 0 or action.default in _NOT_SAID or "default" in (action.help or "")
@@ -34,7 +35,7 @@ def _text(default: object) -> str:
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser whose complaint stands first."""
+    """A parser that exits with 2 after an error, and prints the error before the usage."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"error: {message}\n{self.format_usage()}")
@@ -43,7 +44,8 @@ class _Parser(argparse.ArgumentParser):
 def command_line(
     description: str | None, program: str | None = None, usage: str | None = None
 ) -> argparse.ArgumentParser:
-    """A parser that takes no abbreviations; by default the program is the script that runs."""
+    """A parser that takes no abbreviations of options. program: the command in its usage; None: the script that
+    runs."""
     return _Parser(program, usage=usage, description=description, formatter_class=_Help, allow_abbrev=False)
 
 

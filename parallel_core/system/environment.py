@@ -11,11 +11,12 @@ from pathlib import Path
 from parallel_core.findings import Finding
 
 PYTHONS = (3, 10), (3, 12)
-"""The first and the last for which there is a MindSpore."""
+"""The first and the last version of Python for which there is a MindSpore."""
 
 
 def unfit_versions(python: tuple[int, ...] = sys.version_info[:2], numpy: str | None = None) -> Iterator[Finding]:
-    """Findings about installed packages that cannot work, by default those installed here."""
+    """Findings about a version of Python without a MindSpore, and of numpy from 2 on; None or no argument: the
+    installed ones."""
     if not PYTHONS[0] <= python <= PYTHONS[1]:
         first, last = (".".join(map(str, one)) for one in PYTHONS)
         rule = f"there is no MindSpore 2.10 for it; make an environment of Python {first} - {last}"
@@ -27,7 +28,8 @@ def unfit_versions(python: tuple[int, ...] = sys.version_info[:2], numpy: str | 
 
 @cache
 def _installed(name: str) -> str:
-    """A package's version; empty without it. All of its metadata is parsed for it, which takes 10 ms."""
+    """The version of an installed package, "" if it is not installed. All of its metadata is parsed for it, which takes
+    10 ms."""
     try:
         return version(name)
     except PackageNotFoundError:
@@ -43,8 +45,8 @@ def other_launchers(environment: Mapping[str, str] = os.environ) -> Iterator[Fin
 
 
 def is_scheduler() -> bool:
-    """Whether this process is msrun's scheduler, which runs the ranks' script and is none of them. On a CPU nobody has
-    a use for it: it may exit with 0."""
+    """Whether this process is msrun's scheduler, which runs the same script as the ranks and is no rank. On a CPU
+    nobody needs it: it may exit with 0."""
     return os.environ.get("MS_ROLE") == "MS_SCHED"
 
 
@@ -53,8 +55,8 @@ _PREFIXES = ("MS_", "MINDSPORE_", "ASCEND_", "HCCL_", "OMP_", "OPENBLAS_")
 
 
 def described(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The environment that a run depends on beside its flags: versions, this host's processors, variables that
-    MindSpore, an Ascend and numpy read. No other variable: they may hold secrets."""
+    """Name -> value of the environment that a run depends on beside its flags: versions, this host's system and
+    processors, variables that MindSpore, an Ascend and numpy read. No other variable: they may hold secrets."""
     versions = {name: _installed(name) or "not installed" for name in PACKAGES}
     system = f"{platform.system()} {platform.release()} {platform.machine()}"  # `platform()` starts a process
     host = {"python": platform.python_version(), "system": system, "processors": str(os.cpu_count())}
@@ -62,10 +64,12 @@ def described(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
 
 
 def has_ascend() -> bool:
-    """Whether this host has one: its driver makes /dev/davinci*; a dry run (MS_SIMULATION_LEVEL) needs none."""
+    """Whether this host has an Ascend, whose driver makes /dev/davinci*, or a dry run (MS_SIMULATION_LEVEL) stands in
+    for one."""
     return any(Path("/dev").glob("davinci*")) or "MS_SIMULATION_LEVEL" in os.environ
 
 
 def is_on_cpu(asked: str | None) -> bool:
-    """Whether a process computes on a CPU: as --device-target asks, else as this host lets one expect."""
+    """Whether a process computes on a CPU: as --device-target (`asked`) says; if that is None, on a host without an
+    Ascend."""
     return (asked or ("Ascend" if has_ascend() else "CPU")) == "CPU"

@@ -72,7 +72,7 @@ def parse_json(text: str | bytes, where: Path) -> Any:
 
 
 _MOST = 1 << 31
-"""Bytes of a file that is read at once: no description of a checkpoint comes near."""
+"""The most bytes that a file may have to be read at once: no description of a checkpoint comes near."""
 
 
 def regular(path: Path) -> Path:
@@ -83,14 +83,15 @@ def regular(path: Path) -> Path:
 
 
 def read_plain(path: Path) -> bytes:
-    """All bytes of a file. Raises ValueError for what is none, or has more than any memory holds."""
+    """All bytes of a regular file. Raises ValueError for a folder, a pipe or a device, and for more than `_MOST`
+    bytes."""
     if regular(path).stat().st_size > _MOST:
         raise ValueError(f"{path}: has {path.stat().st_size} bytes, which is too much to be what it is called")
     return path.read_bytes()
 
 
 def read_json(path: Path) -> Any:
-    """See `read_plain` and `parse_json`."""
+    """The value of a regular file of JSON. Raises ValueError as `read_plain` and `parse_json` do."""
     return parse_json(read_plain(path), path)
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 
 def machine(*namespaces: str) -> str:
-    """Equal for two processes exactly if they run on the same boot of a machine, in the same namespaces of these kinds
-    (`net`, `pid`). A system without /proc says its name only."""
+    """A text that is equal for two processes exactly if they run on the same boot of a machine, in the same namespaces
+    of these kinds (`net`, `pid`). On a system without /proc it is the host's name alone."""
     with suppress(OSError):
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return "-".join([boot, *(str(os.stat(f"/proc/self/ns/{kind}").st_ino) for kind in namespaces)])
@@ -16,11 +16,12 @@ def machine(*namespaces: str) -> str:
 
 
 def start_time(pid: int) -> str | None:
-    """The time when a process of this namespace began; none if there is none, or it has ended and its parent has not
-    asked how.
+    """The time at which process `pid` of this namespace began, in the kernel's ticks since the boot; None if there is
+    no such process, or it has ended and its parent has not waited for it. Empty for a process on a system without
+    /proc.
 
-    In the kernel's ticks since the boot: psutil's time of day moves with the clock. A later process of the same number
-    has another one.
+    The kernel's ticks, because psutil's time of day moves with the clock. A later process with the same number has
+    another time.
     """
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -30,7 +31,7 @@ def start_time(pid: int) -> str | None:
 
 
 def _answers(pid: int) -> bool:
-    """Whether any process has the number, on systems without /proc."""
+    """Whether a process with this number exists, on systems without /proc."""
     try:
         os.kill(pid, 0)
     except PermissionError:

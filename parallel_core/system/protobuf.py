@@ -4,13 +4,13 @@ from collections.abc import Iterator
 from typing import Any
 
 _FIXED = {1: 8, 5: 4}
-"""Wire type -> bytes of its values."""
+"""Wire type -> bytes of its values, of the types with a fixed length."""
 _VARINT, _BYTES = 0, 2
 
 
 def fields(data: Any, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
-    """(field, first, last + 1) of each entry of the message at data[start:stop]: where its bytes are; of a number, the
-    number and 0. Raises IndexError or ValueError where there is no message."""
+    """(field number, first byte, last byte + 1) of each entry of the message at data[start:stop]; of an entry that is
+    an integer (varint), (field number, its value, 0). Raises IndexError or ValueError where there is no message."""
     while start < stop:
         key, start = _number(data, start)
         field, kind = key >> 3, key & 7
@@ -28,7 +28,7 @@ def fields(data: Any, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
 
 
 def _number(data: Any, start: int) -> tuple[int, int]:
-    """A number of seven bits a byte, and the byte behind it."""
+    """(value, position behind it) of the varint that starts at a position: seven bits a byte, the lowest first."""
     value = 0
     for shift in range(0, 70, 7):
         byte = int(data[start])
@@ -40,14 +40,14 @@ def _number(data: Any, start: int) -> tuple[int, int]:
 
 
 def entry(field: int, value: int | bytes) -> bytes:
-    """The entry of a number, or of bytes."""
+    """The bytes of one field: an integer as a varint, bytes with their length before them."""
     if isinstance(value, int):
         return _written(field << 3 | _VARINT) + _written(value)
     return opening(field, len(value)) + value
 
 
 def opening(field: int, length: int) -> bytes:
-    """The bytes that stand before an entry of `length` bytes."""
+    """The tag and the length that stand before the `length` bytes of a field."""
     return _written(field << 3 | _BYTES) + _written(length)
 
 

@@ -16,22 +16,27 @@ LEVELS = {"WARNING - ": YELLOW, "ERROR - ": RED, "error: ": RED, "Traceback ": R
 
 
 def is_terminal(stream: TextIO, environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether what is written can be written over."""
+    """Whether a stream is a terminal on which a line can be written over: none with TERM=dumb."""
     return stream.isatty() and environment.get("TERM") != "dumb"
 
 
 def has_colours(stream: TextIO, environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether words may be in colours."""
+    """Whether words on a stream may be in colours: a terminal, without NO_COLOR in the environment."""
     return is_terminal(stream, environment) and "NO_COLOR" not in environment
 
 
 def painted(text: str, colour: str, is_coloured: bool) -> str:
-    """The text in a colour."""
+    """The text between the escape sequences of a colour, such as "31"; as it is unless `is_coloured`, and for the
+    colour ""."""
     return f"\x1b[{colour}m{text}\x1b[0m" if is_coloured and colour else text
 
 
 def progress_line(found: "re.Match[str]", total: int | None, width: int, is_coloured: bool = False) -> str:
-    """A bar, step, loss, tokens per second and estimated time left, in at most `width` columns."""
+    """A bar, step, loss, tokens per second and estimated time left, in fewer than `width` columns: the end is cut off.
+
+    found: the match of a step's line of the log, with the groups step, loss, tokens per second, time left. total: steps
+    of the run; None leaves out the bar.
+    """
     step, loss, tokens_per_second, time_left = found.groups()
     is_number = loss not in ("nan", "inf", "-inf")
     parts = [
@@ -63,7 +68,8 @@ class Screen:
         self._last = ""
 
     def write(self, line: str) -> None:
-        """A line, with or without its end."""
+        """Write a line of the log, with or without its newline; on a terminal a step's line as `progress_line` in place
+        of the last one."""
         line = line.rstrip("\n")
         if not self._updates:
             self.stream.write(f"{line}\n")
@@ -82,7 +88,7 @@ class Screen:
         return painted(line, colour, self._has_colours)
 
     def close(self) -> None:
-        """Leave the last step's line."""
+        """End the line of the last step, so that it stays and the next output begins a line of its own."""
         if self._last:
             self.stream.write("\n")
             self.stream.flush()

@@ -51,14 +51,14 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def groups_of(topology: Topology, rank: int) -> dict[str, list[int]]:
-    """Kind -> ranks, of every group that `rank` is in."""
+    """Kind -> global ranks, for every process group that `rank` is in."""
     if not 0 <= rank < topology.world_size:
         raise ValueError(f"--rank {rank}: must be between 0 and --world-size {topology.world_size} - 1; change it")
     return {kind: list(topology.group(kind, rank)) for kind in KINDS if topology.is_member(kind, rank)}
 
 
 def summary(topology: Topology) -> dict[str, dict[str, Any]]:
-    """Kind -> how many groups, of how many ranks, and the first of them."""
+    """Kind -> the number of groups, the ranks of each, and the first group."""
     table = {kind: topology.groups(kind) for kind in KINDS}
     return {
         kind: {"groups": len(groups), "ranks": groups.shape[1], "first": groups[0].tolist()}
@@ -73,7 +73,7 @@ def _ranks(ranks: Sequence[int]) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Command line; the exit code."""
+    """Print the groups as text or JSON; the exit code. Wrong sizes end the process with code 2 and the findings."""
     options = _options(sys.argv[1:] if argv is None else argv)
     try:
         topology = Topology.of(options, order=RANK_ORDERS[options.use_tp_pp_dp_mapping])

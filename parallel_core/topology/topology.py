@@ -69,7 +69,8 @@ class RankGrid:
         return int(np.unravel_index(rank, self._ranks.shape)[position])
 
     def _positions(self, name: str) -> list[int]:
-        """Dimensions of the array along which a group's members differ; the last one varies fastest."""
+        """Dimensions of the array of ranks along which the members of a group of this name differ, slowest varying
+        first."""
         inside = set(name.split("-"))
         unknown = inside - set(self.axes)
         if unknown:
@@ -93,7 +94,8 @@ class Kind(NamedTuple):
     """"dense" or "expert", and then `name` names axes of that grid; empty where its groups are no slices of a grid."""
     name: str
     meaning: str
-    """The property that its members have in common, or share."""
+    """The property that the members of a group have in common ("the same samples"), or that they share ("shards of
+    ...")."""
 
 
 KINDS = {
@@ -144,7 +146,7 @@ class Topology:
     num_distributed_optimizer_instances: int = 1
     """Copies of the distributed optimizer's state: it is cut over the replicas of each."""
     order: str = RANK_ORDERS[0]
-    """Axes, fastest varying first."""
+    """Axes of the rank grid, the fastest varying first."""
 
     def __post_init__(self) -> None:
         finding = next(chain(self._wrong_sizes(), *(rule(self) for rule in RULES)), None)
@@ -162,13 +164,14 @@ class Topology:
 
     @classmethod
     def of(cls, sizes: Any, **others: Any) -> "Topology":
-        """The topology of the sizes that another object has under the same names, but for `others`."""
+        """The topology of the sizes that another object has as attributes of the same names; `others` take
+        precedence."""
         same = (field.name for field in fields(cls) if field.name not in others)
         return cls(**{name: getattr(sizes, name) for name in same}, **others)
 
     @property
     def rank_order(self) -> str:
-        """The order by the config's name."""
+        """The field `order` under the name that the config's parallel section has for it."""
         return self.order
 
     @property
@@ -178,7 +181,7 @@ class Topology:
 
     @property
     def expert_tensor_size(self) -> int:
-        """Ranks that share an expert."""
+        """The number of tensor-parallel ranks over which one expert is cut."""
         return self.expert_tensor_parallel_size or self.tensor_model_parallel_size
 
     @property

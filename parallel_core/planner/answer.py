@@ -8,36 +8,36 @@ from parallel_core.planner.search import Found
 
 
 class StageAnswer(TypedDict):
-    """Memory of a rank of one stage, in bytes."""
+    """Planned memory of one rank of a pipeline stage, in bytes."""
 
     total_bytes: int
-    """Bytes that the program allocates: the sum of `parts`."""
+    """Bytes that the program allocates at the peak: the sum of `parts`. `low_bytes` and `high_bytes` are its range."""
     low_bytes: int
     high_bytes: int
     reserved_bytes: int
-    """Bytes beside that: kept by the runtime, and held by its allocator."""
+    """Bytes beside `total_bytes`: kept by the runtime, and held by its allocator."""
     parts: dict[str, int]
     peak: str
-    """The moment of the peak."""
+    """The computation during which the peak occurs, in words."""
 
 
 class MemoryAnswer(TypedDict):
-    """Memory of all stages."""
+    """The memory of a device, and the planned memory of a rank of each stage, first to last."""
 
     device_bytes: int
     stages: list[StageAnswer]
 
 
 class TimeAnswer(TypedDict):
-    """Time of one step, in seconds."""
+    """Planned time of one training step, in seconds; `low` and `high` are its range."""
 
     total: float
     low: float
     high: float
     parts: dict[str, float]
-    """Parts that add up to `total`."""
+    """Name -> seconds of the parts that add up to `total`."""
     hidden: dict[str, float]
-    """Messages that run beside computation, in no part."""
+    """Part -> seconds of messages that run beside computation and so are in no part."""
 
 
 class RunAnswer(TypedDict):
@@ -63,13 +63,13 @@ class ReliabilityAnswer(TypedDict):
     mean_hours_between_failures: float
     """Mean hours between failures of the job."""
     checkpoint_seconds: float
-    """The best interval between two."""
+    """The best time of training between two checkpoints."""
     goodput: float
-    """The part of the time that brings training on."""
+    """The part of the wall time that training keeps: neither saving nor restarting nor lost to a failure."""
 
 
 class Answer(TypedDict):
-    """The whole answer."""
+    """The object that `plan --json` prints; None for a section that was not asked for."""
 
     fits: bool
     device: str
@@ -80,7 +80,7 @@ class Answer(TypedDict):
     tokens_per_second: float
     mfu: float
     hfu: float
-    """The share as `mfu`, but of everything that is computed."""
+    """Hardware FLOPs utilisation: as `mfu`, with recomputed operations counted."""
     tflops_per_device: float
     traffic: dict[str, int]
     """Bytes that a rank of the first stage sends in a step, by part of the step's time."""
@@ -93,7 +93,7 @@ class Answer(TypedDict):
 
 
 def answer(plan: Plan) -> Answer:
-    """All that a plan says."""
+    """The answer of a plan, without those of --mtbf-hours and --suggest (None, empty)."""
     days, world = plan.days, plan.config.parallel_config.world_size
     return {
         "fits": plan.fits,
@@ -122,7 +122,7 @@ def answer(plan: Plan) -> Answer:
 
 
 def layout_answer(found: Found) -> LayoutAnswer:
-    """One suggestion."""
+    """The answer for one layout of --suggest."""
     return {
         "flags": found.layout.flags(),
         "step_seconds": found.seconds,
@@ -132,7 +132,7 @@ def layout_answer(found: Found) -> LayoutAnswer:
 
 
 def reliability_answer(found: Reliability) -> ReliabilityAnswer:
-    """Failures and checkpoints."""
+    """The answer of --mtbf-hours, from times in seconds."""
     return {
         "mean_hours_between_failures": found.between_failures / 3600,
         "checkpoint_seconds": found.interval,
@@ -141,7 +141,7 @@ def reliability_answer(found: Reliability) -> ReliabilityAnswer:
 
 
 def _stages(plan: Plan) -> list[StageAnswer]:
-    """Whole bytes, whose parts add up."""
+    """The answer for each stage. Parts are rounded to whole bytes first, so that they add up to the total."""
     found: list[StageAnswer] = []
     for stage in plan.memory:
         parts = {name: round(size) for name, size in stage.parts.items()}

@@ -18,34 +18,34 @@ MILLISECONDS, MEBIBYTE = 1e-3, 2.0**20
 
 
 class Row(NamedTuple):
-    """One part; in seconds or bytes."""
+    """The figures of one part, in seconds or bytes."""
 
     part: str
     predicted: float
     measured: float | None
-    """None where nothing can measure it."""
+    """None where nothing can measure the part."""
 
 
 @dataclass(frozen=True)
 class Quantity:
-    """Parts of a step's time or of a rank's memory, and the range in which the plan has their sum."""
+    """A step's time or a rank's memory by part, and the relative error (`error`) that the plan allows for the sum."""
 
     rows: tuple[Row, ...]
     error: float
 
     @property
     def predicted(self) -> float:
-        """The sum."""
+        """The sum of the predicted parts."""
         return sum(row.predicted for row in self.rows)
 
     @property
     def measured(self) -> float | None:
-        """The sum, where all parts are measured."""
+        """The sum of the measured parts; None unless all are measured."""
         return None if any(row.measured is None for row in self.rows) else sum(row.measured or 0.0 for row in self.rows)
 
     @property
     def is_within(self) -> bool | None:
-        """Whether what was measured lies in the range of the plan."""
+        """Whether the measured sum lies in the plan's range; None if it was not measured."""
         if self.measured is None:
             return None
         return abs(self.measured - self.predicted) <= self.error * self.predicted
@@ -53,7 +53,8 @@ class Quantity:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The comparison of one step on one rank."""
+    """The plan beside one measured step of one rank, which is of the stage `stage`; `device` is the name of the planned
+    one."""
 
     step: int
     stage: int
@@ -79,14 +80,15 @@ def compare(plan: Plan, step: int, stage: int, spans: Sequence[Span], held: Mapp
 
 
 def _passes_together(seconds: Mapping[str, float]) -> dict[str, float]:
-    """Parts of a step with one for all passes: of a forward beside a backward nobody knows each one's seconds."""
+    """The seconds with forward and backward as one part: of a forward beside a backward nobody knows each one's
+    seconds."""
     rest = {name: value for name, value in seconds.items() if name not in PASS_PARTS}
     return {Kind.PAIR.value: sum(seconds.get(name, 0.0) for name in PASS_PARTS), **rest}
 
 
 def predicted_bytes(plan: Plan, stage: int) -> dict[str, float]:
-    """Predicted bytes of a stage's rank by MEMORY_PARTS; buffers wherever they lie, activations with all that is
-    transient."""
+    """Name in MEMORY_PARTS -> predicted bytes of a stage's rank. Buffers count wherever they lie; activations include
+    all that exists beside the buffers."""
     owned, parts = plan.buffers[stage], plan.memory[stage].parts
     transient = sum(size for name, size in parts.items() if name not in MEMORY_PARTS or name == ACTIVATIONS)
     buffers = (owned.parameters, owned.gradients, owned.optimizer_states)
@@ -94,8 +96,8 @@ def predicted_bytes(plan: Plan, stage: int) -> dict[str, float]:
 
 
 def measured_seconds(spans: Sequence[Span], topology: Topology) -> dict[str, float]:
-    """Seconds of one step on one rank by TIME_PARTS; each counts where none of the earlier ones goes on: the bubble,
-    messages, data, then computations."""
+    """Name in TIME_PARTS -> seconds of one recorded step on one rank; empty without a span of the step. A part counts
+    only where none of the earlier ones goes on: the bubble, messages, data, then computations."""
     whole = next((span for span in spans if span.kind is Kind.STEP), None)
     if whole is None:
         return {}
@@ -115,9 +117,12 @@ def measured_seconds(spans: Sequence[Span], topology: Topology) -> dict[str, flo
 
 
 def _part(span: Span, topology: Topology, in_pass: bool, is_last: bool) -> str:
-    """The part that a message is of. Groups of the same ranks are one, whose name may be another kind's: inside a pass
-    a message is the model's, if one of its groups has these ranks. Between passes stages send to each other; and the
-    wait in the first message behind a stage's last backward is for stages that are not through."""
+    """The part of a step's time to which a message's span belongs.
+
+    Inside a pass a message is the model's if one of its groups has the same ranks, since equal groups are one, under
+    the name of any kind. Between passes it is the bubble: stages send to each other, and the wait in the first message
+    behind a stage's last backward is for stages that are not through.
+    """
     is_transfer = span.group == PIPELINE or span.name.partition(" ")[0] in ("send", "recv")
     if not in_pass and (is_transfer or (is_last and topology.pipeline_model_parallel_size > 1)):
         return BUBBLE
@@ -149,12 +154,12 @@ NAMED = {
 
 
 def lies_in(span: Span, other: Span) -> bool:
-    """Whether it begins and ends within another."""
+    """Whether a span begins and ends within another, whose end is taken a microsecond later."""
     return other.start <= span.start and span.stop <= other.stop + 1e-6
 
 
 def comparison_lines(found: Comparison) -> Iterator[str]:
-    """A table, for the log."""
+    """The comparison as a table for the log: ms and MiB, measured and predicted, with the range of the sums."""
     yield f"Measured beside the plan on {found.device} ({found.source}), stage {found.stage}:"
     titled = (
         (f"step {found.step}, ms", found.seconds, MILLISECONDS),

@@ -21,14 +21,14 @@ class Link:
     """The connection of two devices."""
 
     bandwidth: float
-    """Bytes a second that a device sends, published."""
+    """Published bytes a second that a device sends over it."""
     latency: float
     """Seconds until the first byte of a message arrives."""
 
 
 @dataclass(frozen=True)
 class Ranges:
-    """Largest relative errors that a prediction had beside measured runs."""
+    """The largest relative errors that predictions of memory and of time had beside measured runs."""
 
     memory: float
     time: float
@@ -45,46 +45,47 @@ class Calibration:
     """Share of the peak that is reached by the fused operator, counted with half of the square where the mask is
     causal."""
     elementwise: float
-    """Share of the memory's bandwidth."""
+    """Share of the memory's bandwidth that is reached by elementwise operations."""
     inside_share: float
-    """Share of the links' bandwidth inside a node."""
+    """Share of the links' published bandwidth that messages inside a node reach."""
     between_share: float
-    """Share of the bandwidth between nodes."""
+    """Share of the published bandwidth between nodes that messages reach."""
     congestion: float
     """Bandwidth between n nodes falls as (n/2)^-congestion: switches are shared."""
     launch: float
-    """Seconds that the host takes to start an operation."""
+    """Seconds in which the host starts one operation."""
     ranges: Ranges
     source: str
-    """Source of these figures."""
+    """The runs or publications from which the figures are taken, in words."""
     update: float | None = None
-    """Share of the memory's bandwidth, by the optimizer's sweeps; none: `elementwise`."""
+    """Share of the memory's bandwidth that the optimizer's update reaches; None: as `elementwise`."""
     narrow_products: float | None = None
-    """Share of the 8-bit peak that is reached by a large product with 8-bit inputs; none: `products`."""
+    """Share of the 8-bit peak that is reached by a large product with 8-bit inputs; None: as `products`."""
     alone: float | None = None
     """Speed of a rank that computes while all other cores of its node are idle, as a multiple of that beside busy ones;
-    none: 1."""
+    None: 1."""
 
 
 @dataclass(frozen=True)
 class Device:
-    """One kind of device in nodes of several."""
+    """A kind of device, and of nodes with several of them."""
 
     names: tuple[str, ...]
     memory_bytes: float
     reserved_bytes: float
     """Memory that the runtime keeps for itself."""
     peak_flops: Mapping[str, float]
-    """Type -> floating-point operations a second, dense."""
+    """Type -> published floating-point operations a second, dense."""
     bandwidth: float
-    """Bytes a second of the device's memory."""
+    """Published bytes a second of the device's memory."""
     devices_per_node: int
     inside: Link
     between: Link
     engine: str
-    """The program that is assumed to run there, which keeps its own activations and buffers."""
+    """The program that is assumed to run there: "megatron" or "pynative", which keep different activations and
+    buffers."""
     fuses_attention: bool
-    """Whether attention keeps no matrix of scores without --use-flash-attn, too."""
+    """Whether attention keeps no matrix of scores even without --use-flash-attn."""
     calibration: Calibration
     assumed: tuple[str, ...] = ()
     """Keys of the calibration that nobody has measured."""
@@ -95,8 +96,8 @@ class Device:
     """Cores of a node, where a device is a rank's share of them: it starts operations itself, and more ranks than cores
     take turns. 0: each device has its own processor, and a host that starts its operations meanwhile."""
     messages: Mapping[str, Sequence[tuple[float, float]]] = field(default_factory=dict)
-    """Operation -> bytes that a device sends and seconds, of two devices of a node, in order of the bytes, where that
-    was measured."""
+    """Operation -> (bytes that a device sends, seconds) in order of the bytes, as measured between two devices of a
+    node; empty where nobody measured."""
 
     @property
     def name(self) -> str:
@@ -104,7 +105,7 @@ class Device:
         return self.names[0]
 
     def peak(self, dtype: str) -> float:
-        """The peak of a type, or of the widest type if this one is not published."""
+        """FLOP/s of a type, or of the widest type if no figure is published for this one."""
         return self.peak_flops.get(dtype, self.peak_flops["float32"])
 
 
@@ -113,20 +114,20 @@ _NAMES = re.compile(r"^names: *\[(.*)\]$", re.MULTILINE)
 
 @cache
 def known_devices() -> dict[str, Path]:
-    """Name in lower case -> file. Files of `devices/` have their names in one line: to read it costs nothing, to load
-    all of them a tenth of a second."""
+    """Name in lower case -> file of `devices/`. Names are read from one line of each file, because loading all files
+    takes a tenth of a second."""
     listed = sorted(FOLDER.glob("*.yaml"))
     return {name.lower(): path for path in listed for name in (*_names(path), path.stem)}
 
 
 def _names(path: Path) -> list[str]:
-    """Names of a file of `devices/`."""
+    """The names that a file of `devices/` gives its device."""
     found = _NAMES.search(path.read_text(encoding="utf-8"))
     return [name.strip() for name in found[1].split(",")] if found else []
 
 
 def find_device(named: str) -> Device:
-    """The device of a name, or of a file. Raises ConfigError."""
+    """The device with a known name, or of a YAML file. Raises ConfigError if there is neither, or the file is wrong."""
     path = Path(named)
     if path.suffix in (".yaml", ".yml", ".json"):
         return load_device(path)
@@ -158,7 +159,7 @@ def load_device(path: Path) -> Device:
 
 
 def device_file(device: Device) -> dict[str, Any]:
-    """The keys of the file that describes a device."""
+    """The content of a YAML file that describes the device."""
     content = asdict(device)
     for name in _UNMEASURED:
         if content["calibration"][name] is None:
@@ -169,7 +170,7 @@ def device_file(device: Device) -> dict[str, Any]:
 
 
 def _with_like(path: Path) -> dict[str, Any]:
-    """A file's keys over those of the device that it is like."""
+    """A file's keys, added to those of the device that its key `like` names."""
     content = dict(_yaml(path))
     like = content.pop("like", None)
     if like is None:
@@ -206,7 +207,8 @@ _OPTIONAL = ("assumed", "messages", "is_mesh", "cores", *_UNMEASURED)
 
 
 def _faults(content: Any, kind: Any, prefix: str, source: str) -> Iterator[Finding]:
-    """Keys that are missing, unknown, or of another type, in one table of a file."""
+    """Findings about keys that are missing, unknown, or of another type than the dataclass `kind` says, in one table of
+    a file; prefix: the path of the table in the file."""
     if not isinstance(content, dict):
         yield Finding(prefix.rstrip("."), content, "must be a table of keys", "write one", source)
         return

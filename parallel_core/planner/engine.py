@@ -26,7 +26,7 @@ MEBIBYTE = 2**20
 
 @dataclass(frozen=True)
 class Engine:
-    """The properties in which programs differ."""
+    """The properties in which programs differ as to memory and operators."""
 
     writes_scores: bool
     """Whether attention keeps its matrix of scores."""
@@ -42,19 +42,21 @@ class Engine:
     keeps_ring_output_narrow: bool
     """Whether ring attention keeps its second copy of the output in the type of activations, not in float32."""
     workspace: float
-    """Bytes of the products' library, constants and such."""
+    """Bytes of the matrix library's workspace, of constants and the like."""
     allocator_share: float
     """Memory that the allocator holds and cannot use, as a part of what is allocated."""
 
     def weight_gradient_buffers(self, chunks: Sequence[Chunk], micro_batch: MicroBatch) -> float:
-        """Bytes of the buffers for weight gradients: one for each shape of a linear's weight in the layers."""
+        """Bytes of the buffers for weight gradients on a rank: one for each distinct shape of a linear's shard in the
+        chunks' layers; 0 without such buffers."""
         if not self.has_weight_gradients:
             return 0.0
         shapes = {shape for chunk in chunks for shape in _layer_shapes(chunk, micro_batch)}
         return float(sum(rows * columns for rows, columns in shapes) * micro_batch.item_size)
 
     def kept_beside(self, chunk: Chunk, micro_batch: MicroBatch) -> int:
-        """Bytes of a micro-batch that are kept beside the blocks' `kept_bytes`; nothing of what runs again."""
+        """Bytes of a micro-batch that the chunk's layers keep in this program beside the blocks' `kept_bytes`; without
+        parts that run again."""
         return sum(
             size
             for layer, asked in _layers(chunk)
@@ -63,7 +65,7 @@ class Engine:
         )
 
     def kept_by_second_run(self, chunk: Chunk, micro_batch: MicroBatch) -> int:
-        """The most that one layer's second run keeps beside `bytes_in_backward`."""
+        """Bytes that the second run of the layer with the most of them keeps beside `bytes_in_backward`."""
         found = (
             sum(size for name, size in self._of_layer(layer, micro_batch) if runs_again(asked, name))
             for layer, asked in _layers(chunk)
@@ -80,8 +82,9 @@ class Engine:
                 yield f"{name}.dropout", micro_batch.tokens_between * layer.hidden_size
 
     def _of_attention(self, core: CoreAttention, sublayer: Sublayer, micro_batch: MicroBatch) -> int:
-        """Scores with their dropout's mask and result; of a ring the narrower output; of latent attention the plain
-        channels of the keys, which are copied to be joined with the rotary ones."""
+        """Bytes that attention keeps of a micro-batch beside its block's: scores with their dropout's mask and result;
+        of a ring the output in the narrower type (less than the block counts); of latent attention the plain channels
+        of the keys, which are copied to be joined with the rotary ones."""
         rows, found = micro_batch.tokens * (core.heads // micro_batch.tensor), 0
         if self.writes_scores:
             of_dropout = self.attention_dropout * (1 + micro_batch.item_size)
@@ -93,11 +96,12 @@ class Engine:
         return found
 
     def of_layers(self, chunk: Chunk, micro_batch: MicroBatch) -> float:
-        """Bytes of gradients in the backward of the layer that has most of them."""
+        """Bytes of activations' gradients in the backward of the chunk's layer that has most of them."""
         return max((self._of_backward(layer, micro_batch) for _, layer in chunk.decoder.layers.layers), default=0.0)
 
     def of_head(self, chunk: Chunk, micro_batch: MicroBatch) -> dict[str, float]:
-        """Bytes that exist in the output layer's backward alone, by part; sequence parallelism gathers its input."""
+        """Part -> bytes that exist only in the output layer's backward, whose input sequence parallelism gathers; empty
+        for a chunk without one."""
         linear = chunk.output_layer
         if linear is None:
             return {}
@@ -109,8 +113,8 @@ class Engine:
         return {"output weight's gradient": own, "gathered": gathered, "gradients of activations": between + whole}
 
     def _of_backward(self, layer: AnyLayer, micro_batch: MicroBatch) -> float:
-        """The residual's gradient u and that of what goes into the activation; of experts 2 T k rows of hidden states
-        and those inside them."""
+        """Bytes of activations' gradients in a layer's backward: the residual's u, and that of the widest feed-forward
+        block; for experts 2 T k rows of hidden states and those inside of them."""
         stream = micro_batch.tokens_between * layer.residual_width * micro_batch.item_size
         dense = (block for block in layer.submodules().values() if isinstance(block, MLP))
         inside = [micro_batch.tokens * self._inside(mlp) // micro_batch.tensor for mlp in dense]
@@ -132,7 +136,7 @@ def _layers(chunk: Chunk) -> Iterator[tuple[AnyLayer, LayerRecompute]]:
 
 
 def _layer_shapes(chunk: Chunk, micro_batch: MicroBatch) -> Iterator[tuple[int, int]]:
-    """Rows and columns of a rank's shard of each linear's weight."""
+    """(rows, columns) of a rank's shard of each linear's weight in the chunk's layers."""
     for _, layer in chunk.decoder.layers.layers:
         for linear in blocks_within(layer, Linear):
             yield _local(linear, micro_batch.tensor)
@@ -149,7 +153,7 @@ def _local(linear: Linear, tensor: int) -> tuple[int, int]:
 
 
 def engine_of(device: Device, config: AllConfig) -> Engine:
-    """The device's engine under a run's options."""
+    """The program that the device's description names, under the options of a run."""
     model = config.model_config
     is_megatron = device.engine == "megatron"
     fused = device.fuses_attention or model.use_flash_attention or not is_megatron

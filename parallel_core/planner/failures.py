@@ -17,7 +17,7 @@ class Reliability:
     interval: float
     """The best time of training between two checkpoints."""
     goodput: float
-    """The part of the time that brings training on."""
+    """The part of the wall time that training keeps: neither saving nor restarting nor lost to a failure."""
 
     def __str__(self) -> str:
         hours, minutes = self.between_failures / 3600, self.interval / 60
@@ -28,7 +28,8 @@ class Reliability:
 
 
 def best_interval(between_failures: float, save: float) -> float:
-    """Seconds of training between two checkpoints that lose least, each of which takes `save` seconds (Daly's)."""
+    """Seconds of training between two checkpoints with the least expected wall time (Daly's equation 37). All times in
+    seconds: the mean between two failures, and that of a save."""
     if save >= 2 * between_failures:
         return between_failures
     ratio = save / (2 * between_failures)
@@ -36,7 +37,8 @@ def best_interval(between_failures: float, save: float) -> float:
 
 
 def goodput(between_failures: float, save: float, restart: float, interval: float) -> float:
-    """Training time / expected wall time, failures coming at random, during saves and restarts as well (Daly's)."""
+    """Training time divided by expected wall time, failures coming at random, during saves and restarts as well (Daly's
+    equation 20). All times in seconds."""
     exponent = (interval + save) / between_failures
     if exponent + restart / between_failures > 700:
         return 0.0
@@ -44,6 +46,7 @@ def goodput(between_failures: float, save: float, restart: float, interval: floa
 
 
 def reliability(between_failures: float, save: float, restart: float) -> Reliability:
-    """The best interval and its goodput."""
+    """The best interval and its goodput, from the mean time between failures of the job and the times of a save and a
+    restart, in seconds."""
     interval = best_interval(between_failures, save)
     return Reliability(between_failures, interval, goodput(between_failures, save, restart, interval))

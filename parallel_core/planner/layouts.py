@@ -21,7 +21,8 @@ RECOMPUTE: dict[str, tuple[str, ...]] = {
     "core_attn moe": (*SELECTIVE, "--recompute-modules", "core_attn", "moe"),
     "full": WHOLE,
 }
-"""Name -> the flags that ask for it; `selective` alone is attention's core."""
+"""Name of a choice of recomputation -> its flags, from the least recomputed to the most; `selective` is attention's
+core alone."""
 OF_EXPERTS = ("moe_act", "moe", "core_attn moe")
 ZERO_STAGES = {0: (), 1: ("--use-distributed-optimizer",), 2: ("--zero-stage", "2"), 3: ("--zero-stage", "3")}
 REPLACED = (
@@ -33,12 +34,13 @@ REPLACED = (
     "--recompute-activations", "--pipeline-model-parallel-layout", "--decoder-first-pipeline-num-layers",
     "--decoder-last-pipeline-num-layers", "--microbatch-group-size-per-virtual-pipeline-stage",
 )  # fmt: skip
-"""Flags that a layout says anew."""
+"""Flags of a script that a suggested layout replaces."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """A layout: everything that is searched."""
+    """A parallel configuration as --suggest searches it: degrees, size of a micro-batch, a key of `RECOMPUTE`, stage of
+    ZeRO."""
 
     tensor: int = 1
     pipeline: int = 1
@@ -48,10 +50,10 @@ class Layout:
     micro_batch: int = 1
     recompute: str = "none"
     zero: int = 0
-    """Stage of the sharding over replicas: 1 states, 2 gradients as well, 3 weights as well."""
+    """Stage of ZeRO: 1 cuts the optimizer's states over the replicas, 2 gradients as well, 3 weights as well."""
 
     def flags(self) -> list[str]:
-        """The words that ask for it."""
+        """The words of a command line that ask for the layout."""
         sizes = {
             "--tensor-model-parallel-size": self.tensor,
             "--pipeline-model-parallel-size": self.pipeline,
@@ -65,11 +67,11 @@ class Layout:
 
     @property
     def bare(self) -> Layout:
-        """The layout without what spends time to save memory."""
+        """The layout without recomputation and without ZeRO."""
         return replace(self, recompute="none", zero=0)
 
     def changed(self, other: Layout) -> list[str]:
-        """Names of the fields in which two differ."""
+        """Names of the fields in which this layout and another differ."""
         return [field.name for field in fields(self) if getattr(self, field.name) != getattr(other, field.name)]
 
 
@@ -102,7 +104,7 @@ def without_layout(argv: Sequence[str]) -> list[str]:
 
 
 def without(argv: Sequence[str], flags: Sequence[str]) -> list[str]:
-    """Arguments without some flags and their values."""
+    """Arguments without these flags and the values behind them, up to the next word that begins with `--`."""
     kept, dropping = [], False
     for word in argv:
         if word.startswith("--"):
@@ -113,7 +115,9 @@ def without(argv: Sequence[str], flags: Sequence[str]) -> list[str]:
 
 
 def all_layouts(config: AllConfig, world_size: int) -> Iterator[Layout]:
-    """Every layout that divides the model, the devices and the batch."""
+    """Every layout whose degrees divide the heads, the layers, the experts, the devices and the batch, with
+    micro-batches of 1, 2, 4, 8 and each choice of recomputation. Context parallelism leaves a rank 4096 tokens or
+    more."""
     model, experts, batch = config.model_config, config.moe_config.num_experts or 1, config.batch_sizes.final
     tensors = [size for size in powers(world_size) if model.num_attention_heads % size == 0]
     contexts = [1, *(size for size in powers(world_size) if size > 1 and model.seq_length // size >= 4096)]
@@ -140,7 +144,8 @@ def _virtual(layers: int, pipeline: int, micro_batches: int) -> Iterator[int]:
 
 
 def neighbours(layout: Layout, everything: Sequence[Layout]) -> list[Layout]:
-    """The layouts that differ in one field, or in one and whether the optimizer is sharded at all."""
+    """The layouts among `everything` that differ from `layout` in one field, or in one and in whether it has no ZeRO or
+    stage 1."""
     found = []
     for other in everything:
         changed = other.changed(layout)
@@ -151,7 +156,7 @@ def neighbours(layout: Layout, everything: Sequence[Layout]) -> list[Layout]:
 
 
 def powers(limit: int) -> list[int]:
-    """Powers of two up to a limit."""
+    """The powers of two from 1 to `limit`."""
     return [1 << power for power in range(limit.bit_length()) if 1 << power <= limit]
 
 

@@ -16,23 +16,23 @@ from parallel_core.schedules.generators import SPLIT
 
 @dataclass(frozen=True)
 class StageMemory(Prediction):
-    """Bytes that the program allocates on a rank of a stage, at its peak."""
+    """Bytes that the program allocates on a rank of a stage at its peak, by part."""
 
     reserved: float
-    """Bytes beside them: memory that the runtime keeps, and what its allocator cannot use."""
+    """Bytes beside the parts: memory that the runtime keeps, and memory that its allocator cannot use."""
     when: str
-    """The moment of the peak."""
+    """The computation during which the peak occurs, in words."""
     elsewhere: dict[str, float]
-    """Bytes in no part: those that lie in host memory or in a file, where the device has memory of its own."""
+    """Part -> bytes that lie in host memory or in a file instead, where the device has memory of its own."""
 
     @property
     def needed(self) -> float:
-        """Bytes that the device must have, at the most."""
+        """Bytes of the device that the rank needs at most: the upper end of the range and the reserved memory."""
         return self.high + self.reserved
 
 
 def stage_memory(plan: StagePlan, fixed: BufferBytes, device: Device) -> StageMemory:
-    """The parts of a stage's memory on a device; `fixed` says those of its buffers."""
+    """The memory of a rank of a stage on a device. fixed: the bytes of its flat buffers."""
     engine = engine_of(device, plan.config)
     elsewhere: dict[str, float] = {
         "weights": fixed.offloaded_parameters,
@@ -56,14 +56,14 @@ def stage_memory(plan: StagePlan, fixed: BufferBytes, device: Device) -> StageMe
 
 
 class Needed(NamedTuple):
-    """A computation of a stage, and all that exists beside the buffers while it runs."""
+    """A computation of a stage, and the bytes by part that exist only while it runs (its gradients of activations)."""
 
     moment: Moment
     transients: dict[str, float]
 
     @property
     def total(self) -> float:
-        """Bytes."""
+        """Bytes of activations, of parts that run again and of transients during the computation."""
         return self.moment.kept + self.moment.again + sum(self.transients.values())
 
 
@@ -82,8 +82,8 @@ def course(plan: StagePlan, engine: Engine) -> list[Needed]:
 
 
 def _backward(plan: StagePlan, chunk: Chunk, engine: Engine) -> tuple[int, dict[str, float]]:
-    """Bytes that exist in a chunk's backward beside what its forward has kept: those of parts that run again, and all
-    others by part. Of its head or of a layer, whichever has more; by then the logits are free, unless weight gradients,
+    """(bytes of parts that run again, part -> other bytes) that exist in a chunk's backward beside what its forward has
+    kept. These are the head's or a layer's, whichever has more; by then the logits are free, unless weight gradients,
     which need their gradient, are put off."""
     micro_batch, kept = plan.micro_batch, chunk.kept_bytes(plan.micro_batch)
     split = plan.config.parallel_config.schedule_name in SPLIT

@@ -15,7 +15,7 @@ CELL = 54
 
 
 def memory_svg(plan: Plan) -> str:
-    """Bytes of a rank of the first, the last and the fullest stages while each computation of the step runs, under the
+    """An SVG document of the bytes over a step on a rank of the first, the last and the fullest stages, under the
     device's memory. The time axis ends with the drawn micro-batches; more of them repeat the steady state."""
     stages = _stages_to_draw(plan)
     courses = [[*_steps(plan, stage)] for stage in stages]
@@ -46,13 +46,13 @@ def memory_svg(plan: Plan) -> str:
 
 
 def _stages_to_draw(plan: Plan) -> list[int]:
-    """At most MOST_STAGES: the ends, then those that need most."""
+    """At most MOST_STAGES stages, rising: the first and the last, then those that need most memory."""
     by_need = sorted(range(len(plan.memory)), key=lambda stage: -plan.memory[stage].needed)
     return sorted([*dict.fromkeys([0, len(plan.memory) - 1, *by_need])][:MOST_STAGES])
 
 
 def _steps(plan: Plan, stage: int) -> Iterator[tuple[float, float, float]]:
-    """Start, end and bytes of each computation of a stage."""
+    """(start in seconds, end, bytes in use on a rank) of each of a stage's drawn computations."""
     times = {span.action: (float(span.start), float(span.stop)) for span in plan.step.timeline.spans[stage]}
     needed = [*course(plan.stages[stage], engine_of(plan.device, plan.config))]
     fixed = plan.memory[stage].total - max(one.total for one in needed)
@@ -62,8 +62,8 @@ def _steps(plan: Plan, stage: int) -> Iterator[tuple[float, float, float]]:
 
 
 def ranks_svg(plan: Plan) -> str:
-    """Nodes with their devices: each rank's number, its pipeline stage as colour, and its place in every other group of
-    several. Nodes beyond MOST_NODES are counted, not drawn."""
+    """An SVG document of nodes with their devices: each rank's number, its pipeline stage as colour, and its place in
+    every other group of several. Nodes beyond MOST_NODES are counted, not drawn."""
     topology, per_node = plan.placement.topology, plan.device.devices_per_node
     world, dense, expert = topology.world_size, topology.dense, topology.expert
     grids = {axis: expert if axis == "ep" else dense for axis in AXES}

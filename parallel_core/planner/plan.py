@@ -23,48 +23,49 @@ DEVICES = {True: "CPU", False: "Ascend-910B"}
 
 @dataclass(frozen=True)
 class Beyond:
-    """Options that this program does not have, but that say how long a step of others takes."""
+    """Options of other programs that training here does not have, but that change how long a step takes there."""
 
     products_in: str = ""
-    """The type of the products' inputs, if that is another than what layers compute in."""
+    """The type of the inputs of products, if it is not the one that layers compute in (--fp8-format)."""
     overlaps_tensor: bool = False
-    """--tp-comm-overlap."""
+    """Whether --tp-comm-overlap was given."""
 
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """The plan of one run: everything that is predicted."""
+    """The plan of one run on a kind of device: everything that is predicted, computed when it is asked for."""
 
     config: AllConfig = field(repr=False)
     device: Device
     refused: tuple[str, ...] = ()
-    """Flags that training refuses, although they change nothing here."""
+    """Sentences about flags that training refuses and the plan passes over."""
     assumed: tuple[str, ...] = ()
-    """Values that were not given."""
+    """Sentences about values that were not given and are assumed."""
     beyond: Beyond = Beyond()
 
     @classmethod
     def of_run(cls, config: AllConfig) -> "Plan":
-        """The plan of a run of this program, on the device of --plan-device: of this a file may say that another one
-        runs there."""
+        """The plan of a run of this program, on the device of --plan-device, or the default one for a CPU or an Ascend.
+        The description's program (`engine`) is replaced by this one."""
         named = config.training_config.log.plan_device
         device = find_device(named or DEVICES[config.parallel_config.is_on_cpu])
         return cls(config, replace(device, engine="pynative", fuses_attention=True))
 
     @cached_property
     def placement(self) -> Placement:
-        """Groups of ranks on the device's nodes."""
+        """The job's process groups on nodes of the device."""
         return Placement(topology_of(self.config.parallel_config), self.device.devices_per_node)
 
     @cached_property
     def stages(self) -> list[StagePlan]:
-        """One value for each stage."""
+        """The plan of a rank of each pipeline stage, first to last."""
         count = self.config.parallel_config.pipeline_model_parallel_size
         return [StagePlan(self.config, stage) for stage in range(count)]
 
     @cached_property
     def _models(self) -> list[StagePlan]:
-        """For each stage the first one whose chunks differ in the numbers of their layers alone."""
+        """For each stage the first stage that is equal but for the numbers of its layers, so that equal ones are
+        computed once."""
         distinct: list[StagePlan] = []
         for plan in self.stages:
             if not any(plan.shape == other.shape for other in distinct):
@@ -73,29 +74,29 @@ class Plan:
 
     @cached_property
     def buffers(self) -> list[BufferBytes]:
-        """The bytes of the buffers of a rank of each stage, wherever they lie; stages alike share a value."""
+        """The bytes of the flat buffers of a rank of each stage, wherever they lie; equal stages share a value."""
         found = {number: buffer_bytes(plan) for number, plan in {id(plan): plan for plan in self._models}.items()}
         return [found[id(plan)] for plan in self._models]
 
     @cached_property
     def memory(self) -> list[StageMemory]:
-        """Memory of a rank of each stage."""
+        """The memory of a rank of each stage, first to last."""
         pairs = zip(self.stages, self.buffers, strict=True)
         return [stage_memory(plan, owned, self.device) for plan, owned in pairs]
 
     @cached_property
     def fullest(self) -> int:
-        """The stage that needs most memory."""
+        """The number of the stage that needs most memory."""
         return max(range(len(self.memory)), key=lambda stage: self.memory[stage].needed)
 
     @property
     def fits(self) -> bool:
-        """Whether every stage has room on its device, at the upper end of its range."""
+        """Whether the fullest stage has room on its device at the upper end of its range, reserved memory included."""
         return self.memory[self.fullest].needed <= self.device.memory_bytes
 
     @cached_property
     def speed(self) -> Speed:
-        """The device in the type that is computed in."""
+        """The speed of the device in the type in which the model computes."""
         model, engine = self.config.model_config, engine_of(self.device, self.config)
         dtype, drops = model.compute_dtype, engine.attention_dropout
         return Speed(
@@ -104,12 +105,12 @@ class Plan:
 
     @cached_property
     def step(self) -> StepTime:
-        """Seconds of a step."""
+        """The seconds of a training step by part."""
         return step_time(self._models, self.buffers, self.speed)
 
     @property
     def samples(self) -> int:
-        """Sequences of a step."""
+        """The global batch size: sequences of a step."""
         return self.config.batch_sizes.final
 
     @property
@@ -119,7 +120,7 @@ class Plan:
 
     @cached_property
     def flops(self) -> float:
-        """Floating-point operations of the model in a step, without what is computed again."""
+        """Floating-point operations of the whole model in a step, without recomputed ones."""
         chunks = (chunk for stage in self.stages for chunk in stage.chunks)
         return flops_of(chunks, self.config.model_config.seq_length) * self.samples
 
@@ -131,7 +132,7 @@ class Plan:
 
     @property
     def flops_per_device(self) -> float:
-        """FLOPs per second of one device."""
+        """Floating-point operations per second of one device, without recomputed ones."""
         return self.flops / self.config.parallel_config.world_size / self.step.total
 
     @property
@@ -146,13 +147,13 @@ class Plan:
 
     @property
     def days(self) -> float | None:
-        """Days of --train-iters steps."""
+        """Days of --train-iters steps; None without that flag."""
         steps = self.config.training_config.training_iters
         return steps * self.step.total / SECONDS_OF_DAY if steps else None
 
     @cached_property
     def traffic(self) -> dict[str, float]:
-        """Part of the step's messages -> bytes that a rank of the first stage sends."""
+        """Part of a step's time -> bytes that a rank of the first stage sends in a step."""
         found: Counter[str] = Counter()
         for one in step_traffic(self.stages[0]):
             found[message_part(one.kind)] += one.bytes * one.calls
@@ -160,12 +161,13 @@ class Plan:
 
     @cached_property
     def warnings(self) -> list[str]:
-        """Doubts about the layout."""
+        """Sentences about flags that training refuses, and about uneven stages, wide groups, starving experts and a
+        large bubble."""
         return [*self.refused, *_warnings(self)]
 
     @property
     def assumptions(self) -> list[str]:
-        """Assumptions: everything that was not measured or not given, and how far it can be trusted."""
+        """Sentences about everything that was not measured or not given, and the errors that are to be expected."""
         device, calibration = self.device, self.device.calibration
         errors = f"memory within {calibration.ranges.memory:.0%}, time within {calibration.ranges.time:.0%}"
         program = {"megatron": "Megatron-Core on Transformer Engine", "pynative": "this program"}[device.engine]

@@ -8,9 +8,9 @@ class Prediction:
     """A sum of named parts, in bytes or seconds."""
 
     parts: dict[str, float]
-    """Name -> amount."""
+    """Name -> bytes or seconds."""
     error: float
-    """Largest relative error of such predictions beside measured runs."""
+    """The largest relative error that such predictions had beside measured runs."""
 
     @property
     def total(self) -> float:
@@ -19,10 +19,10 @@ class Prediction:
 
     @property
     def low(self) -> float:
-        """The least that is to be expected."""
+        """The lower end of the range: total x (1 - error)."""
         return self.total * (1 - self.error)
 
     @property
     def high(self) -> float:
-        """The most that is to be expected."""
+        """The upper end of the range: total x (1 + error)."""
         return self.total * (1 + self.error)

@@ -20,23 +20,24 @@ from parallel_core.planner.plan import Plan
 from parallel_core.trace import Kind, Span, read_chrome
 
 ROUNDS = 6
-"""Where a host starts operations, launches count as far as they take longer than all else, so that passes do not scale
-with their parts alone."""
+"""Rounds of fitting where a host starts a device's operations: launches count there only as far as they take longer
+than all else, so that times are not linear in the calibration."""
 LEAST_RANGE = 0.05
-"""The smallest range of a time; one run says nothing of smaller differences."""
+"""The smallest relative error of a time that a refined device claims; one run says nothing of smaller differences."""
 
 
 @dataclass(frozen=True)
 class Recorded:
-    """A run: its configuration, and the spans of each recorded step of each rank."""
+    """A finished run: its configuration, and the spans of each recorded step of each rank."""
 
     config: AllConfig
     steps: Mapping[tuple[int, int], Sequence[Span]]
-    """(rank, step) -> spans."""
+    """(rank, step) -> spans of that step."""
 
 
 def fastest_step(run: Recorded) -> dict[int, Sequence[Span]]:
-    """Rank -> spans of the recorded step that was over first: others on the machine disturb it least."""
+    """Rank -> spans of the recorded step whose slowest rank took the shortest: other programs on the machine disturbed
+    it least."""
     took: dict[int, float] = {}
     for (_, step), spans in run.steps.items():
         seconds = max((span.seconds for span in spans if span.kind is Kind.STEP), default=0.0)
@@ -46,7 +47,8 @@ def fastest_step(run: Recorded) -> dict[int, Sequence[Span]]:
 
 
 def read_run(folder: Path) -> Recorded:
-    """The measured run in a folder. Raises ValueError saying what is missing, OSError if there is no folder."""
+    """The run that has left its events and trace in a folder. Raises ValueError saying what is missing, OSError if a
+    file cannot be read."""
     started: dict[str, Any] = {}
     for line in (folder / EVENTS).read_text(encoding="utf-8").splitlines():
         event = json.loads(line)
@@ -60,9 +62,9 @@ def read_run(folder: Path) -> Recorded:
 
 
 def refined(device: Device, runs: Sequence[Recorded]) -> Device:
-    """The device whose plans of the runs take as long as these did, as nearly as one set of figures can: shares and
-    launches by the passes, the update and each kind of message by themselves. The range is what is left of the step's
-    time, at least 5%."""
+    """The device whose plans of the runs take as long as these did, as nearly as one calibration can. Shares of peaks
+    and the time of a launch are fitted to the passes, the update and each kind of message to their own times; the
+    relative error of time is the largest that is left, at least 5%."""
     seen = [Seen.of(device, run) for run in runs]
     crowded = [one for one in seen if not one.is_alone] or seen
     found = replace(device, messages=_scaled(device, seen))
@@ -81,38 +83,39 @@ def refined(device: Device, runs: Sequence[Recorded]) -> Device:
 
 @dataclass(frozen=True)
 class Seen:
-    """The seconds of a run."""
+    """The measured seconds of a run's fastest step."""
 
     config: AllConfig
     seconds: Mapping[int, Mapping[str, float]]
-    """Rank -> seconds of each part of the fastest step."""
+    """Rank -> seconds of each of `TIME_PARTS`."""
     moved: Mapping[str, float]
-    """Operation -> seconds in which its messages moved, of a step of all ranks."""
+    """Operation -> seconds in which its messages moved data, summed over all ranks."""
     is_alone: bool
-    """Whether cores of the node had nothing to do."""
+    """Whether the run had fewer ranks than the node has cores."""
 
     @classmethod
     def of(cls, device: Device, run: Recorded) -> "Seen":
-        """A run on a device."""
+        """The measured seconds of a run on a kind of device."""
         plan, world = Plan(run.config, device), run.config.parallel_config.world_size
         return cls(run.config, *_measured(plan, run), world < device.cores)
 
     def passes(self, device: Device) -> float:
-        """Predicted over measured seconds of all passes, without messages."""
+        """Predicted seconds of forwards and backwards over measured ones, without messages, all ranks summed."""
         return 1 / _ratio(device, [self], PASSES)
 
 
 PASSES = ("forward", "backward")
 LEAST_LAUNCH = 0.1
-"""The smallest multiple of the seconds of a launch: noise does not make it take no time."""
+"""The smallest factor by which the seconds of a launch may change: noise must not make it 0."""
 TRUST = 0.02
-"""The weight of "all kinds change alike" beside that of a run, where both are errors as parts of a time."""
+"""The weight of the assumption that all kinds of operation change by one factor, beside 1 for a run's relative
+error."""
 
 
 def _fitted(device: Device, seen: Sequence[Seen]) -> Calibration:
-    """The device's calibration, of which each kind of operation takes another multiple of its time: those by which the
-    runs' passes have the least squares of errors. One run, or several of the same mixture of operations, change all
-    kinds alike."""
+    """The device's calibration with a new time for each kind of operation: the factors that give the runs' passes
+    the least squares of relative errors. One run, or several with the same mixture of operations, change all kinds
+    alike."""
     old = device.calibration
     slower = {
         "products": replace(old, products=old.products / 2),
@@ -128,15 +131,18 @@ def _fitted(device: Device, seen: Sequence[Seen]) -> Calibration:
 
 
 def _more(seen: Seen, device: Device, calibrations: Iterable[Calibration]) -> list[float]:
-    """By how much more than the device's, as parts of the measured, a run's passes take with each calibration."""
+    """For each calibration, the predicted seconds of the run's passes beyond those with the device's own, divided by
+    the measured."""
     base = seen.passes(device)
     return [seen.passes(replace(device, calibration=one)) - base for one in calibrations]
 
 
 def _multiples(rows: Array, least: Sequence[float]) -> list[float]:
-    """Multiples of the seconds of each kind: the one of all kinds, and how far each lies from that, with the least
-    squares. rows: [runs, 1 + kinds], predicted seconds of all kinds and of each, as parts of the measured. Kinds that
-    would take less than their least multiple take that, and the others are found anew."""
+    """The factor of the seconds of each kind: one that is common to all, plus a deviation of each, by least squares.
+
+    rows: [runs, 1 + kinds], predicted seconds of all kinds together and of each, divided by the measured. Kinds whose
+    factor would be below `least` take that, and the others are fitted anew.
+    """
     held = set[int]()
     while True:
         free = [kind for kind in range(len(least)) if kind not in held]
@@ -155,7 +161,8 @@ def _multiples(rows: Array, least: Sequence[float]) -> list[float]:
 
 
 def _with_speed_alone(device: Device, seen: Sequence[Seen]) -> Device:
-    """The device with the speed of a rank that computes alone, if a run had one."""
+    """The device with the speed of a rank beside idle cores (`alone`), from runs that had some; as it is without such a
+    run."""
     if not seen:
         return device
     crowded = replace(device, calibration=replace(device.calibration, alone=None))
@@ -168,8 +175,8 @@ def stage_of(plan: Plan, rank: int) -> int:
 
 
 def _measured(plan: Plan, run: Recorded) -> tuple[dict[int, dict[str, float]], dict[str, float]]:
-    """The fastest step's seconds: rank -> those of each part; and those of all ranks in which messages moved, by
-    operation."""
+    """Of the run's fastest step: rank -> part -> seconds, and operation -> seconds in which messages moved, all ranks
+    summed."""
     seconds: dict[int, dict[str, float]] = {}
     moved: Counter[str] = Counter()
     for rank, spans in fastest_step(run).items():
@@ -182,7 +189,8 @@ def _measured(plan: Plan, run: Recorded) -> tuple[dict[int, dict[str, float]], d
 
 
 def _ratio(device: Device, seen: Sequence[Seen], parts: Sequence[str]) -> float:
-    """Measured over predicted, of all ranks of all runs."""
+    """Measured seconds of these parts over predicted ones, summed over all ranks of all runs; 1 where one of them is
+    0."""
     measured = predicted = 0.0
     for one in seen:
         plan = Plan(one.config, device)
@@ -192,7 +200,8 @@ def _ratio(device: Device, seen: Sequence[Seen], parts: Sequence[str]) -> float:
 
 
 def _scaled(device: Device, seen: Sequence[Seen]) -> dict[str, tuple[tuple[float, float], ...]]:
-    """The device's messages with the times that the runs' took, of a step of all recorded ranks."""
+    """The device's measured messages (operation -> (bytes, seconds) points) with their seconds multiplied so that a
+    step's messages take as long as in the runs."""
     predicted: Counter[str] = Counter()
     moved: Counter[str] = Counter()
     for one in seen:
@@ -211,7 +220,7 @@ def _scaled(device: Device, seen: Sequence[Seen]) -> dict[str, tuple[tuple[float
 
 
 def _largest_error(device: Device, seen: Sequence[Seen]) -> float:
-    """The largest error of the step's time on any rank of any run."""
+    """The largest relative error of the planned step's time on any rank of any run."""
     errors = (
         abs(Plan(one.config, device).step.total / sum(own.values()) - 1) for one in seen for own in one.seconds.values()
     )

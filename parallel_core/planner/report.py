@@ -14,11 +14,11 @@ from parallel_core.trace import Kind, Span, chrome_json
 
 GIBIBYTE = 2**30
 UNITS = {"GiB": (2**30, 2), "MiB": (2**20, 1)}
-"""Name -> bytes, and the digits behind the point that are printed."""
+"""Name of a unit -> its bytes, and the digits behind the point that are printed."""
 
 
 def lines(plan: Plan) -> Iterator[str]:
-    """The whole answer."""
+    """The plan as printed: verdict, memory, time of a step, warnings, assumptions."""
     yield verdict(plan)
     yield ""
     yield from memory_lines(plan.memory)
@@ -32,7 +32,8 @@ def lines(plan: Plan) -> Iterator[str]:
 
 
 def verdict(plan: Plan) -> str:
-    """Whether it fits, and by how much."""
+    """A line that says whether the fullest stage fits its device's memory, its bytes with their range, and when they
+    peak."""
     stage = plan.memory[plan.fullest]
     words = "fits" if plan.fits else "does not fit"
     return (
@@ -61,7 +62,7 @@ def memory_lines(stages: Sequence[StageMemory], unit: str = "GiB") -> Iterator[s
 
 
 def _sizes(stage: StageMemory) -> dict[str, float]:
-    """The parts, and what lies elsewhere."""
+    """Name -> bytes of the parts of a stage's memory, and of those that lie in host memory."""
     return stage.parts | {f"{name} in host memory": size for name, size in stage.elsewhere.items()}
 
 
@@ -84,7 +85,7 @@ def _step(plan: Plan) -> Iterator[str]:
 
 
 def _long(days: float) -> str:
-    """A run's time in the largest unit of which there is one."""
+    """A time as text, in days, else hours, else minutes: the largest unit of which it has one."""
     units = (days, "days"), (days * 24, "hours"), (days * 24 * 60, "minutes")
     value, unit = next((one for one in units if one[0] >= 1), units[-1])
     return f"{value:,.2f} {unit}"
@@ -107,7 +108,7 @@ def draw(plan: Plan, path: Path, subject: str = "step") -> None:
 
 
 def step_svg(plan: Plan) -> str:
-    """The computations of all stages."""
+    """The timeline of all stages' computations as the text of an SVG document."""
     return pictures.svg(plan.step.timeline, f"{plan.step.total:.4g} s on {plan.device.name}, as predicted")
 
 

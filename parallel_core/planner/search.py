@@ -22,55 +22,55 @@ class Found:
 
     @property
     def seconds(self) -> float:
-        """Seconds of a step."""
+        """Planned seconds of a step."""
         return self.plan.step.total
 
     @property
     def memory(self) -> float:
-        """Bytes that the fullest stage allocates."""
+        """Bytes that the program allocates on a rank of the fullest stage."""
         return self.plan.memory[self.plan.fullest].total
 
 
 @dataclass(frozen=True)
 class WholeModel:
-    """All layers of the model on one stage of a layout, in one micro-batch on one rank."""
+    """The whole model as the single pipeline stage of a layout, for one micro-batch on one rank."""
 
     plan: Plan
 
     @cached_property
     def stage(self) -> StagePlan:
-        """The only one."""
+        """The plan of the only stage."""
         return self.plan.stages[0]
 
     @cached_property
     def seconds(self) -> float:
-        """Seconds of forward and backward."""
+        """Seconds of a micro-batch's forward and backward through all layers."""
         return sum(sum(passes_of(chunk, self.stage, self.plan.speed).totals) for chunk in self.stage.chunks)
 
     @cached_property
     def kept(self) -> int:
-        """Bytes that the layers keep for their backward."""
+        """Bytes that the decoder's layers keep of a micro-batch for the backward."""
         engine, micro_batch = engine_of(self.plan.device, self.plan.config), self.stage.micro_batch
         of_blocks = (sum(chunk.decoder.layers.kept_bytes(micro_batch).values()) for chunk in self.stage.chunks)
         return sum(of_blocks) + sum(engine.kept_beside(chunk, micro_batch) for chunk in self.stage.chunks)
 
     @cached_property
     def elements(self) -> tuple[int, int]:
-        """Trained on a rank: all, and those of the layers."""
+        """(trained elements on a rank, those of them that are of the decoder's layers)."""
         sizes = [(one.shard.name, place(one.shard, self.stage.coordinates).size) for one in self.stage.trained]
         return sum(size for _, size in sizes), sum(size for name, size in sizes if name.startswith("decoder.layers."))
 
 
 @dataclass(frozen=True)
 class Bound:
-    """Seconds below which no layout of a job comes: its passes if the layers were spread evenly over the stages, and
-    the pipeline's bubble. And bytes without which none is. What stages add to that - uneven layers, messages of data
-    parallelism, the update - is left out."""
+    """A lower bound of the seconds of a step, and of the bytes, of any layout of a job: the passes with layers spread
+    evenly over the stages, and the pipeline's bubble. Uneven layers, messages of data parallelism and the update, which
+    can only add to it, are left out."""
 
     given: Plan
     """A plan of the job in some layout."""
     whole: Callable[[Layout], WholeModel | None]
-    """Gives a layout's model on one stage; none if there is no such."""
+    """A function from a layout to the whole model on one stage; None if that cannot be built."""
     _known: dict[Layout, WholeModel | None] = field(default_factory=dict)
 
     def _model(self, layout: Layout) -> WholeModel | None:
@@ -88,21 +88,21 @@ class Bound:
         return self.given.config.parallel_config.world_size
 
     def seconds(self, layout: Layout) -> float:
-        """Seconds of a step."""
+        """Seconds that a step of the layout takes at least."""
         model, micro_batches = self._model(layout), self._micro_batches(layout)
         work = self._least_work if model is None else micro_batches * model.seconds / layout.pipeline
         return work * (1 + (layout.pipeline - 1) / (micro_batches * layout.virtual))
 
     @cached_property
     def _least_work(self) -> float:
-        """Seconds of the products alone, at the rate of large ones."""
+        """Seconds of a rank's share of the model's FLOPs at the highest rate of products or attention."""
         calibration = self.given.device.calibration
         rate = self.given.peak * max(calibration.products, 2 * calibration.attention)
         return self.given.flops / self._world / rate
 
     def fits(self, layout: Layout) -> bool:
-        """Whether its stages might have room: on average for weights, gradients and states; on the first one for those
-        of its layers, and for what they keep of as many micro-batches as are in flight there."""
+        """Whether the layout's stages might have room: for weights, gradients and states on average, and on the first
+        stage for those of its layers with the activations of as many micro-batches as are in flight there."""
         model, config = self._model(layout), self.given.config
         if model is None:
             return True
@@ -122,7 +122,8 @@ class Bound:
         return any(size for stage in self.given.memory for size in stage.elsewhere.values())
 
     def _buffers(self, layout: Layout, elements: int) -> float:
-        """Bytes of as many trained elements, without states where some lie elsewhere."""
+        """Bytes of weights, gradients and states of as many trained elements on a rank; without states where the job
+        keeps some in host memory or in files."""
         model, gradient = self.given.config.model_config, self.given.config.training_config.gradient
         replicas = self._world // (layout.tensor * layout.pipeline)
         shares = [1 / replicas if layout.zero >= stage else 1.0 for stage in (3, 2, 1)]
@@ -132,18 +133,19 @@ class Bound:
 
     @cached_property
     def _state_bytes(self) -> float:
-        """Bytes of the optimizer's states of an element, by those that a rank of the given layout owns."""
+        """Bytes of the optimizer's states for one element, from those of a rank of the first stage of the given
+        layout."""
         plan = self.given.stages[0]
         owned = sum(span.size for _, kept in plan.residences for span in kept.owned)
         return self.given.buffers[0].optimizer_states / owned if owned else 0.0
 
 
 def search(layouts: Sequence[Layout], bound: Bound, plan: Callable[[Layout], Plan | None], count: int) -> list[Found]:
-    """The `count` fastest layouts that fit, the fastest first; the same as of an exhaustive search. Of those that
-    differ in recompute and sharding alone it is the fastest one.
+    """The `count` fastest layouts that fit, the fastest first; the same as of an exhaustive search. Of layouts that
+    differ in recomputation and ZeRO alone only the fastest is among them.
 
-    plan: of a layout, none where it is not legal. Where a layout fits, the same one that recomputes and shards more,
-    and so is no faster, is not looked at.
+    plan: a function from a layout to its plan, None where the layout is not legal. Where a layout fits, the same one
+    with more recomputation and a higher stage of ZeRO, which is no faster, is not planned.
     """
     best: dict[Layout, Found] = {}
     fitting: dict[Layout, int] = {}

@@ -14,7 +14,7 @@ from parallel_core.topology import KINDS, Topology
 
 
 def topology_of(parallel: ParallelConfig) -> Topology:
-    """The rank grid of a configuration."""
+    """The rank grid and process groups of a configuration."""
     return Topology(
         world_size=parallel.world_size,
         tensor_model_parallel_size=parallel.tensor_model_parallel_size,
@@ -31,14 +31,15 @@ def topology_of(parallel: ParallelConfig) -> Topology:
 
 @dataclass(frozen=True, eq=False)
 class Placement:
-    """A job's groups, ranks filling node after node."""
+    """The process groups of a job whose ranks fill node after node."""
 
     topology: Topology
     devices_per_node: int
 
     @lru_cache  # noqa: B019 - a placement lives as long as its plan
     def group(self, kind: str) -> tuple[int, int]:
-        """Members of rank 0's group of a kind, and the most of them on one node."""
+        """(members of rank 0's group of a kind, the most of them on one node); for a kind that is no key of `KINDS` all
+        ranks. For "pp" the second is 2 if neighbouring stages can share a node, else 1."""
         if kind == "pp":
             stages, world = self.topology.pipeline_model_parallel_size, self.topology.world_size
             stride = self.topology.group("pp", 0)[1] if stages > 1 else world
@@ -50,10 +51,11 @@ class Placement:
 
 LAUNCHES, CAUSAL = "launches", 0.5
 WIDE = ("output_layer", "router")
-"""Products that stay in the type of activations where the others' inputs have 8 bits (Transformer Engine)."""
+"""Names of linears whose products stay in the type of activations where the others' inputs have 8 bits (Transformer
+Engine)."""
 SCORE_SWEEPS = {False: 4, True: 7}
-"""Whether scores are dropped -> how often a pass without a fused operator reads or writes the matrix of scores: the
-product, softmax and its mask, and the second product; with dropout its reading, result and mask."""
+"""Whether attention's scores are dropped -> the times that a pass without a fused operator reads or writes their
+matrix: the product, softmax and its mask, and the second product; with dropout its reading, result and mask."""
 MESSAGES = {
     "tp": "tensor parallel",
     "expert-tp": "tensor parallel",
@@ -65,21 +67,21 @@ MESSAGES = {
     "ep": "expert parallel",
     "pp": "pipeline",
 }
-"""Kind of group -> part of a step's time; all others are data parallelism's."""
+"""Kind of group -> part of a step's time that its messages are; those of all other kinds are "data parallel"."""
 
 
 ALL_MESSAGES = (*dict.fromkeys(MESSAGES.values()), "data parallel")
-"""Every part that is messages."""
+"""The parts of a step's time that are messages."""
 
 
 def message_part(kind: str) -> str:
-    """The part of a step's time that messages over a kind of group are."""
+    """The part of a step's time to which messages over a kind of group belong."""
     return MESSAGES.get(kind, ALL_MESSAGES[-1])
 
 
 @dataclass(frozen=True)
 class Speed:
-    """A device with a type to compute in, and the groups of a job on its nodes."""
+    """The speed of a device that computes in `dtype`, and of messages between the ranks of a job on its nodes."""
 
     device: Device
     dtype: str
@@ -88,7 +90,7 @@ class Speed:
     drops_scores: bool
     item_size: int
     products_in: str = ""
-    """The type of the products' inputs, if that is another."""
+    """The type of the inputs of products, if it is narrower than `dtype`."""
     overlaps_tensor: bool = False
     """Whether messages of tensor parallelism run beside the products that need or make them (--tp-comm-overlap)."""
 
@@ -100,31 +102,32 @@ class Speed:
 
     @cached_property
     def _narrow_rate(self) -> float:
-        """FLOP/s of products whose inputs are of the narrower type; 0 where there is none."""
+        """FLOP/s of products with inputs of the type `products_in`; 0 where there is none."""
         calibration, peaks = self.device.calibration, self.device.peak_flops
         share = calibration.narrow_products or calibration.products
         return peaks.get(self.products_in, 0.0) * share
 
     @cached_property
     def bytes_per_second(self) -> float:
-        """Bandwidth of the device's memory, as sweeps reach it."""
+        """Bytes a second of the device's memory that elementwise operations reach."""
         return self.device.bandwidth * self.device.calibration.elementwise
 
     @cached_property
     def update_bytes_per_second(self) -> float:
-        """Bandwidth of the device's memory, as reached by the optimizer."""
+        """Bytes a second of the device's memory that the optimizer's update reaches."""
         calibration = self.device.calibration
         return self.device.bandwidth * (calibration.update or calibration.elementwise)
 
     def seconds(self, operation: Operation, work: Work) -> float:
-        """Seconds of one operation's pass: its arithmetic, then its bytes."""
+        """Seconds of one pass of an operation: its arithmetic's plus those of its bytes, without its launches."""
         if operation.kind == PRODUCTS and self._narrow_rate and not any(name in operation.name for name in WIDE):
             saved = work.inputs * (1 - 1 / self.item_size)  # inputs of 8 bits take one byte each
             return work.flops / self._narrow_rate + (work.bytes - saved) / self.bytes_per_second
         return work.flops / self._rate[operation.kind] + work.bytes / self.bytes_per_second
 
     def pace(self, stages: float) -> float:
-        """The part of its speed that a rank has while all ranks of as many stages compute."""
+        """The part of its own speed that a rank has while all ranks of `stages` stages compute; above 1 beside idle
+        cores."""
         cores, topology = self.device.cores, self.placement.topology
         if not cores:
             return 1.0
@@ -135,8 +138,8 @@ class Speed:
         return 1 + ((self.device.calibration.alone or 1.0) - 1) * (cores - busy) / (cores - 1)
 
     def by_part(self, operations: Iterable[tuple[Operation, Work]], messages: dict[str, float]) -> dict[str, float]:
-        """Kind -> seconds of passes, with the exposed messages beside them; what the host takes longer to start all
-        that is LAUNCHES, and all of it where the device is the host."""
+        """Part -> seconds: kinds of operations, `messages` (exposed, in seconds) as given, and LAUNCHES. Those are the
+        launches' seconds beyond the sum of all others; all of them where the device is the host."""
         found, launches = dict.fromkeys((PRODUCTS, ATTENTION, ELEMENTWISE), 0.0), 0
         for operation, work in operations:
             found[operation.kind] += self.seconds(operation, work)
@@ -178,8 +181,8 @@ class Speed:
 
 
 def interpolated(points: Sequence[tuple[float, float]], size: float) -> float:
-    """Seconds of a message between those that were measured; of a smaller one the smallest's, of a larger one by the
-    rate of the last two."""
+    """Seconds of a message of `size` bytes, from measured points (bytes, seconds) in order of the bytes: linear between
+    two; a smaller one takes the smallest's time, a larger one follows the last two."""
     if size <= points[0][0] or len(points) == 1:
         return points[0][1] * max(1.0, size / points[0][0])
     after = next((number for number, (known, _) in enumerate(points) if known >= size), len(points) - 1)

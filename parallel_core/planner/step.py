@@ -23,16 +23,17 @@ TENSOR, PIPELINE, DATA, EXPERTS = "tensor parallel", "pipeline", "data parallel"
 
 @dataclass(frozen=True)
 class Passes:
-    """Seconds of one micro-batch in one chunk, by part."""
+    """Seconds of one micro-batch's passes through one chunk on a rank; the dictionaries map parts of a step's time to
+    seconds."""
 
     forward: dict[str, float]
     backward: dict[str, float]
-    """The backward without `weight`."""
+    """The backward without the gradients of weights, which are in `weight`; operations that run again are included."""
     weight: dict[str, float]
     hidden: dict[str, float]
-    """Messages that run while something is computed."""
+    """Messages that run beside computation, and so are in none of the three."""
     flops: float
-    """Operations of all passes."""
+    """Floating-point operations of the three passes, recomputed ones included."""
 
     @cached_property
     def totals(self) -> tuple[float, float, float]:
@@ -41,7 +42,7 @@ class Passes:
 
     @property
     def parts(self) -> Counter[str]:
-        """Parts of all passes."""
+        """Part -> seconds of forward, backward and gradients of weights together."""
         return _sum((self.forward, self.backward, self.weight))
 
 
@@ -54,8 +55,9 @@ def _sum(tables: Iterable[dict[str, float]]) -> Counter[str]:
 
 
 def passes_of(chunk: Chunk, plan: StagePlan, speed: Speed) -> Passes:
-    """A chunk's passes on a device. Messages of tensor parallelism run beside products of weight gradients, as far as
-    these last: as many bytes as the forward's, all-reduces or gathers and scatters of column-parallel linears."""
+    """The passes of a chunk on a device. Tensor parallelism's messages of the backward are hidden by products of weight
+    gradients as far as these last: as many bytes as the forward's, all-reduces or gathers and scatters of
+    column-parallel linears."""
     operations = list(chunk.operations(plan.micro_batch))
     messages = list(chunk.messages(plan.micro_batch))
     sent = _seconds(speed, (one for one in messages if not one.backward))
@@ -106,19 +108,19 @@ def _seconds(speed: Speed, messages: Iterable[Message]) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class StageTimes:
-    """Durations of each chunk of each stage, for the simulator."""
+    """Durations in seconds of each chunk of each stage, as `schedules.simulate.Durations`."""
 
     passes: Sequence[Sequence[Passes]]
-    """[stage][chunk]."""
+    """[stage][chunk]: the passes of one micro-batch."""
     transfer: float
     micro_batches: int
     takes_turns: bool = False
-    """Whether the two of a pair run side by side."""
+    """Whether in a pair of forward and backward each computes while the other's expert messages travel."""
     pace: Pace | None = None
-    """The speed of stages that share cores; none: each has its own processor."""
+    """The speed of stages that share cores; None: each has its own processor."""
 
     def of(self, action: Compute, stage: int, chunks: int, split: bool) -> float:
-        """Seconds of a computation."""
+        """Seconds of `action` on a stage; a backward with `split` leaves gradients of weights to another action."""
         forward, backward, weight = self.passes[stage][action.chunk].totals
         if isinstance(action, Forward):
             return forward
@@ -127,7 +129,7 @@ class StageTimes:
         return weight
 
     def saved(self, pair: Pair, stage: int, chunks: int) -> float:
-        """Seconds of the experts' messages of each of a pair beside which the other computes."""
+        """Seconds of a pair's expert messages that are hidden by the other half's computation."""
         if not self.takes_turns:
             return 0.0
         one, other = (self.passes[stage][action.chunk] for action in pair)
@@ -136,21 +138,23 @@ class StageTimes:
         return min(there, inputs + weight - back) + min(back, forward - there)
 
     def stretched(self, timeline: Timeline, entries: Sequence[Sequence[Ordered]]) -> list[float]:
-        """Seconds on the timeline of these entries for one of each stage's own."""
+        """For each stage, the seconds that these entries take on the timeline divided by those at the stage's own
+        speed: above 1 where stages share cores."""
         if self.pace is None:
             return [1.0] * len(self.passes)
         alone = [self._seconds(own, stage) for stage, own in enumerate(entries)]
         return [float(took) / own if own else 1.0 for took, own in zip(timeline.work, alone, strict=True)]
 
     def _seconds(self, entries: Sequence[Ordered], stage: int) -> float:
-        """Seconds of a stage's entries at its own speed."""
+        """Seconds of a stage's entries at its own speed, without those that pairs save."""
         chunks, computes = len(self.passes[stage]), [*computes_of(entries)]
         split = split_backwards(computes)
         saved = sum(self.saved(entry, stage, chunks) for entry in entries if isinstance(entry, Pair))
         return sum(self.of(action, stage, chunks, action in split) for action in computes) - saved
 
     def saved_in_step(self, entries: Sequence[Sequence[Ordered]]) -> list[float]:
-        """The same of each stage's whole step, of which `entries` show few micro-batches: further ones are in pairs."""
+        """Seconds that pairs save on each stage in a whole step. `entries` have few micro-batches; all further ones are
+        taken to be in pairs."""
         return [self._saved_by(own, stage) for stage, own in enumerate(entries)]
 
     def _saved_by(self, entries: Sequence[Ordered], stage: int) -> float:
@@ -163,27 +167,27 @@ class StageTimes:
 
 @dataclass(frozen=True)
 class StepTime(Prediction):
-    """Seconds of one training step; each part counts those in which none of the others goes on."""
+    """Seconds of one training step by part; a part counts only the time in which none of the others goes on."""
 
     hidden: dict[str, float]
-    """Messages that are overlapped with computation."""
+    """Part -> seconds of messages that are overlapped with computation, in none of `parts`."""
     flops_per_device: float
-    """FLOPs that a device computes in a step, on average."""
+    """Floating-point operations, recomputed ones included, that a device does in a step, averaged over the stages."""
     slowest: int
-    """The stage whose computation the others wait for."""
+    """The stage with the most work, for which the others wait."""
     work: tuple[float, ...]
-    """Seconds that each stage is busy with micro-batches."""
+    """Seconds that each stage computes or sends within its micro-batches' passes."""
     saved: tuple[float, ...]
-    """Seconds of these that each stage's pairs save."""
+    """Seconds by which pairs shorten each stage's work, already taken off `work`."""
     stretch: tuple[float, ...]
-    """Seconds that each stage takes for one of its own, because it shares cores with others."""
+    """Seconds that each stage takes for one second of work at its own speed, because it shares cores with others."""
     timeline: Timeline = field(repr=False)
-    """The timeline of a step of few micro-batches."""
+    """The simulated timeline of a step with few micro-batches, in seconds."""
     times: StageTimes = field(repr=False)
 
     def of_stage(self, stage: int) -> dict[str, float]:
-        """Seconds of one stage by pass, exposed messages apart; `bubble` is its waiting for other stages and their
-        messages. They add up to `total`."""
+        """Name -> seconds of one stage: forward, backward, each kind of exposed message, optimizer, and `bubble`, in
+        which it waits for other stages and their messages. They add up to `total`."""
         found = {"forward": 0.0, "backward": 0.0}
         for one in self.times.passes[stage]:
             for name, table in (("forward", one.forward), ("backward", one.backward), ("backward", one.weight)):
@@ -197,13 +201,15 @@ class StepTime(Prediction):
 
     @property
     def bubble_fraction(self) -> float:
-        """The share of the pipeline's time in which its slowest stage waits for others."""
+        """The part of the pipeline's time (without what follows the last backward) in which its slowest stage waits for
+        others."""
         whole = max(self.work) + self.parts["bubble"] + self.parts[PIPELINE]
         return self.parts["bubble"] / whole if whole else 0.0
 
 
 def step_time(plans: Sequence[StagePlan], owned: Sequence[BufferBytes], speed: Speed) -> StepTime:
-    """The step of a pipeline; `owned` says what each stage's update reads and writes. Equal stages share a value."""
+    """The time of a step of a pipeline with these stages. owned: the buffers of a rank of each stage, which its update
+    reads and writes. Stages that are the same object in `plans` are computed once."""
     config, distinct = plans[0].config, {id(plan): plan for plan in plans}
     made = {number: _passes(plan, speed) for number, plan in distinct.items()}
     passes = [made[id(plan)] for plan in plans]
@@ -236,7 +242,7 @@ def step_time(plans: Sequence[StagePlan], owned: Sequence[BufferBytes], speed: S
 
 
 def _transfer(plan: StagePlan, speed: Speed) -> float:
-    """Seconds from one stage to the next."""
+    """Seconds of the longest message from one stage to the next."""
     sent = [speed.message(one) / one.calls for one in pipeline(plan) if one.calls]
     return max(sent, default=0.0)
 
@@ -256,8 +262,9 @@ def _timeline(plan: StagePlan, times: StageTimes, micro_batches: int) -> Timelin
 
 
 def _length(plan: StagePlan, times: StageTimes) -> tuple[Timeline, float]:
-    """A timeline of as many micro-batches as show the schedule, and the seconds of all: each further group of them
-    adds what the last one has added. In 1F1B stages that are waited for expose messages in the steady state, too."""
+    """A timeline of as many micro-batches as show the schedule, and the seconds of all micro-batches: each further
+    group of them adds as much as the last one did. In 1F1B stages that are waited for expose messages in the steady
+    state, too."""
     parallel, few = plan.config.parallel_config, enough_micro_batches(plan.config)
     timeline, more = _timeline(plan, times, few), times.micro_batches - few
     if not more:
@@ -270,7 +277,8 @@ def _length(plan: StagePlan, times: StageTimes) -> tuple[Timeline, float]:
 def _after(
     plans: Sequence[StagePlan], owned: Sequence[BufferBytes], passes: Sequence[Sequence[Passes]], speed: Speed
 ) -> tuple[dict[str, float], dict[str, float]]:
-    """Sums of gradients, the update and the gathers of parameters, of the stage that takes longest."""
+    """(part -> seconds, part -> hidden seconds) of the messages of data parallelism and the update, on the stage that
+    takes longest."""
     found = []
     distinct = {id(each[0]): each for each in zip(plans, owned, passes, strict=True)}
     for plan, memory, row in distinct.values():

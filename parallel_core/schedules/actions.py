@@ -39,8 +39,8 @@ Compute = Forward | Backward | WeightGrad
 
 
 class Pair(NamedTuple):
-    """Two computations side by side: while the experts' messages of one travel, the other goes on. Where nothing
-    travels, one after the other."""
+    """A forward and a backward side by side: while the experts' messages of one travel, the other computes. Where no
+    message travels, one runs after the other."""
 
     forward: Forward
     backward: Backward
@@ -48,7 +48,7 @@ class Pair(NamedTuple):
 
 
 Ordered = Compute | Pair
-"""An entry of the list of what a stage computes."""
+"""An entry of a stage's list of computations: one, or two side by side."""
 
 
 class Transfer(NamedTuple):
@@ -73,38 +73,40 @@ Action = Forward | Backward | WeightGrad | Pair | Exchange
 
 
 def of_entry(entry: Ordered) -> tuple[Compute, ...]:
-    """The computations of an entry."""
+    """The one computation of an entry, or the forward and the backward of a pair."""
     return entry if isinstance(entry, Pair) else (entry,)
 
 
 def computes_of(actions: Iterable[Action]) -> Iterator[Compute]:
-    """The computations of a stage, one by one."""
+    """The computations among a stage's actions in order, without exchanges; of a pair the forward, then the
+    backward."""
     return (compute for action in actions if not isinstance(action, Exchange) for compute in of_entry(action))
 
 
 def singles(actions: Iterable[Action]) -> Iterator[Compute | Exchange]:
-    """The actions of a stage, without pairs: of a pair the forward, then the backward."""
+    """The actions of a stage, with the forward and then the backward of a pair in its place."""
     for action in actions:
         yield from action if isinstance(action, Pair) else (action,)
 
 
 def split_backwards(computes: Iterable[Compute]) -> frozenset[Backward]:
-    """The backwards of a stage that leave gradients of weights to an action of their own."""
+    """The backwards of a stage that leave gradients of weights to a `WeightGrad` among the stage's computations."""
     return frozenset(Backward(one.micro_batch, one.chunk) for one in computes if isinstance(one, WeightGrad))
 
 
 def frees(action: Compute, split: frozenset[Backward]) -> bool:
-    """Whether it is the last action of its micro-batch and chunk, after which nothing of them is kept."""
+    """Whether `action` is the last one of its micro-batch and chunk, after which the stage keeps no activation of them.
+    split: the stage's `split_backwards`."""
     return isinstance(action, WeightGrad) or (isinstance(action, Backward) and action not in split)
 
 
 class Placement(NamedTuple):
-    """The stage of each part of the model: in the order in which a micro-batch visits them, virtual stages.
+    """The stage of each chunk of the model; chunks in the order in which a micro-batch visits them are virtual stages.
 
     Chunk c of stage s is virtual stage c p + s of a pipeline of p stages, as in Megatron: the last stage hands chunk c
-    over to chunk c + 1 of the first. In a folded pipeline every other chunk goes the way back, stage s has
-    c p + p-1-s: a stage hands over to itself at the ends, and with two chunks the first stage has both ends of the
-    model (the V of Qi et al., "Pipeline Parallelism with Controllable Memory", 2024).
+    over to chunk c + 1 of the first. In a folded pipeline every other chunk goes the way back, stage s has c p + p-1-s:
+    a stage hands over to itself at the ends, and with two chunks the first stage has both ends of the model (the V of
+    Qi et al., "Pipeline Parallelism with Controllable Memory", 2024).
     """
 
     stages: int
@@ -112,28 +114,30 @@ class Placement(NamedTuple):
     folded: bool = False
 
     def virtual(self, stage: int, chunk: int) -> int:
-        """The number of a chunk's virtual stage."""
+        """The number of the virtual stage that is this chunk of this stage."""
         backwards = self.folded and chunk % 2
         return chunk * self.stages + (self.stages - 1 - stage if backwards else stage)
 
     def place(self, virtual: int) -> tuple[int, int]:
-        """(stage, chunk) of a virtual stage."""
+        """(stage, chunk) of the virtual stage of this number."""
         chunk, along = divmod(virtual, self.stages)
         return (self.stages - 1 - along if self.folded and chunk % 2 else along), chunk
 
     @property
     def last(self) -> tuple[int, int]:
-        """(stage, chunk) that has the loss."""
+        """(stage, chunk) of the last virtual stage, which computes the loss."""
         return self.place(self.stages * self.chunks - 1)
 
 
 def consumer(action: Compute, stage: int, placement: Placement) -> tuple[Compute, int] | None:
-    """The action that needs the result of `action` of `stage`, and the stage that runs it; none where the way ends."""
+    """The action that needs the result of `action` of `stage`, and the stage that runs it; None for the last forward,
+    the first chunk's backward and gradients of weights."""
     return _moved(action, stage, placement, 1)
 
 
 def producer(action: Compute, stage: int, placement: Placement) -> tuple[Compute, int] | None:
-    """The action that makes the input of `action` of `stage`, and the stage that runs it; none where the way starts."""
+    """The action that makes the input of `action` of `stage`, and the stage that runs it; None for the first chunk's
+    forward, the last one's backward and gradients of weights."""
     return _moved(action, stage, placement, -1)
 
 
@@ -148,6 +152,7 @@ def _moved(action: Compute, stage: int, placement: Placement, along: int) -> tup
 
 
 def input_of(action: Backward | WeightGrad) -> Compute:
-    """The actions that the same stage must have run before."""
+    """The action that the same stage must have run before: the forward of a backward, the backward of a gradient of
+    weights."""
     before = Backward if isinstance(action, WeightGrad) else Forward
     return before(action.micro_batch, action.chunk)

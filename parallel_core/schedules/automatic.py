@@ -21,19 +21,21 @@ class Memory(NamedTuple):
     """The room of a stage, counted in activations of a micro-batch in one chunk."""
 
     most: int
-    """Activations that a stage keeps."""
+    """The most activations that a stage may keep."""
     freed: Time = 0
-    """The part of an activation that its backward frees; gradients of weights need the others. None is the safe side;
-    half is what Qi et al. count."""
+    """The part (0 to 1) of an activation that its backward frees; its gradients of weights need the rest. 0 is the safe
+    side, half is what Qi et al. count."""
 
 
 def with_weight_gradients(
     lines: Sequence[Sequence[Compute]], placement: Placement, memory: Memory, times: Durations | None = None
 ) -> list[list[Compute]]:
-    """The computations of each stage with gradients of weights among them; lines: forwards and backwards, in order.
+    """The computations of each stage with gradients of weights put among `lines`, each stage's forwards and backwards
+    in order.
 
-    The best of four ways: with or without one in a wait that is shorter than it, before forwards and before backwards.
-    Each is played again, knowing how long every stage has waited, for as long as this shortens the step.
+    The shortest of four ways: with or without a gradient of weights in a wait that is shorter than it, before forwards
+    and before backwards. Each is played again, knowing how long every stage has waited, for as long as this shortens
+    the step.
     """
     best: _Play | None = None
     for short in ((True, True), (True, False), (False, True), (False, False)):
@@ -64,7 +66,8 @@ def warm_up(stages: int, most: int, times: Durations) -> list[int]:
 
 
 class _Play:
-    """The stages in turns, one entry each as far as inputs are there; all times are ends of computations."""
+    """One play of all stages in turns, an entry each where its input is there; clocks are the times at which
+    computations end."""
 
     def __init__(
         self,
@@ -89,11 +92,11 @@ class _Play:
 
     @property
     def length(self) -> Time:
-        """The longest time of a stage, from its first forward to its last gradients."""
+        """The longest time of any stage, from the start of its first forward to the end of its last gradients."""
         return max(stop - (start or 0) for start, stop in zip(self._begun, self._clock, strict=True))
 
     def run(self) -> "_Play":
-        """Every entry, then the gradients that are left."""
+        """Play all entries of `lines`, then the gradients of weights that are left; `made` has the result."""
         todo = [deque(line) for line in self._lines]
         while any(todo):
             before = sum(map(len, todo))
@@ -112,7 +115,8 @@ class _Play:
         return arrival(action, stage, self._placement, self._ends, self._times.transfer)
 
     def _fill(self, action: Compute, stage: int, arrival: Time) -> None:
-        """Run gradients of weights before an action whose input arrives then."""
+        """Run gradients of weights before `action`, whose input is there at `arrival`: those that fit into the wait or
+        have to free memory."""
         left, is_forward = self._left[stage], isinstance(action, Forward)
         while is_forward and left and self._kept[stage] + 1 > self._memory.most:
             self._weights(stage)

@@ -25,7 +25,8 @@ from parallel_core.schedules.folded import CHUNKS
 from parallel_core.schedules.simulate import Durations, Time
 
 Block = Callable[[int, int], tuple[int, int, int, int]]
-"""Ticks at which a stage runs both forwards and both backwards of the first micro-batch, by stages and stage."""
+"""(stages, stage) -> ticks at which the stage runs micro-batch 0: forwards of chunks 0 and 1, backwards of chunks 1 and
+0."""
 PERIOD = 6
 """Ticks from one micro-batch to the next."""
 
@@ -38,7 +39,7 @@ def v_half(
     times: Durations | None = None,
     freed: Time = 0,
 ) -> list[list[Compute]]:
-    """V-Half: about half of 1F1B's activations."""
+    """V-Half: about half of 1F1B's activations. The parameters are those of `TimedGenerator`."""
     return _schedule(_half, Placement(stages, chunks, folded=True), micro_batches, times, freed)
 
 
@@ -50,7 +51,8 @@ def v_min(
     times: Durations | None = None,
     freed: Time = 0,
 ) -> list[list[Compute]]:
-    """V-Min: about a third of 1F1B's activations, the fewest with which no stage waits in the steady state."""
+    """V-Min: about a third of 1F1B's activations, the fewest with which no stage waits in the steady state. The
+    parameters are those of `TimedGenerator`."""
     return _schedule(_min, Placement(stages, chunks, folded=True), micro_batches, times, freed)
 
 
@@ -77,7 +79,8 @@ def _schedule(
 
 
 def _repeated(block: Sequence[int], micro_batches: int) -> list[Compute]:
-    """A stage's computations; gradients of weights where the blocks leave a tick free."""
+    """A stage's computations in order, its block repeated for each micro-batch, with gradients of weights in the ticks
+    left free."""
     at: dict[int, Compute] = {}
     for number in range(micro_batches):
         four: tuple[Compute, ...] = Forward(number), Forward(number, 1), Backward(number, 1), Backward(number)
@@ -96,7 +99,8 @@ def _repeated(block: Sequence[int], micro_batches: int) -> list[Compute]:
 
 
 def _moved_up(lines: Sequence[list[Compute]], placement: Placement, most: int) -> list[list[Compute]]:
-    """Tick by tick each stage runs the first of its computations that it can, gradients of weights if nothing else."""
+    """Each stage's computations in a tighter order: tick by tick it runs the first one that can run, gradients of
+    weights if nothing else, and never keeps more than `most` activations."""
     stages = [_Stage(line, number, placement, most) for number, line in enumerate(lines)]
     while any(stage.left for stage in stages):
         moved = [(stage, stage.next(stages)) for stage in stages]
@@ -107,7 +111,7 @@ def _moved_up(lines: Sequence[list[Compute]], placement: Placement, most: int) -
 
 
 class _Stage:
-    """The computations that a stage has run, and those that it has not."""
+    """A stage while its computations are moved up: `line`, those that it has run, and `left`, the others."""
 
     def __init__(self, line: Sequence[Compute], number: int, placement: Placement, most: int) -> None:
         self.left, self.line = list(line), list[Compute]()
@@ -117,8 +121,8 @@ class _Stage:
         self._ahead = 2 * PERIOD * placement.stages
 
     def next(self, stages: "Sequence[_Stage]") -> int | None:
-        """The place of the computation to run in this tick. A forward that is moved up is kept while the ones before
-        it run: if they then kept more than they may, it stays."""
+        """The index in `left` of the computation to run in this tick; None if none can run. A forward that is moved up
+        is kept while the ones before it run: if the stage then kept too many activations, it stays."""
         now = highest = self._kept
         filler = None
         for place, action in enumerate(islice(self.left, self._ahead)):
@@ -132,7 +136,7 @@ class _Stage:
         return filler
 
     def run(self, place: int) -> None:
-        """Run the one at a place."""
+        """Run the computation at this index of `left`."""
         action = self.left.pop(place)
         self.line.append(action)
         self._made.add(action)
@@ -146,5 +150,6 @@ class _Stage:
 
 
 def _change(action: Compute) -> int:
-    """Activations that it makes, less those that it frees."""
+    """Activations that a computation makes, less those that it frees: 1 for a forward, -1 for a gradient of weights, 0
+    for a backward."""
     return isinstance(action, Forward) - isinstance(action, WeightGrad)

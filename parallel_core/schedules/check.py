@@ -64,7 +64,7 @@ def exchanges_end(schedule: Sequence[Sequence[Action]]) -> None:
 
 
 class _Posted:
-    """The transfers that stages have come to.
+    """The sends and receives that stages have posted so far, counted for each way.
 
     The partner of a stage's k-th send to another is the other's k-th receive from it, so it is enough to count them.
     """
@@ -100,14 +100,16 @@ def check(
     backward: bool = True,
     some_whole: bool = False,
 ) -> list[int]:
-    """Raise AssertionError unless the schedule is right; give the most activations that each stage keeps.
+    """Raise AssertionError unless the schedule is right; return the largest number of activations that each stage
+    keeps.
 
     Proven: each stage runs each action exactly once, a backward after its forward, a weight gradient after its
     backward; nothing is computed before its input arrived, nothing sent before it was made, or to where it is not
     needed; sends match receives in order between any two stages; no deadlock even if an exchange waits for all its
-    partners. An activation is that of one micro-batch in one chunk, kept until its last gradient.
+    partners.
 
-    some_whole: the schedule has backwards with and without a weight gradient of their own.
+    An activation is that of one micro-batch in one chunk, kept until its last gradient. backward: false for evaluation.
+    some_whole: only some backwards leave weight gradients to an action of their own.
     """
     placement = placement or Placement(len(schedule))
     _each_action_once(schedule, micro_batches, placement.chunks, backward, some_whole)
@@ -119,11 +121,8 @@ def check(
 
 
 def kept(actions: Sequence[Action]) -> Iterator[int]:
-    """The number of activations that a stage keeps while each computation runs, the one that it makes or frees
-    included.
-
-    Evaluation keeps none.
-    """
+    """The number of activations that a stage keeps while each of its computations runs, in order, the one that it makes
+    or frees included; 0 for evaluation."""
     computes = list(computes_of(actions))
     trains, split = any(isinstance(action, Backward) for action in computes), split_backwards(computes)
     count = 0

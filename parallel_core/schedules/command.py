@@ -22,11 +22,11 @@ from parallel_core.schedules.simulate import Timeline, Times, simulate
 from parallel_core.system.command_line import command_line, program
 
 MOST_COLUMNS = 500
-"""A wider text picture is not printed."""
+"""The most columns of a picture that is printed as text."""
 
 
 def duration(text: str) -> Fraction:
-    """A time of the command line."""
+    """A time of the command line ("2", "0.5", "4/3") as a fraction. Raises ValueError for other text."""
     try:
         return Fraction(text)
     except ZeroDivisionError as error:
@@ -39,7 +39,7 @@ _SIZES: dict[str, dict[str, Any]] = {
     "--chunks --virtual-pipeline-model-parallel-size": {"metavar": "V", "help": "virtual stages"},
     "--group-size --microbatch-group-size-per-virtual-pipeline-stage": {"metavar": "N", "help": "of interleaving"},
 }
-"""The names of a size -> how it is read."""
+"""Flags of a size (ours, Megatron's) -> further arguments of `add_argument`."""
 
 
 def parser() -> ArgumentParser:
@@ -58,7 +58,8 @@ def parser() -> ArgumentParser:
 
 
 def faults(args: Namespace) -> Iterator[Finding]:
-    """Findings about the arguments."""
+    """Findings about single arguments: sizes below 1, times that are not positive, weight gradients as long as the
+    backward."""
     for name in ("stages", "micro_batches", "chunks", "group_size"):
         value = getattr(args, name)
         if value is not None and value < 1:
@@ -74,7 +75,7 @@ def faults(args: Namespace) -> Iterator[Finding]:
 
 
 def misfits(args: Namespace) -> Iterator[Finding]:
-    """Sizes that the schedule does not take."""
+    """Findings for sizes together, for which the schedule cannot be built."""
     asked = Asked(
         schedule=Setting("--schedule", args.schedule),
         stages=Setting("--stages", args.stages),
@@ -86,7 +87,8 @@ def misfits(args: Namespace) -> Iterator[Finding]:
 
 
 def report(args: Namespace, timeline: Timeline, kept: Sequence[int]) -> str:
-    """The picture, the bubble, the activations."""
+    """The printed text: the picture if it is not too wide, time and bubble, and each stage's largest number of
+    activations (`kept`)."""
     width = draw.columns(timeline)
     picture = f"(a picture of {width} columns is not printed; write an --svg)\n"
     if width <= MOST_COLUMNS:
@@ -102,7 +104,8 @@ def report(args: Namespace, timeline: Timeline, kept: Sequence[int]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Draw, print, and write the files that were asked for; exits with 2 and the reasons if that cannot be."""
+    """Print the schedule's picture and figures, write the files that were asked for, and return 0; exits with 2 and the
+    reasons if that cannot be."""
     command = parser()
     args = command.parse_args(arguments)
     if args.chunks is None:

@@ -35,7 +35,7 @@ def communicate(computes: Sequence[Sequence[Ordered]], placement: Placement | No
 
 
 class _LockStep:
-    """All stages, one tick at a time."""
+    """All stages, played one tick at a time; `actions` collects what each runs."""
 
     def __init__(self, computes: Sequence[Sequence[Ordered]], placement: Placement) -> None:
         self.actions: list[list[Action]] = [[] for _ in computes]
@@ -44,7 +44,8 @@ class _LockStep:
         self._arrived: list[set[Compute]] = [set() for _ in computes]
 
     def tick(self) -> bool:
-        """Compute on every stage that has its input, then exchange; false if nothing was left to compute."""
+        """Run the next entry of every stage that has its input, then the exchanges; false if no stage had any left.
+        Raises AssertionError if stages wait for each other for ever."""
         if not any(self._left):
             return False
         stages = len(self._left)

@@ -10,7 +10,7 @@ from parallel_core.schedules.simulate import TimedAction, Timeline
 
 
 class Look(NamedTuple):
-    """The look of a kind of computation."""
+    """The letter, colour and name by which a kind of computation is drawn."""
 
     letter: str
     colour: str
@@ -25,7 +25,8 @@ LOOKS: dict[type, Look] = {
 
 
 def label(action: Compute, chunks: int) -> str:
-    """`F3` is the forward of micro-batch 3, `F3.1` that of its chunk 1."""
+    """The label of a computation: `F3` is the forward of micro-batch 3, `F3.1` that of its chunk 1 where there are
+    several chunks."""
     return f"{LOOKS[type(action)].letter}{_number(action, chunks)}"
 
 
@@ -54,12 +55,13 @@ def _label_width(timeline: Timeline) -> int:
 
 
 def columns(timeline: Timeline) -> int:
-    """The width in characters of the rows of `text`, without drawing it."""
+    """The length in characters of a row of `text`, without drawing it and without the stage's name."""
     return int(timeline.length / _tick(timeline)) * _label_width(timeline)
 
 
 def text(timeline: Timeline) -> str:
-    """A row a stage, a column a tick; a computation is its label and dashes for as long as it takes, a dot is idle."""
+    """The timeline as text, a row a stage, a column a tick; a computation is its label and dashes for as long as it
+    takes, a dot is idle."""
     tick, chunks, width = _tick(timeline), _chunks(timeline), _label_width(timeline)
     stage_width = len(str(len(timeline.spans) - 1))
     rows = []
@@ -80,7 +82,7 @@ BOX, ROW, LEFT, TOP = 26, 30, 70, 40
 
 
 def svg(timeline: Timeline, title: str) -> str:
-    """The same picture as an SVG document; the chunks of a stage in lighter and lighter shades."""
+    """The timeline as the text of an SVG document; the chunks of a stage in lighter and lighter shades."""
     chunks = _chunks(timeline)
     scale = BOX / float(min((span.stop - span.start for _, span in _all_spans(timeline)), default=1))
     length = scale * float(timeline.length)
@@ -114,7 +116,7 @@ def _box(stage: int, span: TimedAction, chunks: int, scale: float) -> str:
 
 
 def opacity(action: Compute, chunks: int) -> float:
-    """1 for the first chunk, less for each later one."""
+    """The opacity of a computation's box: 1 for chunk 0, less for each later one."""
     return 1 - 0.7 * action.chunk / chunks
 
 
@@ -131,7 +133,7 @@ def _legend(timeline: Timeline, y: float) -> Iterator[str]:
 
 
 def png(timeline: Timeline, title: str, path: str) -> None:
-    """The same picture as a PNG file; raises ValueError if matplotlib is not installed."""
+    """Write the timeline as a PNG file to `path`; raises ValueError if matplotlib is not installed."""
     try:
         from matplotlib.figure import Figure
         from matplotlib.patches import Patch

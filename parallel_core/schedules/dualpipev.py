@@ -12,11 +12,11 @@ from parallel_core.schedules.actions import Backward, Forward, Ordered, Pair, We
 from parallel_core.schedules.folded import CHUNKS
 
 DUALPIPE_V = "dualpipev"
-"""Its name in MindSpeed's flag."""
+"""The name of DualPipe-V in MindSpeed's --schedules-method."""
 
 
 def fewest_micro_batches(stages: int) -> int:
-    """Micro-batches below which the first stage would drain before the last one is full."""
+    """The fewest micro-batches of DualPipe-V: with fewer the first stage would drain before the last one is full."""
     return 2 * stages - 1
 
 
@@ -66,7 +66,7 @@ def _of_stage(stage: int, stages: int, micro_batches: int) -> Iterator[Ordered]:
 
 
 class _Numbers:
-    """The next micro-batch of each kind of computation of a stage: each chunk takes them in order."""
+    """The next computation of each kind on a stage: micro-batches are counted for each kind and chunk."""
 
     def __init__(self) -> None:
         self._forwards, self._backwards = [0] * CHUNKS, [0] * CHUNKS
@@ -77,7 +77,7 @@ class _Numbers:
         return Forward(self._forwards[chunk] - 1, chunk)
 
     def backward(self, chunk: int, split: bool = False) -> Backward:
-        """split: gradients of weights come with one of the next `weights`."""
+        """The next backward of a chunk. split: whether its gradients of weights come later, from `weights`."""
         action = Backward(self._backwards[chunk], chunk)
         self._backwards[chunk] += 1
         if split:
@@ -88,5 +88,5 @@ class _Numbers:
         return Pair(self.forward(forward), self.backward(backward))
 
     def weights(self) -> WeightGrad:
-        """The gradients that wait longest."""
+        """The gradients of weights of the earliest split backward that has none yet."""
         return self._left.popleft()

@@ -39,8 +39,9 @@ class _Line:
         self._next: dict[tuple[type[Compute], int], int] = {}
 
     def actions(self) -> Iterator[Compute]:
-        """Forwards until the first micro-batch is back, forwards of both chunks until its loss arrives, then each
-        backward of the second chunk with a forward of it, at last all four in turns."""
+        """The stage's forwards and backwards in order: forwards of chunk 0 until the first micro-batch is back,
+        forwards of both chunks until its loss's gradient arrives, then backwards of chunk 1 with a forward of it each,
+        at last all four in turns."""
         yield from self._take(2 * self._behind, (Forward, 0))
         yield from self._take(self._own, (Forward, 0), (Forward, 1))
         yield from self._take(self._behind, (Backward, 1), (Forward, 1))

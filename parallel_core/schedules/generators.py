@@ -13,7 +13,11 @@ from parallel_core.schedules.simulate import Durations, Time
 
 
 class Generator(Protocol):
-    """A function that gives the computations of each stage, in order."""
+    """A function from the sizes of a pipeline to the computations of each stage, in order.
+
+    stages: of the pipeline. micro_batches: of a step. chunks: of a stage. group_size: micro-batches that go through a
+    chunk before the next one's turn (interleaved schedules); None: as many as stages.
+    """
 
     def __call__(
         self, stages: int, micro_batches: int, chunks: int = 1, group_size: int | None = None
@@ -21,7 +25,7 @@ class Generator(Protocol):
 
 
 class TimedGenerator(Protocol):
-    """A generator that places gradients of weights by the times of computations and messages.
+    """A `Generator` that places gradients of weights by the times of computations and messages.
 
     Without `times` it takes forward, gradients of input and gradients of weights for equally long, and messages for
     nothing. `freed` is the part of an activation that its backward frees (`automatic.Memory`).
@@ -86,7 +90,8 @@ def interleaved(stages: int, micro_batches: int, chunks: int = 1, group_size: in
 def _interleaving(
     stages: int, micro_batches: int, chunks: int, group_size: int | None
 ) -> tuple[list[Forward], list[Backward], list[int]]:
-    """The order of forwards and of backwards on every stage, and how many forwards each runs first."""
+    """Order of forwards, order of backwards (both the same on every stage), and the number of forwards that each stage
+    runs first."""
     group_size = group_size or stages
     order = virtual_order(micro_batches, chunks, group_size)
     before = (chunks - 1) * group_size
@@ -111,14 +116,14 @@ def combined_1f1b(
 
 
 def _paired(forwards: Sequence[Forward], backwards: Sequence[Backward], warm_up: int) -> list[Ordered]:
-    """`alternate`, its steady state in pairs."""
+    """As `alternate`, but in the steady state each forward and the backward after it are a `Pair`."""
     warm_up = min(warm_up, len(forwards))
     steady = map(Pair, forwards[warm_up:], backwards)
     return [*forwards[:warm_up], *steady, *backwards[len(forwards) - warm_up :]]
 
 
 def virtual_order(micro_batches: int, chunks: int, group_size: int) -> list[tuple[int, int]]:
-    """(micro-batch, chunk) in the order of the forwards; the last group may be smaller."""
+    """(micro-batch, chunk) in the order in which a stage runs its forwards; the last group may be smaller."""
     return [
         (m, chunk)
         for start in range(0, micro_batches, group_size)
@@ -152,7 +157,7 @@ def zb_h2(stages: int, micro_batches: int, chunks: int = 1, group_size: int | No
 
 
 def _ahead(stages: int, micro_batches: int, chunks: int, first: Sequence[int]) -> list[list[Compute]]:
-    """1F1B with more forwards before the first backward, as many as `first` says of each stage."""
+    """1F1B in which stage i runs `first[i]` forwards before its first backward."""
     assert chunks == 1, f"a schedule of one chunk on a stage cannot have {chunks}"
     forwards = [Forward(m) for m in range(micro_batches)]
     backwards = [Backward(m) for m in range(micro_batches)]
@@ -216,7 +221,7 @@ TIMED: dict[str, TimedGenerator] = {
     "v-half": v_half,
     "v-min": v_min,
 }
-"""Generators that take times."""
+"""Name of --pipeline-schedule -> generator, of those that take times."""
 
 GENERATORS: dict[str, Generator] = {
     "gpipe": gpipe,
@@ -240,7 +245,7 @@ FOLDED = frozenset({"zb-v", "v-half", "v-min", DUALPIPE_V})
 """Schedules whose every other chunk goes the way back."""
 
 PAIRED = frozenset({COMBINED, DUALPIPE_V})
-"""Schedules of pairs."""
+"""Schedules whose steady state is pairs of a forward and a backward."""
 
 INTERLEAVED = frozenset({"interleaved", COMBINED})
 """Schedules whose micro-batches go through several chunks in groups."""

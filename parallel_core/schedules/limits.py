@@ -10,7 +10,7 @@ from parallel_core.schedules.generators import COMBINED, FOLDED
 
 
 class Asked(NamedTuple):
-    """The flag or key by which the user gave each size, for the findings that refuse it."""
+    """Each size of a pipeline schedule as the user gave it (flag or key, value), for the findings that refuse it."""
 
     schedule: Setting
     stages: Setting
@@ -22,7 +22,7 @@ class Asked(NamedTuple):
 def refusals(
     name: str, stages: int, micro_batches: int, chunks: int, group_size: int | None, asked: Asked
 ) -> Iterator[Finding]:
-    """Findings for sizes that do not go together."""
+    """Findings for sizes for which the schedule called `name` cannot be built; none if it can."""
     if name in FOLDED:
         yield from _of_folded(stages, chunks, group_size, asked)
         if name == DUALPIPE_V and micro_batches < fewest_micro_batches(stages):
@@ -48,7 +48,8 @@ def _of_folded(stages: int, chunks: int, group_size: int | None, asked: Asked) -
 def _of_interleaved(
     stages: int, micro_batches: int, chunks: int, group_size: int | None, asked: Asked
 ) -> Iterator[Finding]:
-    """Megatron's rules: a group fills the pipeline, and so does what is left over of the last group."""
+    """Findings by Megatron's rules for groups of micro-batches: a group has at least one for each stage, and so has the
+    last, smaller one."""
     rest = micro_batches % (group_size or stages)
     if chunks < 2:
         yield asked.schedule.breaks(f"needs 2 or more virtual stages, not {asked.chunks}", "ask for some or use 1f1b")

@@ -8,10 +8,10 @@ from parallel_core.schedules.simulate import Durations, Play, TimedAction, Timel
 
 
 class Pace(Protocol):
-    """The part of its own speed that a stage has."""
+    """A function from the number of stages that compute at once to the part of its own speed that each of them has."""
 
     def __call__(self, stages: int) -> float:
-        """The part where as many stages compute at once, this one among them."""
+        """The part of its own speed (0 to 1] that a stage has while `stages` stages compute, itself among them."""
 
 
 def simulate_shared(
@@ -31,17 +31,17 @@ def simulate_shared(
 
 
 class _SharedPlay(Play):
-    """All stages at one moment."""
+    """The state of such a simulation at one moment of the clock that all stages share."""
 
     def __init__(self, entries: Sequence[Sequence[Ordered]], times: Durations, placement: Placement) -> None:
         super().__init__(entries, times, placement)
         self._left: dict[int, float] = {}
-        """Stage that computes -> seconds that its entry takes from now on at its own speed."""
+        """Stage that computes -> seconds at its own speed that its entry still takes."""
         self._started = [0.0] * len(entries)
 
     def go_on(self, now: float, pace: Pace) -> float | None:
-        """Let stages begin that can, and all compute until one ends or another one's input arrives; the time of that,
-        none if nothing can happen any more."""
+        """Begin the entries that can begin at `now`, and compute until one ends or the input of another arrives; the
+        time of that, None if nothing can happen any more."""
         arrivals = self._begin(now)
         if not self._left:
             return min(arrivals, default=None)
@@ -55,7 +55,8 @@ class _SharedPlay(Play):
         return until
 
     def _begin(self, now: float) -> list[float]:
-        """Begin the entries that have their input; when the others' comes, of those where that is known."""
+        """Begin the next entry of each idle stage if its inputs are there at `now`; the later times at which known
+        inputs of the others arrive."""
         later = []
         for stage, entries in enumerate(self._entries):
             if stage in self._left or self.done[stage] == len(entries):
@@ -71,7 +72,8 @@ class _SharedPlay(Play):
         return later
 
     def _parts(self, stage: int) -> list[float]:
-        """Seconds of each computation of a stage's entry, at its own speed."""
+        """Seconds, at the stage's own speed, of each computation of its next entry; a pair's saving is taken off the
+        backward."""
         entry, chunks = self._entries[stage][self.done[stage]], self._placement.chunks
         parts = [float(self._times.of(one, stage, chunks, one in self._split[stage])) for one in of_entry(entry)]
         if isinstance(entry, Pair):

@@ -30,10 +30,12 @@ class Durations(Protocol):
 
     @property
     def transfer(self) -> Time:
-        """The time from the end of a computation to the earliest start of what needs its result on another stage."""
+        """The time of a message: from the end of a computation to the earliest start of the one that takes its result
+        on another stage."""
 
     def of(self, action: Compute, stage: int, chunks: int, split: bool) -> Time:
-        """The time of `action`; `split` if it is a backward that leaves gradients of weights to another action."""
+        """The time of `action` on `stage`, which has so many chunks. split: whether it is a backward that leaves
+        gradients of weights to another action."""
 
     def saved(self, pair: Pair, stage: int, chunks: int) -> Time:
         """The time by which a pair is shorter than its two computations."""
@@ -49,14 +51,17 @@ class Times:
     weight: Time = 1
     """The part of `backward` that makes the gradients of the weights; a time of its own where a schedule splits it."""
     transfer: Time = 0
-    """The time from the end of a computation to the earliest start of what needs its result on another stage."""
+    """The time of a message: from the end of a computation to the earliest start of the one that takes its result on
+    another stage."""
     saved_by_pairs: Time = 0
-    """The time by which the pairs of all chunks are shorter than their computations: messages that others hide."""
+    """The time by which the pairs of one micro-batch, of all chunks together, are shorter than their computations:
+    messages hidden by the other half."""
     shares: Sequence[Sequence[Time]] | None = None
-    """The part of these times that each chunk of each stage takes, [chunk][stage]; an even one if not given."""
+    """[chunk][stage]: the part of these times that the chunk of the stage takes; None: an equal part for each chunk."""
 
     def of(self, action: Compute, stage: int, chunks: int, split: bool) -> Time:
-        """The time of `action`; `split` if it is a backward that leaves gradients of weights to another action."""
+        """The time of `action` on `stage`, which has so many chunks. split: whether it is a backward that leaves
+        gradients of weights to another action."""
         match action:
             case Forward():
                 whole = self.forward
@@ -83,29 +88,29 @@ class TimedAction(NamedTuple):
 
 @dataclass(frozen=True)
 class Timeline:
-    """The start and end of each stage's computations."""
+    """The start and end of each stage's computations, in one unit of time."""
 
     spans: list[list[TimedAction]]
-    """Spans of each stage, in order."""
+    """Each stage's computations with their times, in order."""
 
     @cached_property
     def length(self) -> Time:
-        """The time from the first start to the last stop."""
+        """The last stop of any stage; times count from 0."""
         return max((span.stop for spans in self.spans for span in spans), default=0)
 
     @cached_property
     def work(self) -> list[Time]:
-        """The time in which each stage computes."""
+        """For each stage the sum of the times of its computations."""
         return [sum(span.stop - span.start for span in spans) for spans in self.spans]
 
     @property
     def bubble(self) -> Time:
-        """The time in which the stage with the most work does not compute."""
+        """The time in which the stage with the most work does not compute: `length` without that work."""
         return self.length - max(self.work)
 
     @property
     def bubble_share(self) -> Fraction:
-        """The bubble as a part of that work: Megatron's bubble time fraction."""
+        """The bubble divided by the work of the stage with the most: Megatron's bubble time fraction."""
         return Fraction(self.bubble) / Fraction(max(self.work))
 
     def activations(self, stage: int) -> list[tuple[Time, int]]:
@@ -120,9 +125,10 @@ class Timeline:
 def arrival(
     action: Compute, stage: int, placement: Placement, made: Sequence[Mapping[Compute, Time]], transfer: Time
 ) -> Time | None:
-    """The time at which the input of an action is there; none if it has not been made.
+    """The time at which the input of `action` is there: 0 if it needs none from another computation, None if that has
+    not run.
 
-    made: computation -> its end, by stage. transfer: the time of a message from another stage.
+    made: for each stage, computation -> its end. transfer: the time of a message from another stage.
     """
     source = producer(action, stage, placement)
     if source is None:
@@ -136,9 +142,10 @@ def simulate(
     entries: Sequence[Sequence[Ordered]], times: Durations | None = None, placement: Placement | None = None
 ) -> Timeline:
     """Run each stage's list in order, each entry as soon as the stage is free and its input has arrived. A pair begins
-    when both inputs have, and is drawn as the forward, then the backward; both results leave at its end.
+    when both inputs are there, and is drawn as the forward, then the backward; both results leave at its end.
 
-    Raises AssertionError if stages wait for each other for ever.
+    times: `Times()` if None. placement: one chunk on each stage if None. Raises AssertionError if stages wait for each
+    other for ever.
     """
     play = Play(entries, times or Times(), placement or Placement(len(entries)))
     while any([play.advance(stage) for stage in range(len(entries))]):
@@ -148,7 +155,7 @@ def simulate(
 
 
 class Play:
-    """All stages, each as far as its inputs let it."""
+    """The state of a simulation: `done` entries of each stage, and their `spans`."""
 
     def __init__(self, entries: Sequence[Sequence[Ordered]], times: Durations, placement: Placement) -> None:
         self._entries, self._times, self._placement = entries, times, placement
@@ -158,12 +165,12 @@ class Play:
         self.done = [0] * len(entries)
 
     def check_ended(self) -> None:
-        """Raises AssertionError if a stage has computations left."""
+        """Raise AssertionError if a stage has entries left."""
         stuck = [own[done] for own, done in zip(self._entries, self.done, strict=True) if done < len(own)]
         assert not stuck, f"stages wait for each other before {stuck}"
 
     def advance(self, stage: int) -> bool:
-        """Run what `stage` can run now; whether that was anything."""
+        """Run all entries of `stage` whose inputs have been made; whether there was any."""
         entries, before = self._entries[stage], self.done[stage]
         while self.done[stage] < len(entries):
             computes = of_entry(entries[self.done[stage]])
@@ -175,7 +182,7 @@ class Play:
         return self.done[stage] > before
 
     def _run(self, stage: int, entry: Ordered, arrival: Time) -> None:
-        """Run an entry whose last input arrives then."""
+        """Add the spans of an entry that can start at `arrival`, when the last of its inputs is there."""
         spans, split, chunks = self.spans[stage], self._split[stage], self._placement.chunks
         computes, stop = of_entry(entry), max(spans[-1].stop, arrival) if spans else arrival
         for action in computes:
@@ -186,5 +193,5 @@ class Play:
         self._made[stage].update(dict.fromkeys(computes, stop))
 
     def _arrival(self, stage: int, action: Compute) -> Time | None:
-        """The time at which the input of `action` is there; none if it has not been made."""
+        """The time at which the input of `action` is there; None if it has not been made."""
         return arrival(action, stage, self._placement, self._made, self._times.transfer)

@@ -10,7 +10,7 @@ from typing import Protocol
 
 
 class BatchSettings(Protocol):
-    """The batch sizes of a DatasetConfig."""
+    """The options of a DatasetConfig that give the global batch size."""
 
     global_batch_size: int
     rampup_batch_size: list[int] | None
@@ -19,17 +19,17 @@ class BatchSettings(Protocol):
 
 @dataclass(frozen=True)
 class BatchSizes:
-    """Global batch size by the samples that were seen before the step."""
+    """The global batch size as a function of the samples that were consumed before the step."""
 
     final: int
     ramp: tuple[int, int, int] | None = None
-    """First size, its increment, and over how many samples it grows to the final one."""
+    """(first size, increment, number of samples over which it grows to `final`)."""
     schedule: tuple[tuple[int, int], ...] = ()
-    """(samples, size from then on), the first of no samples."""
+    """(samples consumed, size from then on), rising; the first is of 0 samples."""
 
     @classmethod
     def of(cls, settings: BatchSettings, seq_length: int) -> "BatchSizes":
-        """The configuration's; its thresholds are counted in tokens."""
+        """The batch sizes of a configuration, whose schedule counts tokens: they are divided by `seq_length`."""
         start_increment_samples = settings.rampup_batch_size
         ramp = None if start_increment_samples is None else tuple(start_increment_samples)
         pairs = (tuple(pair) for pair in settings.step_batch_size_schedule or ())
@@ -38,7 +38,7 @@ class BatchSizes:
 
     @property
     def is_sound(self) -> bool:
-        """Whether sizes are positive and reach the final one, and thresholds rise from 0."""
+        """Whether sizes are positive and end at `final`, and thresholds rise from 0."""
         if self.schedule:
             starts = [pair[0] for pair in self.schedule]
             rises = starts[0] == 0 and all(one < other for one, other in pairwise(starts))
@@ -52,11 +52,11 @@ class BatchSizes:
 
     @property
     def changes(self) -> bool:
-        """Whether not all steps have the final size."""
+        """Whether there is a ramp or a schedule."""
         return self.ramp is not None or bool(self.schedule)
 
     def at(self, seen: int) -> int:
-        """The size of the step that begins after `seen` samples."""
+        """The global batch size of the step that begins after `seen` samples."""
         if self.schedule:
             return next(size for samples, size in reversed(self.schedule) if samples <= seen)
         if self.ramp is None:
@@ -67,7 +67,7 @@ class BatchSizes:
         return start + int(seen / (samples / ((self.final - start) // increment))) * increment
 
     def sizes(self) -> list[int]:
-        """Every size that comes, in order."""
+        """Every global batch size that occurs, in order."""
         if self.schedule:
             return list(dict.fromkeys(size for _, size in self.schedule))
         return [self.final] if self.ramp is None else [*range(self.ramp[0], self.final, self.ramp[1]), self.final]

@@ -32,7 +32,8 @@ Ranges = tuple[range, ...]
 
 
 def cut(ranges: Sequence[range], start: int, stop: int) -> Ranges:
-    """Places start to stop of the positions in `ranges`, as ranges again; neighbours that touch become one."""
+    """The positions at places start..stop-1 of the concatenated `ranges`, as ranges again; neighbours that touch become
+    one."""
     runs: list[range] = []
     for positions in ranges:
         inside = positions[max(start, 0) : max(stop, 0)]
@@ -45,20 +46,20 @@ def cut(ranges: Sequence[range], start: int, stop: int) -> Ranges:
 
 
 def as_array(ranges: Ranges) -> Array:
-    """The positions one by one, int32 [s]."""
+    """The positions of the ranges one by one, int32 [s]."""
     return np.concatenate([np.arange(run.start, run.stop, dtype=np.int32) for run in ranges])
 
 
 class Run(NamedTuple):
-    """Neighbouring tokens of a rank's shard of a sequence."""
+    """Neighbouring tokens of a rank's shard whose positions in the sequence are neighbours, too."""
 
     rows: range
-    """Their places on the rank."""
+    """Places of the tokens in the rank's shard."""
     positions: range
-    """Their positions in the sequence."""
+    """Positions of the tokens in the whole sequence."""
 
     def parts(self, size: int) -> "list[Run]":
-        """The same in runs of so many tokens at most."""
+        """The tokens of this run as several runs of at most `size` tokens."""
         return [
             Run(self.rows[start : start + size], self.positions[start : start + size])
             for start in range(0, len(self.rows), size)
@@ -66,7 +67,7 @@ class Run(NamedTuple):
 
 
 def runs(positions: Ranges, size: int) -> list[Run]:
-    """A shard's tokens, in runs of so many at most."""
+    """The tokens of a shard, whose global positions are given, in runs of at most `size` tokens."""
     found, start = list[Run](), 0
     for run in positions:
         found += Run(range(start, start + len(run)), run).parts(size)
@@ -80,7 +81,7 @@ class ContextLayout:
     block."""
 
     ulysses: int = 1
-    """u: neighbours that exchange heads."""
+    """u: neighbouring ranks that exchange heads."""
     ring: int = 1
     """r: members of the ring."""
 
@@ -96,16 +97,17 @@ class ContextLayout:
 
     @property
     def size(self) -> int:
-        """Ranks of the context-parallel group."""
+        """Number of ranks of the context-parallel group: u r."""
         return self.ulysses * self.ring
 
     @property
     def divisor(self) -> int:
-        """The number that must divide the length of a sequence."""
+        """The number by which the length of a sequence must be divisible: u r, twice that with a ring."""
         return self.size * (2 if self.ring > 1 else 1)
 
     def ring_positions(self, seq_length: int, place: int) -> Ranges:
-        """Positions of the ring's member `place`: chunks `place` and 2r - 1 - `place` of 2r."""
+        """Positions with which the ring's member `place` attends: chunks `place` and 2r - 1 - `place` of the sequence's
+        2r."""
         if self.ring == 1:
             return (range(seq_length),)
         assert seq_length % (2 * self.ring) == 0, f"{seq_length} positions don't form {2 * self.ring} chunks"
@@ -114,23 +116,24 @@ class ContextLayout:
         return cut((range(early, early + chunk), range(late, late + chunk)), 0, 2 * chunk)
 
     def positions(self, seq_length: int, rank: int) -> Ranges:
-        """The global positions of a rank's shard, in local order."""
+        """The global positions of the shard of the context-parallel rank `rank`, in local order."""
         assert seq_length % self.size == 0, f"{seq_length} positions don't cut into {self.size} shards"
         place, inside = divmod(rank, self.ulysses)
         length = seq_length // self.size
         return cut(self.ring_positions(seq_length, place), inside * length, (inside + 1) * length)
 
     def order(self, seq_length: int) -> Array:
-        """The ranks' positions one after another: whole[order] is the ranks' shards, in the order of the ranks."""
+        """Global positions [s] of the ranks' shards one after another: whole[order] is the shards in the order of the
+        ranks."""
         return as_array(tuple(run for rank in range(self.size) for run in self.positions(seq_length, rank)))
 
     def to_whole(self, shards: Array, axis: int = 0) -> Array:
-        """The ranks' shards one after another along `axis` -> the sequence in its own order."""
+        """The sequence in its own order, from the ranks' shards one after another along `axis`."""
         return shards.take(np.argsort(self.order(shards.shape[axis])), axis)
 
 
 class SequenceSizes(Protocol):
-    """The sizes in a ParallelConfig that cut the sequence."""
+    """The options of a ParallelConfig that cut the sequence."""
 
     context_parallel_size: int
     context_parallel_algo: str
@@ -141,7 +144,7 @@ class SequenceSizes(Protocol):
 
 @dataclass(frozen=True)
 class SequenceLayout:
-    """The layout of the sequence axis of hidden states [s, b, h] lies over context- and tensor-parallel ranks."""
+    """The layout of the sequence axis of hidden states [s, b, h] over context- and tensor-parallel ranks."""
 
     context: ContextLayout = ContextLayout()
     """The cut over the context-parallel group, everywhere in the model."""
@@ -152,7 +155,7 @@ class SequenceLayout:
 
     @classmethod
     def of(cls, parallel: SequenceSizes) -> "SequenceLayout":
-        """The layout outside of the tensor-parallel regions that a configuration asks for."""
+        """The layout outside of the tensor-parallel regions, as a configuration asks for it."""
         context = ContextLayout.of(
             parallel.context_parallel_size, parallel.context_parallel_algo, parallel.ulysses_degree_in_cp
         )
@@ -169,12 +172,12 @@ class SequenceLayout:
         return self.context.size * self.tensor
 
     def local_length(self, seq_length: int) -> int:
-        """Length of a rank's shard of a sequence."""
+        """Number of positions of a rank's shard of a sequence of `seq_length`."""
         assert seq_length % self.size == 0, f"{seq_length} positions don't cut into {self.size} shards"
         return seq_length // self.size
 
     def positions(self, length: int, context_rank: int, tensor_rank: int) -> Ranges:
-        """The global positions of a rank's shard of `length` positions, in local order."""
+        """The global positions of a rank's shard of a sequence of `length` positions, in local order."""
         start = tensor_rank % self.tensor * length  # ranks that don't cut have the same shard
         return cut(self.context.positions(length * self.size, context_rank), start, start + length)
 

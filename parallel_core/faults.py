@@ -1,5 +1,5 @@
-"""Results that cannot be right, as values: what a rank found when a step was computed again, and what it means; spikes
-of the loss; ranks that are slow."""
+"""Values for results that cannot be right: the findings of a rank when a step is computed again, and the conclusion
+from them; spikes of the loss; ranks that are slow."""
 
 import json
 import math
@@ -11,16 +11,16 @@ from typing import NamedTuple
 from parallel_core.numerics.dtypes import Array
 
 FACTOR, SAMPLES = 10.0, 100
-"""Megatron's: ten times as high as any of the first hundred."""
+"""Megatron's rule of a spike: at least FACTOR times as high as the highest of the first SAMPLES steps."""
 RECENT, FEWEST = 100, 20
-"""Steps of which mean and deviation are taken, and fewest of them."""
+"""The last RECENT steps give mean and deviation of the loss; with fewer than FEWEST nothing is judged."""
 TRANSIENT, REPEATABLE = "transient", "repeatable"
 
 
 @dataclass(frozen=True)
 class Place:
-    """The place where a value that is not finite came up: an operator whose inputs were all finite, or that was given
-    one."""
+    """The place where a value that is not finite came up: an operator that made it of finite inputs, or the first that
+    was given it."""
 
     operator: str
     direction: str
@@ -30,9 +30,9 @@ class Place:
     """Number of the micro-batch in the global batch."""
     chunk: int = 0
     rows: tuple[int, ...] = ()
-    """Rows of the micro-batch, where its tensors tell."""
+    """Rows of the micro-batch that have the value, where its tensors tell."""
     samples: tuple[str, ...] = ()
-    """The samples and documents."""
+    """The samples and documents of these rows, in words."""
 
     def __str__(self) -> str:
         rows = f", row {', '.join(map(str, self.rows))}" if self.rows else ""
@@ -43,27 +43,27 @@ class Place:
 
 @dataclass(frozen=True)
 class Findings:
-    """The findings of one rank."""
+    """The findings of one rank about values that are not finite, when a step was computed again."""
 
     rank: int
     origin: Place | None = None
-    """The first operator that made it of finite inputs."""
+    """The first operator that made such a value of finite inputs."""
     carried: Place | None = None
-    """The first operator that was given it."""
+    """The first operator that was given such a value."""
     weights: tuple[str, ...] = ()
-    """Parameters that held it before the step."""
+    """Names of the parameters that held such a value before the step."""
     gradients: str = ""
-    """The parameters whose own gradient had it, as a sentence."""
+    """A sentence about the parameters whose own gradient had such a value; empty without one."""
     differs: bool = False
     """Whether the second computation gave this rank other losses or gradients than the first."""
 
     def packed(self) -> str:
-        """The findings as text."""
+        """The findings as JSON, to be sent to another rank."""
         return json.dumps(asdict(self))
 
     @staticmethod
     def unpacked(text: str) -> "Findings":
-        """The value that `packed` gave."""
+        """The findings from the text that `packed` gave."""
         values = json.loads(text)
         for name in ("origin", "carried"):
             if values[name] is not None:
@@ -73,18 +73,18 @@ class Findings:
 
 
 class Figures(NamedTuple):
-    """The result of a step's forwards and backwards, the same on every rank."""
+    """Loss and gradient norm of a step's forwards and backwards, the same on every rank."""
 
     loss: float
     gradient_norm: float
 
     @property
     def is_finite(self) -> bool:
-        """Whether both are numbers."""
+        """Whether loss and gradient norm are finite."""
         return math.isfinite(self.loss) and math.isfinite(self.gradient_norm)
 
     def same(self, other: "Figures") -> bool:
-        """Whether both are equal, NaN to NaN."""
+        """Whether both figures equal the other's, NaN being equal to NaN."""
         return all(a == b or (a != a and b != b) for a, b in zip(self, other, strict=True))
 
     def __str__(self) -> str:
@@ -92,12 +92,14 @@ class Figures(NamedTuple):
 
 
 def verdict(first: Figures, second: Figures) -> str:
-    """transient: the same computation gave something else, which software that repeats its bits does not do."""
+    """"repeatable" if the second computation of a step gave the same figures, else "transient": then the hardware is to
+    be suspected, since the software repeats its bits."""
     return REPEATABLE if first.same(second) else TRANSIENT
 
 
 def explained(iteration: int, what: str, first: Figures, second: Figures, found: Sequence[Findings]) -> list[str]:
-    """The lines that a run says of a step that was computed twice. what: why it was."""
+    """The lines for the log about a step that was computed twice, with the figures of both and the findings of all
+    ranks. what: the reason for computing it again."""
     if verdict(first, second) == TRANSIENT:
         ranks = [one.rank for one in found if one.differs]
         where = f"on rank {', '.join(map(str, ranks))}" if ranks else "on a rank that the figures do not tell"
@@ -112,7 +114,8 @@ def explained(iteration: int, what: str, first: Figures, second: Figures, found:
 
 
 def _places(found: Sequence[Findings]) -> list[str]:
-    """Weights before operators, operators that made it before those that were given it."""
+    """Lines about parameters with such values; without any, about operators that made one; without these, about
+    operators that were given one. Then the sentences about gradients."""
     weights = [
         f"  rank {one.rank}: no number in the weights {', '.join(one.weights[:5])}" for one in found if one.weights
     ]
@@ -126,8 +129,8 @@ class Spikes:
     """A detector of losses and gradient norms that are spikes beside those of the steps before.
 
     Args:
-        deviations: of a loss, from the mean of the last steps; none: not looked at.
-        loss, norm: whether Megatron's rule is kept for them.
+        deviations: a loss is a spike if it is more standard deviations above the last steps' mean; None: not looked at.
+        loss, norm: whether Megatron's rule is applied to the loss, to the gradient norm.
     """
 
     def __init__(self, deviations: float | None, loss: bool, norm: bool) -> None:
@@ -137,7 +140,8 @@ class Spikes:
         self._recent: deque[float] = deque(maxlen=RECENT)
 
     def judge(self, figures: Figures) -> str:
-        """Why the figures are a spike, empty if they are none; those that are not are kept."""
+        """The reason why a step's figures are a spike, "" if they are none. Figures that are finite and no spike are
+        added to those that later steps are compared with."""
         if not figures.is_finite:
             return ""
         said = self._by_deviation(figures.loss) or self._by_factor(figures)
@@ -168,14 +172,15 @@ class Spikes:
 
 
 SLOW = 1.2
-"""Times the median of ranks that do the same: a rank of which a part takes so long is slow."""
+"""A rank is slow in a part that takes it more than this multiple of the median of ranks with the same work."""
 SMALLEST_SHARE = 0.02
-"""Share of a step; smaller differences are not told."""
+"""Share of a step's time; a rank that is slower by less than this is not named."""
 
 
 def stragglers(names: Sequence[str], seconds: Array, alike: Collection[Collection[int]], step: float) -> list[str]:
-    """Sentences that name slow ranks and parts. seconds: [ranks, names], without waiting; alike: ranks that do the same
-    work; step: seconds of a step. With fewer than three alike a rank is compared with the fastest."""
+    """Sentences that name slow ranks and the parts of a step in which they are. seconds: [ranks, names], without
+    waiting; alike: groups of ranks with the same work; step: seconds of a step. In a group of two a rank is compared
+    with the faster one."""
     found = []
     for ranks in map(list, alike):
         for column, name in enumerate(names):

@@ -11,27 +11,27 @@ class Finding(NamedTuple):
     flag: str
     """The flag, or the key of a configuration file, that is at fault. Rules of the config name a field by its flag."""
     value: Any
-    """Its value; none or true where the flag alone says it."""
+    """The value that was given; None or true where the flag alone says it."""
     rule: str
-    """The rule that it breaks."""
+    """The rule that the value breaks, as a clause behind "flag value:"."""
     fix: str = ""
-    """The change to make."""
+    """The change to make, as an imperative."""
     source: str = ""
-    """The configuration file that it was read from; empty for the command line."""
+    """The configuration file from which the value was read; empty for the command line."""
 
     def __str__(self) -> str:
         return f"{shown(self.flag, self.value)}: {self.rule}{f'; {self.fix}' if self.fix else ''}"
 
 
 def shown(flag: str, value: Any) -> str:
-    """A flag with its value as people write it."""
+    """A flag with its value as people write it: the flag alone for None and true."""
     if value is None or value is True:
         return flag
     return f"{flag} {value:.12g}" if isinstance(value, float) else f"{flag} {value}"
 
 
 class Setting(NamedTuple):
-    """A size as the user gave it."""
+    """A size and the flag or key by which the user gave it."""
 
     flag: str
     value: Any
@@ -40,7 +40,7 @@ class Setting(NamedTuple):
         return shown(self.flag, self.value)
 
     def breaks(self, rule: str, fix: str) -> Finding:
-        """The finding that this value breaks `rule`."""
+        """A finding about this flag and value, which break `rule`."""
         return Finding(self.flag, self.value, rule, fix)
 
 
@@ -62,7 +62,7 @@ class ConfigError(ValueError, SaysAll):
 
 
 def exit_code(work: Callable[[], None]) -> int:
-    """Do a command's work: 0, or 1 with what was wrong on the error stream."""
+    """Do a command's work; 0, or 1 after a ValueError or OSError, which is printed on the error stream."""
     try:
         work()
     except (ValueError, OSError) as error:

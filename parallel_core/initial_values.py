@@ -21,7 +21,7 @@ _BLOCK = 1 << 18  # elements computed at a time, few enough for the cache
 
 
 def _stream(seed: int, name: str, first_word: int) -> tuple[np.random.Philox, int]:
-    """The generator at the counter that holds `first_word`, and how many of its words come before."""
+    """(generator at the counter that holds word `first_word`, number of that counter's words to skip)."""
     key = int.from_bytes(hashlib.blake2b(f"{seed}/{name}".encode(), digest_size=16).digest(), "little")
     generator = np.random.Philox(key=key)
     counter, skip = divmod(first_word, _WORDS_PER_COUNTER)
@@ -50,7 +50,8 @@ def standard_uniform(seed: int, name: str, start: int, stop: int) -> Array:
 
 
 def _box_of(stream: Callable[[int, str, int, int], Array], seed: int, spec: ShardSpec, box: Box) -> Array:
-    """The part of a parameter's stream in a box, computed from the rows that the box touches."""
+    """The values of a parameter's stream in a box of its global array; the stream is computed for the box's rows
+    only."""
     if not spec.shape:
         return stream(seed, spec.name, 0, 1).reshape(())
     first, rows, row = box.start[0], box.shape[0], prod(spec.shape[1:])
@@ -60,7 +61,7 @@ def _box_of(stream: Callable[[int, str, int, int], Array], seed: int, spec: Shar
 
 
 class _ByBox(ABC):
-    """Values that are made box by box."""
+    """Initial values that are computed for one box of the global array at a time."""
 
     def shard(self, seed: int, place: Place) -> Array:
         """The values of a rank's shard, float32: the same numbers however the parameter is cut, zeros in padding."""
@@ -71,7 +72,7 @@ class _ByBox(ABC):
 
     @abstractmethod
     def _of_box(self, seed: int, spec: ShardSpec, box: Box) -> Array:
-        """Those of one box of the whole parameter."""
+        """The values of one box of the global array, in the box's shape."""
 
 
 @dataclass(frozen=True)
@@ -101,12 +102,13 @@ FORMS: dict[str, Callable[[Array], Array]] = {
     "log": np.log,
     "softplus^-1 exp": lambda logs: np.exp(logs) + np.log(-np.expm1(-np.exp(logs))),
 }
-"""Transformations of values that were drawn."""
+"""Name -> function of the drawn values; those of "softplus^-1 exp" are logarithms of numbers whose inverse softplus is
+taken."""
 
 
 @dataclass(frozen=True)
 class Uniform(_ByBox):
-    """Values drawn evenly between two bounds, or one of `FORMS` of such."""
+    """Values drawn evenly between two bounds, then transformed by one of `FORMS`."""
 
     low: float
     high: float
@@ -118,7 +120,7 @@ class Uniform(_ByBox):
 
 @dataclass(frozen=True)
 class InTurns(_ByBox):
-    """Rows of different numbers below `count`: row r has r, r + 1, ..., each modulo it."""
+    """Integers below `count` in a matrix: row r has r, r + 1, ..., each modulo `count`."""
 
     count: int
 
@@ -131,7 +133,8 @@ AnyInitial: TypeAlias = Normal | Constant | Uniform | InTurns
 
 
 def by_name(method: "Normal | Constant | str", std: float) -> "Normal | Constant":
-    """An initialiser from what a script passes: an object of this module, or "normal", "zeros", "ones"."""
+    """The initialiser that a script passes as `method`: an object of this module, or "normal" (mean 0, deviation
+    `std`), "zeros", "ones". Raises ValueError for another name."""
     table: dict[str, Normal | Constant] = {"normal": Normal(std), "zeros": Constant(0.0), "ones": Constant(1.0)}
     if isinstance(method, str):
         if method not in table:

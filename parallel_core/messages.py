@@ -20,32 +20,33 @@ others."""
 
 @dataclass(frozen=True)
 class Message:
-    """Equal calls of one collective by one rank."""
+    """Equal calls of one collective by one rank in a step."""
 
     what: str
     """The place that launches it: a path in the model without layer numbers, such as "decoder.layers.mlp.linear_fc1",
     or "pipeline", "gradients", ..."""
     kind: str
-    """The group, one of `topology.KINDS`, or "world"."""
+    """The kind of process group, one of `topology.KINDS`, or "world"."""
     operation: str
     bytes: int
-    """Sent by the rank in one call."""
+    """Bytes that the rank sends in one call."""
     backward: bool = False
     """Whether it belongs to the backward pass."""
     calls: int = 1
 
     def times(self, count: int) -> "Message":
-        """The same, `count` times."""
+        """The message with `count` times as many calls."""
         return replace(self, calls=self.calls * count)
 
     def within(self, module: str) -> "Message":
-        """The same, launched by a part of `module`."""
+        """The message with `module` put before its path."""
         return replace(self, what=f"{module}.{self.what}" if self.what else module)
 
 
 def message(
     kind: str, operation: str, size: int, members: int, what: str = "", backward: bool = False
 ) -> Iterator[Message]:
-    """One call with an input of `size` bytes; nothing in a group of one."""
+    """One call of a collective whose input on a rank has `size` bytes, in a group of `members` ranks; nothing in a
+    group of one."""
     if members > 1:
         yield Message(what, kind, operation, BYTES_SENT[operation](size, members, 0), backward)

@@ -14,16 +14,16 @@ PRODUCTS, ATTENTION, ELEMENTWISE = "products", "attention", "elementwise"
 
 @dataclass(frozen=True)
 class Work:
-    """One pass over an operation's data."""
+    """The work of one pass of an operation: arithmetic, memory traffic, launches."""
 
     flops: float = 0.0
-    """A multiply-add counts as two."""
+    """Floating-point operations; a multiply-add counts as two."""
     bytes: float = 0.0
-    """Read from and written to the device's memory."""
+    """Bytes read from and written to the device's memory."""
     launches: int = 0
-    """Kernels that the host starts."""
+    """Number of kernels that the host starts."""
     inputs: float = 0.0
-    """Those of `bytes` that are a product's two inputs, which have fewer in an 8-bit type."""
+    """The part of `bytes` that a product's two inputs are, which is less in an 8-bit type."""
 
     def __add__(self, other: "Work") -> "Work":
         launches, inputs = self.launches + other.launches, self.inputs + other.inputs
@@ -35,30 +35,32 @@ NOTHING = Work()
 
 @dataclass(frozen=True)
 class Operation:
-    """An operation of one micro-batch on one rank, and its gradients."""
+    """The work of an operation in one micro-batch on one rank: forward, and its gradients."""
 
     kind: str
     """PRODUCTS, ATTENTION (scores and their sums of values) or ELEMENTWISE."""
     forward: Work
     backward: Work
-    """The gradient of the input."""
+    """Work of the gradient of the input."""
     weight: Work = NOTHING
-    """The gradient of the weight, which no other operation waits for."""
+    """Work of the gradient of the weight, for which no other operation waits."""
     name: str = ""
     """The path of its block, without layer numbers."""
     runs_again: bool = False
     """Whether the backward computes the forward again."""
     scores: float = 0.0
-    """For attention: elements of its matrix of scores, which a device without a fused operator writes to memory."""
+    """For attention: elements of its matrix of scores, which a device without a fused operator writes to memory; else
+    0."""
 
     def within(self, module: str) -> "Operation":
-        """The same, as a part of `module`. Written out, because `replace` takes three times as long."""
+        """The operation with `module` put before its path. Written out, because `replace` takes three times as long."""
         name = f"{module}.{self.name}" if self.name else module
         return Operation(self.kind, self.forward, self.backward, self.weight, name, self.runs_again, self.scores)
 
 
 def product(m: float, k: int, n: int, item_size: int, *, count: int = 1, trains: bool = True) -> Operation:
-    """y [m, n] = x [m, k] w [n, k]^T, `count` times with other weights, whose gradients are added up in float32."""
+    """The product y [m, n] = x [m, k] w [n, k]^T, `count` times with different weights, whose gradients are added up in
+    float32. item_size: bytes of an element of x, w, y. trains: whether w has a gradient."""
     flops, size = 2.0 * count * m * k * n, count * item_size
     of_x, of_weight, of_y = m * k * size, k * n * size, m * n * size
     forward, backward = (Work(flops, of_x + of_weight + of_y, 1, of_weight + read) for read in (of_x, of_y))
@@ -67,10 +69,11 @@ def product(m: float, k: int, n: int, item_size: int, *, count: int = 1, trains:
 
 
 def elementwise(forward: float, backward: float, launches: int = 1) -> Operation:
-    """Bytes of a sweep over activations, and of its gradient's."""
+    """A sweep over activations that moves `forward` bytes, and `backward` bytes for its gradient; launches: of each."""
     return Operation(ELEMENTWISE, Work(0.0, forward, launches), Work(0.0, backward, launches))
 
 
 def attention(flops: float, bytes_moved: float, scores: float) -> Operation:
-    """Scores and values. Backward multiplies five times for the two of the forward (Dao et al., 2022)."""
+    """Attention's scores and their sums of values, from the forward's FLOPs and bytes. The backward multiplies five
+    times for the two of the forward (Dao et al., 2022). scores: elements of the matrix of scores."""
     return Operation(ATTENTION, Work(flops, bytes_moved, 1), Work(2.5 * flops, 2 * bytes_moved, 2), scores=scores)

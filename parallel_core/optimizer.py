@@ -1,4 +1,4 @@
-"""The treatment of each parameter by an optimizer, and the states that it keeps: computed before anything is
+"""The treatment of each parameter by an optimizer, and the states that it keeps of it: computed before anything is
 allocated."""
 
 from collections.abc import Sequence
@@ -19,14 +19,15 @@ from parallel_core.sharding import ShardSpec
 
 @dataclass(frozen=True)
 class Treatment:
-    """The properties of a parameter that matter to an update; those that are treated alike are swept together."""
+    """The properties of a parameter that matter to an update; neighbours in a flat buffer with equal ones are updated
+    together."""
 
     rule: str
     """The name of its `UpdateRule`."""
     is_decayed: bool
     """Whether weight decay acts."""
     has_decoupled_lr: bool
-    """The learning rate is --decoupled-lr's."""
+    """Whether its learning rate is --decoupled-lr's."""
 
 
 def treatment(spec: ShardSpec, config: OptimizerConfig) -> Treatment:
@@ -38,13 +39,15 @@ def treatment(spec: ShardSpec, config: OptimizerConfig) -> Treatment:
 
 
 def update_rule(spec: ShardSpec, config: OptimizerConfig) -> UpdateRule:
-    """The rule that a parameter is updated by."""
+    """The rule by which a parameter is updated: the chosen optimizer's, or its second one for parameters that the first
+    does not treat."""
     named, *rest = config.update_rules
     return named if not rest or named.treats(spec) else rest[0]
 
 
 def is_decayed(spec: ShardSpec, config: OptimizerConfig) -> bool:
-    """Whether weight decay acts on a parameter: on what a user's list leaves, or by Megatron's rule."""
+    """Whether weight decay acts on a parameter: not if its name ends as one of `no_weight_decay_params`; without that
+    list by Megatron's rule (`ShardSpec.is_decayed`, and --apply-wd-to-qk-layernorm)."""
     if config.no_weight_decay_params is not None:
         return not spec.name.endswith(tuple(config.no_weight_decay_params))
     return spec.is_decayed or (config.apply_wd_to_qk_layernorm and spec.role == "head norm")
@@ -55,25 +58,26 @@ MAIN_PARAM = "main_param"
 
 
 def moment_names(config: OptimizerConfig) -> tuple[str, ...]:
-    """Names of the states that the optimizer keeps of any parameter."""
+    """Names of the states that the optimizer keeps of some parameter, without `MAIN_PARAM`."""
     return tuple(name for rule in config.update_rules for name in rule.moments(config.options_of(rule)))
 
 
 class PlannedState(NamedTuple):
-    """A state of some of a buffer's parameters."""
+    """One kind of state, such as a moment, of some of a buffer's parameters."""
 
     dtype: str
     spans: tuple[Span, ...]
-    """The spans of the buffer of which a rank keeps it."""
+    """The spans of the flat buffer of which the rank keeps the state."""
 
     @property
     def bytes(self) -> int:
-        """Bytes of its memory."""
+        """Bytes of the state on the rank."""
         return sum(span.size for span in self.spans) * DTYPES[self.dtype].bytes
 
 
 def plan_states(plan: BufferPlan, owned: Sequence[Span], config: OptimizerConfig) -> dict[str, PlannedState]:
-    """Name -> state of the parameters of a buffer of which a rank owns spans."""
+    """Name -> state that a rank keeps of a flat buffer's parameters. owned: the spans of the buffer that the rank
+    updates."""
     spans: dict[tuple[str, str], list[Span]] = {}
     segments = [*plan.segments(partial(treatment, config=config))]
     types = [state_types(segment.treatment.rule, plan.parameter_type, config) for segment in segments]
@@ -87,13 +91,15 @@ def plan_states(plan: BufferPlan, owned: Sequence[Span], config: OptimizerConfig
 
 
 def state_types(rule: str, parameter_type: str, config: OptimizerConfig) -> dict[str, str]:
-    """Name -> type of every state of a parameter of a type; an element of the parameter has one of each."""
+    """Name -> type of every state of a parameter with this rule and type; each element of the parameter has one element
+    of each."""
     main_param = {} if parameter_type == "float32" else {MAIN_PARAM: "float32"}
     return main_param | RULES[rule].moments(config.options_of(RULES[rule]))
 
 
 def get_optimizer_param_scheduler(config: AllConfig) -> OptimizerParamScheduler:
-    """The schedule of the config, counted in samples. Raises `ConfigError` if it has no learning rate or no length."""
+    """The schedule of learning rate and weight decay of the configuration, counted in samples. Raises `ConfigError` if
+    it has no learning rate or no length."""
     complain(required_to_train(config))
     optimizer, training = config.optimizer_config, config.training_config
     batch = config.dataset_config.global_batch_size

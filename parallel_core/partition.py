@@ -11,7 +11,7 @@ from parallel_core.schedules.actions import Placement
 
 
 class PipelineSizes(Protocol):
-    """The sizes in a ParallelConfig that cut the layers."""
+    """The options of a ParallelConfig that distribute the layers over pipeline stages."""
 
     pipeline_model_parallel_size: int
     virtual_pipeline_model_parallel_size: int | None
@@ -26,11 +26,11 @@ class PipelineSizes(Protocol):
 
     @property
     def placement(self) -> Placement:
-        """The stage of each chunk."""
+        """The stage of each chunk of the model."""
 
 
 class ModelSizes(Protocol):
-    """The numbers in a ModelConfig that describe the layers."""
+    """The one option of a ModelConfig that is read here."""
 
     num_layers: int
 
@@ -68,17 +68,17 @@ def chunk_counts(num_layers: int, parallel: PipelineSizes) -> list[list[int]]:
 
 
 def offset_rows(offset: Any, chunks: int) -> list[list[int]]:
-    """An `offset` with a list for each chunk: as it is, or one list for all of them."""
+    """An `offset` as a list of lists, one for each chunk: a plain list is every chunk's."""
     return offset if is_nested(offset) else [offset] * chunks
 
 
 def stage_budgets(num_layers: int, parallel: PipelineSizes) -> list[int]:
-    """The layers of each stage, the embedding and the output layer included where they count as one.
+    """The number of layers of each stage; the embedding and the output layer are counted as one each with Megatron's
+    --account-for-embedding-in-pipeline-split and --account-for-loss-in-pipeline-split.
 
-    That is so with Megatron's --account-for-embedding-in-pipeline-split and --account-for-loss-in-pipeline-split.
-    A list or `fixed_stages` give some stages their layers; the others share evenly. What is left over goes one layer at
-    a time to the last of those but one and backwards from there, so that the stages that also hold the embedding and
-    the output layer stay light.
+    A list or `fixed_stages` give some stages their layers; the others share evenly. The rest goes one layer at a time
+    to the last but one of those and backwards from there, so that the stages that also hold the embedding and the
+    output layer stay light.
     """
     entries: Any = parallel.num_layer_list
     if entries is not None:
@@ -94,7 +94,7 @@ def stage_budgets(num_layers: int, parallel: PipelineSizes) -> list[int]:
 
 
 def fixed_stages(parallel: PipelineSizes) -> dict[int, int]:
-    """The layers of the first and the last stage, if they are given on their own."""
+    """Stage -> its number of layers, of the first and the last stage as far as a flag gives it."""
     last = parallel.decoder_last_pipeline_num_layers
     first = 0 if parallel.standalone_embedding_stage else parallel.decoder_first_pipeline_num_layers
     ends = ((0, first), (parallel.pipeline_model_parallel_size - 1, last))
@@ -102,7 +102,8 @@ def fixed_stages(parallel: PipelineSizes) -> dict[int, int]:
 
 
 def virtual_stages(num_layers: int, parallel: PipelineSizes) -> int | None:
-    """The number of chunks of a stage by `--num-layers-per-virtual-pipeline-stage` or a nested `--num-layer-list`."""
+    """The number of chunks of a stage by `--num-layers-per-virtual-pipeline-stage` or a nested `--num-layer-list`; None
+    without either."""
     if is_nested(parallel.num_layer_list):
         return len(parallel.num_layer_list or ())
     per_chunk = parallel.num_layers_per_virtual_pipeline_stage
@@ -110,5 +111,5 @@ def virtual_stages(num_layers: int, parallel: PipelineSizes) -> int | None:
 
 
 def is_nested(num_layer_list: Sequence[Any] | None) -> bool:
-    """Whether the list has a list for each chunk."""
+    """Whether any entry is itself a list: then there is one for each chunk."""
     return any(isinstance(entry, list) for entry in num_layer_list or ())

@@ -17,12 +17,13 @@ class Sampling:
     """
 
     temperature: float = 0.0
-    """Above 1 the unlikely are drawn more often, below 1 the likely; 0: always the likeliest."""
+    """The divisor of the logits: above 1 the unlikely are drawn more often, below 1 the likely; 0: always the likeliest
+    token."""
     top_k: int = 0
-    """Draw from so many of the likeliest tokens."""
+    """Draw from so many of the likeliest tokens only; 0: from all."""
     top_p: float = 0.0
     """Draw from the fewest of the likeliest tokens that together have this probability (nucleus sampling, Holtzman et
-    al., 2019)."""
+    al., 2019); 0: from all."""
     repetition_penalty: float = 1.0
     """Logits of tokens that the text has already are divided by it, negative ones multiplied (CTRL, Keskar et al.,
     2019)."""
@@ -50,11 +51,11 @@ class Sampling:
             raise ConfigError(found)
 
     def generator(self, text: int = 0) -> np.random.Generator:
-        """The draws of the text of this number in a batch: they depend on no other text."""
+        """The generator of a text's draws; text: its number in the batch. The draws depend on no other text."""
         return np.random.Generator(np.random.Philox(self.seed).jumped(text))
 
     def next_token(self, logits: Array, generator: np.random.Generator, text: Sequence[int] = ()) -> int:
-        """logits float32 [v] behind the tokens of `text` -> a token."""
+        """The id of the next token, from its logits, float32 [v], and the ids of the text so far."""
         if self.repetition_penalty != 1.0:
             logits = self._penalized(logits, text)
         if self.temperature == 0:
@@ -78,14 +79,14 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Asked:
-    """The options of the continuation of each prompt."""
+    """The options of the continuation of each prompt of a batch."""
 
     max_new_tokens: int
     sampling: Sampling = field(default_factory=Sampling)
     ends: frozenset[int] = frozenset()
-    """Ids that end a text; they are left out."""
+    """Ids that end a text and are not part of it."""
     use_cache: bool = True
-    """Keep keys and values of earlier tokens, where the model can; the result is the same."""
+    """Whether keys and values of earlier tokens are kept, where the model can; the result is the same."""
 
 
 def log_probability(logits: Array, token: int) -> float:

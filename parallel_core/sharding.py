@@ -20,7 +20,7 @@ Coordinates: TypeAlias = Mapping[str, tuple[int, int]]
 `Topology.coordinates` gives those of any rank, `parallel_state.get_coordinates` this process's."""
 
 MODEL_KINDS = {"dp-cp": ("tp",), "expert-dp": ("expert-tp", "ep")}
-"""Kind of the replicas' group -> kinds of groups inside one replica of a pipeline stage: dense, and for experts."""
+"""Kind of the replicas' group -> kinds of groups that cut one replica of a pipeline stage: dense, and of experts."""
 
 MODEL_GROUPS = {"dp-cp": "tp-pp", "expert-dp": "tp-ep-pp"}
 """Kind of the replicas' group -> kind of the group that holds one replica of the whole model."""
@@ -29,7 +29,8 @@ SHARDS_OF_STATES = {"dp-cp": "intra-dp-cp", "expert-dp": "intra-expert-dp"}
 """Kind of the replicas' group -> kind of the group over which the distributed optimizer cuts their common state."""
 
 INSTANCES_OF_STATES = {"dp-cp": "inter-dp-cp", "expert-dp": "inter-expert-dp"}
-"""Kind of the replicas' group -> kind of the group whose ranks have the same part of it, each in its own instance."""
+"""Kind of the replicas' group -> kind of the group whose ranks have the same part of that state, each in its own
+instance."""
 
 _SIZE_FLAGS = {
     "tp": "--tensor-model-parallel-size",
@@ -49,17 +50,17 @@ class Cut:
 
     axis: int
     over: str = "tp"
-    """Kind of the group."""
+    """Kind of the group over whose ranks the axis is cut."""
     parts: int = 1
     """Fused equal parts along the axis, each cut on its own: 2 for the gate and up halves of a swiglu."""
     widths: tuple[int, ...] = ()
-    """Fused parts of these widths instead, each cut on its own."""
+    """Widths of fused parts along the axis that differ, each cut on its own; takes the place of `parts`."""
     unit: int = 0
     """Entries that stay together (a head's rows), of a part that ranks need not divide: each has `share` of it; what
     lies beyond its end is padding, zeros that no whole array has. 0: ranks divide every part."""
 
     def parts_of(self, length: int) -> tuple[int, ...]:
-        """The widths of the fused parts of so many entries."""
+        """The widths of the fused parts of an axis with `length` entries."""
         return self.widths or (length // self.parts,) * self.parts
 
 
@@ -72,7 +73,7 @@ class ShardSpec:
     name: str = ""
     """Global name, Megatron's, with global layer numbers. Empty until the model around the parameter is complete."""
     cuts: tuple[Cut, ...] = ()
-    """Applied one after the other; two on one axis: the second cuts what the first left."""
+    """The cuts, applied one after the other; of two on one axis the second cuts what the first left."""
 
     replicas: str = "dp-cp"
     """Kind of the group whose ranks hold the same shard and see other samples: gradients are summed over it."""
@@ -85,14 +86,15 @@ class ShardSpec:
     """Kind of the group whose ranks hold copies of a tied parameter: gradients are summed over it."""
 
     weight_decay: bool | None = None
-    """Whether weight decay acts; None: Megatron's rule, on matrices but not on vectors."""
+    """Whether weight decay acts; None: by Megatron's rule, on matrices but not on vectors."""
     role: Role | None = None
     interleaved_rows: tuple[int, ...] = ()
-    """For a fused matrix: rows of each of its parts, which take turns (a group's queries, keys and values)."""
+    """For a fused matrix whose parts take turns (a group's queries, keys and values): the number of rows of each part
+    in a turn."""
 
     @property
     def is_decayed(self) -> bool:
-        """Whether weight decay acts."""
+        """Whether weight decay acts, Megatron's rule applied."""
         return len(self.shape) > 1 if self.weight_decay is None else self.weight_decay
 
     @property
@@ -117,7 +119,7 @@ class Box:
 
     @classmethod
     def alone(cls, start: tuple[int, ...], shape: tuple[int, ...]) -> "Box":
-        """A box that is all of its shard."""
+        """A box that is all of its shard: it lies at index 0 there."""
         return cls(start, shape, (0,) * len(shape))
 
     @classmethod
@@ -127,17 +129,17 @@ class Box:
 
     @property
     def size(self) -> int:
-        """Elements."""
+        """Number of elements of the box."""
         return prod(self.shape)
 
     @property
     def in_whole(self) -> tuple[slice, ...]:
-        """Indices of the global array."""
+        """The slices of the global array that the box is."""
         return tuple(slice(a, a + n) for a, n in zip(self.start, self.shape, strict=True))
 
     @property
     def in_shard(self) -> tuple[slice, ...]:
-        """Indices of the shard."""
+        """The slices of the shard that the box is."""
         return tuple(slice(a, a + n) for a, n in zip(self.at, self.shape, strict=True))
 
 
@@ -147,28 +149,29 @@ class Place:
 
     spec: ShardSpec
     shape: tuple[int, ...]
-    """Local shape."""
+    """The shape of the rank's shard, padding included."""
     boxes: tuple[Box, ...]
     """The boxes that make up the shard, in the shard's order; everything else there is padding, zeros."""
 
     @property
     def size(self) -> int:
-        """Local elements."""
+        """Number of elements of the shard, padding included."""
         return prod(self.shape)
 
     @property
     def padding(self) -> int:
-        """Those that no whole array has."""
+        """Number of elements of the shard that are in no box."""
         return self.size - sum(box.size for box in self.boxes)
 
     @cached_property
     def filled(self) -> tuple[int, ...]:
-        """The shape that is left without what is padding at the end of each axis."""
+        """The shape of the shard without the padding at the end of each axis."""
         ends = (tuple(a + n for a, n in zip(box.at, box.shape, strict=True)) for box in self.boxes)
         return tuple(map(max, zip(*ends, strict=True))) if self.boxes and self.shape else self.shape
 
     def cut(self, whole: Array) -> Array:
-        """The shard of a whole array; a view where it is one box."""
+        """The shard of a whole array; a view where it is one box without padding. Raises ValueError for another shape
+        than the spec's."""
         if whole.shape != self.spec.shape:
             raise ValueError(f"parameter {self.spec.name}: expected shape {self.spec.shape}, got {whole.shape}")
         if len(self.boxes) == 1 and not self.padding:
@@ -179,14 +182,15 @@ class Place:
         return shard
 
     def put(self, shard: Array, whole: Array) -> None:
-        """Write a shard to where it is in the whole array."""
+        """Write the shard into the whole array, without its padding."""
         assert shard.shape == self.shape and whole.shape == self.spec.shape, (self, shard.shape, whole.shape)
         for box in self.boxes:
             whole[box.in_whole] = shard[box.in_shard]
 
 
 def share(length: int, size: int, unit: int = 1) -> int:
-    """Entries of each of `size` ranks that share `length` of them in whole units: the last ranks' may be padding."""
+    """The number of entries that each of `size` ranks holds of an axis of `length`, in whole units: on the last ranks
+    some may be padding."""
     return -(-length // (unit * size)) * unit
 
 
@@ -204,7 +208,7 @@ def place(spec: ShardSpec, coordinates: Coordinates) -> Place:
 
 
 def merge(shards: Iterable[tuple[Place, Array]]) -> Array:
-    """The whole array from shards that cover it."""
+    """The whole array, from (place, shard) of ranks that together cover it."""
     whole: Array | None = None
     for part, shard in shards:
         whole = np.empty(part.spec.shape, shard.dtype) if whole is None else whole
@@ -219,23 +223,24 @@ def is_counted(spec: ShardSpec, coordinates: Coordinates) -> bool:
 
 
 class Run(NamedTuple):
-    """Entries of a shard along one axis."""
+    """Neighbouring entries of a shard along one axis that are neighbours in the whole axis, too; or padding."""
 
     start: int | None
-    """The first one's place in the whole axis; None: padding."""
+    """Place of the first entry in the whole axis; None: padding."""
     length: int
 
     def part(self, first: int, last: int) -> "Run":
-        """Its entries first..last-1."""
+        """The entries first..last-1 of this run."""
         return Run(None if self.start is None else self.start + first, last - first)
 
 
 Runs: TypeAlias = "list[Run]"
-"""Those along one axis, in the order in which a shard holds them."""
+"""The runs along one axis, in the order in which a shard holds them."""
 
 
 def _narrowed(runs: Runs, cut: Cut, spec: ShardSpec, rank: int, size: int) -> Runs:
-    """The entries that a further cut along the axis leaves to `rank` of `size`."""
+    """The entries of an axis, already cut to `runs`, that a further cut leaves to the group's rank `rank` of `size`.
+    Raises ValueError if it does not divide evenly."""
     length = sum(run.length for run in runs)
     parts = cut.parts_of(length)
     if sum(parts) != length or (not cut.unit and any(part % size for part in parts)):
@@ -264,7 +269,7 @@ def _between(runs: Runs, first: int, last: int) -> Iterable[Run]:
 
 
 def _joined(runs: Runs) -> Runs:
-    """Neighbours joined, without empty ones."""
+    """The runs with neighbours that touch joined, without empty ones."""
     joined: Runs = []
     for run in runs:
         before = joined[-1] if joined else None

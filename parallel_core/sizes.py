@@ -7,7 +7,7 @@ from parallel_core.findings import Finding
 
 RING, ULYSSES, HYBRID = "megatron_cp_algo", "ulysses_cp_algo", "hybrid_cp_algo"
 CONTEXT_PARALLEL_ALGORITHMS = (RING, ULYSSES, HYBRID)
-"""Ring attention, all-to-all over heads, and the second inside the first."""
+"""Values of --context-parallel-algo: ring attention, Ulysses' all-to-all over heads, and Ulysses inside of a ring."""
 
 RANK_ORDERS = ("tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp")
 """Axes of the rank grid, the fastest varying first: Megatron's, and that of --use-tp-pp-dp-mapping."""
@@ -60,8 +60,8 @@ def model_copies_are_whole(sizes: Sizes) -> Iterator[Finding]:
 
 
 def expert_copies_are_whole(sizes: Sizes) -> Iterator[Finding]:
-    """Check that, where stages come before data-parallel copies, experts have as many stages as the other layers: a
-    pipeline has both."""
+    """Findings unless the ranks divide into whole copies of the experts and, with stages before data-parallel copies
+    (--use-tp-pp-dp-mapping), into as many as there are of the other layers: otherwise their pipelines differ."""
     ranks, tensor = expert_parallel_size(sizes), sizes.expert_tensor_parallel_size or sizes.tensor_model_parallel_size
     if sizes.world_size % ranks:
         others = f"--expert-tensor-parallel-size {tensor} and --pipeline-model-parallel-size"
@@ -101,8 +101,8 @@ def ulysses_degree_divides(sizes: Sizes) -> Iterator[Finding]:
 
 
 def ulysses_degree_is_read(sizes: Sizes) -> Iterator[Finding]:
-    """Whether the degree of Ulysses is read: by the hybrid, or by Ulysses in scripts that ask for it by both: MindSpeed
-    reads the algorithm alone there."""
+    """A finding about --ulysses-degree-in-cp beside a ring, which does not read it. Ulysses alone does not either, but
+    MindSpeed accepts both flags, and reads the algorithm alone."""
     degree = sizes.ulysses_degree_in_cp
     if sizes.context_parallel_size > 1 and degree is not None and sizes.context_parallel_algo in (None, RING):
         fix = f"add --context-parallel-algo {HYBRID} or leave this out"

@@ -1,4 +1,4 @@
-"""A run described before its first step: a line each for layout, parameters, data, precision and memory."""
+"""Lines that describe a run before its first step: layout, parameters, data, precision and memory."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,20 +10,20 @@ from parallel_core.planner.beside import MEMORY_PARTS, predicted_bytes
 
 @dataclass(frozen=True)
 class ParameterCount:
-    """Elements of parameters."""
+    """Numbers of parameters, in elements: of the whole model (`whole`), of this rank, and trained ones."""
 
     whole: int
-    """Parameters of the whole model, tied ones once."""
+    """Elements of the whole model, tied parameters counted once."""
     on_rank: int
     trained: int
-    """Those parameters of `on_rank` that receive a gradient."""
+    """Elements among those of `on_rank` that receive a gradient."""
 
 
 def start_lines(
     plan: Plan, rank: int, stage: int, count: ParameterCount, source: str, is_planned: bool
 ) -> Iterator[str]:
-    """`source`: the loader that gives the data, empty for data files. is_planned: the model is the one that the
-    configuration describes, not a script's own, so that its memory can be predicted."""
+    """The lines in order. source: the loader that gives the data, empty for data files. is_planned: whether the model
+    is the one that the configuration describes, not a script's own, so that its memory can be predicted."""
     config = plan.config
     yield layout_line(config, rank)
     yield f"Parameters: {count.whole:,} in all, {count.on_rank:,} of this rank, {count.trained:,} of these are trained"
@@ -37,7 +37,7 @@ def start_lines(
 
 
 def layout_line(config: AllConfig, rank: int) -> str:
-    """A line with the sizes of the layout and of a step."""
+    """A line with the degrees of parallelism, the schedule, the global batch size and the micro-batches."""
     parallel, data, sizes = config.parallel_config, config.dataset_config, config.batch_sizes
     axes = {
         "tensor": parallel.tensor_model_parallel_size,
@@ -71,7 +71,7 @@ def data_line(config: AllConfig, source: str) -> str:
 
 
 def precision_line(config: AllConfig) -> str:
-    """The types of a step."""
+    """A line with the types of parameters, layers and gradients, and the loss scale."""
     training, model = config.training_config, config.model_config
     scaler = training.precision.make_loss_scaler()
     gradients = training.gradient.type_for(model.params_dtype)
@@ -80,6 +80,6 @@ def precision_line(config: AllConfig) -> str:
 
 
 def memory_line(needed: dict[str, float]) -> str:
-    """A rank's memory as it is predicted."""
+    """A line with a rank's predicted memory in MiB; needed: name in `MEMORY_PARTS` -> bytes."""
     sizes = ", ".join(f"{name} {needed[name] / 2**20:,.1f}" for name in MEMORY_PARTS)
     return f"Memory predicted: {sum(needed.values()) / 2**20:,.1f} MiB ({sizes}), beside the program's own"

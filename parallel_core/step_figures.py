@@ -18,54 +18,56 @@ from parallel_core.moe.routing import beyond_capacity
 from parallel_core.numerics.dtypes import Array
 
 TOKENS_CHOSEN = "tokens_chosen"
-"""[layers, E]: how many of a layer's choices fell on each expert, before tokens are dropped."""
+"""Name of the figure [layers, E]: how many choices of a layer's tokens fell on each expert, before tokens are
+dropped."""
 TOKENS_ROUTED = "tokens_routed"
-"""[layers, E]: and after."""
+"""Name of the figure [layers, E]: as `TOKENS_CHOSEN`, after tokens are dropped."""
 TOKENS_BEYOND = "tokens_beyond"
-"""[layers]: how many of a layer's choices would be dropped with --moe-drop-rate-capacity-factor."""
+"""Name of the figure [layers]: how many choices would be dropped with --moe-drop-rate-capacity-factor."""
 INDEXER_LOSS = "indexer loss"
 """Megatron's name of the loss of sparse attention's indexer."""
 LARGEST_SCORE = "max_attention_logit"
-"""[layers, n]: each head's largest score; Megatron's name."""
+"""Name (Megatron's) of the figure [layers, n]: each head's largest attention score."""
 DEVICE_LOSS, COMMUNICATION_LOSS, Z_LOSS = "device_load_balancing_loss", "comm_load_balancing_loss", "z_loss"
 
 
 @dataclass(frozen=True)
 class Figure:
-    """An array that is summed over micro-batches and ranks, or the largest of which is taken."""
+    """An array that is summed over the micro-batches and ranks of a step, or of which the largest values are taken."""
 
     name: str
     shape: tuple[int, ...]
     is_loss: bool = True
-    """Averaged over micro-batches and data-parallel replicas, and logged."""
+    """Whether it is averaged over micro-batches and data-parallel replicas, and logged."""
     layers: int = 0
     """For a loss by layer: the number of layers by which its sum is divided in the log. As in Megatron those are the
     decoder's layers of experts and all depths of multi-token prediction, dense ones too."""
     is_largest: bool = False
-    """Whether the largest of all values is taken instead of their sum; that is logged."""
+    """Whether the largest value over micro-batches and ranks is taken instead of the sum, and logged."""
     counted: Callable[[Array], Array] = np.asarray
     """A function from the array that a cell reports of a micro-batch to the one that is summed."""
 
     @property
     def is_logged(self) -> bool:
-        """Whether the log has it as a number."""
+        """Whether the log has it as one number."""
         return self.is_loss or self.is_largest
 
     def logged(self, value: Array) -> float:
-        """One number: the mean over `layers`, or the value itself where it isn't by layer."""
+        """The number for the log, from the step's array: its sum divided by `layers` (of a figure by layer), or its
+        largest element."""
         return float(value.max() if self.is_largest else value.sum()) / max(self.layers, 1)
 
 
 def figures_of(config: ModelConfig) -> tuple[Figure, ...]:
-    """The configuration's; the first axis of a figure by layer is all layers', dense ones and those of multi-token
-    prediction (behind the decoder's) too."""
+    """The figures of a configuration. The first axis of a figure by layer counts all layers: dense ones and those of
+    multi-token prediction (behind the decoder's), too."""
     depths = range(1, config.multi_token_prediction.depths + 1)
     further = (Figure(mtp_loss(depth), ()) for depth in depths)
     return (*_of_experts(config), *_of_indexers(config), *_of_scores(config), *further)
 
 
 def mtp_loss(depth: int) -> str:
-    """Megatron's name of the loss of a depth of multi-token prediction, from 1."""
+    """Megatron's name of the loss of multi-token prediction at a depth, counted from 1."""
     return f"mtp_{depth}_loss"
 
 
@@ -99,20 +101,21 @@ def _of_scores(config: ModelConfig) -> Iterator[Figure]:
 
 
 def _acting_layers(config: ModelConfig) -> list[int]:
-    """Numbers of the layers that do something, multi-token prediction's included."""
+    """Numbers, from 0, of the layers that are not in --noop-layers, those of multi-token prediction behind the
+    decoder's included."""
     idle = config.parallel_config.noop_layers or ()
     numbers = range(config.num_layers + config.multi_token_prediction.depths)
     return [number for number in numbers if number not in idle]
 
 
 def decoder_layers_of_experts(config: ModelConfig) -> list[int]:
-    """Numbers of the decoder's, from 0."""
+    """Numbers, from 0, of the decoder's layers that have experts."""
     return [layer for layer in _layers_of_experts(config) if layer < config.num_layers]
 
 
 def _layers_of_experts(config: ModelConfig) -> list[int]:
-    """Numbers of the layers that have experts: of those that do something, and of multi-token prediction's, which are
-    as the decoder's last."""
+    """Numbers, from 0, of the acting layers that have experts; those of multi-token prediction are as the decoder's
+    last layer."""
     last, has_experts = config.num_layers - 1, config.moe_config.has_experts
     return [number for number in _acting_layers(config) if has_experts(min(number, last))]
 
@@ -161,12 +164,13 @@ def expert_load(values: Mapping[str, Array]) -> dict[int, float]:
 
 
 def to_vector(figures: Sequence[Figure], values: Mapping[str, Array]) -> list[float]:
-    """All values one after the other."""
+    """The values of all figures one after the other, as one message sends them."""
     return [number for figure in figures for number in values[figure.name].ravel().tolist()]
 
 
 def from_vector(figures: Sequence[Figure], vector: Sequence[float], parts: int) -> dict[str, Array]:
-    """Values by name, losses divided by `parts`, the number of micro-batches of all replicas."""
+    """Name -> value, float64, from a vector of `to_vector` that was summed over ranks; losses are divided by `parts`,
+    the number of micro-batches of all replicas."""
     ends = np.cumsum([0] + [prod(figure.shape) for figure in figures]).tolist()
     arrays = (np.array(vector[start:end], np.float64) for start, end in pairwise(ends))
     return {

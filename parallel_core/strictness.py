@@ -5,16 +5,14 @@ from typing import NamedTuple
 
 
 class Strictness(NamedTuple):
-    """Whether a load is refused, and what is logged; what is neither is skipped without a word.
-
-    Megatron calls a name "unexpected" that the model has and the checkpoint lacks, the others "missing".
-    """
+    """Whether a load is refused for names that only one side has, and which are logged; the others are skipped
+    silently. Megatron calls a name "unexpected" that the model has and the checkpoint lacks, the others "missing"."""
 
     refuses_absent: bool
-    """Names that the model has and the checkpoint lacks. Otherwise such parameters keep their initial values. And
-    settings by which they are two networks, which are otherwise logged."""
+    """Whether names that the model has and the checkpoint lacks are refused, and settings that describe another
+    network. Otherwise such parameters keep their initial values, and such settings are logged."""
     refuses_unused: bool
-    """Names that the checkpoint has and the model lacks."""
+    """Whether names that the checkpoint has and the model lacks are refused."""
     logs_absent: bool = False
     logs_unused: bool = False
 
@@ -29,4 +27,5 @@ STRICTNESS = {
     "return_all": Strictness(False, False, logs_absent=True, logs_unused=True),
     "ignore_all": Strictness(False, False),
 }
-"""Megatron's names. Those that return names to the caller log them: a training run has no use for them."""
+"""Value of --dist-ckpt-strictness (Megatron's) -> handling. Those that return names to the caller log them: a training
+run has no use for them."""

@@ -23,19 +23,19 @@ from parallel_core.system.files import read_json
 
 
 class Kind(str, Enum):
-    """Kind of work in a span."""
+    """Kind of work in a span; the value is its name in files and pictures."""
 
     STEP = "step"
     FORWARD = "forward"
     BACKWARD = "backward"
     WEIGHT_GRADIENTS = "weight gradients"
     PAIR = "forward and backward"
-    """Side by side: while the messages of one travel, the other computes."""
+    """A forward and a backward side by side: while the messages of one travel, the other computes."""
     OPTIMIZER = "optimizer"
     DATA = "data"
     CHECKPOINT = "checkpoint"
     WAITING = "waiting"
-    """Waiting in a collective or a receive, for other ranks."""
+    """Waiting for other ranks in a collective or a receive."""
     MOVING = "moving"
     """Moving data in a collective or a transfer: copying or adding."""
     COLLECTIVE = "collective"
@@ -48,7 +48,8 @@ COMPUTING = frozenset({*_ACTIONS, Kind.OPTIMIZER, Kind.OTHER})
 
 
 class Span(NamedTuple):
-    """The work of one rank from `start` on; a rank's spans lie beside or inside each other, but for collectives."""
+    """A piece of one rank's work, from `start` on for `seconds`. A rank's spans lie beside or inside each other, but
+    for collectives."""
 
     rank: int
     kind: Kind
@@ -63,7 +64,7 @@ class Span(NamedTuple):
 
     @property
     def stop(self) -> float:
-        """Its end, in seconds."""
+        """The end, in seconds on the clock of the job."""
         return self.start + self.seconds
 
 
@@ -71,7 +72,7 @@ _MICROSECONDS = 1e6
 
 
 def chrome_json(spans: Iterable[Span], **about: Any) -> str:
-    """The text of a file. about: further keys of the whole, which viewers leave alone."""
+    """The text of a trace file with these spans. about: further top-level keys, which viewers leave alone."""
     listed = sorted(spans, key=lambda span: (span.rank, span.start, -span.seconds))
     origin = min((span.start for span in listed), default=0.0)
     rows = list(_rows(listed))
@@ -81,8 +82,8 @@ def chrome_json(spans: Iterable[Span], **about: Any) -> str:
 
 
 def _rows(spans: Iterable[Span]) -> Iterator[int]:
-    """The row of each span: 0 what the rank does, then messages under way, in as many rows as are under way at once.
-    Perfetto drops a span that lies partly in another of its row."""
+    """The row of each span in its rank's process: 0 for the rank's own work, from 1 on for collectives, in as many rows
+    as are under way at once. Perfetto drops a span that lies partly in another of its row."""
     ends: defaultdict[int, list[float]] = defaultdict(list)
     for span in spans:
         if span.kind is not Kind.COLLECTIVE:
@@ -103,8 +104,8 @@ def _names(rows: Iterable[tuple[int, int]]) -> Iterator[dict[str, Any]]:
 
 
 def _event(span: Span, row: int, origin: float) -> dict[str, Any]:
-    """A complete event of a trace. Start and end are rounded to whole microseconds, not the length: otherwise spans
-    would reach beyond those around them."""
+    """The event of a span. Start and end are rounded to whole microseconds, not the length: otherwise spans would reach
+    beyond those around them."""
     start, stop = (round((time - origin) * _MICROSECONDS) for time in (span.start, span.stop))
     return {
         "name": span.name,
@@ -119,12 +120,12 @@ def _event(span: Span, row: int, origin: float) -> dict[str, Any]:
 
 
 def planned_json(spans: Iterable[Span]) -> list[list[Any]]:
-    """Spans of the schedule, to be written beside those that were measured."""
+    """The planned spans as [rank, kind, name, start, seconds], for the key "planned" of a trace file."""
     return [[span.rank, span.kind.value, span.name, span.start, span.seconds] for span in spans]
 
 
 def read_planned(path: Path) -> list[Span]:
-    """The planned spans of a file; none if it has none. Raises as `read_chrome` does."""
+    """The planned spans of a trace file; empty if it has none. Raises as `read_chrome` does."""
     try:
         rows = read_json(path).get("planned", {}).get("spans", [])
         return [Span(int(rank), Kind(kind), str(name), float(at), float(took)) for rank, kind, name, at, took in rows]
@@ -133,7 +134,8 @@ def read_planned(path: Path) -> list[Span]:
 
 
 def read_chrome(path: Path) -> list[Span]:
-    """The spans of a file that `chrome_json` wrote. Raises ValueError for another file, OSError if there is none."""
+    """The measured spans of a file that `chrome_json` wrote. Raises ValueError for another file, OSError if there is
+    none."""
     try:
         return [_span(event) for event in read_json(path)["traceEvents"] if event["ph"] == "X"]
     except (KeyError, TypeError) as error:
@@ -146,14 +148,16 @@ def _span(event: dict[str, Any]) -> Span:
 
 
 PIPELINE = "pp"
-"""The group in which a wait for another stage is a bubble."""
+"""Name of the pipeline-parallel group: waiting in a message of this group is the bubble."""
 LOSS = "loss-reduce"
-"""The span around the first message behind the last backward, in which a stage waits that has finished early."""
+"""Name of the span around the first message behind the last backward, in which a stage that has finished early
+waits."""
 
 
 @dataclass(frozen=True)
 class StepSummary:
-    """Seconds of one step on one rank; they add up to `total` but for `unknown`."""
+    """Seconds of one step on one rank by kind of work: computing, messages, bubble and data add up to `total` but for
+    `unknown`."""
 
     rank: int
     step: int
@@ -162,14 +166,14 @@ class StepSummary:
     messages: float
     """Time in collectives and transfers, waiting and moving, while nothing else is done."""
     bubble: float
-    """Waiting for another stage: for its tensors, or until its last backward is over."""
+    """Waiting for another stage: for its tensors, or until the last stage's last backward is over."""
     data: float
     pipeline: float
-    """Time from the first action of any rank to the end of the last."""
+    """Time from the start of the first forward or backward of any rank to the end of the last."""
 
     @property
     def unknown(self) -> float:
-        """Inside the step, but in no span."""
+        """Seconds of the step that lie in no span."""
         return self.total - self.computing - self.messages - self.bubble - self.data
 
     @property
@@ -179,7 +183,8 @@ class StepSummary:
 
 
 def summary(spans: Sequence[Span]) -> list[StepSummary]:
-    """One for every step of every rank, in order of rank and step. A wait inside a computation is no computing."""
+    """A summary for each step of each rank, in order of rank and step. A wait inside a computation is not counted as
+    computing."""
     found: dict[tuple[int, int], list[Span]] = {}
     actions: dict[int, tuple[float, float]] = {}
     for span in spans:
@@ -218,7 +223,7 @@ def _until(end: float, span: Span) -> Span:
 
 
 def each_without_the_ones_before(parts: Iterable[Sequence[Span]]) -> list[float]:
-    """The length of each part where none of the earlier parts lies."""
+    """Seconds of each part in which no span of an earlier part goes on."""
     covered: list[Span] = []
     lengths = [0.0]
     for part in parts:
@@ -228,7 +233,7 @@ def each_without_the_ones_before(parts: Iterable[Sequence[Span]]) -> list[float]
 
 
 def _length(spans: Iterable[Span]) -> float:
-    """Length of the union of the spans."""
+    """Seconds of the union of the spans."""
     total, end = 0.0, float("-inf")
     for start, stop in sorted((span.start, span.stop) for span in spans):
         total += max(0.0, stop - max(start, end))
@@ -242,8 +247,8 @@ _UNIT = 1e-6
 def planned_timeline(
     config: AllConfig, stage_of: Callable[[int], int], spans: Sequence[Span], micro_batches: int
 ) -> Timeline:
-    """The schedule's, by `schedules.simulate`, in microseconds, with the measured times of its actions; transfers take
-    none. stage_of: the stage of a rank."""
+    """The timeline, in microseconds, of the configuration's schedule with the measured mean time of each computation;
+    messages take none. stage_of: a function from a rank to its stage."""
     parallel = config.parallel_config
     chunks = parallel.virtual_pipeline_model_parallel_size or 1
     group_size = parallel.microbatch_group_size_per_virtual_pipeline_stage
@@ -254,15 +259,16 @@ def planned_timeline(
 
 @dataclass(frozen=True)
 class MeasuredTimes:
-    """`schedules.simulate.Durations` of a recorded run, in whole microseconds, at least one."""
+    """`schedules.simulate.Durations` of a recorded run, in whole microseconds, at least one each."""
 
     means: Mapping[tuple[Any, ...], int]
-    """Mean by (kind, stage, chunk), and by (kind,) for a stage that did not record."""
+    """(kind, stage, chunk) -> mean time; (kind,) -> mean of all, for a stage that did not record."""
     transfer: Time = 0
 
     @classmethod
     def of_spans(cls, spans: Iterable[Span], stage_of: Callable[[int], int]) -> "MeasuredTimes":
-        """The means over all steps, and over all ranks of a stage."""
+        """The mean times over all recorded steps and all ranks of a stage. stage_of: a function from a rank to its
+        stage."""
         stage = cache(stage_of)
         seconds: defaultdict[tuple[Any, ...], list[float]] = defaultdict(list)
         for span in spans:
@@ -273,17 +279,17 @@ class MeasuredTimes:
         return cls({key: max(1, round(sum(own) / len(own) / _UNIT)) for key, own in seconds.items()})
 
     def of(self, action: Compute, stage: int, chunks: int, split: bool) -> Time:
-        """The time of `action`."""
+        """The mean time of `action` on the stage, in microseconds; 0 if no stage recorded one of its kind."""
         kind = _KINDS[type(action)]
         return self.means.get((kind, stage, action.chunk), self.means.get((kind,), 0))
 
     def saved(self, pair: Pair, stage: int, chunks: int) -> Time:
-        """None: the times of pairs are not taken apart."""
+        """0: the measured times of a pair's two computations cannot be told apart."""
         return 0
 
 
 def planned_bubble_share(timeline: Timeline) -> float:
-    """Mean over the stages of the part of the pipeline's time in which they do nothing."""
+    """The mean over the stages of the part of the timeline's length in which they do not compute."""
     whole = len(timeline.spans) * float(timeline.length)
     return 1.0 - float(sum(timeline.work)) / whole if whole else 0.0
 
@@ -296,7 +302,7 @@ _KINDS: dict[type, Kind] = {
 
 
 def planned_spans(timeline: Timeline) -> list[Span]:
-    """The computations of a planned schedule as spans of a trace; stage i is shown as rank i."""
+    """The computations of a timeline in microseconds as spans of a trace; stage i is shown as rank i."""
     return [
         Span(stage, kind, f"{kind.value} {action.micro_batch}.{action.chunk}", *_seconds(start, stop))
         for stage, spans in enumerate(timeline.spans)
@@ -306,5 +312,5 @@ def planned_spans(timeline: Timeline) -> list[Span]:
 
 
 def _seconds(start: Time, stop: Time) -> tuple[float, float]:
-    """Start and length of a span in seconds, from microseconds."""
+    """(start, length) of a span in seconds, from microseconds."""
     return float(start) * _UNIT, float(stop - start) * _UNIT

@@ -5,23 +5,23 @@ from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, field
 
 _LARGEST = 14_000
-"""The largest answer of a rank in bytes, for which shared memory has room."""
+"""The largest answer of a rank in bytes: shared memory has room for so many."""
 
 
 @dataclass(frozen=True)
 class Standing:
-    """A message that a rank has issued and that is not complete."""
+    """A call of a collective or a transfer that a rank has issued and that is not complete."""
 
     operation: str
     group: str
     number: int
-    """Number of the call of its kind in this group, from 1."""
+    """Number of the call among those of its operation in this group, from 1."""
     details: str
-    """Shape, type, and the place of the call."""
+    """Shape, type, and the place of the call in the program."""
     members: tuple[int, ...]
-    """Global ranks that take part."""
+    """Global ranks of the group."""
     missing: tuple[int, ...] = ()
-    """Ranks without which it does not move on."""
+    """Members without which the call does not go on."""
 
     def __str__(self) -> str:
         came = [rank for rank in self.members if rank not in self.missing]
@@ -33,7 +33,7 @@ class Standing:
 
 @dataclass(frozen=True)
 class Whereabouts:
-    """The place of one rank."""
+    """The place in the program at which one rank stands."""
 
     rank: int
     iteration: int = 0
@@ -43,18 +43,18 @@ class Whereabouts:
     part: str = ""
     """The part of a step: the function that training calls."""
     action: str = ""
-    """The action of the schedule, such as "forward 3.0" (micro-batch, chunk); none outside of one."""
+    """The action of the schedule, such as "forward 3.0" (micro-batch, chunk); empty outside of one."""
     layer: str = ""
-    """Global name of the cell that runs, or of the parameter whose gradient is computed; none where no frame tells."""
+    """Global name of the cell that runs, or of the parameter whose gradient is computed; empty where no frame tells."""
     operator: str = ""
     waits: bool = False
-    """Whether it waits in a collective for other ranks."""
+    """Whether the rank waits in a collective for other ranks."""
     standing: tuple[Standing, ...] = ()
-    """The call that it waits in first, if it waits."""
+    """Calls that are not complete; if the rank waits, the one in which it waits first."""
     stack: tuple[str, ...] = field(default=(), compare=False)
 
     def packed(self) -> str:
-        """The answer as text; of a long stack the innermost frames."""
+        """The value as JSON of at most `_LARGEST` bytes: of a long stack the innermost frames only."""
         frames = list(self.stack)
         while len(text := json.dumps(asdict(self) | {"stack": frames}).encode()) > _LARGEST and frames:
             frames.pop(0)
@@ -62,7 +62,7 @@ class Whereabouts:
 
     @staticmethod
     def unpacked(text: str) -> "Whereabouts":
-        """The value that `packed` gave."""
+        """The value from the text that `packed` gave."""
         values = json.loads(text)
         standing = tuple(
             Standing(**one | {"members": tuple(one["members"]), "missing": tuple(one["missing"])})
@@ -78,7 +78,7 @@ class Whereabouts:
         )
 
     def lines(self) -> list[str]:
-        """All of it, for the rank's own log."""
+        """Lines for the rank's own log: place, calls under way, stack."""
         return [
             f"rank {self.rank} is in iteration {self.iteration}: {self.place}",
             *(
@@ -94,7 +94,8 @@ def _ranks(ranks: Collection[int]) -> str:
 
 
 def table(found: Sequence[Whereabouts], world_size: int) -> list[str]:
-    """The ranks beside each other, those for which others wait marked; ranks without an answer are named."""
+    """Lines of a table with a row for each rank, those for which others wait marked and those without an answer named;
+    then the messages that ranks wait in."""
     awaited = late(found)
     rows = [("rank", "iteration", "at", "waits in")]
     for one in found:
@@ -120,13 +121,13 @@ def _wait(one: Whereabouts) -> str:
 
 
 def late(found: Sequence[Whereabouts]) -> set[int]:
-    """Ranks that others wait for, and that wait for nobody themselves: where a hang begins."""
+    """Ranks for which others wait, and that wait for nobody themselves: those at which a hang begins."""
     needed = {rank for one in found if one.waits for message in one.standing[:1] for rank in message.missing}
     return needed - {one.rank for one in found if one.waits}
 
 
 def _messages(found: Sequence[Whereabouts]) -> list[str]:
-    """Every message that somebody waits in: members that came, and those that did not."""
+    """A line for every call in which a rank waits: members that came, and those that did not."""
     missing: dict[tuple[str, str, int], tuple[Standing, set[int]]] = {}
     for one in found:
         for message in one.standing[: one.waits]:

@@ -105,7 +105,7 @@ class Device:
         return self.names[0]
 
     def peak(self, dtype: str) -> float:
-        """FLOP/s of a type, or of the widest type if no figure is published for this one."""
+        """FLOP/s of a type, or float32's if no figure is published for this one."""
         return self.peak_flops.get(dtype, self.peak_flops["float32"])
 
 

@@ -20,17 +20,17 @@ from parallel_core.system.files import read_plain, replacing
 
 TRACKER = "latest_checkpointed_iteration.txt"
 METRICS, EVENTS = "metrics.jsonl", "events.jsonl"
-"""Figures of every step; starts, warnings and the end of a run."""
+"""Files that a run keeps in its folder: figures of every step; starts, warnings and the end of a run."""
 EARLIER = "earlier"
 _PUBLISHED = re.compile(r"iter_\d{7,}")
 _TEMPORARY = re.compile(rf"\.({TRACKER}|{METRICS}|lock)\.\w+\.tmp")
 _OF_A_RUN = re.compile(rf"iter_\d{{7,}}|release|{TRACKER}|{METRICS}|{EVENTS}")
-"""Patterns of the files that a run, ours or Megatron-LM's, leaves in its folder."""
+"""Names of the files and folders that a run, ours or Megatron-LM's, leaves in its folder."""
 _HIDDEN = re.compile(r"\.(?P<name>iter_\d{7,})\.(?P<state>partial|replaced|deleted)")
 
 
 def checkpoint_name(iteration: int) -> str:
-    """Directory of an iteration, as Megatron names it."""
+    """Name of the directory of an iteration's checkpoint, as Megatron has it."""
     return f"iter_{iteration:07d}"
 
 
@@ -53,7 +53,8 @@ def _sync(path: Path) -> None:
 
 
 def begin(root: Path, iteration: int) -> Path:
-    """Remove what interrupted saves left in `root`, and make the directory that the writers fill."""
+    """Remove leftovers of interrupted saves in `root`, and make the hidden directory that the writers of this iteration
+    fill; its path."""
     root.mkdir(parents=True, exist_ok=True)
     with suppress(PermissionError):  # the folder above may belong to another user, who lets this one pass but not read
         _sync(root.parent)
@@ -64,7 +65,8 @@ def begin(root: Path, iteration: int) -> Path:
 
 
 def clean(root: Path) -> None:
-    """Remove leftovers; a checkpoint that was moved aside and whose replacement never came goes back to its place."""
+    """Remove leftovers of interrupted saves in `root`; a checkpoint that was moved aside and whose replacement never
+    came goes back to its place."""
     for path in list(root.iterdir()):
         match = _HIDDEN.fullmatch(path.name)
         if _TEMPORARY.fullmatch(path.name):
@@ -78,7 +80,7 @@ def clean(root: Path) -> None:
 
 
 def _remove(path: Path) -> None:
-    """A folder, or a link to one: what that points to is not ours."""
+    """Remove a folder with all in it, or a link to one: the folder to which it points is not ours."""
     if path.is_symlink() or not path.is_dir():
         path.unlink()
     else:
@@ -86,14 +88,15 @@ def _remove(path: Path) -> None:
 
 
 def _sync_all(directory: Path) -> None:
-    """Bring a directory and all in it to the disk."""
+    """Bring a directory and all files in it to the disk."""
     for path in directory.rglob("*"):
         _sync(path)
     _sync(directory)
 
 
 def publish(root: Path, iteration: int) -> Path:
-    """Give the partial directory its name, and make it the latest. If it fails, it can be called again."""
+    """Rename the hidden directory of an iteration to the checkpoint's, and name it the latest; its path. After a
+    failure it can be called again."""
     final = root / checkpoint_name(iteration)
     partial, aside = partial_directory(root, iteration), _hidden(final, "replaced")
     if partial.exists():
@@ -113,19 +116,17 @@ def publish(root: Path, iteration: int) -> Path:
 
 
 def _date(manifest: Path, root: Path) -> None:
-    """See to it that a manifest is dated after those in `root`: by that one finds what was published last, also where
-    the clock went back or counts seconds."""
+    """Set a manifest's modification time after those of all checkpoints in `root`: the order of publication is found by
+    it, also where the clock went back or counts seconds."""
     latest = max(((path / MANIFEST).stat().st_mtime_ns for path in _published(root)), default=0)
     if manifest.stat().st_mtime_ns <= latest:
         os.utime(manifest, ns=(latest + 10**9,) * 2)
 
 
 def surplus(root: Path, newest: Path, run_id: str, keep: int, retain: int | None = None) -> list[Path]:
-    """The checkpoints that a run has written, but for the `keep` that were published last, and those of iterations that
-    `retain` divides.
-
-    newest: the very last, whatever the clock said. If none of those that stay is whole, the newest whole one does, too.
-    """
+    """The checkpoints of a run that may be deleted: all that it has written but the `keep` that were published last and
+    those of iterations that `retain` divides. newest: the one that was published last, whatever the clock said. If none
+    of those that stay is whole, the newest whole one stays, too."""
     published = sorted(_published(root), key=lambda path: path == newest)
     own = [path for path in published if is_of(path, run_id)]
     stays = {path for path in own if retain and int(path.name.removeprefix("iter_")) % retain == 0}
@@ -136,31 +137,33 @@ def surplus(root: Path, newest: Path, run_id: str, keep: int, retain: int | None
 
 
 def delete(checkpoint: Path) -> None:
-    """Delete a checkpoint, which is no more once this begins."""
+    """Delete a checkpoint's directory, which is renamed first, so that it is no checkpoint once this begins."""
     _remove(checkpoint.rename(_hidden(checkpoint, "deleted")))
 
 
 def is_of(checkpoint: Path, run_id: str) -> bool:
-    """Whether a run has written this checkpoint."""
+    """Whether the run with this id has written the checkpoint."""
     with suppress(ValueError):
         return Manifest.read(checkpoint).run_id == run_id
     return False
 
 
 def of_runs(root: Path) -> list[Path]:
-    """The files of runs in their folder `root`, whichever tool's: the pointer, checkpoints, figures."""
+    """Paths of what runs of any tool have left in `root`: the pointer to the latest checkpoint, checkpoints,
+    figures."""
     found = [path for path in root.iterdir() if _OF_A_RUN.fullmatch(path.name)] if root.is_dir() else []
     return sorted(found, key=lambda path: (path.name != TRACKER, path.name))
 
 
 def make_way(root: Path, iteration: int, run_id: str) -> Path | None:
-    """The new place of the checkpoint that another run has written at this iteration; none: there is no such."""
+    """Move the checkpoint of this iteration, if another run has written it, to a new folder in `root`; that folder,
+    None if there is no such checkpoint."""
     final = root / checkpoint_name(iteration)
     return None if not final.exists() or is_of(final, run_id) else set_aside(root, [final])
 
 
 def set_aside(root: Path, paths: Iterable[Path]) -> Path:
-    """Move what another run has written into a new folder in `root`; that folder."""
+    """Move these files and folders of another run into a new folder in `root`; its path."""
     for number in count(1):
         folder = root / f"{EARLIER}_{number}"
         with suppress(FileExistsError):
@@ -173,7 +176,7 @@ def set_aside(root: Path, paths: Iterable[Path]) -> Path:
 
 
 def _published(root: Path) -> list[Path]:
-    """The checkpoints, that of the last commit last."""
+    """The checkpoints in `root`, in the order in which they were published."""
     found = [path for path in root.iterdir() if _PUBLISHED.fullmatch(path.name) and (path / MANIFEST).exists()]
     # By time, not by iteration: another run may have left higher iterations in the same directory.
     return sorted(found, key=lambda path: ((path / MANIFEST).stat().st_mtime_ns, path.name))
@@ -189,14 +192,16 @@ def _is_whole(path: Path) -> bool:
 
 
 def newest_whole(root: Path, besides: Path | None = None) -> Path | None:
-    """The checkpoint that was published last of those that look whole."""
+    """The checkpoint in `root`, but for `besides`, that was published last of those that look whole; None if there is
+    none."""
     with suppress(OSError):
         return next((path for path in reversed(_published(root)) if path != besides and _is_whole(path)), None)
     return None
 
 
 def another(directory: Path) -> str:
-    """Advice for a user whose checkpoint is damaged."""
+    """A clause for a user whose checkpoint `directory` is damaged: the newest other one that looks whole, and how to
+    load it."""
     other = newest_whole(directory.parent, directory)
     if other is None:
         return f"{directory.parent} holds no other whole checkpoint"
@@ -205,8 +210,8 @@ def another(directory: Path) -> str:
 
 
 def overlooked(root: Path) -> str | None:
-    """Advice for a user if `root` names a latest checkpoint that is not the one that was published last: a save died
-    before it was named, or the name was changed since. None: it is."""
+    """A sentence for a user if `root` names a latest checkpoint that is not the one that was published last, because a
+    save died before it was named, or the name was changed since; None if it is."""
     last = newest_whole(root)
     if (root / MANIFEST).exists() or last is None:
         return None
@@ -222,7 +227,8 @@ def overlooked(root: Path) -> str | None:
 
 
 def cannot_write(root: Path, needed: int, error: OSError) -> str:
-    """Advice for a user whose checkpoint of `needed` bytes on this rank could not be written into `root`."""
+    """A sentence for a user whose checkpoint of `needed` bytes on this rank could not be written into `root`: the
+    sizes, and the ways out."""
     sizes = f"this rank writes {needed / 2**20:,.3f} MiB"
     with suppress(OSError):
         sizes += f", {shutil.disk_usage(root).free / 2**20:,.3f} MiB are free"
@@ -239,7 +245,7 @@ def steps(root: Path) -> list[int]:
 
 
 def has_checkpoint(root: Path) -> bool:
-    """Whether `root` is a checkpoint or has one."""
+    """Whether `root` is one of our checkpoints or has one."""
     return (root / MANIFEST).exists() or (root / TRACKER).exists() or newest_whole(root) is not None
 
 
@@ -272,7 +278,7 @@ def find(root: Path, step: int | None = None) -> Path:
 
 
 def _of_iteration(root: Path, iteration: int) -> Path:
-    """The place of an iteration's checkpoint, also after a save that died while it replaced it."""
+    """The path of an iteration's checkpoint, which is a hidden one after a save that died while it replaced it."""
     final = root / checkpoint_name(iteration)
     aside = _hidden(final, "replaced")
     return aside if aside.exists() and not final.exists() else final

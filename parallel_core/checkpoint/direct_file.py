@@ -13,12 +13,12 @@ from typing import Any, BinaryIO
 import numpy as np
 
 BLOCK = 4 << 20
-"""Bytes that are written at once: few enough that a checksum of them leaves them in the processor's cache."""
+"""Bytes that are written at once: few enough that they are still in the processor's cache after their checksum."""
 _PAST_THE_CACHE = getattr(os, "O_DIRECT", 0)
 
 
 class DirectFile:
-    """A file, open for writing and unbuffered, that bytes of any length and place are appended to.
+    """An open, unbuffered file to which bytes of any number are appended, past the page cache.
 
     They go through one block of memory that begins at a page, as the system wants it. Where a file system cannot do
     without its cache, and for the last bytes, which fill no block, the cache is used.
@@ -31,7 +31,7 @@ class DirectFile:
         self._is_direct = self._go_past_the_cache(_PAST_THE_CACHE)
 
     def _go_past_the_cache(self, flag: int) -> bool:
-        """Switch to it, or with 0 back; whether it is so."""
+        """Switch direct writes on (flag O_DIRECT) or off (0); whether they are on, which some file systems refuse."""
         try:
             fcntl.fcntl(self._file, fcntl.F_SETFL, self._flags | flag)
         except OSError:  # this file system has no direct writes
@@ -39,7 +39,7 @@ class DirectFile:
         return bool(flag)
 
     def write(self, data: Any) -> None:
-        """Append bytes."""
+        """Append the bytes of a buffer."""
         rest = np.frombuffer(data, np.uint8)
         while rest.size:
             part = rest[: BLOCK - self._filled]
@@ -49,7 +49,7 @@ class DirectFile:
                 self._empty()
 
     def finish(self) -> None:
-        """Bring all of it to the disk."""
+        """Write the last block, and bring the file to the disk."""
         self._is_direct = self._go_past_the_cache(0)
         self._empty()
         self._file.flush()

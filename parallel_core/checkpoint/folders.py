@@ -13,17 +13,15 @@ from parallel_core.findings import Finding
 
 
 def is_inside(place: Path | str | None, folder: Path) -> bool:
-    """Whether a place to load from is this folder, or a checkpoint in it."""
+    """Whether the place from which --load reads is this folder, or a checkpoint in it."""
     if place is None:
         return False
     return any(each.resolve() == folder.resolve() for each in (Path(place), Path(place).parent))
 
 
 def save_findings(config: AllConfig, looks_for_others: bool = False) -> Iterator[Finding]:
-    """Why a run cannot save where --save says, from what is there now.
-
-    looks_for_others: also whether another job writes there. One rank does, before any rank of its own job can.
-    """
+    """Findings for a run that cannot save into --save, as the folder is now. looks_for_others: also if another job
+    writes there; one rank looks, before any rank of its own job can write."""
     checkpoint = config.training_config.checkpoint
     if checkpoint.output_dir is None or config.training_config.skip_train:
         return
@@ -40,13 +38,13 @@ def save_findings(config: AllConfig, looks_for_others: bool = False) -> Iterator
 
 
 def in_use(root: Path, by: object) -> Finding:
-    """Two jobs would replace and delete each other's files."""
+    """The finding that the job `by` writes into the folder of --save: two jobs would delete each other's files."""
     fix = f"wait until it has ended, or give another directory; if it is no job of yours, remove {root / lock.LOCK}"
     return Finding("--save", str(root), f"is in use: {by}", fix)
 
 
 def earlier_run(root: Path, checkpoint: CheckpointConfig) -> Iterator[Finding]:
-    """The note to a run that begins in a folder in which another run has saved."""
+    """The finding for a run that begins anew in a folder in which another run has saved; none with --overwrite-save."""
     there = [path.name for path in commit.of_runs(root) if path.name not in (commit.METRICS, commit.EVENTS)]
     if not there or checkpoint.overwrite_save:
         return
@@ -62,7 +60,7 @@ def earlier_run(root: Path, checkpoint: CheckpointConfig) -> Iterator[Finding]:
 
 
 def _unwritable(root: Path) -> str | None:
-    """Why nothing can be written there; none: it can, as far as one can see."""
+    """A clause that says why nothing can be written into `root`; None if it seems possible."""
     there = next(path for path in (root.absolute(), *root.absolute().parents) if os.path.lexists(path))
     if not there.is_dir():
         return f"{there} is no directory"
@@ -70,7 +68,8 @@ def _unwritable(root: Path) -> str | None:
 
 
 def is_first_start(directory: Path, checkpoint: CheckpointConfig) -> bool:
-    """Whether nothing was saved yet in the folder to load from, which is --save's, and need not be."""
+    """Whether the folder of --load is that of --save and has no checkpoint yet: then the run begins, unless a flag
+    wants a checkpoint."""
     save = checkpoint.output_dir
     if save is None or checkpoint.exit_on_missing_checkpoint or checkpoint.resume_training:
         return False
@@ -78,7 +77,7 @@ def is_first_start(directory: Path, checkpoint: CheckpointConfig) -> bool:
 
 
 def load_findings(config: AllConfig) -> Iterator[Finding]:
-    """Folders that are named and are not there, or are no checkpoint."""
+    """Findings for folders of --load and --lora-load that are not there, or are no checkpoint."""
     checkpoint, lora = config.training_config.checkpoint, config.lora_config
     whole = checkpoint.load_checkpoint
     if whole is not None and not is_first_start(Path(whole), checkpoint):
@@ -89,7 +88,7 @@ def load_findings(config: AllConfig) -> Iterator[Finding]:
 
 
 def unreadable(flag: str, directory: str, error: ValueError) -> Finding:
-    """The error for a checkpoint that is not there, or cannot be read."""
+    """The finding for a flag whose checkpoint is not there or cannot be read, from the error that reading it raised."""
     rule = str(error).removeprefix(f"--load {directory}: ").removeprefix(f"{directory}: ")
     return Finding(flag, directory, rule, "" if ";" in rule else "give the path of a checkpoint, or leave it out")
 

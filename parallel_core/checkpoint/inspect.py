@@ -22,7 +22,7 @@ from parallel_core.system.command_line import command_line, program
 from parallel_core.system.files import replacing
 
 RECORDED_AS = {"main_param": "fp32_param"}
-"""State -> its name in the arrays of --optimizer-npz, where it is another."""
+"""State -> its name in the arrays of --optimizer-npz, where that differs."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -38,7 +38,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def lines(model: Model) -> Iterator[str]:
-    """A table of the weights, and sums."""
+    """Lines of a table of the weights, then sums, the optimizer's states, and the run's position."""
     width = max(map(len, model.weights))
     for name, tensor in model.weights.items():
         shards = len(tensor.pieces) if isinstance(tensor, Assembled) else 1
@@ -58,7 +58,8 @@ def _bytes(tensors: Mapping[str, LazyTensor]) -> int:
 
 
 def problems(folder: Path, model: Model) -> list[str]:
-    """Findings about the bytes: checksums of ours and of files of torch.save; all tensors are read."""
+    """Sentences about damaged bytes (by checksums of ours and of torch.save) and about tensors that cannot be read; all
+    of them are read."""
     found = list(damages(folder))
     for name, tensor in model.all_tensors():
         try:
@@ -69,7 +70,7 @@ def problems(folder: Path, model: Model) -> list[str]:
 
 
 def write_npz(path: Path, tensors: Mapping[str, LazyTensor]) -> None:
-    """Write arrays as numpy.savez does, one in memory at a time."""
+    """Write tensors as numpy.savez does, one in memory at a time."""
     with replacing(path) as out, zipfile.ZipFile(out, "w") as archive:
         for name, tensor in tensors.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
@@ -77,7 +78,8 @@ def write_npz(path: Path, tensors: Mapping[str, LazyTensor]) -> None:
 
 
 def inspect(options: argparse.Namespace) -> Iterator[str]:
-    """Do what the command line says. Raises ValueError if the checkpoint is damaged."""
+    """The lines that the command prints; arrays are written if asked for. Raises ValueError if the checkpoint is
+    damaged."""
     one, folder = formats.recognise(options.directory, options.source, options.ckpt_step)
     model = formats.read_as_stored(one, folder)
     yield f"{folder}: {one.name} format"
@@ -102,7 +104,7 @@ def inspect(options: argparse.Namespace) -> Iterator[str]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the command; 1 if the checkpoint is damaged or none."""
+    """Run the command; the exit code, 1 if the checkpoint is damaged or there is none."""
     options = parser().parse_args(argv)
 
     def work() -> None:

@@ -1,5 +1,4 @@
-"""Moving data from one layout to another: shards are boxes of the whole array, so that moving data is intersecting
-boxes."""
+"""Moving data from one layout to another: shards are boxes of the whole array, so moves are intersections of boxes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,16 +9,16 @@ from parallel_core.sharding import Box
 
 @dataclass(frozen=True)
 class Copy:
-    """shard of the one layout[source] -> shard of the other[target]."""
+    """A copy between shards of two layouts: target_shard[target] = source_shard[source]."""
 
     source: tuple[slice, ...]
     target: tuple[slice, ...]
     size: int
-    """Elements."""
+    """Number of elements copied."""
 
 
 def overlap(source: Box, target: Box) -> Copy | None:
-    """The box that `target` takes from `source`; None if they share nothing."""
+    """The copy of the elements that two boxes share; None if they share none."""
     starts = [max(pair) for pair in zip(source.start, target.start, strict=True)]
     stops = [min(s, t) for s, t in zip(_stop(source), _stop(target), strict=True)]
     if any(start >= stop for start, stop in zip(starts, stops, strict=True)):
@@ -33,13 +32,13 @@ def _stop(box: Box) -> list[int]:
 
 
 def _inside(box: Box, starts: list[int], stops: list[int]) -> tuple[slice, ...]:
-    """A global box as indices of the shard that holds `box`."""
+    """Slices of the shard that holds `box` for the global indices [starts, stops)."""
     offsets = [at - start for at, start in zip(box.at, box.start, strict=True)]
     return tuple(slice(a + offset, b + offset) for a, b, offset in zip(starts, stops, offsets, strict=True))
 
 
 def cover_problem(shape: tuple[int, ...], boxes: Sequence[Box]) -> str | None:
-    """Why `boxes` are no partition of an array; none: every entry is in exactly one."""
+    """A clause saying why `boxes` do not cover an array of `shape` exactly once; None if they do."""
     for box in boxes:
         lengths = {len(box.start), len(box.shape), len(box.at), len(shape)}
         inside = len(lengths) == 1 and all(
@@ -54,7 +53,8 @@ def cover_problem(shape: tuple[int, ...], boxes: Sequence[Box]) -> str | None:
 
 
 def _first_overlap(boxes: list[Box]) -> Box | None:
-    """A box that meets another; boxes are sorted along the first axis, so that few pairs are compared."""
+    """A box that overlaps an earlier one, None without such; boxes are sorted along the first axis, so that few pairs
+    are compared."""
     ordered = sorted(boxes, key=lambda box: box.start)
     open_boxes: list[Box] = []
     for box in ordered:

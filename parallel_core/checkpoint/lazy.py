@@ -1,5 +1,4 @@
-"""Tensors that are read when they are wanted: what converting a checkpoint passes around, so that one is in memory at a
-time.
+"""Tensors that are read when their values are asked for, so that a conversion has one in memory at a time.
 
 An operation on them (a part, a concatenation, a transposition) is another such tensor: reading the result reads what it
 needs of its sources and no more than that.
@@ -26,34 +25,34 @@ NUMPY |= {name: name for name in ("uint8", "int8", "int16")} | {FLOAT8: "uint8"}
 
 @dataclass(frozen=True)
 class LazyTensor:
-    """A tensor by shape and type, and how to get its values."""
+    """A tensor by shape and type, and a function that reads its values."""
 
     shape: tuple[int, ...]
     dtype: str
     """A name of DTYPES, or of a type that only other tools' files have."""
     load: Callable[[], Array]
-    """Gives an array of this shape with the values' bits: those of bfloat16 as uint16."""
+    """A function that returns an array of this shape with the values' bits: those of bfloat16 as uint16."""
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the values."""
+        """The number of bytes of the values."""
         return prod(self.shape) * np.dtype(NUMPY[self.dtype]).itemsize
 
     def read(self) -> Array:
-        """The values' bits."""
+        """The values, bfloat16 as the uint16 of its bits."""
         array = self.load()
         assert array.shape == self.shape, (array.shape, self.shape)
         return array
 
     def widened(self) -> Array:
-        """The values as float32, exactly; those that are no floats as they are."""
+        """The values, 16-bit floats as float32, exactly; other types as they are."""
         array = self.read()
         if self.dtype == "bfloat16":
             return from_bfloat16(array)
         return array.astype(np.float32) if self.dtype == "float16" else array
 
     def part(self, box: Box) -> LazyTensor:
-        """The part at `box`, which lies at the part's origin."""
+        """The part at `box` (`start` and `shape` of it), in its shape."""
         return LazyTensor(box.shape, self.dtype, lambda: self.read()[box.in_whole])
 
     def changed(self, shape: tuple[int, ...], change: Callable[[Array], Array]) -> LazyTensor:
@@ -61,11 +60,11 @@ class LazyTensor:
         return LazyTensor(shape, self.dtype, lambda: change(self.read()))
 
     def sliced(self, slices: Sequence[slice]) -> LazyTensor:
-        """The part at slices with both ends."""
+        """The part at these slices, one for each axis, with start and stop."""
         return self.part(Box.alone(tuple(s.start for s in slices), tuple(s.stop - s.start for s in slices)))
 
     def run(self, first: int, count: int) -> LazyTensor:
-        """A run of so many entries of a vector."""
+        """The entries first..first+count-1 of a vector."""
         return self.part(Box.alone((first,), (count,)))
 
     def reshaped(self, shape: tuple[int, ...]) -> LazyTensor:
@@ -74,7 +73,7 @@ class LazyTensor:
         return self.changed(shape, lambda array: array.reshape(shape))
 
     def flat(self) -> LazyTensor:
-        """The values in one row."""
+        """The values as a vector, in row order."""
         return self.reshaped((prod(self.shape),))
 
     def transposed(self) -> LazyTensor:
@@ -82,7 +81,7 @@ class LazyTensor:
         return self.changed(self.shape[::-1], np.transpose)
 
     def with_length(self, length: int) -> LazyTensor:
-        """Cut off or filled with zeros along the first axis."""
+        """The tensor cut off or filled with zeros to `length` entries along the first axis."""
 
         def change(array: Array) -> Array:
             out = np.zeros((length, *array.shape[1:]), array.dtype)
@@ -92,7 +91,7 @@ class LazyTensor:
         return self if self.shape[0] == length else self.changed((length, *self.shape[1:]), change)
 
     def rows(self, ranges: Iterable[range]) -> LazyTensor:
-        """Rows in the order of `ranges`."""
+        """The tensor's rows at `ranges`, in their order."""
         chosen = list(ranges)
         count = sum(map(len, chosen))
         return self.changed(
@@ -101,20 +100,21 @@ class LazyTensor:
 
 
 def of_array(array: Array, dtype: str | None = None) -> LazyTensor:
-    """A tensor that is in memory."""
+    """A lazy tensor of an array in memory. dtype: its type's name, where the array's own does not tell it
+    (bfloat16)."""
     return LazyTensor(array.shape, dtype or str(array.dtype), lambda: array)
 
 
 @dataclass(frozen=True)
 class InFile(LazyTensor):
-    """A tensor whose bytes lie in a file row by row; a part of it reads the rows that it meets."""
+    """A tensor whose bytes lie in a file in row order; a part of it reads only the rows that it meets."""
 
     path: Path
     offset: int
-    """Its start, in bytes."""
+    """The tensor's first byte in the file."""
 
     def part(self, box: Box) -> LazyTensor:
-        """The part at `box`, which lies at the part's origin."""
+        """The part at `box` (`start` and `shape` of it), in its shape."""
         if not self.shape:
             return self
         row = prod(self.shape[1:]) * np.dtype(NUMPY[self.dtype]).itemsize
@@ -124,13 +124,13 @@ class InFile(LazyTensor):
 
 
 def in_file(path: Path, offset: int, shape: tuple[int, ...], dtype: str) -> InFile:
-    """A tensor whose bytes lie in a file from `offset` on, row by row."""
+    """A tensor whose bytes lie in a file from byte `offset` on, in row order."""
     count, kind = prod(shape), np.dtype(NUMPY[dtype])
     return InFile(shape, dtype, lambda: np.fromfile(path, kind, count, offset=offset).reshape(shape), path, offset)
 
 
 def concatenated(tensors: Sequence[LazyTensor], axis: int = 0) -> LazyTensor:
-    """Tensors one after another along an axis."""
+    """The tensors one after another along an axis."""
     (first, *_), length = tensors, sum(tensor.shape[axis] for tensor in tensors)
     assert len({tensor.dtype for tensor in tensors}) == 1, [tensor.dtype for tensor in tensors]
     shape = (*first.shape[:axis], length, *first.shape[axis + 1 :])
@@ -138,7 +138,7 @@ def concatenated(tensors: Sequence[LazyTensor], axis: int = 0) -> LazyTensor:
 
 
 _COMPARED = 1 << 26
-"""Bytes of each of two tensors in memory while they are compared."""
+"""The most bytes of each of two tensors that are in memory while they are compared."""
 
 
 def same_bits(one: LazyTensor, other: LazyTensor) -> bool:
@@ -156,32 +156,33 @@ _BLOCK = 1 << 24
 
 
 def equal_bits(one: Array, other: Array) -> bool:
-    """Whether two arrays of the same shape and type have the same bits; in blocks, for comparing makes a byte of each
-    byte."""
+    """Whether two arrays of the same shape and type have the same bits; compared in blocks, since a comparison makes a
+    byte of each byte."""
     left, right = bytes_of(one), bytes_of(other)
     starts = range(0, len(left), _BLOCK)
     return all(np.array_equal(left[start : start + _BLOCK], right[start : start + _BLOCK]) for start in starts)
 
 
 def bytes_of(array: Array) -> Array:
-    """The bytes of an array, in order."""
+    """The bytes of an array, uint8 [n], in row order; a view where they are contiguous."""
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
 @dataclass(frozen=True)
 class Assembled(LazyTensor):
-    """A tensor of pieces; a part of it reads the pieces that it meets."""
+    """A tensor made of pieces; a part of it reads only the pieces that it meets."""
 
     pieces: tuple[tuple[Box, LazyTensor], ...] = ()
-    """Boxes of the whole, and the tensor that each lies in."""
+    """(box of the whole, the tensor in which it lies at the box's `at`)."""
 
     def part(self, box: Box) -> LazyTensor:
-        """The part at `box`, which lies at the part's origin."""
+        """The part at `box` (`start` and `shape` of it), in its shape."""
         return LazyTensor(box.shape, self.dtype, lambda: _assemble(self.pieces, box, self.dtype))
 
 
 def assembled(shape: tuple[int, ...], dtype: str, pieces: Iterable[tuple[Box, LazyTensor]]) -> Assembled:
-    """A whole from pieces that cover it. Raises ValueError if they leave something out, overlap or reach beyond it."""
+    """A whole tensor of pieces that cover it. Raises ValueError if they leave something out, overlap or reach beyond
+    it."""
     found = tuple(pieces)
     problem = cover_problem(shape, [box for box, _ in found])
     if problem:
@@ -200,18 +201,18 @@ def _assemble(pieces: Iterable[tuple[Box, LazyTensor]], wanted: Box, dtype: str)
 
 
 def to_bfloat16(values: Array) -> Array:
-    """The bits of float32 values rounded to bfloat16, halves to even."""
+    """The bits, uint16, of float32 values rounded to bfloat16, halves to even."""
     bits = values.view(np.uint32)
     return ((bits + np.uint32(0x7FFF) + (bits >> np.uint32(16) & np.uint32(1))) >> np.uint32(16)).astype(np.uint16)
 
 
 def from_bfloat16(bits: Array) -> Array:
-    """float32 of the same values, of which bfloat16 is the upper half."""
+    """The float32 values of bfloat16 bits (uint16), which are the upper half of theirs."""
     return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
 
 
 def rounds_to(main: LazyTensor, weight: LazyTensor) -> bool:
-    """Whether a weight is what its float32 value rounds to."""
+    """Whether `main`, float32, gives exactly the bits of `weight` when it is rounded to the weight's type."""
     values = main.read().reshape(weight.shape)
     if weight.dtype == "bfloat16":
         return np.array_equal(from_bfloat16(to_bfloat16(values)), weight.widened())

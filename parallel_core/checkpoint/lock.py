@@ -1,7 +1,7 @@
-"""One job at a time writes into a folder of checkpoints: a file there says which.
+"""A lock file that lets one job at a time write into a folder of checkpoints, and names that job.
 
-Whether the holder still runs, its own machine knows. A holder elsewhere, or in another container, shows it by touching
-the file every few seconds; nobody's clock is compared with another's.
+Whether a holder on the same machine still runs is asked of the system. A holder elsewhere, or in another container,
+shows it by touching the file every few seconds; nobody's clock is compared with another's.
 """
 
 import json
@@ -38,13 +38,13 @@ class Holder:
     pid: int
     machine: str
     start: str | None
-    """Start of the process, in its kernel's ticks."""
+    """Start time of the process, in its kernel's ticks; None if it was not known."""
     since: str
     token: str
 
     @classmethod
     def this(cls) -> "Holder":
-        """This process."""
+        """The holder that this process is."""
         named = next((f"{name} {os.environ[name]}" for name in _JOB_VARIABLES if os.environ.get(name)), None)
         pid = os.getpid()
         return cls(
@@ -62,12 +62,12 @@ class Holder:
 
     @property
     def is_here(self) -> bool:
-        """Whether this machine can tell if it runs."""
+        """Whether it runs on this machine in this process namespace, so that the system can tell if it still does."""
         return self.machine == machine("pid")
 
     @property
     def runs_here(self) -> bool:
-        """Whether it runs, as far as this machine can tell."""
+        """Whether it still runs on this machine."""
         return self.is_here and self.start is not None and start_time(self.pid) == self.start
 
     @property
@@ -80,7 +80,8 @@ _UNKNOWN = Holder("a job that has not said which", "an unknown host", 0, "", Non
 
 
 def read(root: Path) -> Holder | None:
-    """Read who holds, or has held, the folder."""
+    """The holder that the lock file of `root` names; None without that file, and an unknown one if it cannot be
+    read."""
     for _ in range(2):
         try:
             found = json.loads((root / LOCK).read_bytes())
@@ -93,8 +94,8 @@ def read(root: Path) -> Holder | None:
 
 
 def holder(root: Path) -> Holder | None:
-    """The process that writes into the folder now; none for a holder on another host, which cannot be judged at
-    once."""
+    """The process on this machine that writes into the folder now; None also for a holder elsewhere, which cannot be
+    judged at once."""
     found = read(root)
     return found if found is not None and found.runs_here else None
 
@@ -108,10 +109,10 @@ class FolderLock:
         self._released = threading.Event()
 
     def take(self, say: Callable[[str], None]) -> None:
-        """Hold the folder, which is made if it is not there; nothing to do if this process holds it.
+        """Take the lock of the folder, which is made if it is not there; nothing to do if this process holds it.
 
         Raises `InUse` if another job writes there. For one elsewhere this waits until it shows a sign of life or has
-        been silent for long enough.
+        been silent for long enough. say: prints a line for the user.
         """
         self.root.mkdir(parents=True, exist_ok=True)
         own = Holder.this()
@@ -133,7 +134,7 @@ class FolderLock:
         threading.Thread(target=self._touch, args=(own, self._released), name="lock", daemon=True).start()
 
     def release(self) -> None:
-        """Give the folder free, if it was this that took it."""
+        """Remove the lock file, if it was this object that made it."""
         own, self._own = self._own, None
         self._released.set()
         with suppress(OSError):
@@ -158,7 +159,8 @@ class FolderLock:
         return True
 
     def _replace(self, own: Holder) -> None:
-        """Take over from who has ended. Of several that do so at once the last one has it."""
+        """Put this holder into the lock file in place of one that has ended. Of several that do so at once the last one
+        has it."""
         mine = self._path.with_name(f"{LOCK}.{own.token}.tmp")
         mine.write_text(json.dumps(asdict(own)), encoding="utf-8")
         with suppress(FileNotFoundError):  # a faster process has removed it
@@ -166,7 +168,7 @@ class FolderLock:
         time.sleep(_SETTLE_SECONDS)
 
     def _has_ended(self, other: Holder, say: Callable[[str], None]) -> bool:
-        """Whether a holder runs no more, or elsewhere shows no sign of life."""
+        """Whether a holder has ended on this machine, or has shown no sign of life elsewhere for `SILENCE_SECONDS`."""
         if other.is_here:
             return not other.runs_here
         say(f"{self.root}: waiting up to {SILENCE_SECONDS:.0f} s to see whether {other} still writes there")
@@ -178,7 +180,8 @@ class FolderLock:
         return True
 
     def _touched(self) -> int | None:
-        """The time when the file was touched; it is opened, so that a network's file system asks its server."""
+        """The modification time of the lock file in ns, None without it; it is opened, so that a network's file system
+        asks its server."""
         with suppress(OSError), self._path.open("rb") as file:
             return os.fstat(file.fileno()).st_mtime_ns
         return None

@@ -1,4 +1,5 @@
-"""The manifest: what a checkpoint holds, which file holds which part of it, and where the run stood."""
+"""The manifest of a checkpoint: its tensors, the files that hold their parts, and the point that the run had
+reached."""
 
 import json
 import re
@@ -21,16 +22,16 @@ FORMAT_VERSION = 1
 
 @dataclass(frozen=True)
 class Shard:
-    """The boxes of a tensor that one file holds."""
+    """The boxes of a tensor that one file holds as one array."""
 
     file: str
     pieces: tuple[Box, ...]
-    """Named so on the disk."""
+    """Boxes of the whole tensor, each with its place (`at`) in the file's array."""
 
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """A whole tensor, spread over files."""
+    """A whole tensor that is spread over files."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -38,7 +39,7 @@ class StoredTensor:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the shards add up to the tensor."""
+        """Whether the shards have as many elements as the whole."""
         return sum(box.size for shard in self.shards for box in shard.pieces) == prod(self.shape)
 
 
@@ -53,45 +54,46 @@ class OptimizerRecord:
 
 @dataclass(kw_only=True)
 class Run:
-    """The iteration, samples and steps of the run."""
+    """The point that a run had reached, and everything it needs to go on beside tensors."""
 
     iteration: int
     consumed_samples: int
     topology: dict[str, int]
-    """Sizes: world, tp, cp, dp, pp."""
+    """Name of a size (world, tp, cp, dp, pp) -> number of ranks."""
     config: dict[str, dict[str, Any]]
-    """Sections of the configuration by name."""
+    """Section -> option -> value of the configuration."""
     scheduler: dict[str, Any]
     optimizer: OptimizerRecord | None = None
-    """None: saved without it (--no-save-optim)."""
+    """The optimizer's record; None: saved without it (--no-save-optim)."""
     rng: dict[str, int] | None = None
-    """None: saved without it (--no-save-rng)."""
+    """The state of random streams; None: saved without it (--no-save-rng)."""
     loss_scaler: dict[str, Any] | None = None
-    """Its state; none: the run had none, or was saved without its optimizer."""
+    """The loss scaler's state; None: the run had none, or was saved without its optimizer."""
     state: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """States of callbacks, plain values by the callback's name."""
+    """Name of a callback -> its state, plain values."""
     run_id: str | None = None
-    """Name of the run, from its first start on through every resumption; none: not written by a run that had one."""
+    """Id of the run, the same from its first start on through every resumption; None: not written by a run that had
+    one."""
 
 
 @dataclass(kw_only=True)
 class Manifest(Run):
-    """A run and its tensors."""
+    """A run's position, name -> tensor, and name -> file of one checkpoint."""
 
     tensors: dict[str, StoredTensor] = field(default_factory=dict)
     files: dict[str, FileRecord] = field(default_factory=dict)
     format_version: int = FORMAT_VERSION
     digest: str | None = None
-    """Digest of the rest, as it was read; none: a manifest written by hand has none."""
+    """Digest of all other fields, as it was read; None: a manifest written by hand has none."""
 
     @property
     def weights(self) -> list[str]:
-        """Global names of the weights."""
+        """Global names of the weights, without the optimizer's states."""
         states = self.optimizer.state if self.optimizer else ()
         return [name for name in self.tensors if name.partition(".")[0] not in states]
 
     def to_json(self) -> str:
-        """The text of the manifest file, which ends with a digest of the rest."""
+        """The text of the manifest file, which ends with a digest of all before."""
         content = json.loads(as_json(self))
         del content[_DIGEST]
         sections = (content | {_DIGEST: _digest(content)}).items()
@@ -159,8 +161,8 @@ _DIGEST = "digest"
 
 
 def as_json(record: Any) -> str:
-    """A dataclass or a table of them, with all that they hold, in a line: with `asdict` and an indentation it takes
-    several times as long."""
+    """The JSON, in one line, of a dataclass or a table of them, with all that they contain: `asdict` and indentation
+    take several times as long."""
     return json.dumps(record, default=lambda one: {each.name: getattr(one, each.name) for each in fields(one)})
 
 
@@ -169,7 +171,7 @@ def _digest(content: Any) -> str:
 
 
 def _check_run(run: Run) -> None:
-    """Raise ValueError for a field that is not of the kind that a run writes."""
+    """Raise ValueError for a field whose type is not the one that a run writes."""
     optimizer = run.optimizer
     rng = {"seed": 0} if run.rng is None else run.rng
     scaler = {} if run.loss_scaler is None else run.loss_scaler
@@ -200,7 +202,8 @@ def _box_from(entry: Mapping[str, Any]) -> Box:
 
 
 def merge_tensors(parts: Iterable[Mapping[str, StoredTensor]]) -> dict[str, StoredTensor]:
-    """All writers' parts of the tensors as one table."""
+    """Name -> tensor with the shards of all writers. Raises AssertionError if writers disagree on a tensor or shards
+    are missing."""
     merged: dict[str, StoredTensor] = {}
     for part in parts:
         for name, tensor in part.items():

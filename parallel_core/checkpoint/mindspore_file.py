@@ -21,7 +21,7 @@ from parallel_core.system.protobuf import entry, fields, opening
 
 SUFFIX = ".ckpt"
 _SLICE = 512 << 20
-"""Bytes of a tensor in one entry."""
+"""The most bytes of a tensor in one entry."""
 _CHECKSUM = b"crc_num"
 _TYPES = {dtype.mindspore: dtype for dtype in DTYPES.values()}
 
@@ -46,18 +46,16 @@ def _blocks(tensors: Mapping[str, LazyTensor]) -> Iterator[tuple[str, Any]]:
 
 
 class MindSporeFile(TensorFile):
-    """MindSpore's file to read from; only what is asked for is read.
-
-    Raises ValueError naming the file if it isn't one, or isn't whole.
-    """
+    """A MindSpore file to read from; only tensors that are asked for are read. Raises ValueError naming the file if it
+    isn't one, or isn't whole."""
 
     kind = "MindSpore"
 
     def _read_header(self) -> int:
         self._contents: list[range] = []
-        """Places of the values of each entry in the file, in the order of the entries."""
+        """The bytes in the file that each entry's values take, in the order of the entries."""
         self._starts: list[int] = []
-        """Places that they would have if nothing stood between them."""
+        """The first byte of each entry's values if all values stood one after another."""
         self._length = 0
         data = self._map
         end = len(data) - (17 if bytes(data[-17:-10]) == _CHECKSUM else 0)
@@ -68,7 +66,7 @@ class MindSporeFile(TensorFile):
         return len(data)
 
     def _add(self, start: int, stop: int) -> None:
-        """An entry of a tensor, or of the rest of one."""
+        """Note the entry in these bytes of the file: a tensor, or the continuation of one."""
         outer = {field: (first, last) for field, first, last in fields(self._map, start, stop)}
         inner = list(fields(self._map, *outer[2]))
         ((_, *kind),) = (found for found in inner if found[0] == 2)
@@ -104,17 +102,17 @@ class MindSporeFile(TensorFile):
         return crc32(self._map[position:].data, found)
 
     def tensor(self, name: str) -> LazyTensor:
-        """A tensor, unread."""
+        """The tensor of this name, which is read when its values are asked for."""
         dtype, shape, begin, end = self._place(name)
         kind = DTYPES[dtype].numpy
         return LazyTensor(shape, dtype, lambda: np.array(self._data(begin, end).view(kind)).reshape(shape))
 
 
 def open_tensors(path: Path) -> TensorFile:
-    """A file of tensors, of the kind that its name says."""
+    """A file of tensors to read from: MindSpore's or a safetensors file, by the ending of its name."""
     return MindSporeFile(path) if path.suffix == SUFFIX else TensorFile(path)
 
 
 def write_by_name(path: Path, tensors: Mapping[str, Array | LazyTensor]) -> FileRecord:
-    """Write a file of the kind that its name says."""
+    """Write MindSpore's or a safetensors file, by the ending of its name, and bring it to the disk."""
     return (write_mindspore if path.suffix == SUFFIX else write_tensors)(path, tensors)

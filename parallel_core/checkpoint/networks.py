@@ -1,7 +1,8 @@
-"""Whether two configurations describe the same network, beyond what names and shapes of parameters tell.
+"""Comparison of two configurations: the settings by which they describe different networks, beyond names and shapes of
+parameters.
 
-An option says whether it is of the network (`option(of=...)`), and `parallel_core/no_effect` beside what it does
-nothing. Here stands how settings that are written differently mean the same.
+An option says whether it is of the network (`option(of=...)`), and `parallel_core/no_effect` beside which others it
+does nothing. This module says how settings that are written differently mean the same.
 """
 
 from collections.abc import Callable
@@ -19,7 +20,7 @@ from parallel_core.no_effect import without_effect
 
 
 class Difference(NamedTuple):
-    """A setting in which two networks differ."""
+    """A setting (path, flag) in which two networks differ, with the values of both."""
 
     path: str
     flag: str
@@ -27,7 +28,8 @@ class Difference(NamedTuple):
     other: Any
 
     def __str__(self) -> str:
-        """The first network's setting as people write it; beside a switch its name, for the flag may turn it off."""
+        """The first network's setting as flag and value; a switch's name with its value, for the flag may turn it
+        off."""
         if self.one is None or isinstance(self.one, bool):
             return f"{self.flag} ({self.path.rpartition('.')[2]} is {self.one})"
         return shown(self.flag, self.one)
@@ -49,44 +51,46 @@ def differences(one: AllConfig, other: AllConfig) -> list[Difference]:
 
 
 def _difference(path: str, one: AllConfig, other: AllConfig) -> Difference:
-    """A difference with the values as they were given or, where these are equal, as they are meant."""
+    """The difference at a path, with the values as they were given or, where these are equal, as they act."""
     given = attrgetter(path)(one), attrgetter(path)(other)
     values = given if given[0] != given[1] else (meant(path, one), meant(path, other))
     return Difference(path, FLAG_OF[path], *values)
 
 
 def meant(path: str, config: AllConfig) -> Any:
-    """A setting as it acts: what counts where none is given, and one form of what can be said in several."""
+    """The value with which the option at `path` acts: the one that counts where none is given, and in one form where it
+    can be said in several."""
     name = path.partition(".")[2]
     return _MEANINGS[name](config) if name in _MEANINGS else attrgetter(path)(config)
 
 
 def layers_with_experts(frequency: int | list[int], layers: int) -> list[int]:
-    """--moe-layer-freq as one number for each layer: 1 where it has experts."""
+    """For each layer 1 if --moe-layer-freq gives it experts, else 0."""
     return [int(layer % frequency == 0) for layer in range(layers)] if isinstance(frequency, int) else list(frequency)
 
 
 def layers_with_window(size: int | None, skip_freq: int | list[int] | None, layers: int) -> list[int]:
-    """--window-attn-skip-freq as one number for each layer: 1 where it has the window."""
+    """For each layer 1 if --window-size and --window-attn-skip-freq give it the window, else 0."""
     window = SlidingWindowConfig(size=size, skip_freq=skip_freq)
     return [int(size is not None and window.is_in(layer)) for layer in range(layers)]
 
 
 def layers_with_states(frequency: int | list[int] | None, layers: int) -> list[int]:
-    """--linear-attention-freq as one number for each layer: 1 where it keeps a state instead of keys and values."""
+    """For each layer 1 if by --linear-attention-freq it keeps a state instead of keys and values, else 0."""
     linear = LinearAttentionConfig(linear_attention_freq=frequency)
     return [int(linear.is_linear(layer)) for layer in range(layers)]
 
 
 def shares_of_all(config: AllConfig) -> bool:
-    """Whether experts weigh their share among all of them: what is divided by the chosen ones' sum is a share among
-    those."""
+    """Whether chosen experts are weighed by their share among all experts (softmax before the choice, not normalised
+    after it)."""
     moe = config.moe_config
     return moe.moe_router_pre_softmax and not RoutingRule.of(moe).normalize
 
 
 def groups(config: AllConfig) -> tuple[int, int, int] | tuple[None, None, None]:
-    """Groups of experts, those that a token's may come from, and the experts by which one is chosen; none: all may."""
+    """(groups of experts, groups from which a token's experts may come, experts by whose scores a group is chosen);
+    Nones if all groups may be chosen."""
     rule = RoutingRule.of(config.moe_config)
     if rule.group_topk is None or rule.group_topk >= rule.groups:
         return None, None, None
@@ -94,44 +98,47 @@ def groups(config: AllConfig) -> tuple[int, int, int] | tuple[None, None, None]:
 
 
 def scaling(config: AllConfig) -> str | None:
-    """The stretching of positions; by a factor of one, Megatron's default in latent attention, they are not."""
+    """The kind of stretching of positions; None without one, and for a factor of 1 (Megatron's default in latent
+    attention)."""
     model = config.model_config
     factors = {"yarn": model.rotary_factor, "llama3": model.rope_scaling.factor}
     return None if factors.get(model.rope_scaling.type or "") == 1 else model.rope_scaling.type
 
 
 def original_length(config: AllConfig) -> int:
-    """Up to which positions are not stretched."""
+    """The number of positions up to which they are not stretched."""
     model = config.model_config
     default = ORIGINAL_LENGTHS.get(scaling(config) or "", model.max_position_embeddings)
     return model.rope_scaling.original_max_position_embeddings or default
 
 
 def _latent_factor(config: AllConfig) -> float | None:
-    """Latent attention's, where it stretches positions or scores."""
+    """Latent attention's factor of stretching; None where neither positions nor scores depend on it."""
     is_used = scaling(config) is not None or config.model_config.rope_scaling.mscale_all_dim > 0
     return config.model_config.multi_latent_attention.rotary_scaling_factor if is_used else None
 
 
 def _band(config: AllConfig) -> int | None:
-    """The window that the fused operator's arguments give to every layer."""
+    """The window that --pre-tockens gives to every layer; None without one."""
     arguments = config.model_config.fa_config
     return arguments.pre_tokens if arguments.has_band and arguments.pre_tokens < type(arguments).pre_tokens else None
 
 
 def latent_norm_epsilon(config: AllConfig) -> float:
-    """Epsilon of the norms of latents."""
+    """The epsilon with which the norms of latents act."""
     return config.model_config.multi_latent_attention.latent_norm_epsilon or config.model_config.norm_epsilon
 
 
 def shared_choices(config: AllConfig) -> str:
-    """A letter for each layer: F where its own indexer chooses, S where it has the choice of a layer before it."""
+    """A letter for each layer: F where its own indexer chooses keys, S where it takes the choice of a layer before
+    it."""
     sparse = config.model_config.sparse_attention
     return "".join("FS"[sparse.is_shared(layer)] for layer in range(config.model_config.num_layers))
 
 
 def _reach_of_state_spaces(config: AllConfig) -> int | None:
-    """Length of their short convolution; gated delta nets have an option of their own."""
+    """The length of Mamba-2's short convolution; None without such layers (gated delta nets have an option of their
+    own)."""
     hybrid = config.model_config.hybrid
     return hybrid.mamba_d_conv if hybrid.enabled and hybrid.has(MAMBA) else None
 
@@ -182,4 +189,4 @@ _MEANINGS: dict[str, Callable[[AllConfig], Any]] = {
     "moe_router_group_score_topk": lambda config: groups(config)[2],
     "moe_input_jitter_eps": lambda config: config.moe_config.sampled_within,
 }
-"""End of an option's path -> what it comes to."""
+"""End of an option's path -> function from a configuration to the value with which the option acts."""

@@ -1,4 +1,4 @@
-"""Reading: any rank's shard in any layout, assembled from the files that hold parts of it."""
+"""Reading one of our checkpoints: any rank's shard in any layout, assembled from the files that hold parts of it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,22 +16,21 @@ from parallel_core.numerics.dtypes import FLOATS, Array
 from parallel_core.sharding import Box, Place, ShardSpec
 
 _WIDENED = (*FLOATS, "float64")
-"""Types whose values a weight or a state can take."""
+"""Types that a stored weight or state may have."""
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The tokenizer's ids, and the rows of the tables that hold them: padded to divide by the tensor-parallel size."""
+    """The number of the tokenizer's ids, and that of the tables' rows: padded to divide by the tensor-parallel size.
+    None: not known."""
 
     unpadded: int | None
     padded: int | None
 
 
 class CheckpointReader:
-    """One checkpoint's directory, read into a model with the given vocabulary.
-
-    Raises ValueError if the directory has no manifest that can be read.
-    """
+    """The reader of one checkpoint's directory, into a model with the given vocabulary (None: the stored one). Raises
+    ValueError if the directory has no manifest that can be read."""
 
     def __init__(self, directory: Path, vocabulary: Vocabulary | None = None) -> None:
         self.directory = directory
@@ -41,10 +40,10 @@ class CheckpointReader:
         self._vocabulary = vocabulary or self.stored_vocabulary
         self._open = cache(lambda name: open_tensors(directory / name))
         self.notes: list[str] = []
-        """Keys that are not taken over and that may describe the network."""
+        """Keys of another tool's settings that are not taken over and may describe the network."""
 
     def damaged_files(self, share: int = 0, shares: int = 1) -> list[str]:
-        """Findings about the files: missing, of another size, with other bytes.
+        """Sentences about files that are missing, of another size, or with other bytes than were written.
 
         Reading everything takes time, so ranks can divide the files: this is share number `share` of `shares`.
         """
@@ -54,21 +53,24 @@ class CheckpointReader:
 
     @property
     def unverified_files(self) -> list[str]:
-        """Names of files that say nothing by which a changed byte would be found; those of this program all do."""
+        """Names of files without checksums, in which a changed byte would not be found; none of those that this program
+        writes."""
         return self.manifest.unverified
 
     def has(self, name: str) -> bool:
-        """Whether there is a tensor of this name."""
+        """Whether the checkpoint has a tensor of this name."""
         return name in self.manifest.tensors
 
     def problem(self, name: str, spec: ShardSpec) -> str | None:
-        """Why the tensor `name` cannot be read as `spec` says; None if it can."""
+        """A sentence saying why the tensor `name` is missing, does not fit `spec`, or is not whole in the files; None
+        if it can be read."""
         tensor = self.manifest.tensors.get(name)
         of_storage = None if tensor is None else self._storage_problem(name, tensor)
         return self.shape_problem(name, spec) or of_storage
 
     def shape_problem(self, name: str, spec: ShardSpec) -> str | None:
-        """Why the tensor `name`, as the manifest describes it, is not one of `spec`; None if it is. No file is read."""
+        """A sentence saying why the tensor `name` is missing from the manifest or does not fit `spec`; None if it fits.
+        No file is read."""
         tensor = self.manifest.tensors.get(name)
         if tensor is None:
             return f"{name}: the model has it, the checkpoint {self.directory} does not"
@@ -83,12 +85,12 @@ class CheckpointReader:
 
     @property
     def begins(self) -> bool:
-        """Whether no run has trained these weights."""
+        """Whether the checkpoint is of iteration 0 without an optimizer: weights that no run here has trained."""
         return self.manifest.optimizer is None and self.manifest.iteration == 0
 
     @property
     def holds_a_run(self) -> bool:
-        """Whether it was saved by a run that can go on."""
+        """Whether the checkpoint was saved by a run that can be resumed."""
         return not self.begins
 
     @property
@@ -102,17 +104,18 @@ class CheckpointReader:
         return config_for_inference(self.manifest.config)
 
     def settings_problems(self, config: AllConfig) -> list[str]:
-        """Settings of the network in which a configuration and the checkpoint's differ, where no shape would tell."""
+        """A sentence for each setting of the network in which `config` and the checkpoint's configuration differ."""
         found = differences(config, self.config)
         return [f"{difference}: the checkpoint {self.directory} has {difference.other}" for difference in found]
 
     def _storage_problem(self, name: str, tensor: StoredTensor) -> str | None:
-        """Why the files do not hold a tensor of the manifest; none: they do."""
+        """A sentence saying why the files do not hold a tensor as the manifest says; None if they do."""
         wrong = (self._shard_problem(name, shard) for shard in tensor.shards)
         return next(filter(None, wrong), None if tensor.is_complete else f"{name}: not whole in {self.directory}")
 
     def _is_padded_otherwise(self, stored: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
-        """Whether two shapes are those of a table with a row for each id, padded for different layouts."""
+        """Whether the two shapes are of one table with a row for each id, padded as this checkpoint and as the
+        model."""
         if self._vocabulary.unpadded != self.stored_vocabulary.unpadded or not stored or not wanted:
             return False
         rows = (stored[0], wanted[0])
@@ -134,9 +137,10 @@ class CheckpointReader:
         return None if dtype == said else f"{file.path}: {name} is {dtype}, the manifest says {said}"
 
     def read(self, name: str, place: Place, out: Array) -> Array:
-        """A rank's shard of a tensor, from whatever layout it was written in.
+        """Write a rank's shard of a tensor, from whatever layout it was saved in, into `out`, of the shard's shape;
+        `out`.
 
-        It is written into `out`, of the shard's shape. Padding that the checkpoint lacks stays as it is there.
+        Padding that the checkpoint lacks keeps the values it has in `out`.
         """
         assert out.shape == place.shape, (name, out.shape, place)
         for shard, copies in _copies(self.manifest.tensors[name], place.boxes):
@@ -147,7 +151,7 @@ class CheckpointReader:
 
 
 def _copies(tensor: StoredTensor, wanted: Sequence[Box]) -> list[tuple[Shard, list[Copy]]]:
-    """The boxes to copy from each file."""
+    """(shard of a file, copies to make from it) for each file that has a part of the wanted boxes."""
     planned = []
     for shard in tensor.shards:
         copies = (overlap(source, target) for source in shard.pieces for target in wanted)

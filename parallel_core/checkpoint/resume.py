@@ -39,7 +39,8 @@ def resume_findings(config: AllConfig) -> Iterator[Finding]:
 
 
 def _native(config: AllConfig) -> CheckpointReader | None:
-    """The reader of a native checkpoint that can be read; of others loading says more."""
+    """A reader of the checkpoint that --load names, if it is one of ours that can be read; None otherwise (loading says
+    more)."""
     checkpoint, model = config.training_config.checkpoint, config.model_config
     directory = Path(str(checkpoint.load_checkpoint))
     if checkpoint.convert_from_huggingface or is_first_start(directory, checkpoint):
@@ -56,8 +57,8 @@ def _native(config: AllConfig) -> CheckpointReader | None:
 
 
 def _shape_problems(reader: CheckpointReader, config: AllConfig, adapters_begin: bool) -> list[str]:
-    """At most one sentence, about the weights that the model has and the checkpoint lacks or has in another shape. None
-    about a model of the user's own, which its configuration does not describe: it is compared once it is built."""
+    """One sentence, or none, about the weights that the model has and the checkpoint lacks or has in another shape.
+    None about a model of the user's own, which its configuration does not describe: it is compared once it is built."""
     wanted, found = _misfits(reader, config, adapters_begin)
     if not found or _misfits(reader, reader.config, adapters_begin=True)[1]:
         return []
@@ -66,7 +67,8 @@ def _shape_problems(reader: CheckpointReader, config: AllConfig, adapters_begin:
 
 
 def _misfits(reader: CheckpointReader, config: AllConfig, adapters_begin: bool) -> tuple[int, list[str]]:
-    """The number of weights of the network that a configuration describes, and why some are not the checkpoint's."""
+    """(number of weights of the network that `config` describes, sentences about those that do not fit the checkpoint).
+    adapters_begin: adapters are not looked for."""
     stages = range(config.parallel_config.pipeline_model_parallel_size)
     specs = {spec.name: spec for stage in stages for spec in StagePlan(config, stage).parameters}
     wanted = [spec for spec in specs.values() if not (adapters_begin and spec.role == "adapter")]

@@ -1,4 +1,5 @@
-"""Whether a checkpoint's learning-rate and weight-decay schedule is that of the flags; Megatron refuses another one."""
+"""Comparison of a checkpoint's learning-rate and weight-decay schedule with that of the flags; Megatron refuses another
+one."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,7 +19,7 @@ _FLAGS = {
     "wd_incr_style": "--weight-decay-incr-style",
     "lr_wsd_decay_style": "--lr-wsd-decay-style",
 }
-"""The flag that gives an entry of the scheduler's state."""
+"""Entry of the scheduler's state -> the flag that gives it."""
 
 _LENGTHS = {
     "lr_warmup_steps": ("--lr-warmup-{} or --lr-warmup-fraction", "the learning rate rises over"),
@@ -27,7 +28,7 @@ _LENGTHS = {
     "wd_incr_steps": ("--train-{}", "the weight decay grows over"),
     "wsd_decay_steps": ("--lr-wsd-decay-{}", "the learning rate falls over the last"),
 }
-"""The same of entries that are counted in samples, and what they say. A flag ends in `iters` or `samples`."""
+"""Entry that is counted in samples -> (its flag, of which {} is `iters` or `samples`; its meaning in words)."""
 
 _REMEDY = (
     "add --override-opt_param-scheduler to take the flags' or --use-checkpoint-opt_param-scheduler to take the "
@@ -36,8 +37,9 @@ _REMEDY = (
 
 
 def schedule_problems(then: Mapping[str, Any], now: Mapping[str, Any], config: AllConfig) -> list[str]:
-    """Entries in which the state of the checkpoint's scheduler and that of the flags differ, if no flag says which of
-    them counts. A run of --train-iters is told steps, one of --train-samples samples."""
+    """A sentence for each entry in which the states of the checkpoint's scheduler (`then`) and of the flags' (`now`)
+    differ; none if a flag says which of them counts. A run of --train-iters is told steps, one of --train-samples
+    samples."""
     if not isinstance(then.get("num_steps"), int | float):
         return ["the checkpoint was saved without its schedule; load the weights alone by --no-load-optim"]
     optimizer = config.optimizer_config
@@ -65,7 +67,7 @@ def _difference(entry: str, then: Mapping[str, Any], now: Mapping[str, Any], uni
 
 
 def _length(samples: float | None, batch: int, unit: str, says_batch: bool) -> str:
-    """A number of samples; of a run that counts iterations, in steps."""
+    """A number of samples in words; for `unit` "iters" as steps of `batch` samples, which is said if `says_batch`."""
     if samples is None:
         return "none"
     if unit == "samples":
@@ -74,5 +76,5 @@ def _length(samples: float | None, batch: int, unit: str, says_batch: bool) -> s
 
 
 def _is_idle(entry: str, now: Mapping[str, Any], then: Mapping[str, Any]) -> bool:
-    """Whether an entry has no effect: the length of the growth of weight decay, if it does not grow."""
+    """Whether an entry acts in neither schedule: the length of the growth of weight decay, if it is constant."""
     return entry == "wd_incr_steps" and now["wd_incr_style"] == then["wd_incr_style"] == "constant"

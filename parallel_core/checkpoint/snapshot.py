@@ -1,8 +1,8 @@
-"""Copies of tensors as they are now, made while the memory that they are copied from does not change.
+"""Copies of tensors as they are at one moment, made while the memory that they are copied from does not change.
 
-Weights and optimizer states are the same from one update to the next. So a thread can copy them during the next
-forward and backward, and only the update waits for what is left ("CheckFreq: Frequent, Fine-Grained DNN Checkpointing",
-Mohan et al., FAST 2021).
+Weights and optimizer states are the same from one update to the next. So a thread can copy them during the next forward
+and backward, and only the update waits for the copies that are left ("CheckFreq: Frequent, Fine-Grained DNN
+Checkpointing", Mohan et al., FAST 2021).
 """
 
 import threading
@@ -16,21 +16,21 @@ from parallel_core.checkpoint.writer import LocalTensor
 from parallel_core.numerics.dtypes import Array
 
 PIECE = 8 << 20
-"""Bytes that are copied at once, without Python's lock; who waits for another's copy waits for no more than this."""
+"""Bytes that are copied at once, without Python's lock; whoever waits for another thread's copy waits for no more than
+this."""
 
 
 class HostMemory:
-    """Memory for copies, by name, which stays from one snapshot to the next.
-
-    Memory that a process never touched is much slower to write than what it has: the system makes it, page by page.
-    """
+    """Memory for copies by tensor name, which is reused from one snapshot to the next. Memory that a process never
+    touched is much slower to write: the system provides it page by page."""
 
     def __init__(self) -> None:
         self._arrays: dict[str, Array] = {}
         self._lock = threading.Lock()
 
     def hold(self, tensors: Mapping[str, LocalTensor]) -> dict[str, Array]:
-        """Memory for these tensors, and for no other; nobody touches it any more."""
+        """Name -> array for the bits of each of these tensors; memory for other names is given back, and `touch`
+        stops."""
         wanted = as_lazy({name: tensor.values for name, tensor in tensors.items()})
         with self._lock:
             self._arrays = {name: self._fitting(name, tensor) for name, tensor in wanted.items()}
@@ -44,7 +44,7 @@ class HostMemory:
         return np.empty(shape, kind)
 
     def touch(self) -> None:
-        """Write to all of it, until somebody needs it."""
+        """Write zeros to all of the memory, so that the system provides it, until `hold` is called."""
         arrays = self._arrays
         for piece in (piece for array in arrays.values() for piece in _pieces(array)):
             with self._lock:
@@ -54,7 +54,7 @@ class HostMemory:
 
 
 class Snapshot:
-    """Copies of `tensors` in `memory`: begun now, made by whoever calls `copy`, all there after `finish`."""
+    """Copies of `tensors` in `memory`: begun at this moment, made by whoever calls `copy`, all there after `finish`."""
 
     def __init__(self, tensors: Mapping[str, LocalTensor], memory: HostMemory) -> None:
         sources, targets = as_lazy({name: tensor.values for name, tensor in tensors.items()}), memory.hold(tensors)
@@ -62,7 +62,7 @@ class Snapshot:
             name: LocalTensor(tensor.place, of_array(targets[name], sources[name].dtype))
             for name, tensor in tensors.items()
         }
-        """The copies."""
+        """Name -> copy, which has its values once it is made."""
         self._left = _pairs([(source, targets[name]) for name, source in sources.items()])
         self._changed, self._under_way, self._is_through = threading.Condition(), 0, False
 
@@ -72,7 +72,7 @@ class Snapshot:
         return self._is_through and not self._under_way
 
     def copy(self) -> None:
-        """Make copies until none is left to begin. Several threads may do so at a time."""
+        """Make copies until none is left to begin. Several threads may call it at a time."""
         while (pair := self._take()) is not None:
             try:
                 np.copyto(*pair)
@@ -80,7 +80,7 @@ class Snapshot:
                 self._put_down()
 
     def finish(self) -> None:
-        """Make what copies are left, and wait for those that another thread has begun."""
+        """Make the copies that are left, and wait for those that another thread has begun."""
         self.copy()
         with self._changed:
             self._changed.wait_for(lambda: self.is_complete)
@@ -99,12 +99,12 @@ class Snapshot:
 
 
 def _pairs(tensors: list[tuple[LazyTensor, Array]]) -> Iterator[tuple[Array, Array]]:
-    """Memory to copy to and to copy from, piece by piece."""
+    """(memory to copy to, memory to copy from), piece by piece, of (source, target) tensors."""
     for source, target in tensors:
         yield from zip(_pieces(target), _pieces(source.read()), strict=True)
 
 
 def _pieces(array: Array) -> Iterator[Array]:
-    """The bytes of an array that lies in one run, in pieces."""
+    """The bytes of a contiguous array in pieces of at most PIECE."""
     flat = array.reshape(-1).view(np.uint8)
     return (flat[start : start + PIECE] for start in range(0, flat.size, PIECE))

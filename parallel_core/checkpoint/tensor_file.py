@@ -27,35 +27,37 @@ _TYPES = {dtype.safetensors: name for name, dtype in DTYPES.items()} | {"F8_E4M3
 _METADATA = "__metadata__"
 _LENGTH = 8
 _MOST_HEADER = 1 << 30
-"""Bytes: a name and a place for each of some million tensors."""
+"""The most bytes of a header: a name and a place for each of some million tensors."""
 
 
 @dataclass(frozen=True)
 class FileRecord:
-    """The properties that a file must have to be trusted."""
+    """Size and checksums of a file as it was written."""
 
     size: int
-    """Bytes."""
+    """Size of the file in bytes."""
     crc32: dict[str, int] = field(default_factory=dict)
-    """Checksums of the header, called "", and of each tensor's bytes; a manifest made by hand may have none."""
+    """Name of a tensor -> CRC-32 of its bytes, "" -> that of the header; a manifest made by hand may have none."""
 
 
 def write_tensors(
     path: Path, tensors: Mapping[str, Array | LazyTensor], metadata: Mapping[str, str] | None = None
 ) -> FileRecord:
-    """Write a safetensors file and bring it to the disk; tensors that are not in memory are read one by one."""
+    """Write a safetensors file and bring it to the disk; lazy tensors are read one by one. metadata: the header's
+    `__metadata__`."""
     lazy = as_lazy(tensors)
     values = ((name, bits_of(tensor.read())) for name, tensor in lazy.items())
     return write_blocks(path, chain([("", _header(lazy, metadata))], values))
 
 
 def as_lazy(tensors: Mapping[str, Array | LazyTensor]) -> dict[str, LazyTensor]:
-    """All tensors alike, whether they are in memory or not."""
+    """The same tensors, those in memory as `LazyTensor` as well."""
     return {name: value if isinstance(value, LazyTensor) else of_array(value) for name, value in tensors.items()}
 
 
 def write_blocks(path: Path, blocks: Iterable[tuple[str, Any]]) -> FileRecord:
-    """Write bytes, each block a tensor's by its name or, called "", the header's; bring them to the disk."""
+    """Write a file from (name of a tensor or "" for the header, bytes) in order, and bring it to the disk. Several
+    blocks may have one name."""
     size, checksums = 0, dict[str, int]()
     with path.open("wb", buffering=0) as raw:
         file = DirectFile(raw)
@@ -71,7 +73,8 @@ def write_blocks(path: Path, blocks: Iterable[tuple[str, Any]]) -> FileRecord:
 
 
 def damage(path: Path, record: FileRecord, opens: "Callable[[Path], TensorFile]") -> str | None:
-    """Findings about a file of which `record` was kept, and its damaged tensors; all of it is read. None: nothing."""
+    """A sentence about a file that is missing or differs from its record in size or checksums, with the damaged
+    tensors; None if it does not. All of it is read. opens: `TensorFile` or a subclass."""
     if not path.is_file():
         return f"{path}: missing"
     if path.stat().st_size != record.size:
@@ -95,7 +98,7 @@ def _fetch_ahead(path: Path) -> None:
 
 
 def bits_of(array: Array) -> Any:
-    """The bytes of an array, in order, to be written."""
+    """The bytes of an array in row order as a buffer; a copy only if they are not contiguous."""
     return bytes_of(array).data
 
 
@@ -118,7 +121,8 @@ def _header(tensors: Mapping[str, LazyTensor], metadata: Mapping[str, str] | Non
 
 
 def _end(header: Mapping[str, Any]) -> int:
-    """End of the data. Raises ValueError if tensors share bytes or leave some out, which the format forbids."""
+    """The end of the data, in bytes from its start. Raises ValueError if tensors share bytes or leave some out, which
+    the format forbids."""
     end = 0
     for begin, stop in sorted(tuple(entry["data_offsets"]) for entry in header.values()):
         if type(begin) is not int or type(stop) is not int or begin != end or stop < begin:
@@ -128,10 +132,8 @@ def _end(header: Mapping[str, Any]) -> int:
 
 
 class TensorFile:
-    """A safetensors file to read from; only what is asked for is read.
-
-    Raises ValueError naming the file if it isn't one, or isn't whole.
-    """
+    """A safetensors file to read from; only tensors that are asked for are read. Raises ValueError naming the file if
+    it isn't one, or isn't whole."""
 
     kind = "safetensors"
 
@@ -152,7 +154,7 @@ class TensorFile:
             )
 
     def _read_header(self) -> int:
-        """Find out what there is; the file's size according to that."""
+        """Read the entries of the header; the size that the file must have by them, in bytes."""
         with self.path.open("rb") as file:
             length = int.from_bytes(file.read(_LENGTH), "little")
             if length > _MOST_HEADER:
@@ -163,7 +165,8 @@ class TensorFile:
         return self._data_start + _end(header)
 
     def changed(self, checksums: Mapping[str, int]) -> list[str]:
-        """Names of the tensors whose bytes have another checksum, or are on one side only."""
+        """Names of the tensors whose bytes have another checksum than in `checksums` (CRC-32, as in `FileRecord`), or
+        are on one side only; "its header" alone if that differs."""
         header = self._header_checksum()
         if header != checksums.get(""):
             return ["its header"]
@@ -183,11 +186,11 @@ class TensorFile:
 
     @property
     def names(self) -> list[str]:
-        """Names of its tensors."""
+        """Names of the file's tensors."""
         return list(self._entries)
 
     def shape(self, name: str) -> tuple[int, ...] | None:
-        """Shape of a tensor; None if the file has none of that name."""
+        """Shape of the tensor `name`; None if the file has none of that name."""
         return self._place(name)[1] if name in self._entries else None
 
     def _place(self, name: str) -> tuple[str, tuple[int, ...], int, int]:
@@ -208,12 +211,13 @@ class TensorFile:
         return dtype, shape, begin, end
 
     def tensor(self, name: str) -> LazyTensor:
-        """A tensor, unread."""
+        """The tensor of this name, which is read when its values are asked for."""
         dtype, shape, begin, _ = self._place(name)
         return in_file(self.path, self._data_start + begin, shape, dtype)
 
     def array(self, name: str) -> Array:
-        """A view of a tensor, bfloat16 as float32; bytes are read from the disk when they are touched."""
+        """The values of a tensor as a view of the mapped file, read from the disk when they are touched; bfloat16 as a
+        float32 copy."""
         dtype, shape, begin, end = self._place(name)
         kind = DTYPES[dtype].numpy
         values = self._data(begin, end).view(kind).reshape(shape)

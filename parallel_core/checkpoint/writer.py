@@ -1,4 +1,5 @@
-"""Writing: every writer brings one file and a note of what is in it; rank 0 makes the manifest of the notes.
+"""Writing one of our checkpoints: every writer writes one file and a note of the tensors in it; rank 0 makes the
+manifest of the notes.
 
 The notes are files too, so nothing but a barrier is needed between the writers and rank 0.
 """
@@ -28,7 +29,7 @@ from parallel_core.sharding import INSTANCES_OF_STATES, MODEL_KINDS, Coordinates
 from parallel_core.topology import Topology
 
 PREFIX = "network"
-"""Default beginning of the names of files; safetensors' then have none."""
+"""The default beginning of files' names; names of safetensors files have it only if it is another."""
 
 
 class LocalTensor(NamedTuple):
@@ -39,11 +40,10 @@ class LocalTensor(NamedTuple):
 
 
 def writers(topology: Topology, *, sharded: bool = False) -> dict[int, str]:
-    """Global rank -> name of its file, for every rank that is the first replica of some parameters or, with `sharded`
-    optimizer state, of a part of that.
+    """Global rank -> its place in the model as a file name, for every rank that writes: the first replica of some
+    parameters or, with `sharded` optimizer state, of a part of that.
 
-    A file is named as Megatron names the place in the model; where replicas divide something among themselves, with the
-    replica's number.
+    The name is as in Megatron's folders; where replicas divide something among themselves, with the replica's number.
     """
     kinds = [*MODEL_KINDS, *(INSTANCES_OF_STATES.values() if sharded else ())]
     names = {}
@@ -63,34 +63,35 @@ def file_name(tensor_rank: int, stage: int, replica: int = 0) -> str:
 
 @dataclass(frozen=True)
 class FileNames:
-    """Names of a checkpoint's files, and so their kind."""
+    """The rule for the names of a checkpoint's files, whose ending says the format."""
 
     is_mindspore: bool = False
-    """Each rank's in MindSpore's own format, with MindSpeed-Core-MS's names."""
+    """Whether files have MindSpore's own format and MindSpeed-Core-MS's names (--ckpt-format ckpt)."""
     prefix: str = PREFIX
 
     def of(self, rank: int, place: str, iteration: int) -> str:
-        """A rank's, whose place in the model is called `place`."""
+        """The name of a rank's file; place: its entry in `writers`."""
         if self.is_mindspore:
             return f"{self.prefix}_rank_{rank}-0_{iteration}{SUFFIX}"
         return place if self.prefix == PREFIX else f"{self.prefix}_{place}"
 
 
 def is_written(spec: ShardSpec, coordinates: Coordinates) -> bool:
-    """Whether this rank writes its shard of a parameter: the first of those that hold the same one does."""
+    """Whether the rank at these coordinates writes its shard of a parameter: the first of those that hold the same
+    shard does."""
     return is_counted(spec, coordinates) and coordinates.get(spec.replicas, (0, 1))[0] == 0
 
 
 def is_state_written(spec: ShardSpec, coordinates: Coordinates, *, sharded: bool) -> bool:
-    """Whether this rank writes what it has of the state of a parameter: if each replica has its part, all of the first
-    instance do."""
+    """Whether the rank at these coordinates writes its optimizer state of a parameter. sharded: each replica has a part
+    of it; then all replicas of the first instance write."""
     if not sharded:
         return is_written(spec, coordinates)
     return is_counted(spec, coordinates) and coordinates.get(INSTANCES_OF_STATES[spec.replicas], (0, 1))[0] == 0
 
 
 def write_part(partial: Path, name: str, tensors: Mapping[str, LocalTensor]) -> None:
-    """Write one writer's file, and the note of what is in it."""
+    """Write one writer's file `name` into the hidden directory, and the note of the tensors in it."""
     stored = {
         key: StoredTensor(tensor.place.spec.shape, str(tensor.values.dtype), (Shard(name, tensor.place.boxes),))
         for key, tensor in tensors.items()

@@ -27,7 +27,8 @@ from parallel_core.system.command_line import command_line, program
 
 
 def convert(options: argparse.Namespace) -> list[str]:
-    """Convert; lines that say what was done. Raises ValueError, and leaves no target, if something does not fit."""
+    """Convert a checkpoint; lines that report it. Raises ValueError, and leaves no target, if something does not
+    fit."""
     wrong = list(findings(options))
     if wrong:
         raise ConfigError(wrong)
@@ -56,7 +57,8 @@ def convert(options: argparse.Namespace) -> list[str]:
 
 
 def _with_vocabulary(model: Model, options: argparse.Namespace) -> Model:
-    """The model with as many ids, and as many rows for them, as were asked for."""
+    """The model with as many ids (--vocab-size), and rows for them (padding), as the options ask for. Raises ValueError
+    for more ids than rows."""
     if options.vocab_size is not None:
         if options.vocab_size > model.vocab_size:
             raise ValueError(f"--vocab-size {options.vocab_size}: the checkpoint has {model.vocab_size} rows; lower it")
@@ -69,7 +71,8 @@ def _with_vocabulary(model: Model, options: argparse.Namespace) -> Model:
 
 
 def _verified(model: Model, source: Path, written: Path, options: argparse.Namespace) -> list[str]:
-    """Lines that say in what the written checkpoint is equal to the source. Raises ValueError if it is not."""
+    """Lines that say in which respects the written checkpoint is equal to the source. Raises ValueError if it is
+    not."""
     problems = differences(model, formats.read(written, options.to), states=options.to != "hf")
     if problems:
         raise ValueError("\n".join(problems[:20]))
@@ -95,7 +98,8 @@ def _states(model: Model) -> str:
 
 
 def _of_tokenizer(folder: Path | None, kind: str) -> list[str]:
-    """A line about a model's other files, which transformers reads and our format and Megatron's don't have."""
+    """A line about the model's tokenizer files, which --to hf copies and our format and Megatron's lack; none if there
+    is nothing to say."""
     names = files_in(folder)
     if kind == "hf":
         missing = "no tokenizer was copied: --tokenizer-model DIR copies one into a new --output"
@@ -104,7 +108,8 @@ def _of_tokenizer(folder: Path | None, kind: str) -> list[str]:
 
 
 def _write(model: Model, options: argparse.Namespace, tokenizer: Path | None, check: Callable[[Path], None]) -> Path:
-    """The target, which appears after a `check` of its files, or not at all."""
+    """Write the target and return its path. It gets its name after `check` of its files; if that raises, nothing is
+    left."""
     output: Path = options.output.resolve()
     if options.to == "native":
         return write_native(model, output, check)
@@ -136,7 +141,7 @@ def _layout(options: argparse.Namespace) -> Layout:
 
 
 def _size(text: str) -> int:
-    """A number from one on."""
+    """A whole number from 1 on. Raises argparse.ArgumentTypeError or ValueError for other text."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 on")
     return int(text)
@@ -193,11 +198,11 @@ _TARGETS: dict[tuple[str, ...], dict[str, dict[str, Any]]] = {
         },
     },
 }
-"""Flags that say something of some targets alone, and how they are read."""
+"""Targets (--to) -> flags that act for these alone -> further arguments of `add_argument`."""
 
 
 def findings(options: argparse.Namespace) -> Iterator[Finding]:
-    """Findings for options that do not go together."""
+    """Findings for options that do not go together or with the target."""
     for targets, flags in _TARGETS.items():
         for flag in flags if options.to not in targets else ():
             value = getattr(options, flag.removeprefix("--").replace("-", "_"))
@@ -220,7 +225,7 @@ def findings(options: argparse.Namespace) -> Iterator[Finding]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the command; 1 if it failed."""
+    """Run the command; the exit code, 1 if it failed."""
     options = parser(__doc__).parse_args(argv)
     return exit_code(lambda: print("\n".join(convert(options))))
 

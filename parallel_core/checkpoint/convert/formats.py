@@ -1,5 +1,5 @@
-"""The formats, by what their folders hold, and the checksums that their files come with: ours has one for each tensor,
-torch.save writes zip archives."""
+"""The formats of checkpoints, recognised by the files in their folders, and the checksums that these come with: ours
+has one for each tensor, torch.save writes zip archives."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -22,16 +22,16 @@ from parallel_core.system.files import read_plain
 
 
 class Reader(Protocol):
-    """Reads a folder."""
+    """A function that reads the model of a folder, with or without its optimizer."""
 
     def __call__(self, folder: Path, *, optimizer: bool = True) -> Model: ...
 
 
 class Format(NamedTuple):
-    """A format that can be read."""
+    """A format that can be read: `is_one` recognises the folder of one iteration."""
 
     kind: str
-    """Its name as a value of --from."""
+    """The value of --from that names the format."""
     name: str
     is_one: Callable[[Path], bool]
     read: Reader
@@ -45,12 +45,13 @@ FORMATS = (
 )
 KINDS = ("native", "hf", "megatron")
 RELEASE = "release"
-"""Folder of Megatron's for weights that no run of one's own has made, and what the tracker then says."""
+"""Name of Megatron's folder for weights that were not trained by a run in this place, and the tracker's content
+then."""
 
 
 def recognise(directory: Path, kind: str = "auto", step: int | None = None) -> tuple[Format, Path]:
-    """The format of a checkpoint, and the folder of its files: `directory`, or the iteration in it that its tracker or
-    `step` names. Raises ValueError if it is none that is known."""
+    """(format, folder with the files) of a checkpoint: `directory`, or the iteration in it that its tracker or `step`
+    names. kind: a value of `Format.kind`, or "auto". Raises ValueError if no format fits."""
     if not directory.is_dir():
         rule = "is a file" if directory.exists() else "there is no such folder"
         raise ValueError(f"{directory}: {rule}; give the folder of a checkpoint")
@@ -79,7 +80,8 @@ def _candidates(directory: Path, step: int | None) -> Iterator[Path]:
 
 
 def read(directory: Path, kind: str = "auto", *, step: int | None = None, optimizer: bool = True) -> Model:
-    """The checkpoint in a folder, of whichever format. Raises ValueError if it cannot be read."""
+    """The model of the checkpoint in a folder, of whichever format or of one `kind`. Raises ValueError if it cannot be
+    read."""
     one, folder = recognise(directory, kind, step)
     with told_of(folder, one.name):
         model = one.read(folder, optimizer=optimizer)
@@ -93,7 +95,7 @@ def read(directory: Path, kind: str = "auto", *, step: int | None = None, optimi
 
 
 def read_as_stored(one: Format, folder: Path) -> Model:
-    """The same of a folder whose format is known, with adapters, where there are some, by themselves."""
+    """The model of a folder whose format is known; adapters are not merged into their weights."""
     if one.kind != "native":
         return read(folder, one.kind)
     with told_of(folder, one.name):
@@ -114,7 +116,7 @@ def told_of(folder: Path, name: str) -> Iterator[None]:
 
 
 def damages(folder: Path, share: int = 0, shares: int = 1) -> Iterator[str]:
-    """Damages in the files of a checkpoint that are read; safetensors of other tools have no checksums. Ranks can
+    """Sentences about files whose bytes differ from their checksums; safetensors of other tools have none. Ranks can
     divide the files: this is share number `share` of `shares`."""
     if is_native(folder):
         yield from CheckpointReader(folder).damaged_files(share, shares)
@@ -125,14 +127,16 @@ def damages(folder: Path, share: int = 0, shares: int = 1) -> Iterator[str]:
 
 
 def unverified(folder: Path) -> list[str]:
-    """Names of the files that have no checksums: of a checkpoint of ours made by hand, and of HuggingFace's."""
+    """Names of the files that have no checksums: of our checkpoints those that were made by hand, else all
+    safetensors."""
     if is_native(folder):
         return CheckpointReader(folder).unverified_files
     return sorted(path.name for path in folder.glob("*.safetensors"))
 
 
 def _archives(folder: Path) -> Iterator[tuple[Path, int, int]]:
-    """File, offset and length of what torch.save wrote; HuggingFace's are not read where there are safetensors, too."""
+    """(file, offset, length) of each archive of torch.save in a folder; HuggingFace's are not read where there are
+    safetensors, too."""
     if torch_dist.is_torch_dist(folder):
         yield from distributed.archives(folder)
     whole = [*folder.glob(torch_dist.COMMON), *folder.glob("mp_rank_*/*.pt")]

@@ -1,8 +1,8 @@
-"""Whether a written checkpoint computes the logits of the one that was read.
+"""A check that a written checkpoint computes the logits of the one that was read.
 
 Weights that are equal bit by bit and settings that say the same network leave three faults that this finds: a setting
-which changes the network and that nobody compared, a target that the engine cannot load, and numbers that are none. It
-does not find a mistake that reading makes of both alike: for that the logits of another tool are needed.
+which changes the network and that nobody compared, a target that the engine cannot load, and NaN or infinities. It does
+not find a mistake that reading makes of both alike: for that the logits of another tool are needed.
 
 The engine is another package with a device of its own, so it runs in a process of its own, started by its name.
 """
@@ -22,14 +22,16 @@ from parallel_core.numerics.dtypes import Array
 
 ENGINE = "pynative.generation.checkpoint_logits"
 MOST_BYTES = 2 << 30
-"""Limit for the weights in float32: a larger model is compared only if it is asked for."""
+"""Limit for the bytes of the weights in float32: a larger model is compared only if it is asked for (--logits yes)."""
 TOLERANCE = 1e-4
-"""Largest difference, over the largest logit: a vocabulary that is padded otherwise is multiplied in other blocks."""
+"""Largest allowed difference of two logits, as a part of the largest logit: a vocabulary that is padded otherwise is
+multiplied in other blocks."""
 ROUNDED = 0.1
-"""The same where adapters were merged into weights of 16 bits: the sums were rounded, which the source's are not."""
+"""The tolerance where adapters were merged into weights of 16 bits: the sums were rounded, which the source's are
+not."""
 _PROMPT = 16
 SECONDS, SECONDS_OF_GIB = 300, 120
-"""Time that the engine may take to start, and for each GiB of the weights in float32."""
+"""Seconds that the engine may take to start, and for each GiB of the weights in float32."""
 
 
 class Unfinished(ValueError):
@@ -41,7 +43,7 @@ def _gib(model: Model) -> float:
 
 
 def skipped(model: Model) -> str | None:
-    """Why logits are not compared unless they are asked for; none: they are."""
+    """A clause that says why logits are not compared unless --logits yes asks for it; None if they are."""
     size = _gib(model)
     if size > MOST_BYTES / 2**30:
         more = f"{size:.1f} GiB in float32, more than {MOST_BYTES >> 30}"
@@ -52,7 +54,7 @@ def skipped(model: Model) -> str | None:
 
 
 def difference(model: Model, source: Path, target: Path) -> float:
-    """The largest difference between the logits of a small prompt, over the largest of them.
+    """The largest difference between two checkpoints' logits of a small prompt, over the largest logit (or 1).
 
     Raises ValueError if either cannot be computed, or if they differ by more than rounding; Unfinished if that takes
     too long.

@@ -1,4 +1,4 @@
-"""A model between two formats."""
+"""A model between two formats: what each reader gives and each writer takes."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -10,15 +10,17 @@ from parallel_core.config.update_rules.adam import ADAM
 from parallel_core.optimizer import MAIN_PARAM
 
 HYPERPARAMETERS = ("betas", "eps", "weight_decay")
-"""Adam's, as files of Megatron have them."""
+"""Names of Adam's hyperparameters in files of Megatron."""
 
 VOCABULARY = ("embedding.word_embeddings.weight", "output_layer.weight", "output_layer.bias")
-"""Parameters with a row for each id; depths of multi-token prediction can have such of their own, named alike."""
+"""Parameters with a row for each id; layers of multi-token prediction can have such of their own, whose names end
+alike."""
 
 
 @dataclass
 class Position:
-    """The iteration, samples and steps of the run."""
+    """The point that a run had reached: iteration, samples, and the states of optimizer, scheduler and loss scaler
+    beside tensors."""
 
     iteration: int = 0
     consumed_samples: int = 0
@@ -26,58 +28,59 @@ class Position:
     optimizer_steps: int = 0
     scheduler: dict[str, Any] = field(default_factory=dict)
     hyperparameters: dict[str, Any] = field(default_factory=dict)
-    """Adam's settings, as far as they are known: betas, eps, weight_decay."""
+    """Adam's betas, eps and weight_decay, as far as the source says them."""
     loss_scaler: dict[str, Any] | None = None
-    """The state of a loss scaler, as `LossScaler.state_dict` gives it."""
+    """The state of a loss scaler, as `LossScaler.state_dict` gives it; None without one."""
 
 
 @dataclass
 class Model:
-    """Whole tensors under Megatron's global names, and what they are the weights of."""
+    """Whole tensors under Megatron's global names, and the settings of the network whose weights they are."""
 
     weights: dict[str, LazyTensor]
     settings: dict[str, dict[str, Any]]
-    """Fields of our configuration by section, those that are known; sections inside a section are dictionaries."""
+    """Section -> option -> value of our configuration, of the options that are known; sections inside a section are
+    dictionaries."""
     states: dict[str, dict[str, LazyTensor]] = field(default_factory=dict)
-    """Name of a state -> weight -> its state."""
+    """Name of a state of the optimizer -> name of a weight -> its state."""
     position: Position = field(default_factory=Position)
     adapters: int = 0
     """The number of adapters that were merged into their weights."""
     left_out: dict[str, list[str]] = field(default_factory=dict)
-    """Subject -> the keys of the source about it that no setting takes over."""
+    """Subject -> keys of the source about it that no setting takes over."""
     model_type: str | None = None
-    """HuggingFace's, if the source says it: several may have the same network."""
+    """HuggingFace's `model_type`, if the source says it: several may have the same network."""
 
     @property
     def network(self) -> dict[str, Any]:
-        """Settings of the network."""
+        """The section `model_config` of the settings."""
         return self.settings.setdefault("model_config", {})
 
     @property
     def unpadded_vocab_size(self) -> int:
-        """Ids that the tokenizer can produce; where nothing says it, all rows."""
+        """The number of ids that the tokenizer can produce; where no setting says it, that of the embedding's rows."""
         size: int = self.network.get("unpadded_vocab_size") or self.vocab_size
         return size
 
     @property
     def vocab_size(self) -> int:
-        """Rows of the word embedding."""
+        """The number of rows of the word embedding, padding included."""
         return self.weights[VOCABULARY[0]].shape[0]
 
     def all_tensors(self) -> Iterator[tuple[str, LazyTensor]]:
-        """Weights, and states as "<state>.<weight>"."""
+        """(name, tensor) of the weights, then of the optimizer's states, named "<state>.<weight>"."""
         yield from self.weights.items()
         for state, tensors in self.states.items():
             yield from ((f"{state}.{name}", tensor) for name, tensor in tensors.items())
 
     @property
     def has_states_of_megatron(self) -> bool:
-        """Whether its states are those of an optimizer that Megatron's files have the same way, and no further ones."""
+        """Whether the optimizer and all of its states are such that Megatron's files have them the same way."""
         rule = RULES.get(self.position.optimizer_kind)
         return rule is not None and self.states.keys() <= {*rule.megatrons_states, MAIN_PARAM}
 
     def with_rows(self, rows: int) -> "Model":
-        """The same with `rows` ids: rows beyond are dropped, new ones are zero."""
+        """The same model with `rows` rows in tables of ids: rows beyond are dropped, new ones are zero."""
         resized = {name: resize(tensors, rows) for name, tensors in {"": self.weights, **self.states}.items()}
         network = {**self.network, "vocab_size": rows, "unpadded_vocab_size": min(self.unpadded_vocab_size, rows)}
         settings = {**self.settings, "model_config": network}
@@ -85,12 +88,12 @@ class Model:
 
 
 def resize(tensors: Mapping[str, LazyTensor], rows: int) -> dict[str, LazyTensor]:
-    """Tables with a row for each id, of `rows` rows; others as they are."""
+    """The tensors, tables with a row for each id cut off or filled with zeros to `rows` rows."""
     return {name: tensor.with_length(rows) if is_table(name) else tensor for name, tensor in tensors.items()}
 
 
 def in_files(tensors: Iterable[tuple[str, LazyTensor]], most: int) -> Iterator[dict[str, LazyTensor]]:
-    """Tensors in groups of no more than so many bytes, unless a single one has more: each is a file's."""
+    """The tensors in groups for one file each, of at most `most` bytes unless a single tensor has more."""
     part: dict[str, LazyTensor] = {}
     size = 0
     for name, tensor in tensors:
@@ -103,7 +106,7 @@ def in_files(tensors: Iterable[tuple[str, LazyTensor]], most: int) -> Iterator[d
 
 
 def is_table(name: str) -> bool:
-    """Whether a parameter, or its state, has a row for each id."""
+    """Whether a parameter of this name, or the state of one, has a row for each id."""
     return any(name == table or name.endswith(f".{table}") for table in VOCABULARY)
 
 

@@ -29,17 +29,20 @@ OF_ADAPTERS = _A, _B = ".adapter.lora_a", ".adapter.lora_b"
 """Suffixes that the names of an adapter's parameters add to their linear's."""
 
 _MOST = 4 << 30
-"""Bytes of a file: tensors are spread over files so that none is larger, unless a single one is."""
+"""The most bytes of a file, unless a single tensor has more."""
 
 
 def is_native(folder: Path) -> bool:
-    """Whether a folder is such a checkpoint of one iteration."""
+    """Whether a folder is one of our checkpoints, of one iteration."""
     return (folder / MANIFEST).is_file()
 
 
 def read_native(folder: Path, *, optimizer: bool = True, merges: bool = True) -> Model:
-    """One of our checkpoints. merges: adapters are merged into their weights, and the optimizer's state, which is
-    theirs, is left out; otherwise they are weights by themselves. Raises ValueError if a tensor is not whole."""
+    """The model of one of our checkpoints.
+
+    merges: adapters are merged into their weights, and the optimizer's state, which is that of adapters, is left out;
+    otherwise adapters are weights by themselves. Raises ValueError if a tensor is not whole.
+    """
     manifest = Manifest.read(folder)
     files = {name: open_tensors(plain_file(folder, name)) for name in manifest.files}
     tensors = {name: _whole(name, tensor, files) for name, tensor in manifest.tensors.items()}
@@ -65,8 +68,8 @@ def read_native(folder: Path, *, optimizer: bool = True, merges: bool = True) ->
 
 
 def merged(weights: Mapping[str, LazyTensor], lora: LoraConfig) -> dict[str, LazyTensor]:
-    """The weights that compute the same as these weights with their adapters: W + (alpha / r) B A, computed in float32
-    and rounded once to W's type."""
+    """The weights without adapters that compute the same as `weights` with them: W + (alpha / r) B A, computed in
+    float32 and rounded once to W's type."""
     found = {name: tensor for name, tensor in weights.items() if not name.endswith(OF_ADAPTERS)}
     for name in weights:
         if name.endswith(_A):
@@ -86,7 +89,7 @@ def _with_adapter(a: LazyTensor, b: LazyTensor, scale: float, weight: LazyTensor
 
 
 def _hyperparameters(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Adam's, of a configuration's section."""
+    """Adam's hyperparameters, from a manifest's section `optimizer_config`."""
     found = {name: config.get(name) for name in HYPERPARAMETERS}
     return {name: tuple(value) if name == "betas" else value for name, value in found.items() if value is not None}
 
@@ -104,10 +107,8 @@ def _whole(name: str, tensor: StoredTensor, files: dict[str, TensorFile]) -> Laz
 
 
 def write_native(model: Model, directory: Path, check: Callable[[Path], None] | None = None) -> Path:
-    """Write a checkpoint into `directory` and make it the latest there, after `check` of its folder. Its path.
-
-    Raises ValueError if the settings do not go together, and leaves nothing if anything is raised.
-    """
+    """Write a checkpoint into `directory` and make it the latest there, after `check` of its folder; its path. Raises
+    ValueError if the settings do not go together; whatever is raised, no part of it is left."""
     run, is_new = run_of(model), not directory.exists()
     with FolderLock(directory) as lock:
         lock.take(print)
@@ -127,7 +128,7 @@ def write_native(model: Model, directory: Path, check: Callable[[Path], None] | 
 
 
 def run_of(model: Model) -> Run:
-    """The run as a manifest describes it. Raises `ConfigError` if the settings do not go together."""
+    """The run's part of a manifest for the model. Raises `ConfigError` if the settings do not go together."""
     return Run(
         iteration=model.position.iteration,
         consumed_samples=model.position.consumed_samples,
@@ -140,7 +141,8 @@ def run_of(model: Model) -> Run:
 
 
 def _sections(model: Model) -> dict[str, dict[str, Any]]:
-    """The network whole, and of a run what the source says: nobody has to believe defaults of ours."""
+    """The configuration for the manifest: all options of the network, and of a run those that the source gives, so that
+    no default of ours is taken for its setting."""
     config, said = config_of(model.settings), values_of(model.settings)
     found: dict[str, dict[str, Any]] = {"optimizer_config": dict(model.position.hyperparameters)}
     of_network = {path: attrgetter(path)(config) for path in OF_MODEL if path in said or OPTIONS[path].of != "run"}

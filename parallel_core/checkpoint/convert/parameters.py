@@ -1,5 +1,5 @@
-"""Whether a model that was read has the parameters of the network that its settings describe, and whether what was
-written is what was read: its settings, and every bit of it."""
+"""Checks that a model that was read has the parameters of the network that its settings describe, and that a written
+one is the one that was read: its settings, and every bit of its tensors."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -11,13 +11,14 @@ from parallel_core.checkpoint.lazy import equal_bits
 from parallel_core.config.serialise import config_of, get
 
 MOST = 8
-"""Problems that are worth reading."""
+"""The most problems that an error lists."""
 
 _COUNTS = ("model_config.num_layers", "moe_config.num_experts")
 
 
 def check_parameters(model: Model, source: object) -> None:
-    """Raises ValueError naming parameters that are missing, of another shape, or of no layer of the network."""
+    """Raise ValueError naming parameters that are missing, of another shape, or of no layer of the network. source:
+    stands before each line."""
     problems = sorted(_problems(model))
     if problems:
         more = [f"and {len(problems) - MOST} more"] if len(problems) > MOST else []
@@ -25,7 +26,8 @@ def check_parameters(model: Model, source: object) -> None:
 
 
 def check_counts(settings: Mapping[str, Any], parameters: int) -> None:
-    """Raises ValueError for more layers or experts than parameters: such a network is not even described."""
+    """Raise ValueError if the settings have more layers or experts than the source has parameters, before the network
+    is described."""
     for path in _COUNTS:
         count = get(settings, path)
         if isinstance(count, int) and count > parameters:
@@ -44,14 +46,16 @@ def _problems(model: Model) -> Iterator[str]:
 
 
 def _needed(model: Model) -> dict[str, tuple[int, ...]]:
-    """Shapes of the network's parameters, and of what is kept with them."""
+    """Name -> global shape of the network's parameters, and of tensors that are saved with them without being
+    trained."""
     chunks = model_chunks(config_of(model.settings).model_config)
     found = (specs for chunk in chunks for specs in (chunk.parameters(), chunk.untrained()))
     return {name: spec.shard.shape for specs in found for name, spec in specs.items()}
 
 
 def differences(written: Model, found: Model, *, states: bool) -> list[str]:
-    """Differences: settings of the network, and tensors (of the rows of the vocabulary, those of ids)."""
+    """Sentences about settings of the network and tensors in which two models differ; of tables the rows of ids are
+    compared. states: also the optimizer's states."""
     return list(_differences(written, found, states))
 
 

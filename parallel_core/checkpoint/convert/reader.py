@@ -16,7 +16,7 @@ from parallel_core.sharding import Box, Place
 
 
 class ConvertedReader(CheckpointReader):
-    """A model of another tool's, read into a model with the given vocabulary."""
+    """The reader of another tool's checkpoint, whose model is read with the given vocabulary."""
 
     def __init__(self, directory: Path, model: Model, vocabulary: Vocabulary | None = None) -> None:
         self.directory = directory
@@ -32,24 +32,26 @@ class ConvertedReader(CheckpointReader):
 
     @property
     def holds_a_run(self) -> bool:
-        """Files of weights alone are to start from: nobody has to ask for leaving the optimizer out."""
+        """Whether the files have an optimizer. Weights alone are a start, without a flag that leaves the optimizer
+        out."""
         return self.manifest.optimizer is not None
 
     @property
     def unverified_files(self) -> list[str]:
-        """None is told: other tools' formats are as they are."""
+        """Always empty: that other tools' formats have no checksums is not worth a warning."""
         return []
 
     def damaged_files(self, share: int = 0, shares: int = 1) -> list[str]:
-        """Differences from the checksums of a rank's share of the files, where they have any; what is missing was found
-        when the files were opened."""
+        """Sentences about files that differ from their checksums, where they have any, of share number `share` of
+        `shares`; missing files were found when they were opened."""
         return list(damages(self.directory, share, shares))
 
     def _storage_problem(self, name: str, tensor: StoredTensor) -> str | None:
         return None
 
     def read(self, name: str, place: Place, out: Array) -> Array:
-        """A rank's shard of a tensor, written into `out`. Padding that the checkpoint lacks stays as it is there."""
+        """Write a rank's shard of a tensor into `out`, of the shard's shape, and return that. Padding that the
+        checkpoint lacks keeps the values it has in `out`."""
         tensor = self._tensors[name]
         for box in place.boxes:
             copy = overlap(Box.whole(tensor.shape), box)
@@ -59,7 +61,7 @@ class ConvertedReader(CheckpointReader):
 
 
 def holds_checkpoint(directory: Path) -> bool:
-    """Whether there is anything that `--load directory` can mean, whichever tool wrote it."""
+    """Whether `--load directory` finds a checkpoint there, of whichever tool."""
     try:
         formats.recognise(directory)
     except ValueError:
@@ -68,7 +70,8 @@ def holds_checkpoint(directory: Path) -> bool:
 
 
 def find_checkpoint(directory: Path, step: int | None = None, kind: str = "auto") -> tuple[formats.Format, Path]:
-    """The format and the folder of the checkpoint that `--load directory` means. Raises ValueError if there is none."""
+    """(format, folder of the iteration) of the checkpoint that `--load directory` means. kind: a value of
+    `Format.kind`, or "auto". Raises ValueError if there is none."""
     if not directory.is_dir():
         raise ValueError(f"--load {directory}: there is no such folder")
     one, *_ = formats.FORMATS
@@ -88,11 +91,8 @@ def open_checkpoint(
     kind: str = "auto",
     optimizer: bool = True,
 ) -> CheckpointReader:
-    """The checkpoint that `--load directory` means, whichever tool wrote it, or of one kind; of other tools' with or
-    without its optimizer.
-
-    Raises ValueError if there is none, or if it cannot be read.
-    """
+    """A reader of the checkpoint that `--load directory` means, of whichever tool or of one `kind`. optimizer: whether
+    another tool's optimizer is read, too. Raises ValueError if there is none, or if it cannot be read."""
     one, folder = find_checkpoint(directory, step, kind)
     if one.kind == "native":
         return _native(folder, vocabulary)

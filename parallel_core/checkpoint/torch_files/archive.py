@@ -23,12 +23,12 @@ _MOST_PICKLE = 1 << 31
 
 @dataclass(frozen=True)
 class StoredBytes:
-    """A storage: a run of bytes of a file."""
+    """A storage of torch: a run of bytes of a file."""
 
     path: Path
     offset: int
     size: int
-    """Bytes."""
+    """Length of the storage in bytes."""
     dtype: str
 
 
@@ -39,14 +39,14 @@ class ArchivedTensor(LazyTensor):
     storage: StoredBytes
     strides: tuple[int, ...]
     first: int
-    """Its start in the storage, in entries."""
+    """Index of the tensor's first entry in the storage, in entries."""
 
     def part(self, box: Box) -> LazyTensor:
-        """The part at `box`; where rows lie one after another, no more than those that it meets are read."""
+        """The part at `box`; where rows lie one after another, only those that it meets are read."""
         return self._in_rows(self.shape).part(box) if self._has_rows else super().part(box)
 
     def flat(self) -> LazyTensor:
-        """The values in one row, of which no more is read than is wanted."""
+        """The values as a vector, of which only the entries that are asked for are read."""
         return self._in_rows((prod(self.shape),)) if self._has_rows else super().flat()
 
     @property
@@ -59,10 +59,8 @@ class ArchivedTensor(LazyTensor):
 
 
 def read_archive(path: Path, begin: int = 0, size: int | None = None) -> Any:
-    """The object that `torch.save` wrote, tensors unread: `path`, or the `size` bytes of it from `begin`.
-
-    Raises ValueError naming the file if it isn't such an archive or lacks something.
-    """
+    """The object that `torch.save` wrote into `path`, or into its `size` bytes from `begin` on; tensors are unread.
+    Raises ValueError naming the file if it isn't such an archive or lacks something."""
     size = path.stat().st_size - begin if size is None else size
     try:
         with regular(path).open("rb") as file, zipfile.ZipFile(_Window(file, begin, size)) as archive:
@@ -88,7 +86,8 @@ def read_archive(path: Path, begin: int = 0, size: int | None = None) -> Any:
 
 
 def damaged_entry(path: Path, begin: int, size: int) -> str | None:
-    """The first entry of an archive whose checksum differs, or why it cannot be read; none: all is well."""
+    """The name of the first entry of an archive whose checksum differs, or a reason why it cannot be read; None if
+    nothing is wrong."""
     try:
         with regular(path).open("rb") as file, zipfile.ZipFile(_Window(file, begin, size)) as archive:
             return archive.testzip()
@@ -97,7 +96,7 @@ def damaged_entry(path: Path, begin: int, size: int) -> str | None:
 
 
 class _Window:
-    """The bytes [begin, begin + size) of a file, as a file."""
+    """A readable file object over the bytes [begin, begin + size) of a file."""
 
     def __init__(self, file: Any, begin: int, size: int) -> None:
         self._file, self._begin, self._size, self._at = file, begin, size, 0
@@ -121,14 +120,15 @@ class _Window:
 
 
 class _Reader:
-    """Builds an archive's tensors, each checked to lie in its storage."""
+    """A builder of an archive's tensors, each checked to lie in its storage."""
 
     def __init__(self, path: Path, file: Any, begin: int, entries: dict[str, zipfile.ZipInfo]) -> None:
         self.path, self.file, self.begin, self.entries = path, file, begin, entries
         self.storages: dict[tuple[str, str], StoredBytes] = {}
 
     def storage(self, pid: Any) -> StoredBytes:
-        """The storage of a persistent id ("storage", class, key, device, entries)."""
+        """The storage of a persistent id ("storage", class, key, device, entries). Raises ValueError if it is missing,
+        compressed or cut off."""
         _, kind, key, *_ = pid
         assert isinstance(kind, Storage)
         if (key, kind.dtype) not in self.storages:
@@ -144,7 +144,7 @@ class _Reader:
         return self.storages[key, kind.dtype]
 
     def tensor(self, storage: StoredBytes, first: int, shape: Any, strides: Any) -> ArchivedTensor:
-        """A view of a storage."""
+        """The tensor that is a view of a storage. first, strides: in entries."""
         kind, shape, strides = np.dtype(NUMPY[storage.dtype]), tuple(shape), tuple(strides)
         whole_numbers = all(type(n) is int and n >= 0 for n in (first, *shape, *strides))
         if not whole_numbers or len(shape) != len(strides):

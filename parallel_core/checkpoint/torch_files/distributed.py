@@ -23,7 +23,7 @@ METADATA = ".metadata"
 
 @dataclass(frozen=True)
 class _Stored:
-    """The place of a chunk."""
+    """The place of a chunk's archive: a file, its first byte there, and its length in bytes."""
 
     path: Path
     offset: int
@@ -31,7 +31,7 @@ class _Stored:
 
     @cache  # noqa: B019 - a chunk's few bytes of description
     def tensor(self) -> ArchivedTensor:
-        """The tensor that it holds."""
+        """The tensor in the chunk's archive, unread."""
         found = read_archive(self.path, self.offset, self.length)
         if not isinstance(found, ArchivedTensor):
             raise ValueError(f"{self.path}: no tensor at byte {self.offset}")
@@ -39,7 +39,8 @@ class _Stored:
 
 
 def read_tensors(folder: Path, wanted: Callable[[str], bool]) -> dict[str, Assembled]:
-    """The tensors whose keys are wanted. Raises ValueError naming what is missing, twice there, or elsewhere."""
+    """Key -> tensor, of the tensors whose keys are wanted. Raises ValueError naming one of which a chunk is missing,
+    twice there, or elsewhere."""
     path, metadata = plain_file(folder, METADATA), _metadata(folder)
     places = {_index(index): _stored(folder, info) for index, info in metadata.get("storage_data").items()}
     found = {}
@@ -55,8 +56,8 @@ def read_tensors(folder: Path, wanted: Callable[[str], bool]) -> dict[str, Assem
 
 
 def read_objects(folder: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, Any]]:
-    """(key, value) of what is kept whole and is wanted, tensors in it unread. What follows a slash in a
-    key, the number of a part, is left out, so a key can come several times."""
+    """(key, object) of the objects that are stored whole and whose keys are wanted, tensors in them unread. A slash and
+    the number of a part behind it are taken off a key, so one can come several times."""
     for index, info in _metadata(folder).get("storage_data").items():
         key = _index(index)[0].partition("/")[0]
         if wanted(key):
@@ -65,7 +66,7 @@ def read_objects(folder: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[
 
 
 def archives(folder: Path) -> Iterator[tuple[Path, int, int]]:
-    """File, offset and length of everything that the checkpoint holds."""
+    """(file, offset, length) of every archive of the checkpoint."""
     for info in _metadata(folder).get("storage_data").values():
         stored = _stored(folder, info)
         yield stored.path, stored.offset, stored.length
@@ -104,7 +105,7 @@ def _chunk(stored: _Stored, shape: tuple[int, ...], dtype: str) -> LazyTensor:
 
 
 def _index(index: Any) -> tuple[str, tuple[int, ...] | None]:
-    """Key and place of a chunk; of what is no tensor, no place."""
+    """(key, first index of the chunk along each axis); the second is None for an object that is no tensor."""
     offset = index.get("offset")
     return index.get("fqn"), None if offset is None else tuple(offset)
 
@@ -120,7 +121,7 @@ def _stored(folder: Path, info: Any) -> _Stored:
 
 
 def _dtype(described: Any) -> str:
-    """The type in TensorProperties: pickled as a tuple whose first entry is the type, or by fields."""
+    """The type's name in a TensorProperties, which is pickled by fields or as a tuple whose first entry is the type."""
     properties = described.get("properties")
     state = properties.state
     return str(state["dtype"] if isinstance(state, dict) else state[0])

@@ -24,14 +24,15 @@ STORAGES = {
     "ByteStorage": "uint8",
     "BoolStorage": "bool",
 }
-"""torch's typed storages -> the type of their entries; an UntypedStorage has bytes."""
+"""torch's typed storage classes -> the type of their entries; an UntypedStorage has bytes."""
 
 _TYPES = {"half": "float16", "float": "float32", "double": "float64", "long": "int64", "int": "int32"}
-"""torch's other names of types."""
+"""torch's other names of types -> ours."""
 
 
 class StandIn:
-    """An object of a class that is not loaded: the class's name, what it was made of, and its state."""
+    """An object of a class that is not imported: the class's name (`path`), the arguments it was made of, its state,
+    and its items."""
 
     path = ""
     arguments: tuple[Any, ...]
@@ -39,7 +40,7 @@ class StandIn:
     items: list[Any]
 
     def __new__(cls, *arguments: Any, **_: Any) -> "StandIn":
-        """Make the fields also where a pickle builds an object without calling its initialiser."""
+        """Make the object with its fields, also where a pickle builds it without calling its initialiser."""
         made = super().__new__(cls)
         made.arguments, made.state, made.items = arguments, None, []
         return made
@@ -51,24 +52,24 @@ class StandIn:
         self.items.append((key, value))
 
     def append(self, value: Any) -> None:
-        """Take an entry of a pickled list or set of a subclass."""
+        """Take an entry of a pickled subclass of list or set."""
         self.items.append(value)
 
     extend = add = append
 
     def get(self, name: str) -> Any:
-        """A field of its state; none if it has none of that name."""
+        """The field `name` of its state; None if the state has none."""
         return self.state.get(name) if isinstance(self.state, dict) else None
 
 
 class TypeName(str):
-    """A type of torch's, by name."""
+    """The name of one of torch's types, such as a dtype."""
 
     __slots__ = ()
 
 
 class Storage:
-    """One of torch's storage classes, by the type of its entries."""
+    """The stand-in for one of torch's storage classes, with the type of its entries."""
 
     def __init__(self, dtype: str) -> None:
         self.dtype = dtype
@@ -104,8 +105,8 @@ _BUILDERS = {
 
 
 class Unpickler(pickle.Unpickler):
-    """Reads one pickle. `tensor(storage, offset, shape, stride)` makes the tensors of an archive; `storage(id)` what a
-    persistent id of it names."""
+    """The reader of one pickle. `tensor(storage, offset, shape, stride)` makes the tensors of an archive; `storage(id)`
+    what a persistent id names."""
 
     def __init__(self, data: bytes, storage: Callable[[Any], Any], tensor: Callable[..., Any]) -> None:
         super().__init__(io.BytesIO(data), encoding="utf-8")
@@ -131,8 +132,8 @@ class Unpickler(pickle.Unpickler):
 def read_pickle(
     data: bytes, where: str, storage: Callable[[Any], Any] | None = None, tensor: Callable[..., Any] | None = None
 ) -> Any:
-    """The object in a pickle, its unknown objects as `StandIn`s. Raises ValueError naming `where` if it cannot be
-    read."""
+    """The object in a pickle, objects of unknown classes as `StandIn`s. Raises ValueError naming `where` if it cannot
+    be read. storage, tensor: see `Unpickler`."""
 
     def none_here(*_: Any) -> Any:
         raise pickle.UnpicklingError("tensors are not expected in it")
@@ -147,8 +148,8 @@ def read_pickle(
 
 
 def _refuse_far_places(data: bytes) -> None:
-    """A value can be put to a place that is told by a number, and Python makes room for all places before it. Each
-    place is taken by an operation of its own, so no number is above those of the bytes before."""
+    """Raise an error if a memo's index exceeds the number of bytes before it, which no pickler writes: Python would
+    make room for all places up to it."""
     for operation, place, byte in pickletools.genops(data):
         if operation.name in ("LONG_BINPUT", "PUT") and isinstance(place, int) and place > (byte or 0):
             raise pickle.UnpicklingError(f"place {place} at byte {byte}")

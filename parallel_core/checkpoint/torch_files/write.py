@@ -1,7 +1,7 @@
-"""A file that `torch.load` reads: a zip archive of a pickle and of storages, written tensor by tensor.
+"""Writing a file that `torch.load` reads: a zip archive of a pickle and of storages, tensor by tensor.
 
-The pickle is written by hand: the standard library's pickler wants to import whatever a file names, and torch is not
-here.
+The pickle is written by hand: the standard library's pickler wants to import every class that a file names, and torch
+is not here.
 """
 
 import pickle
@@ -21,11 +21,11 @@ _STORAGE_OF = {dtype: name for name, dtype in STORAGES.items()}
 
 
 class Namespace(dict[str, Any]):
-    """Becomes an argparse.Namespace."""
+    """A dictionary that is written as an argparse.Namespace."""
 
 
 def write_archive(path: Path, content: Any) -> None:
-    """Write dictionaries, lists and plain values with `LazyTensor`s in them; one tensor is in memory at a time."""
+    """Write dictionaries, lists and plain values with `LazyTensor`s among them, one of which is in memory at a time."""
     tensors: list[LazyTensor] = []
     data = b"".join((pickle.PROTO + b"\2", *_pickled(content, tensors), pickle.STOP))
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
@@ -39,7 +39,8 @@ def write_archive(path: Path, content: Any) -> None:
 
 
 def _pickled(value: Any, tensors: list[LazyTensor]) -> Iterable[bytes]:
-    """The opcodes that leave `value` on the stack; its tensors are put to `tensors`, by whose places storages go."""
+    """The opcodes that put `value` on the unpickler's stack; its tensors are appended to `tensors`, and a storage is
+    named by its tensor's place there."""
     if isinstance(value, LazyTensor):
         yield from _tensor(value, tensors)
     elif isinstance(value, Namespace):
@@ -64,7 +65,8 @@ def _pickled(value: Any, tensors: list[LazyTensor]) -> Iterable[bytes]:
 
 
 def _tensor(value: LazyTensor, tensors: list[LazyTensor]) -> Iterable[bytes]:
-    """torch._utils._rebuild_tensor_v2(storage, offset, shape, strides, requires_grad, hooks), rows contiguous."""
+    """The opcodes for a tensor: torch._utils._rebuild_tensor_v2(storage, offset, shape, strides, requires_grad, hooks),
+    rows contiguous."""
     strides = tuple(prod(value.shape[axis + 1 :]) for axis in range(len(value.shape)))
     yield from (_named("torch._utils", "_rebuild_tensor_v2"), pickle.MARK)
     yield from (pickle.MARK, _plain("storage"), _named("torch", _STORAGE_OF[value.dtype]), _plain(str(len(tensors))))
@@ -76,12 +78,12 @@ def _tensor(value: LazyTensor, tensors: list[LazyTensor]) -> Iterable[bytes]:
 
 
 def _named(module: str, name: str) -> bytes:
-    """An object that the reader of the file finds by its name."""
+    """The opcode for an object that the reader of the file imports by module and name."""
     return pickle.GLOBAL + f"{module}\n{name}\n".encode()
 
 
 def _plain(value: Any) -> bytes:
-    """A value of Python's."""
+    """The opcodes for None, a truth value, a text, a float or an integer."""
     if value is None:
         return pickle.NONE
     if isinstance(value, bool):

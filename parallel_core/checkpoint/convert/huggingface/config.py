@@ -1,4 +1,4 @@
-"""config.json <-> our settings."""
+"""Translation of a family's config.json to our settings and back."""
 
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -13,7 +13,7 @@ from parallel_core.config import AllConfig, serialise
 from parallel_core.config.tree import FLAG_OF, OF_MODEL
 
 _READ = {"model_type", "quantization_config"}
-"""Keys for the family and the storage of the weights."""
+"""Keys that are read but are no setting: for the family and the storage of the weights."""
 
 _REASONS: dict[str, tuple[str, ...]] = {
     "files and tools": (
@@ -50,14 +50,14 @@ _REASONS: dict[str, tuple[str, ...]] = {
     ),
     "the length of a chunk, which changes the order of sums alone": ("chunk_size", "mamba_chunk_size"),
 }  # fmt: skip
-"""Subject -> keys about it. Keys that a family maps are not left out of its models."""
+"""Subject -> keys about it that no setting takes over, unless the model's family maps them."""
 
 _REASON_OF = {key: reason for reason, keys in _REASONS.items() for key in keys}
 UNKNOWN = "something that is not known here, and that transformers' class of today does not read either"
 
 
 def left_out(config: Mapping[str, Any], family: Family) -> dict[str, list[str]]:
-    """Subject -> the keys about it that are left out."""
+    """Subject -> keys of this config.json about it that the family does not map."""
     found: dict[str, list[str]] = {}
     mapped = _READ.union(*map(keys_of, family.fields))
     for key in config:
@@ -67,7 +67,7 @@ def left_out(config: Mapping[str, Any], family: Family) -> dict[str, list[str]]:
 
 
 def family_of(config: Mapping[str, Any]) -> Family:
-    """The family that config.json names. Raises ValueError if it is not known here."""
+    """The family of the `model_type` in config.json. Raises ValueError if it is not known here."""
     model_type = config.get("model_type")
     for family in FAMILIES:
         if model_type == family.model_type:
@@ -77,7 +77,8 @@ def family_of(config: Mapping[str, Any]) -> Family:
 
 
 def settings_of(config: Mapping[str, Any], family: Family) -> dict[str, Any]:
-    """Our settings. Raises ValueError for a key that is missing, or whose value is not known here."""
+    """Section -> option -> value of our configuration, from a family's config.json. Raises ValueError for a key that is
+    missing, or whose value is not known here."""
     found = dict(family.fixed)
     for field in family.fields:
         if isinstance(field, Field):
@@ -109,7 +110,8 @@ def _translated(field: Field, value: Any) -> Any:
 
 
 def matching_family(ours: AllConfig, model_type: str | None = None) -> Family:
-    """The first family whose models are like this, or `model_type`. Raises ValueError naming what does not fit."""
+    """The first family, or that of `model_type`, whose config.json can describe the configuration's network. Raises
+    ValueError with each family's misfits."""
     model_type = OTHER_NAMES.get(model_type or "", model_type)
     problems = []
     for family in FAMILIES:
@@ -131,7 +133,8 @@ def matching_family(ours: AllConfig, model_type: str | None = None) -> Family:
 
 
 def _unsaid(ours: AllConfig, family: Family) -> str | None:
-    """Settings of this model that no key of the family's config.json has: read back, the settings must be the same."""
+    """A clause naming settings of this network that no key of the family's config.json has; None if, read back, the
+    settings are the same."""
     further = ours.model_config.multi_token_prediction
     if further.depths and not family.predicts_further:
         return "it has no multi-token prediction"
@@ -145,13 +148,13 @@ def _unsaid(ours: AllConfig, family: Family) -> str | None:
 
 
 def with_vocabulary(ours: dict[str, Any]) -> dict[str, Any]:
-    """Settings with as many rows of the embedding as ids."""
+    """The settings with as many rows of the embedding as ids: without padding."""
     network = ours["model_config"]
     return {**ours, "model_config": {**network, "vocab_size": network["unpadded_vocab_size"]}}
 
 
 def config_of(ours: AllConfig, family: Family) -> dict[str, Any]:
-    """config.json of a configuration."""
+    """The content of the config.json that describes the configuration's network as one of the family."""
     flat = {path: attrgetter(path)(ours) for path in OF_MODEL}
     config: dict[str, Any] = {"architectures": [family.architecture], "model_type": family.model_type}
     for field in family.fields:

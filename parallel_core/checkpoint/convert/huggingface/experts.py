@@ -1,4 +1,4 @@
-"""Experts in config.json: which layers have them, and how a router chooses."""
+"""Experts in config.json: the layers that have them, and the router's choice."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -8,7 +8,8 @@ from parallel_core.checkpoint.networks import layers_with_experts
 
 
 def experts_in(dense: Callable[[Mapping[str, Any], int], bool]) -> Callable[[Mapping[str, Any]], Settings]:
-    """The layers that have experts, where `dense` says whether one has none."""
+    """A function from config.json to the setting of layers that have experts: all but those for which `dense(config,
+    layer)` is true."""
 
     def read(config: Mapping[str, Any]) -> Settings:
         layers = [int(not dense(config, layer)) for layer in range(config["num_hidden_layers"])]
@@ -49,7 +50,8 @@ def _deepseek_dense_out(ours: Settings) -> Mapping[str, Any]:
 
 
 def shared(key: str, none: int | None = None) -> Group:
-    """The number of shared experts, each as wide as a routed one. none: how a file says that there are none."""
+    """The row for shared experts, of which `key` gives the number, each as wide as a routed one. none: the value
+    written where there are none."""
 
     def read(config: Mapping[str, Any]) -> Settings:
         count = config.get(key)
@@ -68,8 +70,8 @@ def shared(key: str, none: int | None = None) -> Group:
 
 
 def groups(of_group: int, method: str | None = None) -> Group:
-    """Group-limited routing; a single group is none. of_group: by how many of its experts a group is chosen, always.
-    method: the only one that limits groups, and else all do."""
+    """The row for group-limited routing; a single group is no limit. of_group: the number of its experts by whose
+    scores a group is chosen. method: the `topk_method` that limits groups; None: always."""
 
     def read(config: Mapping[str, Any]) -> Settings:
         if method is None and config.get("n_group") is None:  # transformers' default is 8, which the file may not mean
@@ -93,7 +95,8 @@ def groups(of_group: int, method: str | None = None) -> Group:
 
 
 def _normalized(config: Mapping[str, Any]) -> Settings:
-    """A softmax over the chosen experts is one over all, divided by the chosen ones' sum."""
+    """The setting for `norm_topk_prob`: a softmax over the chosen experts equals one over all, divided by the chosen
+    ones' sum."""
     return {"moe_config.moe_router_pre_softmax": not config.get("norm_topk_prob")}
 
 

@@ -13,32 +13,33 @@ from parallel_core.checkpoint.convert.huggingface.rules import BESIDE, GATED, IN
 OURS, THEIRS = "decoder.layers.{layer}.", "model.layers.{layer}."
 
 FURTHER_LAYERS = "mtp.layers.", "model.mtp."
-"""Beginnings of the names of multi-token prediction's layers: ours, and theirs with the layers before not counted."""
+"""Beginnings of the names of multi-token prediction's layers: ours, and that in the tables, where they are numbered
+from 0."""
 
 Parameter = tuple[str, tuple[str, ...], Rule]
-"""Our name, theirs, and how one is made of the other."""
+"""(our name, their names, the rule that makes ours of theirs and back)."""
 
 
 @dataclass(frozen=True)
 class Family:
-    """Models that share one class of transformers."""
+    """The models of one `model_type`, which share one class of transformers."""
 
     model_type: str
     architecture: str
     fields: tuple[AnyField, ...]
     parameters: tuple[Parameter, ...]
     fixed: Mapping[str, Any]
-    """Settings that all of its models have."""
+    """Path -> value of settings that all of its models have."""
     optional_prefix: str
     """The prefix that names lack in files that hold the model without its head."""
     stacks_experts: bool = False
-    """Whether a tensor of the files has all experts of a layer, by its first axis."""
+    """Whether the files have one tensor for all experts of a layer, stacked along its first axis."""
     repeats_ends: bool = True
     """Whether each layer of multi-token prediction has a copy of the embedding and of the output layer in files."""
 
     @property
     def predicts_further(self) -> bool:
-        """Whether its models may have layers of multi-token prediction."""
+        """Whether the table has layers of multi-token prediction."""
         return any(ours.startswith(FURTHER_LAYERS[0]) for ours, _, _ in self.parameters)
 
 
@@ -129,14 +130,15 @@ DEEPSEEK = (
 
 
 ENDS = "embedding.word_embeddings.weight", "output_layer.weight"
-"""The model's parameters that a layer of multi-token prediction may have copies of, or another table for."""
+"""The model's parameters of which a layer of multi-token prediction may have copies, or tables of its own instead."""
 
 
 def further_rows(
     rows: Iterable[Parameter], own: Mapping[str, str | tuple[str, ...]], start: str, of_layers: str
 ) -> tuple[Parameter, ...]:
-    """Parameters of layers of multi-token prediction: those of the model's layers, whose names begin with `of_layers`
-    in `rows`, and each layer's own, which the two linears of `eh_proj` may be; `start`: with which names begin."""
+    """Rows for layers of multi-token prediction: the model's layer rows in `rows`, with `start` in place of
+    `of_layers` before their names, and each layer's own rows (`own`: our name -> theirs; for two names, two linears
+    side by side)."""
     ours, in_layer = f"{FURTHER_LAYERS[0]}{{layer}}.", "transformer_layer."
     return (
         *(
@@ -153,7 +155,7 @@ def further_rows(
 
 
 def further(rows: Iterable[Parameter]) -> tuple[Parameter, ...]:
-    """The same in files of which they are layers beyond the last."""
+    """Rows for layers of multi-token prediction in files that number them as layers beyond the last (DeepSeek-V3)."""
     own = {
         "enorm.weight": "enorm.weight",
         "hnorm.weight": "hnorm.weight",

@@ -1,4 +1,4 @@
-"""Settings of the families, in the order of config.json."""
+"""Rows of families' settings that several families share, in the order of config.json."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,12 +9,13 @@ from parallel_core.checkpoint.convert.huggingface.rope import ROPE
 
 
 def negated(value: Any) -> bool:
-    """The opposite of a switch."""
+    """The opposite of a truth value, for keys that say the contrary of our option."""
     return not value
 
 
 def tied(default: bool) -> Field:
-    """Whether embedding and output layer are one. default: where the key is missing."""
+    """The row for whether embedding and output layer are one parameter. default: the answer where the key is
+    missing."""
     path = "model_config.untie_embeddings_and_output_weights"
     return Field(path, "tie_word_embeddings", default, negated, negated)
 
@@ -69,7 +70,7 @@ SIZES: tuple[AnyField, ...] = (
 )
 SILU = Must("hidden_act", ("silu", "swish"))
 ANY_STEP = Must("time_step_limit", ([0.0, float("inf")], [0.0, {"__float__": "Infinity"}], None))
-"""Steps of a state space are not limited."""
+"""The row that accepts only state spaces whose time steps are not limited."""
 BASE: tuple[AnyField, ...] = (*SIZES, tied(False), SILU, ROPE)
 HEADS = Group(("num_attention_heads", "num_key_value_heads", "head_dim", "hidden_size"), _heads, _heads_out)
 ATTENTION_BIAS = Group(("attention_bias",), _attention_bias, _attention_bias_out)
@@ -85,7 +86,7 @@ def _hidden_dropout(config: Mapping[str, Any]) -> Settings:
 
 
 def _hidden_dropout_out(ours: Settings) -> Mapping[str, Any]:
-    """One rate here is two there."""
+    """The two keys of GPT-2 that our one dropout rate of hidden states is."""
     return dict.fromkeys(("resid_pdrop", "embd_pdrop"), ours["model_config.hidden_dropout_rate"])
 
 
@@ -132,13 +133,14 @@ def _latent_heads(config: Mapping[str, Any]) -> Settings:
 
 
 def _latent_heads_out(ours: Settings) -> Mapping[str, Any]:
-    """Every head has keys and values of its own; a default of the other key would say otherwise."""
+    """The keys for latent attention's heads, each with keys and values of its own; a default of the second key would
+    say otherwise."""
     heads = ours["model_config.num_attention_heads"]
     return {"num_attention_heads": heads, "num_key_value_heads": heads}
 
 
 def _latent_norms(config: Mapping[str, Any]) -> Settings:
-    """Norms of latents don't have the other norms' epsilon."""
+    """The setting for the epsilon of latents' norms, which is 1e-6 there whatever `rms_norm_eps` is."""
     path, same = "model_config.multi_latent_attention.latent_norm_epsilon", config.get("rms_norm_eps") == 1e-6
     return {} if same else {path: 1e-6}
 
@@ -161,6 +163,6 @@ INDEXER: tuple[AnyField, ...] = (
     Field("model_config.sparse_attention.dsa_indexer_topk", "index_topk"),
     always("model_config.sparse_attention.dsa_indexer_loss_coeff", 0.0),
 )
-"""config.json does not say with which weight the indexer is trained."""
+"""Rows of sparse attention's indexer. The weight of its loss is in no key of config.json."""
 DEEPSEEK_V32 = (*DEEPSEEK, *experts.DEEPSEEK_V3, *INDEXER)
 DEEPSEEK_V2 = (*DEEPSEEK, *experts.DEEPSEEK_V2, Must("mlp_bias", (False, None)))

@@ -1,13 +1,14 @@
-"""A row of a family's settings: our path, the key in config.json, and how a value changes between them."""
+"""Kinds of rows in a family's table of settings: our path, the key in config.json, and how a value changes between
+them."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 REQUIRED = object()
-"""A key that must be there: nobody knows its value otherwise."""
+"""The default of a key that must be there, because no value can be assumed."""
 
 Settings = dict[str, Any]
-"""Our settings by path."""
+"""Path of our option -> value."""
 
 
 def _same(value: Any) -> Any:
@@ -15,27 +16,27 @@ def _same(value: Any) -> Any:
 
 
 class Field(NamedTuple):
-    """One setting."""
+    """One setting that one key gives; None is written as null."""
 
     path: str
     key: str
     default: Any = REQUIRED
-    """The value if the key is missing or null."""
+    """The value in config.json that a missing key or null stands for."""
     to_ours: Callable[[Any], Any] = _same
     to_theirs: Callable[[Any], Any] = _same
     also: tuple[str, ...] = ()
-    """Other spellings of the key, which are read."""
+    """Other spellings of the key, which are read, too."""
 
     def value_in(self, config: Mapping[str, Any]) -> Any:
-        """The value in config.json under any of the spellings; none: it has none."""
+        """The value in config.json under any spelling of the key; None if there is none."""
         return next((config[key] for key in (self.key, *self.also) if config.get(key) is not None), None)
 
 
 class Group(NamedTuple):
-    """Settings that several keys say together."""
+    """Settings that several keys give together."""
 
     keys: tuple[str, ...]
-    """All that it reads."""
+    """All keys that `to_ours` reads."""
     to_ours: Callable[[Mapping[str, Any]], Settings]
     to_theirs: Callable[[Settings], Mapping[str, Any]]
 
@@ -45,19 +46,19 @@ class Must(NamedTuple):
 
     key: str
     values: tuple[Any, ...]
-    """The first is written."""
+    """The values that are accepted, the first of which is written."""
 
 
 AnyField = Field | Group | Must
 
 
 def always(path: str, value: Any) -> Group:
-    """A setting of all models of a family, of which config.json says nothing."""
+    """The row for a setting that all models of a family have and config.json does not mention."""
     return Group((), lambda _: {path: value}, lambda _: {})
 
 
 def keys_of(field: AnyField) -> tuple[str, ...]:
-    """The keys that it reads."""
+    """The keys of config.json that a row reads, other spellings included."""
     if isinstance(field, Group):
         return field.keys
     return (field.key, *field.also) if isinstance(field, Field) else (field.key,)

@@ -16,7 +16,8 @@ _SCALE = "_scale_inv"
 
 
 def block_of(config: Mapping[str, Any]) -> tuple[int, int] | None:
-    """Rows and columns that share a factor; none: nothing is quantised. Raises ValueError for another way to do so."""
+    """(rows, columns) of a block of a weight that shares a factor; None if nothing is quantised. Raises ValueError for
+    another method."""
     said = config.get("quantization_config")
     if said is None:
         return None
@@ -30,7 +31,8 @@ def block_of(config: Mapping[str, Any]) -> tuple[int, int] | None:
 
 
 def dequantised(tensors: Mapping[str, LazyTensor], block: tuple[int, int] | None) -> dict[str, LazyTensor]:
-    """The tensors, none of them in 8 bits. Raises ValueError if a factor is missing or does not fit."""
+    """The tensors, 8-bit weights as bfloat16 and without the factors. Raises ValueError if a factor is missing or does
+    not fit."""
     scales = {name: tensor for name, tensor in tensors.items() if block and name.endswith(_SCALE)}
     found = {name: tensor for name, tensor in tensors.items() if name not in scales}
     if block:
@@ -66,7 +68,7 @@ def _multiplied(name: str, tensor: LazyTensor, scales: LazyTensor, block: tuple[
 
 
 def _values() -> Array:
-    """float32 of each pattern of bits."""
+    """The values, float32 [256], of the 8-bit patterns 0 to 255."""
     bits = np.arange(256)
     exponent, mantissa = bits >> 3 & 15, bits & 7
     size = np.where(exponent == 0, mantissa / 8 * 2.0**-6, (1 + mantissa / 8) * 2.0 ** (exponent - 7))

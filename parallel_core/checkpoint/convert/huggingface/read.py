@@ -1,4 +1,4 @@
-"""A HuggingFace folder, whichever of its file formats it has."""
+"""Reading a HuggingFace folder, in whichever of its file formats."""
 
 import re
 from collections import defaultdict
@@ -24,21 +24,19 @@ from parallel_core.system.files import plain_file, read_json
 
 CONFIG = "config.json"
 _FORMATS = (("model", "safetensors"), ("pytorch_model", "bin"))
-"""Name and ending of the files, the preferred first."""
+"""(name, ending) of the files that hold weights, the preferred format first."""
 _COUNTED = ("num_hidden_layers", "n_layer", "num_local_experts", "num_experts", "n_routed_experts", "num_layers")
-"""Keys whose number is one of modules, each of which has tensors."""
+"""Keys with a number of layers or experts, each of which has tensors."""
 
 
 def is_huggingface(folder: Path) -> bool:
-    """Whether a folder is such a checkpoint."""
+    """Whether a folder has config.json and files of weights."""
     return (folder / CONFIG).is_file() and _format_of(folder) is not None
 
 
 def read_huggingface(folder: Path, *, optimizer: bool = True) -> Model:
-    """A HuggingFace checkpoint, which has no optimizer.
-
-    Raises ValueError if something is missing, or is there and not known.
-    """
+    """The model of a HuggingFace folder, which has no optimizer, whatever `optimizer` says. Raises ValueError if
+    something is missing, or is there and not known."""
     config = read_json(folder / CONFIG)
     family, block = family_of(config), block_of(config)
     tensors = dequantised(read_tensors(folder), block)
@@ -84,7 +82,8 @@ def _format_of(folder: Path) -> tuple[str, str] | None:
 
 
 def read_tensors(folder: Path) -> dict[str, LazyTensor]:
-    """Every tensor but constants under its own name. Raises ValueError naming a file or a tensor that is missing."""
+    """Name in the files -> tensor, unread, without constants. Raises ValueError naming a file or a tensor that is
+    missing."""
     found = _format_of(folder)
     assert found is not None
     name, ending = found
@@ -124,7 +123,8 @@ def _is_constant(name: str) -> bool:
 
 
 def _named(tensors: Mapping[str, LazyTensor], family: Family, layers: int) -> Iterator[tuple[str, LazyTensor]]:
-    """Names as the tables have them: with their prefix, and without layers beyond the last."""
+    """(name as the family's table has it, tensor): with its prefix, and layers beyond the last as those of multi-token
+    prediction."""
     prefix = family.optional_prefix
     is_bare = prefix and not any(name.startswith(prefix) for name in tensors)
     for name, tensor in tensors.items():
@@ -138,8 +138,8 @@ _KINDS = {MAMBA: "mamba", ATTENTION: "attention", MLP: "mlp", EXPERTS: "moe"}
 
 
 def by_kind(name: str, network: Mapping[str, Any]) -> str:
-    """A name of a hybrid stack's parameter with the kind of its layer behind the number: parts of all kinds have one
-    name in files, where a layer has one part."""
+    """The name of a hybrid stack's parameter with the kind of its layer added behind the layer's number: in files parts
+    of all kinds have one name."""
     pattern = network.get("hybrid", {}).get("layer_pattern")
     if pattern is None:
         return name
@@ -151,7 +151,7 @@ def by_kind(name: str, network: Mapping[str, Any]) -> str:
 
 
 def without_kind(name: str, network: Mapping[str, Any]) -> str:
-    """The way back."""
+    """The name in the file, without the kind that `by_kind` adds."""
     pattern = network.get("hybrid", {}).get("layer_pattern")
     if pattern is None:
         return name
@@ -166,7 +166,7 @@ _STACKED = r"(.*\.experts)\.([a-z]\w*)"
 
 
 def _unstacked(tensors: Mapping[str, LazyTensor]) -> Iterator[tuple[str, LazyTensor]]:
-    """Tensors of all of a layer's experts as one of each."""
+    """(name, tensor) with a tensor of all of a layer's experts taken apart into one for each."""
     for name, tensor in tensors.items():
         found = re.fullmatch(_STACKED, name)
         if found is None:
@@ -178,7 +178,8 @@ def _unstacked(tensors: Mapping[str, LazyTensor]) -> Iterator[tuple[str, LazyTen
 
 
 def _of_real_experts(tensors: Mapping[str, LazyTensor], experts: int) -> Iterator[tuple[str, LazyTensor]]:
-    """Tensors without those that transformers writes for experts that do nothing, and does not use."""
+    """(name, tensor) without the tensors that transformers writes for experts that do nothing, and does not use.
+    experts: the number of the others."""
     for name, tensor in tensors.items():
         found = re.search(r"\.experts\.(\d+)\.", name)
         if found is None or int(found[1]) < experts:
@@ -186,7 +187,7 @@ def _of_real_experts(tensors: Mapping[str, LazyTensor], experts: int) -> Iterato
 
 
 def _stacked(tensors: Mapping[str, LazyTensor]) -> dict[str, LazyTensor]:
-    """The way back."""
+    """Name -> tensor with the experts of each layer stacked along a new first axis; undoes `_unstacked`."""
     found: dict[str, LazyTensor] = {}
     stacks: dict[str, dict[int, LazyTensor]] = defaultdict(dict)
     for name, tensor in tensors.items():
@@ -200,12 +201,14 @@ def _stacked(tensors: Mapping[str, LazyTensor]) -> dict[str, LazyTensor]:
 
 
 def _further(layer: int, layers: int) -> str:
-    """A layer beyond the last is multi-token prediction's (DeepSeek-V3)."""
+    """The beginning of a layer's names; a layer beyond the last is one of multi-token prediction (DeepSeek-V3),
+    numbered from 0 there."""
     return f"model.layers.{layer}." if layer < layers else f"{FURTHER_LAYERS[1]}{layer - layers}."
 
 
 def _drop_copy(tensors: dict[str, LazyTensor], name: str, folder: Path) -> None:
-    """Drop the second copy of the embedding that some files of tied models have."""
+    """Remove the copy of the embedding, called `name`, that some files of tied models have. Raises ValueError if it is
+    no copy."""
     copy, embedding = (
         tensors.pop(name, None),
         next(
@@ -219,8 +222,8 @@ def _drop_copy(tensors: dict[str, LazyTensor], name: str, folder: Path) -> None:
 
 
 def _drop_copies(weights: dict[str, LazyTensor]) -> bool:
-    """Whether layers of multi-token prediction use the model's embedding and output layer: files have copies of
-    them with each such layer, or none, and those are left out; or tables of its own."""
+    """Whether layers of multi-token prediction use the model's embedding and output layer. Copies of these in the files
+    are removed; tables that differ stay."""
     copies = {
         name: weights.get(end) or weights[ENDS[0]]
         for name in weights
@@ -235,7 +238,8 @@ def _drop_copies(weights: dict[str, LazyTensor]) -> bool:
 
 
 def _joined(theirs: Mapping[str, LazyTensor], family: Family, rows: Rows, folder: Path) -> dict[str, LazyTensor]:
-    """Our tensors, in the order of the table within each layer."""
+    """Our name -> tensor, in the order of the family's table within each layer. Raises ValueError naming tensors that
+    are unknown or missing."""
     find = finder([names for _, names, _ in family.parameters])
     groups: dict[tuple[int, tuple[int, ...]], dict[int, LazyTensor]] = defaultdict(dict)
     unknown = []
@@ -270,7 +274,8 @@ _NUMBER = r"(?<=\.)\d+(?=\.)"
 
 
 def finder(rows: Iterable[Sequence[str]]) -> Callable[[str], tuple[int, int, tuple[int, ...]] | None]:
-    """A function from a name to (row, place in the row, numbers that the row leaves open); none if no row has it."""
+    """A function from a name to (number of the row, place in the row, numbers at the row's {layer}, {expert}); None if
+    no row has the name."""
     patterns: dict[str, list[tuple[list[int | None], int, int]]] = defaultdict(list)
     for number, names in enumerate(rows):
         for part, name in enumerate(names):
@@ -289,13 +294,14 @@ def finder(rows: Iterable[Sequence[str]]) -> Callable[[str], tuple[int, int, tup
 
 
 def fill(name: str, numbers: Iterable[int]) -> str:
-    """A name with its numbers."""
+    """A name of the table with numbers in place of {layer}, {expert}, in order."""
     left = iter(numbers)
     return re.sub(r"\{\w+\}", lambda _: str(next(left)), name)
 
 
 def split(model: Model, family: Family) -> dict[str, LazyTensor]:
-    """The model's tensors under the family's names. Raises ValueError for one that the family does not have."""
+    """Name in the family's files -> tensor, of all of the model's weights. Raises ValueError for a weight that the
+    family does not have."""
     find, rows = finder([(ours,) for ours, _, _ in family.parameters]), Rows.of(model.settings)
     theirs: dict[str, LazyTensor] = {}
     layers = model.network["num_layers"]
@@ -318,8 +324,8 @@ def split(model: Model, family: Family) -> dict[str, LazyTensor]:
 
 
 def _idle_experts(theirs: Mapping[str, LazyTensor], moe: Mapping[str, Any]) -> Iterator[tuple[str, LazyTensor]]:
-    """Tensors of zeros for experts that do nothing: transformers 5 makes room for the first two of each, and loads no
-    file without them."""
+    """(name, tensor of zeros) for experts that do nothing: transformers 5 makes room for the first two of each layer,
+    and loads no file without them."""
     for name, tensor in theirs.items():
         found = re.fullmatch(r"(.*\.experts\.)0(\.(?:gate|up)_proj\..*)", name)
         if found is not None:

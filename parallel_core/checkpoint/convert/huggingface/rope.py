@@ -1,4 +1,4 @@
-"""Rotary positions in config.json, and how they are stretched."""
+"""Rotary positions in config.json, and the methods by which they are stretched to longer texts."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,7 +8,9 @@ from parallel_core.checkpoint.convert.huggingface.kinds import Group, Settings
 
 
 def _rope(config: Mapping[str, Any], default_share: float, kinds: tuple[str, ...]) -> Settings:
-    """Both spellings: transformers 5 has `rope_parameters`, 4 `rope_theta` and `rope_scaling`."""
+    """The settings of rotary positions from either spelling: transformers 5 has `rope_parameters`, 4 `rope_theta` and
+    `rope_scaling`. default_share: part of a head's channels that rotates if no key says it; kinds: accepted kinds of
+    stretching."""
     scaling = {**(config.get("rope_scaling") or {}), **(config.get("rope_parameters") or {})}
     theta = scaling.pop("rope_theta", config.get("rope_theta"))
     if theta is None:
@@ -49,7 +51,8 @@ def _stretched(kind: str, scaling: dict[str, Any], config: Mapping[str, Any]) ->
 
 
 def _mscale(scaling: Mapping[str, Any]) -> float:
-    """By which yarn's magnitude is this one; it is 1 where files say what follows in any case."""
+    """The mscale with which yarn gives the `attention_factor` in the file; 1 where the file has the factor that follows
+    anyway."""
     if scaling.get("mscale") or scaling.get("mscale_all_dim"):
         raise ValueError("config.json: attention_factor beside mscale of rope_type 'yarn' is not known here")
     found = float((scaling["attention_factor"] - 1.0) / (yarn_magnitude(scaling["factor"], 1.0) - 1.0))
@@ -57,7 +60,8 @@ def _mscale(scaling: Mapping[str, Any]) -> float:
 
 
 def _check(kind: str, scaling: Mapping[str, Any]) -> None:
-    """Refuse numbers that would not act as they do there."""
+    """Raise ValueError for numbers of a kind of stretching that are not known, or that act otherwise in transformers
+    than here."""
     given = {name for name, value in scaling.items() if value is not None}
     known = (*(_KEYS.get(name, name) for name in _SCALINGS[kind]), *("attention_factor",) * (kind == "yarn"))
     unknown = sorted(given - {*known, "finetuned"})
@@ -73,7 +77,7 @@ def _check(kind: str, scaling: Mapping[str, Any]) -> None:
 
 _TRUNCATES = "yarn_correction_range_round_to_int"
 _KEYS = {_TRUNCATES: "truncate"}
-"""Our name of a number -> theirs, where that is another."""
+"""Our name of a stretching's number -> the key, where they differ."""
 _SCALINGS = {
     "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
     "yarn": (
@@ -89,7 +93,7 @@ _SCALINGS = {
     "linear": ("factor",),
     "longrope": ("short_factor", "long_factor", "original_max_position_embeddings"),
 }
-"""Kind of scaling -> its numbers."""
+"""Kind of stretching -> names of its numbers."""
 _MOST = tuple(kind for kind in _SCALINGS if kind != "longrope")
 
 
@@ -123,7 +127,8 @@ def _rope_out(ours: Settings) -> Mapping[str, Any]:
 
 
 def rope(partial: bool = False, default_share: float = 1.0, kinds: tuple[str, ...] = _MOST) -> Group:
-    """Base and stretching, of these kinds. partial: a part of each head may turn; by default this share of it."""
+    """The row for base and stretching, the latter of these kinds. partial: whether a part of each head may rotate
+    (otherwise an error); default_share: that part if no key says it."""
 
     def read(config: Mapping[str, Any]) -> Settings:
         found = _rope(config, default_share, kinds)
@@ -151,8 +156,9 @@ _WINDOWED, _OTHER = "sliding_attention", "full_attention"
 
 
 def of_windows(own_base: float | None = None) -> Group:
-    """Base and stretching, which layers with a window have not: they have a base of their own, by default `own_base`,
-    or the others'. Both spellings: transformers 5 has rotary positions by kind of layer, 4 a second base."""
+    """The row for base and stretching where layers with a window are not stretched and have a base of their own, by
+    default `own_base`, or the others'. Both spellings: transformers 5 has rotary positions by kind of layer, 4 a second
+    base."""
 
     def read(config: Mapping[str, Any]) -> Settings:
         by_kind = config.get("rope_parameters") or {}

@@ -1,4 +1,4 @@
-"""Rules that make one of our tensors of those of a HuggingFace file, and back."""
+"""Rules by which one of our tensors is made of those of a HuggingFace file, and back. "There" is in the file."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate
@@ -11,60 +11,61 @@ from parallel_core.checkpoint.lazy import LazyTensor, concatenated
 
 
 class IndexerRows(NamedTuple):
-    """The rows of a head of DeepSeek's indexer: there channels that rotate come first, i with i + r/2, here last, as
-    neighbours."""
+    """The order of the rows of one head (`size` of them) of DeepSeek's indexer: there channels that rotate come first,
+    i paired with i + r/2; here they come last, pairs as neighbours."""
 
     size: int
     rotary: int
-    """r."""
+    """r: channels of a head that rotate."""
 
     def ours(self) -> list[int]:
-        """The row there of each of our rows."""
+        """For each of our rows the number of the same row there."""
         half = self.rotary // 2
         return [*range(self.rotary, self.size), *(row for pair in range(half) for row in (pair, pair + half))]
 
     def theirs(self) -> list[int]:
-        """Our row of each of the rows there."""
+        """For each row there the number of our row."""
         ours = self.ours()
         return sorted(range(self.size), key=ours.__getitem__)
 
     def rotary_last(self) -> list[int]:
-        """Rows as in `ours`, where pairs are neighbours there, too."""
+        """As `ours`, for files in which pairs are neighbours as they are here."""
         return [*range(self.rotary, self.size), *range(self.rotary)]
 
     def rotary_first(self) -> list[int]:
-        """Rows as in `theirs`, where pairs are neighbours there, too."""
+        """As `theirs`, for files in which pairs are neighbours as they are here."""
         return [*range(self.size - self.rotary, self.size), *range(self.size - self.rotary)]
 
     def of_all(self, order: list[int], count: int) -> Iterator[range]:
-        """`count` rows, head by head in an order."""
+        """The rows of a tensor with `count` rows, in ranges of one: every head's in the order given for one."""
         yield from (range(start + row, start + row + 1) for start in range(0, count, self.size) for row in order)
 
 
 class DeltaRows(NamedTuple):
-    """The rows of in_proj of a gated delta net: here those of all queries, keys, values, gates, rates and decays."""
+    """The rows of the first linear (in_proj) of a gated delta net: here six parts, all queries, keys, values, gates,
+    rates, decays."""
 
     keys: int = 1
-    """Heads of queries and keys."""
+    """Number of heads of queries and keys."""
     heads: int = 1
-    """Heads of values."""
+    """Number of heads of values."""
     key_size: int = 0
     value_size: int = 0
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """Widths of the six parts."""
+        """Numbers of rows of the six parts."""
         key, value = self.keys * self.key_size, self.heads * self.value_size
         return key, key, value, value, self.heads, self.heads
 
     def apart(self) -> list[range]:
-        """The six parts."""
+        """Our rows of each of the six parts."""
         ends = [*accumulate(self.widths)]
         return [range(end - width, end) for width, end in zip(self.widths, ends, strict=True)]
 
     def by_head(self) -> tuple[list[range], list[range]]:
-        """Our rows in the order of two tensors that have, key head by key head, the first four parts, and the last two
-        (Qwen3-Next)."""
+        """Our rows in the order of two tensors there (Qwen3-Next): the first four parts, key head by key head, and the
+        last two."""
         parts = [
             [range(part.start + head * len(part) // self.keys, part.start + (head + 1) * len(part) // self.keys)
              for head in range(self.keys)]
@@ -76,7 +77,7 @@ class DeltaRows(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Rows of a model's fused and permuted parameters."""
+    """The orders of rows of a model's fused and permuted parameters."""
 
     qkv: QueryKeyValueRows
     indexer: IndexerRows
@@ -84,7 +85,7 @@ class Rows(NamedTuple):
 
     @classmethod
     def of(cls, found: Mapping[str, Any]) -> "Rows":
-        """The rule for a model with these settings."""
+        """The orders of rows for a model with these settings (path -> value)."""
         network = found["model_config"]
         heads = network["num_attention_heads"]
         size = network.get("kv_channels") or network["hidden_size"] // heads
@@ -102,7 +103,8 @@ class Rows(NamedTuple):
 
 
 class Rule(NamedTuple):
-    """Both directions. Values are only moved, so each undoes the other bit by bit."""
+    """Both directions between our tensor and theirs: `join` makes ours, `split` theirs. Values are only moved, so each
+    undoes the other bit by bit."""
 
     join: Callable[[Sequence[LazyTensor], Rows], LazyTensor]
     split: Callable[[LazyTensor, Rows], list[LazyTensor]]
@@ -126,60 +128,60 @@ def _of_indexer(tensor: LazyTensor, order: list[int], rows: Rows) -> LazyTensor:
 
 
 SAME = Rule(lambda parts, _: parts[0], lambda whole, _: [whole])
-"""The tensor as it is."""
+"""The one tensor there as it is."""
 TRANSPOSED = Rule(lambda parts, _: parts[0].transposed(), lambda whole, _: [whole.transposed()])
-"""GPT-2's Conv1D: [in, out]."""
+"""The transpose of the one matrix there, which is [in, out] (GPT-2's Conv1D)."""
 BESIDE = Rule(
     lambda parts, _: concatenated([part.transposed() for part in parts]).transposed(),
     lambda whole, _: [whole.transposed().rows([half]).transposed() for half in gated_halves(whole.shape[1])],
 )
-"""Two matrices there, whose columns stand beside each other here."""
+"""Two matrices there with half of our columns each, the first half's first."""
 QKV = Rule(_fused_qkv, _split_qkv)
 """Queries, keys and values are separate there, and grouped by key/value group here."""
 FUSED_QKV = Rule(
     lambda parts, rows: _fused_qkv(parts, rows), lambda whole, rows: [concatenated(_split_qkv(whole, rows))]
 )
-"""Queries, keys and values one after another in one tensor."""
+"""Queries, keys and values one after another in one tensor there, grouped by key/value group here."""
 FUSED_QKV_TRANSPOSED = Rule(
     lambda parts, rows: _fused_qkv([parts[0].transposed()], rows),
     lambda whole, rows: [concatenated(_split_qkv(whole, rows)).transposed()],
 )
-"""GPT-2's c_attn: the same along columns."""
+"""As FUSED_QKV, along the columns of the matrix there (GPT-2's c_attn)."""
 INDEXER_NEIGHBOURS = Rule(
     lambda parts, rows: _of_indexer(parts[0], rows.indexer.rotary_last(), rows),
     lambda whole, rows: [_of_indexer(whole, rows.indexer.rotary_first(), rows)],
 )
-"""The same where neighbours are pairs there, too (GLM-5)."""
+"""As INDEXER, for files in which pairs of rotating channels are neighbours (GLM-5)."""
 INDEXER = Rule(
     lambda parts, rows: _of_indexer(parts[0], rows.indexer.ours(), rows),
     lambda whole, rows: [_of_indexer(whole, rows.indexer.theirs(), rows)],
 )
-"""Queries, keys and the norm of keys of an indexer."""
+"""An indexer's queries, keys or norm of keys, whose rows lie as `IndexerRows` says."""
 
 
 def _by_halves(whole: LazyTensor) -> LazyTensor:
-    """Rows 0, 2, ..., then rows 1, 3, ..."""
+    """The rows 0, 2, ..., then 1, 3, ... of a tensor."""
     return whole.changed(whole.shape, lambda array: np.concatenate([array[::2], array[1::2]]))
 
 
 def _by_neighbours(whole: LazyTensor) -> LazyTensor:
-    """Rows of the first half and of the second in turns."""
+    """The rows of a tensor's first half and second half in turns; undoes `_by_halves`."""
     return whole.changed(whole.shape, lambda array: np.stack(np.split(array, 2), axis=1).reshape(array.shape))
 
 
 NEIGHBOURS = Rule(lambda parts, _: _by_halves(parts[0]), lambda whole, _: [_by_neighbours(whole)])
-"""Gate and up take turns there, and come one after the other here."""
+"""Rows of gate and up that take turns there, and come one part after the other here."""
 NEIGHBOURS_TRANSPOSED = Rule(
     lambda parts, _: _by_halves(parts[0].transposed()), lambda whole, _: [_by_neighbours(whole).transposed()]
 )
-"""The same along columns."""
+"""As NEIGHBOURS, along the columns of the matrix there."""
 IN_A_ROW = Rule(lambda parts, _: parts[0].flat(), lambda whole, _: [whole.reshaped((1, *whole.shape))])
-"""A vector is a matrix of one row there."""
+"""A vector here that is a matrix of one row there."""
 _DELTA = "num_key_heads", "num_value_heads", "key_head_dim", "value_head_dim"
 
 
 def _inverse(ranges: Sequence[range]) -> list[range]:
-    """Places of the rows, in their own order, when they lie in the order of these ranges, which cover them."""
+    """The ranges that put rows which lie in the order of `ranges`, which cover them, back into their own order."""
     there = [(run.start, end - len(run), end) for run, end in zip(ranges, accumulate(map(len, ranges)), strict=True)]
     return [range(start, end) for _, start, end in sorted(there)]
 
@@ -195,14 +197,14 @@ def _delta_from_parts(whole: LazyTensor, of: Rows) -> list[LazyTensor]:
 
 
 DELTA_BY_HEAD = Rule(_delta_from_heads, lambda whole, of: [whole.rows(ranges) for ranges in of.delta.by_head()])
-"""A gated delta net's first linear, whose parts take turns there by key head in two tensors."""
+"""A gated delta net's first linear from two tensors, in which its parts take turns by key head."""
 DELTA_BY_PART = Rule(lambda parts, _: concatenated(parts), _delta_from_parts)
-"""The same in four tensors: queries, keys and values; gates; rates; decays."""
+"""A gated delta net's first linear from four tensors: queries, keys and values; gates; rates; decays."""
 
 
 def _lightning_order(of: Rows) -> list[range]:
-    """Places of the rows of queries, keys and values of all heads, and then gates, lie in one tensor that has them head
-    by head, and another with gates."""
+    """For our rows (queries of all heads, keys, values, then gates) the rows there: a tensor with queries, keys and
+    values head by head, followed by one with gates."""
     heads, size = of.qkv.heads, of.qkv.head_size
     places = (3 * head + part for part in range(3) for head in range(heads))
     by_part = [range(place * size, (place + 1) * size) for place in places]
@@ -215,9 +217,9 @@ def _lightning_apart(whole: LazyTensor, of: Rows) -> list[LazyTensor]:
 
 
 LIGHTNING = Rule(lambda parts, of: concatenated(parts).rows(_lightning_order(of)), _lightning_apart)
-"""Lightning attention's first linear: queries, keys and values head by head there, and gates in another tensor."""
+"""Lightning attention's first linear from two tensors: queries, keys and values head by head, and gates."""
 GATED = Rule(
     lambda parts, _: concatenated(parts),
     lambda whole, _: [whole.rows([half]) for half in gated_halves(whole.shape[0])],
 )
-"""Gate and up are separate there, and one after the other here."""
+"""Gate and up from two tensors, one after the other here."""

@@ -1,4 +1,4 @@
-"""The families: what a setting is called in config.json, and a parameter in the files. Data only."""
+"""The table of families: the keys of config.json by setting, and the names of parameters in the files. Data only."""
 
 from parallel_core.checkpoint.convert.huggingface import fields as f
 from parallel_core.checkpoint.convert.huggingface.families import (
@@ -147,7 +147,7 @@ OTHER_NAMES = {
     "phi3.5": "phi3",
     "qwen3-next": "qwen3_next",
 }
-"""MindSpeed-LLM's names of families (--model-type-hf)."""
+"""MindSpeed-LLM's name of a family (--model-type-hf) -> `model_type`."""
 
 IGNORED = r"(.*\.)?(attn\.(bias|masked_bias)|rotary_emb\.inv_freq|self_attn\.(slope_rate|(query|key|diagonal)_decay))"
 """Constants that files hold among the weights. GPT-2's attention has a bias too, but of c_attn and c_proj."""

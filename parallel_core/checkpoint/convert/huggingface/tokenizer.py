@@ -1,5 +1,4 @@
-"""Files beside the weights in a model's folder: its tokenizer, and settings of generation. Files that are only
-copied."""
+"""Files beside the weights in a model's folder, which are only copied: its tokenizer, and settings of generation."""
 
 import shutil
 from collections.abc import Iterable, Mapping
@@ -26,18 +25,19 @@ _IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 
 
 def files_in(folder: Path | None) -> list[str]:
-    """The files of FILES that a folder has."""
+    """Names in FILES of the files that a folder has; none for None."""
     return [] if folder is None else [name for name in FILES if (folder / name).is_file()]
 
 
 def copy_files(folder: Path, names: Iterable[str], target: Path) -> None:
-    """Copy some of them."""
+    """Copy the files of these names from `folder` to `target`."""
     for name in names:
         shutil.copyfile(folder / name, target / name)
 
 
 def ids_in(folder: Path | None) -> Mapping[str, Any]:
-    """The special ids that a model's config.json says; transformers' own defaults are other models'."""
+    """Key -> special id that a folder's config.json gives; transformers' defaults for missing keys are other
+    models'."""
     config = None if folder is None else folder / "config.json"
     if config is None or not config.is_file():
         return {}
@@ -46,7 +46,7 @@ def ids_in(folder: Path | None) -> Mapping[str, Any]:
 
 
 def end_ids(folder: Path) -> frozenset[int]:
-    """The ids that end a text which the folder's model generates: its generation_config.json says one, or several."""
+    """The ids that end a text which the folder's model generates, by its generation_config.json."""
     config = folder / "generation_config.json"
     said = read_json(config).get("eos_token_id") if config.is_file() else None
     return frozenset(entry for entry in (said if isinstance(said, list) else [said]) if type(entry) is int)

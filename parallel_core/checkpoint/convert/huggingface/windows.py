@@ -1,4 +1,4 @@
-"""Attention to the latest tokens in config.json.
+"""Sliding windows of attention in config.json.
 
 A window of W there is W tokens, the query's own among them; ours, as Megatron's --window-size W,0, counts those before
 its own.
@@ -15,7 +15,7 @@ _UNUSED = 128
 _KINDS = {"sliding_attention": 1, "full_attention": 0}
 
 Rule = Callable[[Mapping[str, Any], int], bool]
-"""Whether a layer has the window, where no list of layers says so."""
+"""(config.json, layer) -> whether the layer has the window, where no list of layers says so."""
 
 
 def _read(config: Mapping[str, Any], size: int | None, layers: list[int]) -> Settings:
@@ -29,7 +29,8 @@ def _layers_out(ours: Settings) -> list[int]:
 
 
 def everywhere(default: int | None = None) -> Group:
-    """All layers have it, or none. default: its size where the key is missing, which is another thing than null."""
+    """The row for models in which all layers have the window or none. default: its size where the key is missing, which
+    is another thing than null."""
 
     def read(config: Mapping[str, Any]) -> Settings:
         return _read(config, config.get("sliding_window", default), [1])
@@ -44,7 +45,8 @@ def everywhere(default: int | None = None) -> Group:
 
 
 def by_switch(rule: Rule | None = None) -> Group:
-    """Layers of `layer_types` or of `rule`, if `use_sliding_window` is true; without a rule all."""
+    """The row for models in which, if `use_sliding_window` is true, the layers of `layer_types` or of `rule` have the
+    window; all layers for None."""
 
     def read(config: Mapping[str, Any]) -> Settings:
         if not config.get("use_sliding_window"):
@@ -68,13 +70,14 @@ def by_switch(rule: Rule | None = None) -> Group:
 
 
 def by_layer_types(rule: Rule, *keys: str) -> Group:
-    """Layers that `layer_types` names; without that list those of `rule`, which reads `keys`."""
+    """The row for models in which layers named by `layer_types` have the window; without that list those of `rule`,
+    which reads `keys`."""
 
     def read(config: Mapping[str, Any]) -> Settings:
         return _read(config, config.get("sliding_window"), _layers_in(config, rule))
 
     def write(ours: Settings) -> Mapping[str, Any]:
-        """A size in any case: some of transformers' classes look at it although no layer has the window."""
+        """The keys, with a size in any case: some of transformers' classes read it although no layer has the window."""
         layers = _layers_out(ours)
         return {"sliding_window": ours[_SIZE] + 1 if any(layers) else _UNUSED, "layer_types": _types_of(layers)}
 
@@ -101,26 +104,26 @@ def _layers_in(config: Mapping[str, Any], rule: Rule | None) -> list[int]:
 
 
 def from_a_layer_on(config: Mapping[str, Any], layer: int) -> bool:
-    """Qwen2's and Qwen3's rule."""
+    """Layers from `max_window_layers` on (Qwen2, Qwen3)."""
     return bool(layer >= config.get("max_window_layers", 28))
 
 
 def every_other_before_a_layer(config: Mapping[str, Any], layer: int) -> bool:
-    """Qwen2-MoE's rule."""
+    """Even layers below `max_window_layers` (Qwen2-MoE)."""
     return layer % 2 == 0 and bool(layer < config.get("max_window_layers", 28))
 
 
 def every_other(config: Mapping[str, Any], layer: int) -> bool:
-    """Gemma 2's and gpt-oss's rule."""
+    """Even layers, counted from 0 (Gemma 2, gpt-oss)."""
     return layer % 2 == 0
 
 
 def but_every_fourth(config: Mapping[str, Any], layer: int) -> bool:
-    """OLMo 3's rule."""
+    """All layers but every fourth (OLMo 3)."""
     return (layer + 1) % 4 != 0
 
 
 def but_every_sixth(config: Mapping[str, Any], layer: int) -> bool:
-    """Gemma 3's rule."""
+    """All layers but every sixth, or every `sliding_window_pattern`-th (Gemma 3)."""
     every = config.get("sliding_window_pattern") or config.get("_sliding_window_pattern") or 6
     return (layer + 1) % every != 0

@@ -1,4 +1,4 @@
-"""A HuggingFace folder of a model."""
+"""Writing a model as a HuggingFace folder."""
 
 import json
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from parallel_core.config import AllConfig, serialise
 from parallel_core.findings import Finding
 
 MOST_BYTES = 5 * 10**9
-"""The largest file, transformers' default."""
+"""The most bytes of a file of weights: transformers' default."""
 
 
 def write_huggingface(
@@ -46,14 +46,14 @@ def write_huggingface(
 
 
 def add_huggingface(folder: Path, model_type: str | None) -> None:
-    """Write the model of one of our checkpoints into the folder `huggingface` of it."""
+    """Write the model of our checkpoint `folder` as a HuggingFace folder, `huggingface`, inside of it."""
     directory = folder / "huggingface"
     directory.mkdir(exist_ok=True)  # an earlier try that failed may have left it
     write_huggingface(read_native(folder, optimizer=False), directory, model_type)
 
 
 def huggingface_findings(config: AllConfig) -> Iterator[Finding]:
-    """Why --enable-mg2hf-convert cannot be done for this model, before it is trained."""
+    """Findings for --enable-mg2hf-convert if no known family has this network, before it is trained."""
     asked = config.training_config.checkpoint
     if asked.convert_to_huggingface:
         try:

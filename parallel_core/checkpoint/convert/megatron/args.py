@@ -1,7 +1,7 @@
-"""`args`, which a Megatron checkpoint keeps: our settings out of it, and one out of our settings.
+"""The entry `args` of a Megatron checkpoint: our settings out of it, and `args` out of our settings.
 
-Most of our fields are filled by a flag of Megatron's, whose destination is the entry's name: that is the rule, and the
-rows are what it does not say.
+Most of our options are filled by a flag of Megatron's, whose destination is the entry's name: that is the rule, and the
+rows are the exceptions.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -19,7 +19,8 @@ from parallel_core.config.tree import FLAG_OF, OF_MODEL
 
 
 class Row(NamedTuple):
-    """Entries of `args` that fill one of our fields: the first that is there."""
+    """A row: the path of our option, the entries of `args` that fill it (the first that is there counts), and a
+    function from the entry's value to ours."""
 
     path: str
     names: tuple[str, ...]
@@ -42,8 +43,8 @@ _NOT_OURS = {
     f"model_config.{name}"
     for name in ("unpadded_vocab_size", "mlp_has_bias", "hidden_act", "transformer_impl", "use_flash_attention")
 }
-"""Fields whose flag means something else in `args` (--vocab-size is none with a real tokenizer, and one less than the
-truth with a NullTokenizer), or says nothing of the network."""
+"""Paths of options whose flag means something else in `args` (--vocab-size is none with a real tokenizer, and one less
+than the truth with a NullTokenizer), or says nothing of the network."""
 
 _OF_A_RUN = {
     "parallel_config": (
@@ -54,7 +55,7 @@ _OF_A_RUN = {
     ),
     "dataset_config": ("tokenizer_type", "tokenizer_model"),
 }
-"""Entries that say nothing of the network: --use-checkpoint-args asks for them."""
+"""Section -> entries that are not of the network but are taken over by --use-checkpoint-args."""
 
 _ACTIVATIONS = tuple((name, name) for name in ("swiglu", "squared_relu", "quick_geglu"))
 
@@ -75,7 +76,7 @@ _NO_CHOICES = {
     "position_embedding_type": ("alibi", "none"),
     "moe_router_load_balancing_type": (SPARSE_MIXER, "none"),
 }
-"""Entry -> the value that Megatron's flag does not have, and one that it has."""
+"""Entry -> (the value that Megatron's flag does not have, one that it has)."""
 
 _NEGATIONS = ("no_", "disable_")
 
@@ -88,11 +89,12 @@ _ONLY_MEGATRONS: dict[str, Any] = {
     "no_rope_freq": None,
     "qk_l2_norm": False,
 }
-"""Entries that change the network and that no setting of ours says, and the value that means nothing of it."""
+"""Entry that changes the network and that none of our options has -> the value with which it changes nothing."""
 
 
 def settings_of(args: Mapping[str, Any]) -> dict[str, Any]:
-    """Our settings of Megatron's `args`. Raises ValueError for a network that cannot be built here."""
+    """Section -> option -> value of our configuration, from Megatron's `args`. Raises ValueError for a network that
+    cannot be built here."""
     for name, usual in _ONLY_MEGATRONS.items():
         if args.get(name) not in (usual, None):
             raise ValueError(f"its args have {name} {args[name]!r}: networks with that are not known here")
@@ -127,7 +129,8 @@ def settings_of(args: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _put_stack(found: dict[str, Any], args: Mapping[str, Any]) -> None:
-    """Put the pattern of a stack of layers of one part each, given or spread by shares, and which have experts."""
+    """Put into the settings the pattern of a stack of layers of one part each, given or made from shares, and which
+    layers have experts."""
     pattern, layers = args.get("hybrid_override_pattern"), args.get("num_layers")
     if pattern is None and args.get("is_hybrid_model") and isinstance(layers, int):
         pattern = spread(layers, args.get("hybrid_attention_ratio") or 0.0, args.get("hybrid_mlp_ratio") or 0.0)
@@ -138,7 +141,7 @@ def _put_stack(found: dict[str, Any], args: Mapping[str, Any]) -> None:
 
 
 def _entry(path: str) -> str:
-    """The entry that the option's own flag fills."""
+    """The entry of `args` that the flag of the option at `path` fills."""
     return FLAG_OF[path].removeprefix("--").replace("-", "_")
 
 
@@ -157,7 +160,7 @@ def _by_row(args: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def position_of(content: Mapping[str, Any], args: Mapping[str, Any]) -> Position:
-    """The iteration and samples of a Megatron run."""
+    """The point that a Megatron run had reached: iteration, samples, schedule."""
     scheduler = content.get("opt_param_scheduler")
     return Position(
         iteration=_number(content.get("iteration")),
@@ -171,7 +174,7 @@ def _number(value: Any) -> int:
 
 
 def args_in(content: Mapping[str, Any]) -> dict[str, Any]:
-    """The entries of a file's `args`, values of unknown classes left out."""
+    """Entry -> value of a file's `args`, without values of unknown classes; empty if it has none."""
     args = content.get("args")
     entries = args.state if isinstance(args, StandIn) and isinstance(args.state, dict) else args
     if not isinstance(entries, dict):
@@ -181,8 +184,8 @@ def args_in(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def arguments_of(ours: AllConfig) -> dict[str, Any]:
-    """`args` of a configuration's model, all of them given: what Megatron compares or takes over when it loads. Raises
-    ValueError for a network that they do not say: read back they must say the same."""
+    """Entry -> value of `args` for a configuration's model: all that Megatron compares or takes over when it loads.
+    Raises ValueError for a network that they do not describe: read back they must give the same."""
     args = {_entry(path): attrgetter(path)(ours) for path in OF_MODEL if _is_written(path)}
     args |= {row.names[0]: attrgetter(row.path)(ours) for row in _ROWS}
     model = ours.model_config
@@ -216,6 +219,6 @@ def arguments_of(ours: AllConfig) -> dict[str, Any]:
 
 
 def _is_written(path: str) -> bool:
-    """Whether Megatron's args have an entry of the name, which means the same there."""
+    """Whether Megatron's `args` have an entry of the option's name that means the same there."""
     otherwise = _NOT_OURS | {row.path for row in _ROWS}
     return path not in otherwise and _ONLY_OURS.isdisjoint(path.split(".")) and not _entry(path).startswith(_NEGATIONS)

@@ -34,18 +34,19 @@ _COUNTED = ("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipe
 
 
 class _Rank(NamedTuple):
-    """The rank that a group of buffers belongs to."""
+    """The rank whose memory some buffers are: its number among the ranks that cut the model, for experts or for the
+    rest."""
 
     of_experts: bool
     group: int
 
 
 class _Buffer(NamedTuple):
-    """A chunk's memory on one rank."""
+    """State -> buckets of one model chunk on one rank, and which parameters lie in them."""
 
     buckets: dict[str, list[LazyTensor]]
     names: list[str]
-    """Names of its parameters, in the order of the model."""
+    """Global names of the chunk's parameters, in the order of the model; in memory they lie reversed."""
     coordinates: Coordinates
 
 
@@ -53,7 +54,8 @@ States = dict[str, dict[str, LazyTensor]]
 
 
 def of_buckets(tensors: Mapping[str, LazyTensor], model: Model, args: Mapping[str, Any], folder: Path) -> States:
-    """States from flat buckets: the parameters of a rank's chunk in reverse order, each at a multiple of 64.
+    """State -> parameter -> whole values, from flat buckets: the parameters of a rank's chunk in reverse order, each at
+    a multiple of 64.
 
     The order of a layer's parameters depends on the layers that saved; the one whose float32 values round to the
     weights is taken. Raises ValueError where none does, or the layout is not told.
@@ -79,7 +81,7 @@ def of_buckets(tensors: Mapping[str, LazyTensor], model: Model, args: Mapping[st
 
 
 def _by_rank(tensors: Mapping[str, LazyTensor]) -> dict[_Rank, list[dict[str, list[LazyTensor]]]]:
-    """The buffers of each rank in order: state -> its buckets in order."""
+    """For each rank its buffers in order of the model chunks, each state -> its buckets in order."""
     found: dict[_Rank, dict[int, dict[str, dict[int, LazyTensor]]]] = defaultdict(
         lambda: defaultdict(lambda: defaultdict(dict))
     )
@@ -98,7 +100,7 @@ def _by_rank(tensors: Mapping[str, LazyTensor]) -> dict[_Rank, list[dict[str, li
 
 
 def _layers(args: Mapping[str, Any], sizes: Mapping[str, int], folder: Path) -> list[list[range]]:
-    """The layers of each chunk of each stage."""
+    """[chunk][stage]: the layers that it has, by `args`. Raises ValueError naming `folder` if these do not say it."""
     if args.get("num_layers") is None:
         raise ValueError(f"{folder}: its args do not say how layers are divided; {REMEDY}")
     parallel = SimpleNamespace(
@@ -121,7 +123,8 @@ def _buffers(
     model: Model,
     order: Order,
 ) -> list[_Buffer] | None:
-    """Each buffer and what lies in it; none if there are more or fewer than the model's chunks need."""
+    """Each rank's buffers with the parameters that lie in them by this order; None if a rank has more or fewer buffers
+    than chunks with parameters."""
     found = []
     for rank, buffers in ranks.items():
         stage, coordinates, own = _place(rank, sizes, model)
@@ -141,7 +144,7 @@ def _buffers(
 
 
 def _place(rank: _Rank, sizes: Mapping[str, int], model: Model) -> tuple[int, Coordinates, range]:
-    """Stage, coordinates, and the experts that it has."""
+    """(stage, coordinates in the groups that cut parameters, numbers of the experts that it holds) of a rank."""
     tensor = sizes["expert-tp" if rank.of_experts else "tp"]
     others, own = divmod(rank.group, tensor)
     coordinates = {kind: (own % sizes[kind], sizes[kind]) for kind in ("tp", "expert-tp")}
@@ -158,7 +161,8 @@ def _is_in(name: str, rank: _Rank, own: range, sizes: Mapping[str, int]) -> bool
 
 
 def _add(shards: Shards, buffer: _Buffer, model: Model, cuts: Cuts, order: Order, local: bool, folder: Path) -> bool:
-    """Cut a buffer into its parameters' states; whether they fill it."""
+    """Cut a buffer into its parameters' states and add them to `shards`; false if they do not fill it. local: by the
+    cuts of Megatron's local implementation."""
     shapes = {
         name: place(cuts.of(name, model.weights[name].shape, local), buffer.coordinates).shape for name in buffer.names
     }
@@ -181,7 +185,8 @@ def _add(shards: Shards, buffer: _Buffer, model: Model, cuts: Cuts, order: Order
 
 
 def _spots(sizes: Sequence[int], lengths: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """(bucket, first entry) of each parameter; fewer if they do not fill the buckets."""
+    """(bucket, first element) of each parameter of these sizes in buckets of these lengths; fewer if they do not fill
+    the buckets."""
     bucket, at = 0, 0
     for size in sizes:
         first = -(-at // ALIGNMENT) * ALIGNMENT
@@ -196,7 +201,7 @@ def _spots(sizes: Sequence[int], lengths: Sequence[int]) -> Iterator[tuple[int, 
 
 
 def _is_of(states: States, model: Model) -> bool:
-    """Whether there are states of all parameters, and the float32 values are those of the weights."""
+    """Whether `states` has every parameter of the model, and its float32 values round to the weights."""
     needed = {name for name in model.weights if not BUFFERS.fullmatch(name)}
     main = states.get("main_param", {})
     complete = all(tensors.keys() == needed for tensors in states.values())

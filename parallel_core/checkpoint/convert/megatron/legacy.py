@@ -19,15 +19,13 @@ _FOLDER = re.compile(r"mp_rank_(\d+)(?:_(\d+))?(?:_(\d+))?")
 
 
 def is_legacy(folder: Path) -> bool:
-    """Whether a folder is such a checkpoint of one iteration."""
+    """Whether a folder is a checkpoint of this format, of one iteration."""
     return any(_FOLDER.fullmatch(path.parent.name) for path in folder.glob(f"*/{FILE}"))
 
 
 def read_legacy(folder: Path, *, optimizer: bool = True) -> Model:
-    """A legacy checkpoint, in whatever layout it was saved.
-
-    Raises ValueError if files are missing, or hold what this does not know.
-    """
+    """The model of a legacy checkpoint, in whatever layout it was saved. Raises ValueError if files are missing or have
+    entries that are not known here."""
     paths = sorted(path for path in folder.glob(f"*/{FILE}") if _FOLDER.fullmatch(path.parent.name))
     contents = {path: _content(path) for path in paths}
     args = args_in(contents[paths[0]])
@@ -71,8 +69,8 @@ def _content(path: Path) -> Mapping[str, Any]:
 
 
 def _check_same_run(files: list[RankFile], sizes: Mapping[str, int]) -> None:
-    """Raise ValueError if a file is of another iteration, of a rank that the layout does not have, or of the same one
-    as another."""
+    """Raise ValueError if a file is of another iteration than the first, of a rank that the layout does not have, or of
+    the same rank as another file."""
     first, there = files[0], dict[tuple[int, int, int], Path]()
     for file in files:
         other = there.setdefault((file.tensor, file.stage, file.expert), file.path)
@@ -102,7 +100,8 @@ def _sizes_in_names(args: Mapping[str, Any], path: Path) -> dict[str, int]:
 
 
 def _rank_file(path: Path, content: Mapping[str, Any], sizes: Mapping[str, int]) -> RankFile:
-    """Numbers of the stage and of the expert rank are in a folder's name where there are several."""
+    """A rank's file, with its ranks from the name of its folder, which has the stage and the expert rank only where
+    there are several. Raises ValueError if it has another count of numbers than `sizes` ask for."""
     match = _FOLDER.fullmatch(path.parent.name)
     assert match is not None
     tensor, *others = [int(number) for number in match.groups() if number is not None]
@@ -117,10 +116,8 @@ def _rank_file(path: Path, content: Mapping[str, Any], sizes: Mapping[str, int])
 
 
 def _with_first_layers(files: list[RankFile]) -> Iterator[tuple[RankFile, list[int]]]:
-    """Each file with the number of the first layer of each of its chunks.
-
-    Chunk c of stage s is number c p + s in depth of p stages. Layers are counted, because splits can be uneven.
-    """
+    """(file, global number of the first layer of each of its chunks). Chunk c of stage s is number c p + s in depth of
+    p stages. Layers are counted, because splits can be uneven."""
     counts: dict[tuple[int, int], int] = {}
     for file in files:
         for number, chunk in enumerate(file.chunks):

@@ -28,7 +28,7 @@ BEFORE_CORE = (
     (r"\.input_norm\.", ".input_layernorm."),
     (r"\.post_attention_(norm|layernorm)\.", ".pre_mlp_layernorm."),
 )
-"""The models from before Megatron-Core, and MindSpeed-Core-MS's."""
+"""Rows for the models from before Megatron-Core, and for MindSpeed-Core-MS's."""
 
 _OLD = re.compile(r"(query_key_value|qkv_proj|dense|dense_h_to_4h|mapping|dense_4h_to_h|projection)\.(weight|bias)$")
 
@@ -43,8 +43,8 @@ TRANSFORMER_ENGINE = (
     (r"\.mixer\.in_proj\.layer_norm_", ".norm."),
     (r"^decoder\.final_norm\.", "decoder.final_layernorm."),
 )
-"""Norms that are part of the layer after them, and experts whose products are grouped; and the last norm of a stack of
-layers of one part each."""
+"""Rows for Transformer Engine's layers: norms that are part of the linear after them, experts whose products are
+grouped; and for the last norm of a stack of layers of one part each."""
 
 NORMED = (
     ("input_layernorm", "self_attention.in_proj"),
@@ -52,21 +52,23 @@ NORMED = (
     ("norm", "mixer.in_proj"),
     ("pre_mlp_layernorm", "mlp.linear_fc1"),
 )
-"""A layer's norm and the linear that has it in Transformer Engine's layers, the first that the layer has."""
+"""(a layer's norm, the linear that holds it in Transformer Engine's layers); the first row that the layer has
+counts."""
 STACK = (
     (r"^decoder\.final_layernorm\.", "decoder.final_norm."),
     (r"\.mlp\.experts\.local_experts\.(\d+)\.linear_(fc[12])\.(weight|bias)$", r".mlp.experts.linear_\2.\3\1"),
 )
-"""The way back of the rest in a stack of layers of one part each, whose experts' products are grouped."""
+"""Rows from our names to Megatron's in a stack of layers of one part each, whose experts' products are grouped; norms
+inside of linears are `in_engine`'s."""
 
 IS_NO_PARAMETER = re.compile(
     r"(^|\.)_extra_state(/.*)?$|^rng_state/|\.(rotary_emb|rotary_pos_emb)\.inv_freq$|\.router\.local_tokens_per_expert$"
 )
-"""Entries that hold no weight: states of fp8, random states, constants, counts of tokens."""
+"""Keys of files that are no weight: states of fp8, random states, constants, counts of tokens."""
 
 
 def spellings(names: Iterable[str]) -> dict[str, str]:
-    """Name in a file -> ours, of all names of a model's part that are parameters.
+    """Name in a file -> our name, for all `names` of one part of a model that are parameters.
 
     A norm after attention has, in models of today, the name that the norm before the feed-forward block once had: the
     old names are taken only where a linear goes by one.
@@ -77,9 +79,9 @@ def spellings(names: Iterable[str]) -> dict[str, str]:
 
 
 def in_engine(name: str, own: str, names: Container[str], stack: bool) -> str:
-    """Megatron's name of a parameter in models that it builds of Transformer Engine's layers alone.
-
-    name: ours in the whole model, which has these; own: the same with local numbers; stack: of one part a layer."""
+    """Megatron's name of a parameter in models that it builds of Transformer Engine's layers alone. name: our global
+    name; own: the same with local numbers; names: our global names of all parameters; stack: whether layers have one
+    part each."""
     prefix = f"decoder.layers.{layer_of(name)}."
     for norm, linear in NORMED:
         if name.startswith(f"{prefix}{norm}.") and f"{prefix}{linear}.weight" in names:
@@ -96,47 +98,46 @@ def _rewritten(name: str, rows: Iterable[tuple[str, str]]) -> str:
 _LAYER = re.compile(r"^decoder\.layers\.(\d+)\.")
 _DEPTH = re.compile(r"^mtp\.layers\.(\d+)\.(\w+)\.")
 PARTS_OF_DEPTH = ("embedding", "enorm", "hnorm", "eh_proj", "transformer_layer", "final_layernorm", "output_layer")
-"""Parts of a depth of multi-token prediction, in the order of their parameters."""
+"""Modules of a depth of multi-token prediction, in the order of their parameters."""
 _EXPERT = re.compile(r"\.local_experts\.(\d+)\.")
 
 
 def layer_of(name: str) -> int | None:
-    """The number of the layer that a parameter belongs to."""
+    """The number of the decoder's layer to which a parameter belongs; None if it belongs to none."""
     found = _LAYER.match(name)
     return int(found[1]) if found else None
 
 
 def expert_of(name: str) -> int | None:
-    """The number of the expert that a parameter belongs to."""
+    """The number of the expert to which a parameter belongs; None if it belongs to none."""
     found = _EXPERT.search(name)
     return int(found[1]) if found else None
 
 
 def shifted(name: str, layers: int, experts: int) -> str:
-    """A name with its layer's and its expert's number moved on."""
+    """A name with `layers` added to its layer's number and `experts` to its expert's."""
     name = _LAYER.sub(lambda m: f"decoder.layers.{int(m[1]) + layers}.", name)
     return _EXPERT.sub(lambda m: f".local_experts.{int(m[1]) + experts}.", name)
 
 
 class Order(NamedTuple):
-    """The order of the parameters of a layer."""
+    """The order of the parameters of a layer, by the modules that have them."""
 
     modules: tuple[str, ...]
     grouped: bool = False
     """Whether the first linears of all experts come before the second ones."""
     fused: bool = False
-    """Whether each of these groups is one parameter."""
+    """Whether all experts' first linears are one parameter, and all second ones another."""
 
 
 _INDEXER = ("linear_wq_b", "linear_wk", "k_norm", "linear_weights_proj")
-"""Names of sparse attention's indexer, a part of what multiplies queries and keys, which is there before the
-projections."""
+"""Modules of sparse attention's indexer, which Megatron makes before attention's projections."""
 _ATTENTION = (
     "linear_proj", "linear_qkv", "linear_q_proj", "linear_q_down_proj", "linear_q_up_proj", "linear_kv_down_proj",
     "linear_kv_up_proj", "q_layernorm", "k_layernorm", "kv_layernorm",
 )  # fmt: skip
 _STATES = "dt_bias", "A_log", "D"
-"""Parameters by head of what keeps a state: a module's own come before those of what is in it."""
+"""Parameters by head of mixers that keep a state: a module's own parameters come before those of its submodules."""
 _MIXING = "norm", "in_proj", "conv1d", "mixer.norm", "out_norm", "out_proj"
 _REST = ("pre_mlp_layernorm", "router", "local_experts", "shared_experts", "linear_fc1", "linear_fc2")
 _NORMED_LATENTS = (
@@ -145,7 +146,7 @@ _NORMED_LATENTS = (
 )  # fmt: skip
 
 LOCAL_ORDER = Order(("input_layernorm", *_INDEXER, *_STATES, *_ATTENTION, *_MIXING, *_REST))
-"""Megatron's own layers, each expert with linears of its own."""
+"""The order in Megatron's local layers, each expert with linears of its own."""
 
 _MODULES = (
     LOCAL_ORDER.modules,
@@ -159,13 +160,14 @@ _MODULES = (
     ),  # latent attention: the norms of the latents are parts of linears
 )
 ORDERS = tuple(Order(modules, *kind) for kind in ((), (True,), (True, True)) for modules in _MODULES)
-"""All that are known."""
+"""All orders that are known, one of which a file has."""
 ENGINE_ORDER, STACK_ORDER = (Order(_MODULES[1], grouped) for grouped in (False, True))
-"""The order in Transformer Engine's layers, and in a stack of one part a layer."""
+"""The orders in Transformer Engine's layers, and in a stack of layers of one part each."""
 
 
 def in_order(names: Iterable[str], order: Order = LOCAL_ORDER) -> list[str]:
-    """Parameters in the order of the model: of its optimizer's numbers and, reversed, of its flat memory."""
+    """The names in the order of the model, which is that of its optimizer's numbers and, reversed, of its flat
+    memory."""
     return sorted(names, key=lambda name: _place_in_model(name, order))
 
 
@@ -192,7 +194,8 @@ EMBEDDING = VOCABULARY[0]
 
 @dataclass(frozen=True)
 class Chunk:
-    """A chunk of layers of a pipeline stage, and what is beside them there."""
+    """A chunk of a pipeline stage: its layers, and whether the embedding (first) and the output layer (last) are beside
+    them."""
 
     layers: range
     is_first: bool
@@ -201,8 +204,8 @@ class Chunk:
     def parameters(
         self, names: Iterable[str], network: Mapping[str, Any], order: Order = LOCAL_ORDER
     ) -> list[tuple[str, str]]:
-        """(name in the whole model, the chunk's own name for it) of what it has, in the order of the model. A tied
-        model's last chunk has a copy of the word embedding for its output layer."""
+        """(global name, name in the chunk) of the parameters that the chunk has, in the order of the model. They differ
+        for the copy of the word embedding that a tied model's last chunk has as its output layer."""
         found = [(name, name) for name in in_order((name for name in names if self._has(name, network)), order)]
         tied = not network.get("untie_embeddings_and_output_weights", False)
         if tied and self.is_last and not self.is_first:
@@ -210,7 +213,8 @@ class Chunk:
         return found
 
     def _has(self, name: str, network: Mapping[str, Any]) -> bool:
-        """The first chunk has an embedding, and the last one for multi-token prediction."""
+        """Whether the chunk has the parameter: embeddings are in the first chunk, and in the last one for multi-token
+        prediction."""
         layer = layer_of(name)
         if layer is not None:
             return layer in self.layers
@@ -234,8 +238,8 @@ _FUSED = re.compile(r"(.*\.experts)\.weight([12])")
 
 
 def apart(tensors: Mapping[str, LazyTensor], first: int, count: int) -> dict[str, LazyTensor]:
-    """A rank's tensors with each of its `count` experts' on its own, numbered from `first`. Raises ValueError if they
-    cannot be told apart."""
+    """A rank's tensors with fused experts taken apart into `count` experts, numbered from `first`. Raises ValueError if
+    a shape does not divide into so many."""
     found: dict[str, LazyTensor] = {}
     for name, tensor in tensors.items():
         match = _FUSED.fullmatch(name)
@@ -251,7 +255,7 @@ def apart(tensors: Mapping[str, LazyTensor], first: int, count: int) -> dict[str
 
 
 def in_memory(names: Sequence[str], order: Order) -> list[list[str]]:
-    """Runs of names that are one parameter: of fused experts each group, else each name."""
+    """The names in groups that are one parameter each in files: fused experts' linears, else every name by itself."""
     runs: list[list[str]] = []
     before = None
     for name in names:

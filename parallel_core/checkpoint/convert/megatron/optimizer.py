@@ -21,7 +21,7 @@ OURS = {name: name for rule in RULES.values() for name in rule.megatrons_states}
 """Megatron's name of a state -> ours."""
 
 ALIGNMENT = 64
-"""Entries: where a parameter may begin in flat memory."""
+"""A parameter begins in flat memory at a multiple of so many elements."""
 
 REMEDY = "leave the optimizer out by --no-load-optim"
 
@@ -29,10 +29,8 @@ States = dict[str, dict[str, LazyTensor]]
 
 
 def rank_states(file: RankFile, names: Sequence[Sequence[str]]) -> tuple[int, States]:
-    """Steps, and state -> parameter -> this rank's part; `names` are the global names of the parameters of each chunk.
-
-    Empty if the file has no optimizer. Raises ValueError if numbers and parameters do not fit.
-    """
+    """(steps, state -> parameter -> this rank's part) of a rank's file. names: the global names of the parameters of
+    each chunk. (0, empty) if the file has no optimizer. Raises ValueError if numbers and parameters do not fit."""
     if (file.path.parent / DISTRIBUTED).is_file():
         return steps_of(file.content), _distributed(file, names)
     chained = file.content.get("optimizer")
@@ -52,7 +50,7 @@ def rank_states(file: RankFile, names: Sequence[Sequence[str]]) -> tuple[int, St
 
 
 def _chain(optimizer: Any) -> list[Mapping[str, Any]]:
-    """The optimizers of a chained one: of experts and of the rest."""
+    """The optimizers of a chained one (the rest's, then the experts'), or the only one in a list."""
     if isinstance(optimizer, list):
         return optimizer
     if optimizer and all(isinstance(key, int) for key in optimizer):
@@ -63,7 +61,8 @@ def _chain(optimizer: Any) -> list[Mapping[str, Any]]:
 def _numbered(
     one: Mapping[str, Any], parameters: Mapping[str, LazyTensor], path: Path
 ) -> Iterator[tuple[str, str, LazyTensor]]:
-    """(state, parameter, values). 16-bit weights have float32 values, in a list for each group."""
+    """(state, parameter, values) of an optimizer whose states are numbered. Float32 values of 16-bit weights lie in a
+    list for each group. Raises ValueError naming `path` if numbers, shapes and parameters do not fit."""
     inner = one.get("optimizer", one)
     main = one.get("fp32_from_fp16_params")
     for number, group in enumerate(inner["param_groups"]):
@@ -86,13 +85,14 @@ def _numbered(
 
 
 def _is_in(group: Mapping[str, Any], name: str, tensor: LazyTensor) -> bool:
-    """Whether a parameter belongs to a group: with or without weight decay, experts or not."""
+    """Whether a parameter belongs to a parameter group: both with or both without weight decay, both of experts or both
+    not."""
     is_expert = bool(group.get("is_expert_parallel"))
     return is_decayed(name, tensor) == (group.get("wd_mult", 1.0) != 0) and is_of_expert(name) == is_expert
 
 
 def is_decayed(name: str, tensor: LazyTensor) -> bool:
-    """Whether weight decay acts on a parameter."""
+    """Whether weight decay acts on a parameter by Megatron's rule."""
     return len(tensor.shape) > 1 and not name.endswith(".bias")
 
 
@@ -102,7 +102,7 @@ def is_of_expert(name: str) -> bool:
 
 
 def hyperparameters_of(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Adam's, of the first group."""
+    """Adam's hyperparameters in the first parameter group of a rank's file; empty without one."""
     for one in _chain(content.get("optimizer") or []):
         for group in one.get("optimizer", one).get("param_groups") or ():
             return {name: group[name] for name in HYPERPARAMETERS if name in group}
@@ -110,8 +110,8 @@ def hyperparameters_of(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def steps_of(content: Mapping[str, Any]) -> int:
-    """Steps of Adam: in each parameter's state, for all at once, in the groups; where nothing says it, one in each
-    iteration."""
+    """The optimizer's steps in a rank's file: from a parameter's state, from the entry for all, or from a group; where
+    none says it, the iteration."""
     for one in _chain(content.get("optimizer") or []):
         inner = one.get("optimizer", one)
         state = inner.get("state", {})
@@ -123,7 +123,8 @@ def steps_of(content: Mapping[str, Any]) -> int:
 
 
 def loss_scaler_of(content: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The state of a dynamic loss scaler, as ours has it; none: there was none, or a constant one."""
+    """The state of a dynamic loss scaler in a rank's file, as `LossScaler.state_dict` has it; None without one, or for
+    a constant scale."""
     for one in _chain(content.get("optimizer") or []):
         state = one.get("grad_scaler") or {}
         if "scale" in state:
@@ -139,8 +140,8 @@ def _entries(inner: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _distributed(file: RankFile, names: Sequence[Sequence[str]]) -> States:
-    """States of the distributed optimizer: a parameter begins in the flat states where its weight begins in its
-    storage.
+    """State -> parameter -> values of the distributed optimizer's file of a rank: a parameter begins in the flat states
+    where its weight begins in its storage.
 
     Experts have an optimizer of their own, behind that of the rest. The rest is the same on all expert ranks, and only
     the first of them has its states.
@@ -165,10 +166,12 @@ def _distributed(file: RankFile, names: Sequence[Sequence[str]]) -> States:
 
 
 def _starts(weights: Mapping[str, ArchivedTensor], main: LazyTensor, path: Path) -> dict[str, int]:
-    """The start of each parameter in a flat state, which has several buckets without what filled up their ends.
+    """Parameter -> its first element in a flat state, in which buckets follow each other without the padding at their
+    ends.
 
     In the weights' memory a parameter begins at a multiple of 64, one that begins a bucket at a multiple of 128. Where
-    this does not tell whether a bucket began, the float32 values do.
+    this does not tell whether a bucket began, the float32 values `main` do: they must round to the weight. Raises
+    ValueError if none does.
     """
     starts, removed, end = {}, 0, 0
     for name, weight in sorted(weights.items(), key=lambda entry: entry[1].first):
@@ -184,8 +187,8 @@ def _starts(weights: Mapping[str, ArchivedTensor], main: LazyTensor, path: Path)
 
 
 def _gaps(end: int, first: int) -> list[int]:
-    """The elements that can be left out of the gap before a parameter at `first` in memory; the one before it ends at
-    `end`."""
+    """The numbers of elements by which the gap before a parameter at `first` in memory may be shorter in the flat
+    state; the parameter before it ends at `end`."""
     aligned = -(-end // ALIGNMENT) * ALIGNMENT
     if first != aligned:
         return sorted({gap for gap in (first - aligned, first - end) if gap >= 0})
@@ -193,7 +196,7 @@ def _gaps(end: int, first: int) -> list[int]:
 
 
 def _stored(file: RankFile, names: Sequence[Sequence[str]]) -> Iterator[tuple[str, ArchivedTensor]]:
-    """Parameters by their global names, in the model's order."""
+    """(global name, tensor) of the parameters of a rank's file, in the model's order, without buffers."""
     for chunk, ours in zip(file.chunks, names, strict=True):
         for name, weight in zip(ours, chunk.values(), strict=True):
             if not BUFFERS.fullmatch(name):
@@ -202,7 +205,7 @@ def _stored(file: RankFile, names: Sequence[Sequence[str]]) -> Iterator[tuple[st
 
 
 def flat_buffers(one: Mapping[Any, Any]) -> Iterator[dict[str, LazyTensor]]:
-    """The flat states of each buffer, in order."""
+    """State -> flat values of each flat buffer of a distributed optimizer, in order; a list of buckets as one."""
     for key in sorted(key for key in one if isinstance(key, int)):
         for states in one[key].values():
             found = {name: values for name, values in states.items() if name in OURS}
@@ -210,7 +213,8 @@ def flat_buffers(one: Mapping[Any, Any]) -> Iterator[dict[str, LazyTensor]]:
 
 
 def _cut_out(flat: LazyTensor, first: int, shape: tuple[int, ...], path: Path) -> LazyTensor:
-    """The part of a flat state from an entry on."""
+    """The elements of a flat state from `first` on, in `shape`. Raises ValueError naming `path` if the state is
+    shorter."""
     count = prod(shape)
     if len(flat.shape) != 1 or first + count > flat.shape[0]:
         raise ValueError(f"{path}: {DISTRIBUTED} beside it is shorter than the weights")

@@ -1,5 +1,5 @@
-"""The norm behind a gated delta net's recurrence. Megatron keeps its weight minus 1 where it keeps those of the other
-norms so (--apply-layernorm-1p); here, as in HuggingFace's files, it is the weight itself."""
+"""The weight of the norm behind a gated delta net's recurrence, which Megatron stores minus 1 with --apply-layernorm-1p
+as those of other norms; here, as in HuggingFace's files, it is the weight itself."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -16,12 +16,12 @@ _NAME = ".self_attention.out_norm.weight"
 
 
 def as_ours(model: Model) -> Model:
-    """A model of Megatron's with these weights as they are here; in 16 bits they are rounded again."""
+    """Megatron's model with 1 added to these weights; in 16 bits they are rounded again."""
     return _moved(model, 1.0)
 
 
 def as_megatrons(model: Model) -> Model:
-    """The way back."""
+    """Our model with 1 taken off these weights; in 16 bits they are rounded again."""
     return _moved(model, -1.0)
 
 

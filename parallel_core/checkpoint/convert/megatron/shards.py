@@ -1,4 +1,4 @@
-"""Megatron's cuts of each parameter, a rank's file, and parts put together."""
+"""Megatron's cuts of each parameter, a rank's file, and whole tensors made of the ranks' parts."""
 
 import re
 from collections import defaultdict
@@ -17,7 +17,7 @@ from parallel_core.config.serialise import config_of
 from parallel_core.sharding import Coordinates, Cut, ShardSpec, place
 
 BUFFERS = re.compile(r".*\.router\.expert_bias$")
-"""Tensors of a model that its optimizer does not have."""
+"""Tensors of a model that no optimizer has."""
 
 COPY = "output_layer.weight"
 """Name of the copy of the word embedding, in a tied model's last stage."""
@@ -28,7 +28,7 @@ _CHUNK = re.compile(r"model(\d*)")
 
 @dataclass(frozen=True)
 class RankFile:
-    """One rank's file, and where the rank is."""
+    """One rank's file: its path, its content, and the tensor-parallel rank, stage and expert-parallel rank of it."""
 
     path: Path
     content: Mapping[str, Any]
@@ -38,7 +38,8 @@ class RankFile:
 
     @cached_property
     def chunks(self) -> list[dict[str, LazyTensor]]:
-        """Parameters of each model chunk, in the model's order, under our spelling but with local numbers."""
+        """Our name with local numbers -> tensor, for each model chunk of the file, in the file's order. Raises
+        ValueError if it has none."""
         keys = sorted((key for key in self.content if _CHUNK.fullmatch(str(key))), key=lambda key: int(key[5:] or 0))
         if not keys:
             raise ValueError(f"{self.path}: it holds no model")
@@ -51,7 +52,8 @@ class RankFile:
 
 
 def _flat(value: Any, seen: set[int], start: str = "") -> Iterator[tuple[str, LazyTensor]]:
-    """Tensors of nested dictionaries by their joined keys; of those that were `seen`, each could have itself within."""
+    """(keys joined by ".", tensor) of nested dictionaries. Raises ValueError for a dictionary that is there twice
+    (`seen`: their ids), since it could contain itself."""
     for key, entry in value.items():
         name = f"{start}.{key}" if start else str(key)
         if isinstance(entry, LazyTensor):
@@ -64,16 +66,14 @@ def _flat(value: Any, seen: set[int], start: str = "") -> Iterator[tuple[str, La
 
 
 def _even(spec: ShardSpec) -> ShardSpec:
-    """The same without padding: parts in Megatron's files are as long as each other."""
+    """The spec without padding: in Megatron's files all ranks' parts have one length."""
     return replace(spec, cuts=tuple(replace(cut, unit=0) for cut in spec.cuts))
 
 
 class Cuts:
-    """The cuts of the network that settings describe.
-
-    names: of the parameters that there are, of which there must be as many as layers and experts at least.
-    Raises ValueError for settings that describe no network.
-    """
+    """The cuts of the parameters of the network that settings describe. names: of the parameters that there are, of
+    which there must be as many as layers and experts at least. Raises ValueError for settings that describe no
+    network."""
 
     def __init__(self, settings: Mapping[str, Any], names: Collection[str]) -> None:
         check_counts(settings, len(names))
@@ -89,12 +89,13 @@ class Cuts:
         self._down_rows = down if latent.enabled else {}
 
     def is_local(self, name: str, held: tuple[int, ...]) -> bool:
-        """Whether a rank holds a part of a down projection's rows, as in Megatron's local implementation."""
+        """Whether a rank that holds the shape `held` has a part of a down projection's rows, as in Megatron's local
+        implementation."""
         return held[0] < self._down_rows.get(name.split(".")[-2], 0)
 
     def of(self, name: str, shape: tuple[int, ...], local: bool = False) -> ShardSpec:
-        """The cut of a parameter of this whole shape; `local`: by Megatron's local implementation, which cuts down
-        projections, too. Raises ValueError for a name that the network does not have."""
+        """The cut of the parameter `name`, whose whole shape is `shape`. local: by Megatron's local implementation,
+        which cuts down projections, too. Raises ValueError for a name that the network does not have."""
         if BUFFERS.fullmatch(name):
             return ShardSpec(shape=shape, name=name)
         spec = self._specs.get(VOCABULARY[0] if self.is_tied and name == COPY else name)
@@ -106,7 +107,8 @@ class Cuts:
     def whole_shape(
         self, name: str, held: tuple[int, ...], sizes: Mapping[str, int], local: bool = False
     ) -> tuple[int, ...]:
-        """The shape of a parameter of which a rank holds `held`; sizes: kind of a group -> number of its ranks."""
+        """The shape of the whole parameter of which a rank holds `held`. sizes: kind of a group -> number of its ranks;
+        local: as of `of`."""
         shape = list(held)
         for cut in self.of(name, held, local).cuts:
             shape[cut.axis] *= sizes.get(cut.over, 1)
@@ -123,7 +125,8 @@ SIZES = {
 
 
 def group_sizes(args: Mapping[str, Any], path: Path) -> dict[str, int]:
-    """Ranks of each kind of group. Raises ValueError if they do not fit each other."""
+    """Kind of a group -> number of its ranks, by `args`. Raises ValueError naming `path` if they do not fit each
+    other."""
     sizes = {kind: args.get(name) or 1 for kind, name in SIZES.items()}
     wrong = [SIZES[kind] for kind, size in sizes.items() if type(size) is not int or size < 1]
     if wrong:
@@ -134,7 +137,7 @@ def group_sizes(args: Mapping[str, Any], path: Path) -> dict[str, int]:
 
 
 class Part(NamedTuple):
-    """The part of a tensor that one rank holds."""
+    """The part of a tensor that one rank holds, and the file that it is of."""
 
     path: Path
     coordinates: Coordinates
@@ -149,17 +152,18 @@ class Shards:
         self._found: dict[str, dict[str, list[Part]]] = defaultdict(lambda: defaultdict(list))
 
     def add(self, state: str, path: Path, coordinates: Coordinates, tensors: Mapping[str, LazyTensor]) -> None:
-        """One rank's tensors of one kind: "" the weights."""
+        """Add one rank's tensors, by name, of one state of the optimizer, or of the weights (`state` "")."""
         for name, tensor in tensors.items():
             self._found[state][name].append(Part(path, coordinates, tensor))
 
     @property
     def names(self) -> list[str]:
-        """Names of the weights."""
+        """Names of the weights that were added."""
         return list(self._found[""])
 
     def merged(self, cuts: Cuts) -> dict[str, dict[str, LazyTensor]]:
-        """Whole tensors. Raises ValueError naming one of which a part is missing."""
+        """State ("" the weights) -> name -> whole tensor. A tied model's copy of the embedding is left out. Raises
+        ValueError naming a tensor of which a part is missing, or a copy that differs."""
         whole = {
             state: {
                 name: self._whole(name, parts, cuts)

@@ -1,4 +1,4 @@
-"""Megatron's `--ckpt-format torch_dist`: which parameters and states the tensors of its files are.
+"""Megatron's `--ckpt-format torch_dist`: the parameters and states that the tensors of its files are.
 
 Keys have Transformer Engine's spelling. Layers that are alike are one tensor whose first axis is the layer, and experts
 one whose next axis is the expert.
@@ -34,8 +34,8 @@ from parallel_core.system.files import plain_file, read_json
 
 
 def unblocked(tensor: Assembled, shape: tuple[int, ...]) -> Assembled:
-    """A state of shape `shape` from [blocks along each axis, entries of a block], a block being one rank's piece; as it
-    is where it has the weight's shape."""
+    """A state in the shape of its weight, from [blocks along each axis, elements of a block], a block being one rank's
+    piece; as it is where it has the weight's shape."""
     if tensor.shape == shape:
         return tensor
     *counts, entries = tensor.shape
@@ -54,7 +54,7 @@ def unblocked(tensor: Assembled, shape: tuple[int, ...]) -> Assembled:
 
 COMMON, CONFIG = "common.pt", "metadata.json"
 _OF_OPTIMIZER = re.compile(r"(chained_\d+\.)?optimizer\.")
-"""Optimizers of experts and of the rest are numbered, where there are both."""
+"""Beginning of an optimizer's keys; those of experts and of the rest are numbered, where there are both."""
 _STATE = re.compile(r"(?:chained_\d+\.)?optimizer\.state\.(\w+?)\.(.+)")
 _PARTS = "query", "key", "value", "z", "x", "B", "C", "dt", "beta", "alpha"
 """Fused parts of a mixer's first linear and of its convolution, in their order."""
@@ -63,12 +63,13 @@ _BUCKETS = re.compile(r"(chained_\d+\.)?optimizer\.distributed\.")
 
 
 def is_torch_dist(folder: Path) -> bool:
-    """Whether a folder is such a checkpoint of one iteration."""
+    """Whether a folder is a checkpoint of this format, of one iteration."""
     return (folder / METADATA).is_file()
 
 
 def read_torch_dist(folder: Path, *, optimizer: bool = True) -> Model:
-    """A torch_dist checkpoint. Raises ValueError if it lacks something or holds what this does not know."""
+    """The model of a torch_dist checkpoint. Raises ValueError if it lacks something or has entries that are not known
+    here."""
     _check_whole(folder)
     content = read_archive(plain_file(folder, COMMON))
     args = args_in(content)
@@ -100,13 +101,13 @@ def _check_whole(folder: Path) -> None:
 
 
 def read_tensors(folder: Path) -> dict[str, Assembled]:
-    """Every parameter and every state by its key in the files."""
+    """Key in the files -> tensor, of all parameters and states."""
     return distributed.read_tensors(folder, lambda key: not IS_NO_PARAMETER.search(key))
 
 
 def _by_parameter(tensors: Mapping[str, Assembled]) -> Iterator[tuple[str, LazyTensor]]:
-    """Stacked layers and experts as parameters of their own, gate and up as one, and what a mixer with a state mixes,
-    under our spelling."""
+    """(our name, tensor) of all parameters: stacked layers and experts taken apart, gate and up joined, and so are the
+    parts of a mixer that keeps a state."""
     unstacked = dict(entry for key, tensor in tensors.items() for entry in _unstacked(key, tensor))
     for name in [name for name in unstacked if name.endswith("_w") and f"{name[:-2]}_v" in unstacked]:
         whole = name.removesuffix("_w")
@@ -141,7 +142,8 @@ def _unstacked(key: str, tensor: Assembled) -> Iterator[tuple[str, LazyTensor]]:
 def _states(
     tensors: Mapping[str, Assembled], weights: Mapping[str, Assembled], folder: Path
 ) -> dict[str, dict[str, LazyTensor]]:
-    """Optimizer states that are kept by parameter."""
+    """State -> our name -> values, of states that are stored by parameter. Raises ValueError for a state of no weight,
+    or a second one of the same."""
     by_state: dict[str, dict[str, Assembled]] = defaultdict(dict)
     for key, tensor in tensors.items():
         match = _STATE.fullmatch(key)
@@ -169,8 +171,7 @@ def _check_places(model: Model, content: Mapping[str, Any], folder: Path) -> Non
 
 
 def _groups(folder: Path) -> list[Any]:
-    """The parts of the state that the distributed optimizer keeps apart: its parameter groups with betas and steps, its
-    loss scaler."""
+    """Objects of the distributed optimizer beside its tensors: parameter groups with betas and steps, loss scalers."""
     found = []
     for key, value in _objects(folder):
         if key.endswith(".optimizer"):
@@ -181,7 +182,7 @@ def _groups(folder: Path) -> list[Any]:
 
 
 def _gathered(folder: Path) -> Iterator[tuple[str, LazyTensor]]:
-    """Flat states that one rank gathered, `dp_zero_gather_scatter`, under the keys of buckets."""
+    """(key of a bucket, flat values) of states that one rank gathered (`dp_zero_gather_scatter`)."""
     for key, value in _objects(folder):
         if key.endswith(".param_state"):
             for one in value:
@@ -191,7 +192,7 @@ def _gathered(folder: Path) -> Iterator[tuple[str, LazyTensor]]:
 
 
 def _objects(folder: Path) -> Iterator[tuple[str, list[Any]]]:
-    """(key, values) of what the distributed optimizer keeps whole, tensors unread."""
+    """(key, values) of the objects that the distributed optimizer stores whole; tensors in them are unread."""
     kept = (".optimizer", ".grad_scaler", ".param_state")
     for key, value in distributed.read_objects(folder, lambda key: bool(_BUCKETS.match(key)) and key.endswith(kept)):
         yield key, value if isinstance(value, list) else [value]

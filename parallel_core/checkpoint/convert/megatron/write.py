@@ -35,16 +35,17 @@ _USUAL: dict[str, Any] = {"betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.
 
 
 class RankParameter(NamedTuple):
-    """A parameter of a rank."""
+    """A parameter of a rank: its part of the weight, and state -> its part of the state."""
 
     name: str
-    """The name with local numbers."""
+    """The name with local numbers of layers and experts."""
     weight: LazyTensor
     states: Mapping[str, LazyTensor]
 
 
 def optimizer_of(entries: Sequence[RankParameter], position: Position) -> Any:
-    """The entry "optimizer" of a file, for a rank's parameters in the model's order; experts have their own."""
+    """The entry "optimizer" of a rank's file, for its parameters in the model's order; with experts a list of two, the
+    second for them."""
     parts = []
     for expert in (False, True):
         own = [e for e in entries if is_of_expert(e.name) == expert and not BUFFERS.fullmatch(e.name)]
@@ -74,7 +75,8 @@ def _one(entries: Sequence[RankParameter], expert: bool, position: Position) -> 
 
 
 def _scaler(position: Position) -> dict[str, Any]:
-    """A dynamic loss scaler's state; other kinds have none that Megatron knows."""
+    """The entry "grad_scaler" for a dynamic loss scaler; empty for other kinds, which have no state that Megatron
+    knows."""
     state = position.loss_scaler
     if state is None or state["kind"] != "dynamic":
         return {}
@@ -83,7 +85,8 @@ def _scaler(position: Position) -> dict[str, Any]:
 
 
 def _group(decays: float, expert: bool, params: range, position: Position) -> dict[str, Any]:
-    """A parameter group; the rates of the next step are the scheduler's."""
+    """A parameter group of the parameters with these numbers. decays: 1 with weight decay, 0 without. The rate of the
+    next step is the scheduler's."""
     given = _USUAL | position.hyperparameters
     rate = position.scheduler.get("max_lr", 0.0)
     return {
@@ -108,22 +111,22 @@ CHECKPOINT_VERSION = 3.0
 
 @dataclass(frozen=True)
 class Layout:
-    """Sizes of the target."""
+    """The parallel sizes for which a checkpoint is written."""
 
     tensor: int = 1
     stages: int = 1
     layers_of_chunk: int | None = None
-    """--num-layers-per-virtual-pipeline-stage."""
+    """The value of --num-layers-per-virtual-pipeline-stage; None: one chunk on each stage."""
     experts: int = 1
     expert_tensor: int | None = None
 
     @property
     def expert_tensor_size(self) -> int:
-        """Ranks that cut an expert."""
+        """The number of ranks over which one expert is cut."""
         return self.tensor if self.expert_tensor is None else self.expert_tensor
 
     def chunks(self, layers: int) -> list[list[range]]:
-        """Layers by [chunk][stage]. Raises ValueError if they do not divide evenly."""
+        """[chunk][stage]: the layers that it has. Raises ValueError if `layers` do not divide evenly."""
         size = self.layers_of_chunk or (layers // self.stages if self.stages else 0)
         if not size or layers % (size * self.stages):
             raise ValueError(
@@ -149,8 +152,8 @@ class Layout:
             )
 
     def ranks(self) -> Iterator[tuple[int, int, int]]:
-        """(tensor, stage, expert) ranks that have a file. A stage has a rank for each place in the grid of dense layers
-        or in that of experts, whichever is larger."""
+        """(tensor, stage, expert) ranks that have a file. A stage has as many as the larger of the grid of dense layers
+        and that of experts needs."""
         several = max(self.tensor, self.expert_tensor_size * self.experts)
         places = {(rank % self.tensor, rank // self.expert_tensor_size % self.experts) for rank in range(several)}
         for stage in range(self.stages):
@@ -158,10 +161,8 @@ class Layout:
 
 
 def write_legacy(model: Model, directory: Path, layout: Layout, divisible_by: int | None = None) -> None:
-    """Write iter_*/mp_rank_*/model_optim_rng.pt and the tracker into `directory`, which is empty.
-
-    Raises ValueError if the layout does not divide the model.
-    """
+    """Write iter_*/mp_rank_*/model_optim_rng.pt and the tracker into `directory`, which is empty. divisible_by:
+    --make-vocab-size-divisible-by. Raises ValueError if the layout does not divide the model."""
     if not model.has_states_of_megatron:
         kind = model.position.optimizer_kind
         raise ValueError(f"Megatron's files have no states of this optimizer ({kind}); add --no-load-optim")
@@ -198,7 +199,7 @@ def write_legacy(model: Model, directory: Path, layout: Layout, divisible_by: in
 
 
 def _name(layout: Layout, tensor: int, stage: int, expert: int) -> str:
-    """A rank's folder: the stage and the expert rank are named where there are several."""
+    """The name of a rank's folder: the stage and the expert rank are in it where there are several."""
     stage_part = f"_{stage:03d}" if layout.stages > 1 else ""
     return f"mp_rank_{tensor:02d}{stage_part}" + (f"_{expert:03d}" if layout.experts > 1 else "")
 
@@ -214,7 +215,7 @@ def _sizes(layout: Layout) -> dict[str, Any]:
 
 
 def _chunk(model: Model, cuts: Cuts, layout: Layout, chunk: Chunk, tensor: int, expert: int) -> list[RankParameter]:
-    """One rank's part of one model chunk, under local numbers, in the order of Megatron's models."""
+    """One rank's parameters of one model chunk, with local numbers, in the order of Megatron's models."""
     coordinates: Coordinates = {
         "tp": (tensor, layout.tensor),
         "expert-tp": (tensor % layout.expert_tensor_size, layout.expert_tensor_size),
@@ -242,7 +243,8 @@ def _is_stack(model: Model) -> bool:
 
 
 def _is_engines(model: Model) -> bool:
-    """Whether Megatron builds such a model of Transformer Engine's layers alone."""
+    """Whether Megatron builds such a model of Transformer Engine's layers alone: a stack of layers of one part each, or
+    with gated delta nets."""
     return _is_stack(model) or serialise.get(model.network, "sparse_attention.variant") == "gated_delta_net"
 
 
@@ -251,7 +253,7 @@ def _experts(weights: Mapping[str, LazyTensor]) -> int:
 
 
 def _cut(name: str, whole: LazyTensor, coordinates: Coordinates, cuts: Cuts) -> LazyTensor:
-    """A rank's part."""
+    """The shard of a whole parameter that the rank at these coordinates holds."""
     spec = cuts.of(name, whole.shape)
     held = place(spec, coordinates)
     if len(held.boxes) == 1:

@@ -131,7 +131,8 @@ def _heads_out(ours: Settings) -> Mapping[str, Any]:
 
 
 def _ratios(config: Mapping[str, Any]) -> Settings:
-    """Ratios by the kinds of layers, an older list of numbers, or as transformers does without either."""
+    """The setting of each layer's ratio of compression (0: a window alone): by `layer_types`, by an older list of
+    numbers, or as transformers does without either."""
     layers, rates = config["num_hidden_layers"], config.get("compress_rates") or {}
     sizes = {_WINDOW: 0, _CHOSEN: rates.get(_CHOSEN, INDEXED_RATIO), _HEAVY: rates.get(_HEAVY, 128)}
     if sizes[_CHOSEN] != INDEXED_RATIO:
@@ -216,7 +217,7 @@ def _hashed_out(ours: Settings) -> Mapping[str, Any]:
 
 
 def _dense(config: Mapping[str, Any]) -> Settings:
-    """Nothing is dense; the width is that of experts."""
+    """The setting of the dense width, which no layer has: that of an expert is taken."""
     return {"model_config.ffn_hidden_size": config["moe_intermediate_size"]}
 
 

@@ -41,7 +41,8 @@ def _is_dense(config: Mapping[str, Any], number: int) -> bool:
 
 
 def _layers_out(ours: Settings) -> Mapping[str, Any]:
-    """The first interval by which the layers lie."""
+    """The keys of layers with experts: first, last and the smallest interval that gives them. Raises ValueError for
+    layers that lie otherwise."""
     layers = experts.layers_out(ours)
     first, last = layers.index(1), len(layers) - 1 - layers[::-1].index(1)
     for interval in range(1, len(layers) + 1):

@@ -55,7 +55,8 @@ def _pattern_out(ours: Settings) -> Mapping[str, Any]:
 
 
 def _heads(config: Mapping[str, Any]) -> Settings:
-    """The heads of the state space, whose size may follow from the width of all."""
+    """The settings of the state space's heads, whose size may follow from the width of all. Raises ValueError if they
+    contradict."""
     heads, size = config["mamba_n_heads"], config.get("mamba_d_head", "auto")
     width = config.get("mamba_d_ssm") or config.get("mamba_expand", 2) * config["hidden_size"]
     size = width // heads if size in (None, "auto") else size

@@ -42,7 +42,8 @@ def _embedding(config: Mapping[str, Any]) -> Settings:
 
 
 def _embedding_out(ours: Settings) -> Mapping[str, Any]:
-    """No key says it: read back, another scale is another network."""
+    """No keys: config.json has none for the embedding's scale, so a model with another scale is found to differ when
+    read back."""
     return {}
 
 

@@ -57,7 +57,7 @@ _KINDS = {"full": "F", "shared": "S"}
 
 
 def _choices(config: Mapping[str, Any]) -> Settings:
-    """The layers that have an indexer: as a list says or, without one, a pattern or a frequency."""
+    """The setting of the layers that have an indexer: by a list or, without one, a pattern or a frequency."""
     layers, kinds, pattern = config["num_hidden_layers"], config.get("indexer_types"), config.get("index_topk_pattern")
     if kinds is None and pattern is None:
         frequency, offset = config.get("index_topk_freq") or 1, config.get("index_skip_topk_offset")

@@ -34,7 +34,8 @@ _FIXED: dict[str, Any] = {**OF_LLAMA, **NO_BIAS, **HEAD_NORMS, "model_config.qk_
 
 
 def _positions(config: Mapping[str, Any]) -> Settings:
-    """alpha stretches the base alone, to base x alpha^(d / (d - 2)) with heads of d channels, whatever the length."""
+    """The settings of rotary positions. alpha stretches the base alone, to base x alpha^(d / (d - 2)) with heads of d
+    channels, whatever the length."""
     scaling = {**(config.get("rope_scaling") or {}), **(config.get("rope_parameters") or {})}
     alpha, theta = scaling.get("alpha"), scaling.get("rope_theta", config.get("rope_theta"))
     if not alpha or theta is None:
@@ -54,22 +55,22 @@ _COMMON: tuple[AnyField, ...] = (
 
 
 def _alike(value: Any) -> Any:
-    """The number of all layers, of which a file may say each one's."""
+    """The number that all layers have, from one number or a list of each layer's. Raises ValueError if these differ."""
     if isinstance(value, list) and len({*value}) != 1:
         raise ValueError(f"config.json: {value}: layers with other numbers of experts than others are not known here")
     return value[0] if isinstance(value, list) else value
 
 
 def _chosen(value: Any) -> Any:
-    """Scores of a token's experts are divided by their sum, of a single one as well, whose router then learns
-    nothing."""
+    """The number of experts of a token. Raises ValueError for 1: scores are divided by their sum, so that the router of
+    a single one learns nothing."""
     if _alike(value) == 1:
         raise ValueError("config.json: moe_topk 1: each token's expert weighs 1, whatever its router says")
     return _alike(value)
 
 
 def _widths(config: Mapping[str, Any]) -> Settings:
-    """The experts of a layer, and the one that every token passes through, are as wide as each other."""
+    """The settings of the widths of a layer's routed experts and of its shared one, which are one key."""
     size = config["intermediate_size"]
     return {"moe_config.moe_ffn_hidden_size": size, "moe_config.moe_shared_expert_intermediate_size": size}
 

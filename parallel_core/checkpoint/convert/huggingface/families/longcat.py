@@ -25,7 +25,8 @@ _MODULES = "input_layernorm", "post_attention_layernorm", "self_attn"
 
 
 def _half(ours: str, number: int, row: Parameter) -> Parameter:
-    """A row of a layer's as that of one of its halves."""
+    """The row of a parameter in one half of a layer, made of that in a plain layer; ours: our half's name, number:
+    theirs."""
     name, theirs, rule = row
     starts = {f"{module}.": f"{module}.{number}." for module in _MODULES} | {"mlp.": f"mlps.{number}."}
 
@@ -58,7 +59,7 @@ _FIXED: dict[str, Any] = {
     "moe_config.moe_router_enable_expert_bias": True,
 }
 _ROTARY = "model_config.multi_latent_attention.qk_pos_emb_head_dim"
-"""The size by which transformers makes the angles: config.json's head_dim."""
+"""The option from which config.json's head_dim, transformers' size of the rotary angles, is written."""
 _RENAMED = {"num_hidden_layers": "num_layers", "intermediate_size": "ffn_hidden_size"}
 
 FIELDS: tuple[AnyField, ...] = (

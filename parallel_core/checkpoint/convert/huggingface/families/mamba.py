@@ -63,7 +63,8 @@ _OTHERS = (
 
 
 def _all_mamba(config: Mapping[str, Any]) -> Settings:
-    """Settings of a model without attention, whose heads our configuration must have all the same."""
+    """The settings of a model whose layers are all Mamba-2; our configuration needs a number of attention heads all the
+    same."""
     return {_PATTERN: MAMBA * config["num_hidden_layers"], _HEADS: config["num_heads"]}
 
 
@@ -110,7 +111,7 @@ _GROUPS = experts.groups(of_group=2)
 
 
 def _of_experts(config: Mapping[str, Any]) -> Settings:
-    """A setting of models with experts: all of them choose by a sigmoid."""
+    """The settings of experts, whose routers choose by a sigmoid; empty for a model without layers of experts."""
     if EXPERTS not in _pattern(config)[_PATTERN]:
         return {}
     found: Settings = {ours: config[theirs] for ours, theirs in _EXPERTS.items() if config.get(theirs) is not None}

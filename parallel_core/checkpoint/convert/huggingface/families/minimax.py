@@ -57,7 +57,8 @@ _FACTORS = tuple(f"{theirs}_{which}_factor" for _, theirs in _RESIDUALS for whic
 
 
 def _layers(config: Mapping[str, Any]) -> Settings:
-    """The kinds of layers; without a list every other layer has attention, the first among them."""
+    """The setting of the kinds of layers: `layer_types` or, without it, attention in every other layer, from the first
+    on, and lightning attention in the others."""
     layers = range(config["num_hidden_layers"])
     kinds = config.get("layer_types") or [_KINDS[layer % 2] for layer in layers]
     if {*kinds} - {*_KINDS} or len(kinds) != len(layers):

@@ -31,7 +31,7 @@ _FIXED: dict[str, Any] = {**OF_LLAMA, **DENSE, **NO_BIAS}
 
 def _defaults_out(ours: Settings) -> Mapping[str, Any]:
     """Keys that are written because transformers' defaults differ: a padding id that small vocabularies lack, and 4096
-    for the length that positions reach without being stretched."""
+    as the length up to which positions are not stretched."""
     length = ours.get("model_config.rope_scaling.original_max_position_embeddings")
     longest = ours["model_config.max_position_embeddings"]
     return {"pad_token_id": None, "original_max_position_embeddings": length or longest}

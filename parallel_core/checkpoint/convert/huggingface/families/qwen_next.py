@@ -24,7 +24,8 @@ _KINDS = "full_attention", "linear_attention"
 
 
 def _layers(config: Mapping[str, Any]) -> Settings:
-    """The kinds of layers; without a list every so many-th layer has attention."""
+    """The setting of the kinds of layers: `layer_types` or, without it, attention in every `full_attention_interval`-th
+    layer."""
     kinds, layers = config.get("layer_types"), range(config["num_hidden_layers"])
     if kinds is None:
         interval = config.get("full_attention_interval") or 4

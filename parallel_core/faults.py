@@ -92,7 +92,7 @@ class Figures(NamedTuple):
 
 
 def verdict(first: Figures, second: Figures) -> str:
-    """"repeatable" if the second computation of a step gave the same figures, else "transient": then the hardware is to
+    """ "repeatable" if the second computation of a step gave the same figures, else "transient": then the hardware is to
     be suspected, since the software repeats its bits."""
     return REPEATABLE if first.same(second) else TRANSIENT
 

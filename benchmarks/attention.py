@@ -30,7 +30,7 @@ TYPES = {"fp32": "float32", "bf16": "bfloat16"}
 
 
 def parse() -> argparse.Namespace:
-    """The command line."""
+    """The options of the command line."""
     parser = command_line(__doc__)
     parser.add_argument("--lengths", type=int, nargs="+", default=[512, 1024, 2048, 4096], help="of a sequence")
     parser.add_argument("--tokens", type=int, default=4096, help="of a batch, at least one sequence")
@@ -47,7 +47,7 @@ Pass = Callable[[], object]
 
 
 def shortest(passes: tuple[Pass, Pass], options: argparse.Namespace) -> dict[str, float]:
-    """Seconds of a forward and of the backward after it, each the shortest of several, after one to warm up."""
+    """"forward" and "backward" -> seconds, each the shortest of several, after one to warm up."""
     clock = process_time if options.threads == 1 else perf_counter
     durations: dict[str, list[float]] = {name: [] for name in PRODUCTS}
     for _ in range(options.repeats + 1):
@@ -59,7 +59,7 @@ def shortest(passes: tuple[Pass, Pass], options: argparse.Namespace) -> dict[str
 
 
 def ours(length: int, batch: int, precision: str, documents: int = 1) -> tuple[Pass, Pass]:
-    """A forward and its backward by the host's operator; a row has so many documents of equal length."""
+    """(forward, backward) by the host's operator; each row has so many documents of equal length."""
     import mindspore
     import numpy as np
     from mindspore import from_numpy
@@ -90,7 +90,7 @@ def ours(length: int, batch: int, precision: str, documents: int = 1) -> tuple[P
 
 
 def peers(length: int, batch: int, precision: str) -> tuple[Pass, Pass]:
-    """A forward and its backward by torch."""
+    """(forward, backward) by torch."""
     import torch
 
     shape = (batch, HEADS, length, HEAD_SIZE)
@@ -106,7 +106,7 @@ def peers(length: int, batch: int, precision: str) -> tuple[Pass, Pass]:
 
 
 def product_seconds_per_flop(precision: str, threads: int, repeats: int) -> float:
-    """Seconds per FLOP of a large product of the type, shared by all threads."""
+    """Seconds per FLOP of a large product in the type on `threads` threads together."""
     import numpy as np
 
     from pynative.dtypes import BFLOAT16
@@ -123,7 +123,7 @@ def product_seconds_per_flop(precision: str, threads: int, repeats: int) -> floa
 
 
 def peer_row(length: int, options: argparse.Namespace) -> dict:
-    """The row that another interpreter with this file and torch measures."""
+    """The report's line for a length, measured by the interpreter that has torch, which runs this file."""
     command = [options.peer_python, __file__, "--as-peer", "--lengths", str(length)]
     for name in ("tokens", "precision", "threads", "repeats"):
         command += [f"--{name}", str(getattr(options, name))]
@@ -131,8 +131,8 @@ def peer_row(length: int, options: argparse.Namespace) -> dict:
 
 
 def packed_ratio(length: int, batch: int, apart: dict[str, float], options: argparse.Namespace) -> dict[str, float]:
-    """The time of sequences that are packed, so many into one, over that of the same sequences apart, forward and
-    backward together."""
+    """The time of forward and backward with `options.documents` sequences packed into each row, over that of the same
+    sequences in rows of their own (`apart`: seconds of these)."""
     count = options.documents
     packed = shortest(ours(length * count, batch // count, options.precision, count), options)
     ratio = sum(packed.values()) * batch / sum(apart.values()) / (batch // count * count)

@@ -33,7 +33,7 @@ INTERVAL = 32
 
 
 def parse() -> argparse.Namespace:
-    """The command line."""
+    """The options of the command line."""
     parser = parser_of(__doc__, hidden=512, layers=8, heads=8, seq=128, mbs=1, vocab=16384, threads=1, rounds=5)
     parser.add_argument("--folder", type=Path, help="on the file system to measure; default: the temporary folder's")
     return parser.parse_args()
@@ -45,19 +45,19 @@ def megatron_flags(options: argparse.Namespace) -> list[str]:
 
 
 def seconds(action: Callable[[], object]) -> float:
-    """Time on the clock: disks are waited for."""
+    """Seconds of an action on the clock, since disks are waited for."""
     started = time.perf_counter()
     action()
     return time.perf_counter() - started
 
 
 def dd(*arguments: str) -> Callable[[], object]:
-    """The command."""
+    """A call of the command `dd` with these arguments."""
     return lambda: subprocess.run(["dd", "bs=16M", *arguments], check=True, capture_output=True)
 
 
 def against_dd(state: object, folder: Path, rounds: int) -> dict[str, float]:
-    """Ratios of throughputs."""
+    """The ratios `save`, `load` and `load_of_read`, medians over rounds, with seconds of each part and the size."""
     from pynative.checkpointing import load_checkpoint, save_checkpoint
 
     times: list[dict[str, float]] = []
@@ -76,7 +76,7 @@ def against_dd(state: object, folder: Path, rounds: int) -> dict[str, float]:
 
 
 class Turns:
-    """Times of steps, with a save under way and without, by rounds."""
+    """Times of steps, those without and those with a save under way, in rounds that begin with a save."""
 
     def __init__(self, left: int) -> None:
         self.steps_left = (left + 1) * INTERVAL
@@ -85,7 +85,7 @@ class Turns:
         self.before = time.perf_counter()
 
     def step_ended(self, is_saving: bool) -> bool:
-        """Whether that was all."""
+        """Note the time of the step that ends; whether it was the last one to measure."""
         now = time.perf_counter()
         if not self.rounds or (is_saving and not self.was_saving):
             self.rounds.append(([], []))
@@ -95,7 +95,8 @@ class Turns:
         return self.steps_left <= 0
 
     def figures(self) -> dict[str, float]:
-        """Ratios, and how many steps there were."""
+        """The ratios of steps with a save under way to those without (`async_*`), the number of such steps, and seconds
+        of a step."""
         all_plain = [seconds for one, _ in self.rounds for seconds in one]
         plain = [statistics.median(one[-12:] or all_plain) for one, _ in self.rounds]
         busy = [one for _, one in self.rounds[1:]]
@@ -128,7 +129,7 @@ def main() -> None:
     saves = CheckpointCallback(folder / "background", INTERVAL, background=True)
 
     class Measure(Callback):
-        """Against dd after the second step, then in the background; before `saves` has its turn."""
+        """A callback that measures against `dd` after the second step, then steps with saves in the background."""
 
         def on_step_end(self, state) -> None:
             if state.iteration == 2:

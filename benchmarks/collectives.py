@@ -26,7 +26,7 @@ SECONDS_PER_CASE = 1.0
 
 
 def main() -> None:
-    """Start the ranks, or be one of them."""
+    """Start the ranks, or be one of them, if msrun started this process."""
     arguments = parse()
     if "RANK_ID" in os.environ:
         measure_all(arguments)
@@ -45,7 +45,7 @@ def main() -> None:
 
 
 def parse() -> argparse.Namespace:
-    """The command line."""
+    """The options of the command line."""
     parser = command_line(__doc__)
     parser.add_argument("--ranks", type=int, default=2, help="processes")
     calls = list(CALLS)
@@ -54,7 +54,7 @@ def parse() -> argparse.Namespace:
 
 
 def measure_all(arguments: argparse.Namespace) -> None:
-    """All operations and sizes, on one rank."""
+    """Measure all operations and sizes as one of the ranks; rank 0 prints a line for each."""
     import mindspore as ms
     import numpy as np
 
@@ -84,14 +84,14 @@ CALLS: dict[str, Callable] = {
 
 
 def ring(group, x) -> None:
-    """Every rank sends to the next and receives from the one before."""
+    """Send to the next rank of the group and receive from the one before."""
     work = group.send(x, (group.rank + 1) % group.size, async_op=True)
     group.recv(x.shape, x.dtype, (group.rank - 1) % group.size)
     work.wait()
 
 
 def measure(group, call: Callable, x) -> list[float]:
-    """Seconds of each of a number of calls that rank 0 chooses from the first."""
+    """Seconds of each call of a collective on `x`; rank 0 chooses how many calls, from the time of the first."""
     import mindspore as ms
 
     call(group, x)
@@ -108,7 +108,7 @@ def measure(group, call: Callable, x) -> list[float]:
 
 
 def line(arguments: argparse.Namespace, operation: str, name: str, size: int, seconds: list[float]) -> dict:
-    """One line of the report."""
+    """The report's line for one operation and size; size: bytes of the input, name: the same in words."""
     return {
         "operation": operation,
         "size": name,

@@ -56,7 +56,7 @@ def tensors(layers: int) -> dict[str, LazyTensor]:
 
 
 def write_source(folder: Path, parameters: float) -> int:
-    """A folder of HuggingFace's with about so many parameters. Its bytes."""
+    """Write a HuggingFace folder with about so many parameters; the bytes of its weights."""
     a_layer = 4 * HIDDEN * HIDDEN + 3 * HIDDEN * FFN
     layers = max(2, 2 * ceil((parameters - 2 * VOCABULARY * HIDDEN) / a_layer / 2))
     weights = tensors(layers)
@@ -72,7 +72,8 @@ def write_source(folder: Path, parameters: float) -> int:
 
 
 def measured(arguments: list[str]) -> tuple[float, float, float]:
-    """(seconds, of these on a core, peak of resident memory in GiB) of the command. Raises RuntimeError if it fails."""
+    """(seconds, processor seconds, peak of resident memory in GiB) of the command `convert` with these arguments.
+    Raises RuntimeError if it fails."""
     command = [sys.executable, "-m", "parallel_core.checkpoint.convert", *arguments]
     begin = time.perf_counter()
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
@@ -83,7 +84,7 @@ def measured(arguments: list[str]) -> tuple[float, float, float]:
 
 
 def main() -> None:
-    """Print a line for each direction."""
+    """Convert in each direction and print a line for each."""
     parser = command_line(__doc__)
     parser.add_argument("--parameters", type=float, default=1e9, help="of the model")
     parser.add_argument("--folder", type=Path, help="where there is room for five times the model")

@@ -32,7 +32,7 @@ EXPERTS = (
 
 
 def parse() -> argparse.Namespace:
-    """The command line."""
+    """The options of the command line."""
     parser = parser_of(
         __doc__, hidden=128, layers=4, heads=4, seq=128, mbs=2, vocab=512, pp=2, ep=2, micro_batches=12, steps=4,
     )  # fmt: skip
@@ -59,13 +59,15 @@ def megatron_flags(options: argparse.Namespace) -> list[str]:
 
 
 class Network:
-    """The messages that are on their way."""
+    """The imagined network: messages arrive `seconds` after they were sent; `slept` is the time for which ranks came
+    early."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds, self.slept, self.messages = seconds, 0.0, 0
 
     def carries(self, start):
-        """The function that starts a message, which then arrives late."""
+        """A function that starts a message as `start` does, and whose handle is complete only after the network's
+        time."""
         from pynative.collectives import Handle
 
         network = self
@@ -92,7 +94,7 @@ class Network:
 
 
 def work(options: argparse.Namespace) -> None:
-    """One of the launched processes."""
+    """Train as one of the launched processes; rank 0 writes the figures, means over the ranks of the steps' medians."""
     from mapping import init_configs_from_args, initialize_megatron
     from pynative import parallel_state
     from pynative.calibrate.training import RandomTokens
@@ -132,7 +134,8 @@ def work(options: argparse.Namespace) -> None:
 
 
 def measured(options: argparse.Namespace, delay: float, *flags: str) -> list[float]:
-    """A step's seconds, those slept, messages, and seconds inside of exchanges, mean over the ranks."""
+    """[seconds of a step, seconds slept, messages, seconds inside of exchanges], mean over the ranks, of a run in which
+    messages take `delay` seconds."""
     from pynative.startup.launch import msrun_command, quiet_environment
 
     own, more = split_at_dashes()

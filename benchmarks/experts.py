@@ -37,7 +37,7 @@ ROWS = {f"{precision}-ep{ranks}": (precision, ranks) for precision in ("fp32", "
 
 
 def measured(precision: str, ranks: int, flags: str) -> dict[str, float]:
-    """The figures that throughput.py prints for one run."""
+    """The figures that throughput.py prints for one run on `ranks` data- and expert-parallel ranks."""
     options = f"{SIZES} --precision {precision} --dp {ranks}"
     split = f"--expert-model-parallel-size {ranks}" if "--num-experts" in flags else ""
     command = [sys.executable, str(ROOT / "benchmarks" / "throughput.py"), *options.split(), "--"]
@@ -48,7 +48,7 @@ def measured(precision: str, ranks: int, flags: str) -> dict[str, float]:
 
 
 def row(name: str, rounds: int) -> dict[str, object]:
-    """The best of all rounds."""
+    """One row of the report: each contender's best tokens a second of all rounds, ratios, and peak memory."""
     runs = [{who: measured(*ROWS[name], flags) for who, flags in CONTENDERS.items()} for _ in range(rounds)]
     best = {who: max(run[who]["tokens_per_s"] for run in runs) for who in CONTENDERS}
     ratios = {f"grouped/{who}": round(best["grouped"] / best[who], 2) for who in ("sequential", "dense")}

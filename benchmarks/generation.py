@@ -26,11 +26,11 @@ from parallel_core.system.command_line import command_line
 
 HIDDEN, LAYERS, HEADS, FFN, VOCABULARY, PROMPT = 512, 8, 8, 1376, 8192, 32
 Ask = Callable[[int, int], float]
-"""(batch, new tokens) -> seconds."""
+"""(prompts of a batch, new tokens of each) -> seconds."""
 
 
 def write_model(folder: Path) -> None:
-    """A folder of HuggingFace's."""
+    """Write the model into `folder` in HuggingFace's format."""
     from safetensors.numpy import save_file
 
     rng, wide = np.random.default_rng(0), {"gate": (FFN, HIDDEN), "up": (FFN, HIDDEN), "down": (HIDDEN, FFN)}
@@ -53,12 +53,12 @@ def write_model(folder: Path) -> None:
 
 
 def prompts(batch: int) -> np.ndarray:
-    """Ids [b, s]."""
+    """Ids [b, s] of the prompts of a batch."""
     return np.random.default_rng(1).integers(2, VOCABULARY, (batch, PROMPT))
 
 
 def ours(folder: Path, threads: int) -> Ask:
-    """The model in this project."""
+    """A function that measures this project's generation with the model in `folder`."""
     from pynative.generation import Asked, generate_texts
     from pynative.generation.command import loaded
     from pynative.generation.options import config_of
@@ -75,7 +75,8 @@ def ours(folder: Path, threads: int) -> Ask:
 
 
 def theirs(folder: Path, threads: int) -> Ask:
-    """The model in `transformers`, which looks for a package `kernels`: that beside this file is another one."""
+    """A function that measures `transformers`' generation with the model in `folder`. It looks for a package `kernels`,
+    and must not find the file of that name beside this one."""
     sys.path.remove(str(Path(__file__).resolve().parent))
     import torch
     from transformers import AutoModelForCausalLM
@@ -96,7 +97,7 @@ def theirs(folder: Path, threads: int) -> Ask:
 
 
 def serve(program: str, folder: Path, threads: int) -> None:
-    """Answer lines "batch count" of standard input with seconds."""
+    """Answer each line "batch count" of standard input with the seconds of `program` ("ours" or "theirs")."""
     ask = {"ours": ours, "theirs": theirs}[program](folder, threads)
     print("ready", flush=True)
     for line in sys.stdin:
@@ -104,7 +105,7 @@ def serve(program: str, folder: Path, threads: int) -> None:
 
 
 def measure(programs: dict[str, Program], batch: int, count: int, turns: int) -> dict[str, float]:
-    """Tokens/s of each, and of the tokens behind the first."""
+    """Tokens/s of each program by its name, and of the tokens behind the first: the median of the turns."""
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in programs}
     for turn in range(turns + 1):
         for name, program in programs.items():
@@ -119,7 +120,7 @@ def measure(programs: dict[str, Program], batch: int, count: int, turns: int) ->
 
 
 def main() -> None:
-    """Measure both in turns."""
+    """Measure one or both programs in turns and print the figures."""
     parser = command_line(__doc__)
     parser.add_argument("--transformers", metavar="PYTHON", help="an interpreter that has transformers")
     parser.add_argument("--threads", type=int, default=2, help="of each program")

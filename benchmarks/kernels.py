@@ -44,17 +44,18 @@ _settings = argparse.Namespace(clock=perf_counter, dtype=mindspore.float32)
 
 
 def normal(*shape: int) -> Tensor:
-    """Random numbers of the type that is measured."""
+    """A tensor of random normal numbers in the type that is measured."""
     return normal32(*shape).astype(_settings.dtype)
 
 
 def normal32(*shape: int) -> Tensor:
-    """Random float32 numbers."""
+    """A tensor of random normal numbers, float32."""
     return from_numpy(_random.standard_normal(shape, np.float32))
 
 
 def best_seconds(action: Callable[[], object], repeats: int) -> float:
-    """The shortest of several runs, after one to warm up: the others measure the machine's other work."""
+    """Seconds of the shortest of several runs, after one to warm up: longer ones measure the machine's other work,
+    too."""
     action()
     durations = []
     for _ in range(repeats):
@@ -65,7 +66,7 @@ def best_seconds(action: Callable[[], object], repeats: int) -> float:
 
 
 def peak_flops(threads: int, repeats: int) -> float:
-    """Multiply and add operations a second of float32 matrix products on `threads` cores: one core's times threads."""
+    """FLOP/s of float32 matrix products on `threads` cores: one core's, measured, times `threads`."""
     a, b, out = (np.ones(shape, np.float32) for shape in ((2048, 512), (512, 2048), (2048, 2048)))
     return threads * 2 * 2048 * 512 * 2048 / best_seconds(lambda: np.matmul(a, b, out=out), repeats)
 
@@ -136,7 +137,8 @@ def _activation(name: str, x: Tensor) -> Case:
 
 
 def measure(case: Case, peak: float, repeats: int) -> dict:
-    """Seconds of forward and backward, and the fraction that matrix products alone would need."""
+    """The report's line for an operator: milliseconds of forward and backward, and the fraction of them that its matrix
+    products would need at `peak` FLOP/s."""
     inputs = [leaf(from_numpy(x.asnumpy().copy())) for x in case.inputs]
 
     def forward() -> tuple[Tensor, ...]:
@@ -166,7 +168,8 @@ def measure(case: Case, peak: float, repeats: int) -> dict:
 
 
 def sweeps() -> dict[str, Callable[[], object]]:
-    """Operators that aren't on the tape: cross entropy's two halves, and a pass of each kind over flat buffers."""
+    """Name -> call of an operator that isn't on the tape: cross entropy's two halves, and a pass of each kind over flat
+    buffers."""
     logits, weights = normal(SEQUENCE, BATCH, VOCABULARY), from_numpy(np.full((SEQUENCE, BATCH), 0.5, np.float32))
     target = from_numpy(_random.integers(0, VOCABULARY, (SEQUENCE, BATCH), np.int32))
     added = from_numpy(np.ones((2, SEQUENCE, BATCH), np.float32))

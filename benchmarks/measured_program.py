@@ -5,7 +5,8 @@ from collections.abc import Sequence
 
 
 class Program:
-    """Runs `command`, which prints `ready`, then for each line of numbers the seconds that they took."""
+    """A running process of `command`, which prints `ready`, then for each line of numbers the seconds that its task
+    took."""
 
     def __init__(self, command: Sequence[str]) -> None:
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -20,7 +21,7 @@ class Program:
         return line.strip()
 
     def seconds(self, *numbers: int) -> float:
-        """Seconds of what the numbers ask for."""
+        """Send the numbers; the seconds with which the process answers."""
         assert self.process.stdin is not None
         print(*numbers, file=self.process.stdin, flush=True)
         return float(self._line())

@@ -13,7 +13,7 @@ from megatron.core.tokenizers.text.libraries.huggingface_tokenizer import Huggin
 
 
 class Encoder:
-    """Encodes a line in a process of the pool."""
+    """The tokenizer of a process in the pool, which encodes the lines."""
 
     def __init__(self, folder: str, legacy: bool) -> None:
         self.folder, self.legacy = folder, legacy
@@ -23,7 +23,7 @@ class Encoder:
         Encoder.tokenizer = HuggingFaceTokenizer(self.folder, use_fast=True, include_special_tokens=self.legacy)
 
     def encode(self, line: str) -> tuple[dict[str, list[int]], dict[str, list[int]], int]:
-        """Ids and lengths of each key, and the characters read."""
+        """(key -> ids of a document, key -> their counts, number of characters) of a line."""
         ids = Encoder.tokenizer.text_to_ids(json.loads(line)["text"])
         if ids:
             ids.append(Encoder.tokenizer.eos_id)
@@ -31,7 +31,7 @@ class Encoder:
 
 
 def main(file: str, prefix: str, folder: str, workers: str, *legacy: str) -> None:
-    """Write PREFIX_text_document."""
+    """Write the data set PREFIX_text_document."""
     encoder = Encoder(folder, bool(legacy))
     encoder.start()
     size = len(Encoder.tokenizer.tokenizer)

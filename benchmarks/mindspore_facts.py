@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from parallel_core.system.command_line import command_line
 
 Fact = tuple[bool, str]
-"""Whether it holds, and the measured value."""
+"""(whether the fact holds, the measured value in words)."""
 
 
 def _tensor(ms: Any, values: object, kind: object = np.float32) -> Any:
@@ -32,7 +32,7 @@ def _tensor(ms: Any, values: object, kind: object = np.float32) -> Any:
 
 
 def microseconds(call: Callable[[], object], runs: int = 30) -> float:
-    """The fastest of several calls of an operator, until its result is there."""
+    """Microseconds of the fastest of several calls of an operator, until its result is there."""
     times = []
     for _ in range(runs):
         begin = time.perf_counter()
@@ -63,7 +63,7 @@ def set_data(ms: Any) -> Fact:
 
 
 def lost_nan(ms: Any) -> Fact:
-    """`relu`, `maximum(x, 0)` and `clamp` turn NaN into a number; `maximum(0, x)` keeps it."""
+    """`relu`, `maximum(x, 0)` and `clamp` turn NaN into a number; `maximum(0, x)` keeps NaN."""
     x, zero = _tensor(ms, [np.nan]), _tensor(ms, [0.0])
     found = {
         "relu": ms.ops.relu(x),
@@ -126,7 +126,7 @@ def saving(ms: Any) -> Fact:
 
 
 def import_memory(ms: Any) -> Fact:
-    """The import takes hundreds of megabytes."""
+    """Importing MindSpore takes hundreds of megabytes."""
     code = "import psutil, {}; print(psutil.Process().memory_info().rss)"
     with_it, without = (
         int(subprocess.check_output([sys.executable, "-c", code.format(name)])) for name in ("mindspore", "numpy")

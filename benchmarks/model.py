@@ -8,7 +8,7 @@ from parallel_core.system.command_line import command_line
 
 
 def parser_of(description: str | None, **defaults: int) -> argparse.ArgumentParser:
-    """A parser with a whole number for each name."""
+    """A parser with an option for a whole number for each name in `defaults`."""
     parser = command_line(description)
     for name, default in defaults.items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=default, help=name.replace("_", " "))
@@ -16,14 +16,15 @@ def parser_of(description: str | None, **defaults: int) -> argparse.ArgumentPars
 
 
 def split_at_dashes(argv: list[str] | None = None) -> tuple[list[str], list[str]]:
-    """The command line before `--`, and what follows it: Megatron's flags."""
+    """(words of the command line before `--`, words behind it, which are Megatron's flags)."""
     argv = sys.argv[1:] if argv is None else argv
     at = argv.index("--") if "--" in argv else len(argv)
     return argv[:at], argv[at + 1 :]
 
 
 def model_flags(options: argparse.Namespace, **others: Any) -> list[str]:
-    """Megatron's flags of the model, without dropout; `others` are added, or stand in the place of what is here."""
+    """Megatron's flags for the model of these options, without dropout; `others` are added, or replace flags of the
+    same name."""
     flags = {
         "num_layers": options.layers, "hidden_size": options.hidden, "num_attention_heads": options.heads,
         "seq_length": options.seq, "max_position_embeddings": options.seq, "micro_batch_size": options.mbs,

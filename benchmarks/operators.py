@@ -29,18 +29,18 @@ from parallel_core.system.command_line import command_line
 ROOT = Path(__file__).resolve().parents[1]
 
 LOGGED = {"GLOG_v": "3", "GLOG_logtostderr": "1", "MS_SUBMODULE_LOG_v": "{PYNATIVE:0,DEVICE:0,RUNTIME_FRAMEWORK:0}"}
-"""MindSpore's log of what it launches."""
+"""Environment variables that make MindSpore log each kernel that it launches."""
 
 MARK = re.compile(r"=== (\d) (\w+)")
 LAUNCHES = (re.compile(r"LaunchKernel\] (\w+) Launch end"), re.compile(r"RunInner\w*\] RunOp name (\w+) "))
-"""Its lines for kernels that have an interface of their own, and for those that run as a graph of one."""
+"""Patterns of the log's lines for kernels with an interface of their own, and for those that run as a graph of one."""
 
 PASSES = ("forward", "backward")
 LAYERS = (1, 2)
 
 
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
-    """The command line."""
+    """The options of the command line."""
     parser = command_line(__doc__)
     for name, default in {"hidden": 64, "heads": 4, "seq": 32, "mbs": 1, "vocab": 512, "runs": 60}.items():
         parser.add_argument(f"--{name}", type=int, default=default, help=name)
@@ -63,7 +63,7 @@ def megatron_flags(options: argparse.Namespace, layers: int) -> list[str]:
 
 
 class Passes:
-    """A model's forward and backward on one micro-batch."""
+    """A model with `layers` layers, and its forward and backward on one micro-batch."""
 
     def __init__(self, options: argparse.Namespace, layers: int) -> None:
         from mindspore import Tensor
@@ -90,25 +90,26 @@ class Passes:
         self.autograd = autograd
 
     def forward(self) -> None:
-        """Keeps the loss."""
+        """Run the forward and keep its loss and graph."""
         self.buffers.empty_gradients()
         with self.autograd.recording():
             self.loss = self.model[0](**self.batch)
 
     def backward(self) -> None:
-        """The backward of the loss, down to the gradients in the buffers."""
+        """Run the backward of the kept loss, down to the gradients in the buffers."""
         self.autograd.backward([self.loss], [self.seed])
         self.tape_gradients.collect()
 
     def run(self, around: Callable[[str, Callable[[], None]], None]) -> None:
-        """Both, each handed to `around` with its name."""
+        """Hand the forward, then the backward, with its name to `around`, which calls it."""
         for name in PASSES:
             around(name, getattr(self, name))
 
 
 @contextmanager
 def counted(calls: Counter[str]) -> Iterator[None]:
-    """Within the block, tape functions and kernels that are called are counted."""
+    """Count, within the block, the tape functions and kernels that are called, as `functions` and `kernels` of
+    `calls`."""
     from pynative import kernels
     from pynative.kernels.contract import CONTRACT
     from pynative.tape import autograd
@@ -131,7 +132,7 @@ def counted(calls: Counter[str]) -> Iterator[None]:
 
 
 def calls_of_a_layer(models: dict[int, Passes]) -> dict[str, dict[str, int]]:
-    """Operator -> pass -> number of calls."""
+    """"functions" or "kernels" -> pass -> number of calls of one layer."""
     found: dict[tuple[int, str], Counter[str]] = {}
     for layers, passes in models.items():
 
@@ -148,7 +149,7 @@ def calls_of_a_layer(models: dict[int, Passes]) -> dict[str, dict[str, int]]:
 
 
 def microseconds_of_a_layer(models: dict[int, Passes], runs: int) -> dict[str, int]:
-    """Pass -> processor time of the calling thread."""
+    """Pass -> microseconds of the calling thread's processor time for one layer."""
     best = {(layers, name): float("inf") for layers in models for name in PASSES}
     for _ in range(runs):
         for layers, passes in models.items():
@@ -163,7 +164,7 @@ def microseconds_of_a_layer(models: dict[int, Passes], runs: int) -> dict[str, i
 
 
 def launches_of_a_layer(lines: Iterable[str]) -> dict[str, dict[str, int]]:
-    """Pass -> MindSpore's kernel -> how often, from the log of a process with `--logged`."""
+    """Pass -> MindSpore's kernel -> launches for one layer, from the log of a process with `--logged`."""
     found = {(layers, name): Counter[str]() for layers in LAYERS for name in (*PASSES, "between")}
     here = found[1, "between"]
     for line in lines:
@@ -187,7 +188,7 @@ def mark_the_log(models: dict[int, Passes]) -> None:
 
 
 def counts_of_a_layer(arguments: list[str]) -> dict[str, dict]:
-    """`functions`, `kernels` and `launched` of each pass, of a process of its own that writes MindSpore's log."""
+    """The counts `functions`, `kernels` and `launched` of each pass, from a process that writes MindSpore's log."""
     command = [sys.executable, __file__, "--logged", *arguments]
     done = subprocess.run(command, env={**os.environ, **LOGGED}, capture_output=True, text=True, errors="replace")
     if done.returncode:

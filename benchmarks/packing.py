@@ -24,7 +24,7 @@ LLAMA = ["--normalization", "RMSNorm", "--swiglu", "--position-embedding-type", 
 
 
 def parse() -> argparse.Namespace:
-    """The command line."""
+    """The options of the command line."""
     parser = parser_of(__doc__, hidden=512, layers=8, heads=8, vocab=8192, tokens=2048, rounds=5)
     parser.add_argument("--lengths", type=int, nargs="+", default=[16, 64, 128, 512], help="of a document")
     own, more = split_at_dashes()
@@ -32,7 +32,8 @@ def parse() -> argparse.Namespace:
 
 
 def batch(rows: int, length: int, document: int, vocab: int) -> dict[str, np.ndarray]:
-    """The same tokens in rows of this length; the last of each document has no next one that counts."""
+    """A batch of `rows` rows of `length` tokens, the same whatever the rows, in documents of `document` tokens; the
+    last token of a document has no next one, so its loss does not count."""
     tokens = np.random.default_rng(0).integers(1, vocab, (rows, length), np.int32)
     places = np.arange(length, dtype=np.int32)
     starts = np.broadcast_to(places // document * document, tokens.shape)
@@ -45,7 +46,7 @@ def batch(rows: int, length: int, document: int, vocab: int) -> dict[str, np.nda
 
 
 class Contender:
-    """A model and its optimizer that train on rows of one length."""
+    """A model and its optimizer that train on one batch."""
 
     def __init__(self, options: argparse.Namespace, rows: int, length: int, document: int) -> None:
         from mapping import init_configs_from_args, initialize_megatron
@@ -69,14 +70,15 @@ class Contender:
         self.cell = TrainOneStepCell(model, optimizer, scheduler, config.training_config, config.model_config)
 
     def step(self) -> tuple[float, float]:
-        """The loss, and the processor time that the step took."""
+        """(loss, processor seconds) of one training step."""
         start = process_time()
         loss, *_ = self.cell(**self.data)
         return loss, process_time() - start
 
 
 def row(options: argparse.Namespace, document: int) -> dict[str, float]:
-    """Documents of this length, packed and apart."""
+    """The report's line for documents of `document` tokens: a step on them packed into one row over one with a row
+    each."""
     count = options.tokens // document
     both = [Contender(options, 1, count * document, document), Contender(options, count, document, document)]
     losses = [contender.step()[0] for contender in both]

@@ -15,12 +15,12 @@ sys.path.insert(0, str(ROOT))
 RESULT = "RESULT "
 
 Found = dict[str, list[float]]
-"""Quantity -> predicted, measured: seconds of a step, the bubble's share and the seconds by part, of the fastest step
-from the third on; and bytes."""
+"""Quantity -> [predicted, measured] of a rank: seconds of a step, the bubble's share and the seconds by part, of the
+fastest step from the third on; and bytes of memory."""
 
 
 def calibrated(folder: str) -> str:
-    """A device file of this machine."""
+    """Calibrate this machine's device; the path of its file in `folder`."""
     path = f"{folder}/cpu.yaml"
     command = [sys.executable, "-m", "mapping", "plan", "--calibrate", path]
     subprocess.run(command, check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
@@ -28,7 +28,8 @@ def calibrated(folder: str) -> str:
 
 
 def measured(ranks: int, flags: Sequence[str]) -> list[Found]:
-    """Train with these of Megatron's flags; what each rank finds. Raises RuntimeError if one fails."""
+    """Train with these of Megatron's flags in `ranks` processes; each rank's figures. Raises RuntimeError if one
+    fails."""
     common = os.environ | {"RANK_SIZE": str(ranks), "MS_SCHED_PORT": f"planned-{os.getpid()}", "GLOG_v": "3"}
     with tempfile.TemporaryDirectory() as folder:
         command = [
@@ -57,7 +58,7 @@ def measured(ranks: int, flags: Sequence[str]) -> list[Found]:
 
 
 def seconds_of(folder: Path) -> list[Found]:
-    """Seconds that each rank of a recorded run took, beside the plan."""
+    """Each rank's figures of time, from the folder of a recorded run."""
     from parallel_core.planner import Plan
     from parallel_core.planner.beside import measured_seconds
     from parallel_core.planner.refine import fastest_step, read_run, stage_of
@@ -77,7 +78,7 @@ def _beside(predicted: Mapping[str, float], took: Mapping[str, float]) -> Found:
 
 
 def train(flags: Sequence[str]) -> None:
-    """As one of the ranks: train, and print the memory that was predicted and measured."""
+    """Train as one of the ranks, and print the memory that was predicted and measured."""
     from mapping import init_configs_from_args, initialize_megatron
     from pynative.calibrate.training import RandomTokens
     from pynative.training.callbacks import Callback

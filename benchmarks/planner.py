@@ -35,11 +35,11 @@ LAYOUTS = {
     "experts": (2, "--num-experts 4 --expert-model-parallel-size 2 --moe-token-dispatcher-type alltoall"),
     "zero 3": (2, "--zero-stage 3"),
 }
-"""Name -> ranks, and flags."""
+"""Name of a layout -> (ranks, flags)."""
 
 
 def parse() -> argparse.Namespace:
-    """The command line."""
+    """The options of the command line."""
     parser = parser_of(__doc__, hidden=512, layers=4, heads=8, seq=512, mbs=2, vocab=4096, micro_batches=4, steps=6)
     parser.add_argument("--only", nargs="+", choices=tuple(LAYOUTS), default=list(LAYOUTS), help="layouts")
     parser.add_argument("--device", help="a device file, instead of a calibration")

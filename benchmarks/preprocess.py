@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def write_input(path: Path, megabytes: float) -> int:
-    """Documents of 200 to 8000 characters; the bytes written."""
+    """Write a .jsonl file with documents of 200 to 8000 characters; the number of bytes written."""
     files = sorted(Path(sysconfig.get_paths()["stdlib"]).rglob("*.py"))
     text = "".join(file.read_text(encoding="utf-8", errors="ignore") for file in files[:2000])
     drawn, written = random.Random(1234), 0
@@ -36,7 +36,7 @@ def write_input(path: Path, megabytes: float) -> int:
 
 
 def seconds(command: list[str]) -> float:
-    """Seconds of a command that must succeed."""
+    """Seconds of a command on the clock. It must succeed."""
     began = time.monotonic()
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     subprocess.run(command, check=True, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
@@ -44,12 +44,12 @@ def seconds(command: list[str]) -> float:
 
 
 def contents(prefix: str) -> list[bytes]:
-    """The contents of both files of a data set."""
+    """The bytes of both files of the data set with this prefix."""
     return [Path(f"{prefix}_text_document{ending}").read_bytes() for ending in (".bin", ".idx")]
 
 
 def main() -> None:
-    """Command line."""
+    """Run both commands in turns and print seconds, ratios and whether the files are equal."""
     parser = command_line(__doc__)
     parser.add_argument("--megatron", required=True, help="interpreter with megatron-core and transformers")
     parser.add_argument("--tokenizer-model", required=True, help="a HuggingFace folder")

@@ -29,7 +29,7 @@ SETTINGS = {
 
 
 def parse() -> argparse.Namespace:
-    """The command line."""
+    """The options of the command line."""
     parser = parser_of(__doc__, hidden=512, layers=12, heads=8, seq=512, mbs=4, vocab=8192, steps=2, rounds=2)
     parser.add_argument("--only", choices=tuple(SETTINGS), help=argparse.SUPPRESS)
     own, more = split_at_dashes()
@@ -44,7 +44,7 @@ def megatron_flags(options: argparse.Namespace, setting: str) -> list[str]:
 
 
 def train(options: argparse.Namespace) -> dict[str, float]:
-    """Run one setting in this process, its first step for warming up."""
+    """Run one setting in this process; its figures, without the first step, which warms up."""
     from mapping import init_configs_from_args, initialize_megatron
     from parallel_core.costs import StagePlan, peak_kept_bytes
     from pynative.calibrate.training import RandomTokens
@@ -84,7 +84,7 @@ def train(options: argparse.Namespace) -> dict[str, float]:
 
 
 def measured(setting: str) -> dict[str, float]:
-    """One run of a setting, in a process of its own."""
+    """The figures of one run of a setting in a process of its own."""
     own, more = split_at_dashes()
     command = [sys.executable, __file__, *own, "--only", setting, "--", *more]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)

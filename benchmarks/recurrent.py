@@ -27,7 +27,7 @@ from benchmarks.measured_program import Program
 from parallel_core.system.command_line import command_line
 
 HEAD, TAPS = 128, 4
-"""Size of a head of queries and keys, which Mamba-2 calls its state; tokens that a convolution sees."""
+"""HEAD: size of a head of queries and keys, which Mamba-2 calls its state; TAPS: tokens that a convolution sees."""
 MAMBA_HEAD = 64
 MIXERS = ("gated_delta_net", "mamba2")
 Ask = Callable[[int, int], float]
@@ -35,7 +35,8 @@ Ask = Callable[[int, int], float]
 
 
 def clock(threads: int) -> Callable[[], float]:
-    """Seconds: with one thread processor time, which other work on the machine does not change much."""
+    """The clock to measure seconds with: for one thread processor time, which other work on the machine does not change
+    much."""
     return time.process_time if threads == 1 else time.perf_counter
 
 
@@ -63,12 +64,12 @@ def megatron_flags(options: argparse.Namespace) -> list[str]:
 
 
 def normal(*shape: int) -> np.ndarray:
-    """Float32 numbers."""
+    """Random normal numbers, float32."""
     return np.random.default_rng(0).standard_normal(shape, np.float32)
 
 
 def ours(options: argparse.Namespace) -> Ask:
-    """The mixer in this project."""
+    """A function that measures a forward and backward of the mixer in this project."""
     from mindspore import Tensor
 
     from mapping import init_configs_from_args, initialize_megatron
@@ -106,7 +107,8 @@ def ours(options: argparse.Namespace) -> Ask:
 
 
 def theirs(options: argparse.Namespace) -> Ask:
-    """The mixer in `transformers`, which looks for a package `kernels`: that beside this file is another one."""
+    """A function that measures a forward and backward of the mixer in `transformers`. It looks for a package `kernels`,
+    and must not find the file of that name beside this one."""
     sys.path.remove(str(Path(__file__).resolve().parent))
     import torch
     from transformers import Mamba2Config, Qwen3NextConfig
@@ -138,7 +140,8 @@ def theirs(options: argparse.Namespace) -> Ask:
 
 
 def print_parts(options: argparse.Namespace, ask: Ask) -> None:
-    """Print each operator's milliseconds, the least of the turns; operators within others count twice."""
+    """Print each tape function's milliseconds in our mixer, the least of the turns; functions within others count
+    twice."""
     from pynative.tape.autograd import Function
 
     taken: Counter[str] = Counter()
@@ -167,7 +170,7 @@ def print_parts(options: argparse.Namespace, ask: Ask) -> None:
 
 
 def serve(options: argparse.Namespace) -> None:
-    """Answer lines "sequence batch" of standard input with seconds."""
+    """Answer each line "sequence batch" of standard input with the seconds of a forward and backward."""
     ask = {"ours": ours, "theirs": theirs}[options.serve](options)
     print("ready", flush=True)
     for line in sys.stdin:
@@ -175,7 +178,7 @@ def serve(options: argparse.Namespace) -> None:
 
 
 def measure(programs: dict[str, Program], options: argparse.Namespace) -> None:
-    """Print a line for each length."""
+    """Measure the programs in turns and print a line for each length of the sequence."""
     best = {(name, length): float("inf") for name in programs for length in options.lengths}
     for turn in range(options.turns + 1):
         for name, length in best:
@@ -192,7 +195,7 @@ def measure(programs: dict[str, Program], options: argparse.Namespace) -> None:
 
 
 def parse() -> argparse.Namespace:
-    """The command line."""
+    """The options of the command line."""
     parser = command_line(__doc__)
     parser.add_argument("--transformers", metavar="PYTHON", help="an interpreter that has transformers")
     parser.add_argument("--mixer", choices=MIXERS, help="one of them (default: both)")
@@ -209,7 +212,7 @@ def parse() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Measure both in turns."""
+    """Measure one or both programs, or with --parts our operators."""
     options = parse()
     if options.serve:
         return serve(options)

@@ -22,7 +22,7 @@ from benchmarks.model import model_flags, parser_of
 
 
 def parse() -> argparse.Namespace:
-    """The command line."""
+    """The options of the command line."""
     parser = parser_of(__doc__, hidden=128, layers=4, heads=4, seq=128, mbs=2, vocab=1024, micro_batches=8, rounds=30)
     parser.add_argument("--schedule", choices=("gpipe", "1f1b", "zb-h1"), default="1f1b", help="of the pipeline")
     return parser.parse_args()
@@ -37,7 +37,7 @@ def megatron_flags(options: argparse.Namespace) -> list[str]:
 
 
 def batch(options: argparse.Namespace) -> dict[str, np.ndarray]:
-    """All micro-batches of a step."""
+    """The arrays of all micro-batches of a step, as the data loader gives them."""
     rows = options.mbs * options.micro_batches
     tokens = np.random.default_rng(0).integers(0, options.vocab, (rows, options.seq + 1)).astype(np.int32)
     positions = np.broadcast_to(np.arange(options.seq, dtype=np.int32), (rows, options.seq))
@@ -45,7 +45,7 @@ def batch(options: argparse.Namespace) -> dict[str, np.ndarray]:
 
 
 def contenders(options: argparse.Namespace) -> dict[str, Callable[[], None]]:
-    """A step's forwards and backwards by the runner, and by a loop without any of it."""
+    """"runner" and "loop" -> a step's forwards and backwards by the pipeline's runner, and by a plain loop."""
     from mindspore import Tensor
 
     from mapping import init_configs_from_args, initialize_megatron
@@ -83,7 +83,7 @@ def contenders(options: argparse.Namespace) -> dict[str, Callable[[], None]]:
 
 
 def seconds(action: Callable[[], None]) -> float:
-    """Processor time that it takes: what else runs on the machine does not count."""
+    """Processor seconds of an action, which other programs on the machine do not change."""
     started = time.process_time()
     action()
     return time.process_time() - started

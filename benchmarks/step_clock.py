@@ -8,9 +8,9 @@ from pynative.training.callbacks import Callback
 
 
 class StepClock(Callback):
-    """Step times and time in collectives after the warm-up; then the matrix product's rate.
+    """The times of steps and of collectives after the warm-up, and then the rate of the matrix product.
 
-    That is measured last: what a library of products keeps for itself is not memory of the training.
+    The rate is measured last: memory that a library of products keeps for itself is not memory of the training.
 
     Args:
         backend: this rank's connection to the others.

@@ -32,11 +32,11 @@ CASES = {
     "long": (dict(hidden=128, layers=4, heads=4, seq=1024, vocab=1024), ""),
     "experts": (dict(hidden=128, layers=4, heads=4, seq=256, vocab=1024), "--num-experts 4 --moe-router-topk 2"),
 }
-"""Name -> sizes, and further flags."""
+"""Name of a model -> (its sizes, further flags)."""
 
 
 def parse() -> argparse.Namespace:
-    """The command line."""
+    """The options of the command line."""
     parser = parser_of(__doc__, batch=16, steps=5)
     parser.add_argument("--only", nargs="+", choices=tuple(CASES), default=list(CASES), help="models")
     parser.add_argument("--device", help="a device file, instead of a calibration")
@@ -44,7 +44,7 @@ def parse() -> argparse.Namespace:
 
 
 def flags_of(options: argparse.Namespace, case: str, device: str) -> list[str]:
-    """The model as Megatron's flags, in the plainest layout."""
+    """The case's model as Megatron's flags, without any parallelism."""
     sizes, more = CASES[case]
     named = model_flags(
         argparse.Namespace(mbs=1, **sizes), global_batch_size=options.batch, train_iters=options.steps,
@@ -54,7 +54,8 @@ def flags_of(options: argparse.Namespace, case: str, device: str) -> list[str]:
 
 
 def layouts_of(flags: list[str], device: str) -> tuple[Layout, list[Layout]]:
-    """The suggested layout, and all that are legal without recompute and with as little sharding as there is."""
+    """(the layout that is suggested first, all that are legal without recomputation and with the lowest stage of
+    ZeRO)."""
     plan = plan_of(flags, RANKS, device)
     plain: dict[Layout, Layout] = {}
     for layout in all_layouts(plan.config, RANKS):

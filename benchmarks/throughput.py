@@ -35,7 +35,7 @@ PRECISION_FLAGS: dict[str, list[str]] = {"fp32": [], "bf16": ["--bf16"], "fp16":
 
 
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
-    """The command line."""
+    """The options of the command line."""
     parser = parser_of(
         __doc__, hidden=512, layers=8, heads=8, seq=512, mbs=4, vocab=8192,
         tp=1, pp=1, dp=1, threads=1, steps=5, warm_up=2,
@@ -76,7 +76,7 @@ def megatron_flags(options: argparse.Namespace) -> list[str]:
 
 
 def sgemm_gflops(threads: int, repeats: int = 6) -> float:
-    """Best rate of `threads` concurrent 2048 x 512 x 2048 products of this process."""
+    """GFLOP/s of `threads` concurrent 2048 x 512 x 2048 float32 products in this process, the best of several."""
     x, w = np.ones((2048, 512), np.float32), np.ones((2048, 512), np.float32)
 
     def product(_: int) -> None:
@@ -92,13 +92,13 @@ def sgemm_gflops(threads: int, repeats: int = 6) -> float:
 
 
 def best_known_gflops(threads: int) -> float:
-    """Best rate of `threads` concurrent products, over all kinds of BLAS kernels that this CPU can run."""
+    """GFLOP/s of `threads` concurrent products, the best over all of OpenBLAS's kernels that this CPU can run."""
     cores = usable_cores(platform.machine(), cpu_flags())
     return max(_gflops_in_a_process(threads, core) for core in [None, *cores])
 
 
 def _gflops_in_a_process(threads: int, core: str | None) -> float:
-    """`sgemm_gflops` where OpenBLAS uses a core's kernels; None: those that it chooses itself."""
+    """`sgemm_gflops` in a process in which OpenBLAS uses the kernels of `core`; None: those that it chooses itself."""
     environment = {name: value for name, value in os.environ.items() if name != "OPENBLAS_CORETYPE"}
     environment |= {"OPENBLAS_NUM_THREADS": "1"} | ({"OPENBLAS_CORETYPE": core} if core else {})
     command = [sys.executable, __file__, "--threads", str(threads), "--only-peak"]
@@ -110,7 +110,7 @@ HIDDEN = ("out", "warm_up", "known_peak", "only_peak")
 
 
 def figures(seconds: float, peak: float, flops: float, tokens: int) -> dict[str, float]:
-    """The figures of a step of so many seconds, operations and tokens."""
+    """The figures of a step. peak: GFLOP/s of products; flops, tokens: of the step, all ranks together."""
     gflops = flops / seconds / 1e9
     return {
         "tokens_per_s": round(tokens / seconds, 1),
@@ -122,7 +122,7 @@ def figures(seconds: float, peak: float, flops: float, tokens: int) -> dict[str,
 
 
 def work(options: argparse.Namespace) -> None:
-    """One of the launched processes."""
+    """Train as one of the launched processes; rank 0 leaves the figures."""
     from benchmarks.step_clock import StepClock
     from mapping import init_configs_from_args, initialize_megatron
     from parallel_core.costs import training_flops

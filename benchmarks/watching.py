@@ -35,14 +35,15 @@ EVENTS = ("on_step_end", "on_gradients", "before_change")
 
 
 def parse() -> argparse.Namespace:
-    """The command line."""
+    """The options of the command line."""
     parser = parser_of(__doc__, hidden=64, layers=2, heads=4, seq=64, mbs=2, vocab=512, steps=100, rounds=3)
     parser.add_argument("--only", choices=tuple(SETTINGS), help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
 def meter(spent: "defaultdict[str, float]", seconds: list[float]):
-    """A callback that adds up the processor time of the others by class, and of steps."""
+    """A callback that adds the processor time of every other callback to `spent`, by class name, and that of each step
+    to `seconds`."""
     from pynative.training.callbacks import Callback
 
     def timed(name: str, method):
@@ -80,7 +81,8 @@ def meter(spent: "defaultdict[str, float]", seconds: list[float]):
 
 
 def train(options: argparse.Namespace, folder: str) -> dict[str, object]:
-    """Run one setting in this process."""
+    """Train one setting in this process; the median processor time of a step, and each callback's share of all
+    steps'."""
     from mapping import init_configs_from_args, initialize_megatron
     from pynative.calibrate.training import RandomTokens
     from pynative.training.training import pretrain
@@ -103,7 +105,7 @@ def train(options: argparse.Namespace, folder: str) -> dict[str, object]:
 
 
 def main() -> None:
-    """All settings in turns, or with --only one."""
+    """Run all settings in turns, each in a process, and print the figures; with --only be the process of one."""
     options = parse()
     if options.only:
         with tempfile.TemporaryDirectory() as folder:

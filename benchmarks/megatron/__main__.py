@@ -26,11 +26,13 @@ COLUMNS = {
 }
 PRECISIONS = {"float32": "--precision fp32", "bfloat16": "--precision bf16"}
 MEASURES = {"speed": ("tokens_per_s", max, 1), "memory": ("peak_rss_mb", min, 2)}
-"""Row -> the figure that both programs print, the best of several, and decimals."""
+"""Row of the table -> (name of the figure that both programs print, function that takes the best of several, decimals
+of the ratio)."""
 
 
 def measured(python: str, program: str, flags: str) -> dict[str, float]:
-    """The figures that a program prints for one run. Ends with its error if it fails."""
+    """The figures that a program in `benchmarks/` prints for one run by the interpreter `python`. Ends with its error
+    if it fails."""
     command = [python, str(ROOT / "benchmarks" / program), *flags.split()]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     if done.returncode:
@@ -52,7 +54,7 @@ def ratios(flags: str, megatron: str, rounds: int) -> list[str]:
 
 
 def parse() -> argparse.Namespace:
-    """The command line."""
+    """The options of the command line."""
     parser = command_line(__doc__)
     parser.add_argument("--megatron", required=True, metavar="PYTHON", help="interpreter with requirements.txt")
     parser.add_argument("--rounds", type=int, default=2, help="turns of which the best counts")

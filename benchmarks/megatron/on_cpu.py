@@ -14,7 +14,7 @@ from unittest.mock import MagicMock
 import torch
 
 FACTORIES = ("tensor", "empty", "zeros", "ones", "full", "arange", "randint", "empty_like", "zeros_like", "ones_like")
-"""Functions of torch that take `device`, as far as Megatron-Core gives them one."""
+"""Functions of torch with an argument `device` to which Megatron-Core gives CUDA."""
 
 
 def _names_cuda(device: Any) -> bool:
@@ -22,7 +22,7 @@ def _names_cuda(device: Any) -> bool:
 
 
 def _on_cpu(function: Callable) -> Callable:
-    """The function with the CPU for CUDA, and pages that are not pinned."""
+    """The function, with the CPU for a device of CUDA and without pinned memory."""
 
     @functools.wraps(function)
     def redirected(*arguments: Any, **named: Any) -> Any:
@@ -42,7 +42,7 @@ def redirect() -> None:
     tensor_type = torch.Tensor.type
 
     def typed(self: torch.Tensor, *arguments: Any, **named: Any) -> Any:
-        """The optimizer compares names of types with CUDA's."""
+        """`Tensor.type`, with the names of CUDA's types, with which the optimizer compares."""
         found = tensor_type(self, *arguments, **named)
         return found.replace("torch.", "torch.cuda.") if isinstance(found, str) else found
 
@@ -67,7 +67,7 @@ def redirect() -> None:
 
 
 def complete() -> None:
-    """The rest, which lies in Megatron-Core itself: its own copies of the functions of random states."""
+    """Redirect Megatron-Core's own copies of the functions of random states, after its import."""
     from megatron.core.tensor_parallel import random
 
     random._set_cuda_rng_state = lambda *_, **__: None

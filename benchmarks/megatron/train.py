@@ -35,7 +35,7 @@ def parse() -> argparse.Namespace:
 
 
 def build(options: argparse.Namespace) -> tuple[Any, Any]:
-    """The stage's model in Megatron's wrappers, and the optimizer."""
+    """(model chunks of this rank in Megatron's wrappers, the optimizer)."""
     import torch
     from megatron.core import parallel_state
     from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
@@ -85,7 +85,7 @@ def batch_function(options: argparse.Namespace) -> Any:
 
 
 def work(options: argparse.Namespace) -> None:
-    """One of the processes: a step to warm up, then those that are measured; rank 0 prints."""
+    """Train as one of the processes: a step to warm up, then those that are measured; rank 0 prints."""
     from benchmarks.megatron.on_cpu import complete, redirect
 
     redirect()

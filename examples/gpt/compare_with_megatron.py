@@ -36,11 +36,11 @@ ROOT = Path(__file__).resolve().parents[2]
 OUR_CURVE, OUR_GRADIENTS, OUR_WEIGHTS = "curve.json", "grads_step1.npz", "weights_final.npz"
 
 OF_EVERY_RUN = ("lm_loss", "grad_norm", "skipped", "loss_scale")
-"""Columns of a curve; others are what layers report."""
+"""Columns that every curve has; other ones are figures that layers report."""
 
 
 def case_flags(case: Path) -> list[str]:
-    """The run's flags, with the vocabulary it was trained with whatever the layout."""
+    """The flags of the recorded run, and its padded vocabulary, which the layout would change otherwise."""
     config = json.loads((case / "config.json").read_text())
     flags = [str(flag) for flag in config["megatron_cli"]]
     return [*flags, "--padded-vocab-size", str(config["padded_vocab_size"])]
@@ -50,7 +50,7 @@ def case_flags(case: Path) -> list[str]:
 
 
 class Rows:
-    """The case's token rows as a dataset."""
+    """The case's token rows as a data set of samples (tokens, labels, loss_mask, position_ids)."""
 
     def __init__(self, case: Path) -> None:
         self.tokens = np.load(case / "tokens.npy").astype(np.int32)
@@ -71,7 +71,7 @@ class Rows:
 
 
 def run_case(case: Path, out: Path, all_config) -> None:
-    """Train the case as one of the launched processes; rank 0 leaves curve, gradients and weights in `out`."""
+    """Train the case as one of the launched processes; rank 0 writes curve, gradients and weights into `out`."""
     from parallel_core.step_figures import logged
     from pynative import parallel_state
     from pynative.checkpointing import gather_gradients, gather_weights, load_weights
@@ -80,7 +80,7 @@ def run_case(case: Path, out: Path, all_config) -> None:
     from pynative.transformer.gpt_model import GPTModel
 
     class Recorder(Callback):
-        """Keeps what is compared."""
+        """A callback that keeps the curve, the first step's gradients and the final weights."""
 
         def on_train_begin(self, state) -> None:
             load_weights(state.model, dict(np.load(case / "weights.npz")))
@@ -119,7 +119,8 @@ def run_case(case: Path, out: Path, all_config) -> None:
 
 
 def largest_difference(ours: Path, theirs: Path, relative: bool) -> float | None:
-    """Over all parameters, the largest difference; `relative` to each parameter's largest entry."""
+    """The largest difference of an entry over all parameters of two .npz files, with `relative` divided by the
+    parameter's largest entry; None if `theirs` is not there. Raises ValueError if the names differ."""
     if not theirs.exists():
         return None
     mine, reference = np.load(ours), np.load(theirs)
@@ -134,7 +135,8 @@ def largest_difference(ours: Path, theirs: Path, relative: bool) -> float | None
 
 
 def compare(case: Path, out: Path) -> dict[str, float | int | None]:
-    """The distance of our run from the recorded one; gradient norms are those of steps that neither skipped."""
+    """Name -> largest difference of our run from the recorded one; gradient norms of those steps alone that neither
+    skipped."""
     ours, theirs = json.loads((out / OUR_CURVE).read_text()), json.loads((case / "curve.json").read_text())
     steps = min(len(ours), len(theirs))
 
@@ -160,7 +162,7 @@ def compare(case: Path, out: Path) -> dict[str, float | int | None]:
 
 
 def launch(case: Path, processes: int, flags: list[str]) -> dict:
-    """Run the case in `processes` processes and compare."""
+    """Run the case in `processes` processes with further flags; the figures of `compare`."""
     from pynative.startup.launch import msrun_command, quiet_environment
 
     for name in ("config.json", "weights.npz", "tokens.npy", "curve.json"):
@@ -181,7 +183,7 @@ def launch(case: Path, processes: int, flags: list[str]) -> dict:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Command line."""
+    """Run the command and print the figures as JSON."""
     parser = command_line(__doc__)
     parser.add_argument("case", type=Path, help="the folder with the recorded run")
     parser.add_argument("--nproc", type=int, default=1, help="number of processes")

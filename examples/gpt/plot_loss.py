@@ -13,11 +13,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from parallel_core.system.command_line import command_line
 
 Curve = tuple[list[int], list[float]]
-"""Steps and losses."""
+"""(steps, losses) of a curve."""
 
 
 def read(path: Path) -> tuple[Curve, Curve]:
-    """The training's and the evaluations' curve. Raises ValueError if the file has none."""
+    """The curve of the training and that of the evaluations. Raises ValueError if the file has no step."""
     try:
         rows = [json.loads(line) for line in path.read_text().splitlines()]
         train, valid = (
@@ -32,7 +32,7 @@ def read(path: Path) -> tuple[Curve, Curve]:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Print first and last losses; write loss.png beside the metrics."""
+    """Print the first and last losses; write loss.png beside the metrics if matplotlib is installed."""
     parser = command_line(__doc__)
     parser.add_argument("metrics", nargs="?", type=Path, default=Path("output/metrics.jsonl"), help="the file")
     path = parser.parse_args(argv).metrics

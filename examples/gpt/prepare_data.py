@@ -31,16 +31,17 @@ from parallel_core.system.command_line import command_line, ends_quietly
 from parallel_core.system.files import replacing
 
 VOCABULARY = Path(__file__).resolve().parent / "vocab"
-"""4096 entries, of byte-level BPE, learnt from the standard library."""
+"""Folder of a byte-level BPE vocabulary with 4096 entries, learnt from the standard library."""
 
 SKIPPED_FOLDERS = {"site-packages", "dist-packages", "test", "tests", "idle_test", "encodings"}
-"""Installed packages, tests, and character tables: not the standard library's text."""
+"""Folders that are left out: installed packages, tests, and character tables are not the standard library's text."""
 
 SEED = 1234
 """Seed of the order of documents, so that the validation split is not the end of the alphabet."""
 
 PIECES = 1000
-"""Long documents are cut to this part of the text: splits are made of whole documents, and the text may be one file."""
+"""Documents are cut to at most this part (1 / PIECES) of the text: splits are made of whole documents, and the text may
+be one file."""
 
 
 def standard_library() -> list[str]:
@@ -74,7 +75,7 @@ def choose(documents: Sequence[str], max_megabytes: float | None) -> list[str]:
 
 
 def cut_long(documents: Sequence[str]) -> list[str]:
-    """The documents with long ones cut, at the end of a line where there is one."""
+    """The documents, those longer than 1 / PIECES of all text cut, at the end of a line where there is one."""
     limit = max(1000, sum(map(len, documents)) // PIECES)
     return [piece for document in documents for piece in cut_text(document, limit)]
 
@@ -91,7 +92,7 @@ def cut_text(text: str, limit: int) -> Iterator[str]:
 
 
 def fingerprint(documents: Sequence[str], vocabulary_files: Sequence[Path]) -> str:
-    """A hash of all that the token files depend on."""
+    """A hash of the documents and the vocabulary's files, all that the token files depend on."""
     digest = sha256()
     for file in vocabulary_files:
         digest.update(file.read_bytes())
@@ -101,7 +102,7 @@ def fingerprint(documents: Sequence[str], vocabulary_files: Sequence[Path]) -> s
 
 
 def is_ready(prefix: str, record: Path, made_from: str) -> bool:
-    """Whether whole token files are there that were made from the same input."""
+    """Whether both token files are there and `record` says that they were made from the input with this hash."""
     try:
         IndexedDataset(prefix)
         return json.loads(record.read_text())["made_from"] == made_from
@@ -154,7 +155,7 @@ def prepare(args: argparse.Namespace) -> str:
 
 
 def parse_arguments(arguments: list[str] | None = None) -> tuple[argparse.ArgumentParser, argparse.Namespace]:
-    """The parser and what it read."""
+    """The parser, and the options that it read from the command line."""
     parser = command_line(__doc__.splitlines()[0])
     parser.add_argument("--output-prefix", type=Path, required=True, help="start of the names of the files written")
     parser.add_argument(
@@ -175,7 +176,7 @@ def parse_arguments(arguments: list[str] | None = None) -> tuple[argparse.Argume
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Command line; a user's mistake exits with status 2."""
+    """Run the command; a user's mistake exits with status 2."""
     parser, args = parse_arguments(arguments)
     try:
         with ends_quietly():

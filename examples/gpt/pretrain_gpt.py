@@ -14,7 +14,7 @@ from parallel_core.data.datasets import datasets_provider
 
 
 def main() -> None:
-    """Train, on every rank."""
+    """Read the flags and train; runs on every rank."""
     all_config = init_configs_from_args(initialize_megatron())
     with exit_on_mistakes():
         provider = datasets_provider(all_config)

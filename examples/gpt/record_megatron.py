@@ -22,7 +22,7 @@ FUSED = {
     "self_attention.linear_qkv.layer_norm_": "input_layernorm.",
     "mlp.linear_fc1.layer_norm_": "pre_mlp_layernorm.",
 }
-"""Transformer Engine's names of norms -> those of the local layers."""
+"""Transformer Engine's name of a norm inside a linear -> the local layers' name."""
 
 
 class MegatronRecorder:
@@ -57,7 +57,7 @@ class MegatronRecorder:
         return self.first <= self.step <= self.last
 
     def _number(self, chunk: int) -> int:
-        """The number of the micro-batch that a chunk computes, within the global batch."""
+        """The number, in the global batch, of the micro-batch that a chunk computes now."""
         replicas = self.state.get_data_parallel_world_size(), self.state.get_data_parallel_rank()
         return (self.micro_batches[chunk] - 1) * replicas[0] + replicas[1]
 
@@ -96,7 +96,7 @@ class MegatronRecorder:
         return {name: _array(parameter) for name, parameter in self._parameters().items()}
 
     def _recorded_step(self, *arguments: Any, **named: Any) -> Any:
-        """The optimizer's step between what is recorded."""
+        """Take the optimizer's step, and record gradients before it, weights and norm after it."""
         if self.is_due:
             gradients = {name: getattr(p, "main_grad", p.grad) for name, p in self._parameters().items()}
             self.arrays |= of_parameters("gradient", {n: _array(g) for n, g in gradients.items() if g is not None})
@@ -128,7 +128,7 @@ def _unwrapped(module: Any) -> Any:
 
 
 def _observed(chunk: Any) -> dict[str, Any]:
-    """Modules whose results are recorded, by global name."""
+    """Global name -> module, of the modules whose results are recorded."""
     named = dict(chunk.named_modules())
     layers = {_global_name(chunk, n): m for n, m in named.items() if re.fullmatch(r"decoder\.layers\.\d+", n)}
     others = {n: named[n] for n in ("embedding", "decoder.final_layernorm") if n in named}
@@ -136,7 +136,8 @@ def _observed(chunk: Any) -> dict[str, Any]:
 
 
 def _global_name(chunk: Any, name: str) -> str:
-    """With the layer's number in the whole model, and the local layers' names."""
+    """A chunk's name of a module or parameter with the layer's number in the whole model and the local layers'
+    spelling."""
     found = re.match(r"decoder\.layers\.(\d+)", name)
     if found:
         number = chunk.decoder.layers[int(found[1])].layer_number - 1
@@ -147,5 +148,5 @@ def _global_name(chunk: Any, name: str) -> str:
 
 
 def _array(tensor: Any) -> np.ndarray:
-    """A copy in memory of its own: clipping and the update change the tensor in place."""
+    """A numpy copy of a tensor: clipping and the update change the tensor in place."""
     return np.array(tensor.detach().float().cpu().numpy(), copy=True)

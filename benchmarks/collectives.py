@@ -26,7 +26,7 @@ SECONDS_PER_CASE = 1.0
 
 
 def main() -> None:
-    """Start the ranks, or be one of them, if msrun started this process."""
+    """Start the ranks and exit with the worst of their codes; in a process that has RANK_ID be one of them."""
     arguments = parse()
     if "RANK_ID" in os.environ:
         measure_all(arguments)

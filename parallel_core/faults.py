@@ -92,8 +92,8 @@ class Figures(NamedTuple):
 
 
 def verdict(first: Figures, second: Figures) -> str:
-    """ "repeatable" if the second computation of a step gave the same figures, else "transient": then the hardware is to
-    be suspected, since the software repeats its bits."""
+    """The verdict on two computations of a step: "repeatable" if their figures are the same, else "transient"; then the
+    hardware is to be suspected, since the software repeats its bits."""
     return REPEATABLE if first.same(second) else TRANSIENT
 
 

@@ -53,7 +53,7 @@ def use(implementation: str | None = None, threads: int | None = None, fused: Fu
 
 @contextmanager
 def on_host() -> Iterator[None]:
-    """Within the block operators are the host's, for tensors of the host's memory, whichever are selected."""
+    """Use the host's operators, for tensors in the host's memory, within the block, whichever are selected."""
     selected = {name: globals()[name] for name in CONTRACT}
     globals().update(selection.merged(selection.STACKS["host", "CPU"].tables(NOTHING_FUSED)))
     try:
@@ -64,7 +64,7 @@ def on_host() -> Iterator[None]:
 
 @contextmanager
 def watched(watch: Callable[[str, Callable[..., Any]], Callable[..., Any]]) -> Iterator[None]:
-    """Within the block each operator is `watch(name, operator)`."""
+    """Replace each operator by `watch(name, operator)` within the block."""
     selected = {name: globals()[name] for name in CONTRACT}
     globals().update({name: watch(name, operator) for name, operator in selected.items()})
     try:
@@ -74,7 +74,7 @@ def watched(watch: Callable[[str, Callable[..., Any]], Callable[..., Any]]) -> I
 
 
 def active() -> str:
-    """Name of the implementation in use."""
+    """Name of the selected implementation, "host" or "ops"."""
     return _selected
 
 

@@ -20,12 +20,12 @@ from pynative.kernels.dropout import Key, attention_dropout_mask
 
 
 class LargestScores(NamedTuple):
-    """The largest score of each of some heads."""
+    """The largest attention score of each of some heads."""
 
     first_head: int
-    """Number of the first of them among all ranks' heads."""
+    """Number of the first of these heads among all ranks' heads."""
     values: Tensor
-    """Float32 [n]."""
+    """Float32 [n], one for each head."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +34,7 @@ class AttentionRule:
 
     scale: float
     causal: bool = True
-    """Keys after a query are left out; a mask that is given decides instead."""
+    """Whether keys after a query are left out; if a mask is given, it decides instead."""
     mask: Tensor | None = None
     """Bool [b or 1, 1, s, s]: True = masked. Its last rows are a block's, its columns the whole sequence's."""
     first_keys: Array | None = None
@@ -52,47 +52,48 @@ class AttentionRule:
     ones."""
 
     largest: list[LargestScores] | None = None
-    """Gets the largest of each head's scores that are not left out, of every block; None: nobody asks."""
+    """A list to which each block's largest scores by head are appended, those left out aside; None: they are not
+    computed."""
 
     def report(self, largest: Tensor) -> None:
-        """Tell [n], of the block's heads."""
+        """Append the largest scores [n] of the block's heads to `largest`, if that is a list."""
         if self.largest is not None:
             self.largest.append(LargestScores(self.head_offset, largest))
 
     @property
     def is_causal(self) -> bool:
-        """Whether the order of positions alone leaves later keys out."""
+        """Whether the order of positions alone leaves later keys out: causal and without a mask."""
         return self.causal and self.mask is None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scores(AttentionRule):
-    """A block of scores, and what decides about it."""
+    """A block of attention's scores: the rule, and the positions of its queries and keys."""
 
     query_positions: Ranges
     """Positions of the block's queries in the sequence: dropout masks are functions of the place."""
     key_positions: Ranges
     seq_length: int
-    """Keys of the whole sequence."""
+    """Number of keys of the whole sequence."""
 
     @classmethod
     def of(cls, rule: AttentionRule, queries: Ranges, keys: Ranges, seq_length: int) -> "Scores":
-        """The rule's, of the queries and keys at these positions."""
+        """The block of the queries and keys at these positions by a rule."""
         return cls(**vars(rule), query_positions=queries, key_positions=keys, seq_length=seq_length)
 
     @classmethod
     def whole(cls, rule: AttentionRule, q: Tensor, k: Tensor) -> "Scores":
-        """The scores of all queries [s, ...] with all keys [s', ...]."""
+        """The block of all queries q [s, ...] with all keys k [s', ...]."""
         return cls.of(rule, (range(len(q)),), (range(len(k)),), len(k))
 
     @property
     def differs_by_sample(self) -> bool:
-        """Whether the samples of a batch are masked each in its own way."""
+        """Whether the samples of a batch have different masks, first keys or chosen keys."""
         return self.mask is not None or self.chosen is not None or self.first_keys is not None
 
     @property
     def block_first_keys(self) -> Array | None:
-        """`first_keys` of the block's queries."""
+        """The columns of `first_keys` that are of the block's queries, [b, q]; None without it."""
         return None if self.first_keys is None else self.first_keys[:, -self.queries :]
 
     @property
@@ -143,10 +144,10 @@ def _joined(arrays: list[Array], axis: int) -> Array:
 
 
 class Partial(NamedTuple):
-    """Attention over the keys seen so far; float32."""
+    """Attention of queries over the keys seen so far; all float32."""
 
     out: Tensor
-    """[s, b, n * e]."""
+    """The output [s, b, n * e] over these keys."""
     maximum: Tensor
     """[b, n, s]: each row's m."""
     inverse_sum: Tensor

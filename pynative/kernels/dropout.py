@@ -15,7 +15,7 @@ from parallel_core.numerics.dtypes import Array
 
 Key = tuple[int, ...]
 Rows = Ranges
-"""The global sequence positions of a tensor's first axis."""
+"""Ranges of global sequence positions: those of a tensor's first axis."""
 
 _LEVELS = 65536
 _DECIDED_BY_A_WORD = 4  # elements, each by 16 bits of a 64-bit word
@@ -40,7 +40,7 @@ def dropout_mask(key: Key, shape: tuple[int, ...], rate: float, rows: slice | No
 
 
 def _fill(mask: Array, key: Key, first: int, rate: float) -> None:
-    """Write rows `first` and following of a mask as wide as `mask`."""
+    """Fill `mask` [r, w] with the rows from number `first` on of the key's mask of width w."""
     count, columns = mask.shape
     words_per_row = -(-columns // _DECIDED_BY_A_WORD)
     seed = np.random.SeedSequence((len(key), *key))  # with the length, because SeedSequence ignores trailing zeros
@@ -52,18 +52,20 @@ def _fill(mask: Array, key: Key, first: int, rate: float) -> None:
 
 @dataclass(frozen=True)
 class Dropout:
-    """The dropout of one tensor [s, ..., h]: `positions` are those of its first axis in the sequence, None: all."""
+    """The dropout of one tensor [s, ..., h]: `positions` are those of its first axis in the sequence; None: 0 to s -
+    1."""
 
     rate: float
     key: Key
     positions: Rows | None = None
 
     def mask(self, shape: tuple[int, ...]) -> Array:
-        """The mask of a tensor of this shape."""
+        """The mask of a tensor of this shape, float32."""
         return self.rows(shape, 0, math.prod(shape[:-1])).reshape(shape)
 
     def rows(self, shape: tuple[int, ...], start: int, stop: int) -> Array:
-        """[stop - start, h]: the mask of some rows of the tensor, all leading axes counted as one."""
+        """The rows start..stop-1, [stop - start, h], of the mask of a tensor of this shape, all leading axes counted as
+        one."""
         mask = np.empty((stop - start, shape[-1]), np.float32)
         per_position = math.prod(shape[1:-1])
         rate, before = quantized_rate(self.rate), 0
@@ -86,5 +88,6 @@ class Dropout:
 def attention_dropout_mask(
     key: Key, batch: int, head: int, shape: tuple[int, int], rate: float, rows: slice | None = None
 ) -> Array:
-    """The mask of one head's probabilities [s, s]; `head` counts over all ranks, so cutting heads changes nothing."""
+    """The mask of one head's probabilities, float32 [s, s'] or its `rows`; `head` counts over all ranks, so cutting
+    heads changes nothing. batch: entry of the batch."""
     return dropout_mask((*key, batch, head), shape, rate, rows)

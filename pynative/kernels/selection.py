@@ -17,12 +17,13 @@ from pynative.kernels.contract.table import Table
 
 @dataclass(frozen=True)
 class Stack:
-    """Names of modules below `pynative.kernels`."""
+    """An ordered stack of layers: names of modules below `pynative.kernels`."""
 
     layers: tuple[str, ...]
 
     def tables(self, fused: FusedOperators) -> list[Table]:
-        """The layers' operators, those that are switched on in front."""
+        """The tables of the stack's layers in order; before a layer's own stand those of its fused forms that are
+        switched on."""
         tables = []
         for layer in map(_module, self.layers):
             if hasattr(layer, "forms"):
@@ -45,7 +46,8 @@ STACKS: dict[tuple[str, str], Stack] = {
 
 
 def implementation_on(device: str, wanted: str | None) -> str:
-    """The implementation that is wanted, or the device's default; a ValueError where it doesn't exist."""
+    """The implementation `wanted` on a device ("CPU", "Ascend"), or the device's default for None. Raises ValueError if
+    it has none of that name."""
     offered = [name for name, target in STACKS if target == device]
     chosen = wanted or next(iter(offered), "none")
     if chosen not in offered:
@@ -54,7 +56,8 @@ def implementation_on(device: str, wanted: str | None) -> str:
 
 
 def merged(tables: Sequence[Table]) -> Table:
-    """Every operator of the contract from the first table that has it; it is an error of ours if none has."""
+    """Name -> function of every operator of the contract, from the first table that has it; an operator in no table is
+    an AssertionError."""
     operators: Table = {}
     for layer in reversed(tables):
         operators |= layer

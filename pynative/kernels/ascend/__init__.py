@@ -8,5 +8,5 @@ OPERATORS = bodies_in(always, attention_block, grouped_matmul)
 
 
 def forms(input_layout: str) -> Table:
-    """The fused forms; the layout is what the attention kernel reads."""
+    """The fused forms by name; input_layout: the layout that the attention kernel is to read."""
     return {"attention": fused.flash_attention(input_layout), **bodies_in(fused)}

@@ -18,11 +18,11 @@ from pynative.kernels.ops.attention import added_last, causal_mask, merged, padd
 
 FLOAT32 = mindspore.float32
 LEFT_UP_CAUSAL, BAND, DENSE_MASK = 2, 4, 0
-"""The kernel's sparse_mode."""
+"""Values of the kernel's argument sparse_mode."""
 COMPRESSED_MASK_SIZE = 2048
 """Side of the triangle that LEFT_UP_CAUSAL wants, whatever the sequence length."""
 COPIES = 8
-"""The kernel keeps each row's number this many times: [b, n, s, 8]."""
+"""Number of equal copies that the kernel keeps of each row's statistics: [b, n, s, 8]."""
 
 
 MAXIMUM_HEADS, MAXIMUM_HEAD_SIZE, HEAD_SIZE_MULTIPLE = 256, 512, 16
@@ -65,12 +65,12 @@ def _rows(x: Tensor, width: int) -> Tensor:
 
 
 def _heads(rows: Tensor, like: Tensor) -> Tensor:
-    """The way back, of the shape that `like` has behind its first axis."""
+    """Rows [s, b, n * width] as heads [s, b, n, d] without the added zeros; n and d are those of `like`."""
     return rows.reshape(*rows.shape[:2], like.shape[2], -1)[..., : like.shape[3]]
 
 
 def _inputs(q: Tensor, k: Tensor, v: Tensor, scores: Scores) -> tuple[Tensor, Tensor, Tensor]:
-    """The block's queries, keys and values as the kernel reads them."""
+    """(queries, keys, values) of the block as rows of one width, as the kernel reads them."""
     width = max(q.shape[3], v.shape[3])
     chosen = (q[-scores.queries :], k[: scores.keys], v[: scores.keys])
     queries, keys, values = (_rows(x, width) for x in chosen)
@@ -78,7 +78,7 @@ def _inputs(q: Tensor, k: Tensor, v: Tensor, scores: Scores) -> tuple[Tensor, Te
 
 
 def attention_block(q: Tensor, k: Tensor, v: Tensor, scores: Scores, partial: Partial | None = None) -> Partial:
-    """aclnnFlashAttentionScore."""
+    """The operator by aclnnFlashAttentionScore, where it `fits` and the scores are of a kind that it computes."""
     if not _is_fused(q, v, scores):
         return composed.attention_block(q, k, v, scores, partial)
     (_, batch, heads, _), width = q.shape, v.shape[3]
@@ -92,7 +92,7 @@ def attention_block(q: Tensor, k: Tensor, v: Tensor, scores: Scores, partial: Pa
 def attention_block_gradient(
     q: Tensor, k: Tensor, v: Tensor, dout: Tensor, partial: Partial, scores: Scores, dq: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """aclnnFlashAttentionScoreGrad."""
+    """The operator by aclnnFlashAttentionScoreGrad, under the conditions of `attention_block`."""
     if not _is_fused(q, v, scores):
         return composed.attention_block_gradient(q, k, v, dout, partial, scores, dq)
     last, heads, inputs = slice(-scores.queries, None), q.shape[2], _inputs(q, k, v, scores)

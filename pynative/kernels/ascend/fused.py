@@ -29,19 +29,19 @@ from pynative.kernels.ops.norm import norm_scale
 
 
 def rms_norm(x: Tensor, weight: Tensor, epsilon: float, zero_centered: bool = False) -> Tensor:
-    """aclnnRmsNorm."""
+    """The operator by aclnnRmsNorm."""
     return ops.rms_norm(x, ops.cast(norm_scale(weight, zero_centered), x.dtype), epsilon)[0]
 
 
 def bias_activation(x: Tensor, bias: Tensor | None, activation: str) -> Tensor:
-    """aclnnSwiGlu."""
+    """The operator with aclnnSwiGlu for swiglu; other activations are composed."""
     if activation != "swiglu":
         return unswitched.bias_activation(x, bias, activation)
     return ops.swiglu(x if bias is None else x + bias, -1)
 
 
 def weighted_activation(x: Tensor, factors: Tensor, activation: str) -> Tensor:
-    """The weighted activation of experts, by the same."""
+    """The operator with `bias_activation` of this module."""
     return weighted(bias_activation, x, factors, activation)
 
 
@@ -49,10 +49,8 @@ _HALVES, _NEIGHBOURS = 0, 1  # values of the operator's `mode`
 
 
 def rotary(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False, start: int = 0) -> Tensor:
-    """aclnnRotaryPositionEmbedding, which takes the angles of a position as [s, 1 or b, 1, r] in the type of x.
-
-    Interleaved, it takes no angles of single samples: then composed operators compute.
-    """
+    """The operator by aclnnRotaryPositionEmbedding, which takes the angles of a position as [s, 1 or b, 1, r] in the
+    type of x. Interleaved, it takes no angles of single samples: then composed operators compute."""
     rotated = cos.shape[-1]
     shape = (x.shape[0], -1, 1, rotated)
     angles = [ops.cast(angle.reshape(shape), x.dtype) for angle in (cos, sin)]
@@ -73,7 +71,7 @@ _LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
     "BNSD": lambda x: x.transpose(1, 2, 0, 3),
     DOCUMENTS: lambda x: x.transpose(1, 0, 2, 3).reshape(-1, *x.shape[2:]),
 }
-"""Layout that flash_attention_score may read -> heads [s, b, n, d] in it."""
+"""Layout that flash_attention_score may read -> function from heads [s, b, n, d] to that layout."""
 
 _HEADS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "SBH": lambda x, q: x.reshape(*x.shape[:2], q.shape[2], -1),
@@ -86,11 +84,11 @@ _HEADS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 def flash_attention(input_layout: str) -> Operator:
-    """aclnnFlashAttentionScore for heads in this layout: 16-bit types only, and masked scores are -inf there.
+    """The operator `attention` by aclnnFlashAttentionScore for heads in this layout: 16-bit types only, and masked
+    scores are -inf there. Documents go one behind the other, in layout TND.
 
-    Documents go one behind the other, in layout TND. Float32, head sizes that it does not take, dropout (so that masks
-    stay those of every other device), caps, ALiBi, largest scores that are asked for, and documents that it can not
-    tell apart go in blocks of composed operators.
+    Float32, head sizes that it does not take, dropout (so that masks stay those of every other device), caps, ALiBi,
+    largest scores that are asked for, and documents that it can not tell apart go in blocks of composed operators.
     """
 
     def attention(q: Tensor, k: Tensor, v: Tensor, rule: AttentionRule) -> Tensor:
@@ -107,7 +105,7 @@ def flash_attention(input_layout: str) -> Operator:
 
 
 def _can_mask(rule: AttentionRule) -> bool:
-    """Whether the kernel takes these together: of a mask, a band and documents only one."""
+    """Whether the kernel takes the rule's mask, window and documents together: it takes only one of them."""
     window, first_keys = rule.form.window, rule.first_keys
     if first_keys is None:
         return window is None or rule.is_causal
@@ -126,7 +124,8 @@ def _documents(first_keys: Array) -> dict[str, Any]:
 
 
 def _masking(rule: AttentionRule) -> dict[str, Any]:
-    """The kernel's arguments for a mask [b or 1, 1, s, s]; it wants one that all samples share as [s, s]."""
+    """The kernel's arguments for the rule's mask [b or 1, 1, s, s], causal order or window; a mask that all samples
+    share is given as [s, s]."""
     mask, window = rule.mask, rule.form.window
     if mask is not None:
         return {"attn_mask": mask.reshape(mask.shape[-2:]) if len(mask) == 1 else mask, "sparse_mode": DENSE_MASK}

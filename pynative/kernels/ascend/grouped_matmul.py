@@ -27,19 +27,19 @@ def _is_fused(x: Tensor, counts: Sequence[int]) -> bool:
 
 
 def _with_rows(counts: Sequence[int]) -> list[int]:
-    """The numbers of groups that have any."""
+    """The numbers of the groups that have rows."""
     return [number for number, count in enumerate(counts) if count]
 
 
 def _products(left: Sequence[Tensor], right: Sequence[Tensor]) -> list[Tensor]:
-    """Each of the left times its partner of the right."""
+    """The product of each matrix on the left with its partner on the right, MOST_GROUPS in a call."""
     starts = range(0, len(left), MOST_GROUPS)
     pairs = ((left[start : start + MOST_GROUPS], right[start : start + MOST_GROUPS]) for start in starts)
     return [y for xs, ws in pairs for y in _grouped_matmul(list(xs), list(ws), split_item=0, group_type=-1)]
 
 
 def _by_group(x: Tensor, weights: Sequence[Tensor], counts: Sequence[int]) -> Tensor:
-    """x [R, i], weights [i, o] of the groups that have rows -> [R, o]."""
+    """x [R, i] with each row times its group's weight [i, o] -> [R, o]; weights of the groups that have rows only."""
     return composed.joined(_products(composed.rows_by_group(x, [count for count in counts if count]), weights))
 
 
@@ -48,14 +48,14 @@ def _transposed(x: Tensor) -> Tensor:
 
 
 def grouped_linear_forward(x: Tensor, weights: Sequence[Tensor], counts: Sequence[int]) -> Tensor:
-    """aclnnGroupedMatmulV4, whose weights may be views of what is transposed."""
+    """The operator by aclnnGroupedMatmulV4, whose weights may be transposed views."""
     if not _is_fused(x, counts):
         return composed.grouped_linear_forward(x, weights, counts)
     return _by_group(x, [_transposed(weights[number]) for number in _with_rows(counts)], counts)
 
 
 def grouped_linear_input_gradient(dy: Tensor, weights: Sequence[Tensor], counts: Sequence[int]) -> Tensor:
-    """aclnnGroupedMatmulV4."""
+    """The operator by aclnnGroupedMatmulV4."""
     if not _is_fused(dy, counts):
         return composed.grouped_linear_input_gradient(dy, weights, counts)
     return _by_group(dy, [weights[number] for number in _with_rows(counts)], counts)
@@ -64,7 +64,7 @@ def grouped_linear_input_gradient(dy: Tensor, weights: Sequence[Tensor], counts:
 def grouped_linear_weight_gradient(
     dy: Tensor, x: Tensor, counts: Sequence[int], out: Sequence[Tensor | None], accumulate: Sequence[bool]
 ) -> list[Tensor]:
-    """aclnnGroupedMatmulV4, whose left sides lie in their order in memory: they are copied."""
+    """The operator by aclnnGroupedMatmulV4, whose left matrices have to be contiguous: the transposes are copied."""
     if not _is_fused(dy, counts):
         return composed.grouped_linear_weight_gradient(dy, x, counts, out, accumulate)
     numbers, sizes = _with_rows(counts), [count for count in counts if count]

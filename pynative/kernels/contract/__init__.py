@@ -19,11 +19,11 @@ _MODULES = modules(
 )
 
 CONTRACT: Table = {name: operator for module in _MODULES for name, operator in written_in(module).items()}
-"""Every operator by its name."""
+"""Name -> signature, of every operator."""
 
 
 def bodies_in(*modules: ModuleType) -> Table:
-    """The operators that are written in these modules, each once."""
+    """Name -> function, of the contract's operators that are written in these modules, each in one of them."""
     found = [(name, body) for module in modules for name, body in written_in(module).items() if name in CONTRACT]
     bodies = dict(found)
     assert len(bodies) == len(found), f"written twice: {sorted(name for name, body in found if bodies[name] != body)}"

@@ -21,7 +21,8 @@ def take_columns(x: Tensor, ranges: Sequence[range]) -> Tensor:
 
 
 def place_columns(x: Tensor, ranges: Sequence[range], width: int) -> Tensor:
-    """The other way: x's columns at `ranges`, ascending, of zeros [..., width]. Not recorded."""
+    """x [..., c] -> [..., width] with x's columns at `ranges`, ascending, and zeros elsewhere; the transpose of
+    `take_columns`. Not recorded."""
 
 
 def pack_heads(xs: Sequence[Tensor], parts: int, times: Sequence[int]) -> Tensor:

@@ -85,11 +85,11 @@ def weighted_activation(x: Tensor, factors: Tensor, activation: str) -> Tensor:
 
 
 def split_rows(x: Tensor, counts: Sequence[int]) -> tuple[Tensor, ...]:
-    """x [R, ...] -> the rows of each group."""
+    """x [R, ...] -> the rows of each group, as `counts` gives their numbers."""
 
 
 def join_rows(parts: Sequence[Tensor]) -> Tensor:
-    """The groups' rows -> [R, ...]."""
+    """The rows of each group -> [R, ...], one group after the other."""
 
 
 def sigmoid_gate(y: Tensor, x: Tensor, weight: Tensor) -> Tensor:

@@ -21,27 +21,27 @@ class AdamStep(NamedTuple):
     epsilon: float
     weight_decay: float
     step: int
-    """Counts from 1."""
+    """Number of the step, from 1."""
     grad_scale: float = 1.0
-    """Factor of the gradient."""
+    """Factor with which the gradient is multiplied first."""
     is_decoupled: bool = True
-    """Weight decay shrinks the weights (AdamW) instead of being added to the gradient (L2 regularisation)."""
+    """Whether weight decay shrinks the weights (AdamW) instead of being added to the gradient (L2 regularisation)."""
     is_corrected: bool = True
-    """The averages, which begin at zero, are divided by 1 - beta^step."""
+    """Whether the averages, which begin at zero, are divided by 1 - beta^step."""
 
     @property
     def corrections(self) -> tuple[float, float]:
-        """Divisors of the averages of the gradient and of its square."""
+        """(divisor of the gradient's average, divisor of its square's): 1 - beta^step, or 1 without correction."""
         return (1 - self.beta1**self.step, 1 - self.beta2**self.step) if self.is_corrected else (1.0, 1.0)
 
     @property
     def decay(self) -> float:
-        """Factor of the weights."""
+        """Factor of the weights before the update: 1 - learning_rate weight_decay if decoupled, else 1."""
         return 1 - self.learning_rate * self.weight_decay if self.is_decoupled else 1.0
 
     @property
     def penalty(self) -> float:
-        """Times the weights, it is added to the gradient."""
+        """Factor of the weights in the addend to the gradient: weight_decay unless decoupled, else 0."""
         return 0.0 if self.is_decoupled else self.weight_decay
 
 
@@ -97,7 +97,7 @@ def squared_norm(x: Tensor) -> float:
 
 
 def all_finite(x: Tensor) -> Tensor:
-    """Whether every element of x is finite: a bool of one element, which nobody has waited for yet."""
+    """Whether every element of x is finite: a bool tensor of one element, whose value is not waited for."""
 
 
 def add_(x: Tensor, y: Tensor) -> None:

@@ -33,7 +33,7 @@ def quantised(x: Tensor, rounding: Rounding, scale: float | None = None) -> Tens
 
 
 def largest_magnitude(x: Tensor) -> float:
-    """The largest |x|, 0 of nothing."""
+    """The largest |x|; 0 for a tensor without elements."""
 
 
 def cast(x: Tensor, dtype: mindspore.Type) -> Tensor:

@@ -17,7 +17,8 @@ def choose_keys(query: Tensor, key: Tensor, weights: Tensor, topk: int, position
 
 
 def sparse_attention(q: Tensor, k: Tensor, v: Tensor, chosen: Tensor, scale: float) -> Tensor:
-    """`attention` of each query with its chosen keys alone: q, k [s, b, n, d], v [s, b, n, e] -> [s, b, n * e]."""
+    """`attention` in which each query sees its chosen keys alone: q, k [s, b, n, d], v [s, b, n, e] -> [s, b, n *
+    e]."""
 
 
 def attention_target(q: Tensor, k: Tensor, chosen: Tensor | None, queries: Run, scale: float) -> Tensor:

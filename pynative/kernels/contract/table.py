@@ -1,4 +1,4 @@
-"""Tables of operators by name."""
+"""Tables of operators: name -> function."""
 
 from collections.abc import Callable
 from importlib import import_module
@@ -11,11 +11,11 @@ Table = dict[str, Operator]
 
 
 def modules(package: str, names: str) -> list[ModuleType]:
-    """The modules of a package that are named, with blanks between."""
+    """The modules of `package` with these names, which stand between blanks."""
     return [import_module(f"{package}.{name}") for name in names.split()]
 
 
 def written_in(module: ModuleType) -> Table:
-    """The module's public functions by their names, without what it imports."""
+    """Name -> function, of a module's public functions, without those that it imports."""
     functions = ((name, f) for name, f in vars(module).items() if isfunction(f) and not name.startswith("_"))
     return {name: f for name, f in functions if f.__module__ == module.__name__}

@@ -1,7 +1,5 @@
-"""Activations with the bias in front of them fused in, on the host, a block of rows at a time.
-
-Saved for backward is the input only.
-"""
+"""Activations with the bias in front of them fused in, on the host, a block of rows at a time. Only the input is
+saved."""
 
 from typing import Any
 

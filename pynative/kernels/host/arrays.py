@@ -15,7 +15,7 @@ from pynative.tape.autograd import add_weight_gradient
 
 
 def array_or_none(tensor: Tensor | None) -> Array | None:
-    """The tensor's memory; None of None."""
+    """The tensor's memory as an array; None for None."""
     return None if tensor is None else array_of(tensor)
 
 
@@ -25,22 +25,24 @@ def rows_of(tensor: Tensor) -> Array:
 
 
 def as_float32(tensor: Tensor) -> Array:
-    """The tensor's values as float32: its own memory when that is what it holds, else a copy."""
+    """The tensor's values as a float32 array: its own memory when that is its type, else a copy."""
     return widened(array_of(tensor))
 
 
 def gradient_memory(out: Tensor | None, shape: Sequence[int], dtype: np.dtype[Any]) -> Array:
-    """The memory of a parameter's gradient of this shape: `out` when given, else new memory of this type."""
+    """An array for the gradient of a parameter: the memory of `out` when given, else new memory of this shape and
+    type."""
     return np.empty(shape, dtype) if out is None else writable(out).reshape(shape)
 
 
 def delivered(gradient: Array, out: Tensor | None) -> Tensor:
-    """The tensor over what `gradient_memory` gave."""
+    """The tensor of an array that `gradient_memory` gave for this `out`: `out` itself when given."""
     return from_numpy(gradient) if out is None else out
 
 
 def add_summed_gradient(parameter: Tensor, gradient: Array) -> Tensor | None:
-    """`add_weight_gradient` of a float32 gradient that is computed already."""
+    """Put a parameter's gradient, float32 and already computed, where `autograd.add_weight_gradient` does; what that
+    returns."""
     return add_weight_gradient(parameter, partial(_put_gradient, parameter, gradient))
 
 

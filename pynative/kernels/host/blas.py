@@ -1,4 +1,4 @@
-"""numpy's BLAS: one thread, and the kernels that this CPU deserves."""
+"""The set-up of numpy's BLAS: one thread, and the kernels for the widest vectors of this CPU."""
 
 import ctypes
 import os
@@ -31,7 +31,7 @@ _Visitor = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(_LoadedObject), ctypes.
 
 
 def _loads() -> int:
-    """The libraries that this process has ever loaded, counted by the loader; 0 where it does not count."""
+    """The number of libraries that this process has ever loaded, as the loader counts; 0 where it does not count."""
     iterate = getattr(ctypes.CDLL(None), "dl_iterate_phdr", None)
     found = [0]
 
@@ -51,7 +51,8 @@ def _libraries() -> tuple[ctypes.CDLL, ...]:
 
 @lru_cache(maxsize=1)
 def _libraries_after(loads: int) -> tuple[ctypes.CDLL, ...]:
-    """Look for them again when another library was loaded: the list of a large process takes milliseconds to read."""
+    """Every OpenBLAS that the process has loaded, looked up once for each value of `loads`: the list of a large process
+    takes milliseconds to read."""
     try:
         with open("/proc/self/maps") as maps:
             lines = [line for line in maps if "openblas" in line.lower() and ".so" in line]
@@ -67,7 +68,7 @@ def _function(library: ctypes.CDLL, name: str) -> Any:
 
 
 def set_blas_threads(count: int) -> bool:
-    """Tell every loaded OpenBLAS to use `count` threads; False without one (then OPENBLAS_NUM_THREADS counts)."""
+    """Tell every loaded OpenBLAS to use `count` threads; False if none is loaded (then OPENBLAS_NUM_THREADS counts)."""
     setters = _thread_setters()
     for setter in setters:
         setter(count)
@@ -80,7 +81,7 @@ def _thread_setters() -> list[Callable[[int], None]]:
 
 
 def _core(library: ctypes.CDLL) -> str:
-    """The core whose kernels a library uses; "" when it does not say."""
+    """The name of the core whose kernels a library uses; "" when it does not say."""
     corename = _function(library, "openblas_get_corename")
     if corename is None:
         return ""
@@ -89,7 +90,7 @@ def _core(library: ctypes.CDLL) -> str:
 
 
 def cores() -> list[str]:
-    """The core that each loaded OpenBLAS uses."""
+    """The name of the core whose kernels each loaded OpenBLAS uses."""
     return [_core(library) for library in _libraries()]
 
 
@@ -114,10 +115,8 @@ def _decision(library: ctypes.CDLL) -> Decision:
 
 
 def select_fastest_core() -> None:
-    """Give every loaded OpenBLAS the kernels of this CPU's widest vectors where it chose others.
-
-    numpy may have been loaded long before. Who has set OPENBLAS_CORETYPE has chosen: then nothing is changed.
-    """
+    """Give every loaded OpenBLAS the kernels of this CPU's widest vectors where it chose others. numpy may have been
+    loaded long before. With OPENBLAS_CORETYPE set by the user nothing is changed."""
     if CORE_VARIABLE in os.environ:
         return
     for library in _libraries():
@@ -127,7 +126,8 @@ def select_fastest_core() -> None:
 
 
 def notice() -> str | None:
-    """One line where matrix products run slower than this CPU could, with the way out; None where they don't."""
+    """A line for the log where matrix products run slower than this CPU could, with the way out; None where they
+    don't."""
     for library in _libraries():
         decision = _decision(library)
         if decision.core is None:

@@ -1,4 +1,5 @@
-"""A key/value cache on the host: rows are written in place, and a query meets all that a text has in one product."""
+"""A key/value cache on the host: rows are written in place, and a query is multiplied with all keys of its text in one
+product."""
 
 import numpy as np
 from mindspore import Tensor, from_numpy
@@ -27,8 +28,8 @@ def cached_attention(
 
 
 def bias_of(ages: Array, rule: AttentionRule, heads: int) -> Array | None:
-    """Terms added to a query's scores: the model's, and -inf for keys that it does not see. Float32 [b, 1, S], with
-    terms by head [b, n, S]; None where it is 0 everywhere."""
+    """Terms added to a query's scores: the model's bias, and -inf for keys that it does not see. Float32 [b, 1, S], or
+    [b, n, S] if they differ by head; None where all are 0."""
     hidden, form = ages < 0, rule.form
     if form.window is not None:
         hidden |= ages > form.window
@@ -42,7 +43,8 @@ def bias_of(ages: Array, rule: AttentionRule, heads: int) -> Array | None:
 def attend(
     queries: Array, keys: Array, values: Array, bias: Array | None, rule: AttentionRule, sinks: Array | None = None
 ) -> Array:
-    """queries [b, n, d], keys [S, b, g, d], values [S, b, g, e], sinks [n], float32, and `bias_of` -> [b, n, e]."""
+    """The output float32 [b, n, e] of one query of each text: queries [b, n, d], keys [S, b, g, d], values [S, b, g,
+    e], sinks [n], float32; bias: from `bias_of`."""
     batch, heads, size = queries.shape
     groups = keys.shape[2]
     grouped = (queries * np.float32(rule.scale)).reshape(batch, groups, heads // groups, size)

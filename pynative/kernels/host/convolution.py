@@ -1,6 +1,6 @@
 """A short causal convolution of each channel by itself, with its silu, on the host, a block of tokens at a time.
 
-Saved for backward is the input only. With w taps a block reads w - 1 tokens before its own.
+Only the input is saved for the backward. With w taps a block reads w - 1 tokens before its own.
 """
 
 from typing import Any
@@ -19,22 +19,21 @@ from pynative.tape.autograd import Function
 
 
 def _windows(rows: Array, taps: int) -> Array:
-    """The view [w, tokens, b, c] of rows [w - 1 + tokens, b, c]: those that each tap sees."""
+    """A view [w, tokens, b, c] of rows [w - 1 + tokens, b, c]: the rows that each tap multiplies."""
     shape = taps, len(rows) - taps + 1, *rows.shape[1:]
     return as_strided(rows, shape, (rows.strides[0], *rows.strides), writeable=False)
 
 
 def _sums(rows: Array, taps: Array, out: Array) -> Array:
-    """Fill out float32 [tokens, b, c] with the taps' [w, c] sums over rows [w - 1 + tokens, b, c].
-
-    einsum multiplies and adds in one go over memory.
-    """
+    """Fill out float32 [tokens, b, c] with the sum over taps [w, c] times their rows of [w - 1 + tokens, b, c]; out.
+    einsum multiplies and adds in one go over memory."""
     result: Array = np.einsum("wsbc,wc->sbc", _windows(rows, len(taps)), taps, out=out)
     return result
 
 
 class _Convolution:
-    """The convolution of x [s, b, c] behind earlier tokens [w - 1, b, c], or none: taps float32 [w, c], bias [c]."""
+    """The convolution of x [s, b, c] behind earlier tokens [w - 1, b, c] (None: zeros): taps float32 [w, c], bias
+    [c]."""
 
     def __init__(self, x: Array, before: Array | None, weight: Tensor, bias: Tensor | None) -> None:
         self.x, self.before = x, before
@@ -43,7 +42,7 @@ class _Convolution:
         self.blocks = row_blocks(len(x), x[0].size * 4)
 
     def inputs(self, start: int, stop: int) -> Array:
-        """Float32 [w - 1 + tokens, b, c]: those of a block and what comes before it."""
+        """Float32 [w - 1 + tokens, b, c]: the tokens start..stop-1, and the w - 1 before them."""
         reach = len(self.taps) - 1
         if start >= reach:
             return widened(self.x[start - reach : stop])
@@ -54,7 +53,7 @@ class _Convolution:
         return rows
 
     def sums(self, inputs: Array) -> Array:
-        """[tokens b, c], before silu."""
+        """The convolution of `inputs` before silu, [tokens b, c]."""
         out = np.empty((len(inputs) - len(self.taps) + 1, *inputs.shape[1:]), np.float32)
         rows = _sums(inputs, self.taps, out).reshape(-1, inputs.shape[-1])
         if self.bias is not None:
@@ -62,7 +61,7 @@ class _Convolution:
         return rows
 
     def forward(self) -> Array:
-        """[s, b, c]."""
+        """The result after silu, [s, b, c] in x's type."""
         out = np.empty(self.x.shape, self.x.dtype)
 
         def block(start: int, stop: int) -> None:
@@ -75,7 +74,7 @@ class _Convolution:
         return out
 
     def gradients(self, dout: Array) -> tuple[Array, Array, Array]:
-        """Gradients of x, of the taps [w, c], and of the bias [c]."""
+        """(gradient of x, of the taps [w, c], of the bias [c]) from dout [s, b, c]."""
         count, dtaps = len(self.taps), np.zeros((len(self.blocks), *self.taps.shape), np.float32)
         dbias = np.zeros((len(self.blocks), self.taps.shape[1]), np.float32)
         dsums = np.empty((len(self.x) + count - 1, *self.x.shape[1:]), np.float32)

@@ -17,11 +17,11 @@ from pynative.memory.rounding import convert, fill, float32_for, widened
 from pynative.tape.autograd import Function, Moved
 
 Compute = Callable[[slice, Array], Array]
-"""(rows, memory for them in float32, which may be used) -> these rows of the result in float32."""
+"""(rows, float32 scratch memory for them) -> these rows of the result in float32."""
 
 
 def _by_rows(compute: Compute, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Tensor:
-    """The tensor of this shape and type that is computed a block of rows at a time, each element rounded once."""
+    """A tensor of this shape and type, computed a block of rows at a time, each element rounded once."""
     rows = np.empty((prod(shape[:-1]), prod(shape[-1:])), dtype)
 
     def block(start: int, stop: int) -> None:
@@ -64,8 +64,8 @@ def scale_features(x: Tensor, factors: Array) -> Tensor:
 
 
 class _SoftCap(Function):
-    """Its input is kept, not its result: of logits, which cross entropy's backward overwrites, and where the cap is
-    near a rounded result no longer tells how near."""
+    """The cap on the tape. Its input is kept, not its result: cross entropy's backward overwrites logits, and near the
+    cap a rounded result no longer tells its slope."""
 
     def forward(ctx: Any, x: Tensor, cap: float) -> Tensor:
         ctx.cap, rows = cap, rows_of(x)
@@ -87,7 +87,7 @@ class _SoftCap(Function):
 
 
 def _saturation(x: Array, cap: float, out: Array) -> Array:
-    """tanh(x / cap), in `out`."""
+    """tanh(x / cap), written into `out`."""
     return np.tanh(np.divide(widened(x), np.float32(cap), out=out), out=out)
 
 

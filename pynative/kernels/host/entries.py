@@ -1,4 +1,4 @@
-"""Entries of compressed attention on the host."""
+"""Compressed attention's entries on the host: pooled windows of tokens, and their choice by an indexer."""
 
 from typing import Any
 
@@ -15,18 +15,19 @@ from pynative.memory.rounding import fill, widened
 from pynative.tape.autograd import Function
 
 QUERIES = 64
-"""Size of a block."""
+"""The most queries of a block."""
 
 
 class _Windows:
-    """Tokens [s, b, m d] as windows of an entry each, [c, m ratio, b, d]."""
+    """The move between tokens [s, b, m d] and the windows of their entries, [c, m ratio, b, d]."""
 
     def __init__(self, shape: tuple[int, ...], size: int, ratio: int) -> None:
         self.shape, self.size, self.ratio = shape, size, ratio
         self.count, self.parts = shape[0] // ratio, shape[2] // size
 
     def of(self, x: Array, nothing: float) -> Array:
-        """In float32; `nothing` stands for the tokens before the first window."""
+        """The windows [c, m ratio, b, d] of tokens x, float32; `nothing` stands for the tokens before the first
+        window."""
         cut = widened(x[: self.count * self.ratio]).reshape(self.count, self.ratio, self.shape[1], self.parts, -1)
         if self.parts == 1:
             return np.asarray(cut[..., 0, :])
@@ -35,7 +36,7 @@ class _Windows:
         return windows
 
     def back(self, windows: Array) -> Array:
-        """Gradients of windows as those of tokens, [c, ratio, b, m d]."""
+        """Gradients of windows [c, m ratio, b, d] as those of tokens, [c, ratio, b, m d]: the transpose of `of`."""
         if self.parts == 1:
             return windows
         cut = np.zeros((self.count, self.ratio, self.shape[1], 2, self.size), np.float32)
@@ -43,7 +44,7 @@ class _Windows:
         return cut.reshape(self.count, self.ratio, self.shape[1], -1)
 
     def filled(self, tokens: Array, dtype: np.dtype[Any]) -> Tensor:
-        """[c, ratio, b, m d] as [s, b, m d], zeros behind the last window."""
+        """Tokens [c, ratio, b, m d] as a tensor [s, b, m d] of this type, with zeros behind the last whole window."""
         out = np.zeros(self.shape, dtype)
         fill(out[: self.count * self.ratio], tokens.reshape(-1, *self.shape[1:]))
         return from_numpy(out)
@@ -73,7 +74,7 @@ class _PoolWindows(Function):
 
 
 def _shares(windows: _Windows, gates: Tensor, bias: Tensor) -> Array:
-    """The softmax over a window's tokens, [c, m ratio, b, d]."""
+    """The softmax over the tokens of each window of gates + bias, [c, m ratio, b, d]."""
     count = windows.count * windows.ratio
     shifted = widened(array_of(gates)[:count]).reshape(windows.count, windows.ratio, windows.shape[1], -1)
     shifted = shifted + as_float32(bias)[:, None]
@@ -89,7 +90,7 @@ def pool_windows(values: Tensor, gates: Tensor, bias: Tensor, ratio: int, size: 
 
 
 class _Scores:
-    """The indexer's of some queries of one entry of the batch, with all keys."""
+    """The indexer's scores of some queries of one entry of the batch with all pooled keys."""
 
     def __init__(self, entry: int, rows: slice, query: Array, key: Array, weights: Array) -> None:
         self.query, self.weights = widened(query[rows, entry]), widened(weights[rows, entry])
@@ -167,7 +168,8 @@ def entries_gradient(
 
 
 def _divergence(scores: Array, shown: Array, target: Array) -> tuple[float, Array]:
-    """KL(target || softmax(scores of what is shown)), summed over rows, and the scores' gradient; see `sparse`."""
+    """(KL(target || p) summed over rows, the gradient of scores), p the softmax of scores [q, c] that are `shown`,
+    target divided by its sum; see `sparse`."""
     some = shown.any(axis=1, keepdims=True)
     chances = np.where(shown, scores, -np.inf)
     chances = np.exp(chances - np.where(some, chances.max(axis=1, keepdims=True), 0))

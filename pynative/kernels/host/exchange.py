@@ -58,7 +58,7 @@ def unpack_heads(
 
 
 def _summed(chunk: Array, shape: tuple[int, ...], times: int) -> Tensor:
-    """[parts, s, b, w] -> [s, b, *shape], every `times` neighbouring heads added up."""
+    """[parts, s, b, w] as a tensor [s, b, *shape], every `times` neighbouring heads, which are copies, added up."""
     heads = chunk.transpose(1, 2, 0, 3).reshape(*chunk.shape[1:3], shape[0], times, *shape[1:])
     if times == 1:
         return from_numpy(np.ascontiguousarray(heads[:, :, :, 0]))
@@ -68,17 +68,17 @@ def _summed(chunk: Array, shape: tuple[int, ...], times: int) -> Tensor:
 
 
 def _rows(x: Tensor, columns: int) -> Array:
-    """The tensor's rows; one of zeros where it has none, for numpy wants something to take from."""
+    """The tensor's rows [r, columns]; one of zeros where it has none, because numpy's take needs one."""
     return array_of(x).reshape(-1, columns) if x.size else np.zeros((1, columns), array_of(x).dtype)
 
 
 def _bits(rows: Array) -> Array:
-    """The same memory: numpy moves numbers that it knows several times as fast as bfloat16."""
+    """The same memory as unsigned numbers: numpy moves types that it knows several times as fast as bfloat16."""
     return rows.view(np.uint16) if rows.itemsize == 2 else rows
 
 
 def _take(bits: Array, wanted: Array, out: Array) -> None:
-    """out = bits[wanted], zeros for rows -1."""
+    """Fill out with the rows bits[wanted], zeros where wanted is -1."""
     np.take(bits, wanted, axis=0, out=out, mode="clip")
     if wanted.min(initial=0) < 0:
         out[wanted < 0] = 0

@@ -1,4 +1,4 @@
-"""Linears of several weights over rows sorted by weight, and what experts do to their rows, on the host."""
+"""Products of rows sorted by weight with several linears' weights, and experts' activations and biases, on the host."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -19,14 +19,14 @@ from pynative.tape.autograd import Function, Moved, add_weight_gradient
 
 
 def _spans(counts: Sequence[int]) -> list[slice]:
-    """The rows of each group."""
+    """The rows of each group as slices of all rows."""
     ends = list(running_sum(map(int, counts)))
     return [slice(end - int(count), end) for end, count in zip(ends, counts, strict=True)]
 
 
 SAME_ROWS = 32
-"""Products have multiples of so many rows, and the rest of a group's is filled up with zeros: experts get other numbers
-of rows in every step, and oneDNN makes a primitive for each shape, which takes as long as a tenth of a step."""
+"""Products have multiples of so many rows, with zeros behind a group's: experts get other numbers of rows in every
+step, and oneDNN makes a primitive for each shape, which takes as long as a tenth of a step."""
 
 
 def _filled(rows: Array) -> Array:
@@ -36,7 +36,7 @@ def _filled(rows: Array) -> Array:
 
 
 def _rows_times(rows: Array, weight: Array, out: Array) -> None:
-    """out [r, c] = rows [r, k] weight [k, c]."""
+    """Fill out [r, c] with rows [r, k] times weight [k, c]."""
     whole = len(rows) - len(rows) % SAME_ROWS
     if whole:
         ENGINE.matmul(rows[:whole], weight, out[:whole])
@@ -47,7 +47,8 @@ def _rows_times(rows: Array, weight: Array, out: Array) -> None:
 
 
 def _sum_over_rows(left: Array, right: Array, out: Array, accumulated: bool) -> None:
-    """out [o, i] = left [r, o]^T right [r, i], or added to it. A 16-bit sum is rounded once, so it stays in one."""
+    """Fill out [o, i] with left [r, o]^T right [r, i], or add that to it. A 16-bit result is rounded once, so its sum
+    is not split."""
     whole = len(left) - len(left) % SAME_ROWS if out.dtype == np.float32 else len(left)
     if whole:
         ENGINE.matmul(left[:whole].T, right[:whole], out, None, accumulated)
@@ -56,7 +57,7 @@ def _sum_over_rows(left: Array, right: Array, out: Array, accumulated: bool) -> 
 
 
 def _by_weight(x: Tensor, weights: Sequence[Array], counts: Sequence[int]) -> Tensor:
-    """Each row of x [R, k] times its group's [k, c]; threads share out spans of rows."""
+    """Each row of x [R, k] times the weight [k, c] of its group, [R, c]; the threads share out spans of rows."""
     rows = rows_of(x)
     y = np.empty((len(rows), weights[0].shape[1]), rows.dtype)
     tasks = []
@@ -155,7 +156,7 @@ class _WeightedActivation(Function):
 
 
 def _activated(name: str, rows: Array, out: Array) -> Array:
-    """activation(rows) in float32, in `out` where that has this type."""
+    """activation(rows), float32; in `out` where that is float32."""
     activated = float32_for(out)
     ENGINE.activation(name, widened(rows), None, activated)
     return activated
@@ -202,7 +203,7 @@ class _SigmoidGate(Function):
 
 
 def _gate_of(x: Tensor, weight: Tensor) -> Array:
-    """sigmoid(x weight^T) of each row, float32; written so that exp does not overflow."""
+    """sigmoid(x weight^T) of each row, float32, written so that exp does not overflow."""
     logits = widened(rows_of(x)) @ widened(array_of(weight))[0]
     return 0.5 * (1 + np.tanh(0.5 * logits))
 

@@ -1,4 +1,4 @@
-"""Values as 8 bits have them, on the host."""
+"""Rounding of values to 8-bit types, on the host."""
 
 import numpy as np
 from mindspore import Tensor, from_numpy

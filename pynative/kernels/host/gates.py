@@ -1,4 +1,5 @@
-"""Gates of linear attention on the host: decays and rates of tokens, and what a result is multiplied with."""
+"""Gates of linear attention on the host: decays and rates of tokens, and the activated gate that multiplies a
+result."""
 
 from typing import Any
 
@@ -57,7 +58,7 @@ def recurrent_gates(x: Tensor, rate: Tensor | None, a_log: Tensor, dt_bias: Tens
 
 
 def _activated(name: str, z: Array) -> Array:
-    """silu or sigmoid of float32 z [r, c], in memory of its own."""
+    """silu or sigmoid of float32 z [r, c], as a new array."""
     if name == "sigmoid":
         return _sigmoid(z)
     value = np.empty(z.shape, np.float32)
@@ -66,7 +67,7 @@ def _activated(name: str, z: Array) -> Array:
 
 
 def _through_activation(name: str, z: Array, dvalue: Array) -> Array:
-    """The gradient of z, from that of its `_activated`."""
+    """The gradient of z from dvalue, that of `_activated(name, z)`."""
     if name == "sigmoid":
         sigmoid = _sigmoid(z)
         return dvalue * sigmoid * (1 - sigmoid)

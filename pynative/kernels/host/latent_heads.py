@@ -1,4 +1,4 @@
-"""Features and heads of latent attention (DeepSeek-V2, 2024) taken apart and put together, on the host."""
+"""Latent attention's features and heads (DeepSeek-V2, 2024) taken apart and joined, on the host."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -15,7 +15,7 @@ from pynative.tape.autograd import Moved
 
 
 def _copied(pairs: Sequence[tuple[Array, Array]], row_bytes: int) -> None:
-    """Each pair's second array into its first, by blocks of their common rows."""
+    """Copy each pair's second array into its first, by blocks of their common rows of `row_bytes` bytes."""
 
     def block(start: int, stop: int) -> None:
         for out, source in pairs:
@@ -25,7 +25,7 @@ def _copied(pairs: Sequence[tuple[Array, Array]], row_bytes: int) -> None:
 
 
 def _parts(array: Array, widths: Sequence[int]) -> list[Array]:
-    """Views of the last axis, one behind the other."""
+    """Views of the array with these widths along the last axis, one behind the other."""
     return np.split(array, np.cumsum(widths)[:-1], axis=-1)
 
 

@@ -13,7 +13,7 @@ from pynative.memory.rounding import put, widened
 
 
 def _product(left: Array, right: Array, out: Array, bias: Array | None = None, accumulate: bool = False) -> None:
-    """`ENGINE.matmul`, each thread computing a span of rows; float64, which no engine has, is numpy's."""
+    """`ENGINE.matmul` with a span of rows for each thread; float64, which no engine has, is multiplied by numpy."""
     if left.dtype == np.float64:
         product = left @ right if bias is None else left @ right + bias
         out[...] = out + product if accumulate else product

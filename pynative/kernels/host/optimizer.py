@@ -20,7 +20,7 @@ of a quarter of that, and 1.8 by numpy's thirteen; the bytes alone would take ab
 
 
 def _in_chunks(update: Callable[..., None], *buffers: Tensor | None) -> None:
-    """Call `update` on corresponding chunks of the buffers' memory; None stays None."""
+    """Call `update` with corresponding chunks of the buffers' arrays, over the threads; None stays None."""
     arrays = [None if buffer is None else writable(buffer).reshape(-1) for buffer in buffers]
 
     def chunk(start: int, stop: int) -> None:
@@ -31,7 +31,7 @@ def _in_chunks(update: Callable[..., None], *buffers: Tensor | None) -> None:
 
 
 def _factors(settings: AdamStep) -> AdamwStep:
-    """Factors of the engine's update, which takes a gradient that holds the penalty already."""
+    """The factors of `Engine.adamw` for a step, the gradient holding the penalty already."""
     first, second = settings.corrections
     grad_scale = 1.0 if settings.penalty else settings.grad_scale
     return AdamwStep(
@@ -47,7 +47,8 @@ def _factors(settings: AdamStep) -> AdamwStep:
 
 
 def _penalized(grad: Array, param: Array, settings: AdamStep) -> Array:
-    """The gradient as the engine takes it."""
+    """The gradient as float32: with an L2 penalty grad_scale grad + penalty param, else without its scale, which
+    `_factors` has then."""
     if not settings.penalty:
         return widened(grad)
     scaled = widened(grad) * np.float32(settings.grad_scale)

@@ -1,6 +1,7 @@
-"""The set-up of a process that computes on a CPU: threads, BLAS and memory have this one owner.
+"""The set-up of a process that computes on a CPU: threads, BLAS and memory.
 
-Nobody else sets a number of threads, chooses BLAS kernels (`blas.py` says how) or changes how memory is allocated.
+No other module sets a number of threads, chooses BLAS kernels (`blas.py` does it for this one) or changes how memory is
+allocated.
 """
 
 import ctypes
@@ -19,7 +20,7 @@ def prepare(threads: int) -> None:
 
 
 def cores_of_a_rank(ranks: int) -> int:
-    """The cores that this process may use, shared out over the ranks of the host."""
+    """The number of cores for each of `ranks` ranks of this host, of those that this process may use."""
     return max(1, len(os.sched_getaffinity(0)) // ranks)
 
 

@@ -26,28 +26,29 @@ from pynative.kernels.host.unit_lower import BASE, below_diagonal, inverse_of_un
 
 @lru_cache(maxsize=8)
 def _limits(size: int) -> Array:
-    """Float32 [1, C, C]: 0 on the diagonal and below, -inf above."""
+    """Float32 [1, C, C] to add to exponents: 0 on the diagonal and below, -inf above."""
     return np.where(below_diagonal(size, 0) > 0, np.float32(0), np.float32(-np.inf))[None]
 
 
 def chunk_of(length: int) -> int:
-    """Tokens of a chunk of a sequence of this length."""
+    """The number of tokens of a chunk, for a sequence of this length."""
     return next((size for size in (BASE, 2 * BASE) if length <= size), CHUNK)
 
 
 def by_head(rows: Array) -> Array:
-    """The view [..., r, C, e] of [..., C, r, e]."""
+    """A view of rows [..., C, r, e] as [..., r, C, e]."""
     return rows.swapaxes(-3, -2)
 
 
 def multiply(left: Array, right: Array, out: Array, accumulate: bool = False) -> None:
-    """`Engine.matmul` of two matrices, as of several: an engine may have another library for a single large one."""
+    """`Engine.matmul` of two matrices, given as one of several: an engine may have another library for a single large
+    one."""
     ENGINE.matmul(left[None], right[None], out[None], accumulate=accumulate)
 
 
 def _between(total: Array) -> Array:
-    """exp(t_i - t_j), and 0 above the diagonal: [m, C, r] -> [m, r, C, C]. The differences are products of pairs,
-    [t_i, 1] and [1, -t_j], which the engine fuses with what follows."""
+    """L [m, r, C, C] of total = t [m, C, r]: exp(t_i - t_j), and 0 above the diagonal. The differences are products of
+    pairs, [t_i, 1] and [1, -t_j], which the engine fuses with what follows."""
     heads, size = np.moveaxis(total, 2, 1), total.shape[1]
     pairs = np.ones((2, *heads.shape, 2), np.float32)
     pairs[0, ..., 0], pairs[1, ..., 1] = heads, -heads
@@ -58,7 +59,7 @@ def _between(total: Array) -> Array:
 
 
 class Inputs(NamedTuple):
-    """Inputs of a segment, or their gradients."""
+    """The inputs of a segment, or the gradients of these; rate [m, C, r]."""
 
     qk: Array
     """[m, 2, C, d]: queries and keys."""
@@ -70,7 +71,7 @@ class Inputs(NamedTuple):
 
 
 class Segment:
-    """The values of a segment that do not depend on the state before it, and then those of `forward`."""
+    """The values of a segment that do not depend on the state before it, and after `forward` those that do."""
 
     def __init__(self, inputs: Inputs, delta: bool) -> None:
         self.inputs, self.delta, self.parts = inputs, delta, 1 + delta
@@ -78,13 +79,13 @@ class Segment:
         chunks, _, size, width = qk.shape
         total = np.cumsum(log_decay, axis=1)
         self.decayed = np.exp(total)[..., None]
-        """[m, C, r, 1], of what was there before the chunk."""
+        """exp(t) [m, C, r, 1]: the decay, at each token, of the state before the chunk."""
         self.left = np.exp(total[:, -1:] - total)[..., None]
-        """[m, C, r, 1], of what the token adds, behind the chunk."""
+        """exp(t_C - t) [m, C, r, 1]: the decay, behind the chunk, of what each token adds."""
         self.ends = np.repeat(self.decayed[:, -1, :, 0], v.shape[3], axis=1)
-        """[m, r e], of the state before, behind the chunk."""
+        """exp(t_C) [m, r e]: the decay, behind the chunk, of the state before it."""
         self.between, self.rate = _between(total), rate[..., None]
-        """[m, r, C, C] and [m, C, r, 1]."""
+        """L [m, r, C, C], and the rates [m, C, r, 1]."""
         products = np.empty((chunks, self.parts * size, size), np.float32)
         ENGINE.matmul(qk[:, : self.parts].reshape(chunks, -1, width), qk[:, 1].swapaxes(1, 2), products)
         self.scores = products[:, None, :size] * self.between
@@ -95,12 +96,12 @@ class Segment:
             self.inverse = inverse_of_unit_lower(self.overlaps * self.rates)
             self.erasing = self.rate * self.decayed
         self.states = np.empty((chunks + 1, width, self.ends.shape[1]), np.float32)
-        """[m + 1, d, r e], before each chunk and behind the last."""
+        """States [m + 1, d, r e] before each chunk and behind the last."""
         self.reads = np.empty((chunks, self.parts, *v.shape[1:]), np.float32)
-        """[m, p, C, r, e], of the state before a chunk: q S, and k S."""
+        """q S and, with delta, k S, [m, p, C, r, e], of the state before each chunk."""
 
     def forward(self, state: Array, out: Array | None) -> Array:
-        """Fill out [m, C, r, e] unless None; the state [d, r, e] behind the segment."""
+        """Fill out [m, C, r, e] unless it is None, from the state [d, r, e] before the segment; the state behind it."""
         (qk, v, _, _), states = self.inputs, self.states
         states[0] = state.reshape(states[0].shape)
         rows = self.rate * v
@@ -119,7 +120,8 @@ class Segment:
         return states[-1].reshape(state.shape)
 
     def _renew(self, chunk: int, rows: Array) -> None:
-        """Fill what a chunk reads and adds; rows, r v, become those that the inverse multiplies."""
+        """Fill the chunk's q S, k S, new and decayed new; rows, r v on entry, become the rows that the inverse
+        multiplies."""
         qk, reads = self.inputs.qk[chunk], self.reads[chunk]
         multiply(qk.reshape(-1, qk.shape[2]), self.states[chunk], reads.reshape(-1, self.states.shape[2]))
         rows -= self.erasing[chunk] * reads[1]

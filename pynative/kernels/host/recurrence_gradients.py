@@ -9,15 +9,18 @@ from pynative.kernels.host.unit_lower import below_diagonal
 
 
 def _dots(x: Array, y: Array) -> Array:
-    """[m, C, r, e] twice -> [m, C, r]."""
+    """Products of x and y [m, C, r, e] summed over e, [m, C, r]."""
     result: Array = np.einsum("mcre,mcre->mcr", x, y)
     return result
 
 
 def _of_decays(reading: Array, writing: Array, between: Array) -> Array:
-    """Gradient [m, C, r] of log decays, of terms times their decay. reading [m, C, r]: decayed up to a token; writing:
-    from behind it to the end; between [m, r, C, C]: from behind the second token up to the first. Each is added where
-    it acts: differences of sums up to both ends would lose digits."""
+    """The gradient [m, C, r] of log decays, from gradients of terms times these terms' decay.
+
+    reading [m, C, r]: terms decayed from the chunk's start up to a token; writing: from behind a token to the chunk's
+    end; between [m, r, C, C]: from behind the second token up to the first. Each is added where it acts: differences of
+    sums up to both ends would lose digits.
+    """
     size = reading.shape[1]
     result: Array = np.cumsum(reading[:, ::-1], axis=1)[:, ::-1].copy()
     result[:, 1:] += np.cumsum(writing, axis=1)[:, :-1]
@@ -28,7 +31,8 @@ def _of_decays(reading: Array, writing: Array, between: Array) -> Array:
 
 
 class SegmentGradients:
-    """The gradients within a segment, from those of out and of the state behind it; its `forward` has been called."""
+    """The gradients within a segment, from dout and dstate, that of the state behind it; the segment's `forward` has
+    been called."""
 
     def __init__(self, segment: Segment, dout: Array, dstate: Array) -> None:
         self.segment, self.dout = segment, dout
@@ -36,10 +40,10 @@ class SegmentGradients:
         self.dnew = np.empty(v.shape, np.float32)
         ENGINE.matmul(segment.scores.swapaxes(2, 3), by_head(dout), by_head(self.dnew))
         self.dreads = np.empty_like(segment.reads)
-        """[m, p, C, r, e], of q S and k S."""
+        """Gradient [m, p, C, r, e] of q S and k S."""
         np.multiply(segment.decayed, dout, out=self.dreads[:, 0])
         self.drows = np.empty(v.shape, np.float32) if segment.delta else self.dnew
-        """[m, C, r, e], before the inverse."""
+        """Gradient [m, C, r, e] of the rows that the inverse multiplies."""
         self.written = np.empty(v.shape, np.float32)
         """[m, C, r, e]: k times the gradient of the state behind the chunk."""
         self.dstates = np.empty_like(segment.states)
@@ -55,10 +59,11 @@ class SegmentGradients:
             ENGINE.matmul(qk[:, 1], self.dstates[1:], self.written.reshape(chunks, v.shape[1], -1))
             self.dnew += segment.left * self.written
         self.dstate = self.dstates[0].reshape(dstate.shape)
-        """[d, r, e], of the state before the segment."""
+        """Gradient [d, r, e] of the state before the segment."""
 
     def _through_inverse(self, chunk: int) -> None:
-        """Fill a chunk's gradients of what it adds, of the rows before the inverse, and of what they read."""
+        """Fill a chunk's gradients of `new`, of the rows that the inverse multiplies, and of what these read of the
+        state (k S)."""
         segment, dnew, drows = self.segment, self.dnew[chunk], self.drows[chunk]
         written = self.written[chunk]
         multiply(segment.inputs.qk[chunk, 1], self.dstates[chunk + 1], written.reshape(len(written), -1))
@@ -67,7 +72,7 @@ class SegmentGradients:
         np.multiply(drows, -segment.erasing[chunk], out=self.dreads[chunk, 1])
 
     def fill(self, gradients: Inputs) -> None:
-        """Fill the gradients of the inputs."""
+        """Write the gradients of the segment's inputs into `gradients`."""
         segment, drows = self.segment, self.drows
         (qk, v, _, _), reads = segment.inputs, segment.reads
         np.multiply(segment.rate, drows, out=gradients.v)
@@ -93,7 +98,8 @@ class SegmentGradients:
         np.add(through, _of_decays(reading, writing, of_scores), out=gradients.log_decay)
 
     def _of_states(self, dqk: Array) -> None:
-        """Fill what queries and keys [m, 2, C, d] are multiplied with: states before and behind each chunk."""
+        """Fill dqk [m, 2, C, d] with the part of queries' and keys' gradients that comes through the states before and
+        behind each chunk."""
         segment, chunks = self.segment, len(dqk)
         before, behind = (x.swapaxes(1, 2) for x in (segment.states[:-1], self.dstates[1:]))
         parts = dqk[:, : segment.parts].reshape(chunks, -1, dqk.shape[3])
@@ -102,7 +108,8 @@ class SegmentGradients:
         ENGINE.matmul(placed, behind, dqk[:, 1], accumulate=segment.delta)
 
     def _of_overlaps(self, of_scores: Array, drate: Array) -> Array:
-        """Add the overlaps' part of the gradients of decays (of_scores) and rates; the gradient of k k^T, [m, C, C]."""
+        """Add the part of the overlaps r L k k^T to the gradients of decays (of_scores) and of rates (drate); the
+        gradient of k k^T, [m, C, C]."""
         segment = self.segment
         doverlaps = np.empty_like(segment.overlaps)
         ENGINE.matmul(by_head(self.drows), by_head(segment.new).swapaxes(2, 3), doverlaps)

@@ -21,11 +21,12 @@ from pynative.memory.rounding import convert
 from pynative.tape.autograd import Function
 
 WIDTH = 512
-"""Columns of a task's states at most, if a head has no more."""
+"""The most columns of a task's states (r e), unless a single head has more."""
 
 
 class _Unit:
-    """Rows divided by their lengths, or as they are, times a factor: put into `out`."""
+    """Rows times a factor and, if asked for, divided by their lengths, written into `out`; keeps the factors for the
+    gradient."""
 
     def __init__(self, rows: Array, form: RecurrenceForm, factor: float, out: Array) -> None:
         self.out, self.factor, self.is_unit = out, np.float32(factor), form.unit
@@ -36,7 +37,7 @@ class _Unit:
         np.multiply(rows, self.scale, out=out)
 
     def gradient(self, dout: Array) -> Array:
-        """The gradient of the rows before."""
+        """The gradient of the rows, from that of `out`."""
         if self.is_unit:
             along = np.einsum("...d,...d->...", dout, self.out)[..., None]
             dout = dout - self.out * (along / np.square(self.factor))
@@ -44,7 +45,7 @@ class _Unit:
 
 
 class _Arrays(NamedTuple):
-    """Inputs of the operator, or their gradients."""
+    """The inputs of the operator, or their gradients: the arrays of all heads."""
 
     q: Array
     k: Array
@@ -54,20 +55,20 @@ class _Arrays(NamedTuple):
 
     @property
     def blocks(self) -> int:
-        """The number of tasks that share a key head: value heads of a key head are cut into equal blocks."""
+        """The number of tasks for each key head: its value heads are cut into equal blocks."""
         shared, width = self.v.shape[2] // self.q.shape[2], self.v.shape[3]
         fitting = (count for count in range(shared, 0, -1) if shared % count == 0 and count * width <= WIDTH)
         return shared // next(fitting, 1)
 
     @property
     def tasks(self) -> list["_Task"]:
-        """Every block of heads of every key head and entry of the batch."""
+        """The tasks: one for every block of value heads of every key head and entry of the batch."""
         _, batch, keys, _ = self.q.shape
         return [_Task(self, *place) for place in product(range(batch), range(keys), range(self.blocks))]
 
 
 class _Task:
-    """A block of value heads that share a key head, of an entry of the batch."""
+    """One block of value heads that share a key head, in one entry of the batch."""
 
     def __init__(self, arrays: _Arrays, entry: int, key: int, block: int) -> None:
         self.arrays, self.entry, self.key, self.block = arrays, entry, key, block
@@ -77,15 +78,16 @@ class _Task:
         self.size = chunk_of(len(arrays.q))
 
     def shared(self, x: Array, span: tuple[int, int]) -> Array:
-        """The view [tokens, d] of x [s, b, m, d] that is the key head's."""
+        """A view [tokens, d] of x [s, b, m, d]: the task's key head at the tokens of `span`."""
         return x[slice(*span), self.entry, self.key]
 
     def own(self, x: Array, span: tuple[int, int]) -> Array:
-        """The view [tokens, r, ...] of x [s, b, n, ...] that is the value heads'."""
+        """A view [tokens, r, ...] of x [s, b, n, ...]: the task's value heads at the tokens of `span`."""
         return x[slice(*span), self.entry, self.heads]
 
     def segment(self, span: tuple[int, int], form: RecurrenceForm, length: int) -> tuple[Segment, _Unit, _Unit]:
-        """Tokens of a span, and its queries and keys. Those from `length` on leave the state as it is."""
+        """(segment of the tokens of `span`, its prepared queries, its prepared keys). Tokens from `length` on leave the
+        state as it is."""
         arrays = self.arrays
         chunks = -(-(span[1] - span[0]) // self.size)
         qk = np.empty((chunks, 2, self.size, arrays.q.shape[3]), np.float32)
@@ -98,15 +100,15 @@ class _Task:
         return Segment(inputs, form.delta), q, k
 
     def memory(self, rows: Array) -> Array:
-        """Float32 memory [m, C, ...] for results, rows [tokens, ...]: their own where it can be."""
+        """Float32 memory [m, C, ...] for results that belong into rows [tokens, ...]: the rows' own where possible."""
         chunks = -(-len(rows) // self.size)
         shape = chunks, self.size, *rows.shape[1:]
         is_own = rows.dtype == np.float32 and len(rows) == chunks * self.size
         return rows.reshape(shape) if is_own else np.empty(shape, np.float32)
 
     def chunked(self, rows: Array) -> Array:
-        """[tokens, ...] -> float32 [m, C, ...], zeros behind the last. A copy always: rows are read several times, and
-        those that lie a power of two apart share few places of the cache."""
+        """Rows [tokens, ...] as float32 chunks [m, C, ...], zeros behind the last. A copy always: rows are read several
+        times, and those that lie a power of two apart share few places of the cache."""
         chunks = -(-len(rows) // self.size)
         whole = np.empty((chunks * self.size, *rows.shape[1:]), np.float32)
         convert(rows, whole[: len(rows)])
@@ -114,7 +116,7 @@ class _Task:
         return whole.reshape(chunks, self.size, *rows.shape[1:])
 
     def put(self, values: Array, out: Array) -> None:
-        """Values [m, C, ...] as rows [tokens, ...], if they are not these rows' memory."""
+        """Write values [m, C, ...] into rows `out` [tokens, ...], unless `memory` gave the rows' own."""
         if not np.may_share_memory(values, out):
             convert(values.reshape(-1, *values.shape[2:])[: len(out)], out)
 
@@ -122,7 +124,8 @@ class _Task:
 def _forward(
     arrays: _Arrays, form: RecurrenceForm, first: Array | None, lengths: Array | None, keeps: bool
 ) -> tuple[Array, Array, Array]:
-    """The output, the last states [b, n, d, e], and, if `keeps`, those before segments [tasks, segments, d, r, e]."""
+    """(output, last states [b, n, d, e], and, if `keeps`, the states before segments [tasks, segments, d, r, e]).
+    first: states to begin with, None: zeros; lengths: tokens of each entry that count."""
     tokens, batch, heads, width = arrays.v.shape
     tasks = arrays.tasks
     out = np.empty(arrays.v.shape, arrays.v.dtype)

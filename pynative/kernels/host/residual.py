@@ -18,7 +18,7 @@ from pynative.memory.rounding import fill, float32_for
 from pynative.tape.autograd import Function, Moved
 
 Masks = Callable[[int, int], Array]
-"""(start, stop) -> the mask of these rows."""
+"""(start, stop) -> dropout mask of the rows start..stop-1, float32 [rows, h]."""
 
 
 def _masks(dropout: Dropout, shape: tuple[int, ...]) -> Masks | None:
@@ -30,7 +30,7 @@ def _part(array: Array | None, start: int, stop: int) -> Array | None:
 
 
 def _forward(x: Array, bias: Array | None, residual: Array | None, masks: Masks | None) -> Array:
-    """[r, h] of the residual's type, which may be longer than x's."""
+    """residual + dropout(x + bias), [r, h] in the residual's type, which may be wider than x's."""
     y = np.empty(x.shape, x.dtype if residual is None else residual.dtype)
 
     def block(start: int, stop: int) -> None:
@@ -42,7 +42,8 @@ def _forward(x: Array, bias: Array | None, residual: Array | None, masks: Masks 
 
 
 def _backward(dy: Array, dx: Array, masks: Masks | None, biased: bool) -> Array | None:
-    """Fill dx unless it is dy itself; return its sum over rows where there is a bias."""
+    """Fill dx with dy times the mask, unless it is dy itself; its sum over rows, float32 [h], if `biased`, else
+    None."""
     blocks = row_blocks(len(dy), dy.shape[1] * 4)
     sums = np.empty((len(blocks), dy.shape[1]), np.float32) if biased else None
 

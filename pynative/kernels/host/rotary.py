@@ -16,11 +16,13 @@ from pynative.memory.rounding import fill, float32_for, widened
 from pynative.tape.autograd import Moved
 
 BLOCK_BYTES = 256 * 1024
-"""Bytes of elements that are rotated at a time: several passes, which the second level of the cache is to serve."""
+"""Bytes of elements that are rotated at a time: there are several passes, for which the second level of the cache has
+room."""
 
 
 def _group_parts(qkv: Array, layout: tuple[int, int, int]) -> tuple[Array, Array, Array]:
-    """Views of qkv [..., g*(m+2)*d] as q [r, g, m], k [r, g, 1], v [r, g, 1]; m query heads a group."""
+    """Views of qkv [..., g*(m+2)*d] as q [r, g, m], k [r, g, 1], v [r, g, 1], each entry a whole head; layout: (g, m
+    query heads a group, d)."""
     groups, heads_per_group, head_size = layout
     q, k, v = heads_of_group(heads_per_group)
     grouped = _whole_heads(qkv, head_size).reshape(-1, groups, q + k + v)
@@ -28,7 +30,8 @@ def _group_parts(qkv: Array, layout: tuple[int, int, int]) -> tuple[Array, Array
 
 
 def _whole_heads(array: Array, head_size: int) -> Array:
-    """A view whose entries are whole heads: numpy copies one at once, three times as fast as its numbers."""
+    """A view whose entries are whole heads of `head_size` elements: numpy copies one at once, three times as fast as
+    its numbers."""
     return array.reshape(-1).view(f"V{head_size * array.itemsize}")
 
 
@@ -49,7 +52,7 @@ def _merged(*gradients: Tensor, layout: tuple[int, int, int], shape: tuple[int, 
 
 
 def _copy(sources: Sequence[Array], outs: Sequence[Array]) -> None:
-    """Each source [r, ...] into its out, in blocks of rows."""
+    """Copy each source [r, ...] into its out, in blocks of rows over the threads."""
 
     def block(start: int, stop: int) -> None:
         for source, out in zip(sources, outs, strict=True):
@@ -64,14 +67,15 @@ def split_qkv(qkv: Tensor, groups: int, heads_per_group: int, head_size: int) ->
 
 
 class Setting(NamedTuple):
-    """The elements of a head that rotate."""
+    """The pairing of elements (interleaved or halves), and the first element of a head that rotates."""
 
     interleaved: bool
     start: int
 
 
 def _pair(rotated: int, interleaved: bool) -> tuple[slice, slice]:
-    """The elements of a head that form the two coordinates of the rotated planes."""
+    """Slices of the `rotated` elements of a head that are the first and the second coordinates of the rotated
+    planes."""
     if interleaved:
         return slice(0, rotated, 2), slice(1, rotated, 2)
     return slice(0, rotated // 2), slice(rotated // 2, rotated)
@@ -91,8 +95,8 @@ def _factors(cos: Array, sin: Array, head_size: int, planes: tuple[slice, slice]
 
 
 def _rotate(x: Array, angles: tuple[Array, Array], setting: Setting, inverse: bool) -> Array:
-    """Rotate x [s, b, n, d]: the elements from the start on times their factors, plus those elements exchanged within
-    planes times theirs."""
+    """A new array of x [s, b, n, d] rotated: the elements from the start on times their factors, plus their partners in
+    the planes times theirs; angles: (cos, sin)."""
     cos, sin = angles
     length, rotated, first = len(x), cos.shape[-1], setting.start
     one, two = _pair(rotated, setting.interleaved)

@@ -17,7 +17,7 @@ from pynative.tape.autograd import Function, Moved
 
 
 def _by_blocks(logits: Array, out: Array, compute: Callable[..., Array], *others: Array) -> None:
-    """out = compute(logits, *others), all of them rows, the logits widened a block at a time."""
+    """Fill out with compute(float32 logits, *others), all of them rows, a block at a time."""
     by_rows(lambda logits, out, *others: convert(compute(widened(logits), *others), out), logits, out, *others)
 
 

@@ -1,4 +1,4 @@
-"""Attention sinks on the host: a block of one score a head that has no value is put together with the others."""
+"""Attention sinks on the host: a block of one score a head that has no value, put together with the other blocks."""
 
 import numpy as np
 from mindspore import Tensor
@@ -34,5 +34,5 @@ def sinks_gradient(partial: Partial, sinks: Tensor, first: int, dout: Tensor) ->
 
 
 def _own(sinks: Tensor, first: int, heads: int) -> Array:
-    """Float32 [n, 1]."""
+    """The sinks of this rank's heads, from `first` on, as float32 [n, 1]."""
     return widened(array_of(sinks))[first : first + heads, None]

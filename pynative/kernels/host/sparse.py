@@ -1,4 +1,4 @@
-"""Sparse attention on the host: an indexer's scores, which keys they choose, and the loss that trains them.
+"""Sparse attention on the host: an indexer's scores, the keys that are chosen by them, and the loss that trains it.
 
 Rows are blocks of queries; a block's scores, of one head at a time, are all that exists of the s x s square.
 """
@@ -20,24 +20,24 @@ from pynative.memory.arrays import array_of, writable
 from pynative.memory.rounding import widened
 
 QUERIES = 64
-"""Queries of a block."""
+"""The most queries of a block."""
 
 EPSILON = np.float32(1e-10)
-"""Is added to probabilities before their logarithm, as in Megatron."""
+"""Number that is added to probabilities before their logarithm, as in Megatron."""
 
 
 def _blocks(queries: list[Run], batch: int) -> list[tuple[int, Run]]:
-    """Entries of the batch and blocks of queries."""
+    """(entry of the batch, block of at most QUERIES queries) for all of them."""
     return [(entry, block) for run in queries for block in run.parts(QUERIES) for entry in range(batch)]
 
 
 def _rows(block: Run, first: int = 0) -> slice:
-    """The places of the block's queries behind this one."""
+    """The rows of the block's queries in arrays that begin with row `first`."""
     return slice(block.rows.start - first, block.rows.stop - first)
 
 
 def _hide(scores: Array, chosen: Array | None, entry: int, block: Run) -> None:
-    """Scores [q, positions.stop] of keys that are not chosen, or come after the query, become -inf."""
+    """Set scores [q, positions.stop] to -inf for keys that the query did not choose, or that come after it."""
     keys = block.positions.stop
     if chosen is None:
         hidden = np.arange(keys) > np.array(block.positions)[:, None]
@@ -47,7 +47,7 @@ def _hide(scores: Array, chosen: Array | None, entry: int, block: Run) -> None:
 
 
 def _softmax(scores: Array) -> None:
-    """The softmax of each row, in place."""
+    """Replace each row by its softmax."""
     scores -= scores.max(axis=1, keepdims=True)
     np.exp(scores, out=scores)
     scores /= scores.sum(axis=1, keepdims=True)
@@ -62,13 +62,13 @@ class _Indexer:
         self._products = np.empty((len(block.rows), block.positions.stop), np.float32)
 
     def products(self) -> Iterator[tuple[int, Array]]:
-        """(head, relu(query . key) [q, k]), in memory that the next one has, too."""
+        """(head, relu(query . key) [q, k]) for each head; the array is overwritten by the next head's."""
         for head in range(self.count):
             ENGINE.matmul(self.query[:, head], self.key.T, self._products)
             yield head, np.maximum(self._products, 0, out=self._products)
 
     def scores(self) -> Array:
-        """[q, k]."""
+        """The indexer's scores [q, k] of each key for each query: the heads' products, summed with their weights."""
         total = np.zeros_like(self._products)
         for head, products in self.products():
             products *= self.weights[:, head, None]
@@ -76,7 +76,7 @@ class _Indexer:
         return total
 
     def gradients(self, dscores: Array, dquery: Array, dweights: Array, dkey: Array) -> None:
-        """Fill dquery [q, j, c] and dweights [q, j], add to dkey [k, c]."""
+        """Fill dquery [q, j, c] and dweights [q, j], and add to dkey [k, c], from the gradient of `scores` [q, k]."""
         for head, products in self.products():
             dweights[:, head] = np.einsum("qk,qk->q", dscores, products)
             dproducts = np.where(products > 0, dscores, np.float32(0))
@@ -102,7 +102,7 @@ def choose_keys(query: Tensor, key: Tensor, weights: Tensor, topk: int, position
 
 
 def best(scores: Array, topk: int) -> Array:
-    """Bool [q, k]: the topk highest finite scores of each row, of equal ones the first."""
+    """Bool [q, k], True for the topk highest finite scores of each row; of equal ones the first."""
     if scores.shape[1] <= topk:
         return np.isfinite(scores)
     lowest = np.partition(scores, -topk, axis=1)[:, -topk, None]
@@ -162,8 +162,8 @@ def indexer_gradient(
 
 
 def _divergence(scores: Array, target: Array) -> float:
-    """KL(target || p), p = softmax(scores), summed over rows; scores become its gradient: with g = target / (p +
-    EPSILON), p (sum(p g) - g)."""
+    """KL(target || p), p = softmax(scores), summed over rows. The scores are overwritten by their gradient: with g =
+    target / (p + EPSILON), p (sum(p g) - g)."""
     _softmax(scores)
     target = target / target.sum(axis=1, keepdims=True)
     shifted = scores + EPSILON

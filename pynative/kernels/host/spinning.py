@@ -1,7 +1,8 @@
-"""A helper that waits for tasks awake. To wake a thread that sleeps takes 0.05 ms and more, and a few on a machine that
-others use: its core may have gone to them. To hand a task to one that is awake takes a tenth of that.
+"""A helper thread that waits for tasks without sleeping.
 
-It waits in a spin lock of the C library (pthread_spin_lock, POSIX), without the GIL.
+To wake a thread that sleeps takes 0.05 ms and more, and a few on a machine that others use: its core may have gone to
+them. To hand a task to one that is awake takes a tenth of that. It waits in a spin lock of the C library
+(pthread_spin_lock, POSIX), without the GIL.
 """
 
 import ctypes
@@ -14,7 +15,8 @@ Job = Callable[[], object]
 
 @cache
 def _functions() -> tuple[Any, Any, Any] | None:
-    """pthread_spin_init, _lock, which lets go of the GIL, and _unlock, which does not; None without them (macOS)."""
+    """(pthread_spin_init, pthread_spin_lock, pthread_spin_unlock), of which the second releases the GIL and the others
+    do not; None without them (macOS)."""
     if not hasattr(ctypes.CDLL(None), "pthread_spin_lock"):
         return None
     free, keeping = ctypes.CDLL(None), ctypes.PyDLL(None)
@@ -26,13 +28,12 @@ def _functions() -> tuple[Any, Any, Any] | None:
 
 
 def can_spin() -> bool:
-    """Whether the C library has such locks."""
+    """Whether the C library has spin locks."""
     return _functions() is not None
 
 
 class _Signal:
-    """A signal that one thread gives and another one waits for. To give it twice before it is waited for is to give it
-    once."""
+    """A signal that one thread gives and another waits for. Given twice before it is waited for, it counts once."""
 
     def __init__(self) -> None:
         functions = _functions()
@@ -48,12 +49,13 @@ class _Signal:
         self._lock(self._address)
 
     def give(self) -> None:
-        """Let the other thread go on."""
+        """Give the signal, so that the waiting thread goes on."""
         self._unlock(self._address)
 
 
 class AwakeHelper:
-    """Jobs for a thread that calls `serve`. It needs the GIL for a microsecond to begin one and to end it."""
+    """The queue of one job between a thread that hands jobs and one that calls `serve`, which needs the GIL for a
+    microsecond to begin a job and to end it."""
 
     def __init__(self) -> None:
         self._handed, self._done = _Signal(), _Signal()
@@ -61,13 +63,13 @@ class AwakeHelper:
         self._error: BaseException | None = None
 
     def hand(self, job: Job | None) -> None:
-        """The next one, once that before has ended; None: it is the last."""
+        """Hand over the next job, after `finish` of the one before; None ends `serve`."""
         self._jobs.append(job)
         self._handed.give()
 
     def finish(self) -> BaseException | None:
-        """The error of the job, once it has ended. If the helper has not begun it, whose core others may have, the
-        calling thread does it."""
+        """Wait for the job to end; its error or None. If the helper has not begun it (its core may be busy with
+        others), the calling thread does it."""
         try:
             job = self._jobs.pop()
         except IndexError:
@@ -76,7 +78,7 @@ class AwakeHelper:
         return None if job is None else error_of(job)
 
     def serve(self) -> None:
-        """Do the jobs that are handed over, one after the other."""
+        """Do the jobs that are handed over, one after the other, until None is."""
         while True:
             self._handed.wait()
             try:
@@ -90,7 +92,7 @@ class AwakeHelper:
 
 
 def error_of(job: Job) -> BaseException | None:
-    """The error that it raised, for the thread that waits for it."""
+    """Do a job; the error that it raised, for the thread that waits for it, or None."""
     try:
         job()
     except BaseException as error:

@@ -47,7 +47,8 @@ def add_scaled_heads(y: Tensor, x: Tensor, factors: Tensor) -> Tensor:
 
 
 def _normed(x: Array, groups: int, epsilon: float) -> tuple[Array, Array]:
-    """float32 [r, groups, c / groups] before the weight, and 1 / root of the mean square [r, groups, 1]."""
+    """(x / root mean square of its group, float32 [r, groups, c / groups]; 1 / that root [r, groups, 1]), before the
+    weight."""
     grouped = widened(x).reshape(len(x), groups, -1)
     squares = np.einsum("rgc,rgc->rg", grouped, grouped)[..., None] / np.float32(grouped.shape[2])
     inverse = 1 / np.sqrt(squares + np.float32(epsilon))

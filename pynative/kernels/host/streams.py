@@ -39,7 +39,7 @@ def repeat_streams(x: Tensor, streams: int) -> Tensor:
 
 
 class _Linear:
-    """Linear of a block of tokens x [r, n h], float32."""
+    """The linear of hyper-connections for a block of tokens x [r, n h], float32; parameters: (weight, base, scale)."""
 
     def __init__(self, x: Array, parameters: Sequence[Array], rule: StreamRule) -> None:
         weight, base, scale = parameters
@@ -48,14 +48,14 @@ class _Linear:
         product = np.empty((len(x), rule.width), np.float32)
         ENGINE.matmul(x, weight.T, product)
         self.normed = np.ascontiguousarray(product.T) * self.inverse
-        """[m, r]."""
+        """The products x weight^T / rms(x), [m, r]."""
         self.shifted = base[:, None] + self.normed
         for factor, group in zip(scale, rule.groups, strict=True):
             self.shifted[group] = base[group, None] + factor * self.normed[group]
 
     def gradients(self, du: Array) -> tuple[Array, Array, Array, Array]:
-        """Gradient of `shifted` [m, r] -> of the products [m, r], of each row's x by x itself [r], of base [m] and of
-        scale."""
+        """From the gradient of `shifted` [m, r]: (that of the products x weight^T [m, r], the factor [r] with which
+        each row's x enters its own gradient through rms(x), that of base [m], that of scale)."""
         of_scale = [float((du[group] * self.normed[group]).sum(dtype=np.float64)) for group in self.rule.groups]
         of_base, of_normed = du.sum(axis=1, dtype=np.float64), np.empty_like(du)
         for factor, group in zip(self.scale, self.rule.groups, strict=True):
@@ -126,7 +126,7 @@ class _Read(Function):
 
 
 def _last(rule: StreamRule) -> StreamRule:
-    """The rule of pre alone."""
+    """The rule for collapsing streams at the end of the model: `pre` alone."""
     return StreamRule(rule.streams, 0, rule.epsilon, rule.norm_epsilon)
 
 

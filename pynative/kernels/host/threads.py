@@ -1,7 +1,7 @@
 """The threads that host kernels run on: a pool of our own over row blocks.
 
-Why not BLAS's threads: they speed up matrix products only, and sleep through everything between them. Splitting rows
-ourselves makes norms, activations, softmax and the optimizer parallel too; numpy releases the GIL in all of them.
+BLAS's own threads speed up matrix products only, and sleep through everything between them. Splitting rows ourselves
+makes norms, activations, softmax and the optimizer parallel too; numpy releases the GIL in all of them.
 
 Results don't depend on the number of threads: the blocks of a reduction are fixed by the shape, only who computes them
 varies. Products of linear layers alone are cut into as many spans as there are threads, so they agree to rounding: a
@@ -30,19 +30,19 @@ MATMUL_ROWS = 32
 """Spans of a split matrix product are multiples of this, so that BLAS uses the same inner kernel in each."""
 
 MATMUL_WORK = 4_000_000
-"""Multiply-adds below which handing work to another thread costs more than it brings (about 0.1 ms)."""
+"""Multiply-adds of a product below which another thread costs more than it brings (about 0.1 ms)."""
 
 Spans = tuple[tuple[int, int], ...]
 """(start, stop) of consecutive rows."""
 
 Handed = tuple[Job, "SimpleQueue[BaseException | None]"]
-"""The work of a thread, and the place for its outcome."""
+"""(job for a thread, queue that gets its error or None when it has ended)."""
 
 _jobs: SimpleQueue[Handed] = SimpleQueue()
 _threads = 1
 _workers: list[Thread] = []
 _awake: dict[int, list[AwakeHelper]] = {}
-"""The workers of the thread that is within `awake`."""
+"""Id of a thread that is within `awake` -> the helpers that wait for its jobs."""
 
 
 def set_threads(count: int) -> None:
@@ -80,9 +80,10 @@ os.register_at_fork(after_in_child=_forget_workers)
 
 
 def _drain(work: Callable[..., None], tasks: Iterable[tuple[Any, ...]]) -> None:
-    """Overflow to inf and 1/inf are part of sigmoid written with exp, so numpy is not to report them.
+    """Call `work(*task)` for each task, with numpy's floating-point warnings off.
 
-    That is `np.errstate(all="ignore")`, which takes longer than a small operator's arithmetic.
+    Overflow to inf and 1/inf are part of sigmoid written with exp, so numpy is not to report them. That is
+    `np.errstate(all="ignore")`, which takes longer than a small operator's arithmetic.
     """
     buffer_size, reported, callback = before = np.geterrobj()
     if reported:
@@ -106,7 +107,8 @@ def run(work: Callable[..., None], tasks: Sequence[tuple[Any, ...]]) -> None:
 
 
 def together(jobs: Sequence[Job]) -> None:
-    """Do jobs at once, at most as many as there are threads: the first in the calling one."""
+    """Do jobs at the same time, the first in the calling thread; there must be no more than threads. An error of any is
+    raised once all have ended."""
     for error in _errors_awake(jobs) if _awake else _errors(jobs):
         if error is not None:
             raise error
@@ -131,7 +133,7 @@ def _errors_awake(jobs: Sequence[Job]) -> list[BaseException | None]:
 
 @contextmanager
 def awake() -> Iterator[None]:
-    """Within the block, which is to be short, the threads wait for the calling one's work without sleep."""
+    """Let the threads wait for the calling one's jobs without sleeping, within the block, which is to be short."""
     if _threads == 1 or _awake or not can_spin():
         yield
         return
@@ -159,8 +161,8 @@ def row_blocks(rows: int, row_bytes: int) -> Spans:
 
 
 def by_rows(work: Callable[..., None], *arrays: Array | None) -> None:
-    """Call `work` with the same rows of all arrays, a block at a time; the first [r, c] says how many a block has, and
-    None stays None."""
+    """Call `work` with the same rows of all arrays, a block at a time, over the threads; the first array [r, c] gives
+    the size of a block, and None stays None."""
     first = arrays[0]
     assert first is not None
 
@@ -171,8 +173,8 @@ def by_rows(work: Callable[..., None], *arrays: Array | None) -> None:
 
 
 def sum_by_rows(work: Callable[..., None], *arrays: Array | None, parts: int = 1) -> Array:
-    """`by_rows` of work that is also given memory for the sums over its rows, `parts` times float32 [c] -> the blocks'
-    sums added up, [parts, c]."""
+    """As `by_rows`, `work` being given `parts` more arrays, float32 [c], for sums over its rows; the sums of all
+    blocks, [parts, c]."""
     first = arrays[0]
     assert first is not None
     blocks = row_blocks(len(first), first.shape[1] * 4)
@@ -186,7 +188,7 @@ def sum_by_rows(work: Callable[..., None], *arrays: Array | None, parts: int = 1
 
 
 def matmul_spans(rows: int, multiply_adds: int) -> Spans:
-    """One span of the result's rows per thread, or a single one when the product is small."""
+    """Spans of a product's result rows: one for each thread, or a single one when the product is small."""
     parts = _threads if multiply_adds >= MATMUL_WORK else 1
     size = -(-rows // parts)
     return spans(rows, max(MATMUL_ROWS, -(-size // MATMUL_ROWS) * MATMUL_ROWS))

@@ -1,4 +1,4 @@
-"""Triangles with ones on their diagonal, and their inverses, of many small matrices at once."""
+"""Triangular matrices with ones on their diagonal, and their inverses, of many small matrices at once."""
 
 from functools import lru_cache
 
@@ -7,12 +7,12 @@ import numpy as np
 from parallel_core.numerics.dtypes import Array
 
 BASE = 16
-"""Rows of a triangle that is inverted one by one."""
+"""The most rows of a triangle that is inverted by substitution."""
 
 
 @lru_cache(maxsize=8)
 def below_diagonal(size: int, diagonal: int) -> Array:
-    """Float32 [C, C]: 1 on the diagonal of this number and below."""
+    """Float32 [size, size]: 1 on the diagonal with the number `diagonal` (0: the main one) and below, else 0."""
     return np.tril(np.ones((size, size), np.float32), diagonal)
 
 
@@ -35,7 +35,8 @@ def inverse_of_unit_lower(below: Array) -> Array:
 
 
 def _substituted(below: Array) -> Array:
-    """The same of small triangles, all of them at once: a row that is complete is taken from those below it."""
+    """`inverse_of_unit_lower` of small triangles by substitution, all of them at once: a row that is complete is taken
+    from those below it."""
     factors = np.ascontiguousarray(np.moveaxis(below.reshape(-1, BASE, BASE), 0, -1))
     inverse, diagonal = np.zeros_like(factors), np.arange(BASE)
     inverse[diagonal, diagonal] = 1

@@ -16,7 +16,7 @@ from pynative.tape.autograd import Function, Moved, add_weight_gradient
 
 
 def _gather(table: Array, rows: Array, out: Array) -> None:
-    """out[i] = table[rows[i]], zeros where rows[i] is outside of the table."""
+    """Fill out[i] with table[rows[i]], zeros where rows[i] is outside of the table."""
     table, out = bits(table), bits(out)
 
     def block(start: int, stop: int) -> None:
@@ -29,10 +29,8 @@ def _gather(table: Array, rows: Array, out: Array) -> None:
 
 
 def _scatter_sum(rows: Array, gradients: Array, out: Array, accumulate: bool) -> None:
-    """out[j] = sum of gradients[i] with rows[i] == j, ids outside of out left aside; `accumulate`: added to out.
-
-    Equal ids are brought together by a stable sort and summed in one reduceat: np.add.at is many times slower.
-    """
+    """Fill out[j] with the sum of gradients[i] with rows[i] == j, rows outside of out aside; accumulate: add it. Equal
+    rows are brought together by a stable sort and summed in one reduceat: np.add.at is many times slower."""
     if not accumulate:
         out[...] = 0
     order = np.argsort(rows, kind="stable")
@@ -74,11 +72,11 @@ def embedding(ids: Tensor, weight: Tensor, first_id: int = 0) -> Tensor:
 
 
 _overflow_shows: "np.errstate[Any]" = np.errstate(over="ignore", invalid="ignore")
-"""Infinite logits give losses and gradients that are no numbers, which is how the training loop learns of them."""
+"""Warnings off: infinite logits give a loss and gradients of NaN, by which the training loop learns of them."""
 
 
 def _columns(target: Array, first_id: int, width: int) -> tuple[Array, Array]:
-    """(rows whose target is among this rank's columns, those columns)."""
+    """(rows whose target is among this rank's `width` columns from `first_id` on, these targets' columns)."""
     local = target.reshape(-1) - first_id
     rows = np.flatnonzero((local >= 0) & (local < width))
     return rows, local[rows]

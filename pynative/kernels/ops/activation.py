@@ -1,4 +1,5 @@
-"""Activations of MindSpore operators, as few as there are. Backward, they are computed again from their input."""
+"""Activations of MindSpore operators, of as few as possible. In the backward they are computed again from their
+input."""
 
 from collections.abc import Callable
 from functools import partial
@@ -41,7 +42,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": _relu,
     "squared_relu": lambda x: ops.square(_relu(x)),
 }
-"""Activations of single features."""
+"""Name -> activation of single features, without gated ones."""
 
 GRADIENTS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "gelu_tanh": lambda dy, x: _gelu_gradient(dy, x, x),  # The operator ignores its last argument, the output.
@@ -52,11 +53,11 @@ GRADIENTS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "relu": lambda dy, x: ops.select(x <= 0, 0.0, dy),
     "squared_relu": lambda dy, x: dy * 2.0 * _relu(x),
 }
-"""(gradient of the result, x) -> that of x."""
+"""Name -> function (gradient of the result, x) -> gradient of x, of those in ACTIVATIONS."""
 
 
 def activated(x: Tensor, activation: str, plain: dict[str, Callable[[Tensor], Tensor]] = ACTIVATIONS) -> Tensor:
-    """activation(x), gated or not, of these plain ones."""
+    """activation(x), which may be a gated one: its plain function is one of `plain`."""
     unit = gated_unit(activation)
     if unit is None:
         return plain[activation](x)
@@ -65,7 +66,7 @@ def activated(x: Tensor, activation: str, plain: dict[str, Callable[[Tensor], Te
 
 
 def _prepared(unit: GatedUnit, gate: Tensor, up: Tensor) -> tuple[Tensor, Tensor]:
-    """Both halves as a gated unit's function takes them."""
+    """(gate, up) multiplied by the unit's gain, limited and offset, as its function takes them."""
     gate = gate if unit.gain == 1.0 else gate * unit.gain
     if not unit.is_limited:
         return gate, up
@@ -79,7 +80,7 @@ def _forward(x: Tensor, bias: Tensor | None, activation: str) -> Tensor:
 
 
 def _gradient(dy: Tensor, x: Tensor, bias: Tensor | None, activation: str) -> Tensor:
-    """The gradient of x + bias, in the type of that."""
+    """The gradient of x + bias, in the type of that sum, from that of activation(x + bias)."""
     if bias is not None:
         x = ops.add(x, bias)
     unit = gated_unit(activation)

@@ -29,7 +29,8 @@ def causal_mask(size: int) -> Tensor:
 
 @lru_cache(maxsize=8)
 def left_out(queries: Ranges, keys: Ranges, causal: bool, form: ScoreForm) -> Tensor | None:
-    """Bool [q, k] of the keys that come after a query, if `causal`, or lie before its window; None: none do."""
+    """Bool [q, k], True for keys that come after the query, if `causal`, or lie before its window; None if there are
+    none."""
     query_positions, key_positions = as_array(queries), as_array(keys)
     if form.sees_all(query_positions, key_positions):
         return causal_mask(len(query_positions)) if causal else None
@@ -39,12 +40,12 @@ def left_out(queries: Ranges, keys: Ranges, causal: bool, form: ScoreForm) -> Te
 
 @lru_cache(maxsize=8)
 def distances(queries: Ranges, keys: Ranges) -> Tensor:
-    """Float32 [q, k], each key's position less the query's."""
+    """Float32 [q, k]: each key's position minus the query's."""
     return from_numpy((as_array(keys) - as_array(queries)[:, None]).astype(np.float32))
 
 
 def before_first_keys(scores: Scores) -> Tensor | None:
-    """Bool [b, 1, q, k] of the keys before the first one that a query sees; None: there is no such bound."""
+    """Bool [b, 1, q, k], True for keys before the first one that the query sees; None without `first_keys`."""
     bounds = scores.block_first_keys
     if bounds is None:
         return None
@@ -52,7 +53,7 @@ def before_first_keys(scores: Scores) -> Tensor | None:
 
 
 def shown_to(chosen: Tensor, keys: int) -> Tensor:
-    """Bool [b, q, keys]: which of so many keys the positions [b, q, k] name; those that are negative name none."""
+    """Bool [b, q, keys], True for the keys whose positions are among `chosen` [b, q, k], negative ones aside."""
     nowhere = ops.full_like(chosen, keys)
     places = ops.where(chosen < 0, nowhere, chosen)
     empty = ops.zeros((*chosen.shape[:2], keys + 1), mindspore.float32)
@@ -60,7 +61,7 @@ def shown_to(chosen: Tensor, keys: int) -> Tensor:
 
 
 def _not_chosen(scores: Scores) -> Tensor | None:
-    """Bool [b, 1, q, k] of the block's keys that its queries did not choose; None: they see all."""
+    """Bool [b, 1, q, k], True for the block's keys that the query did not choose; None where all are chosen."""
     if scores.chosen is None:
         return None
     shown = shown_to(scores.chosen[:, -scores.queries :], scores.seq_length)
@@ -68,7 +69,7 @@ def _not_chosen(scores: Scores) -> Tensor | None:
 
 
 def biases(scores: Scores, heads: int) -> Tensor | None:
-    """Float32 [n, q, k], what a model's slopes (ALiBi) add to the scaled scores."""
+    """Float32 [n, q, k]: the bias by head and distance (ALiBi) that is added to scaled scores; None without one."""
     if not scores.form.has_bias:
         return None
     slopes = from_numpy(scores.form.bias(scores.heads(heads), np.ones((1, 1), np.float32)))
@@ -76,14 +77,14 @@ def biases(scores: Scores, heads: int) -> Tensor | None:
 
 
 def formed(values: Tensor, cap: float | None, added: Tensor | None) -> Tensor:
-    """Scaled scores [b, n, q, k] with the cap and the bias that the model has, before any is left out."""
+    """Scaled scores [b, n, q, k] after the model's cap and bias, before any is left out."""
     if cap is not None:
         values = soft_cap(cast(values, mindspore.float32), cap)
     return values if added is None else values + added
 
 
 def hidden_scores(scores: Scores) -> Tensor | None:
-    """Bool, broadcasting to [b, n, q, k], True = left out."""
+    """Bool, broadcasting to [b, n, q, k], True for scores that are left out for any reason; None if none is."""
     of_form = left_out(scores.query_positions, scores.key_positions, scores.is_causal, scores.form)
     given = _given(scores), _not_chosen(scores), before_first_keys(scores), of_form
     masks = [mask for mask in given if mask is not None]
@@ -91,20 +92,21 @@ def hidden_scores(scores: Scores) -> Tensor | None:
 
 
 def _given(scores: Scores) -> Tensor | None:
-    """The block's part of the mask."""
+    """The part [b or 1, 1, q, k] of the given mask that is the block's; None without a mask."""
     if scores.mask is None:
         return None
     return _columns(scores.mask[:, :, -scores.queries :], scores)
 
 
 def _columns(rows: Tensor, scores: Scores) -> Tensor:
-    """The block's keys of rows [..., S] of the whole sequence's."""
+    """The columns of the block's keys, of rows [..., S] with a column for each key of the sequence."""
     parts = [rows[..., run.start : run.stop] for run in scores.key_positions]
     return parts[0] if len(parts) == 1 else ops.cat(parts, -1)
 
 
 def dropout_masks(key: Key, rate: float, head_offset: int, shape: tuple[int, int, int, int]) -> Tensor:
-    """Masks of all heads, float32 of shape [b, n, s, s']."""
+    """Dropout masks of all of this rank's heads, float32 of `shape` [b, n, s, s']; head_offset: number of the first
+    head among all ranks'."""
     batch, heads, queries, keys = shape
     masks = [
         attention_dropout_mask(key, row, head_offset + head, (queries, keys), rate)
@@ -118,8 +120,11 @@ def _attend(
     q: Tensor, k: Tensor, v: Tensor, hidden: Tensor | None, added: Tensor | None, kept: Tensor | None,
     rule: AttentionRule,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """The output [s, b, n * e], and for the backward: scaled queries, keys and values by group, scores before the cap
-    and probabilities in float32 [b, n, s, s']."""
+    """The output [s, b, n * e], and for the backward: scaled queries, keys and values by group (`_by_group`), scores
+    before the cap and probabilities in float32 [b, n, s, s'].
+
+    hidden, added, kept: mask, bias and dropout mask of the scores, or None.
+    """
     (queries, batch, heads, _), (length, _, groups, _) = q.shape, k.shape
     scaled, keys, values = _by_group(q, groups) * rule.scale, _by_group(k, groups), _by_group(v, groups)
     products = shaped(_product_with_transposed(scaled, keys), batch, heads, queries, length)
@@ -135,7 +140,7 @@ def _attend(
 
 
 def _weights(probabilities: Tensor, kept: Tensor | None, values: Tensor) -> Tensor:
-    """The attention weights that are kept, by group and in the type of the values: [b, g, n/g * s, s']."""
+    """The probabilities after dropout, by group and in the type of the values: [b, g, n/g * s, s']."""
     batch, groups, length, _ = values.shape
     weights = probabilities if kept is None else probabilities * kept
     return shaped(cast(weights, values.dtype), batch, groups, probabilities.size // (batch * groups * length), length)
@@ -145,8 +150,8 @@ def _attend_gradient(
     dout: Tensor, scaled: Tensor, keys: Tensor, values: Tensor, products: Tensor | None, probabilities: Tensor,
     hidden: Tensor | None, kept: Tensor | None, scale: float, cap: float | None,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """(dq, dk, dv). Scores that are left out have probability 0 and bring no gradient, except in a row that is masked
-    everywhere: only then `hidden` is needed."""
+    """(dq, dk, dv) from dout and what `_attend` gave. Scores that are left out have probability 0 and bring no
+    gradient, except in a row that is masked everywhere: only then `hidden` is needed."""
     batch, heads, queries, length = probabilities.shape
     by_group = _by_group(dout.reshape(queries, batch, heads, -1), keys.shape[1])
     dv = _transposed_product(_weights(probabilities, kept, values), by_group)
@@ -198,7 +203,7 @@ def _by_group(x: Tensor, groups: int) -> Tensor:
 
 
 def _by_position(x: Tensor, rows: int) -> Tensor:
-    """The inverse, a view: [b, g, n/g * s, d] -> [s, b, n or g, d]."""
+    """The inverse of `_by_group` as a view: [b, g, n/g * s, d] -> [s, b, n or g, d], s = `rows`."""
     batch, groups, length, size = x.shape
     return shaped(x, batch, groups * length // rows, rows, size).permute(2, 0, 1, 3)
 
@@ -222,36 +227,36 @@ class _Block:
         self.shape = (self.batch, self.heads, self.queries, scores.keys)
 
     def by_group(self, x: Tensor) -> Tensor:
-        """[s, b, n or g, d] -> [b, g, n/g * s, d]."""
+        """Heads [s, b, n or g, d] as [b, g, n/g * s, d]."""
         return _by_group(cast(x, mindspore.float32), self.groups)
 
     def rows_by_group(self, x: Tensor) -> Tensor:
-        """[s, b, n * e] -> [b, g, n/g * s, e]."""
+        """Rows [s, b, n * e] as [b, g, n/g * s, e]."""
         return self.by_group(x.reshape(*x.shape[:2], self.heads, -1))
 
     def grouped(self, x: Tensor) -> Tensor:
-        """[b, n, s, s'] -> [b, g, n/g * s, s']."""
+        """Scores [b, n, s, s'] as [b, g, n/g * s, s']."""
         return x.reshape(self.batch, self.groups, -1, self.scores.keys)
 
     def products(self) -> Tensor:
-        """The scaled products, [b, n, s, s']."""
+        """The scaled products of queries and keys, [b, n, s, s']."""
         return _product_with_transposed(self.q * self.scores.scale, self.k).reshape(self.shape)
 
     def score_values(self, products: Tensor) -> Tensor:
-        """The scores after the model's changes, [b, n, s, s']."""
+        """The scores [b, n, s, s'] made of `products`: after cap, bias and masks."""
         cap, added = self.scores.form.soft_cap, biases(self.scores, self.heads)
         values, mask = formed(products, cap, added), hidden_scores(self.scores)
         return values if mask is None else ops.masked_fill(values, mask, MASKED_SCORE)
 
     def products_gradient(self, dscores: Tensor, products: Tensor) -> Tensor:
-        """The products' gradient from the scores': masked ones have none, capped ones less."""
+        """The gradient of `products` from that of the scores: 0 where they are masked, less where they are capped."""
         mask, cap = hidden_scores(self.scores), self.scores.form.soft_cap
         if mask is not None:
             dscores = ops.masked_fill(dscores, mask, 0.0)
         return dscores if cap is None else dscores * soft_cap_slope(products, cap)
 
     def dropout(self) -> Tensor | float:
-        """Float32 masks [b, n, s, s'], or 1."""
+        """The block's dropout masks, float32 [b, n, s, s'], or 1 without dropout."""
         rows = slice(0, self.queries)
         masks = [self.scores.dropout_mask(b, n, rows) for b in range(self.batch) for n in range(self.heads)]
         drawn = [mask for mask in masks if mask is not None]
@@ -275,7 +280,8 @@ def attention_block(q: Tensor, k: Tensor, v: Tensor, scores: Scores, partial: Pa
 
 
 def merged(partial: Partial, block: Partial, heads: int) -> Partial:
-    """`partial` with a block's result added to that of its queries, the last ones."""
+    """`partial` with a block's result put together with that of its queries, which are the last ones of `partial`;
+    heads: n."""
     queries = block.maximum.shape[-1]
     first = partial.maximum.shape[-1] - queries
     old_maximum, old_inverse = partial.maximum[..., first:], partial.inverse_sum[..., first:]
@@ -319,7 +325,7 @@ def attention_block_gradient(
 
 
 def added_last(whole: Tensor | None, last: Tensor) -> Tensor:
-    """`whole` with `last` added to its last rows."""
+    """`whole` with `last` added to its last rows; `last` itself where `whole` is None."""
     if whole is None:
         return last
     first = len(whole) - len(last)
@@ -327,7 +333,8 @@ def added_last(whole: Tensor | None, last: Tensor) -> Tensor:
 
 
 def padded(gradient: Tensor, rows: int) -> Tensor:
-    """Zeros for the keys after the block's: [s', b, g, d] -> [s, b, g, d], no view: more is added to it in place."""
+    """The gradient [s', b, g, d] of the block's keys with zeros for the keys after them, [rows, b, g, d]; no view,
+    because more is added to it in place."""
     missing = rows - len(gradient)
     if not missing:  # with one text and one group a view is contiguous, and `contiguous` would return it without a copy
         return gradient * 1.0 if gradient.is_contiguous() else gradient.contiguous()

@@ -19,14 +19,16 @@ QUERY_BLOCK = 256
 
 
 def query_blocks(length: int) -> Iterator[slice]:
-    """The queries of a sequence, a block at a time."""
+    """Slices of at most QUERY_BLOCK queries that cover a sequence of `length`."""
     return (slice(first, min(first + QUERY_BLOCK, length)) for first in range(0, length, QUERY_BLOCK))
 
 
 def _key_blocks(whole: Scores, rows: slice) -> list[tuple[slice, Scores]]:
-    """The blocks of keys that a block of queries sees, each with its scores. Without a causal mask there is one block
-    of all keys; with it the keys before the queries and the square at the diagonal; with chosen keys one block up to
-    the last query, with a mask."""
+    """(keys, their scores) of each block of keys that the queries `rows` see.
+
+    Without a causal mask there is one block of all keys; with it the keys before the queries and the square at the
+    diagonal; with chosen keys one block up to the last query, with a mask.
+    """
     of_documents = None if whole.first_keys is None else whole.first_keys[:, rows]
 
     def part(first: int, stop: int, causal: bool) -> tuple[slice, Scores]:

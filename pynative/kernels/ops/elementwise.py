@@ -14,14 +14,14 @@ from parallel_core.numerics.dtypes import Array
 FLOAT32 = mindspore.float32
 
 TYPE_GIVERS: dict[Callable[..., Any], tuple[str, ...]] = {}
-"""Operators that a CPU has no kernel or no gradient of in 16 bits, and the arguments whose type their results have, of
-those that are given the first (`widened.py`)."""
+"""Operator without a kernel or a gradient for 16 bits on a CPU -> names of the arguments of which the first one given
+has the type of its results (`widened.py`)."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 def widened_on_cpu(*type_givers: str) -> Callable[[F], F]:
-    """Marks an operator as one of `TYPE_GIVERS`."""
+    """A decorator that puts an operator into `TYPE_GIVERS`."""
 
     def mark(operator: F) -> F:
         TYPE_GIVERS[operator] = type_givers
@@ -35,7 +35,7 @@ def cast(x: Tensor, dtype: mindspore.Type) -> Tensor:
 
 
 def shaped(x: Tensor, *shape: int) -> Tensor:
-    """x in this shape, of which all sizes are given."""
+    """x in this shape, given with all sizes (no -1)."""
     return x if x.shape == shape else x.reshape(shape)
 
 

@@ -1,4 +1,4 @@
-"""Entries of compressed attention, of MindSpore operators."""
+"""Compressed attention's entries: pooled windows of tokens, and their choice by an indexer, of MindSpore operators."""
 
 import mindspore
 import numpy as np
@@ -15,8 +15,8 @@ _transposed_product = ops.BatchMatMul(transpose_a=True)
 
 
 def _windows(x: Tensor, size: int, nothing: float) -> Tensor:
-    """Tokens [c, ratio, b, m d] as overlapping windows [c, m ratio, b, d]: each has the entry before it; before the
-    first stands the value `nothing`."""
+    """Tokens [c, ratio, b, m d] as windows [c, m ratio, b, d], which overlap for m 2: each then begins with the tokens
+    of the entry before it, the first with the value `nothing`."""
     if x.shape[-1] == size:
         return x
     before = ops.full((1, *x.shape[1:3], size), nothing, dtype=FLOAT32)
@@ -33,17 +33,17 @@ def pool_windows(values: Tensor, gates: Tensor, bias: Tensor, ratio: int, size: 
 
 
 class _Scores:
-    """The indexer's, in float32."""
+    """The indexer's scores of the entries for each query, and their parts, in float32."""
 
     def __init__(self, query: Tensor, key: Tensor, weights: Tensor) -> None:
         self.query, self.key, self.weights = (cast(x, FLOAT32).swapaxes(0, 1) for x in (query, key, weights))
         batch, length, heads, _ = self.query.shape
         stacked = self.query.reshape(batch, length * heads, -1)
         self.products = ops.relu(_product_with_transposed(stacked, self.key).reshape(batch, length, heads, -1))
-        """[b, s, j, c]."""
+        """relu(query . key) [b, s, j, c] of each head."""
 
     def total(self) -> Tensor:
-        """[b, s, c]."""
+        """The scores [b, s, c]: the heads' products, summed with their weights."""
         return (self.products * self.weights.expand_dims(-1)).sum(axis=2)
 
 

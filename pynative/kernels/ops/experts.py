@@ -1,4 +1,5 @@
-"""Linears of several weights over rows sorted by weight, and what experts do to their rows, of MindSpore operators."""
+"""Products of rows sorted by weight with several linears' weights, and experts' activations and biases, of MindSpore
+operators."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -14,12 +15,12 @@ from pynative.tape.autograd import Moved
 
 
 def rows_by_group(x: Tensor, counts: Sequence[int]) -> tuple[Tensor, ...]:
-    """The rows of each group. Not recorded."""
+    """The rows [R, ...] of each group, in order. Not recorded."""
     return ops.split(x, [int(count) for count in counts]) if len(counts) > 1 else (x,)
 
 
 def joined(groups: Sequence[Tensor]) -> Tensor:
-    """The groups' rows, one group after the other. Not recorded."""
+    """The rows of all groups, one group after the other, [R, ...]. Not recorded."""
     return ops.cat(list(groups)) if len(groups) > 1 else groups[0]
 
 
@@ -60,19 +61,20 @@ def grouped_linear_weight_gradient(
 
 
 def _weight_gradient(dy: Tensor, x: Tensor, out: Tensor | None, accumulate: bool) -> Tensor:
-    """A CPU's product over no rows gives whatever was in its memory."""
+    """dy^T x [o, i] of one group's rows, as in `linear_weight_gradient`; zeros without rows, for which a CPU's product
+    gives whatever was in its memory."""
     if len(x):
         return linear_weight_gradient(dy, x, out, accumulate)
     return delivered(no_rows_gradient(dy, x), out, accumulate)
 
 
 def no_rows_gradient(dy: Tensor, x: Tensor) -> Tensor:
-    """The gradient of a weight that no row met."""
+    """Zeros [o, i]: the gradient of a weight that no row was multiplied with."""
     return ops.zeros((dy.shape[1], x.shape[1]), dy.dtype)
 
 
 def _column(factors: Tensor, like: Tensor) -> Tensor:
-    """[R, 1] in the type of what it multiplies."""
+    """The factors [R] as [R, 1] in the type of `like`, which they multiply."""
     return ops.cast(factors.expand_dims(-1), like.dtype)
 
 
@@ -94,7 +96,7 @@ def weighted_activation(x: Tensor, factors: Tensor, activation: str) -> Tensor:
 
 
 def weighted(operator: Operator, x: Tensor, factors: Tensor, activation: str) -> Tensor:
-    """`weighted_activation` by this form of `bias_activation`; no rows at all go to the composed one."""
+    """`weighted_activation` with `operator` as `bias_activation`; with no rows the composed form of it."""
     activated = (operator if x.size else bias_activation)(x, None, activation)
     return activated * _column(factors, activated)
 

@@ -1,4 +1,4 @@
-"""Values as 8 bits have them, of MindSpore operators. Scales, of which there are few, are numpy's."""
+"""Rounding of values to 8-bit types, of MindSpore operators. Scales, of which there are few, are computed by numpy."""
 
 from functools import cache
 from math import log2
@@ -16,14 +16,15 @@ _largest = ops.ReduceMax(keep_dims=True)
 
 @cache
 def _shifts(form: Float8) -> Tensor:
-    """1.5 x 2^23 units in the last place of a value with each exponent, from the smallest."""
+    """For each exponent of the type, from the smallest: 1.5 x 2^23 times the unit in the last place of values with that
+    exponent."""
     exponents = np.arange(form.smallest, int(log2(form.largest)) + 1)
     return Tensor.from_numpy(np.ldexp(np.float32(1.5), exponents + 23 - form.mantissa))
 
 
 def _rounded(x: Tensor, form: Float8) -> Tensor:
-    """`parallel_core.numerics.float8.rounded`. A logarithm that is off by its last bit takes the neighbour's exponent
-    only beside a power of two, to which a value rounds by either."""
+    """As `parallel_core.numerics.float8.rounded`, of a tensor. A logarithm that is off by its last bit takes the
+    neighbour's exponent only beside a power of two, to which a value rounds by either."""
     held = ops.clip_by_value(x, -form.largest, form.largest)
     exponent = ops.floor(ops.log2(ops.maximum(ops.abs(held), 2.0**form.smallest)))
     shifts = _shifts(form)
@@ -50,7 +51,7 @@ def _scales(amax: Tensor, rounding: Rounding) -> Array:
 
 
 def _in_blocks(x: Tensor, block: tuple[int, int]) -> Tensor:
-    """`parallel_core.numerics.float8.in_blocks`."""
+    """As `parallel_core.numerics.float8.in_blocks`, of a tensor."""
     counts = [-(-size // part) for size, part in zip(x.shape, block, strict=True)]
     for axis, (count, part) in enumerate(zip(counts, block, strict=True)):
         missing = count * part - x.shape[axis]

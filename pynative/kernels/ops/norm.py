@@ -22,7 +22,8 @@ def _layer_norm(epsilon: float) -> ops.LayerNorm:
 
 @cache
 def _layer_norm_gradient(epsilon: float) -> LayerNormGrad:
-    """The operator has no argument for epsilon, and another one unless it is told so."""
+    """MindSpore's gradient of layer norm with this epsilon, which is a property of the operator with another default,
+    no argument."""
     return LayerNormGrad(begin_norm_axis=-1, begin_params_axis=-1).add_prim_attr("epsilon", epsilon)
 
 
@@ -46,7 +47,7 @@ class _LayerNorm(Function):
 
 
 def norm_scale(weight: Tensor, zero_centered: bool) -> Tensor:
-    """The factor a norm multiplies with: the weight, or in float32 the weight plus 1."""
+    """The factor with which a norm multiplies: the weight or, zero_centered, float32 weight + 1."""
     return cast(weight, FLOAT32) + 1 if zero_centered else weight
 
 
@@ -57,7 +58,7 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, epsilon: float, zero_cen
 
 
 def _rms_norm(x: Tensor, weight: Tensor, epsilon: float, zero_centered: bool) -> tuple[Tensor, Tensor]:
-    """(the normalized rows, 1 / their root mean square)."""
+    """(the normed rows times the scale, 1 / their root mean square [..., 1] float32)."""
     wide = cast(x, FLOAT32)
     inverse = ops.rsqrt(ops.mean(ops.square(wide), -1, True) + epsilon)
     return cast(wide * inverse * norm_scale(weight, zero_centered), x.dtype), inverse
@@ -66,8 +67,10 @@ def _rms_norm(x: Tensor, weight: Tensor, epsilon: float, zero_centered: bool) ->
 def _rms_norm_gradient(
     dy: Tensor, x: Tensor, inverse: Tensor, weight: Tensor, zero_centered: bool
 ) -> tuple[Tensor, Tensor]:
-    """The gradient of RMS norm. With r = 1 / sqrt(mean(x^2) + epsilon), x^ = x r and g = dy weight: dx = r (g - x^
-    mean(g x^)), dweight = sum dy x^."""
+    """(dx, dweight) of RMS norm.
+
+    With r = 1 / sqrt(mean(x^2) + epsilon), x^ = x r and g = dy weight: dx = r (g - x^ mean(g x^)), dweight = sum dy x^.
+    """
     dy, normalized = cast(dy, FLOAT32), cast(x, FLOAT32) * inverse
     share = dy * norm_scale(weight, zero_centered)
     dx = inverse * (share - normalized * ops.mean(share * normalized, -1, True))

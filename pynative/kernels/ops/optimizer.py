@@ -15,7 +15,7 @@ _adam = ops.Adam()
 
 
 def penalized(grad: Tensor, param: Tensor, settings: AdamStep) -> Tensor:
-    """The scaled gradient in float32, with what weight decay adds to it."""
+    """grad_scale grad + penalty param, float32: the gradient as Adam's averages take it."""
     scaled = cast(grad, mindspore.float32)
     if settings.grad_scale != 1:
         scaled = scaled * settings.grad_scale
@@ -41,7 +41,8 @@ def adam_(
 
 
 def _rate_and_epsilon(settings: AdamStep, raised: float) -> tuple[float, float]:
-    """The rate and epsilon with which an update that corrects nothing is one that corrects its averages.
+    """(learning rate, epsilon) with which MindSpore's update, which does not correct its averages, gives that of one
+    which does.
 
     The operator has float32 alone, in which 1 - 0.999 is off by 1e-5. The gradient is `raised` so that the average of
     squares is right; the other average is then larger by 6e-6, which is known and taken out of the quotient.

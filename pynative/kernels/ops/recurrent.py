@@ -21,7 +21,8 @@ def _zeros(*shape: int) -> Tensor:
 
 
 def _convolved(x: Tensor, weight: Tensor, bias: Tensor | None, before: Tensor) -> tuple[Tensor, Tensor]:
-    """The convolution behind earlier tokens, and the rows that it looked at."""
+    """(silu of the convolution of x behind the w - 1 earlier tokens `before` [w - 1, b, c], all rows that it read,
+    float32 [w - 1 + s, b, c])."""
     rows, taps = ops.cat((before, cast(x, FLOAT32)), 0), cast(weight, FLOAT32)
     count, tokens = taps.shape[2], x.shape[0]
     total = sum((rows[tap : tap + tokens] * taps[:, 0, tap] for tap in range(1, count)), rows[:tokens] * taps[:, 0, 0])
@@ -72,7 +73,8 @@ def _mask(kind: str, size: int, width: int = 0) -> Tensor:
 
 
 def _inverse(below: Tensor) -> Tensor:
-    """(I + below)^-1, below [..., C, C] zero on and above its diagonal: of blocks of 1, 2, 4 ... rows at a time."""
+    """(I + below)^-1, below [..., C, C] zero on and above its diagonal, from the inverses of its diagonal blocks of 1,
+    2, 4 ... rows."""
     size, width = below.shape[-1], 1
     inverse = _mask("one", size) + below * 0.0
     while width < size:
@@ -82,7 +84,8 @@ def _inverse(below: Tensor) -> Tensor:
 
 
 def _chunked(x: Tensor, size: int) -> Tensor:
-    """[s, b, n, ...] -> float32 [chunks, b, n, C, ...], zeros behind the last."""
+    """x [s, b, n, ...] as float32 chunks of C = `size` tokens, [chunks, b, n, C, ...], with zeros behind the last
+    token."""
     tokens, missing = x.shape[0], -x.shape[0] % size
     wide = cast(x, FLOAT32)
     wide = ops.cat((wide, _zeros(missing, *x.shape[1:])), 0) if missing else wide
@@ -97,7 +100,8 @@ def _unit(x: Tensor) -> Tensor:
 def _recurrence(
     q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, rate: Tensor | None, form: RecurrenceForm, state: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The output [s, b, n, e] and the last state [b, m, r, d, e], from a state on."""
+    """(output [s, b, n, e], state behind the last token [b, m, r, d, e]) of the recurrence from `state` on, r value
+    heads a key head."""
     tokens, batch, keys, _ = q.shape
     heads, width = v.shape[2:]
     size = min(CHUNK, 1 << max(tokens - 1, 1).bit_length())

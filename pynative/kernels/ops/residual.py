@@ -12,7 +12,7 @@ from pynative.tape.autograd import Function, Moved, add_weight_gradient
 
 
 def _mask(x: Tensor, rate: float, key: Key, rows: Rows | None) -> Tensor | None:
-    """Float32 [s, b, h], None without dropout."""
+    """The dropout mask of x, float32 [s, b, h]; None without dropout."""
     return from_numpy(Dropout(rate, key, rows).mask(x.shape)) if rate else None
 
 

@@ -17,7 +17,8 @@ def _split(qkv: Tensor, groups: int, heads: tuple[int, int, int], head_size: int
 
 
 def _joined(dq: Tensor, dk: Tensor, dv: Tensor, groups: int) -> Tensor:
-    """The inverse."""
+    """Megatron's fused rows [..., g * (n/g + 2) * d] of q, k and v heads (or their gradients); the inverse of
+    `split_qkv`."""
     leading, head_size = dq.shape[:-2], dq.shape[-1]
     parts = [x.reshape(*leading, groups, x.shape[-2] // groups, head_size) for x in (dq, dk, dv)]
     return ops.cat(parts, -2).reshape(*leading, -1)
@@ -39,7 +40,8 @@ def _rotate_half(x: Tensor, interleaved: bool) -> Tensor:
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool, start: int, *, inverse: bool) -> Tensor:
-    """Rotate as `rotary` says; `inverse` applies the transpose of that matrix, which is its gradient."""
+    """x with the r elements from `start` on rotated as `rotary` says; inverse: by the transpose of that rotation, which
+    is its gradient."""
     shape = (x.shape[0], -1, 1, cos.shape[-1])
     cos, sin = cos.reshape(shape), sin.reshape(shape)
     stop = start + cos.shape[-1]

@@ -1,4 +1,4 @@
-"""The operators of a router, of MindSpore operators; what they choose by is float32."""
+"""The operators of a router, of MindSpore operators; scores by which experts are chosen are float32."""
 
 from typing import Any
 
@@ -30,7 +30,7 @@ def _lone_scores(rows: Tensor, rule: RoutingRule) -> Tensor:
 
 
 def _relative_slope(rows: Tensor, rule: RoutingRule) -> Tensor:
-    """See `routing.relative_slope`."""
+    """As `parallel_core.moe.routing.relative_slope`, of tensors."""
     scores = _lone_scores(rows, rule)
     return 1.0 - scores if rule.sigmoid else ops.sigmoid(rows) / (2.0 * scores * scores)
 
@@ -43,18 +43,18 @@ def _normalized(rows: Tensor, rule: RoutingRule) -> Tensor:
 
 
 def _best(values: Tensor, count: int) -> Tensor:
-    """Columns of the largest values of each row; of equal ones the first, as a CPU's operator has them only where it is
-    asked for all."""
+    """Columns [T, count] of the largest values of each row, the largest first; of equal ones the first, as a CPU's
+    operator has them only where it is asked for all."""
     return ops.cast(ops.topk(values, values.shape[-1], -1)[1][..., :count], INT32)
 
 
 def _is(numbers: Tensor, count: int) -> Tensor:
-    """numbers [..., k] -> [..., k, count] bool: which of 0 ... count - 1 each is; none for -1."""
+    """Bool [..., k, count] of numbers [..., k]: whether number i is 0, 1, ..., count - 1; none for -1."""
     return ops.expand_dims(numbers, -1) == Tensor(np.arange(count, dtype=np.int32))
 
 
 def _any(numbers: Tensor, count: int) -> Tensor:
-    """numbers [T, k] -> [T, count] float32: 1 where one of a row's numbers is it."""
+    """Float32 [T, count] of numbers [T, k]: 1 where one of the row's numbers is the column's."""
     return ops.cast(_is(numbers, count), FLOAT32).max(axis=1)
 
 

@@ -32,7 +32,8 @@ def sinks_gradient(partial: Partial, sinks: Tensor, first: int, dout: Tensor) ->
 
 
 def _own(sinks: Tensor, first: int, maximum: Tensor) -> Tensor:
-    """Float32 [n, s], the same for all rows."""
+    """The sinks of this rank's heads, from `first` on, as float32 [n, s], the same for all rows; maximum [b, n, s]
+    gives the shape."""
     heads, rows = maximum.shape[1:]
     own = cast(sinks, mindspore.float32)[first : first + heads]
     return ops.broadcast_to(own.expand_dims(-1), (heads, rows))

@@ -1,4 +1,4 @@
-"""Sparse attention of MindSpore operators: an indexer's scores, the keys that they choose, and its loss."""
+"""Sparse attention of MindSpore operators: an indexer's scores, the keys that are chosen by them, and its loss."""
 
 from functools import lru_cache
 
@@ -24,12 +24,13 @@ _transposed_product = ops.BatchMatMul(transpose_a=True)
 
 @lru_cache(maxsize=8)
 def _later(positions: range) -> Tensor:
-    """Bool [1, q, positions.stop]: keys that come after the query."""
+    """Bool [1, q, positions.stop], True for keys that come after the query; positions: the queries'."""
     return from_numpy((np.arange(positions.stop) > np.array(positions)[:, None])[None])
 
 
 def _hidden(chosen: Tensor | None, queries: Run) -> Tensor:
-    """Bool, broadcasting to [b, q, positions.stop]: keys that are not chosen, or come after the query."""
+    """Bool, broadcasting to [b, q, positions.stop], True for keys that the query did not choose (None: all are chosen)
+    or that come after it."""
     if chosen is None:
         return _later(queries.positions)
     return ops.logical_not(shown_to(chosen[:, _rows(queries)], queries.positions.stop))
@@ -40,7 +41,7 @@ def _rows(queries: Run) -> slice:
 
 
 def _by_sample(x: Tensor) -> Tensor:
-    """[s, b, ...] -> float32 [b, s, ...]."""
+    """x [s, b, ...] as float32 [b, s, ...]."""
     return cast(x, FLOAT32).swapaxes(0, 1)
 
 
@@ -58,11 +59,11 @@ class _Indexer:
         """relu(query . key) [b, q, j, k]."""
 
     def scores(self) -> Tensor:
-        """[b, q, k]."""
+        """The indexer's scores [b, q, k] of each key for each query: the heads' products, summed with their weights."""
         return (self.products * self.weights.expand_dims(-1)).sum(axis=2)
 
     def gradients(self, dscores: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """dquery [q, b, j, c], dweights [q, b, j], dkey [k, b, c]."""
+        """(dquery [q, b, j, c], dweights [q, b, j], dkey [k, b, c]) from the gradient of `scores` [b, q, k]."""
         batch, count, heads, keys = self.products.shape
         upstream = dscores.expand_dims(2)
         dweights = (upstream * self.products).sum(axis=-1)
@@ -82,7 +83,8 @@ def choose_keys(query: Tensor, key: Tensor, weights: Tensor, topk: int, position
 
 
 def _best(scores: Tensor, topk: int) -> Tensor:
-    """[b, q, k] -> int32 [b, q, topk]: the highest finite scores' positions, ascending; of equal ones the first."""
+    """Positions, int32 [b, q, topk], of each row's highest finite scores [b, q, k], ascending, -1 where there are
+    fewer; of equal ones the first."""
     batch, queries, keys = scores.shape
     count = min(topk, keys)
     lowest = ops.topk(scores, count, -1)[0][..., -1:]

@@ -20,7 +20,7 @@ def repeat_streams(x: Tensor, streams: int) -> Tensor:
 
 @lru_cache(maxsize=8)
 def _groups(rule: StreamRule) -> Tensor:
-    """Int32 [m]: of each result of the linear the number of its scale."""
+    """Int32 [m]: for each result of the linear the number of the group whose scale it has."""
     numbers = np.zeros(rule.width, np.int32)
     for number, group in enumerate(rule.groups):
         numbers[group] = number
@@ -28,14 +28,15 @@ def _groups(rule: StreamRule) -> Tensor:
 
 
 def _shifted(x: Tensor, weight: Tensor, base: Tensor, scale: Tensor, rule: StreamRule) -> Tensor:
-    """x float32 [T, n h] -> [T, m]."""
+    """The linear's results scaled by group and shifted, [T, m], of tokens x float32 [T, n h]: weight, base, scale as in
+    `read_streams`."""
     inverse = ops.rsqrt((x * x).mean(-1, keep_dims=True) + rule.norm_epsilon)
     factors = ops.gather(cast(scale, FLOAT32), _groups(rule), 0)
     return _by_transposed(x, cast(weight, FLOAT32)) * inverse * factors + cast(base, FLOAT32)
 
 
 def _by_pre(x: Tensor, u: Tensor, rule: StreamRule) -> Tensor:
-    """The streams x [T, n, h] by the weights of u [T, n]."""
+    """The sum [T, h] of the streams x [T, n, h], each times sigmoid(u) + epsilon, u [T, n]."""
     pre = ops.sigmoid(u) + rule.epsilon
     return (pre.expand_dims(-1) * x).sum(1)
 

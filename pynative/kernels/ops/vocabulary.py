@@ -13,7 +13,8 @@ from pynative.tape.autograd import Function, add_weight_gradient
 
 
 def row_of(ids: Tensor, first_id: int, rows: int) -> tuple[Tensor, Tensor]:
-    """(the row of each id in a table that begins at `first_id`, 0 where it has none; bool, whether it has one)."""
+    """(row of each id in a table of `rows` rows that begins with `first_id`, 0 for an id outside of it; bool, whether
+    the id is inside)."""
     local = cast(ids, mindspore.int32)
     if first_id:
         local = local - first_id
@@ -32,7 +33,7 @@ class _Embedding(Function):
 
 
 def _weight_gradient(ctx: Any, dy: Tensor, out: Tensor | None, accumulate: bool) -> Tensor:
-    """The sum over each id's rows, in float32."""
+    """The gradient of the table, float32: each row the sum of the dy of its ids."""
     rows = cast(ops.select(ctx.present, dy, 0.0), mindspore.float32).reshape(-1, dy.shape[-1])
     return delivered(ops.unsorted_segment_sum(rows, ctx.row, ctx.weight.shape[0]), out, accumulate)
 
@@ -47,7 +48,7 @@ BLOCK_ENTRIES = 1 << 24
 
 
 def _row_blocks(logits: Tensor) -> Iterator[tuple[slice, Tensor]]:
-    """Runs of rows, all leading axes counted as one, with their logits in float32."""
+    """(rows, their logits in float32) in blocks of about BLOCK_ENTRIES logits, all leading axes counted as one."""
     rows = logits.reshape(-1, logits.shape[-1])
     step = max(1, BLOCK_ENTRIES // logits.shape[-1])
     for start in range(0, rows.shape[0], step):
@@ -99,7 +100,8 @@ def cross_entropy_gradient(
 
 
 def _factors(maximum: Tensor, total: Tensor, dloss: Tensor, present: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Factors of every row, [s b, 1]: its maximum, the gradient over its sum, and what its target gets beside."""
+    """Three factors of every row, [s b, 1]: its maximum, dloss / the sum of exponentials, and the addend at the
+    target's column (-dloss, 0 where `present` is false)."""
     dloss = dloss.reshape(-1, 1)
     return maximum.reshape(-1, 1), dloss / total.reshape(-1, 1), ops.select(present, -dloss, 0.0)
 

@@ -21,10 +21,8 @@ FLOAT16, BFLOAT16 = mindspore.float16, mindspore.bfloat16
 
 
 def widened(operator: Operator, *type_givers: str) -> Operator:
-    """The operator computed in float32; results have the type of the first argument of these names that is given.
-
-    Only into `out` is a result written as it is: what writes there rounds.
-    """
+    """The operator computed in float32 if any argument has 16 bits; results have the type of the first argument among
+    `type_givers` that is given. A result in `out` keeps that one's type: the operator rounds when it writes there."""
     bind = signature(operator).bind
 
     @wraps(operator)
@@ -61,7 +59,8 @@ def _wide(x: Any) -> Any:
 
 
 def of(table: Table) -> Table:
-    """The table with what has to be widened; the others compute in float32 by themselves, or only move values."""
+    """The table with the operators of `TYPE_GIVERS` widened; the others compute in float32 by themselves, or only move
+    values."""
     return {name: widened(f, *TYPE_GIVERS[f]) if f in TYPE_GIVERS else f for name, f in table.items()}
 
 
@@ -69,6 +68,6 @@ OPERATORS = of(COMPOSED)
 
 
 def forms(input_layout: str) -> Table:
-    """Attention that keeps little for its backward: what a CPU has for a fused one. The others that an Ascend has fused
-    kernels of keep as little in their composed form. The layout is a fused operator's, which a CPU has not."""
+    """The operators that are switched on as fused: attention by blocks, which keeps little for its backward. The
+    composed forms of the others keep as little as fused ones. input_layout: not read, since it is a fused kernel's."""
     return of(bodies_in(blocked_attention))

@@ -1,4 +1,4 @@
-"""Scaled dot-product attention on the host: the operators; what they compute, `forward` and `backward` say."""
+"""Scaled dot-product attention on the host: the operators over `forward` and `backward`."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ from pynative.tape.autograd import Function
 
 
 def _forward(heads: Heads, dtype: np.dtype[Any]) -> tuple[Array, Array, Array]:
-    """out [s, b, n, e] of this type, maximum and inverse sum [b, n, s] float32."""
+    """(out [s, b, n, e] of this type, maximum and inverse sum [b, n, s] float32) of attention over the heads' block."""
     length, batch, count, _ = heads.query_shape
     out = np.empty(heads.out_shape, dtype)
     maximum, inverse_sum = np.empty((2, batch, count, length), np.float32)
@@ -51,7 +51,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, rule: AttentionRule) -> Tensor:
 
 
 def _heads_of(q: Tensor, k: Tensor, v: Tensor, scores: Scores) -> Heads:
-    """The block's queries, keys and values."""
+    """The queries, keys and values that the block `scores` has, of q, k, v of the sequence."""
     keys, values = (array_of(x)[: scores.keys] for x in (k, v))
     return Heads(array_of(q)[-scores.queries :], keys, values, scores)
 
@@ -67,7 +67,8 @@ def attention_block(q: Tensor, k: Tensor, v: Tensor, scores: Scores, partial: Pa
 
 
 def _merge(partial: Partial, out: Array, maximum: Array, inverse_sum: Array) -> None:
-    """Add a block's result to that of its queries, the last ones of `partial`, in place."""
+    """Put a block's result together with that of its queries, the last ones of `partial`, in place; `out` is
+    overwritten."""
     queries = maximum.shape[-1]
     old_out = writable(partial.out)[-queries:].reshape(out.shape)
     old_maximum, old_inverse = (writable(x)[..., -queries:] for x in (partial.maximum, partial.inverse_sum))

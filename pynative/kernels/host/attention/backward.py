@@ -19,7 +19,8 @@ from pynative.memory.rounding import fill, widened
 def attention_backward(
     heads: Heads, dout: Array, out: Array, maximum: Array, inverse_sum: Array, gradients: tuple[Array, Array, Array]
 ) -> None:
-    """Fill gradients (of q, k and v, of any type) from dout [s, b, n, e]; the others are `attention_forward`'s."""
+    """Fill gradients (dq, dk, dv, of any float type) from dout [s, b, n, e]; out, maximum and inverse_sum are
+    `attention_forward`'s."""
     scale, groups = np.float32(heads.scores.scale), heads.groups
     outs, upstream = stacks(out, groups), stacks(as_products(dout), groups)
     statistics = [row_stacks(array, groups) for array in (maximum, inverse_sum)]
@@ -45,7 +46,8 @@ def attention_backward(
 
 
 class Upstream:
-    """The inputs of a block's gradient beside its scores: dout [j, q, e]; m, 1/l and D [j, 1, q] float32."""
+    """The arrays of a block from which, with its scores, its gradient is computed: dout [j, q, e]; m, 1/l and D [j, 1,
+    q] float32."""
 
     def __init__(self, maximum: Array, inverse_sum: Array, dout: Array, out: Array) -> None:
         self.maximum, self.inverse_sum, self.dout = maximum, inverse_sum, dout
@@ -55,7 +57,8 @@ class Upstream:
 def _block(
     block: Block, upstream: Upstream, memory: tuple[Array, Array], key_gradient: Array, value_gradient: Array
 ) -> Array:
-    """Add the block's part to the gradients of keys and values (without their factors); return its queries'."""
+    """Add the block's part to the gradients of keys and values, and return its queries' gradient; all without the
+    factors `scale` and c. memory: two tiles to work in."""
     tiles = tuple(block.tiles())
     gradient = (np.empty if tiles else np.zeros)(block.queries.shape, np.float32)
     for keys in tiles:
@@ -81,7 +84,7 @@ def _add_to_values(
 
 
 def _scores_gradient(block: Block, keys: slice, probabilities: Array, upstream: Upstream, out: Array) -> None:
-    """Fill a tile with the gradient of its scores; masked ones have none."""
+    """Fill a tile `out` with ds, the gradient of its scores, from their probabilities; masked ones have none."""
     dropout, shown = block.dropout(keys), block.shown(keys)
     kept = None if dropout is None else ones_where(dropout, probabilities)
     ENGINE.score_gradient(

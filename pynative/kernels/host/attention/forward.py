@@ -52,14 +52,15 @@ def attention_forward(
 
 
 def _last_first(block: tuple[slice, slice]) -> tuple[int, int]:
-    """Blocks of late queries, which see most, come before the others."""
+    """A key for sorting blocks (heads, queries) by descending position: late queries see most keys, so their blocks are
+    begun first."""
     span, rows = block
     return -rows.start, span.start
 
 
 def _weighted_values(block: Block, maximum: Array | None, top: Array | None = None) -> tuple[Array, Array]:
-    """(e v [j, q, e], the sums l of e [j, 1, q]), float32; top [j, 1, q] is filled with the largest score, where no
-    maximum is given."""
+    """(e v [j, q, e], l [j, 1, q]) of a block, float32, m being `maximum` or 0. top [j, 1, q], without a maximum, is
+    filled with each row's largest score."""
     (count, rows, _), width = block.queries.shape, block.values.shape[2]
     values, total = np.empty((count, rows, width), np.float32), np.empty((count, 1, rows), np.float32)
     tiles, memory = tuple(block.tiles()), block.heads.tile_memory()
@@ -85,11 +86,8 @@ def _largest_of(tile: Array) -> Array:
 
 
 def _by_maximum(block: Block) -> tuple[Array, Array, Array]:
-    """(m [j, 1, q], e v, l) with the rows' largest scores as m.
-
-    A row that sees none of the block's keys has values of 0, and m so low and l such that it counts for nothing beside
-    other blocks.
-    """
+    """(m [j, 1, q], e v, l) of a block with the rows' largest scores as m. A row that sees none of the block's keys has
+    values of 0, and m so low and l such that it counts for nothing beside other blocks."""
     largest = _maximum(block)
     nothing = np.isneginf(largest)
     largest[nothing] = 0
@@ -101,7 +99,8 @@ def _by_maximum(block: Block) -> tuple[Array, Array, Array]:
 def exponentials(
     block: Block, keys: slice, out: Array, maximum: Array | None, inverse_sum: Array | None = None
 ) -> None:
-    """Fill a tile [j, k, q] with exp(s - maximum) * inverse_sum; both [j, 1, q]."""
+    """Fill a tile out [j, k, q] with exp(s - maximum) * inverse_sum, both [j, 1, q] (None: 0 and 1); 0 for keys that
+    order, window or documents leave out, while masked ones have the score MASKED_SCORE."""
     scores, diagonal, near = block.heads.scores, block.diagonal(keys), block.near(keys)
     ENGINE.score_exponentials(
         block.keys[:, keys], block.queries, out, scores.scale, block.limits(keys), maximum, inverse_sum,
@@ -115,7 +114,7 @@ def exponentials(
 
 
 def _maximum(block: Block) -> Array:
-    """Each row's largest score, float32 [j, 1, q]."""
+    """The largest score of each row of a block, float32 [j, 1, q]."""
     count, rows, _ = block.queries.shape
     largest = np.full((count, 1, rows), -np.inf, np.float32)
     for keys in block.tiles():
@@ -133,7 +132,7 @@ def _maximum(block: Block) -> Array:
 
 
 def _scores(block: Block, keys: slice) -> Array:
-    """A tile [j, k, q] of scores before anything is left out, float32."""
+    """The scores [j, k, q] of a tile, float32, before any is left out."""
     count, rows, _ = block.queries.shape
     scores = np.empty((count, keys.stop - keys.start, rows), np.float32)
     ENGINE.matmul(block.keys[:, keys], block.queries.transpose(0, 2, 1), scores)
@@ -148,5 +147,5 @@ def _scores(block: Block, keys: slice) -> Array:
 
 @lru_cache(maxsize=64)
 def _ones(count: int, dtype: np.dtype[Any]) -> Array:
-    """A row [1, 1, count] that sums what it is multiplied with."""
+    """Ones [1, 1, count], whose product with a tile sums over its keys."""
     return np.ones((1, 1, count), dtype)

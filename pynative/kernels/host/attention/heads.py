@@ -21,20 +21,22 @@ from pynative.memory.arrays import array_of
 from pynative.memory.rounding import widened
 
 QUERIES = 128
-"""Queries of a tile. With fewer, calls show; with more, more is multiplied above the diagonal."""
+"""The most queries of a tile. With fewer the overhead of calls shows; with more, more is multiplied above the
+diagonal."""
 
 QUERIES_OF_DOCUMENTS = QUERIES // 2
 """Queries of a tile that several documents share, at most: with more, more is multiplied between them than calls
 cost."""
 
 KEYS = 512
-"""Keys of a tile, at most; a multiple of QUERIES, so that the diagonal crosses a block's last tile only."""
+"""The most keys of a tile; a multiple of QUERIES, so that the diagonal crosses a block's last tile only."""
 
 TILE = 512 * 1024
-"""Scores of a tile, at most: as many heads at once as that makes. Fewer heads make more calls of the engine."""
+"""The most scores of a tile, which has as many heads at once as fit. With fewer heads there are more calls of the
+engine."""
 
 SHARED = 64 * 1024
-"""Scores of a tile of all heads from which on two threads are to have something to do."""
+"""Scores, of the first tile of all heads, from which on work is cut so that two threads have a share."""
 
 
 def stacks(array: Array, groups: int) -> list[Array]:
@@ -45,18 +47,19 @@ def stacks(array: Array, groups: int) -> list[Array]:
 
 
 def row_stacks(statistic: Array, groups: int) -> list[Array]:
-    """Views [j, s] of numbers of each row [b, n, s], in the order of `stacks`."""
+    """Views [j, s] of row statistics [b, n, s], in the order of `stacks`."""
     batch, heads, length = statistic.shape
     return list(statistic.reshape(batch * groups, heads // groups, length).swapaxes(0, 1))
 
 
 def as_products(array: Array) -> Array:
-    """The array in the type in which the engine multiplies."""
+    """The array in the type in which the engine multiplies its type; itself if that is the same."""
     return array if ENGINE.product_type(array.dtype) == array.dtype else widened(array)
 
 
 class Heads:
-    """Queries [s, b, n, d], keys [s', b, g, d] and values [s', b, g, e] of one type, and what decides about scores."""
+    """Queries [s, b, n, d], keys [s', b, g, d] and values [s', b, g, e] of one type, and the rule and positions of
+    their scores."""
 
     def __init__(self, q: Array, k: Array, v: Array, scores: Scores) -> None:
         self.scores, self.groups = scores, k.shape[2]
@@ -72,28 +75,29 @@ class Heads:
         self.spans = self._spans()
 
     def _blocks_of_samples(self) -> list[list[slice]]:
-        """The blocks of queries of each sample, or of all together."""
+        """For each sample its blocks of queries; one list for all samples where they have no documents."""
         if self.first_keys is None:
             return [[slice(*span) for span in spans(self.query_shape[0], QUERIES)]]
         return [document_blocks(first_keys, self.query_positions) for first_keys in self.first_keys]
 
     def blocks(self, span: slice) -> list[slice]:
-        """The queries in blocks, for these heads of a stack."""
+        """The blocks of queries for the heads at `span` of a stack."""
         return self._blocks[0 if self.first_keys is None else self.sample(span)]
 
     def sample(self, span: slice) -> int:
-        """The entry of the batch that these heads of a stack are the first of."""
+        """The entry of the batch to which the first of the heads at `span` of a stack belongs."""
         return int(span.start) // self.groups
 
     def _spans(self) -> list[slice]:
-        """The heads of a stack in runs that are computed at once. They depend on the shapes alone."""
+        """The heads of a stack in runs that are computed together. They depend on the shapes alone."""
         count, parts = len(self.keys), self.query_shape[1] if self.scores.differs_by_sample else 1
         size = self._run_length(count // parts)
         starts = range(0, count, count // parts)
         return [slice(start + a, start + b) for start in starts for a, b in spans(count // parts, size)]
 
     def _run_length(self, count: int) -> int:
-        """The number of heads, of so many, that make a tile; where two threads are worth it, an even number of runs."""
+        """The number of heads, of `count`, that make a tile; where the work is enough for two threads, so many that the
+        number of runs is even."""
         every = count * min(self.query_shape[0], QUERIES) * min(self.key_shape[0], KEYS)
         runs = -(-every // TILE)
         if every >= SHARED:
@@ -101,7 +105,7 @@ class Heads:
         return -(-count // runs)
 
     def tile_memory(self) -> Array:
-        """Room for the largest tile."""
+        """Memory for the largest tile."""
         heads = self.spans[0].stop - self.spans[0].start
         return np.empty(heads * min(self.query_shape[0], QUERIES) * min(self.key_shape[0], KEYS), self.dtype)
 
@@ -123,7 +127,7 @@ def document_blocks(first_keys: Array, positions: Array) -> list[slice]:
 
 @dataclass
 class Block:
-    """The scores of some rows of some heads of a stack."""
+    """The scores of the queries `rows` for the heads `span` of a stack, which is number `stack`."""
 
     heads: Heads
     stack: int
@@ -139,14 +143,14 @@ class Block:
         self._hidden = self._hidden_scores()
 
     def tiles(self) -> Iterator[slice]:
-        """The keys that the block's queries see, tile by tile; the probability of the others is exactly 0."""
+        """The keys that the block's queries see, as slices of at most KEYS; the probability of others is exactly 0."""
         visible, first = self.rows.stop if self.heads.causal else len(self.keys[0]), self._first_key()
         even = first - (first - self.rows.start) % QUERIES  # aligned so that the diagonal crosses only the last tile
         edges = ((even + start, even + stop) for start, stop in spans(visible - even, KEYS))
         return (slice(max(start, first), stop) for start, stop in edges if stop > first)
 
     def _first_key(self) -> int:
-        """The first key that a query sees."""
+        """Index of the first key from which on the block's queries see any: by window and documents; 0 with a mask."""
         scores, oldest = self.heads.scores, 0
         if scores.mask is not None:
             return 0
@@ -158,12 +162,13 @@ class Block:
         return oldest
 
     def _first_keys(self) -> Array | None:
-        """[q], of each query's document."""
+        """Position of the first key that each of the block's queries sees, [q]; None without documents."""
         of_samples = self.heads.first_keys
         return None if of_samples is None else of_samples[self.heads.sample(self.span), self.rows]
 
     def _before(self, positions: Array) -> Array | None:
-        """Bool [q, k] of keys at these positions that lie before a query's window or document; None: none does."""
+        """Bool [q, k], True for keys at these positions that lie before the query's window or document; None if none
+        does."""
         form, hidden = self.heads.scores.form, None
         if not form.sees_all(self.positions, positions):
             hidden = form.before_window(self.positions, positions)
@@ -173,35 +178,36 @@ class Block:
         return hidden
 
     def shaped(self, memory: Array, keys: slice) -> Array:
-        """A tile [j, k, q] at the start of this memory."""
+        """A tile [j, k, q] for these keys at the start of `memory`."""
         shape = (len(self.queries), keys.stop - keys.start, self.queries.shape[1])
         return memory[: shape[0] * shape[1] * shape[2]].reshape(shape)
 
     def limits(self, keys: slice) -> Array | None:
-        """Upper limits [1, k, q] of a tile's scores, where a mask or chosen keys are given."""
+        """Upper limits [1, k, q] of a tile's scores; None unless a mask or chosen keys are given."""
         return None if self._hidden is None else limits_of(self._hidden[None, :, keys])
 
     def shown(self, keys: slice) -> Array | None:
-        """Bits [k, q] of a tile, set where the mask or the chosen keys that are given hide nothing."""
+        """Bits [k, q] of a tile, set where the given mask or the chosen keys hide nothing; None without either."""
         if self._hidden is None:
             return None
         return bits_of(np.logical_not(self._hidden[:, keys].T), self.keys.itemsize)
 
     def diagonal(self, keys: slice) -> tuple[slice, Array] | None:
-        """The tile's keys at the diagonal, if it has them, and bits [k, q], set where the query may see the key."""
+        """(the tile's keys at the diagonal, bits [k, q], set where the key is not after the query); None if the tile
+        has none."""
         if not self.heads.causal or keys.stop <= self.rows.start:
             return None
         first = self.rows.start - keys.start
         return slice(first, keys.stop - keys.start), triangle(keys.stop - self.rows.start, self.keys.itemsize)
 
     def near(self, keys: slice) -> Array | None:
-        """Bits [k, q] of a tile, set where the key is in the query's window and document; None: all are, or a mask
-        says it."""
+        """Bits [k, q] of a tile, set where the key is in the query's window and document; None if all are, or a mask
+        decides."""
         hidden = None if self.heads.scores.mask is not None else self._before(self.heads.key_positions[keys])
         return None if hidden is None else bits_of(~hidden.T, self.keys.itemsize)
 
     def bias(self, keys: slice) -> Array | None:
-        """ALiBi's [j, k, q] of a tile, float32; None without."""
+        """ALiBi's bias [j, k, q] of a tile, float32; None without it."""
         scores, groups = self.heads.scores, self.heads.groups
         if not scores.form.has_bias:
             return None
@@ -224,7 +230,7 @@ class Block:
         return bits_of(np.stack(masks), self.keys.itemsize)
 
     def _hidden_scores(self) -> Array | None:
-        """The block's rows of the given mask, or of the keys that were not chosen, bool [q, k]."""
+        """Bool [q, k], True for keys that the given mask hides or the query did not choose; None without either."""
         mask, scores, batch = self.heads.scores.mask, self.heads.scores, self.heads.sample(self.span)
         if scores.chosen is not None:
             chosen = array_of(scores.chosen)[batch, -scores.queries :][self.rows]

@@ -1,4 +1,4 @@
-"""Masks of attention: the diagonal, a mask that is given, dropout. Tiles are [.., keys, queries]."""
+"""Masks of attention's tiles [.., keys, queries]: the diagonal, a given mask, chosen keys, dropout."""
 
 from functools import lru_cache
 
@@ -14,39 +14,40 @@ _UNSIGNED = {2: np.uint16, 4: np.uint32}
 
 
 def bits(array: Array) -> Array:
-    """The array's memory as unsigned numbers: numpy is slow with MindSpore's bfloat16, and fast with these."""
+    """The array's memory as unsigned numbers of its width: numpy is slow with MindSpore's bfloat16, and fast with
+    these."""
     return array.view(_UNSIGNED[array.itemsize])
 
 
 def bits_of(kept: Array, item_bytes: int) -> Array:
-    """All ones where bool `kept`, else 0, each so many bytes wide."""
+    """Unsigned numbers of `item_bytes` bytes: all bits set where bool `kept`, else 0."""
     return -np.ascontiguousarray(kept).astype(_UNSIGNED[item_bytes])
 
 
 def keep(tile: Array, kept: Array, out: Array) -> None:
-    """out = tile where the bits of `kept` are set, else 0."""
+    """Fill out with tile where the bits of `kept` are set, else 0."""
     np.bitwise_and(bits(tile), kept, out=bits(out))
 
 
 def ones_where(kept: Array, like: Array) -> Array:
-    """1 where the bits of `kept` are set, else 0, of the type of `like`."""
+    """An array of the type of `like`: 1 where the bits of `kept` are set, else 0."""
     return (kept & bits(np.ones(1, like.dtype))).view(like.dtype)
 
 
 @lru_cache(maxsize=16)
 def triangle(size: int, item_bytes: int) -> Array:
-    """Bits [size, size] of a tile at the diagonal: set where the key is not after the query."""
+    """Bits [keys, queries] of a square tile at the diagonal, set where the key is not after the query."""
     return bits_of(np.tri(size, dtype=bool).T, item_bytes)
 
 
 def columns(rows: Array, scores: Scores) -> Array:
-    """The columns of a block's keys in a mask's rows."""
+    """The columns of the block's keys, of rows [..., S] with a column for each key of the sequence."""
     parts = [rows[..., run.start : run.stop] for run in scores.key_positions]
     return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=-1)
 
 
 def shown_to(chosen: Array, keys: range) -> Array:
-    """Bool [queries, keys]: which keys the positions [queries, k] name; those that are negative name none."""
+    """Bool [queries, keys], True for keys whose positions are among `chosen` [queries, k], negative ones aside."""
     rows, columns = np.nonzero((chosen >= keys.start) & (chosen < keys.stop))
     shown = np.zeros((len(chosen), len(keys)), bool)
     shown[rows, chosen[rows, columns] - keys.start] = True
@@ -54,5 +55,6 @@ def shown_to(chosen: Array, keys: range) -> Array:
 
 
 def limits_of(hidden: Array) -> Array:
-    """Upper limits [.., keys, queries] of the scores of bool `hidden` [.., queries, keys]."""
+    """Upper limits, float32 [.., keys, queries], of scores: MASKED_SCORE where bool `hidden` [.., queries, keys], else
+    infinity."""
     return np.where(np.ascontiguousarray(np.swapaxes(hidden, -1, -2)), MASKED_SCORE, np.float32(np.inf))

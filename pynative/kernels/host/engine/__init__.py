@@ -1,4 +1,4 @@
-"""The arithmetic under the host operators: primitives on arrays, and the choice of who computes them."""
+"""The arithmetic under the host operators: primitives on arrays, and the choice of the engine that computes them."""
 
 from pynative.kernels.host.engine import onednn
 from pynative.kernels.host.engine.interface import Engine

@@ -1,10 +1,10 @@
-"""The interface of an engine of primitives. Tape, saved tensors, dropout, threads and delivery of gradients are not its
-own.
+"""The interface of an engine of primitives. Tape, saved tensors, dropout, threads and delivery of gradients lie above
+it.
 
-Arrays are numpy's, of float32, float16 or MindSpore's bfloat16, and may have any strides; an engine computes in
-float32 (products: accumulates in it) and rounds a result once, to the type of the array that it fills. A call computes
-in the thread that makes it, without the GIL where it can: operators share rows out among threads. Operators whose sums
-must not depend on the number of threads cut rows by shape alone and add the blocks' sums themselves.
+Arrays are numpy's, of float32, float16 or MindSpore's bfloat16, and may have any strides; an engine computes in float32
+(products: accumulates in it) and rounds a result once, to the type of the array that it fills. A call computes in the
+thread that makes it, without the GIL where it can: operators share rows out among threads. Operators whose sums must
+not depend on the number of threads cut rows by shape alone and add the blocks' sums themselves.
 
 Letters: r rows of a block, c columns, f features of an activation's input, h hidden size; j heads of attention, q of
 their queries, k of their keys, d size of a query's and a key's head, e of a value's.
@@ -19,15 +19,15 @@ from parallel_core.numerics.dtypes import Array
 
 
 class AdamwStep(NamedTuple):
-    """The factors of a step of AdamW."""
+    """The factors of one step of AdamW, as `Engine.adamw` uses them."""
 
     beta1: float
     beta2: float
     epsilon: float
     gradient_factor: float
-    """(1 - beta1) times the gradient's scale."""
+    """(1 - beta1) times the scale of the gradient."""
     square_factor: float
-    """sqrt(1 - beta2) times that."""
+    """sqrt(1 - beta2) times the scale of the gradient."""
     inverse_correction: float
     """1 / sqrt(1 - beta2^step)."""
     step_size: float
@@ -37,10 +37,10 @@ class AdamwStep(NamedTuple):
 
 
 class Engine(Protocol):
-    """Primitives; every one returns nothing and fills the arrays that it says it fills."""
+    """Primitives; every one returns nothing and fills the arrays that its text names."""
 
     name: str
-    """Its name in the log."""
+    """The engine's name in the log."""
 
     def matmul(
         self, left: Array, right: Array, out: Array, bias: Array | None = None, accumulate: bool = False
@@ -52,7 +52,8 @@ class Engine(Protocol):
         """
 
     def prepared_matmul(self, left: Array, right: Array, out: Array) -> Callable[[], object]:
-        """`matmul` of float32 matrices, to be called again and again as they change: by any thread, one at a time."""
+        """A function that computes `matmul` of these float32 matrices with the values that they have when it is called:
+        again and again, by any thread, one at a time."""
 
     def add(self, x: Array, bias: Array | None, mask: Array | None, residual: Array | None, out: Array) -> None:
         """out [r, c] = (x + bias [c]) * mask + residual; what is None is left out. mask is float32.

@@ -1,4 +1,4 @@
-"""The engine that is always there: numpy and its BLAS, in place where it can be, nothing kept."""
+"""The engine that is always there: numpy and its BLAS, in place where possible; no memory is kept between calls."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from pynative.kernels.host.engine.numpy_engine import activations, norms, produc
 
 
 class NumpyEngine:
-    """See `interface.Engine`."""
+    """The engine of `interface.Engine` by numpy."""
 
     name = "numpy"
 

@@ -46,7 +46,8 @@ def _gelu_tanh_gradient(x: Array, dy: Array, dx: Array) -> None:
 
 
 def _gradient_of_gated_identity(x: Array, gate: Array, slope: Array | None, dy: Array, dx: Array) -> None:
-    """dx of y = x sigmoid(z(x)): dy gate (1 + x z' (1 - gate)); x is overwritten."""
+    """Fill dx for y = x sigmoid(z(x)): dy gate (1 + x z' (1 - gate)), gate = sigmoid(z), slope = z' (None: 1); x and
+    slope are overwritten."""
     if slope is not None:
         x *= slope
     complement = np.subtract(_ONE, gate, out=slope)
@@ -131,14 +132,15 @@ def _swiglu_gradient(x: Array, dy: Array, dx: Array) -> None:
 
 @dataclass(frozen=True)
 class Activation:
-    """`forward(x, out)` and `gradient(x, dy, dx)` on blocks."""
+    """The two directions of an activation on blocks: `forward(x, out)` and `gradient(x, dy, dx)`."""
 
     forward: Callable[[Array, Array], object]
     gradient: Callable[[Array, Array, Array], object]
 
 
 def _gated_by(gate: Activation, unit: GatedUnit) -> Activation:
-    """a(gate) * up of [gate | up], both as the unit's function takes them."""
+    """The activation a(gate) * up of [gate | up], a being `gate`, with the unit's gain, limit and offset applied to
+    both halves."""
 
     def forward(x: Array, out: Array) -> None:
         to_gate, up = np.split(x, 2, axis=1)
@@ -160,13 +162,14 @@ def _gated_by(gate: Activation, unit: GatedUnit) -> Activation:
 
 
 def amplify(unit: GatedUnit, gate: Array) -> None:
-    """Multiply what belongs to a unit's gate by its gain, in place."""
+    """Multiply an array of a unit's gate (its values, or their gradient) by the unit's gain, in place."""
     if unit.gain != 1.0:
         gate *= np.float32(unit.gain)
 
 
 def prepare_halves(unit: GatedUnit, gate: Array, up: Array) -> tuple[Array, Array] | None:
-    """Amplify and limit them in place; where they were beyond, None: the unit limits none."""
+    """Multiply the gate by the unit's gain and limit both halves, in place; (bool of gate, bool of up) where a value
+    was beyond its limit, None for a unit without a limit."""
     amplify(unit, gate)
     if not unit.is_limited:
         return None
@@ -178,7 +181,7 @@ def prepare_halves(unit: GatedUnit, gate: Array, up: Array) -> tuple[Array, Arra
 
 
 def clear(beyond: tuple[Array, Array] | None, *gradients: Array) -> None:
-    """Set the gradient of a half to 0 where it was beyond its limit."""
+    """Set the halves' gradients to 0 where `beyond` is True; nothing for None."""
     for places, gradient in zip(beyond or (), gradients, strict=False):
         gradient[places] = 0
 
@@ -197,7 +200,7 @@ ACTIVATIONS = {
     "squared_relu": Activation(_squared_relu, _squared_relu_gradient),
     "swiglu": Activation(_swiglu, _swiglu_gradient),
 }
-"""Activations that are not gated, and a gated one that is written out."""
+"""Name -> activation, of those that are not gated, and of a gated one that is written out."""
 
 
 @lru_cache
@@ -223,7 +226,7 @@ def activation_gradient(
 
 
 def _biased(x: Array, bias: Array | None) -> Array:
-    """x + bias in memory of its own."""
+    """x + bias as a new array."""
     if bias is not None:
         return np.add(widened(x), widened(bias))
     return x.copy() if x.dtype == np.float32 else widened(x)

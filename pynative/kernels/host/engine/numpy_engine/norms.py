@@ -15,7 +15,7 @@ from pynative.memory.rounding import fill, float32_for, widened
 
 @lru_cache(maxsize=64)
 def _averaging(size: int) -> Array:
-    """[h], what a row is multiplied with to give its mean."""
+    """Float32 [h] of 1 / h: a row's product with it is the row's mean."""
     return np.full(size, 1 / size, np.float32)
 
 

@@ -9,14 +9,14 @@ from parallel_core.numerics.dtypes import Array
 from pynative.memory.rounding import fill, float32_for, put, widened
 
 BIAS_BYTES = 1024 * 1024
-"""Bytes of a result to which a bias is added at a time."""
+"""Bytes of a product's result to which a bias is added at a time."""
 
 SCRATCH_BYTES = 2 * 1024 * 1024
-"""Bytes of a product that is added to something. With half of it BLAS packs its right operand so often that it
-shows."""
+"""Bytes of a product that is computed at a time to be added to something. With half of it BLAS packs its right operand
+so often that it shows."""
 
 SCRATCH_ROWS = 32
-"""Blocks are multiples of this many rows, for which BLAS has its fastest inner kernel."""
+"""The number of rows of such a product is a multiple of this, for which BLAS has its fastest inner kernel."""
 
 
 def matmul(left: Array, right: Array, out: Array, bias: Array | None = None, accumulate: bool = False) -> None:
@@ -48,7 +48,7 @@ def _add_bias(result: Array, bias: Array) -> None:
 
 
 def _add_product(left: Array, right: Array, out: Array) -> None:
-    """out += left right: numpy's BLAS cannot add to what is there, so blocks are added while the cache has them."""
+    """Add left right to out, a block of rows at a time while the cache has it: numpy's BLAS cannot add to a result."""
     rows = max(SCRATCH_ROWS, SCRATCH_BYTES // (4 * out.shape[1]) // SCRATCH_ROWS * SCRATCH_ROWS)
     scratch = np.empty((min(rows, len(out)), out.shape[1]), np.float32)
     for first in range(0, len(out), rows):

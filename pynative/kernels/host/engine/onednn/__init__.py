@@ -1,4 +1,4 @@
-"""The engine of oneDNN's primitives, where the library is there; numpy computes what it lacks."""
+"""The engine of oneDNN's primitives, where the library is there; numpy computes those that it lacks."""
 
 import math
 from collections.abc import Callable
@@ -31,7 +31,7 @@ there, less with more rows; with 300 the same. AMX was not measured."""
 
 
 def is_available() -> bool:
-    """Whether the library can be loaded."""
+    """Whether oneDNN's library can be loaded."""
     return library() is not None
 
 
@@ -39,7 +39,7 @@ P = ParamSpec("P")
 
 
 def _or_numpy(primitive: Callable[P, bool], numpys: Callable[P, None]) -> Callable[P, None]:
-    """The primitive, and numpy's where it says that oneDNN cannot."""
+    """A function that calls the primitive, and numpy's where that returns False."""
 
     def either(*arguments: P.args, **options: P.kwargs) -> None:
         if not primitive(*arguments, **options):
@@ -49,7 +49,7 @@ def _or_numpy(primitive: Callable[P, bool], numpys: Callable[P, None]) -> Callab
 
 
 class OneDnnEngine(NumpyEngine):
-    """See `interface.Engine`."""
+    """The engine of `interface.Engine` by oneDNN."""
 
     name = "oneDNN"
 
@@ -144,14 +144,15 @@ class OneDnnEngine(NumpyEngine):
 
 
 def _multiplies(left: Array) -> bool:
-    """Whether oneDNN is asked for products of what has this type and this many axes."""
+    """Whether products of matrices of this type and number of axes are oneDNN's."""
     if left.dtype == np.float32:
         return FLOAT32_PRODUCTS or left.ndim > 2
     return BFLOAT16_PRODUCTS if left.dtype == BFLOAT16 else True
 
 
 def _is_long_transpose(left: Array, right: Array, out: Array) -> bool:
-    """Whether gemm computes the product."""
+    """Whether `onednn.gemm` computes the product: the gradient of a bfloat16 weight over many rows (GEMM_ROWS,
+    GEMM_COLUMNS)."""
     if left.ndim > 2 or left.dtype != BFLOAT16 or not BFLOAT16_PRODUCTS:
         return False
     if len(right) < GEMM_ROWS or out.shape[1] < GEMM_COLUMNS:
@@ -161,7 +162,7 @@ def _is_long_transpose(left: Array, right: Array, out: Array) -> bool:
 
 
 def _widened_product(left: Array, right: Array, out: Array, bias: Array | None, accumulate: bool) -> None:
-    """`matmul` of 16-bit operands by way of float32."""
+    """`Engine.matmul` of 16-bit operands, widened to float32 first."""
     left, right, bias = widened(left), widened(right), None if bias is None else widened(bias)
     if out.dtype == np.float32:
         return OneDnnEngine.matmul(left, right, out, bias, accumulate)

@@ -19,11 +19,12 @@ PLAIN = {
     "gelu_quick": (Algorithm.SWISH, QUICK_SLOPE),
     "silu": (Algorithm.SWISH, 1.0),
 }
-"""Name -> oneDNN's algorithm and its alpha. Its relu is not used: it makes 0 of a NaN, which then nobody would see."""
+"""Name of an activation -> (oneDNN's algorithm, its alpha). Its relu is not used: it makes 0 of a NaN, which then
+nobody would see."""
 
 
 def activation(name: str, x: Array, bias: Array | None, out: Array) -> bool:
-    """Fill out with activation(x + bias), x [r, f]; False where oneDNN cannot."""
+    """Fill out with activation(x + bias), x [r, f], as `Engine.activation` does; False where oneDNN cannot."""
     unit = gated_unit(name)
     if unit is not None:
         gate, up = _halves(x, bias)
@@ -45,7 +46,7 @@ def activation(name: str, x: Array, bias: Array | None, out: Array) -> bool:
 
 
 def gradient(name: str, x: Array, bias: Array | None, dy: Array, dx: Array) -> bool:
-    """Fill dx [r, f]; False where oneDNN cannot."""
+    """Fill dx [r, f] with the gradient of x + bias, from dy; False where oneDNN cannot."""
     unit = gated_unit(name)
     if unit is not None:
         return _gated_gradient(unit, _halves(x, bias), widened(dy), dx)
@@ -73,7 +74,7 @@ def _gated_gradient(unit: GatedUnit, halves: tuple[Array, Array], dy: Array, dx:
 
 
 def _own_or(out: Array, scratch: Array) -> Array:
-    """The memory in which float32 values for `out` are computed: `out`, or scratch memory where it is of 16 bits."""
+    """The array in which float32 values for `out` are computed: `out` itself or, where it is of 16 bits, `scratch`."""
     return out if out.dtype == np.float32 else scratch
 
 
@@ -99,7 +100,8 @@ def _eltwise_gradient(name: str, like: Array) -> Primitive | None:
 def _by_way_of_float32(
     primitive: Callable[[str, Array], Primitive | None], name: str, operands: tuple[Array, ...], out: Array
 ) -> bool:
-    """Fill a 16-bit out with what a primitive makes of float32 operands."""
+    """Fill a 16-bit `out` with the result of a primitive on the operands in float32; False where there is no
+    primitive."""
     result = np.empty(out.shape, np.float32)
     done = _run(primitive(name, result), *operands, result)
     convert(result, out)
@@ -107,7 +109,7 @@ def _by_way_of_float32(
 
 
 def _wide_sum(x: Array, bias: Array | None) -> Array:
-    """16-bit x + bias in float32."""
+    """x + bias of 16-bit x, as float32."""
     wide = widened(x)
     if bias is not None:
         wide += widened(bias)

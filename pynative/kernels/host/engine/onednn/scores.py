@@ -16,7 +16,7 @@ TANH = Eltwise(Algorithm.TANH)
 
 
 class _Chain:
-    """Operations on the entries of a product, in order, and the arrays that they take."""
+    """Operations that follow a product entry by entry, in order, and their array arguments."""
 
     def __init__(self) -> None:
         self.post_ops: list[PostOp] = []
@@ -26,14 +26,14 @@ class _Chain:
         self.post_ops.append(Eltwise(Algorithm.LINEAR, factor))
 
     def combine(self, algorithm: Algorithm, array: Array | None) -> None:
-        """Combine scores with an array that is broadcast; with none, do nothing."""
+        """Append an operation between the entries and an array, which is broadcast; nothing if the array is None."""
         if array is not None:
             self.post_ops.append(Binary(algorithm, layout_of(array)))
             self.arrays.append(array)
 
 
 def _product(rows: Array, columns: Array, out: Array, chain: _Chain) -> bool:
-    """Fill out with what the chain makes of rows columns^T; False where oneDNN cannot."""
+    """Fill out with rows columns^T after the operations of the chain; False where oneDNN cannot."""
     primitive: Primitive | None = primitives.product(
         layout_of(rows), layout_of(columns.transpose(0, 2, 1)), layout_of(out), None, tuple(chain.post_ops)
     )

@@ -1,7 +1,8 @@
-"""Sweeps by oneDNN's binary primitives and what these do to their results: sums, cross entropy, an optimizer's update.
+"""Sweeps by oneDNN's binary primitives with fused operations on their results: sums, cross entropy, an optimizer's
+update.
 
-An update takes three: each average, and the parameter from both; none is kept between. What changes from step to step
-comes in as arrays of one entry, so that primitives are made once.
+An update takes three: each average, and the parameter from both; none is kept between. Factors that change from step to
+step come in as arrays of one entry, so that primitives are made once.
 """
 
 import numpy as np
@@ -64,13 +65,13 @@ def weighted_exponentials(x: Array, maximum: Array, weight: Array, out: Array) -
 
 
 def _exponential_of_difference(x: Array, out: Array) -> Primitive | None:
-    """x [r, c], y [r, 1], out [r, c] -> out = exp(x - y)."""
+    """The primitive that fills out with exp(x - y), x and out [r, c], y [r, 1]; None where oneDNN cannot."""
     column = layout_of(np.empty((len(x), 1), np.float32))
     return primitives.binary(Algorithm.SUBTRACT, layout_of(x), column, layout_of(out), _EXPONENTIAL)
 
 
 def adamw(param: Array, grad: Array, exp_avg: Array, exp_avg_sq: Array, step: AdamwStep) -> bool:
-    """`interface.Engine.adamw`; False where there is no fast way.
+    """`Engine.adamw`; False where oneDNN has no fast way.
 
     param = decay (param + m / (sqrt(v) + e) c), where e and c hold the corrections of both averages.
     """

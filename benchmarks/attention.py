@@ -47,7 +47,7 @@ Pass = Callable[[], object]
 
 
 def shortest(passes: tuple[Pass, Pass], options: argparse.Namespace) -> dict[str, float]:
-    """ "forward" and "backward" -> seconds, each the shortest of several, after one to warm up."""
+    """Seconds of a "forward" and a "backward" by name, each the shortest of several, after one to warm up."""
     clock = process_time if options.threads == 1 else perf_counter
     durations: dict[str, list[float]] = {name: [] for name in PRODUCTS}
     for _ in range(options.repeats + 1):

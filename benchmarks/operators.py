@@ -132,7 +132,7 @@ def counted(calls: Counter[str]) -> Iterator[None]:
 
 
 def calls_of_a_layer(models: dict[int, Passes]) -> dict[str, dict[str, int]]:
-    """ "functions" or "kernels" -> pass -> number of calls of one layer."""
+    """Kind ("functions", "kernels") -> pass -> number of calls of one layer."""
     found: dict[tuple[int, str], Counter[str]] = {}
     for layers, passes in models.items():
 

@@ -45,7 +45,7 @@ def batch(options: argparse.Namespace) -> dict[str, np.ndarray]:
 
 
 def contenders(options: argparse.Namespace) -> dict[str, Callable[[], None]]:
-    """ "runner" and "loop" -> a step's forwards and backwards by the pipeline's runner, and by a plain loop."""
+    """Name -> a step's forwards and backwards: by the pipeline's runner ("runner"), and by a plain loop ("loop")."""
     from mindspore import Tensor
 
     from mapping import init_configs_from_args, initialize_megatron

@@ -100,7 +100,8 @@ class Arguments(Namespace):
         return getattr(self, OTHER_NAMES[name])
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Set an argument under another parser's name too, unless the user has an argument of that name."""
+        """Set an argument by its own or by another parser's name for it, unless the user has an argument of that
+        name."""
         is_other = name in OTHER_NAMES and name not in vars(self)
         super().__setattr__(OTHER_NAMES[name] if is_other else name, value)
 

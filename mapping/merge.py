@@ -102,7 +102,7 @@ class Reading:
     config: AllConfig
     findings: list[Finding]
     notes: list[str]
-    """Values for which another is taken, and what the `auto`s of a DeepSpeed file came to."""
+    """Sentences for the user: values that stand for others, and the value that each `auto` of a DeepSpeed file got."""
 
     @property
     def errors(self) -> list[str]:

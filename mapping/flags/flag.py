@@ -47,7 +47,7 @@ class Flag(NamedTuple):
     reason: str = ""
     """The reason why it is ignored, or why it is refused and what to do instead."""
     group: str = ""
-    """The heading under which it is listed."""
+    """The heading of the reference page and of --help under which it is listed."""
     idle: tuple[Callable[[Any], object], str] | None = None
     """For one of several flags of a field: (test of the arguments, reason): where the test holds, the field does not
     follow from this flag."""

@@ -6,8 +6,8 @@ n query heads, g key/value groups, d head size, t tensor-parallel size, f feed-f
 from dataclasses import dataclass
 
 GATED_PARTS = 2
-"""linear_fc1 of a gated activation: f rows of the gate, then f rows of what it multiplies (up). Each part is cut over
-the ranks on its own, so that a rank's rows are again gate, then up."""
+"""The number of fused parts in linear_fc1 of a gated activation: f rows of the gate, then f rows of the features that
+it multiplies (up). Each part is cut over the ranks on its own, so that a rank's rows are again gate, then up."""
 
 
 def heads_of_group(query_heads: int) -> tuple[int, int, int]:
@@ -17,8 +17,8 @@ def heads_of_group(query_heads: int) -> tuple[int, int, int]:
 
 @dataclass(frozen=True)
 class QueryKeyValueRows:
-    """The (n + 2 g) d rows of linear_qkv, or columns of what it gives; (2 n + 2 g) d with gates of the output, which in
-    each group stand behind its queries."""
+    """The order of linear_qkv's (n + 2 g) d rows (or of its output's columns), group by group; (2 n + 2 g) d with gates
+    of attention's output, which in each group stand behind its queries."""
 
     heads: int
     groups: int
@@ -49,16 +49,16 @@ class QueryKeyValueRows:
         return tuple(ranges)
 
     def of_sharing_rank(self, rank: int, size: int) -> tuple[range, ...]:
-        """Rows for t ranks that share g < t groups: a rank's own query rows [n/t d], its gates, and its group's key and
-        value rows."""
+        """The rows of rank `rank` of `size` tensor-parallel ranks, more than groups, so that some share one: its own
+        query rows [n/t d], its gates if there are any, and its group's key and value rows."""
         group, place = divmod(rank, size // self.groups)
         *queries, key, value = self.of_group(group)
         own = self.heads // size * self.head_size
         return *(rows[place * own : (place + 1) * own] for rows in queries), key, value
 
     def apart(self) -> tuple[list[range], list[range], list[range]]:
-        """Places of all queries [n d], all keys [g d] and all values [g d], group by group; gates stand behind their
-        queries head by head then, [2 n d]."""
+        """The places in linear_qkv of all queries [n d], all keys [g d] and all values [g d], each group by group;
+        gates, if there are any, stand behind their query head by head, [2 n d]."""
         queries: list[range] = []
         keys, values = [], []
         for group in range(self.groups):

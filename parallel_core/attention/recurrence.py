@@ -18,7 +18,7 @@ SEGMENT = 512
 """Tokens from one state that is kept for the backward to the next."""
 
 LENGTH_EPSILON = 1e-6
-"""Is added to the squares of a query or a key before the root, where they are divided by their length."""
+"""Added to the sum of squares of a query, or of a key, before the root, where it is divided by its length (`unit`)."""
 
 
 @dataclass(frozen=True)

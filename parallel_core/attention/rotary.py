@@ -31,9 +31,9 @@ class Rotary:
     inverse_frequencies: tuple[float, ...]
     """Radians a position, float32 numbers [r/2]."""
     position_scale: float = 1.0
-    """Positions are multiplied by it ("position interpolation", Chen et al., 2023)."""
+    """Factor of positions ("position interpolation", Chen et al., 2023)."""
     interleaved: bool = False
-    """Neighbours (2i, 2i+1) form a pair, instead of (i, i + r/2)."""
+    """Whether neighbouring channels (2i, 2i + 1) form a pair, instead of (i, i + r/2)."""
     magnitude: float = 1.0
     """Factor of cosines and sines; above 1 it makes scores larger (YaRN, LongRoPE)."""
     within: tuple[int, Rotary] | None = None
@@ -107,7 +107,8 @@ class Rotary:
         return self if self.within is None or length > self.within[0] else self.within[1]
 
     def tables(self, positions: Ranges) -> tuple[Array, Array]:
-        """Cosine and sine of the angles of these positions, float32 [s, r] each."""
+        """The cosine and the sine of the angles of these positions, times `magnitude`, float32 [s, r] each: a pair's
+        two channels have the same."""
         numbers = np.concatenate([np.arange(run.start, run.stop, run.step, dtype=np.float32) for run in positions])
         frequencies = np.array(self.inverse_frequencies, np.float32)
         angles = np.outer(numbers * np.float32(self.position_scale), frequencies).astype(np.float32)

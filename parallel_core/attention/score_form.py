@@ -26,11 +26,12 @@ class ScoreForm:
     window take part."""
 
     window: int | None = None
-    """A query sees its own key and this many before it; None: all before it."""
+    """The number of tokens before its own that a query sees; None: all before it."""
     soft_cap: float | None = None
     """Scores become cap tanh(score / cap), between -cap and cap (Gemma 2, 2024); None: they stay."""
     slopes: tuple[float, ...] | None = None
-    """ALiBi's of all heads: to a score is added slope x (the key's position - the query's)."""
+    """ALiBi's slope of each head, over all ranks: slope x (the key's position - the query's) is added to a score; None:
+    nothing is."""
 
     @classmethod
     def of(cls, config: ModelConfig, layer: int) -> "ScoreForm":
@@ -50,7 +51,7 @@ class ScoreForm:
 
     @property
     def has_bias(self) -> bool:
-        """Whether something is added to scores (`bias`)."""
+        """Whether a bias is added to scores (`bias`)."""
         return self.slopes is not None
 
     def bias(self, heads: Sequence[int], distances: Array) -> Array:
@@ -68,7 +69,7 @@ class ScoreForm:
         return self.window is not None and keys[-1] < queries[0] - self.window
 
     def before_window(self, queries: Array, keys: Array) -> Array:
-        """Bool [q, k]: the key lies before the query's window."""
+        """Whether each key lies before the window of each query, bool [q, k]; positions ascend."""
         assert self.window is not None
         return keys < queries[:, None] - self.window
 

@@ -29,13 +29,15 @@ def wrong_starts(starts: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:
 
 
 def dense_mask(starts: Starts) -> NDArray[np.bool_]:
-    """[b, s] -> [b, 1, s, s], True where the query is of another document or comes before the key."""
+    """An attention mask [b, 1, s, s] from document starts [b, s]: True where the query is of another document than the
+    key or comes before it."""
     causal = np.tri(starts.shape[-1], dtype=bool)
     return np.asarray(~(causal & (starts[:, :, None] == starts[:, None, :]))[:, None])
 
 
 def ends_in_rows(starts: Starts) -> tuple[int, ...]:
-    """The number of positions before the end of each document of [b, s], row after row."""
+    """For each document of [b, s], row after row, the number of positions up to its end, counted over all rows: the
+    cumulative lengths that fused operators take."""
     is_first = starts == np.arange(starts.shape[-1], dtype=np.int32)
     firsts = np.flatnonzero(is_first)
     return (*map(int, firsts[1:]), starts.size)

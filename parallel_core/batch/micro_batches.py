@@ -107,7 +107,8 @@ class ContextShard:
     rank: int
 
     def sequence(self, array: Array, name: str = "array") -> Array:
-        """[b, s, ...] -> the rank's positions; ValueError where s does not divide."""
+        """The rank's positions of whole sequences [b, s, ...]. name: the entry's, for the error. Raises ValueError
+        where s does not divide."""
         length, divisor = array.shape[1], self.layout.divisor
         if length % divisor:
             raise ValueError(

@@ -32,7 +32,8 @@ class Adapter(Block):
     """The first values of A."""
     dtype: str
     partial_over: str | None
-    """Kind of the group over which the gradient of a part that is not cut is a partial sum (see ShardSpec)."""
+    """Kind of the group over which the gradient of a part of the adapter that is not cut is a partial sum (see
+    ShardSpec); None: of none."""
     widths: tuple[int, ...] = ()
     """The linear's widths of fused parts."""
     unit: int = 0

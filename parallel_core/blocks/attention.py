@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CoreAttention(Block):
-    """softmax(scale q k^T) v without a score matrix in memory (FlashAttention, Dao et al., 2022)."""
+    """Core attention: softmax(scale q k^T) v, without a score matrix in memory (FlashAttention, Dao et al., 2022)."""
 
     heads: int
     groups: int
@@ -86,7 +86,7 @@ class CoreAttention(Block):
         return lcm(self.local_groups(micro_batch.tensor), micro_batch.context.ulysses)
 
     def _widths(self, micro_batch: MicroBatch) -> tuple[int, int]:
-        """Elements of a token's queries, keys and values together, and of its output."""
+        """The number of a token's elements on a rank: of queries, keys and values together, and of the output."""
         heads, groups = self.local_heads(micro_batch.tensor), self._key_value_heads(micro_batch)
         keys_values = groups * (self.query_key_size + self.value_size)
         return heads * self.query_key_size + keys_values, heads * self.value_size
@@ -144,7 +144,8 @@ class CoreAttention(Block):
 
 @dataclass(frozen=True)
 class Attention(Sublayer):
-    """linear_qkv -> head norms -> rotation -> core attention -> times the sigmoid of gates, if any -> linear_proj.
+    """Attention: linear_qkv -> head norms -> rotation -> core attention -> times the sigmoid of gates, if any ->
+    linear_proj.
 
     linear_qkv's rows are grouped by key/value group: its n/g query heads, as many gates, its key head, its value head.
     """

@@ -23,7 +23,7 @@ class ParameterSpec(NamedTuple):
     shard: ShardSpec
     """The parameter's global shape and how it is cut."""
     initial: AnyInitial
-    """The recipe of its first values."""
+    """The recipe of the parameter's first values."""
     dtype: str
     """Name of the type in which the model keeps it, as "bfloat16"."""
 

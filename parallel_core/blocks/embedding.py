@@ -1,4 +1,4 @@
-"""Tokens and positions to hidden states."""
+"""The embedding: tokens and positions to hidden states."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace

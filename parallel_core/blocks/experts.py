@@ -52,7 +52,7 @@ def _of_expert(shard: ShardSpec) -> ShardSpec:
 
 @dataclass(frozen=True)
 class Expert(Block):
-    """One expert: linear_fc2(probability x activation(linear_fc1(x)))."""
+    """One expert of a layer: linear_fc2(probability x activation(linear_fc1(x)))."""
 
     linear_fc1: ExpertLinear
     activation: BiasActivation

@@ -20,8 +20,8 @@ from parallel_core.operations import Operation, elementwise
 
 @dataclass(frozen=True)
 class GatedDeltaNet(RecurrentMixer):
-    """in_proj -> [q; k; v | z | b | a]; [q; k; v] -> conv1d; decays of a, rates of b -> recurrence -> out_norm of each
-    head -> times silu(z) -> out_proj."""
+    """The gated delta net: in_proj -> [q; k; v | z | b | a]; [q; k; v] -> conv1d; decays from a and rates from b ->
+    recurrence -> out_norm of each head -> times silu(z) -> out_proj."""
 
     in_proj: Linear
     conv1d: ShortConvolution

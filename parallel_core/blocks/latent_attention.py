@@ -53,8 +53,9 @@ class UpProjections(Part):
 
 @dataclass(frozen=True)
 class LatentAttention(Sublayer):
-    """Queries: linear_q_proj or, compressed, linear_q_down_proj -> q_layernorm -> linear_q_up_proj. Keys and values:
-    linear_kv_down_proj -> [latent, one rotary key for all heads], latent -> kv_layernorm -> linear_kv_up_proj.
+    """Latent attention. Queries: linear_q_proj or, compressed, linear_q_down_proj -> q_layernorm -> linear_q_up_proj.
+    Keys and values: linear_kv_down_proj -> [latent, one rotary key for all heads], latent -> kv_layernorm ->
+    linear_kv_up_proj.
 
     Rows of linear_q_up_proj (linear_q_proj) are, head by head, p plain channels and r rotary ones; of linear_kv_up_proj
     p of the key and e of the value. Down projections are whole on every tensor-parallel rank: latents stay between the

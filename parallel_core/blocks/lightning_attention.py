@@ -29,8 +29,8 @@ def log_decays(heads: int, layer: int, layers: int) -> tuple[float, ...]:
 
 @dataclass(frozen=True)
 class LightningAttention(RecurrentMixer):
-    """in_proj -> [q; k; v | gate]; silu of [q; k; v] -> recurrence -> norm over all heads -> times sigmoid(gate) ->
-    out_proj. There are no positions, and no scale."""
+    """Lightning attention: in_proj -> [q; k; v | gate]; silu of [q; k; v] -> recurrence -> norm over all heads -> times
+    sigmoid(gate) -> out_proj. There are no positions, and no scale."""
 
     in_proj: Linear
     recurrence: Recurrence

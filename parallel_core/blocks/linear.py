@@ -16,12 +16,14 @@ from parallel_core.operations import Operation, product
 from parallel_core.sharding import Cut, Role, ShardSpec, share
 
 COLUMNS, ROWS = 0, 1
-"""The cut axis of a weight [o, i]: output features (a column-parallel linear) or input features (a row-parallel)."""
+"""Values of `cut_axis`, axes of a weight [o, i]: output features (a column-parallel linear) or input features (a
+row-parallel one)."""
 
 
 @dataclass(frozen=True)
 class Linear(Block):
-    """y = x W^T + b with W [o, i] and b [o], cut along one of its axes over the t tensor-parallel ranks, or whole."""
+    """A linear y = x W^T + b with W [o, i] and b [o], cut along one of its axes over the t tensor-parallel ranks, or
+    whole."""
 
     input_size: int
     output_size: int
@@ -39,12 +41,13 @@ class Linear(Block):
     widths: tuple[int, ...] = ()
     """The widths of fused parts along the cut axis, each cut on its own, where they are not equal."""
     unit: int = 0
-    """Entries of the cut axis that stay together where ranks need not divide it (see Cut)."""
+    """The number of features along the cut axis that stay together (a head's) under --unaligned-linear; 0: ranks divide
+    every part evenly (see Cut)."""
     allocates_weight: bool = True
     """Whether the linear has a weight of its own; False: it uses another module's (tied embeddings)."""
     partial_over: str | None = None
-    """For parts that are not cut (the bias of a row-parallel linear, or all): kind of the group whose ranks apply it to
-    different shards of the sequence (see ShardSpec)."""
+    """Kind of the group whose ranks apply parts that are not cut (the bias of a row-parallel linear, or all) to
+    different shards of the sequence (see ShardSpec); None: there is none."""
     role: Role | None = None
     interleaved_rows: tuple[int, ...] = ()
     """The numbers of rows of a repeated group of fused parts, as query, key and value rows of a key/value group (see

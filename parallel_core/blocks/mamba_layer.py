@@ -11,7 +11,7 @@ from parallel_core.config import ModelConfig
 
 @dataclass(frozen=True)
 class MambaLayer(BranchedLayer):
-    """x + mixer(norm(x))."""
+    """A layer that is a state space alone: x + mixer(norm(x))."""
 
     norm: Norm
     mixer: MambaMixer

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class BiasActivation(Block):
-    """activation(x + bias) of the f (gated: 2 f, as [gate; up]) features of the first linear."""
+    """The bias and activation between the two linears: activation(x + bias) of the first one's f (gated: 2 f, as [gate;
+    up]) features."""
 
     operator: str
     """Name of the activation among the kernels' operators."""

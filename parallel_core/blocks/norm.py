@@ -17,7 +17,7 @@ class Norm(Block):
     """A norm over the last axis of hidden states or, with `heads`, over each head inside a tensor-parallel region."""
 
     kind: str
-    """LayerNorm, RMSNorm or FusedRMSNorm."""
+    """Kind of norm: LayerNorm, RMSNorm or FusedRMSNorm."""
     size: int
     dtype: str
     gain: float = 1.0

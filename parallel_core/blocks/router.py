@@ -62,7 +62,7 @@ class Router(Block):
     in_float32: bool
     """Whether the input is converted to float32."""
     partial_over: str | None
-    """Kind of the group whose ranks route different shards of the sequence (see ShardSpec)."""
+    """Kind of the group whose ranks route different shards of the sequence (see ShardSpec); None: there is none."""
     loads: tuple[CountedLoad, ...]
     """The counts that balancing losses sum over ranks."""
     frozen: bool = False

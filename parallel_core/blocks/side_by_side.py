@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionBesideStateSpace(Attention):
-    """weights[0] x attention(x) + weights[1] x mixer(x)."""
+    """Attention beside a state space: weights[0] x attention(x) + weights[1] x mixer(x)."""
 
     mixer: MambaMixer
     weights: tuple[float, float] = (1.0, 1.0)

@@ -45,7 +45,7 @@ class Stretch:
 
     @cached_property
     def _rows(self) -> tuple[int, int]:
-        """The first row (an index of the first axis) that it touches, and the one after the last."""
+        """The first row (an index of the array's first axis) that the stretch touches, and the one after the last."""
         row = prod(self.whole.shape[1:])
         return self.start // row, -(-self.stop // row)
 

@@ -52,7 +52,7 @@ class Step:
 
 
 def step_folder(folder: Path, step: int) -> Path:
-    """The folder of a step's record."""
+    """The folder of a step's record below `folder`."""
     return folder / f"step_{step:08d}"
 
 

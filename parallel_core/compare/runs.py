@@ -21,7 +21,7 @@ _OWN = ("training_config.output_dir",)
 
 
 class ComparedRun:
-    """A run's steps by number from 1, and its configuration and environment as flat tables."""
+    """A run to compare: its steps by number from 1, and its configuration and environment as flat tables of texts."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

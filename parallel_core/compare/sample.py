@@ -34,13 +34,13 @@ class Sample(NamedTuple):
     values: Array
     """Float32 vector of entries at even distances."""
     norm: float
-    """Norm of the whole array."""
+    """Norm of the whole array, not of the entries alone."""
     digest: int
     """crc32 of the whole array's bytes as float32; 0: not known."""
 
     @classmethod
     def of(cls, whole: Array) -> "Sample":
-        """The sample of a whole array."""
+        """The sample of a whole array: norm and digest, and entries at even distances."""
         flat = np.ascontiguousarray(whole, np.float32).reshape(-1)
         norm = float(np.linalg.norm(flat.astype(np.float64)))
         return cls(flat[:: spacing(flat.size, ENTRIES)], norm, crc32(flat.tobytes()) or 1)

@@ -106,7 +106,8 @@ def concern(kind: "type[Config]") -> Any:
 
 
 def sibling(shows: tuple[str, ...] = ()) -> Any:
-    """A field that `AllConfig` sets to another section; `shows`: options of it that are attributes here, too."""
+    """A field that `AllConfig` sets to another section. shows: names of that section's options that are attributes
+    here, too."""
     return field(default=None, repr=False, compare=False, metadata={"sibling": True, "shows": shows})
 
 
@@ -130,7 +131,8 @@ def _options_of(cls: Any) -> tuple[Field[Any], ...]:
 
 
 def has_type(value: Any, hint: Any) -> bool:
-    """Whether `value` may stand in a field annotated `hint` (an int may stand for a float, a bool for nothing else)."""
+    """Whether `value` may stand in a field with the annotation `hint` (an int for a float; a bool for nothing but a
+    bool)."""
     if hint is Any:
         return True
     if get_origin(hint) in (types.UnionType, Union):
@@ -266,5 +268,5 @@ def section(cls: type[Config]) -> Any:
 
 
 def _forwarded(name: str, place: str) -> property:
-    """An attribute that is the field `name` of the config in the field `place`."""
+    """A property for an option that is a field of the inner config in the field `place`."""
     return property(attrgetter(f"{place}.{name}"), lambda config, value: setattr(getattr(config, place), name, value))

@@ -55,7 +55,7 @@ class CheckpointConfig(Config):
     """Whether names that the model (Megatron: unexpected) or the checkpoint (missing) has alone are refused, logged or
     skipped; and whether settings of another network are refused or logged."""
     exit_on_missing_checkpoint: bool = option("--exit-on-missing-checkpoint", False)
-    """Stop if `load_checkpoint` holds none, instead of starting anew."""
+    """Stop if `load_checkpoint` holds no checkpoint, instead of starting anew."""
     use_checkpoint_args: bool = option("--use-checkpoint-args", False)
     """Take from `load_checkpoint` what says which model it is: sizes and adapters that no flag gives, and, whatever
     the flags say, its kind (positions, biases, norm, activation, dropout of a run, experts, tokenizer)."""
@@ -65,14 +65,14 @@ class CheckpointConfig(Config):
     use_tokenizer_model_from_checkpoint_args: bool = option("--no-use-tokenizer-model-from-checkpoint-args", True)
     """Take, with `use_checkpoint_args`, also the path of the tokenizer's model."""
     save_retain_interval: int | None = option("--save-retain-interval", None, at_least=1)
-    """Checkpoints of iterations that this divides are never removed, of the run's others only the newest is kept."""
+    """Iterations whose multiples' checkpoints are never removed; of the run's others only the newest is kept."""
     convert_from_huggingface: bool = option("--enable-hf2mg-convert", False)
     """Refuse a `load_checkpoint` that holds no HuggingFace model; without it the format is recognised."""
     convert_to_huggingface: bool = option("--enable-mg2hf-convert", False)
-    """Write each checkpoint as a HuggingFace model as well, in its folder `huggingface`."""
+    """Write each checkpoint as a HuggingFace model as well, in the folder `huggingface` of the checkpoint."""
     huggingface_model_type: str | None = option("--model-type-hf", None)
-    """Family of the models that are written; if not given the first that is like this one. Files that are read say
-    their own."""
+    """Family of the HuggingFace models that are written; if not given, the first that is like this model. Files that
+    are read name their own."""
     finetune: bool = option("--finetune", False)
     """Load weights only and count iterations from zero."""
     resume_training: bool | None = option("--resume-training", None)

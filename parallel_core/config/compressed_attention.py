@@ -32,7 +32,7 @@ class CompressedAttentionConfig(Config):
 
     @property
     def enabled(self) -> bool:
-        """Whether all layers have this attention."""
+        """Whether layers have compressed attention: all have it, or none."""
         return self.ratios is not None
 
     def ratio(self, layer: int) -> int:

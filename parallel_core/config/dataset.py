@@ -24,15 +24,16 @@ class InstructionConfig(Config):
     pack: bool = option("--pack", False)
     """Fill each sample with several conversations."""
     neat_pack: bool = option("--neat-pack", False)
-    """The data's attention mask counts packed conversations, by which they are kept from attending to each other."""
+    """Read from the data's attention mask which packed conversation a token is of, and keep conversations from
+    attending to each other."""
     pad_to_seq_length: bool = option("--no-pad-to-seq-lengths", True)
     """Pad every sample to the full length."""
     pad_to_multiple_of: int = option("--pad-to-multiple-of", 8, at_least=1)
     """Pad samples to the next multiple of this, where they are not padded to the full length."""
     padding_side: str = option("--tokenizer-padding-side", "right", choices=("left", "right"))
-    """Side of the padding."""
+    """Side of a sample on which padding stands."""
     padded_samples: bool = option("--padded-samples", False)
-    """Repeat samples until the data set is a whole number of batches."""
+    """Repeat samples until the data set is a whole number of global batches."""
     cut_max_seqlen: bool = option("--cut-max-seqlen", False)
     """Cut conversations that are too long instead of leaving them out."""
     shuffle: bool = option("--no-shuffle", True)
@@ -78,7 +79,7 @@ class TokenizerConfig(Config):
         "nemotron-h-aligned",
         choices=("nemotron-h-aligned", "nemotron-nano-v2", "identity", "default"),
     )
-    """Format of conversations, and the token that fills up samples."""
+    """Form in which conversations are written, and the token that fills up samples."""
 
 
 @dataclass(kw_only=True)
@@ -94,9 +95,9 @@ class DatasetConfig(Config):
     eval_global_batch_size: int | None = option("--eval-global-batch-size", None, at_least=1)
     """Samples of one of the `eval_iters` batches of an evaluation; none: `global_batch_size`."""
     rampup_batch_size: list[int] | None = option("--rampup-batch-size", None)
-    """First global batch size, its increment, and over how many samples it grows to `global_batch_size`."""
+    """First global batch size, its increment, and the number of samples over which it grows to `global_batch_size`."""
     step_batch_size_schedule: list[list[int]] | None = option("--step-batch-size-schedule", None)
-    """Pairs of tokens and the global batch size from then on; the last one is `global_batch_size`."""
+    """Pairs of a number of tokens and the global batch size from there on; the last size is `global_batch_size`."""
 
     data_path: list[str] | None = option("--data-path", None)
     """Prefixes of indexed datasets, or weight and prefix in turn, split by `split`."""
@@ -105,7 +106,7 @@ class DatasetConfig(Config):
     train_data_path: list[str] | None = option("--train-data-path", None)
     """Prefixes of the training data alone."""
     max_train_samples: int | None = option("--max_train_samples", None, at_least=1)
-    """Train on the first so many samples, over and over."""
+    """Train on this many of the first samples, over and over."""
     valid_data_path: list[str] | None = option("--valid-data-path", None)
     """Prefixes of the validation data alone."""
     test_data_path: list[str] | None = option("--test-data-path", None)
@@ -121,17 +122,18 @@ class DatasetConfig(Config):
     dataloader_type: str | None = option("--dataloader-type", None, choices=("single", "cyclic"))
     """One pass in order, or shuffled passes without end."""
     data_sharding: bool = option("--no-data-sharding", True)
-    """Give, with the cyclic loader, each data-parallel rank a fixed part of the samples."""
+    """Give, with the cyclic loader, each data-parallel rank a fixed part of the samples, instead of dealing all samples
+    to all ranks."""
     drop_remainder: bool = option("--no-drop-remainder", True)
     """Leave out the last batch of the data if it is not full; otherwise it is filled up with rows that don't count, and
     every step is averaged by its tokens."""
 
     tokenizer_type: str | None = option("--tokenizer-type", None)
-    """Kind of the tokenizer that reads the files below."""
+    """Kind of tokenizer, which says what --vocab-file, --merge-file and --tokenizer-model are."""
     vocab_file: str | None = option("--vocab-file", None)
-    """The byte-pair tokenizer's vocabulary."""
+    """Vocabulary file of a byte-pair or word-piece tokenizer."""
     merge_file: str | None = option("--merge-file", None)
-    """The byte-pair tokenizer's merges."""
+    """File of a byte-pair tokenizer's merges."""
     tokenizer_model: str | None = option("--tokenizer-model", None)
     """The tokenizer's model file or directory."""
     tokenizer_kwargs: list[str] | None = option("--tokenizer-kwargs", None)
@@ -152,7 +154,7 @@ class DatasetConfig(Config):
     create_attention_mask_in_dataloader: bool = option("--no-create-attention-mask-in-dataloader", True)
     """Let the loader say where documents begin; otherwise attention is causal through a whole sample."""
     instruction: InstructionConfig = field(default_factory=InstructionConfig)
-    """Fine-tuning on conversations."""
+    """Options of fine-tuning on conversations."""
 
     def rules(self) -> Iterator[Finding]:
         if not self.drop_remainder and self.dataloader_type == "cyclic":

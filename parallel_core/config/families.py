@@ -11,13 +11,14 @@ class RopeScalingConfig(Config):
     """Options that stretch rotary positions beyond the length that a model was first trained on."""
 
     type: str | None = option("--rope-scaling-type", None, choices=("llama3", "yarn", "longrope", "dynamic"))
-    """The method: Llama 3.1's, YaRN (Peng et al., 2023), LongRoPE (Ding et al., 2024), or by the length at hand."""
+    """The method: Llama 3.1's, YaRN (Peng et al., 2023), LongRoPE (Ding et al., 2024), or dynamic NTK by the sequence
+    length."""
     factor: float = option("--rope-scaling-factor", 8.0, above=0)
     """Factor by which long wavelengths are stretched."""
     original_max_position_embeddings: int | None = option(
         "--rope-scaling-original-max-position-embeddings", None, at_least=1
     )
-    """The length that the model was first trained on."""
+    """The length, in tokens, that the model was first trained on."""
     low_freq_factor: float = option("--low-freq-factor", 1.0, above=0)
     """llama3: wavelengths above the original length over this are stretched whole."""
     high_freq_factor: float = option("--high-freq-factor", 4.0, above=0)
@@ -27,19 +28,19 @@ class RopeScalingConfig(Config):
     beta_slow: float = option("--beta-slow", 1, above=0)
     """yarn: channels that turn less often than this are stretched whole."""
     yarn_correction_range_round_to_int: bool = option("--no-yarn-correction-range-round-to-int", True)
-    """yarn: channels are stretched from a whole pair on, and up to one."""
+    """yarn: round the pairs of channels between which stretching sets in to whole pairs, outwards."""
     mscale: float = option("--rope-scaling-mscale", 1.0, at_least=0)
-    """yarn: by how much attention sharpens as positions stretch."""
+    """yarn: strength with which attention sharpens as positions stretch, through cosines and sines."""
     mscale_all_dim: float = option("--rope-scaling-mscale-all-dim", 0.0, at_least=0)
-    """yarn: sharpening of attention as positions stretch, for all channels, that is for scores as a whole."""
+    """yarn: the same strength for scores as a whole, rotating channels and others (DeepSeek's models)."""
     long_factor: list[float] | None = option("--long-factor", None)
     """longrope: divisor of each channel's frequency beyond the original length."""
     short_factor: list[float] | None = option("--short-factor", None)
     """longrope: divisor of each channel's frequency within the original length."""
     long_mscale: float | None = option("--long-mscale", None, above=0)
-    """longrope: scale of the rotation beyond the original length."""
+    """longrope: factor of cosines and sines beyond the original length; computed from the lengths if not given."""
     short_mscale: float | None = option("--short-mscale", None, above=0)
-    """longrope: scale of the rotation within the original length."""
+    """longrope: factor of cosines and sines within the original length; computed from the lengths if not given."""
     longrope_freqs_type: str = option("--longrope-freqs-type", "mul", choices=("mul", "outer"), of="run")
     """longrope: whether angles are formed by a product or an outer product."""
 
@@ -110,7 +111,8 @@ class SlidingWindowConfig(Config):
     size: int | None = option("--sliding-window", None, at_least=1)
     """Number of tokens before its own that a query sees; none: all."""
     local_rotary_base: float | None = option("--rope-local-base-freq", None, above=0)
-    """Rotary base of the layers that have it, whose positions nothing stretches; none: that of all (Gemma 3, 2025)."""
+    """Rotary base of the layers with the window, whose positions are not stretched; none: --rotary-base (Gemma 3,
+    2025)."""
     skip_freq: int | list[int] | None = option("--window-attn-skip-freq", None)
     """Every so many-th layer, or the layers that a list by layer has as 0, see everything; none: no layer does."""
 
@@ -160,17 +162,17 @@ class SparseAttentionConfig(Config):
     """dsa: queries of latent attention see the keys that an indexer chooses. gated_delta_net, lightning_attention (with
     the heads of attention): most layers keep a state instead of keys and values (--linear-attention-freq)."""
     dsa_indexer_n_heads: int = option("--dsa-indexer-n-heads", 64, at_least=1, of="shapes")
-    """Heads of the indexer."""
+    """Heads of the indexer's queries."""
     dsa_indexer_head_dim: int = option("--dsa-indexer-head-dim", 128, at_least=1, of="shapes")
     """Width of a head of the indexer."""
     dsa_indexer_topk: int = option("--dsa-indexer-topk", 2048, at_least=1)
     """Keys that a query sees at most."""
     dsa_indexer_loss_coeff: float = option("--dsa-indexer-loss-coeff", None, at_least=0, of="run")
-    """Coefficient of the loss that trains the indexer: how far its choice is from attention's probabilities."""
+    """Coefficient of the loss that trains the indexer, the distance of its scores from attention's probabilities."""
     dsa_indexer_use_sparse_loss: bool = option("--dsa-indexer-use-sparse-loss", False, of="run")
     """Whether the indexer's loss is over the chosen keys alone, instead of all."""
     dsa_indexer_k_norm_epsilon: float | None = option("--dsa-indexer-k-norm-epsilon", None, above=0)
-    """Epsilon of the norm of the indexer's keys; none: that of the norms of latents."""
+    """Epsilon of the norm of the indexer's keys; none: --latent-norm-epsilon."""
     dsa_indexer_topk_freq: int = option("--dsa-indexer-topk-freq", 1, at_least=1)
     """Every so many-th layer has an indexer; those between use the choice of the last layer that has one (GLM-5,
     2026)."""
@@ -180,8 +182,7 @@ class SparseAttentionConfig(Config):
     """A letter for each layer instead: F, full, has an indexer; S, shared, uses the choice of the last layer that has
     one."""
     index_share_for_mtp_iteration: bool = option("--index-share-for-mtp-iteration", False)
-    """Whether all layers of multi-token prediction use the choice of the first of them, which has an indexer in any
-    case."""
+    """Whether all layers of multi-token prediction use the choice of the first of them, which then has an indexer."""
 
     @property
     def enabled(self) -> bool:

@@ -35,7 +35,7 @@ class FaultConfig(Config):
 
     @property
     def finds_spikes(self) -> bool:
-        """Whether spikes are looked for."""
+        """Whether any option asks to look for spikes."""
         return self.check_for_spiky_loss or self.check_for_large_grads or self.loss_spike_deviations is not None
 
     @property

@@ -17,8 +17,8 @@ class Float8Config(Config):
     fp8_format: str | None = option("--fp8-format", None, choices=tuple(FORMATS), of="run")
     """Format of inputs, weights and gradients (e4m3), or of inputs and weights, with e5m2 for gradients (hybrid)."""
     fp8_recipe: str = option("--fp8-recipe", "delayed", choices=(*SCALINGS, "custom"), of="run")
-    """Scales: of a tensor by its own largest magnitude (tensorwise) or by earlier steps' (delayed), of 1 x 128 values
-    and 128 x 128 weights (blockwise), of 32 values (mxfp8)."""
+    """Scales: for a tensor by its own largest magnitude (tensorwise) or by earlier steps' (delayed); for 1 x 128
+    values, and 128 x 128 of weights (blockwise); for 32 values (mxfp8)."""
     fp8_margin: int = option("--fp8-margin", 0, of="run")
     """Powers of two that a delayed scale leaves above the largest magnitude."""
     fp8_amax_history_len: int = option("--fp8-amax-history-len", 1, at_least=1, of="run")

@@ -27,25 +27,25 @@ class GradientConfig(Config):
     wrap_with_ddp: bool = option("--no-wrap-with-ddp", True)
     """Reduce gradients in buckets; without it in one, after the last backward."""
     bucket_size: int | None = option("--ddp-bucket-size", None, at_least=1)
-    """Gradients in one bucket, a number of elements; Megatron's if not given. With --overlap-grad-reduce later pipeline
-    stages have one bucket."""
+    """Elements of gradients in one bucket; Megatron's number if not given. With --overlap-grad-reduce later pipeline
+    stages have one bucket a chunk."""
     enable_mem_align: bool = option("--enable-mem-align", False)
     """Begin every parameter, its gradient, and every replica's part of a bucket at a multiple of 512 bytes."""
     average_in_collective: bool = option("--ddp-average-in-collective", False)
-    """Divide gradients by the number of replicas after they were summed, not before; it shows in float16 alone."""
+    """Divide gradients by the number of replicas after they were summed, not before; a difference in float16 alone."""
     overlap_grad_reduce: bool = option("--overlap-grad-reduce", False)
     """Reduce each bucket as soon as it is full."""
     delay_grad_reduce: bool = option("--delay-grad-reduce", False)
-    """Reduce, on later pipeline stages, when the last backward is through."""
+    """Reduce gradients on later pipeline stages after the last backward, also with --overlap-grad-reduce."""
     use_distributed_optimizer: bool = option("--use-distributed-optimizer", False)
     """Share optimizer states out over data-parallel ranks."""
     num_distributed_optimizer_instances: int = option("--num-distributed-optimizer-instances", 1, at_least=1)
-    """Copies of the shared-out optimizer states: a rank shares with the ranks of its copy."""
+    """Number of copies of the sharded optimizer states: ranks share within a copy."""
     zero_stage: int = option("--zero-stage", None, at_least=0, at_most=3)
     """Tensors that data-parallel ranks share out: 1 optimizer states, 2 gradients too, 3 weights too."""
     parallel_optimizer_comm_recompute: bool = option("--no-parallel-optimizer-comm-recompute", True)
-    """Gather a layer's weights again for its backward (ZeRO stage 3), instead of keeping from the forward, until the
-    update, those that were gathered for it."""
+    """Gather a layer's weights again for its backward (ZeRO stage 3), instead of keeping those of the forward until the
+    update."""
     cpu_offload_params: bool = option("--cpu-offload-params", False)
     """Keep a rank's part of the weights in host memory (ZeRO stage 3), where on a CPU all weights are in any case."""
 

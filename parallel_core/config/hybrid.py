@@ -30,15 +30,16 @@ class HybridConfig(Config):
     mamba_num_heads: int = option("--mamba-num-heads", None, at_least=1)
     """Heads of a state space; `--mamba-expand x --hidden-size / --mamba-head-dim` if not given."""
     mamba_d_conv: int = option("--mamba-d-conv", 4, at_least=1)
-    """Tokens that the short convolution reaches over."""
+    """Tokens that an output of the short convolution depends on."""
     mamba_conv_bias: bool = option("--no-mamba-conv-bias", True, of="shapes")
-    """The convolution has a bias."""
+    """Give the short convolution a bias."""
     mamba_rms_norm: bool = option("--no-mamba-rms-norm", True, of="shapes")
-    """A norm by groups stands before the last linear."""
+    """Norm each group of heads before the state space's last linear."""
     mamba_multipliers: list[float] | None = option("--mamba-multipliers", None)
-    """Factors of what a state space's first linear gives: of gates, values, keys, queries and steps; none: 1 each."""
+    """Factors of the parts of a state space's first linear's output: gates, values, keys, queries, steps; none: 1
+    each."""
     side_by_side_weights: list[float] | None = option("--side-by-side-weights", None)
-    """Weights of what attention and the state space beside it add to the residual; none: 1 and 1."""
+    """Weights of attention and of the state space beside it, in their sum; none: 1 and 1."""
 
     @property
     def enabled(self) -> bool:

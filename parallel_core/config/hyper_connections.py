@@ -1,4 +1,4 @@
-"""Several residual streams instead of one."""
+"""Options of several residual streams in the place of one."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ class HyperConnectionsConfig(Config):
     enabled: bool = option("--enable-mhc", False)
     """Give layers several residual streams."""
     streams: int = option("--hc-mult", 4, at_least=1)
-    """Number of streams."""
+    """Number of residual streams."""
     iterations: int = option("--hc-sinkhorn-iters", 20, at_least=1)
     """Times that rows and columns of the weights between streams are divided by their sums in turn."""
     epsilon: float = option("--hc-eps", 1e-6, above=0)

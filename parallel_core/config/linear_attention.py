@@ -1,4 +1,4 @@
-"""Mixers that keep a state instead of keys and values."""
+"""Options of mixers that keep a state instead of keys and values."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ class LinearAttentionConfig(Config):
     linear_attention_freq: int | list[int] | None = option("--linear-attention-freq", None)
     """Every so many-th layer has attention, or the layers that a list by layer has as 0."""
     linear_conv_kernel_dim: int = option("--linear-conv-kernel-dim", 4, at_least=1, of="shapes")
-    """Tokens that the short convolution reaches over."""
+    """Tokens that an output of the short convolution depends on."""
     linear_key_head_dim: int = option("--linear-key-head-dim", 128, at_least=1)
     """Width of a head of queries and keys."""
     linear_value_head_dim: int = option("--linear-value-head-dim", 128, at_least=1)

@@ -41,8 +41,8 @@ class LogConfig(Config):
     log_throughput: bool = option("--log-throughput", False)
     """Write TFLOP/s as a curve; the log has them in any case."""
     peak_tflops: float | None = option("--peak-tflops", None, above=0)
-    """TFLOP/s that one device reaches at most in the type that layers compute in, of which the MFU is a part. If not
-    given it is measured on a CPU when training begins; on an Ascend there is no MFU then."""
+    """Peak of one device in TFLOP/s in the type that layers compute in; the MFU is relative to it. If not given it is
+    measured on a CPU when training begins; on an Ascend there is no MFU then."""
     plan_device: str | None = option("--plan-device", None)
     """Kind of device that the run is planned on, by name or a file of `plan --calibrate`: the log has the plan's time
     and memory beside the second step's, and the MFU is a part of its peak. If not given, rough figures of a CPU, or an
@@ -54,9 +54,9 @@ class LogConfig(Config):
     timing_log_level: int = option("--timing-log-level", 0, choices=(0, 1, 2))
     """Timers in the log: 0, none; 1, parts of a step; 2, also every forward, backward and receive."""
     timing_log_option: str = option("--timing-log-option", "minmax", choices=("max", "minmax", "all"))
-    """For each timer the time of the slowest of all ranks, the shortest and the longest, or every rank's."""
+    """max: the slowest rank's time of each timer; minmax: the shortest and the longest; all: every rank's."""
     barrier_with_L1_time: bool = option("--no-barrier-with-level-1-timing", True)
-    """Timers of level 1 begin when all ranks have come."""
+    """Wait for all ranks before timers of level 1 begin."""
     wandb_project: str | None = option("--wandb-project", None)
     """Project at Weights & Biases that the last rank writes to; none if not given."""
     wandb_exp_name: str | None = option("--wandb-exp-name", None)
@@ -64,7 +64,7 @@ class LogConfig(Config):
     wandb_save_dir: str | None = option("--wandb-save-dir", None)
     """Directory of Weights & Biases' files; `wandb` in that of --save if not given."""
     wandb_entity: str | None = option("--wandb-entity", None)
-    """User or team that owns the project."""
+    """User or team at Weights & Biases that owns the project."""
     mlflow_experiment: str | None = option("--mlflow-experiment", None)
     """Experiment of MLflow that the last rank writes to, on the server of MLFLOW_TRACKING_URI; none if not given."""
     swanlab_project: str | None = option("--swanlab-project", None)

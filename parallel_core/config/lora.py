@@ -1,4 +1,4 @@
-"""Low-rank adapters (Hu et al., 2021)."""
+"""Options of low-rank adapters (Hu et al., 2021)."""
 
 import re
 from collections.abc import Iterator
@@ -15,18 +15,19 @@ _KEYS: dict[str, Any] = {"cell": str, "rank": int, "alpha": (int, float)}
 
 @dataclass(kw_only=True)
 class LoraConfig(Config):
-    """Rank, scale and places of the adapters; rank 0: none, and all weights are trained."""
+    """Low-rank adapters: their rank, scale and places. With rank 0 there are none, and all weights are trained."""
 
     lora_rank: int = option("--lora-r", 0, at_least=0)
-    """Inner size of an adapter."""
+    """Rank of an adapter; 0: there are no adapters."""
     lora_alpha: float = option("--lora-alpha", 32.0, above=0)
-    """An adapter's output is multiplied by this over its rank."""
+    """Scale of an adapter: its output is multiplied by alpha over the rank."""
     lora_dropout: float = option("--lora-dropout", 0.0, at_least=0, below=1)
     """Dropout on an adapter's input."""
     target_modules: list[str] | None = option("--lora-target-modules", None)
     """Names of the linears that get an adapter: the end of a path in the model, or a regular expression for it."""
     cells: list[dict[str, Any]] | None = option("--lora-target-cells", None)
-    """Adapters of another rank and scale: {cell: name as in `target_modules`, rank, alpha}, the first that fits."""
+    """Adapters with a rank and scale of their own: {cell: name as in `target_modules`, rank, alpha}; the first that
+    fits counts."""
     qlora: bool = option("--qlora", False)
     """Round the weights of layers' linears to NF4 (QLoRA, Dettmers et al., 2023) before the first step; they are kept,
     and saved, in their own type all the same."""

@@ -1,4 +1,4 @@
-"""The network."""
+"""Options of the network."""
 
 from dataclasses import dataclass, field
 
@@ -33,7 +33,7 @@ class FlashAttentionConfig(Config):
     """Arguments of the fused attention operator."""
 
     sparse_mode: int = option("--sparse-mode", 0, at_least=0, at_most=4)
-    """The operator's kind of mask; the mask itself follows from the model."""
+    """Kind of mask that the operator is told; the mask itself follows from the model."""
     pre_tokens: int = option("--pre-tockens", 1048576, at_least=0)
     """Number of tokens before its own that a query may see, in every layer, with sparse_mode 0 or 4."""
     next_tokens: int = option("--next-tockens", 0, at_least=0, of="run")
@@ -79,13 +79,13 @@ class ModelConfig(Config):
     """Width of the feed-forward block; if not given 4 `hidden_size`, with swiglu 2/3 of that in steps of 64."""
 
     hidden_act: str = option("--hidden-act", "gelu", choices=tuple(ACTIVATIONS))
-    """Activation of the feed-forward block; the `glu` kinds gate one half of a doubled first linear by the other."""
+    """Activation of the feed-forward block; in the `glu` kinds one half of a doubled first linear gates the other."""
     activation_func_clamp_value: float | None = option("--activation-func-clamp-value", None, above=0)
     """Upper bound of a gated activation's gate; the features that it gates are kept between this and its negative."""
     glu_linear_offset: float = option("--glu-linear-offset", 0.0)
     """Added to the features that a gated activation gates."""
     bias_gelu_fusion: bool = option("--no-bias-gelu-fusion", True)
-    """True is the tanh form of gelu, False the erf form (always the erf form where linears have no bias)."""
+    """Compute --hidden-act gelu by its tanh form, without it by its erf form (always where linears have no bias)."""
     normalization: str = option("--normalization", "LayerNorm", choices=("LayerNorm", "RMSNorm", "FusedRMSNorm"))
     """Kind of every norm; FusedRMSNorm is RMSNorm by the device's fused operator where there is one."""
     norm_epsilon: float = option("--norm-epsilon", 1e-5, above=0)
@@ -99,9 +99,9 @@ class ModelConfig(Config):
     qk_norm_after_rotary: bool = option("--qk-layernorm-after-rope", False)
     """`qk_layernorm` normalises heads after rotary positions (Hunyuan-Large, 2024), not before."""
     use_pre_norm: bool = option("--no-pre-norm", True)
-    """Normalise what goes into attention and feed-forward block."""
+    """Norm the inputs of attention and feed-forward block."""
     use_sandwich_norm: bool = option("--use-sandwich-norm", False)
-    """Normalise also what attention and feed-forward block put out, before it is added to the residual."""
+    """Norm also the outputs of attention and feed-forward block, before they are added to the residual."""
     attn_post_norm_scale: float = option("--attn-post-norm-scale", 1.0, at_least=0, at_most=1, of="run")
     """Initial weight of the sandwich norm after attention."""
     ffn_post_norm_scale: float = option("--ffn-post-norm-scale", 1.0, at_least=0, at_most=1, of="run")
@@ -109,22 +109,22 @@ class ModelConfig(Config):
     use_final_norm: bool = option("--no-post-layer-norm", True)
     """Normalise the last layer's output."""
     apply_residual_connection_post_norm: bool = option("--apply-residual-connection-post-layernorm", False)
-    """Take the residual after the norm instead of before it."""
+    """Take the residual after a layer's norm instead of before it."""
 
     position_embedding_type: str = option(
         "--position-embedding-type", "learned_absolute", choices=("learned_absolute", "rope", "none", "alibi")
     )
-    """Form of the positions of tokens."""
+    """Kind of positions: a table of learned ones, rotary (rope), none, or a bias by distance (alibi)."""
     use_rotary_embedding: bool = option("--use-rotary-position-embeddings", False)
     """The older spelling of `position_embedding_type` rope: kept equal to it."""
     rotary_base: float = option("--rotary-base", 10000.0, above=0)
     """Base of the geometric series of rotary wavelengths."""
     rotary_percent: float = option("--rotary-percent", 1.0, above=0, at_most=1)
-    """Share of each head that rotates; the rest passes."""
+    """Share of each head's channels that rotate."""
     rotary_interleaved: bool = option("--rotary-interleaved", False)
     """Rotate neighbouring pairs of channels instead of the two halves of a head."""
     rotary_seq_len_interpolation_factor: float | None = option("--rotary-seq-len-interpolation-factor", None, above=0)
-    """Positions are divided by this."""
+    """Divisor of positions (position interpolation)."""
     rope_scaling: RopeScalingConfig = field(default_factory=RopeScalingConfig)
     """Options that stretch rotary positions beyond the length that a model was first trained on."""
     sliding_window: SlidingWindowConfig = field(default_factory=SlidingWindowConfig)
@@ -132,19 +132,20 @@ class ModelConfig(Config):
     multi_latent_attention: MultiLatentAttentionConfig = field(default_factory=MultiLatentAttentionConfig)
     """Attention over low-rank keys and values."""
     sparse_attention: SparseAttentionConfig = field(default_factory=SparseAttentionConfig)
-    """Attention to chosen keys alone."""
+    """Attention to keys that an indexer chooses."""
     compressed_attention: CompressedAttentionConfig = field(default_factory=CompressedAttentionConfig)
     """Attention over a window and over compressed entries."""
     linear_attention: LinearAttentionConfig = field(default_factory=LinearAttentionConfig)
-    """Mixers that keep a state."""
+    """Mixers that keep a state instead of keys and values, in some layers."""
     hybrid: HybridConfig = field(default_factory=HybridConfig)
     """Layers with the parts that a letter gives."""
     hyper_connections: HyperConnectionsConfig = field(default_factory=HyperConnectionsConfig)
-    """Several residual streams."""
+    """Several residual streams in the place of one."""
     float8: Float8Config = field(default_factory=Float8Config)
     """Rounding of the operands of linears' products to 8 bits."""
     cla_share_factor: int = option("--cla-share-factor", 1, at_least=1)
-    """Neighbouring layers that share keys and values, which the first of them makes (cross-layer attention)."""
+    """Number of neighbouring layers that share keys and values, which the first of them makes (cross-layer
+    attention)."""
     attention_output_gate: bool = option("--attention-output-gate", False)
     """Multiply attention's output by the sigmoid of gates, which its first linear gives with the queries."""
     multi_token_prediction: MultiTokenPredictionConfig = field(default_factory=MultiTokenPredictionConfig)
@@ -155,7 +156,7 @@ class ModelConfig(Config):
     """Normalise word embeddings by a layer norm, before positions are added."""
 
     add_bias_linear: bool = option("--disable-bias-linear", True, of="shapes")
-    """Whether linears have a bias; the three fields below follow it."""
+    """Whether linears have a bias; --add-qkv-bias, --add-dense-bias and the feed-forward block's follow it."""
     qkv_has_bias: bool = option("--add-qkv-bias", None)
     """Whether the query/key/value projection has a bias; `add_bias_linear` if not given."""
     out_proj_has_bias: bool = option("--add-dense-bias", None)
@@ -168,7 +169,8 @@ class ModelConfig(Config):
     """Give the output layer a bias."""
 
     softmax_type: str = option("--softmax-type", "vanilla", choices=("vanilla", "off-by-one", "learnable"))
-    """Sum of attention's weights: one; or less, because one more score of each head takes part, 0 or a learnt one."""
+    """Scores in attention's softmax beside the keys': none (vanilla), one of 0 (off-by-one), or a learnt one of each
+    head (learnable)."""
 
     attention_dropout_rate: float = option("--attention-dropout", 0.1, at_least=0, below=1, of="run")
     """Dropout on attention probabilities."""
@@ -199,11 +201,11 @@ class ModelConfig(Config):
     transformer_impl: str = option(
         "--transformer-impl", "transformer_engine", choices=("local", "transformer_engine"), of="run"
     )
-    """The implementation of Megatron's to follow."""
+    """The implementation in Megatron whose behaviour is followed where the two differ."""
     use_flash_attention: bool = option("--use-flash-attn", False, of="run")
     """Attention by the device's fused operator, or in blocks: without a score matrix of sequence by sequence."""
     qk_clip: QKClipConfig = field(default_factory=QKClipConfig)
-    """Bounds of attention's scores."""
+    """Bounds of attention's largest scores."""
     fa_config: FlashAttentionConfig = field(default_factory=FlashAttentionConfig)
     """Arguments of the fused attention operator."""
     apply_rope_fusion: bool = option("--no-rope-fusion", True, of="run")

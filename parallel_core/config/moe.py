@@ -10,7 +10,7 @@ class MoEMonitorConfig(Config):
     """Options of the figures of experts that are logged and recorded."""
 
     moe_log_drop_rate: bool = option("--moe-log-drop-rate", False, of="run")
-    """Log the share of choices that each layer's experts drop, as they are dropped."""
+    """Log the share of choices that each layer's experts dropped."""
     moe_drop_rate_capacity_factor: float | None = option("--moe-drop-rate-capacity-factor", None, above=0, of="run")
     """Log also the share of choices that would be dropped with this capacity factor."""
     moe_per_layer_logging: bool = option("--moe-per-layer-logging", False, of="run")
@@ -42,12 +42,13 @@ class MoEConfig(Config):
     num_experts: int | None = option("--num-experts", None, at_least=1)
     """Experts of a layer; none: feed-forward blocks are dense."""
     num_zero_experts: int = option("--num-zero-experts", 0, at_least=0)
-    """Further choices of a router, which give their input back: tokens need not pass through as many experts as others
-    do (LongCat-Flash, 2025)."""
+    """Number of a router's further choices, which give their input back, so that a token may pass through fewer experts
+    than others (LongCat-Flash, 2025)."""
     moe_shortcut_connected: bool = option("--moe-shortcut-connected", False)
-    """Layers of two halves, each with attention and a dense block; experts lead past the second one (LongCat-Flash)."""
+    """Layers of two halves, each with attention and a dense block, where the experts run beside the second half
+    (LongCat-Flash)."""
     moe_layer_freq: int | list[int] = option("--moe-layer-freq", 1)
-    """Every how many layers one has experts, or a list with 1 for such layers and 0 for dense ones."""
+    """Layers from one with experts to the next, or a list by layer with 1 for experts and 0 for dense ones."""
     moe_ffn_hidden_size: int = option("--moe-ffn-hidden-size", None, at_least=1)
     """Width of one expert; `ffn_hidden_size` if not given."""
     moe_shared_expert_intermediate_size: int | None = option("--moe-shared-expert-intermediate-size", None, at_least=1)
@@ -76,9 +77,9 @@ class MoEConfig(Config):
     moe_device_level_aux_loss_coeff: float = option("--moe-device-level-aux-loss-coeff", 0.0, at_least=0, of="run")
     """Weight of the loss that balances groups of experts (DeepSeek-V2, 2024, section 2.2.3)."""
     moe_comm_aux_loss_coeff: float = option("--moe-comm-aux-loss-coeff", 0.0, at_least=0, of="run")
-    """Weight of the loss that balances the tokens that groups of experts receive (the same section)."""
+    """Weight of the loss that balances the tokens that groups of experts receive (DeepSeek-V2, 2024, section 2.2.3)."""
     moe_z_loss_coeff: float | None = option("--moe-z-loss-coeff", None, at_least=0, of="run")
-    """Weight of the loss on the size of router logits."""
+    """Weight of the z loss, which keeps router logits small (ST-MoE, 2022)."""
     moe_router_score_function: str = option(
         "--moe-router-score-function", "softmax", choices=("softmax", "sigmoid", "sqrtsoftplus")
     )
@@ -86,23 +87,23 @@ class MoEConfig(Config):
     moe_router_pre_softmax: bool = option("--moe-router-pre-softmax", False)
     """Score all experts before the best are chosen, not only the chosen ones."""
     hash_layers: int = option("--n-hash-layers", 0, at_least=0)
-    """First layers whose experts are chosen by a table of tokens, not by scores (Roller et al., "Hash Layers", 2021;
-    DeepSeek-V4, 2026)."""
+    """Number of the first layers whose experts are chosen by a table of tokens, not by scores (Roller et al., "Hash
+    Layers", 2021; DeepSeek-V4, 2026)."""
     moe_router_norm_topk_prob: bool = option("--norm-topk-prob", False)
     """Divide the chosen experts' scores by their sum."""
     moe_router_force_load_balancing: bool = option("--fix-router", False, of="run")
     """Spread tokens evenly whatever the router says, to measure speed."""
     moe_enable_routing_replay: bool = option("--moe-enable-routing-replay", False, of="run")
-    """Training goes to the experts that a batch's entry routed_experts has, which a generation recorded."""
+    """Send tokens, in training, to the experts in a batch's entry routed_experts, which a generation recorded."""
     moe_router_topk_scaling_factor: float | None = option("--moe-router-topk-scaling-factor", None, above=0)
-    """The chosen experts' scores are multiplied by this."""
+    """Factor of the chosen experts' scores."""
     moe_router_num_groups: int | None = option("--moe-router-num-groups", None, at_least=1)
     """Groups of experts for group-limited routing."""
     moe_router_group_topk: int | None = option("--moe-router-group-topk", None, at_least=1)
-    """Groups a token's experts may come from."""
+    """Number of groups that a token's experts may come from; none: all."""
     moe_router_group_score_topk: int | None = option("--moe-router-group-score-topk", None, at_least=1)
-    """Best experts of a group by the sum of whose scores it is chosen; none: k / --moe-router-group-topk. DeepSeek-V2's
-    models have 1, DeepSeek-V3's 2."""
+    """Number of a group's best experts whose summed scores are the group's score; none: k / --moe-router-group-topk.
+    DeepSeek-V2's models have 1, DeepSeek-V3's 2."""
     moe_router_enable_expert_bias: bool = option("--moe-router-enable-expert-bias", False)
     """Balance by a bias on each expert's score that is moved after every step."""
     moe_router_bias_update_rate: float = option("--moe-router-bias-update-rate", 1e-3, at_least=0, of="run")
@@ -110,13 +111,14 @@ class MoEConfig(Config):
     moe_router_dtype: str | None = option("--moe-router-dtype", None, choices=("fp32", "fp64"), of="run")
     """Type in which the router computes."""
     moe_input_jitter_eps: float | None = option("--moe-input-jitter-eps", None, at_least=0)
-    """The router's input is multiplied by noise within this of one; how far from the best sparsemixer_topk samples."""
+    """Largest deviation from 1 of the noise that the router's input is multiplied by; with sparsemixer_topk, how far
+    from the best logit experts are sampled."""
     moe_token_dispatcher_type: str = option(
         "--moe-token-dispatcher-type", "allgather", choices=("allgather", "alltoall"), of="run"
     )
-    """The way in which tokens travel to the ranks of their experts."""
+    """Way of tokens to the ranks of their experts: every rank gets all of them, or only those for its experts."""
     moe_expert_capacity_factor: float | None = option("--moe-expert-capacity-factor", None, above=0, of="run")
-    """Tokens an expert takes, as a multiple of an even share; none: all."""
+    """Capacity of an expert in tokens, as a multiple of an even share; none: no limit."""
     moe_pad_expert_input_to_capacity: bool = option("--moe-pad-expert-input-to-capacity", False, of="run")
     """Fill every expert's input up to its capacity."""
     hot_expert_num: int = option("--hot-expert-num", 0, at_least=0, of="run")
@@ -129,7 +131,7 @@ class MoEConfig(Config):
     """The tokens that an overfull expert drops: the least probable or the last."""
 
     monitors: MoEMonitorConfig = concern(MoEMonitorConfig)
-    """Options of the figures that are logged and recorded."""
+    """Options of the figures of experts that are logged and recorded."""
 
     @property
     def scores_all_experts(self) -> bool:

@@ -25,7 +25,7 @@ class OptimizerConfig(Config):
     """Optimizer and schedule; a schedule is counted in iterations, or in samples when training is."""
 
     optimizer_type: str = option("--optimizer", "adam", choices=tuple(BY_ANY_NAME))
-    """The update rule."""
+    """The optimizer; --optimizer muon updates matrices, and adam the rest."""
     learning_rate: float | None = option("--lr", None, at_least=0)
     """Highest learning rate, reached after the warm-up. A training needs one."""
     decoupled_lr: float | None = option("--decoupled-lr", None, at_least=0)
@@ -39,7 +39,7 @@ class OptimizerConfig(Config):
     apply_wd_to_qk_layernorm: bool = option("--apply-wd-to-qk-layernorm", False)
     """Let weight decay act also on the norms of queries and keys."""
     no_weight_decay_params: list[str] | None = option("--no-weight-decay-params", None)
-    """Ends of the names of the parameters without weight decay; none: vectors and biases are."""
+    """Ends of the names of the parameters without weight decay; none: vectors and biases have none."""
     start_weight_decay: float = option("--start-weight-decay", None, at_least=0)
     """Weight decay at the first iteration; `weight_decay` if not given."""
     end_weight_decay: float = option("--end-weight-decay", None, at_least=0)
@@ -51,29 +51,29 @@ class OptimizerConfig(Config):
     clip_grad: float = option("--clip-grad", 1.0, at_least=0)
     """Gradients are scaled down to this global norm; 0 leaves them alone."""
     clip_grad_value: float | None = option("--clip-grad-value", None, above=0)
-    """Entries of gradients are brought between minus this and this; none leaves them alone."""
+    """Bound of the magnitude of each entry of a gradient; none leaves them alone."""
 
     lr_decay_style: str = option(
         "--lr-decay-style", "linear", choices=("constant", "linear", "cosine", "inverse-square-root", "WSD")
     )
     """Form of the decay of the learning rate."""
     lr_decay_iters: int | None = option("--lr-decay-iters", None, at_least=1)
-    """Iterations until `min_lr`; those of the training if not given."""
+    """Iterations until the learning rate is `min_lr`; those of the training if not given."""
     lr_decay_samples: int | None = option("--lr-decay-samples", None, at_least=1)
-    """Samples until `min_lr`; those of the training if not given."""
+    """Samples until the learning rate is `min_lr`; those of the training if not given."""
     lr_warmup_iters: int = option("--lr-warmup-iters", 0, at_least=0)
     """Iterations over which the learning rate rises."""
     lr_warmup_samples: int = option("--lr-warmup-samples", 0, at_least=0)
     """Samples over which the learning rate rises."""
     lr_warmup_fraction: float | None = option("--lr-warmup-fraction", None, at_least=0, below=1)
-    """Share of the decay over which the learning rate rises."""
+    """Share of the decay's length over which the learning rate rises."""
     lr_warmup_init: float = option("--lr-warmup-init", 0.0, at_least=0)
     """Learning rate at the first iteration of the warm-up."""
     lr_warmup_style: str = option("--lr-warmup-style", "linear", choices=("linear", "log"))
     """Form of the warm-up of the learning rate: evenly, or by the logarithm of the updates, as DeepSpeed's WarmupLR
     does."""
     lr_schedule_delay: int = option("--lr-schedule-delay", 0, at_least=0)
-    """Updates with the first learning rate before its schedule begins; DeepSpeed's schedulers have one."""
+    """Updates that have the initial learning rate before the schedule begins; DeepSpeed's schedulers have one."""
     lr_wsd_decay_style: str = option(
         "--lr-wsd-decay-style", "exponential", choices=("exponential", "linear", "cosine", "minus_sqrt")
     )

@@ -44,9 +44,9 @@ class ParallelConfig(Config):
     sequence_parallel: bool = option("--sequence-parallel", False)
     """Cut activations along the sequence between the tensor-parallel regions."""
     context_parallel_algo: str = option("--context-parallel-algo", RING, choices=CONTEXT_PARALLEL_ALGORITHMS)
-    """Ring attention, all-to-all over heads, or the second inside the first."""
+    """Ring attention (keys and values travel), Ulysses (all-to-all over heads), or Ulysses inside a ring (hybrid)."""
     ulysses_degree_in_cp: int | None = option("--ulysses-degree-in-cp", None, at_least=1)
-    """Ranks of the inner all-to-all of the hybrid algorithm."""
+    """Ulysses size within the hybrid algorithm."""
 
     virtual_pipeline_model_parallel_size: int | None = option(
         "--virtual-pipeline-model-parallel-size", None, at_least=1
@@ -59,13 +59,13 @@ class ParallelConfig(Config):
     microbatch_group_size_per_virtual_pipeline_stage: int | None = option(
         "--microbatch-group-size-per-virtual-pipeline-stage", None, at_least=1
     )
-    """Micro-batches that go through one chunk before the next; the number of stages if not given."""
+    """Micro-batches that go through one chunk before those of the next; the number of stages if not given."""
     num_layer_list: list[int] | list[list[int]] | None = option("--num-layer-list", None)
     """Layers of each stage, or for each chunk the layers of each stage."""
     offset: list[int] | list[list[int]] | None = option("--offset", None)
     """Layers that each stage, or for each chunk each stage, has beyond an even share."""
     noop_layers: list[int] | None = option("--noop-layers", None)
-    """Numbers of layers that do nothing, there to even out the stages."""
+    """Global numbers of layers that do nothing, and only even out the stages."""
     decoder_first_pipeline_num_layers: int | None = option("--decoder-first-pipeline-num-layers", None, at_least=0)
     """Layers of the first stage; the rest is divided evenly."""
     decoder_last_pipeline_num_layers: int | None = option("--decoder-last-pipeline-num-layers", None, at_least=0)
@@ -75,7 +75,7 @@ class ParallelConfig(Config):
     overlap_p2p_comm: bool = option("--no-overlap-p2p-communication", True)
     """Send to the next stage while computing."""
     variable_seq_lengths: bool = option("--variable-seq-lengths", False)
-    """Micro-batches may differ in length, so stages tell each other the shape."""
+    """Let micro-batches differ in length, so that stages tell each other the shape."""
     account_for_embedding_in_pipeline_split: bool = option("--account-for-embedding-in-pipeline-split", False)
     """Count the embedding as a layer when layers are divided."""
     account_for_loss_in_pipeline_split: bool = option("--account-for-loss-in-pipeline-split", False)
@@ -83,7 +83,7 @@ class ParallelConfig(Config):
     rank_order: str = option("--use-tp-pp-dp-mapping", RANK_ORDERS[0], choices=RANK_ORDERS)
     """Order of the axes of the rank grid: the first named varies fastest over ranks."""
     pipeline_schedule: str | None = option("--pipeline-schedule", None, choices=tuple(GENERATORS))
-    """Order of the pipeline's work; 1f1b, or interleaved with virtual stages, if not given."""
+    """Name of the pipeline's schedule; 1f1b, or interleaved with virtual stages, if not given."""
 
     device_target: str | None = option("--device-target", None, choices=("CPU", "Ascend"))
     """The kind of device a process computes on. If not given: what the script set in MindSpore's context, else an
@@ -95,7 +95,7 @@ class ParallelConfig(Config):
     threads: int | None = option("--threads", None, at_least=1)
     """Threads of one process on a CPU."""
     distributed_timeout_minutes: float = option("--distributed-timeout-minutes", 10.0, above=0)
-    """Time for which a rank waits for another before it names it and gives up."""
+    """Minutes for which a rank waits for another before it names it and gives up."""
     recompute_config: RecomputeConfig = sibling(shows=STAGE_NAMES)
     """The section of recompute, set by `AllConfig`."""
     fused: FusedOperators = field(default=NOTHING_FUSED, repr=False, compare=False)

@@ -36,9 +36,9 @@ class PrecisionConfig(Config):
     loss_scale_value: float = option("--initial-loss-scale", 2.0**32, above=0)
     """First value of an adapting loss scale."""
     loss_scale_window: float = option("--loss-scale-window", None, above=0)
-    """Clean steps after which the scale grows."""
+    """Steps without an overflow after which the scale grows."""
     max_loss_scale_window: int = option("--max-scale-window", 1000, at_least=1)
-    """The window that the adaptive loss scaler does not exceed."""
+    """Largest window of the adaptive loss scaler, in steps."""
     min_loss_scale_window: int = option("--min-scale-window", 20, at_least=1)
     """The window that the adaptive loss scaler begins with and, but for a collapse, does not fall below."""
     loss_scale_factor: float = option("--loss-scale-factor", 2.0, above=1, at_most=_LARGEST)
@@ -46,7 +46,7 @@ class PrecisionConfig(Config):
     consecutive_hysteresis: bool = option("--consecutive-hysteresis", False)
     """Restore, with every clean step, the overflows that are let through before the scale shrinks (DeepSpeed's)."""
     loss_scale_hysteresis: int = option("--hysteresis", 2, at_least=1)
-    """Overflows before the scale shrinks."""
+    """Overflows until the scale shrinks, counted since it last grew."""
     min_loss_scale: float = option("--min-loss-scale", 1.0, above=0)
     """The scale never falls below this."""
 

@@ -1,4 +1,4 @@
-"""Options of the profiler."""
+"""Options of MindSpore's profiler, of traces and of records."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,10 +9,10 @@ from parallel_core.findings import Finding
 
 @dataclass(kw_only=True)
 class ProfilerConfig(Config):
-    """The profile of a few iterations."""
+    """The profile, trace or record of a few iterations."""
 
     profile: bool = option("--profile", False)
-    """Record a profile."""
+    """Record a profile, by MindSpore's profiler or on a CPU as a trace."""
     trace: bool = option("--trace", False)
     """Write `trace.json` in the directory of --save: what every rank does in the iterations that --profile-step-start
     and --profile-step-end name, for Chrome and Perfetto. On a CPU --profile writes one where --profile-save-path says.
@@ -31,35 +31,35 @@ class ProfilerConfig(Config):
     profile_step_end: int = option("--profile-step-end", 5, at_least=0)
     """First iteration that is no longer profiled."""
     profile_level: str = option("--profile-level", "level0", choices=("level_none", "level0", "level1", "level2"))
-    """Level of detail that is recorded."""
+    """Level of detail of MindSpore's profiler, from none to the most."""
     profile_with_stack: bool = option("--profile-with-stack", False)
-    """Record Python stacks."""
+    """Record the Python stack of each operator."""
     profile_with_cpu: bool = option("--profile-with-cpu", False)
-    """Record the host."""
+    """Record the host's work, beside the device's."""
     profile_record_shapes: bool = option("--profile-record-shapes", False)
-    """Record shapes."""
+    """Record shapes of operators' inputs."""
     profile_ranks: list[int] | None = option("--profile-ranks", None)
     """Ranks that are profiled; none: all."""
     profile_memory: bool = option("--profile-with-memory", False)
-    """Record memory."""
+    """Record the memory of operators."""
     profile_framework: str = option("--profile-framework", "all", choices=("all", "time"))
-    """Record the framework."""
+    """Record all of the framework's work on the host, or its times alone."""
     profile_communication: bool = option("--profile-communication", False)
-    """Record communication."""
+    """Record communication operators."""
     profile_op_time: bool = option("--no-profile-op-time", True)
-    """Record how long operators take."""
+    """Record the time of each operator."""
     profile_parallel_strategy: bool = option("--profile-parallel-strategy", False)
-    """Record how operators are split."""
+    """Record how operators are split over devices."""
     profile_aicore_metrics: int = option("--profile-aicore-metrics", 0, at_least=-1, at_most=6)
-    """Counters of the device's cores that are recorded."""
+    """Group of the device's core counters that is recorded; -1: none."""
     profile_l2_cache: bool = option("--profile-l2-cache", False)
-    """Record cache hits."""
+    """Record hits of the device's L2 cache."""
     profile_hbm_ddr: bool = option("--profile-hbm-ddr", False)
-    """Record memory bandwidth."""
+    """Record bandwidth of the device's memory (HBM and DDR)."""
     profile_pcie: bool = option("--profile-pcie", False)
-    """Record host traffic."""
+    """Record traffic over PCIe."""
     profile_data_process: bool = option("--profile-data-process", False)
-    """Record the data pipeline."""
+    """Record the processing of data."""
     profile_data_simplification: bool = option("--profile-data-simplification", False)
     """Remove raw data once it is analysed."""
     profile_offline_analyse: bool = option("--profile-offline-analyse", False)

@@ -1,4 +1,4 @@
-"""Bounds of attention's scores."""
+"""Options that bound attention's scores."""
 
 from dataclasses import dataclass
 
@@ -11,11 +11,11 @@ class QKClipConfig(Config):
     too large (MuonClip; Kimi K2, 2025, section 2.1)."""
 
     enabled: bool = option("--qk-clip", False, of="run")
-    """Whether these weights are scaled down, so that the step's largest scores are at most the threshold."""
+    """Scale these weights down, so that the step's largest scores would be at most the threshold."""
     alpha: float = option("--qk-clip-alpha", 0.5, at_least=0, at_most=1, of="run")
-    """Share of queries in the factor: theirs is the factor to this power, that of keys what is left."""
+    """Exponent of the factor for queries' weights; keys' have the factor to 1 - alpha."""
     threshold: float = option("--qk-clip-threshold", 100.0, above=0, of="run")
-    """The largest score that stays as it is; the factor is this divided by the head's largest."""
+    """Largest score that is left alone; the factor is this divided by the head's largest score."""
     log_largest: bool = option("--log-max-attention-logit", False, of="run")
     """Log the largest score of a step; with --qk-clip it is logged in any case."""
 

@@ -11,9 +11,11 @@ class RecomputeConfig(Config):
     """Activation recomputation (Chen et al., 2016): Megatron's flags, and MindFormers' lists by stage."""
 
     recompute_granularity: str | None = option("--recompute-granularity", None, choices=("selective", "full"))
-    """Parts that are recomputed in the backward pass: attention's core, or whole layers."""
+    """Recompute in the backward pass modules of layers (selective), by default attention's core, or whole layers
+    (full)."""
     recompute_method: str | None = option("--recompute-method", None, choices=("uniform", "block"))
-    """Layers that a full recompute covers."""
+    """Layers of a full recompute: all, in groups that run again together (uniform), or the first of each chunk
+    (block)."""
     recompute_num_layers: int | None = option("--recompute-num-layers", None, at_least=0)
     """Layers of a recomputed group (uniform), or recomputed layers of a chunk (block)."""
     recompute_modules: list[str] | None = option("--recompute-modules", None)
@@ -36,7 +38,7 @@ class RecomputeConfig(Config):
     """Count numbers of layers by stage, dealt one at a time over its chunks, not by chunk."""
 
     recompute: Any = option("--recompute", None)
-    """Layers to compute again in the backward pass, by stage."""
+    """Layers to run again in the backward pass: true for all, or their numbers by stage (and chunk)."""
     select_recompute: Any = option("--select-recompute", None)
     """Operators to compute again in the backward pass, by stage."""
     select_recompute_exclude: Any = option("--select-recompute-exclude", None)
@@ -46,20 +48,20 @@ class RecomputeConfig(Config):
     select_comm_recompute_exclude: Any = option("--select-comm-recompute-exclude", None)
     """Norms of --select-comm-recompute whose gathered output is kept nevertheless, by stage."""
     mp_comm_recompute: bool = option("--no-mp-comm-recompute", True)
-    """Run a recomputed layer's tensor-parallel collectives again instead of keeping what they gave."""
+    """Run a recomputed layer's tensor-parallel collectives again instead of keeping their outputs."""
     recompute_slice_activation: bool = option("--recompute-slice-activation", False)
     """Keep only this tensor-parallel rank's slice of a recomputed layer's input."""
 
     swap_attention: bool = option("--swap-attention", False)
-    """Keep in host memory what `swap_modules` keep for the backward pass, in layers that are not recomputed whole."""
+    """Keep saved activations of `swap_modules` in host memory, in layers that are not recomputed whole."""
     swap_modules: str = option("--swap-modules", "input_norm,self_attention,post_attention_norm")
     """The modules of a layer whose activations are swapped, separated by commas."""
     cpu_offloading_num_layers: int = option("--cpu-offloading-num-layers", 0, at_least=0)
-    """Keep in host memory what this many layers of each chunk, the first, keep for the backward pass."""
+    """Keep in host memory the saved activations of this many layers of each chunk, the first."""
     fine_grained_activation_offloading: bool = option("--fine-grained-activation-offloading", False)
-    """Keep in host memory what `offload_modules` keep for the backward, in layers that are not recomputed whole."""
+    """Keep saved activations of `offload_modules` in host memory, in layers that are not recomputed whole."""
     offload_modules: list[str] = option("--offload-modules", None)
-    """The modules of a layer whose activations are offloaded."""
+    """Modules of a layer whose saved activations `fine_grained_activation_offloading` keeps in host memory."""
     min_offloaded_tensor_size: int = option("--min-offloaded-tensor-size", 1048576, at_least=0)
     """Elements below which `fine_grained_activation_offloading` leaves a tensor where it is."""
 

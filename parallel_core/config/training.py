@@ -12,36 +12,36 @@ from parallel_core.config.profiler import ProfilerConfig
 
 @section
 class TrainingConfig(Config):
-    """The training loop and what surrounds it."""
+    """Options of the training loop."""
 
     seed: int = option("--seed", 1234, at_least=1)
-    """Start of every random stream."""
+    """Seed of all random numbers."""
     training_iters: int = option("--train-iters", 0, at_least=0)
     """Optimizer steps."""
     train_samples: int | None = option("--train-samples", None, at_least=1)
     """Samples to train on; when given, schedules are counted in samples."""
     epochs: float | None = option("--num_train_epochs", None, above=0)
-    """Passes over the training data, where nothing else says how long the training is."""
+    """Passes over the training data, where neither iterations nor samples are given."""
     exit_interval: int | None = option("--exit-interval", None, at_least=1)
-    """Stop at the next iteration that this divides."""
+    """Stop at the next iteration that this number divides."""
     exit_duration_in_mins: int | None = option("--exit-duration-in-mins", None, at_least=1)
     """Stop after this many minutes."""
     exit_signal_handler: bool = option("--exit-signal-handler", False)
-    """Write, on SIGTERM or SIGUSR1, a checkpoint and stop."""
+    """Write a checkpoint and stop on SIGTERM or SIGUSR1."""
     skip_train: bool = option("--skip-train", False)
-    """Evaluate only."""
+    """Evaluate only, without training."""
     deterministic_mode: bool = option("--deterministic-mode", False)
-    """Use only operators that give the same bits every time."""
+    """Use only operators that give the same bits in every run."""
     log_params_norm: bool = option("--log-params-norm", False)
-    """Log the norm of the weights."""
+    """Log the norm of all weights."""
     log_num_zeros_in_grad: bool = option("--log-num-zeros-in-grad", False)
-    """Log how many gradients are zero."""
+    """Log the number of zeros in the gradients."""
     log_local_norm: bool = option("--log-local-norm", False)
     """Log the norm of each parameter's gradient."""
     check_weight_hash_across_dp_replicas_interval: int | None = option(
         "--check-weight-hash-across-dp-replicas-interval", None, at_least=1
     )
-    """Every so many iterations check that data-parallel copies are equal."""
+    """Iterations from one check that data-parallel copies of weights are equal to the next."""
     log_interval: int = option("--log-interval", 100, at_least=1)
     """Iterations from one log line to the next."""
     eval_interval: int | None = option("--eval-interval", 1000, at_least=1)
@@ -49,24 +49,25 @@ class TrainingConfig(Config):
     eval_iters: int = option("--eval-iters", 100, at_least=0)
     """Batches of one evaluation; 0: no evaluation."""
     calculate_per_token_loss: bool = option("--calculate-per-token-loss", False)
-    """Divide by the tokens of the global batch once instead of averaging micro-batches."""
+    """Divide gradients by the tokens of the global batch, so that each token counts the same, instead of averaging
+    micro-batches' means."""
     check_for_nan_in_grad: bool = option("--no-check-for-nan-in-loss-and-grad", True)
     """Stop when a loss or gradient norm is not finite."""
 
     checkpoint: CheckpointConfig = concern(CheckpointConfig)
     """Saving, loading and resuming."""
     precision: PrecisionConfig = concern(PrecisionConfig)
-    """16-bit types and the loss scale."""
+    """Options of 16-bit types and of the loss scale."""
     gradient: GradientConfig = concern(GradientConfig)
-    """Gradients between data-parallel ranks."""
+    """Options of gradients between data-parallel ranks."""
     offload: OffloadConfig = concern(OffloadConfig)
-    """Options of tensors that lie elsewhere than on the device."""
+    """Options of optimizer states in host memory or in a file."""
     log: LogConfig = concern(LogConfig)
     """Options of the log."""
     faults: FaultConfig = concern(FaultConfig)
     """Options of results that cannot be right, and of slow ranks."""
     profiler: ProfilerConfig = concern(ProfilerConfig)
-    """The profile of a few iterations."""
+    """Options of profiles, traces and records of a few iterations."""
 
     def derive(self) -> None:
         if self.precision.bf16 and not self.gradient.grad_reduce_in_bf16:

@@ -34,7 +34,7 @@ class Moment(NamedTuple):
 
     action: Compute
     kept: int
-    """Bytes of all micro-batches in flight, and of messages."""
+    """Bytes of all micro-batches in flight, and of hidden states on their way between stages."""
     again: int
     """Bytes beside them that recomputed parts keep from their second forward to their backward."""
 

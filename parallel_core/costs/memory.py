@@ -41,8 +41,8 @@ class MemoryBytes(BufferBytes):
 
     @property
     def total(self) -> int:
-        """Bytes on a device with memory of its own; what operators need while they compute, and messages, come on
-        top."""
+        """Bytes on a device with memory of its own, without what lies elsewhere; temporary memory of operators and
+        messages come on top."""
         elsewhere = self.offloaded_states + self.offloaded_parameters + self.offloaded_activations
         return self.parameters + self.gradients + self.optimizer_states + self.activations - elsewhere
 

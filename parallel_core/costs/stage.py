@@ -24,7 +24,7 @@ class StageParameter(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class StagePlan:
-    """Everything that costs ask of a stage; each answer is computed once."""
+    """One rank of a pipeline stage as planned, with everything that costs ask of it; each answer is computed once."""
 
     config: AllConfig
     stage: int

@@ -84,7 +84,8 @@ class BlendedDataset:
     def __init__(
         self, datasets: Sequence[GPTDataset], weights: Sequence[float], size: int | None, config: GPTDatasetConfig
     ) -> None:
-        """`size` None: `weights` are the data sets' numbers of samples, all of which are used once."""
+        """weights: one for each data set; if `size` is None their numbers of samples, all of which are used once. size:
+        the number of samples."""
         self.datasets = list(datasets)
         self.size = size
         self.weights = list(weights) if size is None else normalize(weights)
@@ -111,7 +112,7 @@ class BlendedDataset:
                 )
 
     def __len__(self) -> int:
-        """Number of samples."""
+        """The number of samples."""
         return len(self.dataset_index)
 
     def __getitem__(self, i: int) -> Sample:

@@ -38,7 +38,7 @@ class GPTDatasetConfig:
     blend_per_split: Sequence[Blend | None] | None = None
     """Data of train, valid and test (`--train-data-path` and so on), each used whole; instead of `blend`."""
     split: str | None = None
-    """Relative sizes of train, valid and test, such as "969,30,1"; needed with `blend` and with `mock`."""
+    """Shares of train, valid and test, such as "969,30,1"; needed with `blend` and with `mock`."""
     mock: bool = False
     """Whether to make numbers up instead of reading files (`--mock-data`)."""
     path_to_cache: str | Path | None = None

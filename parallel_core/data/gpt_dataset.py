@@ -46,7 +46,8 @@ class GPTDataset:
         config: GPTDatasetConfig,
         dataset_path: str | None = None,
     ) -> None:
-        """`indices` are the sequences of this split, `num_samples` how many samples are needed (None: one epoch).
+        """indices: numbers of the sequences of this split. num_samples: the number of samples that are needed (None:
+        one epoch).
 
         Raises ValueError when samples are needed and the split has no tokens.
         """

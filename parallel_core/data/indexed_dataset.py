@@ -60,7 +60,7 @@ def smallest_token_type(vocab_size: int) -> type[np.number[Any]]:
 
 @dataclass(frozen=True)
 class Index:
-    """The content of an `.idx` file; letters as in the head of this file."""
+    """The content of an `.idx` file; n sequences, m document bounds."""
 
     token_type: np.dtype[Any]
     sequence_lengths: NDArray[np.int32]

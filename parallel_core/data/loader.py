@@ -21,10 +21,10 @@ class Samples(Protocol):
     """
 
     def __len__(self) -> int:
-        """Number of samples."""
+        """The number of samples."""
 
     def __getitem__(self, i: int, /) -> Batch:
-        """Sample `i`."""
+        """Sample `i`, from 0."""
 
 
 def stacked(samples: Sequence[Batch]) -> Batch:

@@ -34,13 +34,13 @@ class RoutingRule:
     topk: int
     """The number of experts that a token goes to, k."""
     sigmoid: bool = False
-    """Scores are sigmoids of the logits; else their softmax."""
+    """Whether scores are sigmoids of the logits; else their softmax."""
     root_softplus: bool = False
-    """Scores are sqrt(log(1 + exp(logit))) (DeepSeek-V4, 2026)."""
+    """Whether scores are sqrt(log(1 + exp(logit))) (DeepSeek-V4, 2026)."""
     pre_softmax: bool = False
-    """The softmax is over all experts; else over the chosen ones."""
+    """Whether the softmax is over all experts; else over the chosen ones."""
     normalize: bool = False
-    """The chosen experts' scores are divided by their sum."""
+    """Whether the chosen experts' scores are divided by their sum."""
     scale: float = 1.0
     """Factor of the chosen experts' weights."""
     groups: int = 1

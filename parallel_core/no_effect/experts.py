@@ -1,4 +1,4 @@
-"""Options of mixtures of experts."""
+"""Options without effect: those of mixtures of experts."""
 
 from parallel_core.config.all import AllConfig
 from parallel_core.config.moe import BALANCING_LOSSES, MoEConfig, MoEMonitorConfig

@@ -15,14 +15,17 @@ from parallel_core.recompute.tables import beyond
 
 
 def _groups_no_layers(config: AllConfig) -> bool:
-    """Layers that --recompute lists by stage are grouped as --recompute-method uniform says."""
+    """Whether --recompute-num-layers and --recompute-method group no layers: neither full recompute is asked for, nor a
+    list by stage with the method uniform."""
     recompute = config.recompute_config
     by_stage = recompute.recompute is not None and recompute.recompute_method == "uniform"
     return recompute.recompute_granularity is None and not by_stage
 
 
 def _computed_again(config: AllConfig, settings: RecomputeConfig) -> list[Any]:
-    """Recomputed modules, and those whose results lie in host memory, layer by layer; with what a CPU drops unasked."""
+    """For each layer, chunk by chunk and stage by stage, the effect of the settings: whether it runs again whole, its
+    modules that run again (also those that a CPU recomputes unasked), kept collectives, offloaded activations, and
+    sliced inputs."""
     parallel, numbers = config.parallel_config, chunk_layers(config.model_config, config.parallel_config)
     plan = RecomputePlan.of(settings, [[len(layers) for layers in row] for row in numbers])
     is_cut = parallel.tensor_model_parallel_size > 1
@@ -42,7 +45,7 @@ def _computed_again(config: AllConfig, settings: RecomputeConfig) -> list[Any]:
 
 
 def _is_same_without(name: str) -> Callable[[AllConfig], bool]:
-    """Whether an option changes nothing of that."""
+    """The condition that an option of recompute changes nothing of `_computed_again`."""
     default = OPTIONS[path_of(name)].default
 
     def is_same(config: AllConfig) -> bool:
@@ -53,7 +56,7 @@ def _is_same_without(name: str) -> Callable[[AllConfig], bool]:
 
 
 def beyond_the_stages(config: AllConfig) -> Iterator[str]:
-    """A sentence for each list by stage that asks for more layers than there are; of a config without findings."""
+    """A sentence for each list by stage that asks for more layers than a stage has; for a config without findings."""
     counts = chunk_counts(config.model_config.num_layers, config.parallel_config)
     for name in LISTED:
         path = path_of(f"recompute_config.{name}")

@@ -55,7 +55,7 @@ _OF_TOKENIZERS = (
     ("null_tokenizer_eod_id null_tokenizer_pad_id", ("NullTokenizer",)),
     ("sft_tokenizer_prompt_format", ("SFTTokenizer",)),
 )
-"""Settings -> the kinds of tokenizers that have them."""
+"""(Names of settings, kinds of tokenizers that read them)."""
 
 
 def _of_update_rule(rule: UpdateRule) -> Idle:

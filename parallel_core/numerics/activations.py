@@ -41,7 +41,8 @@ QUICK_SLOPE = 1.702
 
 
 class GatedUnit(NamedTuple):
-    """a(min(gain x gate, limit)) x (clip(up, -limit, limit) + offset) (gpt-oss, 2025; the gain: Falcon-H1, 2025)."""
+    """A gated activation, a(min(gain x gate, limit)) x (clip(up, -limit, limit) + offset) (gpt-oss, 2025; the gain:
+    Falcon-H1, 2025)."""
 
     gate: str
     """Name of the operator a."""

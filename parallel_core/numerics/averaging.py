@@ -45,7 +45,7 @@ class Averaging:
     """The factors of the gradients and losses of one training step."""
 
     per_token: bool
-    """--calculate-per-token-loss."""
+    """Whether each token of the global batch counts the same (--calculate-per-token-loss)."""
     micro_batches: int
     """The number of micro-batches of one replica in the step."""
     replicas: int
@@ -53,7 +53,7 @@ class Averaging:
     loss_scaler: LossScaler | None = None
     """The scaler whose scale multiplies every gradient of a step; None: 1."""
     average_in_collective: bool = False
-    """--ddp-average-in-collective: replicas sum before they average, whatever the loss scaler."""
+    """Whether replicas sum before they average, whatever the loss scaler (--ddp-average-in-collective)."""
 
     @property
     def loss_scale(self) -> float:

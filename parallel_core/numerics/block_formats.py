@@ -11,7 +11,7 @@ import numpy as np
 from parallel_core.numerics.dtypes import Array
 
 MXFP4_BLOCK, NF4_BLOCK, SCALE_BLOCK = 32, 64, 256
-"""Numbers that share a scale: of MXFP4, of NF4, and of NF4's scales."""
+"""The number of values that share a scale: in MXFP4, in NF4, and of NF4's scales themselves."""
 
 _LARGEST, _LARGEST_EXPONENT, _SMALLEST_EXPONENT = 6.0, 2, -127
 """The largest number of E2M1, the exponent of that, and the smallest exponent of a block's scale."""

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple, TypeAlias
 from numpy.typing import NDArray
 
 Array: TypeAlias = NDArray[Any]
-"""A numpy array; its docstring gives shape and type."""
+"""A numpy array; the docstring of its function or field gives shape and type."""
 
 
 class DType(NamedTuple):

@@ -12,7 +12,7 @@ import numpy as np
 from parallel_core.numerics.dtypes import Array
 
 EXPONENT = np.uint32(0x7F800000)
-"""Bits of float32's exponent."""
+"""The bits of float32's exponent, as a mask."""
 LARGEST = np.finfo(np.float32).max
 
 
@@ -78,7 +78,7 @@ class Rounding(NamedTuple):
 
 
 def in_blocks(x: Array, block: tuple[int, int]) -> Array:
-    """x [r, c] -> [r / rows, rows, c / columns, columns], filled up with zeros."""
+    """x [r, c] in blocks of `block` = (rows, columns): [r / rows, rows, c / columns, columns], filled up with zeros."""
     counts = [-(-size // part) for size, part in zip(x.shape, block, strict=True)]
     filled = x
     if x.shape != (counts[0] * block[0], counts[1] * block[1]):

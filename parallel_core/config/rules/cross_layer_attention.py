@@ -8,7 +8,7 @@ from parallel_core.partition import chunk_layers
 
 
 def shared_keys_fit(config: Sections) -> Iterator[Finding]:
-    """Check cross-layer attention: of plain attention, and each chunk begins with a layer that makes keys."""
+    """Check cross-layer attention: it needs ordinary attention, and each chunk begins with a layer that makes keys."""
     model, parallel = config.model_config, config.parallel_config
     if model.cla_share_factor == 1:
         return

@@ -29,7 +29,8 @@ class AdamConfig(Config):
     eps: float = option("--adam-eps", 1e-8, above=0)
     """Added to the root of Adam's second moment."""
     adam_bias_correction: bool = option("--no-adam-bias-correction", True)
-    """Divide Adam's moments, which begin at zero, by 1 - beta^step; without it epsilon weighs less at first."""
+    """Divide Adam's moments, which begin at zero, by 1 - beta^step; without it only epsilon is scaled, so that it
+    weighs less at first."""
     decoupled_weight_decay: bool = option("--no-decoupled-weight-decay", True)
     """Shrink weights directly instead of adding to the gradient."""
     use_precision_aware_optimizer: bool = option("--use-precision-aware-optimizer", False)
@@ -39,7 +40,7 @@ class AdamConfig(Config):
     exp_avg_sq_dtype: str = option("--exp-avg-sq-dtype", "fp32", choices=tuple(STATE_TYPES))
     """Type in which Adam's second moment is kept."""
     pma_fused_algo: str | None = option("--pma-fused-algo", None, choices=("ema", "sma"))
-    """Average weights exponentially, from zero, or plainly; none: weights are not averaged."""
+    """Average weights exponentially from zero (ema), or with equal weights (sma); none: weights are not averaged."""
     pma_fused_num: int = option("--pma-fused-num", 10, at_least=1)
     """Number of times that weights are added to an average before it replaces them."""
     pma_interleave_step: int = option("--pma-interleave-step", 1000, at_least=1)

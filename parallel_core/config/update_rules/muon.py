@@ -1,4 +1,4 @@
-"""Muon: momentum whose matrices are orthogonalised."""
+"""The optimizer Muon: momentum whose matrices are orthogonalised."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -31,14 +31,15 @@ class MuonConfig(Config):
     muon_extra_scale_factor: float = option("--muon-extra-scale-factor", 1.0, above=0)
     """A further factor of an orthogonal matrix; 0.2 gives updates about as large as Adam's."""
     muon_num_ns_steps: int = option("--muon-num-ns-steps", 5, at_least=1)
-    """Newton-Schulz iterations."""
+    """Number of Newton-Schulz iterations."""
     muon_coefficient_type: str = option("--muon-coefficient-type", "quintic", choices=tuple(COEFFICIENTS))
-    """The polynomials of the iterations."""
+    """Polynomials of the Newton-Schulz iterations."""
     muon_fp32_matmul_prec: str = option("--muon-fp32-matmul-prec", "medium", choices=("medium", "high"))
     """Iterate in bfloat16 (medium) or in float32 (high)."""
     muon_tp_mode: str = option("--muon-tp-mode", "duplicated", choices=("blockwise", "duplicated", "distributed"))
-    """The orthogonalisation of a matrix that tensor parallelism cuts: each rank orthogonalises its block alone; or all
-    of the matrix, which is gathered; or its part of it, with sums over the ranks in every iteration."""
+    """Orthogonalisation of a matrix that tensor parallelism cuts: each rank its block alone (blockwise); each rank all
+    of the matrix, which is gathered (duplicated); or each rank its part of the whole, with sums over the ranks in every
+    iteration (distributed)."""
     muon_split_qkv: bool = option("--muon-no-split-qkv", True)
     """Treat queries, keys and values in the first linear of attention as three matrices."""
 

@@ -1,4 +1,4 @@
-"""Gradient descent with momentum."""
+"""The optimizer SGD: gradient descent with momentum."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ class SgdConfig(Config):
     """The update of --optimizer sgd; weight decay is added to the gradient."""
 
     sgd_momentum: float = option("--sgd-momentum", 0.9, at_least=0, below=1)
-    """Momentum of plain gradient descent."""
+    """Momentum of gradient descent; 0: none is kept."""
 
 
 SGD = UpdateRule(name="sgd", options=SgdConfig, moments=lambda options: {MOMENTUM: "float32"}, other_names={"SGD": {}})

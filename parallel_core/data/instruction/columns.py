@@ -1,4 +1,4 @@
-"""Names of the columns of a row, and of roles in them: handlers' defaults and `--map-keys`."""
+"""Names of the columns of a row, and of roles in it: the handlers' defaults, and `--map-keys`."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields, replace

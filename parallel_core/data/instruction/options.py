@@ -38,7 +38,7 @@ _REFUSALS = {
 
 @dataclass(frozen=True, kw_only=True)
 class InstructionOptions:
-    """Options of a run of preprocessing with a handler."""
+    """The options of a run of preprocessing with a handler, named as its flags."""
 
     input: str
     output_prefix: Path

@@ -35,7 +35,7 @@ ON_BAD_RECORD = {
     "skip": "leave it out",
     "stop": "stop at the first, and write nothing",
 }
-"""Value of --on-bad-record -> what it does."""
+"""Value of --on-bad-record -> what a run then does, for --help."""
 
 
 @dataclass

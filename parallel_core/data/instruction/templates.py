@@ -30,7 +30,7 @@ class RoleToken:
     """A slot that is the tokenizer's token for the beginning or the end of a text; nothing where it has none."""
 
     role: str
-    """ "bos" or "eos"."""
+    """The role, "bos" or "eos"."""
 
 
 Slot = str | NamedToken | RoleToken
@@ -73,7 +73,7 @@ class Template:
     name: str
     style: Style
     formats: dict[str, Slots]
-    """Slots by the role of a message: user, assistant, system, function, observation; and prefix, separator."""
+    """Role of a message (user, assistant, system, function, observation), or prefix or separator -> slots."""
     tool_format: str
     """Name of the form in which tools are described, and in which function calls are written where a format has no
     {{name}}."""
@@ -92,7 +92,8 @@ class Template:
 
 
 def load_template(name: str, path: str | Path = TABLE) -> Template:
-    """The prompt type `name` of a table. Raises ValueError for a table that is damaged or does not have it."""
+    """The template of the prompt type `name` in a table. Raises ValueError for a table that is damaged or does not have
+    it."""
     table = load_table(path)
     if name not in table:
         raise ValueError(f"--prompt-type {name} is not in {path}; choose one of {', '.join(table)}")

@@ -78,5 +78,5 @@ class TekkenTokenizer(RankedTokenizer):
         return self._backend.encode_ordinary(text)
 
     def detokenize(self, token_ids: Sequence[int]) -> str:
-        """The text without special tokens."""
+        """The text of the ids, without special tokens."""
         return self._backend.decode([one for one in self._known(token_ids) if one >= len(self._special)])

@@ -68,7 +68,7 @@ def _behind_a_list(args: argparse.Namespace) -> Path | None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Command line."""
+    """Run the command line."""
     parser = command_line(__doc__, program("tokenize"))
     parser.add_argument("file", type=Path, nargs="?", help='{"text": ...} in each line', metavar="FILE.jsonl")
     parser.add_argument("--info", action="store_true", help="print size and special ids of the vocabulary instead")

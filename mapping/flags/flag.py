@@ -110,8 +110,8 @@ def usage(text: str) -> Iterator[Flag]:
 
 
 def value(line: str, field: str = "", help: str = "", **more: Any) -> Flag:
-    """The row of one usage word. field: the end of the path of the field that is derived from it, for a flag that acts.
-    more: further fields of the row."""
+    """The row of one usage word (see `usage`). field: the end of the path of the field that is derived from it, for a
+    flag that acts. more: further fields of the row."""
     (flag,) = usage(line)
     return flag._replace(target=path_of(field) if field else "", help=help, **more)
 

@@ -47,7 +47,7 @@ def to(*targets: str, read: Callable[[Any], Any] = lambda value: value) -> Meani
 
 
 def unless(target: str) -> Meaning:
-    """The meaning of a key whose opposite goes into the field."""
+    """The meaning of a key whose value's opposite goes into the field."""
     return lambda value, entries: {target: not value}
 
 

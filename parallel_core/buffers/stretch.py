@@ -93,7 +93,8 @@ class Stretch:
         return self._run_of(rows)
 
     def _empty_rows(self, dtype: np.dtype[Any]) -> tuple[Array, tuple[slice, ...]]:
-        """Zeros of all rows that the stretch touches, and the slices of them that `place` is."""
+        """Zeros for all rows that the stretch touches, and the slices of these rows in which the box of `place`
+        lies."""
         first, last = self._rows
         low, high = self._corners
         shape = (last - first, *self.whole.shape[1:]) if self.whole.shape else ()

@@ -113,7 +113,7 @@ class Turns:
 
 
 def main() -> None:
-    """Measure and print."""
+    """Run the benchmark in this process and print its line of JSON."""
     options = parse()
     from benchmarks.throughput import RandomTokens
     from mapping import init_configs_from_args, initialize_megatron

@@ -44,7 +44,7 @@ def parse() -> argparse.Namespace:
 
 
 def megatron_flags(options: argparse.Namespace) -> list[str]:
-    """The benchmark's model as Megatron's flags."""
+    """The benchmark's model and layout as Megatron's flags."""
     named = model_flags(
         options,
         global_batch_size=options.mbs * options.micro_batches * options.ep,
@@ -150,7 +150,8 @@ def measured(options: argparse.Namespace, delay: float, *flags: str) -> list[flo
 
 
 def main() -> None:
-    """Measure the step without a network, then with it, in both orders of work."""
+    """Train without the network's delay, then with it, in both orders of work, and print the figures; with --out be one
+    of the ranks."""
     options = parse()
     if options.out:
         work(options)

@@ -56,7 +56,7 @@ def row(name: str, rounds: int) -> dict[str, object]:
 
 
 def main() -> None:
-    """Command line."""
+    """Measure the rows that the command line asks for and print a line for each."""
     parser = command_line(__doc__)
     parser.add_argument("--rounds", type=int, default=2, help="runs of which the best counts")
     parser.add_argument("--rows", nargs="+", choices=ROWS, default=list(ROWS), help="precision and ranks")

@@ -19,7 +19,7 @@ class Encoder:
         self.folder, self.legacy = folder, legacy
 
     def start(self) -> None:
-        """Give the process its tokenizer."""
+        """Load the tokenizer into a process of the pool."""
         Encoder.tokenizer = HuggingFaceTokenizer(self.folder, use_fast=True, include_special_tokens=self.legacy)
 
     def encode(self, line: str) -> tuple[dict[str, list[int]], dict[str, list[int]], int]:

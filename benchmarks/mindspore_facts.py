@@ -110,7 +110,7 @@ def launch_time(ms: Any) -> Fact:
 
 
 def saving(ms: Any) -> Fact:
-    """The safetensors format is written and read faster than MindSpore's own."""
+    """Files in the safetensors format are written and read faster than those in MindSpore's own."""
     weights = [{"name": "w", "data": _tensor(ms, np.zeros(16 << 20))}]
     seconds = {}
     with tempfile.TemporaryDirectory() as folder:

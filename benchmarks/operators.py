@@ -51,7 +51,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
 
 
 def megatron_flags(options: argparse.Namespace, layers: int) -> list[str]:
-    """The model as Megatron's flags."""
+    """The benchmark's model with this number of layers as Megatron's flags."""
     flags = {
         "num-layers": layers, "hidden-size": options.hidden, "num-attention-heads": options.heads,
         "seq-length": options.seq, "max-position-embeddings": options.seq, "micro-batch-size": options.mbs,
@@ -175,7 +175,7 @@ def launches_of_a_layer(lines: Iterable[str]) -> dict[str, dict[str, int]]:
 
 
 def mark_the_log(models: dict[int, Passes]) -> None:
-    """Run every pass twice, the second time between lines that `launches_of_a_layer` looks for."""
+    """Run every model's passes twice, the second time with marks in the log around each, for `launches_of_a_layer`."""
     for layers, passes in models.items():
 
         def marked(name: str, action: Callable[[], None], layers: int = layers) -> None:
@@ -197,7 +197,7 @@ def counts_of_a_layer(arguments: list[str]) -> dict[str, dict]:
 
 
 def main() -> None:
-    """Count, measure and print."""
+    """Count the operators, measure their time, and print the line of JSON."""
     options = parse()
     models = {layers: Passes(options, layers) for layers in LAYERS}
     if options.logged:

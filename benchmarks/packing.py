@@ -96,7 +96,7 @@ def row(options: argparse.Namespace, document: int) -> dict[str, float]:
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure documents of each length and print a line for each."""
     options = parse()
     for document in options.lengths:
         print(json.dumps(row(options, document)), flush=True)

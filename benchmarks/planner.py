@@ -47,7 +47,7 @@ def parse() -> argparse.Namespace:
 
 
 def flags_of(options: argparse.Namespace, layout: str, device: str) -> list[str]:
-    """The layout's model as Megatron's flags."""
+    """The model and one of LAYOUTS as Megatron's flags; device: the file that describes this machine."""
     ranks, more = LAYOUTS[layout]
     replicas = ranks if layout in ("data", "experts", "zero 3") else 1
     batch = options.mbs * options.micro_batches * replicas

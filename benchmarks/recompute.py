@@ -37,7 +37,7 @@ def parse() -> argparse.Namespace:
 
 
 def megatron_flags(options: argparse.Namespace, setting: str) -> list[str]:
-    """The benchmark's model as Megatron's flags."""
+    """The benchmark's model with one setting of recomputation as Megatron's flags."""
     steps = {"train_iters": options.steps + 1, "log_interval": 1000, "eval_iters": 0}
     named = model_flags(options, **steps, threads=1, device_target="CPU")  # the prediction needs the device, too
     return [*named, *SETTINGS[setting].split(), *options.megatron]

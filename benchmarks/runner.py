@@ -90,7 +90,7 @@ def seconds(action: Callable[[], None]) -> float:
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure both contenders in turns and print the line of JSON."""
     options = parse()
     named = contenders(options)
     orders = [list(named), list(named)[::-1]]

@@ -83,7 +83,7 @@ class ContextLayout:
     ulysses: int = 1
     """u: neighbouring ranks that exchange heads."""
     ring: int = 1
-    """r: members of the ring."""
+    """r: number of members of the ring."""
 
     @classmethod
     def of(cls, size: int, algorithm: str | None = None, ulysses_degree: int | None = None) -> "ContextLayout":
@@ -183,15 +183,14 @@ class SequenceLayout:
 
 
 class Block(NamedTuple):
-    """The scores of one step around the ring: a rectangle of the member's two query chunks and two key chunks.
-
-    Queries are the last ones and keys the first, since early keys are what late queries see.
-    """
+    """The scores that a member of the ring computes in one step: of some of its two query chunks with some of the two
+    key chunks that it holds in that step. Queries are the last ones and keys the first, since early keys are what late
+    queries see."""
 
     query_chunks: int
-    """1: the late chunk's queries alone; 2: all."""
+    """Number of the member's query chunks: 1, the late one alone, or 2."""
     key_chunks: int
-    """1: the early chunk's keys alone; 2: all."""
+    """Number of key chunks: 1, the early one alone, or 2."""
     causal: bool
     """Whether scores above the diagonal are left out."""
 

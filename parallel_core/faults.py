@@ -24,7 +24,7 @@ class Place:
 
     operator: str
     direction: str
-    """forward or backward."""
+    """Pass in which it came up: "forward" or "backward"."""
     layer: str
     micro_batch: int
     """Number of the micro-batch in the global batch."""

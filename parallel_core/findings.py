@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 
 class Finding(NamedTuple):
-    """One mistake. As text: `--lr -1: must be at least 0; raise it`."""
+    """One mistake. Its text: `--lr -1: must be at least 0; raise it`."""
 
     flag: str
     """The flag, or the key of a configuration file, that is at fault. Rules of the config name a field by its flag."""
@@ -57,7 +57,7 @@ class ConfigError(ValueError, SaysAll):
         super().__init__("\n".join(self.errors))
 
     def __reduce__(self) -> tuple[type, tuple[list[Finding]]]:
-        """Pickled by its findings, so that a process can hand it to another."""
+        """The class and the findings of which pickle makes it anew, so that a process can hand it to another."""
         return type(self), (self.findings,)
 
 

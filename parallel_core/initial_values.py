@@ -89,7 +89,7 @@ class Normal(_ByBox):
 
 @dataclass(frozen=True)
 class Constant(_ByBox):
-    """The same value everywhere."""
+    """The value `value` for every element."""
 
     value: float
 

@@ -38,7 +38,7 @@ class Operation:
     """The work of an operation in one micro-batch on one rank: forward, and its gradients."""
 
     kind: str
-    """PRODUCTS, ATTENTION (scores and their sums of values) or ELEMENTWISE."""
+    """One of PRODUCTS, ATTENTION (scores and their sums of values) and ELEMENTWISE."""
     forward: Work
     backward: Work
     """Work of the gradient of the input."""

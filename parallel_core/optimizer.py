@@ -31,7 +31,7 @@ class Treatment:
 
 
 def treatment(spec: ShardSpec, config: OptimizerConfig) -> Treatment:
-    """The treatment of a parameter by the optimizer of a configuration."""
+    """The properties by which a configuration's optimizer treats a parameter."""
     is_outer = spec.role == "embedding or output"
     return Treatment(
         update_rule(spec, config).name, is_decayed(spec, config), is_outer and config.decoupled_lr is not None

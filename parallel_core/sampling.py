@@ -1,4 +1,4 @@
-"""The next token from its logits, and the options of a continuation."""
+"""The choice of the next token from its logits, and the options of a continuation."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -12,9 +12,7 @@ from parallel_core.numerics.dtypes import Array
 @dataclass(frozen=True)
 class Sampling:
     """The choice of the next token: the likeliest at temperature 0, else one drawn from softmax(logits / temperature).
-
-    What turns an option off is its default.
-    """
+    Each option's default turns it off."""
 
     temperature: float = 0.0
     """The divisor of the logits: above 1 the unlikely are drawn more often, below 1 the likely; 0: always the likeliest
@@ -28,7 +26,7 @@ class Sampling:
     """Logits of tokens that the text has already are divided by it, negative ones multiplied (CTRL, Keskar et al.,
     2019)."""
     seed: int = 0
-    """Seed of the draws."""
+    """Seed of the random draws."""
 
     def __post_init__(self) -> None:
         found = [

@@ -46,7 +46,7 @@ keys' heads; adapters of linears, which alone are trained where there are any.""
 
 @dataclass(frozen=True)
 class Cut:
-    """One axis of a parameter cut over the ranks of a group, in parts of one length."""
+    """A cut of one axis of a parameter over the ranks of a group, all ranks' parts having one length."""
 
     axis: int
     over: str = "tp"
@@ -56,8 +56,8 @@ class Cut:
     widths: tuple[int, ...] = ()
     """Widths of fused parts along the axis that differ, each cut on its own; takes the place of `parts`."""
     unit: int = 0
-    """Entries that stay together (a head's rows), of a part that ranks need not divide: each has `share` of it; what
-    lies beyond its end is padding, zeros that no whole array has. 0: ranks divide every part."""
+    """Entries that stay together (a head's rows), where ranks need not divide a part: each has `share` of it, and
+    entries beyond its end are padding, zeros that no whole array has. 0: ranks divide every part."""
 
     def parts_of(self, length: int) -> tuple[int, ...]:
         """The widths of the fused parts of an axis with `length` entries."""
@@ -69,7 +69,7 @@ class ShardSpec:
     """The cuts of one parameter, its replicas, and its treatment by the optimizer."""
 
     shape: tuple[int, ...]
-    """Global shape."""
+    """Shape of the whole parameter."""
     name: str = ""
     """Global name, Megatron's, with global layer numbers. Empty until the model around the parameter is complete."""
     cuts: tuple[Cut, ...] = ()
@@ -78,7 +78,7 @@ class ShardSpec:
     replicas: str = "dp-cp"
     """Kind of the group whose ranks hold the same shard and see other samples: gradients are summed over it."""
     distinct_over: tuple[str, ...] = ()
-    """Kinds of groups each rank of which holds parameters of other names: "ep" for an expert's own parameter."""
+    """Kinds of groups whose ranks hold parameters of different names: "ep" for an expert's own parameter."""
     partial_over: str | None = None
     """Kind of the group whose ranks all hold this shard, but each applied it to its share only (its heads, its part of
     the sequence): a rank's gradient is a partial sum, to be summed over the group."""
@@ -99,19 +99,20 @@ class ShardSpec:
 
     @property
     def copied_over(self) -> tuple[str, ...]:
-        """Kinds of groups within one replica of the model whose ranks hold equal copies."""
+        """Kinds of groups within one replica of the model whose ranks hold equal copies of the shard."""
         apart = {*self.distinct_over, *(cut.over for cut in self.cuts)}
         kinds = tuple(kind for kind in MODEL_KINDS[self.replicas] if kind not in apart)
         return kinds if self.shared_over is None else (*kinds, self.shared_over)
 
     def named(self, name: str) -> "ShardSpec":
-        """The same cuts under the parameter's global name."""
+        """The same spec with the parameter's global name."""
         return replace(self, name=name)
 
 
 @dataclass(frozen=True)
 class Box:
-    """The box [start, start + shape) of the global array lies at index `at` of a shard; one entry for each axis."""
+    """A box of elements: [start, start + shape) of the global array, which lies at index `at` of a shard; one entry for
+    each axis."""
 
     start: tuple[int, ...]
     shape: tuple[int, ...]
@@ -124,7 +125,7 @@ class Box:
 
     @classmethod
     def whole(cls, shape: tuple[int, ...]) -> "Box":
-        """The box of a whole array."""
+        """The box that is a whole array of this shape."""
         return cls.alone((0,) * len(shape), shape)
 
     @property
@@ -151,7 +152,7 @@ class Place:
     shape: tuple[int, ...]
     """The shape of the rank's shard, padding included."""
     boxes: tuple[Box, ...]
-    """The boxes that make up the shard, in the shard's order; everything else there is padding, zeros."""
+    """The boxes that make up the shard, in the shard's order; its other elements are padding, zeros."""
 
     @property
     def size(self) -> int:
@@ -259,7 +260,7 @@ def _narrowed(runs: Runs, cut: Cut, spec: ShardSpec, rank: int, size: int) -> Ru
 
 
 def _between(runs: Runs, first: int, last: int) -> Iterable[Run]:
-    """Local entries first..last-1 of a shard that is made of `runs`."""
+    """The runs that are local entries first..last-1 of a shard made of `runs`."""
     at = 0
     for run in runs:
         low, high = max(first, at), min(last, at + run.length)

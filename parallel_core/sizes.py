@@ -10,7 +10,7 @@ CONTEXT_PARALLEL_ALGORITHMS = (RING, ULYSSES, HYBRID)
 """Values of --context-parallel-algo: ring attention, Ulysses' all-to-all over heads, and Ulysses inside of a ring."""
 
 RANK_ORDERS = ("tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp")
-"""Axes of the rank grid, the fastest varying first: Megatron's, and that of --use-tp-pp-dp-mapping."""
+"""Orders of the rank grid's axes, the fastest varying first: Megatron's, and that of --use-tp-pp-dp-mapping."""
 
 
 class Sizes(Protocol):
@@ -39,12 +39,12 @@ class Sizes(Protocol):
 
 
 def model_parallel_size(sizes: Sizes) -> int:
-    """Ranks that hold one copy of the model and of a sequence: tp x cp x pp."""
+    """The number of ranks that hold one copy of the model and of a sequence: tp x cp x pp."""
     return sizes.tensor_model_parallel_size * sizes.context_parallel_size * sizes.pipeline_model_parallel_size
 
 
 def expert_parallel_size(sizes: Sizes) -> int:
-    """Ranks that hold one copy of the experts: expert tp x ep x pp."""
+    """The number of ranks that hold one copy of the experts: expert tp x ep x pp."""
     tensor = sizes.expert_tensor_parallel_size or sizes.tensor_model_parallel_size
     return tensor * sizes.expert_model_parallel_size * sizes.pipeline_model_parallel_size
 

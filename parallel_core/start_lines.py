@@ -59,7 +59,7 @@ def layout_line(config: AllConfig, rank: int) -> str:
 
 
 def data_line(config: AllConfig, source: str) -> str:
-    """A line with the source of the tokens and the number of ids."""
+    """A line with the source of the tokens, the length of sequences, the tokenizer, and the number of ids."""
     data, model = config.dataset_config, config.model_config
     parts = [data.train_data_path, data.valid_data_path, data.test_data_path]
     named = data.data_path or [path for part in parts for path in part or ()]

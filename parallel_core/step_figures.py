@@ -121,7 +121,7 @@ def _layers_of_experts(config: ModelConfig) -> list[int]:
 
 
 def router_losses(config: ModelConfig) -> Iterator[str]:
-    """The names of the losses that act on a router's logits."""
+    """The names of the losses that a configuration adds to the gradients of routers' logits."""
     moe = config.moe_config
     yield from (BALANCING_LOSSES[kind] for kind in moe.balancing_losses)
     if moe.moe_device_level_aux_loss_coeff:
@@ -133,14 +133,14 @@ def router_losses(config: ModelConfig) -> Iterator[str]:
 
 
 def logged(config: ModelConfig, values: Mapping[str, Array]) -> dict[str, float]:
-    """The losses and largest scores among a step's values as numbers, by Megatron's names."""
+    """Megatron's name -> number, of the losses and largest scores among a step's values."""
     if not values:
         return {}
     return {figure.name: figure.logged(values[figure.name]) for figure in figures_of(config) if figure.is_logged}
 
 
 def logged_by_layer(config: ModelConfig, values: Mapping[str, Array]) -> dict[str, float]:
-    """The routers' losses of each layer that has experts, by Megatron's names: layers count from 0."""
+    """Megatron's name -> number, of the routers' losses of each layer that has experts; layers count from 0."""
     return {
         f"moe/{figure.name}_layer_{layer}": float(values[figure.name][layer])
         for figure in figures_of(config)
@@ -150,12 +150,12 @@ def logged_by_layer(config: ModelConfig, values: Mapping[str, Array]) -> dict[st
 
 
 def tokens_by_expert(values: Mapping[str, Array]) -> dict[int, list[int]]:
-    """Layer that has experts -> the tokens [E] of a step that chose each of them."""
+    """Number of a layer that has experts -> number of tokens of a step that chose each expert [E]."""
     return {layer: row.astype(int).tolist() for layer, row in enumerate(values.get(TOKENS_CHOSEN, ())) if row.any()}
 
 
 def expert_load(values: Mapping[str, Array]) -> dict[int, float]:
-    """Layer that has experts -> the tokens of its busiest one, in parts of an even share: from 1 to E."""
+    """Number of a layer that has experts -> tokens of its busiest expert divided by an even share: from 1 to E."""
     return {
         layer: round(float(row.max() / row.mean()), 4)
         for layer, row in enumerate(values.get(TOKENS_CHOSEN, ()))

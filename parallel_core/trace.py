@@ -58,7 +58,7 @@ class Span(NamedTuple):
     """Seconds on the clock of the job, which is that of rank 0."""
     seconds: float
     step: int = 0
-    """The iteration, from 1."""
+    """The iteration in which it lies, from 1."""
     group: str = ""
     """For a message: the name of the ranks' group, such as `tp`, `pp`."""
 
@@ -178,7 +178,7 @@ class StepSummary:
 
     @property
     def bubble_share(self) -> float:
-        """The bubble as a part of `pipeline`."""
+        """The bubble divided by `pipeline`."""
         return self.bubble / self.pipeline if self.pipeline else 0.0
 
 

@@ -37,11 +37,11 @@ class Whereabouts:
 
     rank: int
     iteration: int = 0
-    """The iteration, from 1."""
+    """Number of the iteration, from 1."""
     micro_batch: int = 0
     chunk: int = 0
     part: str = ""
-    """The part of a step: the function that training calls."""
+    """The part of a step: name of the function that training calls."""
     action: str = ""
     """The action of the schedule, such as "forward 3.0" (micro-batch, chunk); empty outside of one."""
     layer: str = ""

@@ -41,7 +41,7 @@ def measured(python: str, program: str, flags: str) -> dict[str, float]:
 
 
 def ratios(flags: str, megatron: str, rounds: int) -> list[str]:
-    """Ours over Megatron's for each measure, as the table writes them."""
+    """Ours over Megatron's figure for each of MEASURES, as text in the table; flags: of a cell's run."""
     both = [
         (measured(megatron, "megatron/train.py", flags), measured(sys.executable, "throughput.py", flags))
         for _ in range(rounds)

@@ -35,7 +35,7 @@ def _on_cpu(function: Callable) -> Callable:
 
 
 def redirect() -> None:
-    """Give every call to CUDA that a training step makes the CPU's answer."""
+    """Replace each function of torch that asks for CUDA in a training step by one that answers for the CPU."""
     os.environ["TORCHDYNAMO_DISABLE"] = "1"
     for name in FACTORIES:
         setattr(torch, name, _on_cpu(getattr(torch, name)))

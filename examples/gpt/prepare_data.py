@@ -111,7 +111,7 @@ def is_ready(prefix: str, record: Path, made_from: str) -> bool:
 
 
 def write(documents: Sequence[str], output_prefix: Path, tokenizer: TokenizerOptions, workers: int) -> int:
-    """Write the token files; returns the number of tokens."""
+    """Write the token files of documents; the number of tokens. workers: processes that tokenise."""
     with TemporaryDirectory() as folder:
         file = Path(folder, "documents.jsonl")
         file.write_text("".join(json.dumps({"text": document}) + "\n" for document in documents))

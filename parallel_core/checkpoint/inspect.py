@@ -26,7 +26,7 @@ RECORDED_AS = {"main_param": "fp32_param"}
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """The parser of the command line."""
     made = command_line(__doc__, program("inspect"))
     made.add_argument("directory", type=Path, help="a checkpoint's folder, or what --save was")
     made.add_argument("--from", dest="source", choices=("auto", *formats.KINDS), default="auto", help="of which tool")

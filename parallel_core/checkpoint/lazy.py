@@ -29,7 +29,7 @@ class LazyTensor:
 
     shape: tuple[int, ...]
     dtype: str
-    """A name of DTYPES, or of a type that only other tools' files have."""
+    """Name of the values' type: one of DTYPES, or one that only other tools' files have."""
     load: Callable[[], Array]
     """A function that returns an array of this shape with the values' bits: those of bfloat16 as uint16."""
 

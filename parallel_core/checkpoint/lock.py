@@ -20,18 +20,19 @@ from parallel_core.system.processes import machine, start_time
 LOCK = ".lock"
 TOUCH_SECONDS = 5.0
 SILENCE_SECONDS = 45.0
-"""Seconds without a touch after which a holder elsewhere has ended."""
+"""Seconds without a touch of the lock file after which a holder elsewhere is taken to have ended."""
 _SETTLE_SECONDS = 0.2
 _JOB_VARIABLES = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID")
 
 
 class InUse(OSError):
-    """Another job writes into the folder."""
+    """The error that another job writes into the folder."""
 
 
 @dataclass(frozen=True)
 class Holder:
-    """The process that writes into a folder."""
+    """A process that writes into a folder, as its lock file describes it. job: its name in a scheduler, in words;
+    since: local time."""
 
     job: str
     host: str
@@ -101,7 +102,8 @@ def holder(root: Path) -> Holder | None:
 
 
 class FolderLock:
-    """This process's hold on a folder. A second one of the same process gets it along with the first."""
+    """This process's lock of a folder. Where the process has it already, `take` of a second object succeeds, and only
+    the first one's `release` ends it."""
 
     def __init__(self, root: Path) -> None:
         self.root, self._path = root, root / LOCK

@@ -45,7 +45,8 @@ class StoredTensor:
 
 @dataclass(frozen=True)
 class OptimizerRecord:
-    """The optimizer whose state lies beside the weights, in tensors called "<state>.<weight>"."""
+    """The optimizer of which states lie beside the weights: its rule, its steps, and the states' names; tensors are
+    called "<state>.<weight>"."""
 
     kind: str
     steps: int

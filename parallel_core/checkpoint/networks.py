@@ -36,10 +36,8 @@ class Difference(NamedTuple):
 
 
 def differences(one: AllConfig, other: AllConfig) -> list[Difference]:
-    """Settings in which two configurations describe different networks.
-
-    One that acts in a single network of the two is told where no other differs: it follows from the others.
-    """
+    """The settings in which two configurations describe different networks. A setting that acts in only one of the two
+    is named only if no other differs, since it follows from those."""
     idle = [without_effect(config, OF_NETWORK, at_any_length=True) for config in (one, other)]
     in_both: list[Difference] = []
     in_one: list[Difference] = []

@@ -100,7 +100,8 @@ class CheckpointReader:
 
     @cached_property
     def config(self) -> AllConfig:
-        """The model's configuration as it was saved. Raises ValueError for one that this version does not know."""
+        """The configuration with which the checkpoint was saved. Raises ValueError for one that this version does not
+        know."""
         return config_for_inference(self.manifest.config)
 
     def settings_problems(self, config: AllConfig) -> list[str]:

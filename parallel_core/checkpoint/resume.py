@@ -20,8 +20,8 @@ _MODEL_FIX = "give the flags of the run that saved it (--use-checkpoint-args tak
 
 
 def resume_findings(config: AllConfig) -> Iterator[Finding]:
-    """Differences between a sound configuration and the native checkpoint that it loads: settings of the network,
-    shapes of weights, and the schedule of a run that goes on."""
+    """Findings for differences between a sound configuration and the checkpoint of ours that it loads: settings of the
+    network, shapes of weights, and the schedule of a run that goes on."""
     checkpoint = config.training_config.checkpoint
     reader = _native(config) if checkpoint.load_checkpoint else None
     if reader is None:

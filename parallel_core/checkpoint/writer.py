@@ -33,7 +33,7 @@ PREFIX = "network"
 
 
 class LocalTensor(NamedTuple):
-    """This rank's shard of a tensor."""
+    """This rank's shard of a tensor: its place in the whole, and its values."""
 
     place: Place
     values: Array | LazyTensor

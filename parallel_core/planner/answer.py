@@ -41,19 +41,19 @@ class TimeAnswer(TypedDict):
 
 
 class RunAnswer(TypedDict):
-    """The run of --train-iters steps; with --mtbf-hours the cost of failures."""
+    """The time of --train-iters steps."""
 
     days: float
     device_hours: float
 
 
 class LayoutAnswer(TypedDict):
-    """One layout of --suggest."""
+    """One layout of --suggest: the flags that ask for it, its planned step and memory, and whether that fits."""
 
     flags: list[str]
     step_seconds: float
     memory_bytes: int
-    """Bytes of the fullest stage."""
+    """Bytes that the program allocates on a rank of the fullest stage."""
     fits: bool
 
 

@@ -66,7 +66,11 @@ class Comparison:
 
 
 def compare(plan: Plan, step: int, stage: int, spans: Sequence[Span], held: Mapping[str, float | None]) -> Comparison:
-    """spans: what a rank of the stage did in one step. held: bytes that it allocated, by MEMORY_PARTS."""
+    """The plan beside one measured step of a rank of the pipeline stage `stage`.
+
+    spans: of this rank in this step. held: name in MEMORY_PARTS -> bytes that the rank allocated, None where not
+    measured.
+    """
     predicted, measured = plan.step.of_stage(stage), measured_seconds(spans, plan.placement.topology)
     if measured.get(Kind.PAIR.value):
         predicted, measured = _passes_together(predicted), _passes_together(measured)
@@ -133,7 +137,7 @@ def _part(span: Span, topology: Topology, in_pass: bool, is_last: bool) -> str:
 
 @lru_cache(maxsize=1024)
 def _part_inside(topology: Topology, group: str, rank: int) -> str:
-    """The part of the messages over a group inside a pass."""
+    """The part of a step's time to which messages over a group belong inside a pass."""
     ranks = list(range(topology.world_size) if group == "world" else topology.group(group, rank))
     kinds = (*MODEL, *MESSAGES)
     same = (kind for kind in kinds if len(ranks) > 1 and list(topology.group(kind, rank)) == ranks)
@@ -141,7 +145,8 @@ def _part_inside(topology: Topology, group: str, rank: int) -> str:
 
 
 MODEL = ("tp", "cp", "ep")
-"""Groups of model parallelism, looked for before kinds that are made of several."""
+"""Kinds of groups of model parallelism, with which a group's ranks are compared first, before kinds that are made of
+several."""
 PASSES = (Kind.FORWARD, Kind.BACKWARD, Kind.WEIGHT_GRADIENTS, Kind.PAIR)
 NAMED = {
     Kind.DATA: "data",

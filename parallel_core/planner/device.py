@@ -18,7 +18,7 @@ ENGINES = ("megatron", "pynative")
 
 @dataclass(frozen=True)
 class Link:
-    """The connection of two devices."""
+    """The connection of a device to others, inside of a node or between nodes."""
 
     bandwidth: float
     """Published bytes a second that a device sends over it."""
@@ -42,8 +42,8 @@ class Calibration:
     """Share of the peak that is reached by a large product; small ones are slower because they move bytes and are
     launched."""
     attention: float
-    """Share of the peak that is reached by the fused operator, counted with half of the square where the mask is
-    causal."""
+    """Share of the peak that is reached by fused attention; FLOPs are counted with half of the square of scores where
+    the mask is causal."""
     elementwise: float
     """Share of the memory's bandwidth that is reached by elementwise operations."""
     inside_share: float
@@ -51,7 +51,7 @@ class Calibration:
     between_share: float
     """Share of the published bandwidth between nodes that messages reach."""
     congestion: float
-    """Bandwidth between n nodes falls as (n/2)^-congestion: switches are shared."""
+    """Exponent by which bandwidth between n nodes falls, as (n/2)^-congestion: switches are shared."""
     launch: float
     """Seconds in which the host starts one operation."""
     ranges: Ranges
@@ -73,7 +73,7 @@ class Device:
     names: tuple[str, ...]
     memory_bytes: float
     reserved_bytes: float
-    """Memory that the runtime keeps for itself."""
+    """Bytes of each device's memory that the runtime keeps for itself."""
     peak_flops: Mapping[str, float]
     """Type -> published floating-point operations a second, dense."""
     bandwidth: float
@@ -101,7 +101,7 @@ class Device:
 
     @property
     def name(self) -> str:
-        """The first of its names."""
+        """The first of the device's names."""
         return self.names[0]
 
     def peak(self, dtype: str) -> float:

@@ -1,4 +1,4 @@
-"""The program that a plan is of: tensors that it keeps, and buffers that it has, beside those that blocks describe.
+"""The memory that a program needs beside what blocks describe: tensors that it keeps, and buffers.
 
 `megatron` is Megatron-Core on Transformer Engine; `pynative` is this project's own engine. u is a micro-batch's hidden
 states on one rank, T its tokens, k the experts of a token, f an expert's width.
@@ -29,16 +29,18 @@ class Engine:
     """The properties in which programs differ as to memory and operators."""
 
     writes_scores: bool
-    """Whether attention keeps its matrix of scores."""
+    """Whether attention writes and keeps its matrix of scores."""
     attention_dropout: bool
     hidden_dropout: bool
     has_weight_gradients: bool
     """Whether a weight's gradient has a buffer beside its place among the gradients: Transformer Engine keeps one for
     each shape of a weight, and the output layer makes one in each backward."""
     keeps_activation_gradient: bool
-    """Whether the gradient of an activation function's result is there until that of its input is made."""
+    """Whether, in an MLP's backward, the gradient of the activation's result lives until that of its input is
+    computed."""
     runs_experts_apart: bool
-    """Whether one expert runs after the other, so that what is inside of them is there for one at a time."""
+    """Whether experts run one after the other, so that memory for activations inside of an expert is needed for one at
+    a time."""
     keeps_ring_output_narrow: bool
     """Whether ring attention keeps its second copy of the output in the type of activations, not in float32."""
     workspace: float

@@ -1,4 +1,4 @@
-"""Layouts of a job as values: all that the sizes allow, the flags that ask for one, and single changes of one."""
+"""The parallel layouts of a job as values: all that the sizes allow, their flags, and single changes of one."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Layout:
 
 
 def layout_of(config: AllConfig) -> Layout:
-    """The layout that a configuration has."""
+    """The parallel layout, the recomputation and the stage of ZeRO of a configuration."""
     parallel = config.parallel_config
     return Layout(
         parallel.tensor_model_parallel_size,

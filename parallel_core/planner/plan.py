@@ -1,4 +1,4 @@
-"""A plan: will a run fit, how long does a step take and of what, on a device and without one."""
+"""The plan of a run, on a device or without one: whether it fits, and how long each part of a step takes."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from parallel_core.planner.step import StepTime, step_time
 
 SECONDS_OF_DAY = 86400.0
 DEVICES = {True: "CPU", False: "Ascend-910B"}
-"""Whether a run computes on a CPU -> the kind of device that it is planned on, unless it names one."""
+"""Whether a run computes on a CPU -> name of the device for which it is planned by default."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ class Plan:
 
     @property
     def peak(self) -> float:
-        """FLOP/s of a device in the type that products are computed in."""
+        """Published FLOP/s of a device in the type of the inputs of products."""
         peak = self.device.peak(self.config.model_config.compute_dtype)
         return self.device.peak_flops.get(self.beyond.products_in, peak)
 
@@ -137,7 +137,7 @@ class Plan:
 
     @property
     def mfu(self) -> float:
-        """Model FLOPs as a part of the peak (Chowdhery et al., "PaLM", 2022)."""
+        """Model FLOPs utilisation: `flops_per_device` as a part of the peak (Chowdhery et al., "PaLM", 2022)."""
         return self.flops_per_device / self.peak
 
     @property

@@ -108,8 +108,8 @@ PASSES = ("forward", "backward")
 LEAST_LAUNCH = 0.1
 """The smallest factor by which the seconds of a launch may change: noise must not make it 0."""
 TRUST = 0.02
-"""The weight of the assumption that all kinds of operation change by one factor, beside 1 for a run's relative
-error."""
+"""The weight, in least squares, of each deviation of a kind's factor from the common one, where a run's relative error
+has weight 1."""
 
 
 def _fitted(device: Device, seen: Sequence[Seen]) -> Calibration:

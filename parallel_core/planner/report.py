@@ -1,4 +1,4 @@
-"""A plan for people: lines, the verdict first, and a picture of the step."""
+"""A plan as text: the verdict first, then tables; and a picture of the step."""
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
@@ -43,7 +43,8 @@ def verdict(plan: Plan) -> str:
 
 
 def memory_lines(stages: Sequence[StageMemory], unit: str = "GiB") -> Iterator[str]:
-    """A table of all stages; neighbouring ones that need the same share a line. unit: MiB or GiB."""
+    """The lines of a table with each stage's memory by part; neighbouring stages that need the same share a line. unit:
+    MiB or GiB."""
     size, digits = UNITS[unit]
     yield f"memory of a rank, in {unit}:"
     names = [*dict.fromkeys(name for stage in stages for name in _sizes(stage) if _sizes(stage)[name])]
@@ -100,7 +101,8 @@ AFTER = {"data parallel": Kind.MOVING, "optimizer": Kind.OPTIMIZER}
 
 
 def draw(plan: Plan, path: Path, subject: str = "step") -> None:
-    """Write a picture to a file. subject: step (.svg or .json), memory or ranks (.svg)."""
+    """Write a picture of the plan to `path`. subject: "step" (.svg, or .json for a trace), "memory" or "ranks"
+    (.svg)."""
     is_trace = subject == "step" and path.suffix == ".json"
     text = chrome_json(spans(plan), predicted=True) if is_trace else PICTURES[subject](plan)
     with replacing(path) as file:
@@ -116,8 +118,8 @@ PICTURES = {"step": step_svg, "memory": memory_svg, "ranks": ranks_svg}
 
 
 def spans(plan: Plan) -> Iterator[Span]:
-    """The spans of the first rank of each stage: computation and waiting of the micro-batches drawn, then the
-    update."""
+    """The spans of a trace for the first rank of each stage: computations and waits of the micro-batches drawn, then
+    the step's data-parallel messages and update."""
     per_stage = plan.config.parallel_config.world_size // len(plan.stages)
     end = float(plan.step.timeline.length)
     for stage, computed in enumerate(plan.step.timeline.spans):

@@ -15,7 +15,7 @@ from parallel_core.sharding import place
 
 @dataclass(frozen=True)
 class Found:
-    """A layout with its plan."""
+    """A layout that was planned, with its plan."""
 
     layout: Layout
     plan: Plan
@@ -68,7 +68,7 @@ class Bound:
     can only add to it, are left out."""
 
     given: Plan
-    """A plan of the job in some layout."""
+    """The plan of the job in whatever layout its flags give."""
     whole: Callable[[Layout], WholeModel | None]
     """A function from a layout to the whole model on one stage; None if that cannot be built."""
     _known: dict[Layout, WholeModel | None] = field(default_factory=dict)

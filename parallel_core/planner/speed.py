@@ -1,4 +1,4 @@
-"""Seconds that a device takes for operations, and its links for the messages of a group of ranks."""
+"""The seconds that a device takes for operations, and its links for messages over a group of ranks."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -153,7 +153,8 @@ class Speed:
         return {**found, LAUNCHES: started if self.device.cores else max(0.0, started - sum(found.values()))}
 
     def message(self, one: Message) -> float:
-        """Seconds of all calls of a message."""
+        """Seconds of all calls of a message: measured times where the device has them, else latencies of rounds and
+        bytes over the slower link."""
         members, per_node = self.placement.group(one.kind)
         if members < 2:
             return 0.0

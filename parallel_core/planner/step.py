@@ -83,7 +83,7 @@ def _products(speed: Speed, passes: Iterable[tuple[Operation, Work]]) -> float:
 
 
 def _passes(plan: StagePlan, speed: Speed) -> list[Passes]:
-    """The passes of each chunk; equal ones are computed once."""
+    """The passes of each chunk of a stage; equal chunks share a value."""
     found: list[Passes] = []
     for number, shape in enumerate(plan.shape):
         earlier = plan.shape.index(shape)
@@ -302,9 +302,12 @@ def _after(
 
 
 def _passes_beside(plan: StagePlan, chunks: int) -> float:
-    """Micro-batches in whose passes of all chunks sums of gradients and gathers of parameters may hide: those of one
-    chunk run beside its own last micro-batch, or its first, and beside as many of the chunks after it as there are
-    stages, since chunks take turns in groups of that many (Narayanan et al., 2021)."""
+    """The number of micro-batches in whose passes (of all chunks) reductions of gradients and gathers of parameters may
+    hide.
+
+    Those of one chunk run beside its own last micro-batch, or its first, and beside as many of the chunks after it as
+    there are stages, since chunks take turns in groups of that many (Narayanan et al., 2021).
+    """
     config = plan.config
     group = min(config.parallel_config.pipeline_model_parallel_size, config.dataset_config.micro_batch_num)
     return 1 + (group - 1) * (chunks - 1) / chunks

@@ -81,8 +81,8 @@ class LayerRecompute(NamedTuple):
 
 @dataclass(frozen=True)
 class CellRecompute:
-    """The ways in which the parts of one cell run, given to it when it is built. Paths are within the cell; its own is
-    empty."""
+    """The ways in which the parts of one cell are recomputed, given to it when it is built. Paths are within the cell;
+    its own is empty."""
 
     ways: Mapping[str, Again] = field(default_factory=dict)
     """Path -> way of each part that is recomputed."""

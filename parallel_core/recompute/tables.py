@@ -1,4 +1,5 @@
-"""Tables [chunk][stage] of how many layers, a chunk's first ones, something applies to; and how people write them."""
+"""Tables [chunk][stage] of a number of layers, the first ones of the chunk, to which a setting applies; and the
+notations in which users write them."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""The load of experts, by layer."""
+"""The section of a page about the load of experts by layer."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""The figures of every step, by name, as they grow."""
+"""The figures of every step of a run, by name, read as the file grows."""
 
 from array import array
 from collections.abc import Mapping

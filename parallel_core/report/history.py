@@ -1,4 +1,4 @@
-"""Runs in a few figures, and what happened to them."""
+"""The sections of a page with each run's main figures, and with its events."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -15,7 +15,8 @@ PARTS = ("weights", "gradients", "optimizer", "activations", "total")
 
 
 def overview(runs: Sequence[Run]) -> Section:
-    """A row for each run, and its memory as it was predicted and measured."""
+    """The section with a row of figures for each run, its memory as predicted and measured, and a step beside the
+    plan."""
     columns = [
         "run",
         "steps",

@@ -21,8 +21,8 @@ class LinesReader:
         self._end, self._of = 0, (0, 0)
 
     def new(self) -> tuple[bool, Iterator[dict[str, Any]]]:
-        """Whether the file is another one than before, or was cut, so that everything comes anew; and the lines. A last
-        line that is not whole yet comes when it is. No file has no lines."""
+        """(whether all lines come anew, because the file is another one than before or was cut; the lines since the
+        last call). A last line without its end comes when it is whole. A file that is not there has no lines."""
         try:
             status = self.path.stat()
         except FileNotFoundError:

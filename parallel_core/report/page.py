@@ -1,4 +1,4 @@
-"""The page of some runs, as a value."""
+"""The page of one or several runs, as a value."""
 
 from collections.abc import Sequence
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 ABSENT = "-"
-"""A cell without a value."""
+"""The text of a table's cell without a value."""
 Number = float | None
 """A value of a plot; None is a gap."""
 

@@ -1,4 +1,4 @@
-"""A run as its folder shows it."""
+"""A run as the files in its folder describe it."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -11,7 +11,7 @@ from parallel_core.trace import Span, read_chrome, read_planned
 
 TRACE = "trace.json"
 MOST_EVENTS = 10_000
-"""The largest number of events of a kind; earlier ones are left out."""
+"""The most events of a kind that are kept, the latest ones."""
 
 
 class Run:

@@ -1,4 +1,5 @@
-"""Configuration, flags and environment of runs beside each other; what differs is marked."""
+"""The sections of a page with configuration, flags and environment of runs beside each other; differences are
+marked."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Curves of as many points as a screen shows."""
+"""Curves reduced to as many points as a screen shows."""
 
 from collections.abc import Iterable
 from itertools import pairwise

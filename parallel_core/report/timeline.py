@@ -1,4 +1,4 @@
-"""A recorded step of each run beside the one that its schedule has."""
+"""The section of a page with a recorded step of each run beside the same step as planned."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any

@@ -29,7 +29,7 @@ class Backward:
 
 @dataclass(frozen=True, slots=True)
 class WeightGrad:
-    """The gradients of the weight matrices that a micro-batch's `Backward` left out (zero-bubble schedules)."""
+    """Compute the gradients of the weight matrices that a micro-batch's `Backward` left out (zero-bubble schedules)."""
 
     micro_batch: int
     chunk: int = 0
@@ -44,7 +44,7 @@ class Pair(NamedTuple):
 
     forward: Forward
     backward: Backward
-    """The backward of another micro-batch or chunk."""
+    """A backward of another micro-batch or chunk than the forward's."""
 
 
 Ordered = Compute | Pair

@@ -14,11 +14,11 @@ from parallel_core.schedules.actions import Backward, Compute, Forward, Placemen
 from parallel_core.schedules.simulate import Durations, Time, Times, arrival
 
 EQUAL = Times()
-"""Forward, gradients of input and gradients of weights of one length, and messages that take no time."""
+"""Times in which forward, gradients of input and gradients of weights take equally long, and messages take no time."""
 
 
 class Memory(NamedTuple):
-    """The room of a stage, counted in activations of a micro-batch in one chunk."""
+    """The memory of a stage, counted in activations of one micro-batch in one chunk."""
 
     most: int
     """The most activations that a stage may keep."""
@@ -50,8 +50,11 @@ def with_weight_gradients(
 
 
 def warm_up(stages: int, most: int, times: Durations) -> list[int]:
-    """The forwards that each stage of one chunk runs before its first backward: as many as end before the gradient of
-    the stage after it arrives, at most `most`, and more than that stage does until that many are reached."""
+    """The number of forwards that each stage, with one chunk, runs before its first backward.
+
+    These are as many as end before the gradient of the stage after it arrives, at most `most`, and more than that stage
+    has until `most` are reached.
+    """
     first, gradient = Forward(0), Backward(0)
     forward = [times.of(first, stage, 1, False) for stage in range(stages)]
     start = [sum(forward[:stage]) + stage * times.transfer for stage in range(stages)]

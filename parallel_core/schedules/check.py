@@ -27,7 +27,8 @@ Way = tuple[int, int]
 
 
 def sends_match_receives(schedule: Sequence[Sequence[Action]]) -> None:
-    """Raise AssertionError unless each stage receives from each other what that sends, in the same order."""
+    """Raise AssertionError unless each stage receives from every other stage exactly the tensors that this sends to it,
+    in the same order."""
     sent: defaultdict[Way, list[Any]] = defaultdict(list)
     received: defaultdict[Way, list[Any]] = defaultdict(list)
     for stage, exchanges in enumerate(_exchanges(schedule)):
@@ -81,7 +82,8 @@ class _Posted:
                 self._receives[t.peer, stage] += 1
 
     def partners_of(self, stage: int, exchange: Exchange) -> bool:
-        """Whether the partner of every transfer of `exchange`, the last that `stage` came to, has been posted."""
+        """Whether every transfer of `exchange`, the last one that `stage` has posted, has its partner posted by the
+        other stage."""
         outward = [(stage, t.peer) for t in exchange.sends]
         inward = [(t.peer, stage) for t in exchange.receives]
         sends, receives = self._sends, self._receives

@@ -43,7 +43,8 @@ _SIZES: dict[str, dict[str, Any]] = {
 
 
 def parser() -> ArgumentParser:
-    """The command line, sizes by Megatron's names too; times are whole numbers, decimals or fractions such as 4/3."""
+    """The parser of the command line. Sizes have Megatron's names, too; times are whole numbers, decimals or fractions
+    such as 4/3."""
     command = command_line(__doc__, program("plan schedule"))
     command.add_argument("--schedule", "--pipeline-schedule", required=True, choices=GENERATORS, help="its order")
     for flags, more in _SIZES.items():

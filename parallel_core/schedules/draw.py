@@ -43,7 +43,7 @@ def _all_spans(timeline: Timeline) -> Iterator[tuple[int, TimedAction]]:
 
 
 def _tick(timeline: Timeline) -> Fraction:
-    """The longest time of which every start and stop is a multiple."""
+    """The longest time of which every start and stop of the timeline is a multiple: the time of a column."""
     times = [Fraction(time) for _, span in _all_spans(timeline) for time in (span.start, span.stop)]
     common = lcm(*(time.denominator for time in times))
     return Fraction(gcd(*(int(time * common) for time in times)) or common, common)

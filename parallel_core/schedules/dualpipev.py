@@ -23,8 +23,8 @@ def fewest_micro_batches(stages: int) -> int:
 def dualpipe_v(
     stages: int, micro_batches: int, chunks: int = CHUNKS, group_size: int | None = None
 ) -> list[list[Ordered]]:
-    """DualPipe-V: bubble (p-1)(F&B + B - 3W) of the p stages' chunks, F&B a pair and B a whole backward; 2p + 1
-    activations of a chunk.
+    """DualPipe-V of p stages: bubble (p-1)(F&B + B - 3W), F&B being the time of a pair, B of a whole backward and W of
+    gradients of weights, each of one chunk; 2p + 1 activations of a chunk.
 
     A backward leaves gradients of weights to an action of its own where others wait for its result: before the steady
     state, and in the second half of the drain.

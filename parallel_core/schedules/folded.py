@@ -32,7 +32,8 @@ def zb_v(
 
 
 class _Line:
-    """The forwards and backwards of a stage; where a kind has no micro-batch left, the order goes on without it."""
+    """The order of one stage's forwards and backwards in ZB-V; a kind (forward or backward of a chunk) without
+    micro-batches left is passed over."""
 
     def __init__(self, stage: int, stages: int, micro_batches: int) -> None:
         self._behind, self._own, self._micro_batches = stages - 1 - stage, stage + 1, micro_batches

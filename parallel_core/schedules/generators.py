@@ -1,4 +1,4 @@
-"""The schedules: functions that give of each stage what it computes, in order."""
+"""The pipeline schedules: functions that give each stage's computations, in order."""
 
 from collections.abc import Sequence
 from itertools import chain
@@ -233,16 +233,16 @@ GENERATORS: dict[str, Generator] = {
     COMBINED: combined_1f1b,
     DUALPIPE_V: dualpipe_v,
 }
-"""Generators by the names that `--pipeline-schedule` takes."""
+"""Name of --pipeline-schedule -> generator."""
 
 SOME_WHOLE = frozenset({DUALPIPE_V})
-"""Schedules in which gradients of weights are computations of their own for some backwards alone."""
+"""Schedules in which only some backwards leave gradients of weights to a computation of their own."""
 
 SPLIT = frozenset({"zb-h1", "zb-h2", *TIMED}) | SOME_WHOLE
-"""Schedules with weight gradients as computations of their own."""
+"""Schedules in which gradients of weights are computations of their own."""
 
 FOLDED = frozenset({"zb-v", "v-half", "v-min", DUALPIPE_V})
-"""Schedules whose every other chunk goes the way back."""
+"""Schedules of a folded pipeline: every other chunk goes through the stages backwards."""
 
 PAIRED = frozenset({COMBINED, DUALPIPE_V})
 """Schedules whose steady state is pairs of a forward and a backward."""

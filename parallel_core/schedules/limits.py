@@ -1,4 +1,4 @@
-"""The sizes that a schedule can be built for."""
+"""The sizes for which a schedule can be built."""
 
 from collections.abc import Iterator
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""The time of a schedule whose stages share processors: how fast each computes depends on how many do."""
+"""The time of a schedule whose stages share processors: the speed of each depends on how many compute at once."""
 
 from collections.abc import Sequence
 from typing import Protocol

@@ -38,7 +38,7 @@ class Durations(Protocol):
         gradients of weights to another action."""
 
     def saved(self, pair: Pair, stage: int, chunks: int) -> Time:
-        """The time by which a pair is shorter than its two computations."""
+        """The time by which a pair of `stage` is shorter than its two computations together."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Times:
 
     forward: Time = 1
     backward: Time = 2
-    """Gradients of input and weights together."""
+    """Time of gradients of input and of weights together."""
     weight: Time = 1
     """The part of `backward` that makes the gradients of the weights; a time of its own where a schedule splits it."""
     transfer: Time = 0
@@ -74,12 +74,12 @@ class Times:
         return whole if chunks == 1 else Fraction(whole) / chunks
 
     def saved(self, pair: Pair, stage: int, chunks: int) -> Time:
-        """The time by which a pair is shorter than its two computations."""
+        """The time by which a pair of `stage` is shorter than its two computations together."""
         return Fraction(self.saved_by_pairs) / chunks if self.saved_by_pairs else 0
 
 
 class TimedAction(NamedTuple):
-    """One computation on the time axis."""
+    """One computation and its start and stop."""
 
     action: Compute
     start: Time

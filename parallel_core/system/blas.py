@@ -37,7 +37,7 @@ LEVELS = (
         39,
     ),
 )  # fmt: skip
-"""x86-64, the fastest first; the first core of each is in every OpenBLAS that knows the level."""
+"""The levels of x86-64, the fastest first; the first core of each is in every OpenBLAS that knows the level."""
 
 
 @dataclass(frozen=True)
@@ -67,14 +67,14 @@ def decide(architecture: str, flags: Set[str], chosen: str) -> Decision:
 
 
 def usable_cores(architecture: str, flags: Set[str]) -> list[str]:
-    """A core of every level that the CPU has, the fastest first; none where the decision is unknown."""
+    """A core of OpenBLAS for each level that the CPU has, the fastest first; empty where the decision is "unknown"."""
     if architecture.lower() not in ("x86_64", "amd64") or not flags:
         return []
     return [level.cores[0] for level in LEVELS if level.flags <= flags]
 
 
 def cpu_flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
-    """The flags of the first CPU that Linux lists; none elsewhere."""
+    """The flags of the first CPU in /proc/cpuinfo; empty without that file."""
     try:
         lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""The command lines of our own commands: each option says its default and its choices."""
+"""The parsers of our own commands' command lines: each option says its default and its choices."""
 
 import argparse
 import os
@@ -55,8 +55,8 @@ INTERRUPTED = 130
 
 @contextmanager
 def ends_quietly() -> Iterator[None]:
-    """Inside, Ctrl-C ends the process without a traceback. And standard output may be closed by its reader, as `| head`
-    does: the rest is not printed, and that is no error."""
+    """End the process without a traceback on Ctrl-C within the block, with INTERRUPTED. If standard output is closed by
+    its reader, as `| head` does, the rest is not printed, and that is no error."""
     try:
         yield
         sys.stdout.flush()

@@ -1,4 +1,5 @@
-"""The devices of this host, and whether this process can run MindSpore as it was started; MindSpore is not imported."""
+"""The devices of this host, and reasons why this process cannot run MindSpore as it was started; MindSpore is not
+imported."""
 
 import os
 import platform
@@ -37,7 +38,7 @@ def _installed(name: str) -> str:
 
 
 def other_launchers(environment: Mapping[str, str] = os.environ) -> Iterator[Finding]:
-    """The finding that PyTorch's launcher, or one like it, started this process among others: msrun has to."""
+    """A finding if PyTorch's launcher, or one like it, started this process as one of several: msrun has to."""
     size = environment.get("WORLD_SIZE", "1")
     if "MS_ROLE" not in environment and ("TORCHELASTIC_RUN_ID" in environment or size not in ("", "1")):
         rule = "processes of torchrun, deepspeed or the like do not find each other in MindSpore"

@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all."""
+"""Files that appear whole or not at all, and files of others that are read with care."""
 
 import json
 import os
@@ -21,21 +21,21 @@ class ReplacingFile:
         self.file: BinaryIO = self._temporary.open("xb")
 
     def publish(self) -> None:
-        """Bring the bytes to the disk, then give the file its name in one step."""
+        """Bring the bytes to the disk, then rename the file to `path` in one step."""
         self.file.flush()
         os.fsync(self.file.fileno())
         self.file.close()
         os.replace(self._temporary, self.path)
 
     def discard(self) -> None:
-        """Remove what was written; does nothing once published."""
+        """Remove the temporary file; nothing once it is published."""
         self.file.close()
         self._temporary.unlink(missing_ok=True)
 
 
 @contextmanager
 def replacing(path: str | Path) -> Iterator[BinaryIO]:
-    """A file to write, which becomes `path` when the block ends and vanishes when the block fails."""
+    """A file to write, which is renamed to `path` when the block ends and removed when the block fails."""
     replacement = ReplacingFile(path)
     try:
         yield replacement.file
@@ -45,10 +45,8 @@ def replacing(path: str | Path) -> Iterator[BinaryIO]:
 
 
 def plain_file(folder: Path, name: str, *, links: bool = False) -> Path:
-    """The file that a checkpoint calls `name`, inside `folder`.
-
-    Raises ValueError if it lies elsewhere: a name that leaves the folder, an absolute one and, unless `links`, a link.
-    """
+    """The path of the file that a checkpoint calls `name`, inside `folder`. Raises ValueError if it lies elsewhere: a
+    name that leaves the folder, an absolute one and, unless `links`, a link."""
     parts = PurePosixPath(name).parts
     if not parts or "\\" in name or "\0" in name or PurePosixPath(name).is_absolute() or ".." in parts:
         raise ValueError(f"{folder}: names the file {name!r}, which does not lie in it; nothing of it was read")
@@ -76,7 +74,8 @@ _MOST = 1 << 31
 
 
 def regular(path: Path) -> Path:
-    """The path of a file. Raises ValueError for a folder, a pipe or a device: reading one may never end."""
+    """The path, if it is a regular file. Raises ValueError for a folder, a pipe or a device: reading one may never
+    end."""
     if not stat.S_ISREG(path.stat().st_mode):
         raise ValueError(f"{path}: is no file")
     return path

@@ -1,4 +1,5 @@
-"""Protocol buffer messages, walked without their schema (https://protobuf.dev/programming-guides/encoding)."""
+"""Protocol buffer messages, read and written without their schema
+(https://protobuf.dev/programming-guides/encoding)."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -1,5 +1,6 @@
-"""A run's log on a terminal: the line of a step is written over by the next, other lines are put above it, and what
-matters has a colour. Elsewhere lines are lines. NO_COLOR (no-color.org), whatever its value, leaves colours out."""
+"""A run's log on a terminal: the line of a step is written over by the next, other lines are put above it, and steps,
+warnings and errors have colours. On another stream every line is written as it is. NO_COLOR (no-color.org), whatever
+its value, leaves colours out."""
 
 import os
 import re
@@ -59,7 +60,8 @@ def progress_line(found: "re.Match[str]", total: int | None, width: int, is_colo
 
 
 class Screen:
-    """The lines of a run on a stream. total: steps of the run, if known; a line of the log may say it."""
+    """A writer of a run's log to a stream. total: steps of the run; None: taken from a line of the log, if one says
+    it."""
 
     def __init__(self, stream: TextIO, total: int | None = None, environment: Mapping[str, str] = os.environ) -> None:
         self.stream, self.total = stream, total

@@ -43,7 +43,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _options(argv: Sequence[str]) -> argparse.Namespace:
-    """The command's own options, and the sizes of a script's arguments behind `--`."""
+    """The options of the command, with the sizes that a script's arguments behind `--` give."""
     parser, split = _parser(), [*argv, "--"].index("--")
     own, script = argv[:split], argv[split + 1 :]
     parser.parse_args(own)

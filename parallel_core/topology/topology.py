@@ -88,7 +88,7 @@ RULES = (
 
 
 class Kind(NamedTuple):
-    """A kind of process group."""
+    """A kind of process group, by the grid of which its groups are slices."""
 
     grid: str
     """"dense" or "expert", and then `name` names axes of that grid; empty where its groups are no slices of a grid."""
@@ -126,7 +126,7 @@ KINDS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Topology:
-    """The sizes of a job and the groups that follow from them.
+    """The sizes of a job and the process groups that follow from them.
 
     The world is tp x cp x dp x pp. Experts see the same ranks as (expert) tp x ep x (expert) dp x pp. A stage that the
     embedding has for itself changes no group: it is the first.
@@ -138,13 +138,13 @@ class Topology:
     expert_model_parallel_size: int = 1
     pipeline_model_parallel_size: int = 1
     expert_tensor_parallel_size: int | None = None
-    """None: the tensor-parallel size."""
+    """Number of ranks over which one expert is cut; None: the tensor-parallel size."""
     context_parallel_algo: str | None = None
-    """None: the ring."""
+    """One of `CONTEXT_PARALLEL_ALGORITHMS`; None: the ring."""
     ulysses_degree_in_cp: int | None = None
-    """Context-parallel neighbours that exchange heads, with hybrid_cp_algo."""
+    """Number of context-parallel neighbours that exchange heads, read with hybrid_cp_algo."""
     num_distributed_optimizer_instances: int = 1
-    """Copies of the distributed optimizer's state: it is cut over the replicas of each."""
+    """Number of copies of the distributed optimizer's state: it is cut over the replicas of each instance."""
     order: str = RANK_ORDERS[0]
     """Axes of the rank grid, the fastest varying first."""
 
@@ -176,7 +176,7 @@ class Topology:
 
     @property
     def data_parallel_size(self) -> int:
-        """Replicas of the model: world size / (tp x cp x pp)."""
+        """The number of replicas of the model: world size / (tp x cp x pp)."""
         return self.world_size // model_parallel_size(self)
 
     @property
@@ -186,12 +186,12 @@ class Topology:
 
     @property
     def expert_data_parallel_size(self) -> int:
-        """Replicas of an expert: world size / (expert tp x ep x pp)."""
+        """The number of replicas of an expert: world size / (expert tp x ep x pp)."""
         return self.world_size // expert_parallel_size(self)
 
     @cached_property
     def dense(self) -> RankGrid:
-        """The grid of everything but the experts."""
+        """The grid of ranks for everything but the experts."""
         sizes = {
             "tp": self.tensor_model_parallel_size,
             "cp": self.context_parallel_size,
@@ -202,7 +202,8 @@ class Topology:
 
     @cached_property
     def expert(self) -> RankGrid:
-        """The grid of the experts: context parallelism folded into data parallelism, from which ep takes its share."""
+        """The grid of ranks for the experts: context parallelism is folded into data parallelism, from which ep takes
+        its share."""
         sizes = {
             "tp": self.expert_tensor_size,
             "ep": self.expert_model_parallel_size,
@@ -242,7 +243,7 @@ class Topology:
 
     @cached_property
     def _further_groups(self) -> dict[str, Array]:
-        """Kind -> all groups, of the kinds that are no slices of a grid."""
+        """Kind -> all its groups [number of groups, ranks of a group], for the kinds that are no slices of a grid."""
         layout = ContextLayout.of(self.context_parallel_size, self.context_parallel_algo, self.ulysses_degree_in_cp)
         pipelines, blocks = self.dense.groups("pp"), self.dense.groups("cp").reshape(-1, layout.ring, layout.ulysses)
         found = {

@@ -36,10 +36,12 @@ class AttentionRule:
     causal: bool = True
     """Whether keys after a query are left out; if a mask is given, it decides instead."""
     mask: Tensor | None = None
-    """Bool [b or 1, 1, s, s]: True = masked. Its last rows are a block's, its columns the whole sequence's."""
+    """Bool [b or 1, 1, s, s], True = masked. A block's queries have its last rows; its columns are the whole
+    sequence's."""
     first_keys: Array | None = None
-    """Int32 [b, s] on the host: of each query the position of the first key that it sees, at most its own. They never
-    decrease along a row, and act beside all the others. A block's are the last columns. None: the first of all."""
+    """Int32 [b, s] on the host: for each query the position of the first key that it sees, at most its own. They never
+    decrease along a row, and act beside all other bounds. A block's queries have the last columns. None: the first key
+    of all."""
     form: ScoreForm = PLAIN
     """The changes that the model makes to scaled scores before they are masked; its window acts beside `causal` and
     `mask`."""
@@ -48,8 +50,7 @@ class AttentionRule:
     head_offset: int = 0
     """Number of the first head among all ranks' heads, for dropout and ALiBi."""
     chosen: Tensor | None = None
-    """Int32 [b, s, k]: each query's keys, by their positions in the sequence; None: all. A block's are the last
-    ones."""
+    """Int32 [b, s, k]: the positions of each query's keys; None: all keys. A block's queries have the last rows."""
 
     largest: list[LargestScores] | None = None
     """A list to which each block's largest scores by head are appended, those left out aside; None: they are not
@@ -127,7 +128,8 @@ class Scores(AttentionRule):
         return sum(map(len, self.key_positions))
 
     def dropout_mask(self, batch: int, head: int, rows: slice) -> Array | None:
-        """Float32 mask [rows, keys] of this rank's head number `head`; None without dropout."""
+        """Float32 mask [rows, keys] of the entry `batch` and this rank's head number `head`; rows: of the block's
+        queries. None without dropout."""
         if not self.dropout_rate:
             return None
         shape, head = (self.seq_length, self.seq_length), head + self.head_offset
@@ -149,6 +151,6 @@ class Partial(NamedTuple):
     out: Tensor
     """The output [s, b, n * e] over these keys."""
     maximum: Tensor
-    """[b, n, s]: each row's m."""
+    """The number m of each row, [b, n, s]."""
     inverse_sum: Tensor
-    """[b, n, s]: 1/l."""
+    """1/l of each row, [b, n, s]."""

@@ -148,7 +148,7 @@ def _size(text: str) -> int:
 
 
 def parser(description: str | None = None) -> argparse.ArgumentParser:
-    """The command line."""
+    """The parser of the command line."""
     made = command_line(description, program("convert"))
     made.add_argument("--input", type=Path, required=True, help="a checkpoint's folder, or what --save was")
     made.add_argument("--output", type=Path, required=True, help="a new folder; of our format also one that --save was")

@@ -104,7 +104,8 @@ def read_as_stored(one: Format, folder: Path) -> Model:
 
 @contextmanager
 def told_of(folder: Path, name: str) -> Iterator[None]:
-    """Turn any error in the files of a format, also files written by hand, into a ValueError that names the folder."""
+    """Turn any error in the block, which reads files of the format `name` (also ones written by hand), into a
+    ValueError that names the folder."""
     try:
         yield
     except (KeyError, TypeError, AttributeError, IndexError, ArithmeticError, RecursionError) as error:

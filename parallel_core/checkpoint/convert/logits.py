@@ -35,7 +35,7 @@ SECONDS, SECONDS_OF_GIB = 300, 120
 
 
 class Unfinished(ValueError):
-    """The engine did not give logits in time."""
+    """The error that the engine did not give logits in time."""
 
 
 def _gib(model: Model) -> float:

@@ -16,7 +16,7 @@ from pynative.tape.autograd import Function
 
 
 def _backward(name: str, x: Array, bias: Array | None, dy: Array, dx: Array) -> Array | None:
-    """Fill dx; return its sum over rows, the gradient of the bias."""
+    """Fill dx with the gradient of x + bias; its sum over rows, the gradient of the bias, or None without one."""
 
     def gradient(x: Array, dy: Array, dx: Array, total: Array | None = None) -> None:
         ENGINE.activation_gradient(name, x, bias, dy, dx, total)

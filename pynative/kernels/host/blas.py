@@ -16,7 +16,7 @@ _AFFIXES = tuple((prefix, suffix) for prefix in ("", "scipy_") for suffix in (""
 
 
 class _LoadedObject(ctypes.Structure):
-    """The beginning of dl_iterate_phdr's dl_phdr_info."""
+    """The first fields of dl_iterate_phdr's struct dl_phdr_info."""
 
     _fields_ = (
         ("address", ctypes.c_void_p),

@@ -1,4 +1,4 @@
-"""Casts, scales and caps of a tensor's elements on the host."""
+"""Casts, scales and caps of a tensor's elements, on the host."""
 
 from collections.abc import Callable
 from functools import partial

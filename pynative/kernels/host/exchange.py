@@ -1,4 +1,4 @@
-"""Tensors laid out as they travel between ranks: parts, columns, heads and rows in another order, on the host."""
+"""The layout of tensors that travel between ranks, on the host: parts, columns, heads and rows in another order."""
 
 from collections.abc import Sequence
 from math import prod

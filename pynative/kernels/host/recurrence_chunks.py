@@ -62,11 +62,11 @@ class Inputs(NamedTuple):
     """The inputs of a segment, or the gradients of these; rate [m, C, r]."""
 
     qk: Array
-    """[m, 2, C, d]: queries and keys."""
+    """Queries and keys, [m, 2, C, d]."""
     v: Array
-    """[m, C, r, e]."""
+    """Values, [m, C, r, e]."""
     log_decay: Array
-    """[m, C, r]."""
+    """Logarithms of the decays, [m, C, r]."""
     rate: Array
 
 

@@ -45,7 +45,7 @@ class SegmentGradients:
         self.drows = np.empty(v.shape, np.float32) if segment.delta else self.dnew
         """Gradient [m, C, r, e] of the rows that the inverse multiplies."""
         self.written = np.empty(v.shape, np.float32)
-        """[m, C, r, e]: k times the gradient of the state behind the chunk."""
+        """Keys times the gradient of the state behind their chunk, [m, C, r, e]."""
         self.dstates = np.empty_like(segment.states)
         self.dstates[-1] = dstate.reshape(segment.states[-1].shape)
         flat_reads = self.dreads.reshape(chunks, -1, segment.ends.shape[1])

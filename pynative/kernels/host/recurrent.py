@@ -177,7 +177,7 @@ def _backward(arrays: _Arrays, form: RecurrenceForm, starts: Array, dout: Array)
 
 
 def _sum(parts: Array, like: Array) -> Array:
-    """The sum of float32 parts [parts, ...] in the type of `like`; of a single one itself."""
+    """The sum over the first axis of float32 parts [parts, ...] in the type of `like`; a single part itself."""
     if len(parts) == 1:
         return parts[0]
     total = np.empty_like(like)

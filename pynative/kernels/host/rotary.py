@@ -82,9 +82,10 @@ def _pair(rotated: int, interleaved: bool) -> tuple[slice, slice]:
 
 
 def _factors(cos: Array, sin: Array, head_size: int, planes: tuple[slice, slice], inverse: bool) -> tuple[Array, Array]:
-    """Factors of an element and of the other one of its plane, each [..., d]; elements that pass have 1 and 0.
+    """(factors of an element, factors of its partner in the plane), each [..., d]; elements that do not rotate have 1
+    and 0.
 
-    y1 = x1 cos1 - x2 sin1, y2 = x2 cos2 + x1 sin2; `inverse` has the transpose, which is the gradient.
+    y1 = x1 cos1 - x2 sin1, y2 = x2 cos2 + x1 sin2; inverse: the transpose of that, which is the gradient.
     """
     one, two = planes
     own, other = np.ones((*cos.shape[:-1], head_size), np.float32), np.zeros((*cos.shape[:-1], head_size), np.float32)

@@ -45,7 +45,7 @@ class _Signal:
         self.wait()
 
     def wait(self) -> None:
-        """Wait until the signal is given, and take it."""
+        """Wait until the signal is given, and reset it."""
         self._lock(self._address)
 
     def give(self) -> None:

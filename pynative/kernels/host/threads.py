@@ -23,7 +23,7 @@ from parallel_core.numerics.dtypes import Array
 from pynative.kernels.host.spinning import AwakeHelper, Job, can_spin, error_of
 
 BLOCK_BYTES = 1024 * 1024
-"""Size of an elementwise block. Smaller ones stay in level 2 of the cache, but one thread is no faster with them, and
+"""Bytes of an elementwise block. Smaller ones stay in level 2 of the cache, but one thread is no faster with them, and
 two hand the GIL to each other so often that they are slower than one."""
 
 MATMUL_ROWS = 32
@@ -97,7 +97,8 @@ def _drain(work: Callable[..., None], tasks: Iterable[tuple[Any, ...]]) -> None:
 
 
 def run(work: Callable[..., None], tasks: Sequence[tuple[Any, ...]]) -> None:
-    """Call `work(*task)` for every task; tasks are taken in order by whichever thread is free."""
+    """Call `work(*task)` for every task, over the threads; tasks are begun in order by whichever thread is free. An
+    error is raised again here."""
     helpers = min(_threads, len(tasks)) - 1
     if helpers <= 0:
         return _drain(work, tasks)
@@ -156,7 +157,8 @@ def spans(rows: int, size: int) -> Spans:
 
 
 def row_blocks(rows: int, row_bytes: int) -> Spans:
-    """Row spans of about BLOCK_BYTES; they depend on the shape alone."""
+    """Spans of rows with `row_bytes` bytes each that have about BLOCK_BYTES together; they depend on the shape
+    alone."""
     return spans(rows, max(1, BLOCK_BYTES // max(row_bytes, 1)))
 
 

@@ -194,10 +194,8 @@ class _Attention(Function):
 
 
 def _by_group(x: Tensor, groups: int) -> Tensor:
-    """[s, b, n or g, d] -> [b, g, n/g * s, d], no view: every product with a view would copy it anew.
-
-    The query heads of a group stand below one another, so that keys and values need no copies for them.
-    """
+    """Heads [s, b, n or g, d] as [b, g, n/g * s, d], no view: every product with a view would copy it anew. The query
+    heads of a group stand below one another, so that keys and values need no copies for them."""
     rows, batch, heads, size = x.shape
     return shaped(x.permute(1, 2, 0, 3).contiguous(), batch, groups, heads * rows // groups, size)
 
@@ -217,7 +215,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, rule: AttentionRule) -> Tensor:
 
 
 class _Block:
-    """The arrays of one block, heads first, in float32: the query heads of a group stand below one another."""
+    """The arrays of one block with heads before positions, float32; the query heads of a group stand below one another
+    (`_by_group`)."""
 
     def __init__(self, q: Tensor, k: Tensor, v: Tensor, scores: Scores) -> None:
         self.scores = scores

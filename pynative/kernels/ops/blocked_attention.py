@@ -15,7 +15,7 @@ from pynative.kernels.ops.elementwise import cast, widened_on_cpu
 from pynative.tape.autograd import Function
 
 QUERY_BLOCK = 256
-"""Queries of a block; its scores are [b, n, QUERY_BLOCK, s] at most."""
+"""The most queries of a block, whose scores are [b, n, QUERY_BLOCK, s] at most."""
 
 
 def query_blocks(length: int) -> Iterator[slice]:

@@ -1,4 +1,4 @@
-"""A key/value cache of MindSpore operators."""
+"""A key/value cache: rows written into it, and attention over it, of MindSpore operators."""
 
 import mindspore
 import numpy as np

@@ -1,4 +1,4 @@
-"""Tensors laid out as they travel between ranks, of MindSpore operators."""
+"""The layout of tensors that travel between ranks, of MindSpore operators."""
 
 import math
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Features and heads of latent attention (DeepSeek-V2, 2024) taken apart and put together, of MindSpore operators."""
+"""Latent attention's features and heads (DeepSeek-V2, 2024) taken apart and joined, of MindSpore operators."""
 
 from mindspore import Tensor, ops
 

@@ -28,7 +28,8 @@ def _layer_norm_gradient(epsilon: float) -> LayerNormGrad:
 
 
 class _LayerNorm(Function):
-    """The tape's own backward would leave both parameters' gradients in `_grad`, from where they would be moved."""
+    """Layer norm on the tape. The tape's own backward of the operator would leave both parameters' gradients in
+    `_grad`, from where they would be moved."""
 
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, epsilon: float) -> Tensor:
         y, mean, variance = _layer_norm(epsilon)(x, weight, bias)

@@ -1,4 +1,5 @@
-"""Dropout, and where branches part and meet, of MindSpore operators; masks come from the host's generator."""
+"""Dropout, and the fork and joins of residual branches, of MindSpore operators; masks come from the host's
+generator."""
 
 from functools import partial
 from typing import Any

@@ -32,7 +32,7 @@ def split_qkv(qkv: Tensor, groups: int, heads_per_group: int, head_size: int) ->
 
 
 def _rotate_half(x: Tensor, interleaved: bool) -> Tensor:
-    """Each plane turned by 90 degrees: (x1, x2) -> (-x2, x1)."""
+    """Each plane (x1, x2) of x turned by 90 degrees: (-x2, x1)."""
     if interleaved:
         return ops.stack((-x[..., 1::2], x[..., ::2]), -1).reshape(x.shape)
     one, two = ops.chunk(x, 2, -1)

@@ -98,7 +98,8 @@ def routing_probabilities(logits: Tensor, experts: Tensor, rule: RoutingRule) ->
 
 
 def _draw(rows: Tensor, left: Tensor, jitter: float, draws: Tensor | None, thirds: Tensor | None) -> tuple[Any, ...]:
-    """(weights [T, 1], experts [T, 1]) of one draw among the experts whose logit `left` is finite."""
+    """(weights [T, 1], experts [T, 1]) of one draw of `sample` among the experts whose logit `left` [T, E] is finite;
+    rows: all logits. draws, thirds: its random numbers, None for the likeliest expert and its whole weight."""
     highest = left.max(axis=1, keepdims=True)
     far = (highest - rows) / ops.maximum(ops.abs(rows), highest) > 2 * jitter
     hidden = Tensor(np.float32(-np.inf))

@@ -56,7 +56,7 @@ class _Indexer:
         stacked = self.query.reshape(batch, count * heads, -1)
         products = _product_with_transposed(stacked, self.key).reshape(batch, count, heads, -1)
         self.products = ops.relu(products)
-        """relu(query . key) [b, q, j, k]."""
+        """relu(query . key) of each head, [b, q, j, k]."""
 
     def scores(self) -> Tensor:
         """The indexer's scores [b, q, k] of each key for each query: the heads' products, summed with their weights."""

@@ -1,4 +1,4 @@
-"""Hyper-connections of MindSpore operators, which the tape differentiates; computed in float32."""
+"""Hyper-connections of MindSpore operators, computed in float32; the tape differentiates them."""
 
 from functools import lru_cache
 

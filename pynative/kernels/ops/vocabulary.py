@@ -44,7 +44,7 @@ def embedding(ids: Tensor, weight: Tensor, first_id: int = 0) -> Tensor:
 
 
 BLOCK_ENTRIES = 1 << 24
-"""Logits that are widened to float32 at a time: 64 MB."""
+"""The number of logits that are widened to float32 at a time: 64 MB."""
 
 
 def _row_blocks(logits: Tensor) -> Iterator[tuple[slice, Tensor]]:

@@ -31,11 +31,11 @@ class Family:
     fixed: Mapping[str, Any]
     """Path -> value of settings that all of its models have."""
     optional_prefix: str
-    """The prefix that names lack in files that hold the model without its head."""
+    """The prefix of names that is missing in files which hold the model without its output layer."""
     stacks_experts: bool = False
     """Whether the files have one tensor for all experts of a layer, stacked along its first axis."""
     repeats_ends: bool = True
-    """Whether each layer of multi-token prediction has a copy of the embedding and of the output layer in files."""
+    """Whether files have a copy of the embedding and of the output layer for each layer of multi-token prediction."""
 
     @property
     def predicts_further(self) -> bool:

@@ -68,7 +68,8 @@ def read_huggingface(folder: Path, *, optimizer: bool = True) -> Model:
 
 
 def _check_counts(config: Mapping[str, Any], tensors: int) -> None:
-    """Raise ValueError for more layers or experts than there are tensors, before anything is done for each of them."""
+    """Raise ValueError if config.json has more layers or experts than there are tensors, before work is done for each
+    of them."""
     for key in _COUNTED:
         if isinstance(config.get(key), int) and config[key] > tensors:
             raise ValueError(f"{CONFIG}: {key} {config[key]}: the files have no more than {tensors} tensors")

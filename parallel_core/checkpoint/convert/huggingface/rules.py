@@ -137,7 +137,7 @@ BESIDE = Rule(
 )
 """Two matrices there with half of our columns each, the first half's first."""
 QKV = Rule(_fused_qkv, _split_qkv)
-"""Queries, keys and values are separate there, and grouped by key/value group here."""
+"""Queries, keys and values, three tensors there, are grouped by key/value group in one here."""
 FUSED_QKV = Rule(
     lambda parts, rows: _fused_qkv(parts, rows), lambda whole, rows: [concatenated(_split_qkv(whole, rows))]
 )

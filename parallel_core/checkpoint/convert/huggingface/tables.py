@@ -127,7 +127,7 @@ FAMILIES = (
     *olmo.FAMILIES,
     *phi.FAMILIES,
 )
-"""Families in the order in which a model is compared with them."""
+"""All known families; a model that is written is compared with them in this order."""
 
 OTHER_NAMES = {
     "llama2": "llama",
@@ -150,4 +150,5 @@ OTHER_NAMES = {
 """MindSpeed-LLM's name of a family (--model-type-hf) -> `model_type`."""
 
 IGNORED = r"(.*\.)?(attn\.(bias|masked_bias)|rotary_emb\.inv_freq|self_attn\.(slope_rate|(query|key|diagonal)_decay))"
-"""Constants that files hold among the weights. GPT-2's attention has a bias too, but of c_attn and c_proj."""
+"""Pattern of the names of constants that files hold among the weights. GPT-2's attention has biases as well, those of
+c_attn and c_proj."""

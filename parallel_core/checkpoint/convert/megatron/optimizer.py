@@ -1,4 +1,4 @@
-"""The optimizer's state in a rank's files: by number through the parameter groups, or flat in the order of memory."""
+"""The optimizer's state in a rank's files: numbered through the parameter groups, or flat in the order of memory."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -97,7 +97,7 @@ def is_decayed(name: str, tensor: LazyTensor) -> bool:
 
 
 def is_of_expert(name: str) -> bool:
-    """Whether a parameter is one of the experts', which have an optimizer of their own."""
+    """Whether a parameter of this name is an expert's; Megatron has an optimizer of their own for these."""
     return ".experts." in name
 
 

@@ -145,7 +145,7 @@ class Part(NamedTuple):
 
 
 class Shards:
-    """Parts of the tensors of a folder's files, collected rank by rank."""
+    """The parts of the tensors of a folder's files, collected rank by rank, to be put together."""
 
     def __init__(self, folder: Path, sizes: Mapping[str, int]) -> None:
         self._folder, self._sizes = folder, sizes

@@ -90,7 +90,7 @@ def read_torch_dist(folder: Path, *, optimizer: bool = True) -> Model:
 
 
 def _check_whole(folder: Path) -> None:
-    """Raise ValueError if the files that are written last are missing, or of another kind."""
+    """Raise ValueError if the files that Megatron writes last are missing, or of another kind."""
     for name, why in ((COMMON, "it says what the network is"), (CONFIG, "it is written when a save has ended")):
         if not (folder / name).is_file():
             raise ValueError(f"{folder / name}: missing: {why}; restore it or take another checkpoint")
@@ -157,8 +157,11 @@ def _states(
 
 
 def _check_places(model: Model, content: Mapping[str, Any], folder: Path) -> None:
-    """Raise ValueError if `fully_reshardable` states are at wrong places: megatron-core 0.16 cuts them out of a memory
-    without what fills up its buckets by where they begin in one with it. Seen at vectors and at the word embedding."""
+    """Raise ValueError if `fully_reshardable` states are at wrong places.
+
+    megatron-core 0.16 has this fault: it cuts the states out of a memory without the padding of buckets, at the places
+    of one with it. Looked at are vectors and the word embedding.
+    """
     metadata = content.get("content_metadata")
     kind = metadata.get("distrib_optim_sharding_type") if isinstance(metadata, dict) else None
     for name, main in model.states.get("main_param", {}).items() if kind == "fully_reshardable" else ():

@@ -136,7 +136,7 @@ class Layout:
         return [ranges[first : first + self.stages] for first in range(0, len(ranges), self.stages)]
 
     def check_experts(self, count: int) -> None:
-        """Raise ValueError if not every expert rank has as many of `count` experts, and at least one."""
+        """Raise ValueError unless the expert-parallel ranks divide `count` experts evenly, at least one each."""
         if self.experts > 1 and (not count or count % self.experts):
             raise ValueError(
                 f"--expert-model-parallel-size {self.experts}: the model has {count} experts, which it does not "
@@ -144,7 +144,8 @@ class Layout:
             )
 
     def check_heads(self, count: int) -> None:
-        """Raise ValueError if not every tensor rank has as many of `count` heads: a cut would go through one."""
+        """Raise ValueError unless the tensor-parallel ranks divide `count` heads evenly: otherwise a cut would go
+        through one."""
         if count % self.tensor:
             raise ValueError(
                 f"--tensor-model-parallel-size {self.tensor}: the model has {count} attention heads, which it does not "

@@ -74,7 +74,7 @@ def _block(
 def _add_to_values(
     block: Block, keys: slice, probabilities: Array, dout: Array, value_gradient: Array, dropped: Array
 ) -> None:
-    """Add a tile's part to the gradient of the values; `dropped` is memory to work in."""
+    """Add a tile's part p P^T dout to the gradient of the values; `dropped` is memory to work in."""
     dropout = block.dropout(keys)
     if dropout is None:
         dropped = probabilities
@@ -96,7 +96,7 @@ def _scores_gradient(block: Block, keys: slice, probabilities: Array, upstream: 
 
 
 def _slope(block: Block, keys: slice) -> Array | None:
-    """The derivative of a tile's capped scores by the scores; None without a cap."""
+    """The derivative of a tile's capped scores with respect to the scores before the cap; None without a cap."""
     scores = block.heads.scores
     if scores.form.soft_cap is None:
         return None

@@ -111,9 +111,9 @@ class Heads:
 
 
 def document_blocks(first_keys: Array, positions: Array) -> list[slice]:
-    """Queries [q] in blocks that documents begin with and end with, so that a document costs what it costs alone; short
-    ones that fit into a block share it. first_keys, positions: of each query the first key that it sees, and its own.
-    """
+    """The queries [q] in blocks that begin and end with documents, so that a document costs as much as alone; short
+    documents that fit into a block share it. first_keys, positions: for each query the position of the first key that
+    it sees, and its own."""
     blocks: list[slice] = []
     edges = np.flatnonzero(np.diff(first_keys)) + 1
     for start, stop in pairwise((0, *map(int, edges), len(first_keys))):

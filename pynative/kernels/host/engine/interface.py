@@ -31,7 +31,7 @@ class AdamwStep(NamedTuple):
     inverse_correction: float
     """1 / sqrt(1 - beta2^step)."""
     step_size: float
-    """Learning rate over 1 - beta1^step."""
+    """The learning rate divided by 1 - beta1^step."""
     decay: float
     """1 - learning rate times weight decay."""
 

@@ -1,7 +1,7 @@
 """Falcon-H1 (TII, 2025): attention and Mamba-2 side by side in every layer, and constants that both are multiplied by.
 
-Constants that come to the same are written as one: what multiplies attention's input multiplies its output and, twice,
-its scores; what multiplies a state space's input multiplies what its first linear gives.
+Constants that have the same effect become one: the factor of attention's input multiplies its output and, twice, its
+scores; the factor of a state space's input multiplies the results of its first linear.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,5 @@
-"""gpt-oss (OpenAI, 2025): sinks, windows in every other layer, clamped experts with biases whose tensors are one."""
+"""gpt-oss (OpenAI, 2025): attention sinks, windows in every other layer, clamped experts with biases, of which a file
+has one tensor for all."""
 
 from typing import Any
 

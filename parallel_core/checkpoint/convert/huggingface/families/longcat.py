@@ -1,4 +1,5 @@
-"""LongCat-Flash (Meituan, 2025): layers of two halves, experts that lead past the second, and choices of none."""
+"""LongCat-Flash (Meituan, 2025): layers of two halves, each with attention and a dense block; experts whose input is
+the first half's and whose result is added behind the second; experts that do nothing."""
 
 from typing import Any
 

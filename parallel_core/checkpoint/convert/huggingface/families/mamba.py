@@ -1,6 +1,7 @@
 """Mamba-2 (Dao and Gu, 2024), and Nemotron-H (NVIDIA, 2025): layers of one part each.
 
-Names of a layer's parameters have its kind behind its number here, as `read.by_kind` gives it; files have it not.
+In these tables names of a layer's parameters have its kind behind its number, as `read.by_kind` gives it; files lack
+it.
 """
 
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
-"""MiniMax-M2 (MiniMax, 2025): experts behind attention whose norms are over all heads, of which a part turns.
-
-MiniMax-01 (2025): lightning attention in most layers, and weights of both addends of the residual stream.
-"""
+"""MiniMax-M2 (MiniMax, 2025): layers of experts, attention with norms over all heads together and partly rotated heads.
+MiniMax-01 (2025): lightning attention in most layers, and factors of both addends of the residual stream."""
 
 from collections.abc import Mapping
 from typing import Any

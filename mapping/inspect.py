@@ -1,4 +1,5 @@
-"""`python -m mapping inspect PATH`: of a checkpoint's folder, or of a data set by its prefix, whichever is there."""
+"""`python -m mapping inspect PATH`: shows a checkpoint, by its folder, or a data set, by its prefix, whichever is
+there."""
 
 import sys
 from collections.abc import Sequence

@@ -40,8 +40,8 @@ def field_values(args: Namespace, look_at_files: bool = True, given: Collection[
 
 
 def _copied(reader: _Reader) -> dict[str, Any]:
-    """Path -> value of the fields that are copied from an argument. Where several arguments fill one field, the one
-    that is not at its default counts."""
+    """Path -> value of the fields that are copied from an argument. If several arguments fill one field, the one that
+    is not at its default counts."""
     values: dict[str, Any] = {}
     for row in COPIED:
         value = _typed(row, getattr(reader, row.dest))

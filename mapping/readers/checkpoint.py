@@ -1,6 +1,6 @@
 """The options that a checkpoint gives: --use-checkpoint-args takes the model from it instead of from the flags.
 
-The choice of options, and whether a given flag wins, is as in Megatron-LM's `load_args_from_checkpoint`. That takes no
+The choice of options, and whether a given flag wins, is as in Megatron-LM's `load_args_from_checkpoint`. It takes no
 option that is newer than itself; here those that shape a network fill in where no flag is given.
 """
 

@@ -1,1 +1,1 @@
-"""Attention in numbers: rotary angles and their scaling, which scores are computed, how fused rows are cut."""
+"""Attention in numbers: rotary angles and their scaling, changes of scores, the order of fused rows."""

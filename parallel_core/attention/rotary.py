@@ -187,7 +187,7 @@ def longrope(frequencies: Array, scaling: RopeScalingConfig, length: int, longes
     """Frequencies [r/2] by LongRoPE (Ding et al., 2024) and the factor of cosines and sines: each pair's frequency is
     divided by a number of long_factor where `length` is above the original length, else of short_factor.
 
-    longest: tokens of the longest sequence of the model. Where no magnitude is given, it is sqrt(1 + ln(longest /
+    longest: tokens of the longest sequence of the model. The magnitude, if not given, is sqrt(1 + ln(longest /
     original) / ln(original)).
     """
     original = scaling.original_max_position_embeddings or longest

@@ -1,7 +1,7 @@
 """Rules for a batch: a loader's mistakes are found on the host, before anything is computed.
 
 Entries have Megatron's names: tokens, labels, position_ids, loss_mask [b, s], attention_mask [b, 1, s, s]; and
-document_starts [b, s]. Of others, which a script's own model reads, only the rows are counted.
+document_starts [b, s]. Only the rows of other entries, which a script's own model reads, are counted.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

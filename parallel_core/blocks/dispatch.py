@@ -16,7 +16,7 @@ class Dispatch(Block):
     """The dispatch of tokens: rows of h features and a probability for each of a token's k choices among E experts,
     there and back.
 
-    The number of rows of a rank depends on the router: bytes are those of an even one. By all-to-all, of n ranks that
+    The number of rows of a rank depends on the router: bytes are those of an even one. In an all-to-all of n ranks that
     have all experts once, e of them (expert parallelism) different ones, each sends (n-1)/e T k rows, forward twice and
     backward twice; T = b s/(c t).
     """

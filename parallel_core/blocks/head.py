@@ -1,4 +1,4 @@
-"""Hidden states to logits over a cut vocabulary, and logits to the loss."""
+"""The end of a model: hidden states to logits over a cut vocabulary, and logits to the loss."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace

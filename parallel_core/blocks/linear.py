@@ -150,8 +150,8 @@ class Linear(Block):
         return not self.frozen or self.adapter is not None
 
     def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:
-        """The messages. By columns: the input enters, in backward again for the weight's gradient, and its gradient
-        leaves. By rows: the output leaves, and its gradient enters. Whole: none."""
+        """The messages of a column-parallel linear: the input enters, in backward again for the weight's gradient, and
+        its gradient leaves. Row-parallel: the output leaves, and its gradient enters. Whole: none."""
         if self.cut_axis == COLUMNS:
             yield from micro_batch.enter(self.input_size)
             if self.keeps_input:

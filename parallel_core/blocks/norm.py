@@ -1,4 +1,4 @@
-"""LayerNorm (Ba et al., 2016) and RMSNorm (Zhang and Sennrich, 2019)."""
+"""Norms: LayerNorm (Ba et al., 2016) and RMSNorm (Zhang and Sennrich, 2019)."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""Findings about modules that are to be recomputed: those that need the parts of the model's layers to tell."""
+"""Findings about modules that are to be recomputed: those that take the parts of the model's layers to find."""
 
 from collections.abc import Iterator
 

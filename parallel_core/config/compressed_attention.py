@@ -1,4 +1,4 @@
-"""Attention over a window and over entries that stand for many tokens each."""
+"""Options of attention over a window and over entries that stand for many tokens each."""
 
 from dataclasses import dataclass
 

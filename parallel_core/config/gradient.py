@@ -1,4 +1,4 @@
-"""Gradients between data-parallel ranks: types, buckets, sharding."""
+"""Options of gradients between data-parallel ranks: types, buckets, sharding."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -84,7 +84,7 @@ class GradientConfig(Config):
 
     def _bucket_size_on(self, coordinates: Coordinates) -> int | None:
         """Elements of a bucket on a rank; None: one bucket for each chunk or, with ZeRO stages 2 and 3, for each layer.
-        Where reductions overlap the backward, later stages, which the first one waits for, reduce a whole chunk
+        If reductions overlap the backward, later stages, which the first one waits for, reduce a whole chunk
         (Megatron's rule)."""
         is_late = self.overlap_grad_reduce and _is_on_later_stage(coordinates)
         if not self.wrap_with_ddp or is_late or self.zero_stage >= 2:

@@ -299,7 +299,7 @@ class ModelConfig(Config):
 
     @property
     def rotating_share(self) -> float:
-        """The share of a head's channels that rotate. Where latent attention's positions are stretched, all of its
+        """The share of a head's channels that rotate. If latent attention's positions are stretched, all of its
         rotary channels do: Megatron's yarn knows no --rotary-percent, and MindSpeed-LLM's is of --kv-channels."""
         stretched = self.multi_latent_attention.enabled and self.rope_scaling.type is not None
         return 1.0 if stretched else self.rotary_percent

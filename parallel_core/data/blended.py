@@ -140,7 +140,7 @@ class BlendedMegatronDatasetBuilder:
     ) -> None:
         """`sizes` are the samples needed of train, valid and test; None for one epoch, only in blends without weights.
 
-        Where `is_built_on_rank()` is false nothing is opened and every split is None.
+        If `is_built_on_rank()` is false nothing is opened and every split is None.
         """
         self.cls = cls
         self.sizes = list(sizes)

@@ -1,1 +1,1 @@
-"""Experts in numbers: routing, which rows travel where, which experts have copies."""
+"""Experts in numbers: routing, the rows that travel between ranks, and copies of experts."""

@@ -54,7 +54,7 @@ class RoutingRule:
 
     @classmethod
     def of(cls, config: MoEConfig) -> RoutingRule:
-        """The configuration's rule. Where experts are scored on their own, several chosen scores are always
+        """The configuration's rule. If experts are scored on their own, several chosen scores are always
         normalized."""
         sinkhorn, function = "sinkhorn" in config.balancing, config.moe_router_score_function
         topk, sigmoid, alone = config.moe_router_topk, function == "sigmoid", function != "softmax"

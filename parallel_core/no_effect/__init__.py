@@ -14,7 +14,7 @@ from parallel_core.no_effect import experts, layout, network, recompute, trainin
 beyond_the_stages = recompute.beyond_the_stages
 
 ROWS = (*network.ROWS, *experts.ROWS, *training.ROWS, *layout.ROWS, *recompute.ROWS)
-"""All rows, by subject. Where several hold for an option, the first one's reason counts."""
+"""All rows, by subject. If several hold for an option, the first one's reason counts."""
 
 
 def without_effect(config: AllConfig, given: Iterable[str], *, at_any_length: bool = False) -> dict[str, str]:

@@ -11,7 +11,7 @@ from parallel_core.no_effect.row import Idle, all_of, below, needs, unless, wher
 
 
 def _has_experts_alone(config: AllConfig) -> bool:
-    """Whether no layer has a dense feed-forward block: every one has experts, of another width."""
+    """Whether --ffn-hidden-size does nothing: every layer has experts, whose width is another option's."""
     moe, model = config.moe_config, config.model_config
     every = all(moe.has_experts(layer) for layer in range(model.num_layers))
     return every and moe.moe_ffn_hidden_size != model.ffn_hidden_size

@@ -1,4 +1,4 @@
-"""Options of recomputation, swapping and offloading of activations."""
+"""Options without effect: those of recomputation, swapping and offloading of activations."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""The activation functions of a feed-forward block: which are gated, and what computes each."""
+"""The activation functions of a feed-forward block: whether each is gated, and the operator that computes it."""
 
 import math
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Recipes of 8-bit training: which operands of a linear's three products have which format and which scales.
+"""Recipes of 8-bit training: the format and the scales of each operand of a linear's three products.
 
 y = x W^T, dx = dy W, dW = dy^T x with x [r, i], W [o, i], dy [r, o]. Blocks lie along the axis that a product sums
 over, so that an operand of two products is rounded for each of them by itself.

@@ -1,4 +1,4 @@
-"""Flags without effect: overlap of work and communication, and its libraries."""
+"""Flags that are ignored or refused: overlap of work and communication, and its libraries."""
 
 from mapping.flags.flag import Flag, group, ignored
 

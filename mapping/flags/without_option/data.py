@@ -1,4 +1,4 @@
-"""Flags without effect: preparation of data, tokenizers, evaluation."""
+"""Flags that are ignored or refused: preparation of data, tokenizers, evaluation."""
 
 from mapping.flags.flag import group, ignored, refused, value
 

@@ -1,4 +1,4 @@
-"""Flags without effect: mixtures of experts."""
+"""Flags that are ignored or refused: mixtures of experts."""
 
 from mapping.flags.flag import group, ignored, refused
 

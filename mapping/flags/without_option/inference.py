@@ -1,4 +1,4 @@
-"""Flags without effect: generation servers and evaluation suites."""
+"""Flags that are ignored or refused: generation servers and evaluation suites."""
 
 from mapping.flags.flag import group, refused
 

@@ -1,4 +1,4 @@
-"""Flags without effect: 8-bit and 4-bit types, types of optimizer states."""
+"""Flags that are ignored or refused: 8-bit and 4-bit types, types of optimizer states."""
 
 from mapping.flags.flag import group, ignored, refused
 

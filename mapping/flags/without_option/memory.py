@@ -1,4 +1,4 @@
-"""Flags without effect: recomputation, offloading, swapping."""
+"""Flags that are ignored or refused: recomputation, offloading, swapping."""
 
 from mapping.flags.flag import group, ignored, refused
 

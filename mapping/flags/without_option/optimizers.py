@@ -1,4 +1,4 @@
-"""Flags without effect: other optimizers."""
+"""Flags that are ignored or refused: other optimizers."""
 
 from mapping.flags.flag import group, ignored, refused, value
 

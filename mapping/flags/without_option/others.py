@@ -1,4 +1,4 @@
-"""Flags without effect: what is always on, old names."""
+"""Flags that are ignored or refused: what is always on, old names."""
 
 from mapping.flags.flag import group, ignored, refused, value
 from mapping.flags.notations import spec

@@ -1,4 +1,4 @@
-"""Flags without effect: rewards, preferences, distillation, pruning."""
+"""Flags that are ignored or refused: rewards, preferences, distillation, pruning."""
 
 from mapping.flags.flag import group, ignored, refused
 

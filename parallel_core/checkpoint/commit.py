@@ -245,7 +245,7 @@ def steps(root: Path) -> list[int]:
 
 
 def has_checkpoint(root: Path) -> bool:
-    """Whether `root` is one of our checkpoints or has one."""
+    """Whether `root` is one of our checkpoints, has one, or has a tracker file."""
     return (root / MANIFEST).exists() or (root / TRACKER).exists() or newest_whole(root) is not None
 
 

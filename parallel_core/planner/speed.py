@@ -183,7 +183,7 @@ class Speed:
 
 def interpolated(points: Sequence[tuple[float, float]], size: float) -> float:
     """Seconds of a message of `size` bytes, from measured points (bytes, seconds) in order of the bytes: linear between
-    two; a smaller one takes the smallest's time, a larger one follows the last two."""
+    two; a smaller one takes the smallest's time, a larger one follows the last two (a single point: in proportion)."""
     if size <= points[0][0] or len(points) == 1:
         return points[0][1] * max(1.0, size / points[0][0])
     after = next((number for number, (known, _) in enumerate(points) if known >= size), len(points) - 1)

@@ -165,7 +165,7 @@ class RecomputePlan:
     """Pattern of modules whose tensor-parallel collectives are run again -> layers."""
     select_exclude: dict[str, Table]
     communication_exclude: dict[str, Table]
-    """Pattern -> layers in which modules are left out of `select`, or of `communication`."""
+    """Pattern -> layers in which modules are left out of `communication`; `select_exclude` is the same of `select`."""
     group_size: int = 1
     slices_inputs: bool = False
     runs_collectives_again: bool = True

@@ -141,7 +141,7 @@ def _layout(options: argparse.Namespace) -> Layout:
 
 
 def _size(text: str) -> int:
-    """A whole number from 1 on. Raises argparse.ArgumentTypeError or ValueError for other text."""
+    """A whole number from 1 on. Raises argparse.ArgumentTypeError for other text."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 on")
     return int(text)

@@ -52,7 +52,7 @@ def _stretched(kind: str, scaling: dict[str, Any], config: Mapping[str, Any]) ->
 
 def _mscale(scaling: Mapping[str, Any]) -> float:
     """The mscale with which yarn gives the `attention_factor` in the file; 1 where the file has the factor that follows
-    anyway."""
+    anyway. Raises ValueError if the file has an mscale of its own, too."""
     if scaling.get("mscale") or scaling.get("mscale_all_dim"):
         raise ValueError("config.json: attention_factor beside mscale of rope_type 'yarn' is not known here")
     found = float((scaling["attention_factor"] - 1.0) / (yarn_magnitude(scaling["factor"], 1.0) - 1.0))

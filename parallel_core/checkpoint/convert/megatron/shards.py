@@ -125,8 +125,8 @@ SIZES = {
 
 
 def group_sizes(args: Mapping[str, Any], path: Path) -> dict[str, int]:
-    """Kind of a group -> number of its ranks, by `args`. Raises ValueError naming `path` if they do not fit each
-    other."""
+    """Kind of a group -> number of its ranks, by `args`. Raises ValueError naming `path` for an entry that is no number
+    from 1 on."""
     sizes = {kind: args.get(name) or 1 for kind, name in SIZES.items()}
     wrong = [SIZES[kind] for kind, size in sizes.items() if type(size) is not int or size < 1]
     if wrong:

@@ -131,10 +131,11 @@ ROUTER_DTYPES = {"fp32": "float32", "fp64": "float64"}
 
 
 class TopKRouter(nn.Cell):
-    """Scores of x W^T, the best k experts by them, and the weights of these.
+    """The router of one layer: scores of x W^T (W [E, h], whole on every rank), the best k experts of each token, and
+    their weights.
 
-    W [E, h] is whole on every rank. In a hash layer a table says which experts (--n-hash-layers). Where the sequence is
-    cut between tensor-parallel regions each rank routes its own tokens. `layer_number` is global and starts at 1.
+    In a hash layer a table gives the experts (--n-hash-layers). Where the sequence is cut between tensor-parallel
+    regions each rank routes its own tokens. `layer_number` is global and starts at 1.
     """
 
     def __init__(self, config: ModelConfig, layer_number: int = 1, block: blocks.Router | None = None) -> None:
@@ -162,7 +163,8 @@ class TopKRouter(nn.Cell):
         self.losses = RouterLosses(config, layer_number, sharing, self.copies)
 
     def construct(self, hidden_states: Tensor, tokens: TokenIds | None = None) -> Routing:
-        """[s, b, h] -> the routing of its s b tokens; `dense` gives it in Megatron's form."""
+        """[s, b, h] -> the routing of its s b tokens; its `dense` has Megatron's form. tokens: needed by hash layers,
+        and for replayed choices."""
         logits = self.gating(hidden_states)
         if SPARSE_MIXER in self.moe.balancing:
             probs, experts = self._sampled(logits)
@@ -177,7 +179,7 @@ class TopKRouter(nn.Cell):
         return Routing(probs, experts, capacity if self.moe.moe_pad_expert_input_to_capacity else None)
 
     def _capacity(self, tokens: int) -> Any:
-        """The number of this rank's tokens that an expert takes, or each [E]; None: all."""
+        """The most of this rank's tokens that each expert takes (int, or int64 [E]); None: all."""
         factor = self.moe.moe_expert_capacity_factor
         if factor is None or is_generating():
             return None
@@ -185,7 +187,7 @@ class TopKRouter(nn.Cell):
         return capacity if self.capacities is None else self.capacities(capacity)
 
     def gating(self, hidden_states: Tensor) -> Tensor:
-        """[s, b, h] -> logits [s, b, E]."""
+        """Logits [s, b, E] of hidden states [s, b, h], with jitter or forced balance as configured."""
         epsilon, positions = self.moe.moe_input_jitter_eps, self.outside.positions(hidden_states.shape[0])
         if epsilon and self.training and SPARSE_MIXER not in self.moe.balancing:
             hidden_states = jitter(hidden_states, epsilon, self.layer_number, positions)
@@ -210,7 +212,8 @@ class TopKRouter(nn.Cell):
         return kernels.routing_probabilities(logits, experts, self.rule), experts
 
     def _of_table(self, length: int, tokens: TokenIds | None) -> Tensor:
-        """Int32 [s b, k]: the experts that the table has for this rank's tokens."""
+        """The hash table's experts for this rank's tokens, int32 [s b, k]. length: s. Raises ValueError without token
+        ids."""
         if tokens is None:
             raise ValueError("--n-hash-layers: a layer whose experts are chosen by tokens is to be given their ids")
         assert self.tid2eid is not None
@@ -218,12 +221,12 @@ class TopKRouter(nn.Cell):
         return Tensor.from_numpy(array_of(self.tid2eid)[own].astype(np.int32))
 
     def _own(self, array: Array, length: int) -> Array:
-        """This rank's tokens, of those that tensor-parallel ranks have together [s, ...]."""
+        """This rank's `length` tokens, of an array [s, ...] with those of all tensor-parallel ranks together."""
         first = self.outside.group.rank * length if self.outside.cuts_sequence else 0
         return array[first : first + length]
 
     def _given(self, chosen: Tensor, tokens: TokenIds | None) -> Tensor:
-        """The chosen experts [s b, k], or those that the batch says."""
+        """The chosen experts [s b, k], with the batch's replayed choices, where it has some, in their place."""
         if self.place is None or tokens is None or tokens.experts is None:
             return chosen
         length = len(chosen) // tokens.experts.shape[1]
@@ -231,7 +234,7 @@ class TopKRouter(nn.Cell):
         return Tensor.from_numpy(np.where(given == NONE, array_of(chosen), given).astype(np.int32))
 
     def _record(self, experts: Tensor, batch: int) -> None:
-        """Tell who asks for them, those of all tensor-parallel ranks' tokens."""
+        """Give the RoutingRecord, if one is asked for, the choices for all tensor-parallel ranks' tokens."""
         record = recording()
         if record is not None:
             whole = self.outside.group.all_gather(experts) if self.outside.cuts_sequence else experts

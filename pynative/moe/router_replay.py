@@ -1,4 +1,4 @@
-"""Routing replay: which experts a forward chose, kept by token, for a training that goes to the same ones.
+"""Routing replay: the experts that a forward chose are recorded by token, and a training sends the tokens to them.
 
 A model that generated a text and one that is trained on it score experts with other rounding, or have other weights, so
 that they may choose others (Megatron's `--moe-enable-routing-replay`). L layers of experts, in the model's order; k
@@ -24,8 +24,8 @@ from pynative.local import Local
 class RoutingRecord:
     """The experts that each token of some texts went to when it was first computed.
 
-    It is filled by `generate_texts(..., record=RoutingRecord(model.config))`. What follows the last token that was
-    computed, and layers of another stage before `whole`, have -1.
+    It is filled by `generate_texts(..., record=RoutingRecord(model.config))`. Tokens that were not computed, and before
+    `whole` other stages' layers, have -1.
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -36,8 +36,8 @@ class RoutingRecord:
 
     @contextmanager
     def of_forward(self, firsts: Sequence[int], counts: Sequence[int]) -> Iterator[None]:
-        """Take over what routers choose within the block, of the first so many tokens of each row, which stand from
-        these places of the texts on."""
+        """Record what routers choose within the block, in a forward whose row i has counts[i] tokens of text i, from
+        its position firsts[i] on; known choices stay."""
         self._of_forward = {}
         with _current.holding(self):
             yield
@@ -57,12 +57,12 @@ class RoutingRecord:
             self._texts[text] = np.concatenate([self._texts[text], new])
 
     def chosen(self, layer_number: int, experts: Array) -> None:
-        """Take [s, b, k] of the layer of this global number, from 1."""
+        """Take the choices [s, b, k] of the forward under way from the layer with this global number, from 1."""
         if layer_number in self._layers:
             self._of_forward[self._layers[layer_number]] = experts
 
     def whole(self) -> list[Array]:
-        """Int32 [s, L, k] of each text, from all pipeline stages; all of them call it."""
+        """The choices of each text, int32 [s, L, k], with those of all pipeline stages, which all call this."""
         group = parallel_state.get_pipeline_model_parallel_group()
         return [group.all_reduce(Tensor.from_numpy(text), op="max").asnumpy() for text in self._texts]
 
@@ -71,12 +71,13 @@ _current: Local[RoutingRecord | None] = Local(None)
 
 
 def recording() -> RoutingRecord | None:
-    """The record that routers are to tell their choices."""
+    """The record that routers are to give their choices to; None: there is none."""
     return _current.value
 
 
 def checked(experts: Array, tokens: Sequence[int], config: ModelConfig) -> Array:
-    """A batch's experts [b, s, L, k] as they are; ValueError where they are not those of these tokens [b, s]."""
+    """The given batch's experts [b, s, L, k]. Raises ValueError unless their shape fits tokens of shape `tokens` = (b,
+    s) and they are numbers of experts or -1."""
     moe = config.moe_config
     wanted = (*tokens, len(decoder_layers_of_experts(config)), moe.moe_router_topk)
     if experts.shape != wanted:
@@ -89,7 +90,8 @@ def checked(experts: Array, tokens: Sequence[int], config: ModelConfig) -> Array
 
 
 def save_routing(path: str | Path, texts: Sequence[Sequence[int]], experts: Sequence[Array]) -> None:
-    """Write texts' tokens and the experts [s, L, k] of theirs, one text behind the other, as .npz."""
+    """Write the tokens of texts, and their experts [s, L, k], to an .npz file, one text behind the other; -1 where a
+    text's last tokens have no experts."""
     lengths = np.array([len(text) for text in texts], np.int32)
     of_all = [
         np.concatenate([own, np.full((n - len(own), *own.shape[1:]), NONE, np.int32)])
@@ -101,7 +103,8 @@ def save_routing(path: str | Path, texts: Sequence[Sequence[int]], experts: Sequ
 
 
 class ReplayedTexts:
-    """A data set of texts with the experts of their tokens, as `save_routing` wrote them; padded to a length.
+    """A data set of the texts in a file of `save_routing`, with their tokens' experts, each cut or padded to
+    seq_length.
 
     Where no expert was recorded (-1) the router chooses.
     """
@@ -116,7 +119,8 @@ class ReplayedTexts:
         return len(self._ends)
 
     def __getitem__(self, i: int) -> Mapping[str, Array]:
-        """The text's tokens, each labelled with the next; loss counts where there is a next one."""
+        """Text i as a sample: tokens, each labelled with the next, a loss mask that is 0 in the padding, positions and
+        experts."""
         stop = int(self._ends[i])
         start = int(self._ends[i - 1]) if i else 0
         tokens, experts = (x[start : min(stop, start + self._length + 1)] for x in (self._tokens, self._experts))

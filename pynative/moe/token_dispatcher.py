@@ -1,11 +1,10 @@
-"""Tokens travel to the ranks of their experts and back (GShard, Lepikhin et al., 2020; MegaBlocks, Gale et al., 2022).
+"""Dispatch of tokens to the ranks of their experts and back (GShard, Lepikhin et al., 2020; MegaBlocks, Gale et al.,
+2022).
 
 Which rows go where is a plan of plain numbers (`parallel_core.moe.token_dispatch`), made of the router's choices for
-every micro-batch. To travel out is to copy rows, to come back is to sum the copies: each is the other's transpose, so
-that the backward of one is the other.
-
-s sequence, b batch, h hidden, T = s b tokens of a rank, k choices of each; n ranks of the group that has all experts
-once, m experts of a rank, r rows that these receive.
+every micro-batch. The way out copies rows, the way back sums the copies: each is the other's transpose, so that the
+backward of one is the other. s sequence, b batch, h hidden, T = s b tokens of a rank, k choices of each; n ranks of the
+group that has all experts once, m experts of a rank, r rows that these receive.
 """
 
 from abc import ABC, abstractmethod
@@ -37,29 +36,35 @@ from pynative.tensor_parallel.mappings import (
 
 @dataclass(frozen=True)
 class Route(ABC):
-    """The way of one micro-batch's rows, tokens [s, b, h] or choices' probabilities [T, k], to the experts."""
+    """The way of a micro-batch's rows to the experts and back: of tokens [s, b, h], or of choices' probabilities [T,
+    k]."""
 
     group: Group
     copies: Copies
-    """Copies of the rows that leave this rank, or of all ranks' rows if all ranks get them."""
+    """Which of the rows are copied for which place: of this rank's rows, or of all ranks' rows if all ranks get
+    them."""
     shape: tuple[int, ...]
-    """Shape of those rows together."""
+    """The shape of the tensor whose rows are copied."""
     row: tuple[int, ...]
 
     @abstractmethod
     def start(self, x: Tensor) -> Handle:
-        """Towards the experts: a handle of the rows that come [r, ...], sorted by this rank's experts. Not recorded."""
+        """Start the way to the experts: a handle of the rows that come to this rank, [r, ...], sorted by its experts.
+        Not recorded."""
 
     @abstractmethod
     def start_back(self, y: Tensor) -> Handle:
-        """Start the way back: a handle of the sums of the copies, in the shape of what went out. Not recorded."""
+        """Start the way back of rows [r, ...]: a handle of each original row's sum of its copies, in the shape of
+        `start`'s x. Not recorded."""
 
     def out(self, x: Tensor) -> Tensor:
-        """The way to the experts; a computation beside this one goes on meanwhile."""
+        """The rows that come to this rank's experts; while they travel, a computation that takes turns with this one
+        goes on."""
         return _arrived(self.start(x))
 
     def back(self, y: Tensor) -> Tensor:
-        """The way back from the experts, likewise."""
+        """The sums that come back from the experts; while they travel, a computation that takes turns with this one
+        goes on."""
         return _arrived(self.start_back(y))
 
 
@@ -70,14 +75,14 @@ def _arrived(on_its_way: Handle) -> Tensor:
 
 @dataclass(frozen=True)
 class AllToAllRoute(Route):
-    """Each row goes to the ranks that have its expert."""
+    """A route by one all-to-all: each row goes to the ranks that have its expert."""
 
     sent: Sequence[int]
-    """Rows to each rank."""
+    """The number of rows to each rank of the group."""
     received: Sequence[int]
-    """Rows from each rank."""
+    """The number of rows from each rank of the group."""
     order: Array | None
-    """The rows that came, in the order of the experts; none: they are."""
+    """Indices of the rows that came, sorted by expert; None: they come sorted."""
 
     def start(self, x: Tensor) -> Handle:
         rows = kernels.gather_rows(x, self.copies.sources, self.row)
@@ -96,7 +101,8 @@ class AllToAllRoute(Route):
 
 @dataclass(frozen=True)
 class AllGatherRoute(Route):
-    """Every rank gets all rows and takes those for its experts; the way back is a reduce-scatter."""
+    """A route by an all-gather, of which every rank takes the rows for its experts; the way back is a
+    reduce-scatter."""
 
     def start(self, x: Tensor) -> Handle:
         work = self.group.all_gather(x, async_op=True)
@@ -107,14 +113,14 @@ class AllGatherRoute(Route):
 
 
 class Dispatched(NamedTuple):
-    """A micro-batch's tokens at this rank's experts."""
+    """A micro-batch's tokens that came to this rank's experts."""
 
     tokens: Tensor
-    """[r, h], sorted by expert; recorded."""
+    """[r, h], sorted by expert; on the tape."""
     probs: Tensor
-    """[r] float32, the weight of each row's result; recorded."""
+    """[r] float32, the weight of each row's result; on the tape."""
     counts: Array
-    """int64 [m]: rows of each expert."""
+    """int64 [m]: the number of rows of each expert."""
     route: Route
 
 
@@ -122,13 +128,13 @@ class MoETokenDispatcher(ABC):
     """Sends tokens to the ranks of their experts and brings the results back.
 
     The group has all experts once: m of them on each expert-parallel rank, and with expert tensor parallelism a shard
-    of each on neighbouring ranks. A token goes to all shards of its experts, whose results are addends.
-
-    Tensor-parallel ranks have different tokens with sequence parallelism. Without it they have the same, and each
-    sends its part along the sequence.
+    of each on neighbouring ranks. A token goes to all shards of its experts, whose results are addends. Tensor-parallel
+    ranks have different tokens with sequence parallelism. Without it they have the same, and each sends its part along
+    the sequence.
 
     Args:
-        num_local_experts, local_expert_indices: this rank's experts, as the configuration has them.
+        num_local_experts, local_expert_indices: number and numbers of this rank's experts, which must be the
+            configuration's.
     """
 
     def __init__(self, num_local_experts: int, local_expert_indices: Sequence[int], config: ModelConfig) -> None:
@@ -147,7 +153,7 @@ class MoETokenDispatcher(ABC):
 
     @property
     def parts(self) -> int:
-        """Number of parts in which a sequence is sent: its length is a multiple."""
+        """The number of equal parts of a sequence that tensor-parallel ranks send: s must be a multiple of it."""
         return 1 if self.cut_over is None else self.cut_over.size
 
     @staticmethod
@@ -158,15 +164,16 @@ class MoETokenDispatcher(ABC):
 
     @abstractmethod
     def routes(self, experts: Array, rows: Array | None, shape: tuple[int, ...]) -> "Planned":
-        """The plan for choices [T, k] of tokens `shape` = [s, b, h]; rows: of each slot, if padded."""
+        """The plan for the choices [T, k] of slots by tokens of `shape` = (s, b, h). rows: the padded number of rows of
+        each slot; None: as many as are chosen. All ranks of the group call this."""
 
     def dispatch(self, hidden: Tensor, routing: Routing) -> Dispatched:
-        """hidden [s, b, h] and its routing -> the tokens at this rank's experts."""
+        """Send hidden states [s, b, h] by their routing, and wait for the tokens that come to this rank's experts."""
         return self.send(hidden, routing)()
 
     def send(self, hidden: Tensor, routing: Routing) -> Callable[[], Dispatched]:
-        """`dispatch` in two parts: the tokens leave, and a call waits for those that come. What is computed between the
-        two goes on while they travel."""
+        """Start `dispatch`, and return a function that waits for the tokens that come; what is computed before it is
+        called goes on while they travel."""
         hidden, probs, experts = self._own_part(hidden, routing)
         rows = self._padded_rows(len(experts), routing.capacity)
         plan = self.routes(self.slots.of(experts), rows, tuple(hidden.shape))
@@ -175,7 +182,8 @@ class MoETokenDispatcher(ABC):
         return partial(_dispatched, hidden, probs, plan, arriving)
 
     def _own_part(self, hidden: Tensor, routing: Routing) -> tuple[Tensor, Tensor, Array]:
-        """The tokens, probabilities and choices that this rank sends, of those that all of `cut_over` have."""
+        """(Tokens, probabilities, choices) that this rank sends: its part of those that all ranks of `cut_over` have
+        alike."""
         probs, experts, over = routing.probs, routing.experts.asnumpy(), self.cut_over
         if over is None or over.size == 1:
             return hidden, probs, experts
@@ -183,13 +191,14 @@ class MoETokenDispatcher(ABC):
         return hidden, probs, np.split(experts, over.size)[over.rank]
 
     def _padded_rows(self, tokens: int, capacity: int | Array | None) -> Array | None:
-        """The rows of each slot, where every expert gets as many whatever was chosen."""
+        """The number of rows of each slot where every expert is padded to its capacity; None without padding."""
         if capacity is None or not self.pads_to_capacity:
             return None
         return self.slots.rows(np.minimum(np.broadcast_to(capacity, self.num_experts), tokens))
 
     def combine(self, output: Tensor, dispatched: Dispatched) -> Tensor:
-        """The experts' results [r, h], weighted -> [s, b, h]: each token's sum."""
+        """Send the experts' results [r, h] back: the sum of each token's results, [s, b, h]. They are weighted
+        already."""
         with no_grad():
             returning = dispatched.route.start_back(output)
         give_way()
@@ -201,14 +210,16 @@ class MoETokenDispatcher(ABC):
     def token_permutation(
         self, hidden_states: Tensor, probs: Tensor, routing_map: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """`dispatch` by Megatron's name: hidden_states [s, b, h], dense probs [T, E] and bool routing_map [T, E] of its
-        T = s b tokens -> the tokens at this rank's experts, rows of each expert, the rows' probabilities."""
+        """`dispatch` in Megatron's form: hidden_states [s, b, h], dense probs [T, E] and bool routing_map [T, E] of its
+        T = s b tokens -> (the tokens at this rank's experts [r, h], rows of each expert [m], the rows' probabilities
+        [r])."""
         self._under_way = self.dispatch(hidden_states, Routing.of_dense(probs, routing_map))
         tokens, own_probs, counts, _ = self._under_way
         return tokens, Tensor.from_numpy(counts), own_probs
 
     def token_unpermutation(self, hidden_states: Tensor, bias: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        """`combine` of what the last `token_permutation` sent: [r, h] -> ([s, b, h], bias)."""
+        """`combine` of the tokens of the last `token_permutation`: results [r, h] -> ([s, b, h], bias). Raises
+        ValueError without one."""
         if self._under_way is None:
             raise ValueError("token_unpermutation: no token_permutation before it")
         dispatched, self._under_way = self._under_way, None
@@ -228,17 +239,17 @@ def _check_local(count: int, indices: Sequence[int], own: range) -> None:
 
 
 class Planned(NamedTuple):
-    """A micro-batch's plan."""
+    """The routes of a micro-batch's tokens and of their choices' probabilities."""
 
     tokens: Route
     choices: Route
-    """The route of the choices' probabilities."""
+    """The route of the choices' probabilities [T, k]."""
     counts: Array
-    """int64 [m]: rows for each of this rank's experts."""
+    """int64 [m]: the number of rows that come for each of this rank's experts."""
 
 
 def _dispatched(hidden: Tensor, probs: Tensor, plan: Planned, arriving: tuple[Handle, Handle]) -> Dispatched:
-    """The rows that came: recorded, with the way back as their backward."""
+    """Wait for the rows that come; put them on the tape, with the way back as their backward."""
     give_way()
     rows, weights = (
         Moved.apply(x, lambda _, handle=handle: handle.wait(), route.back)
@@ -248,9 +259,9 @@ def _dispatched(hidden: Tensor, probs: Tensor, plan: Planned, arriving: tuple[Ha
 
 
 class MoEAlltoAllTokenDispatcher(MoETokenDispatcher):
-    """Rows travel by one all-to-all each way, of as many bytes as their experts ask for.
+    """The dispatcher whose rows travel by one all-to-all each way, as many as the choices ask for.
 
-    Messages beside the rows': unless all know how many there are, because every expert is padded, the ranks tell.
+    Before the rows, the ranks exchange how many there are, unless every expert is padded so that all know.
     """
 
     def routes(self, experts: Array, rows: Array | None, shape: tuple[int, ...]) -> Planned:
@@ -271,8 +282,8 @@ class MoEAlltoAllTokenDispatcher(MoETokenDispatcher):
         return _planned(route, shape, experts.shape[1], received.sum(0))
 
     def _exchanged(self, counts: Array) -> Array:
-        """Exchange the numbers of rows that the ranks send to each other's experts: counts [n, m] to each -> [n, m]
-        from each."""
+        """The number of rows from each rank for each of this rank's experts, [n, m], from the numbers [n, m] to each
+        rank's."""
         if self.group.size == 1:
             return counts
         told = _arrived(self.group.all_to_all(Tensor.from_numpy(counts.astype(np.int32)), async_op=True))
@@ -280,7 +291,7 @@ class MoEAlltoAllTokenDispatcher(MoETokenDispatcher):
 
 
 class MoEAllGatherTokenDispatcher(MoETokenDispatcher):
-    """Every rank of the group gets all tokens; results come back by a reduce-scatter."""
+    """The dispatcher by which every rank of the group gets all tokens; results come back by a reduce-scatter."""
 
     def routes(self, experts: Array, rows: Array | None, shape: tuple[int, ...]) -> Planned:
         size = self.slots.total * self.shards // self.group.size
@@ -292,7 +303,7 @@ class MoEAllGatherTokenDispatcher(MoETokenDispatcher):
 
 
 def _planned(choices: Route, shape: tuple[int, ...], times: int, counts: Array) -> Planned:
-    """Tokens go as their choices do."""
+    """The plan whose tokens go as their choices do. shape: of the tokens whose rows are copied; times: k."""
     tokens = replace(choices, copies=choices.copies.of_rows(times), shape=shape, row=shape[-1:])
     return Planned(tokens, choices, counts)
 

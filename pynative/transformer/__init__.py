@@ -1,4 +1,4 @@
-"""The model: layers, the language model of a stage, GPT."""
+"""The model's cells: layers and their sublayers, a pipeline stage's language model, GPT."""
 
 from pynative.transformer.language_model import ParallelLMLogits, get_language_model
 from pynative.transformer.module import Module

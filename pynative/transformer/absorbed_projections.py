@@ -1,11 +1,10 @@
-"""Latent attention of a token behind others: heads meet the cached latents themselves, no key and no value is made.
+"""Latent attention of one new token of each text in generation: its heads attend to the cached latents themselves, no
+key and no value is made.
 
-Keys c W_k^T and values c W_v^T are linear in the latent c. So a query q scores with a key as q W_k does with c,
-and a sum of values is W_v times the sum of latents: both projections act on the one new token instead of all earlier
-ones (DeepSeek-V2, 2024, section 2.1.2).
-
-b batch, n heads of this rank, S cached tokens; c width of the latent; of each head p plain and r rotary channels of
-queries and keys, e of values.
+Keys c W_k^T and values c W_v^T are linear in the latent c. So a query q scores with a key as q W_k does with c, and a
+sum of values is W_v times the sum of latents: both projections act on the one new token instead of all earlier ones
+(DeepSeek-V2, 2024, section 2.1.2). b batch, n heads of this rank, S cached tokens; c width of the latent; of each head
+p plain and r rotary channels of queries and keys, e of values.
 """
 
 import numpy as np
@@ -16,12 +15,13 @@ from pynative import kernels
 
 
 class AbsorbedProjections:
-    """The rows of linear_kv_up_proj, [n (p + e), c], as they act on a query and on a sum of latents.
+    """The up projection of keys and values, linear_kv_up_proj [n (p + e), c], applied to queries and to sums of
+    latents.
 
     Args:
-        weight: those rows, of each head p for the key and e for the value.
+        weight: its rows, for each head p for the key and e for the value.
         heads, value_size: n, e.
-        widths: c, r.
+        widths: (c, r).
     """
 
     def __init__(self, weight: Tensor, heads: int, value_size: int, widths: tuple[int, int]) -> None:
@@ -31,7 +31,7 @@ class AbsorbedProjections:
         self.of_keys, self.of_values = parts[::2], parts[1::2]
 
     def query(self, query: Tensor) -> Tensor:
-        """[1, b, n, p + r] -> [1, b, n, c + r], to meet a latent with the rotary key beside it."""
+        """[1, b, n, p + r] -> [1, b, n, c + r], whose product with a cached latent and rotary key is the score."""
         latent, rotary = self.widths
         plain, turned = kernels.split_features(query, (self.plain_size, rotary))
         batch = query.shape[1]
@@ -40,7 +40,7 @@ class AbsorbedProjections:
         return kernels.join_features(self._by_text(projected, batch, latent), turned)
 
     def values(self, attended: Tensor) -> Tensor:
-        """Sums of latents and rotary keys [1, b, n (c + r)] -> [1, b, n e]."""
+        """Attention's sums of cached latents and rotary keys, [1, b, n (c + r)] -> its sums of values, [1, b, n e]."""
         batch = attended.shape[1]
         latents, _ = kernels.split_features(attended.reshape(1, batch, self.heads, -1), self.widths)
         rows = self._by_head(latents, batch, self.widths[0])
@@ -57,5 +57,5 @@ class AbsorbedProjections:
 
 
 def _transposed(rows: int, columns: int) -> Array:
-    """Numbers of the places of a matrix, column by column."""
+    """The flat indices of a matrix [rows, columns], column by column, int32."""
     return np.arange(rows * columns, dtype=np.int32).reshape(rows, columns).T.reshape(-1)

@@ -32,11 +32,12 @@ from pynative.transformer.norm import norm_of
 from pynative.transformer.rope import angles
 
 ATTENTION_DROPOUT = 0
-"""Place of the attention's mask among a layer's dropout masks."""
+"""Place of the attention's dropout mask among a layer's masks."""
 
 
 class CoreAttention(nn.Cell):
-    """softmax(scale q k^T) v, with this rank's heads and its shard of the sequence."""
+    """softmax(scale q k^T) v, for this rank's heads and its shard of the sequence; with the layer's window, cap, bias
+    and sinks."""
 
     def __init__(
         self,
@@ -69,12 +70,12 @@ class CoreAttention(nn.Cell):
         attention_mask: Tensor | None = None,
         document_starts: Array | None = None,
     ) -> Tensor:
-        """q [s, b, n/t, d], k [s, b, g/t, d], v [s, b, g/t, e], mask [b, 1, s, s] (True: left out) or None ->
-        [s, b, n/t x e].
+        """q [s, b, n/t, d], k [s, b, g/t, d], v [s, b, g/t, e], mask [b, 1, s, s] (True: left out) or None -> [s, b,
+        n/t x e].
 
-        A mask that is given says everything: causal order must be part of it, as Megatron's masks have it; but for
-        document_starts, int32 [b, s], before which a query sees nothing. With context parallelism s is a shard of the
-        sequence, and both are of the queries that `ContextShard.queries` takes.
+        A given mask replaces the causal order, which it must contain, as Megatron's masks do. document_starts, int32
+        [b, s], the first position of each query's document, hides earlier keys in any case. With context parallelism s
+        is a shard of the sequence, and both have the rows of the queries that `ContextShard.queries` takes.
         """
         cache = key_value_cache.current()
         if cache is not None and cache.continues:
@@ -97,7 +98,7 @@ class CoreAttention(nn.Cell):
 
 
 def _sinks_of(block: blocks.CoreAttention, heads: int) -> Tensor | None:
-    """Sinks of this rank's heads [n/t]: learnt, or 0 (Miller, "Attention Is Off By One", 2023); none: there are
+    """The sinks of this rank's heads [n/t]: learnt, or 0 (Miller, "Attention Is Off By One", 2023); None: there are
     none."""
     if block.softmax_offset is not None:
         return make_parameter(*block.softmax_offset)
@@ -143,7 +144,8 @@ class ParallelAttention(nn.Cell):
         document_starts: Array | None = None,
         *shared: Any,
     ) -> tuple[Tensor, Tensor | None]:
-        """[s, b, h] -> ([s, b, h], the bias still to be added). shared: see `heads_of`."""
+        """[s, b, h] -> ([s, b, h], the bias [h] still to be added or None). attention_mask, document_starts: see
+        `CoreAttention`. shared: see `heads_of`."""
         query, gate, key, value = self.heads_of(hidden_states, *shared)
         if self.norms_after_rotary:
             query, key = self._normed(*self._turned(query, key))
@@ -158,8 +160,8 @@ class ParallelAttention(nn.Cell):
         return run_part(self, "linear_proj", self.linear_proj, out)
 
     def heads_of(self, hidden_states: Tensor, *shared: Any) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
-        """Queries [s, b, n/t, d], gates or none, keys and values [s, b, g/t, d]. shared: what a subclass's layers have
-        in common."""
+        """(Queries [s, b, n/t, d], gates [..., n/t x d] or None, keys, values [s, b, g/t, d]) of hidden states. shared:
+        what layers of a subclass have in common."""
         rows, _ = run_part(self, "linear_qkv", self.linear_qkv, hidden_states)
         return self._split(take_shared_group(rows, self.group, self.rows))
 
@@ -176,7 +178,7 @@ class ParallelAttention(nn.Cell):
         return turn(query), turn(key)
 
     def _split(self, qkv: Tensor) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
-        """Queries [s, b, n/t, d], gates or none, keys and values [s, b, g/t, d]."""
+        """(Queries [s, b, n/t, d], gates or None, keys, values [s, b, g/t, d]) of the fused rows of linear_qkv."""
         groups, heads, size = self.local_groups, self.heads_per_group, self.head_size
         if not self.output_gate:
             query, key, value = kernels.split_qkv(qkv, groups, heads, size)

@@ -1,4 +1,5 @@
-"""Choices of keys that layers share, and that travel beside hidden states from one pipeline stage to the next.
+"""Choices of keys by sparse attention that layers share, and that travel beside hidden states from one pipeline stage
+to the next.
 
 s sequence, b batch, h hidden, t tensor-parallel size; k positions of a token's chosen keys.
 """
@@ -17,20 +18,22 @@ from pynative.tape import autograd
 from pynative.tensor_parallel.mappings import Boundary
 
 Choices = dict[int, Tensor | None]
-"""The choices of one forward: number of a layer, from 0 -> positions [b, u s, k] of the keys that its
-indexer chose for the queries of u ranks that exchange heads (Ulysses); None: all."""
+"""The choices of one forward, by the number (from 0) of the layer whose indexer made them: positions [b, u s, k] of the
+chosen keys for the queries of the u ranks that exchange heads (Ulysses); None: all keys."""
 
 BASE = 256
-"""A position is two digits of this base, so that every type has both exactly."""
+"""The base in which a position travels as two digits, each of which every type represents exactly."""
 
 
 def of_block(chosen: Tensor | None, ulysses_group: Group) -> Tensor | None:
-    """The choice [b, s, k] of a rank's queries -> that of the queries which its heads have after Ulysses' exchange."""
+    """The choice [b, u s, k] for the queries that this rank's heads have after Ulysses' exchange, from the own one [b,
+    s, k]; None stays."""
     return chosen if chosen is None or ulysses_group.size == 1 else ulysses_group.all_gather(chosen, axis=1)
 
 
 class SharedChoices:
-    """The choices of a chunk's forward. Those that travel have no gradient: zeros stand behind the hidden states'."""
+    """The choices that a chunk receives with its hidden states and sends with them. They have no gradient: zeros are
+    appended to the hidden states'."""
 
     def __init__(self, config: ModelConfig, block: blocks.Decoder) -> None:
         self.width, self.boundary = config.residual_width, Boundary.of(config)
@@ -38,7 +41,8 @@ class SharedChoices:
         self.ulysses_group = parallel_state.get_context_parallel_group_for_hybrid_ulysses()
 
     def received(self, both: Tensor) -> tuple[Tensor, Choices]:
-        """Another stage's message, [s/t, b, h + 2 k] -> the hidden states, and the choices at the chunk's begin."""
+        """A received message [s/t, b, h + 2 k] -> (hidden states [s/t, b, h], the choices that the chunk begins with).
+        Without a choice in it the hidden states alone, and {}."""
         if self._received is None:
             return both, {}
         widths = (self.width, self._received.channels)
@@ -57,7 +61,8 @@ class SharedChoices:
         return hidden_states, {self._received.layer: chosen}
 
     def sent(self, hidden_states: Tensor, choices: Choices) -> Tensor:
-        """Hidden states [s/t, b, h] with the choice behind them that the next chunk begins with."""
+        """The message [s/t, b, h + 2 k] of hidden states and the choice that the next chunk begins with; the hidden
+        states alone if that needs none."""
         if self._sent is None:
             return hidden_states
         chosen = choices[self._sent.layer]
@@ -80,12 +85,12 @@ class SharedChoices:
         )
 
     def _tokens(self, hidden_states: Tensor) -> int:
-        """The length of a shard inside of the tensor-parallel region."""
+        """The length of the hidden states' sequence inside of the tensor-parallel region."""
         return len(hidden_states) * (self.boundary.group.size if self.boundary.cuts_sequence else 1)
 
 
 def _all(batch: int, positions: Array, count: int) -> Tensor:
-    """int32 [b, s, k]: the keys up to the query at each of s positions, at most k; -1 in the place of none."""
+    """int32 [b, s, k]: for a query at each of s positions all keys up to it, at most k; -1 fills the rest."""
     keys = np.arange(count, dtype=np.int32)
     chosen = np.where(keys <= positions[:, None], keys, np.int32(-1))
     return from_numpy(np.broadcast_to(chosen, (batch, len(positions), count)).copy())

@@ -1,7 +1,7 @@
-"""Attention over a window and over compressed entries (DeepSeek-V4, 2026, section 2.3), heads cut over ranks.
+"""Attention over a window of tokens and over compressed entries (DeepSeek-V4, 2026, section 2.3), heads cut over ranks.
 
-One key serves all heads and is the value at once; it and the entries are whole on every rank. s sequence, b batch, h
-hidden, n heads of d channels, t tensor-parallel size, C entries.
+One key serves all heads and is the value, too; it and the entries are whole on every tensor-parallel rank. s sequence,
+b batch, h hidden, n heads of d channels, t tensor-parallel size, C entries.
 """
 
 from dataclasses import replace
@@ -35,7 +35,7 @@ from pynative.transformer.rope import angles
 
 
 class _Blocks(autograd.Function):
-    """softmax over several blocks of keys and a sink, of keys that are values."""
+    """softmax over several blocks of keys and a sink, where each key is its own value."""
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, sinks: Tensor, scores: Any, statistics: Any, *keys: Tensor) -> Tensor:
@@ -63,7 +63,8 @@ class _Blocks(autograd.Function):
 
 
 class EntryAttention(nn.Cell):
-    """Each query with the keys of its window, those entries that are not hidden, and its head's sink."""
+    """Attention of each query to the keys of its window, the entries that are not hidden from it, and its head's
+    sink."""
 
     def __init__(self, config: ModelConfig, layer_number: int, block: blocks.EntryAttention) -> None:
         super().__init__()
@@ -76,8 +77,8 @@ class EntryAttention(nn.Cell):
     def construct(
         self, query: Tensor, key: Tensor, entries: Tensor | None, hidden: Tensor | None, statistics: list[Tensor]
     ) -> Tensor:
-        """query [s, b, n/t, d], key of the whole sequence, entries [C, b, 1, d], hidden bool [b or 1, 1, s, C] ->
-        [s, b, n/t x d]; `statistics` gets each row's of the softmax (`Partial`)."""
+        """query [s, b, n/t, d], key [S, b, 1, d] of the whole sequence, entries [C, b, 1, d] or None, hidden bool [b or
+        1, 1, s, C] -> [s, b, n/t x d]. `statistics` is filled with the softmax's statistics of each row (`Partial`)."""
         cache = key_value_cache.current()
         if cache is not None and cache.continues:
             return self._of_cache(query, key, entries, hidden, cache)
@@ -103,7 +104,8 @@ class EntryAttention(nn.Cell):
     def _of_cache(
         self, query: Tensor, key: Tensor, entries: Tensor | None, hidden: Tensor | None, cache: Any
     ) -> Tensor:
-        """Attention of one token of each text: entries stand beside the window, as near as its own key."""
+        """Attention of one new token of each text: the cached window and the entries that are not hidden are its
+        keys."""
         ages = cache.ages(self.layer_number)
         if entries is not None and hidden is not None:
             shown = np.broadcast_to(~hidden.asnumpy()[:, 0, 0], (query.shape[1], len(entries)))
@@ -114,13 +116,14 @@ class EntryAttention(nn.Cell):
 
 @lru_cache(maxsize=8)
 def _window_mask(positions: Ranges, length: int, window: int) -> Tensor:
-    """Bool [1, 1, s/c, s] of keys that a rank's queries do not see."""
+    """Bool [1, 1, s/c, s], True for the keys outside of the window of each of this rank's queries."""
     ages = as_array(positions)[:, None] - np.arange(length)
     return Tensor.from_numpy(((ages < 0) | (ages > window))[None, None])
 
 
 class CompressedAttention(nn.Cell):
-    """See `blocks.CompressedAttention`."""
+    """The cell of `blocks.CompressedAttention`: queries by a latent, one key of all heads, entries of a `Compressor`,
+    perhaps chosen by an `EntryIndexer`, and an output projection by groups."""
 
     def __init__(
         self, config: ModelConfig, layer_number: int, block: blocks.CompressedAttention,
@@ -151,7 +154,8 @@ class CompressedAttention(nn.Cell):
     def construct(
         self, hidden_states: Tensor, attention_mask: Tensor | None = None, document_starts: Array | None = None
     ) -> tuple[Tensor, Tensor | None]:
-        """[s, b, h] -> ([s, b, h], the bias still to be added)."""
+        """[s, b, h] -> ([s, b, h], the bias still to be added or None). Raises ValueError for a mask or document
+        starts."""
         if attention_mask is not None or document_starts is not None:
             raise ValueError("compressed attention knows the causal order alone: leave masks and document starts out")
         hidden_states, latent, key = self._projected(hidden_states)
@@ -171,7 +175,8 @@ class CompressedAttention(nn.Cell):
         return self.linear_o_up_proj(self.linear_o_down_proj(turned.reshape(*turned.shape[:2], -1)))
 
     def _projected(self, hidden_states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The hidden states for the entries, the queries' latent, and the key [s, b, 1, d] of the whole sequence."""
+        """(Hidden states, for the entries; the queries' latent; the key [S, b, 1, d] of the whole sequence, or in
+        generation of the cache)."""
         for_queries, hidden_states = fork_made_again(hidden_states)
         for_key, hidden_states = fork_made_again(hidden_states)
         latent, _ = self.linear_q(for_queries)
@@ -186,7 +191,7 @@ class CompressedAttention(nn.Cell):
         return hidden_states, latent, whole_sequence(key, self.group, self.boundary.sequence.context)
 
     def _queries(self, latent: Tensor) -> Tensor:
-        """[s, b, n/t, d]."""
+        """Queries [s, b, n/t, d] of their latent, normed by head and rotated."""
         rows, _ = self.linear_q_up_proj(latent)
         query = kernels.as_heads(rows, self.heads)
         query = kernels.rms_norm(query, _ones(self.size), self.epsilon)
@@ -196,7 +201,8 @@ class CompressedAttention(nn.Cell):
     def _entries(
         self, hidden_states: Tensor, latent: Tensor, queries: int
     ) -> tuple[Tensor | None, Tensor | None, Indexed | None]:
-        """The entries, which of them are hidden from this rank's queries, and what the indexer chose by."""
+        """(The entries [C, b, 1, d], the mask of those hidden from this rank's queries, the indexer's parts of the
+        scores). Each is None where there is none. queries: s."""
         if self.compressor is None:
             return None, None, None
         hidden_states, for_index = fork_made_again(hidden_states)
@@ -221,8 +227,9 @@ class CompressedAttention(nn.Cell):
     def _with_loss(
         self, out: Tensor, query: Tensor, entries: Tensor, hidden: Tensor, indexed: Indexed, statistics: list[Tensor]
     ) -> Tensor:
-        """The output, whose backward hands the indexer the gradient of its loss: how far its scores' softmax is from
-        the probabilities of the chosen entries, summed over heads (DeepSeek-V3.2, 2025)."""
+        """The output, whose backward gives the indexer the gradient of its loss: the divergence of its scores' softmax
+        from the probabilities of the chosen entries, summed over heads (DeepSeek-V3.2, 2025). The loss is reported as a
+        figure."""
         assert self.indexer is not None
         tokens, figures, group = query.shape[0] * query.shape[1] * self.group.size, current(), self.boundary.group
         factor = self.indexer.coefficient / tokens
@@ -240,5 +247,5 @@ class CompressedAttention(nn.Cell):
 
 @lru_cache(maxsize=8)
 def _ones(size: int) -> Tensor:
-    """The weight of a norm that has none."""
+    """Ones, the weight of a norm without a parameter."""
     return Tensor.from_numpy(np.ones(size, np.float32))

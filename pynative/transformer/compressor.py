@@ -1,4 +1,5 @@
-"""Windows of tokens to entries, and an indexer that chooses among them (DeepSeek-V4, 2026, section 2.3).
+"""Compression of windows of tokens to entries, and an indexer that chooses among the entries (DeepSeek-V4, 2026,
+section 2.3).
 
 Entries are the same on all ranks of a sequence. s sequence, b batch, h hidden, C entries; j heads of the indexer, e
 their size.
@@ -24,18 +25,20 @@ from pynative.transformer.norm import norm_cell
 from pynative.transformer.rope import angle_tables, angles
 
 Place = tuple[int, str]
-"""Layer and name under which a cache keeps something."""
+"""(Layer number, name): the key under which the key/value cache keeps something."""
 
 
 def gathered(x: Tensor, boundary: Boundary) -> Tensor:
-    """Join what tensor-parallel ranks have of the sequence; what follows is the same on all of them."""
+    """The sequence's whole [s, ...] from the shards of tensor-parallel ranks; x itself where they cut none. The
+    backward takes this rank's shard of the gradient, which is the same on all of them."""
     if not boundary.cuts_sequence:
         return x
     return gather_from_sequence_parallel_region(x, boundary.group, tensor_parallel_output_grad=False)
 
 
 def seen_entries(boundary: Boundary, length: int, ratio: int) -> Array:
-    """Int32 [s, b or 1]: how many entries each query of this rank sees."""
+    """The number of entries that each query of this rank sees, int32 [s, b or 1]. length: s; ratio: tokens of an
+    entry."""
     cache = key_value_cache.current()
     if cache is not None and cache.continues:
         return cache.lengths[None] // ratio
@@ -43,7 +46,8 @@ def seen_entries(boundary: Boundary, length: int, ratio: int) -> Array:
 
 
 class Compressor(nn.Cell):
-    """Pooled windows, normed and turned by the position of their first token."""
+    """Entries from windows of `ratio` tokens: pooled, normed, and rotated by the position of the window's first
+    token."""
 
     def __init__(self, config: ModelConfig, block: blocks.Compressor, rotary: Rotary, place: Place) -> None:
         super().__init__()
@@ -57,8 +61,8 @@ class Compressor(nn.Cell):
         self.norm = norm_cell(block.norm, config)
 
     def construct(self, for_values: Tensor, for_gates: Tensor) -> Tensor | None:
-        """Hidden states [s, b, h] twice, as they lie outside of the tensor-parallel region -> [C, b, 1, d]; None where
-        no window is whole."""
+        """Hidden states [s, b, h] (given twice, forked), as they lie outside of the tensor-parallel region -> entries
+        [C, b, 1, d] of the whole sequence; None where no window is complete."""
         values, gates = self._whole(self.wkv(for_values)[0]), self._whole(self.wgate(for_gates)[0])
         cache = key_value_cache.current()
         if cache is not None:
@@ -75,18 +79,19 @@ class Compressor(nn.Cell):
 
 
 class Indexed(NamedTuple):
-    """Parts of the scores of entries."""
+    """The tensors of which an indexer's scores of entries are computed."""
 
     query: Tensor
     """[s, b, j, e]."""
     key: Tensor
     """[C, b, e]."""
     weights: Tensor
-    """[s, b, j]."""
+    """[s, b, j], of the heads."""
 
 
 class EntryIndexer(nn.Cell):
-    """Queries of the query latent, keys and weights of the hidden states."""
+    """The indexer of entries: queries of the query latent, keys of its own compressor's entries, and weights of the
+    hidden states."""
 
     def __init__(self, config: ModelConfig, block: blocks.EntryIndexer, rotary: Rotary, place: Place) -> None:
         super().__init__()
@@ -99,7 +104,8 @@ class EntryIndexer(nn.Cell):
         self.linear_weights_proj = DuplicatedLinear.of(block.linear_weights_proj, config=config)
 
     def construct(self, hidden_states: Tensor, query_latent: Tensor) -> Indexed | None:
-        """Both without a past, as they lie outside of the tensor-parallel region; None: there is no entry."""
+        """Hidden states [s, b, h] and query latents, both detached, as they lie outside of the tensor-parallel region
+        -> the tensors of the scores; None: there is no entry."""
         keys = self.compressor(hidden_states, hidden_states)
         if keys is None:
             return None

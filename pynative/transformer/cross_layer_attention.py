@@ -19,14 +19,14 @@ from pynative.transformer.attention import ParallelAttention
 
 @dataclass
 class SharedKeys:
-    """Keys and values [s, b, g/t, d] for the next layer of a run through neighbouring layers."""
+    """Keys and values [s, b, g/t, d] that a layer leaves for the next one; None: it left none."""
 
     key: Tensor | None = None
     value: Tensor | None = None
 
 
 class CrossLayerAttention(ParallelAttention):
-    """Attention that makes keys and values for the layers after it, or has those of one before it."""
+    """Attention that computes keys and values, also for the layers after it, or uses those of a layer before it."""
 
     def __init__(
         self,
@@ -40,7 +40,8 @@ class CrossLayerAttention(ParallelAttention):
         self.makes_keys, self.serves_next = block.makes_keys, block.serves_next
 
     def heads_of(self, hidden_states: Tensor, *shared: Any) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
-        """Queries [s, b, n/t, d], gates or none, keys and values [s, b, g/t, d]; shared: `SharedKeys`."""
+        """(Queries [s, b, n/t, d], gates or None, keys, values [s, b, g/t, d]); shared: one `SharedKeys`, which is read
+        and written."""
         (keys,) = shared
         if self.makes_keys:
             query, gate, key, value = super().heads_of(hidden_states)

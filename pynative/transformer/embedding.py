@@ -1,4 +1,4 @@
-"""Tokens and positions to hidden states."""
+"""The embedding of tokens and positions: ids to hidden states."""
 
 import numpy as np
 from mindspore import Tensor, nn
@@ -15,7 +15,7 @@ from pynative.tensor_parallel.random import get_rng_tracer
 from pynative.transformer.norm import norm_of
 
 EMBEDDING_LAYER = 0
-"""Layers are numbered from 1; the embedding's dropout mask belongs to number 0."""
+"""The layer number of the embedding's dropout mask; layers themselves are numbered from 1."""
 
 
 class PositionEmbedding(nn.Cell):
@@ -26,12 +26,12 @@ class PositionEmbedding(nn.Cell):
         self.weight = make_parameter(*table.parameters()["weight"])
 
     def construct(self, position_ids: Tensor) -> Tensor:
-        """[...] -> [..., h]."""
+        """position_ids [...] -> [..., h]."""
         return kernels.embedding(position_ids, self.weight, 0)
 
 
 class Embedding(Observable):
-    """dropout(norm(word embedding) + position embedding), with sequence parallelism of this rank's shard of it.
+    """dropout(norm(word embedding) + position embedding); with sequence parallelism this rank's shard of it.
 
     Positions are added before the sequence is cut, so that the gradient of their table is whole on every rank. Without
     them the sum over the vocabulary's shards is cut in the same collective.
@@ -53,8 +53,9 @@ class Embedding(Observable):
     def construct(self, tokens: Tensor, position_ids: Tensor | None, ahead: int = 0) -> Tensor:
         """tokens and position_ids [b, s] -> [s, b, h] of the residual's type, with sequence parallelism [s/t, b, h].
 
-        Without position_ids positions are those in the sequence, of which context parallelism gives a rank a shard.
-        ahead: how many places further on in the sequence the tokens are; each number has its own dropout mask.
+        position_ids None: the positions in the sequence, of which context parallelism gives a rank a shard. ahead: the
+        number of places by which the tokens are shifted in the sequence (multi-token prediction); each has its own
+        dropout mask.
         """
         embeddings = self.word_embeddings(kernels.sequence_first(tokens))
         if self.norm is not None:
@@ -72,6 +73,6 @@ class Embedding(Observable):
         return kernels.dropout(embeddings, self.hidden_dropout, key, rows)
 
     def _default_position_ids(self, batch: int, length: int) -> Tensor:
-        """The positions of this context-parallel rank's shard in its sequence, the same for every row: int32 [b, s]."""
+        """int32 [b, s]: the positions of this context-parallel rank's shard in the sequence, the same for every row."""
         numbers = as_array(self.boundary.inside().positions(length))
         return Tensor.from_numpy(np.ascontiguousarray(np.broadcast_to(numbers, (batch, length))))

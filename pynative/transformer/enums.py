@@ -1,10 +1,10 @@
-"""Megatron's enums. A user's own copies of them are compared by name."""
+"""Megatron's enums. A user's own copies of them are accepted: they are compared by name."""
 
 import enum
 
 
 class AttnMaskType(enum.Enum):
-    """The scores that an attention leaves out."""
+    """Which scores an attention leaves out."""
 
     padding = 1
     causal = 2
@@ -13,7 +13,7 @@ class AttnMaskType(enum.Enum):
 
 
 class AttnType(enum.Enum):
-    """Kinds of attention by their queries and keys."""
+    """The kind of attention: queries and keys from one sequence, or from two."""
 
     self_attn = 1
     cross_attn = 2
@@ -33,7 +33,8 @@ class ModelType(enum.Enum):
 
 
 def is_causal(mask_type: enum.Enum) -> bool:
-    """Whether a mask type, ours or a user's of the same names, hides later positions."""
+    """Whether a mask type, ours or a user's of the same names, hides later positions. Raises ValueError for another
+    name."""
     if mask_type.name not in AttnMaskType.__members__:
         raise ValueError(f"attention mask type {mask_type.name!r}: one of {', '.join(AttnMaskType.__members__)}")
     return mask_type.name in ("causal", "padding_causal")

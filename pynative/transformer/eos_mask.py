@@ -1,4 +1,4 @@
-"""Documents in one sequence kept apart: positions and masks from the end-of-document token."""
+"""Separation of documents in one sequence: positions and masks made from the end-of-document token."""
 
 import numpy as np
 from mindspore import Tensor, nn
@@ -13,8 +13,8 @@ class EosMask(nn.Cell):
     """Positions that may restart after each end-of-document token, and a causal mask within documents.
 
     Args:
-        batch_size, seq_len: b and s of the batches to come, s of whole sequences.
-        eod_token_id: the token that ends a document; it belongs to the document it ends.
+        batch_size, seq_len: b and s of all batches, s of whole sequences.
+        eod_token_id: the token that ends a document, and belongs to it.
         reset_position_ids: count positions from 0 in every document.
     """
 
@@ -24,21 +24,22 @@ class EosMask(nn.Cell):
         self.reset_position_ids = reset_position_ids
 
     def construct(self, input_ids: Tensor) -> tuple[Tensor, Tensor]:
-        """[b, s] -> position_ids [b, s] int32, mask [b, 1, s, s] bool, True where a score is left out.
+        """input_ids [b, s] -> (position_ids [b, s] int32, mask [b, 1, s, s] bool, True where a score is left out).
 
-        With context parallelism input_ids are shards of sequences; so are the positions, and the mask has the rows
-        that this rank's attention needs. The group's ranks must call this together.
+        With context parallelism input_ids are shards of sequences; so are the positions, and the mask has the rows that
+        this rank's attention needs. The group's ranks must call this together. Raises ValueError for another b or s.
         """
         positions, starts = self._whole(input_ids)
         return self._own(positions), _tensor(context_shard().queries(dense_mask(starts)))
 
     def documents(self, input_ids: Tensor) -> tuple[Tensor, Tensor]:
-        """`construct`, with what the mask is made of: document_starts int32 [b, s], of the same rows."""
+        """(position_ids, document_starts int32 [b, s]): as `construct`, with the first position of each query's
+        document in place of the mask."""
         positions, starts = self._whole(input_ids)
         return self._own(positions), _tensor(context_shard().queries(starts, DOCUMENT_STARTS))
 
     def _whole(self, input_ids: Tensor) -> tuple[Array, Array]:
-        """Positions and document starts of whole sequences."""
+        """(Positions, document starts) of the whole sequences, int32 [b, s] each."""
         ids = whole_sequence(input_ids)
         if ids.shape != (self.batch_size, self.seq_len):
             raise ValueError(f"EosMask: built for batches of {(self.batch_size, self.seq_len)}, got {ids.shape}")

@@ -36,7 +36,8 @@ class GatedDeltaNet(RecurrentMixer):
         self.set_up(block, layer_number, recomputed)
 
     def _mix(self, rows: Tensor) -> Tensor:
-        """[s, b, (2 m d + 2 n e + 2 n) / t c], whole sequences -> [s, b, n e / t c]."""
+        """Rows of in_proj [s, b, (2 m d + 2 n e + 2 n) / t c], of whole sequences -> input of out_proj [s, b, n e / t
+        c]."""
         size, core = self.exchange.group.size, self.recurrence
         *_, value, gate, rates, decays = (width // size for width in self.widths)
         mixed = tuple(width // size for width in self.mixed)

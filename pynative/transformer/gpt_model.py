@@ -1,4 +1,4 @@
-"""GPT: a causal language model whose last stage gives the loss."""
+"""GPT: a causal language model whose last stage computes the loss."""
 
 from mindspore import Tensor
 
@@ -21,9 +21,9 @@ class GPTModel(Module):
         config: the ModelConfig.
         num_tokentypes: 0; GPT has none.
         parallel_output: leave the logits that a call without labels returns cut over the vocabulary.
-        pre_process, post_process: whether this is the first, the last stage.
+        pre_process, post_process: whether this is the first stage, and whether it is the last.
         eod, reset_position_ids: with an end-of-document token, document starts and positions are made from it (see
-            EosMask), both of them unless a call gives positions and a mask or document starts.
+            EosMask) in every call that does not give both positions and a mask or document starts.
     """
 
     model_key = "gpt_model"
@@ -57,7 +57,8 @@ class GPTModel(Module):
 
     @property
     def unread_entries(self) -> frozenset[str]:
-        """Names of a batch's entries that this stage has no use for; one in the middle needs masks alone."""
+        """Names of a batch's entries that this stage has no use for; a middle stage reads masks and document starts
+        alone."""
         unread = frozenset() if self.post_process else frozenset({"labels", "loss_mask"})
         if self.pre_process or self.eod_mask is not None:
             return unread
@@ -79,11 +80,13 @@ class GPTModel(Module):
         document_starts: Tensor | None = None,
         routed_experts: Tensor | None = None,
     ) -> Tensor:
-        """tokens, position_ids, labels, loss_mask [b, s] -> the loss; logits [b, s, v/t] without labels; and on a stage
-        that is not the last, hidden states [s, b, h]. attention_mask, document_starts: of the queries that
-        `ContextShard.queries` takes, bool [b, 1, s, s], True where a score is left out (without it, causal), and int32
-        [b, s], the first position of each one's document. routed_experts [b, s, L, k]: see `ReplayedTexts`. The others
-        are Megatron's and must be None."""
+        """tokens, position_ids, labels, loss_mask [b, s] -> the loss, a scalar; without labels logits [b, s, v/t]; on a
+        stage that is not the last, hidden states [s, b, h].
+
+        attention_mask, document_starts: of the queries that `ContextShard.queries` takes, bool [b, 1, s, s], True where
+        a score is left out (None: causal), and int32 [b, s], the first position of each query's document.
+        routed_experts [b, s, L, k]: see `ReplayedTexts`. The others are Megatron's and must be None.
+        """
         check_unused(
             tokentype_ids=tokentype_ids,
             retriever_input_ids=retriever_input_ids,
@@ -108,7 +111,8 @@ class GPTModel(Module):
         return self.further_losses(loss, states, labels, loss_mask, self._loss)
 
     def _logits(self, hidden_states: Tensor, parallel_output: bool = True, depth: int = 0) -> Tensor:
-        """[s, b, h] -> [s, b, v/t], gathered [s, b, v]; depth: of multi-token prediction, from 1, 0 for the decoder."""
+        """Hidden states [s, b, h] -> logits [s, b, v/t], with parallel_output False gathered, [s, b, v]. depth: of
+        multi-token prediction, from 1; 0: the decoder."""
         if depth and len(self.language_model.further_output_layers):
             return self.language_model.further_output_layers[depth - 1](hidden_states, None, parallel_output)
         weight = self.shared_embedding_or_output_weight() if self.share_embeddings_and_output_weights else None
@@ -117,8 +121,8 @@ class GPTModel(Module):
         return head(hidden_states, weight, parallel_output)
 
     def _loss(self, hidden_states: Tensor, labels: Tensor, loss_mask: Tensor | None, depth: int = 0) -> Tensor:
-        """The loss of logits that are cut. The small tensors are turned to the logits' [s, b], not the logits to
-        theirs."""
+        """The masked mean loss of hidden states [s, b, h]. Labels and mask are transposed to the logits' [s, b], since
+        they are smaller. depth: see `_logits`."""
         turned_mask = None if loss_mask is None else kernels.sequence_first(loss_mask)
         tokens = counted_tokens(labels, loss_mask)
         return self.loss(self._logits(hidden_states, depth=depth), kernels.sequence_first(labels), turned_mask, tokens)

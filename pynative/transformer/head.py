@@ -1,4 +1,4 @@
-"""The head of a language model: hidden states to logits over a cut vocabulary."""
+"""The output layer of a language model: hidden states to logits over a cut vocabulary."""
 
 from __future__ import annotations
 
@@ -19,14 +19,13 @@ WORD_EMBEDDINGS = "embedding.word_embeddings.weight"
 
 
 class ParallelLMLogits(Observable, ParallelLinear):
-    """Logits: the product of hidden states and the output weight [v, h], whose vocabulary is cut over the ranks.
-
-    Megatron's `output_layer`. May be called on several hidden states of a step, each with its own weight gradient.
+    """Logits, the product of hidden states and the output weight [v, h], whose vocabulary is cut over the ranks:
+    Megatron's `output_layer`. It may be called on several hidden states of a step, each with its own weight gradient.
 
     Args:
-        bias: whether there is one, of a linear without a weight, to which every call passes one.
-        block: the linear, by default that.
-        copied: the word embedding's weight, of which it has a copy.
+        bias: whether the default block has one.
+        block: the linear's block; by default a linear without a weight of its own, to which every call passes one.
+        copied: the spec of the word embedding's weight, of which it has a copy.
     """
 
     cut_axis = COLUMNS
@@ -47,7 +46,7 @@ class ParallelLMLogits(Observable, ParallelLinear):
 
     def construct(self, hidden_states: Tensor, weight: Tensor | None = None, parallel_output: bool = True) -> Tensor:
         """[s, b, h] (with sequence parallelism [s/t, b, h]) -> [s, b, v/t]; with parallel_output False the ranks'
-        logits are gathered: [s, b, v]. weight [v/t, h]: instead of its own."""
+        logits are gathered: [s, b, v]. weight [v/t, h]: used instead of its own."""
         weight = self.weight if weight is None else weight
         if weight is None:
             raise ValueError("ParallelLMLogits has no weight of its own: pass one")
@@ -61,12 +60,13 @@ class ParallelLMLogits(Observable, ParallelLinear):
 
 
 def heads_of(chunk: Chunk, config: ModelConfig) -> tuple[ParallelLMLogits | None, list[ParallelLMLogits]]:
-    """The head of a chunk, if it is a last one, and those of depths of multi-token prediction that do not use it.
+    """(The chunk's output layer, None unless the chunk is the last; output layers of those depths of multi-token
+    prediction that have their own).
 
-    With tied embeddings its weight is the word embedding's, of which a last stage without it has a copy: made by the
+    With tied embeddings its weight is the word embedding's, of which a last stage without that has a copy: made by the
     same recipe under the same name, so that both are equal from the beginning; their gradients are summed over the
-    embedding group, so that they stay equal. The copy counts once in the gradient norm: at the first stage. The other
-    heads work behind it, and so lie behind it; their parameters have the depths' names.
+    embedding group, so that they stay equal. The copy counts once in the gradient norm: at the first stage. The
+    parameters of the depths' output layers have the depths' names.
     """
     if chunk.output_layer is None:
         return None, []

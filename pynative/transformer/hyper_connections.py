@@ -1,4 +1,4 @@
-"""Layers whose residual is n streams, read and written by learnt weights (mHC, Xie et al., 2026)."""
+"""Layers whose residual is n streams, which sublayers read and write with learnt weights (mHC, Xie et al., 2026)."""
 
 from typing import Any
 
@@ -10,10 +10,11 @@ from pynative.transformer.layer import ParallelTransformerLayer
 
 
 class HyperConnectedTransformerLayer(ParallelTransformerLayer):
-    """Streams [s, b, n h]: each block reads them through its connection, and writes them all."""
+    """A layer over streams [s, b, n h]: each sublayer reads a mixture of them by its connection, and writes to all."""
 
     def entered(self, branch: blocks.Branch, hidden_states: Tensor) -> tuple[Tensor, Any]:
-        """Input of the branch; the streams, and the weights with which its output is written."""
+        """(The branch's normed input [s, b, h], (the streams, the weights with which its output is written to
+        them))."""
         assert branch.connection is not None
         read, streams = kernels.fork(hidden_states)
         collapsed, weights = getattr(self, branch.connection)(read)

@@ -1,7 +1,7 @@
-"""The cell of each block: a new kind of sublayer is registered here, and in `parallel_core.blocks.kinds`.
+"""The table from a sublayer's block to its cell: a new kind is registered here, and in `parallel_core.blocks.kinds`.
 
-A cell is made by (block, LayerSettings). A mixer's takes (hidden states, attention mask, document starts), a
-feed-forward block's hidden states; both give (output, bias still to be added).
+A cell is made from (block, LayerSettings). A mixer's takes (hidden states, attention mask, document starts), a
+feed-forward block's hidden states; both return (output, bias still to be added or None).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from pynative.transformer.stream_connections import HyperConnection
 
 @dataclass(frozen=True)
 class LayerSettings:
-    """The arguments of a cell of a layer, beside its block."""
+    """The arguments of a cell in a layer, besides its block."""
 
     config: ModelConfig
     layer_number: int
@@ -44,11 +44,11 @@ class LayerSettings:
 
     @property
     def of_layer(self) -> tuple[ModelConfig, int, Enum]:
-        """Megatron's arguments of what a layer consists of."""
+        """(Configuration, layer number, mask type): Megatron's first arguments of an attention."""
         return self.config, self.layer_number, self.attn_mask_type
 
     def within(self, module: str) -> LayerSettings:
-        """The settings of a cell inside."""
+        """The settings of the cell `module` inside: with those parts alone that run again within it."""
         return replace(self, recomputed=self.recomputed.within(module))
 
 
@@ -77,5 +77,5 @@ CELLS: dict[type[blocks.Block], Callable[[Any, LayerSettings], nn.Cell]] = {
 
 
 def cell_of(block: blocks.Block, settings: LayerSettings) -> nn.Cell:
-    """The cell of a block."""
+    """The cell of a block, by the table CELLS."""
     return CELLS[type(block)](block, settings)

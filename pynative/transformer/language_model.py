@@ -1,4 +1,4 @@
-"""The language model of one pipeline stage: embedding, layers, and the head that turns hidden states to logits."""
+"""The language model of one pipeline stage: embedding, layers, and the output layer."""
 
 import enum
 from typing import Any
@@ -28,7 +28,8 @@ _UNUSED = frozenset(
 
 
 def check_unused(**arguments: Any) -> None:
-    """ValueError if one of the arguments that a GPT does not use was given."""
+    """Raise ValueError if one of Megatron's arguments that a GPT does not use is not None, TypeError for an unknown
+    argument."""
     unknown, given = arguments.keys() - _UNUSED, [name for name, value in arguments.items() if value is not None]
     if unknown:
         raise TypeError(f"a language model has no argument {', '.join(sorted(unknown))}")
@@ -37,11 +38,11 @@ def check_unused(**arguments: Any) -> None:
 
 
 class TransformerLanguageModel(nn.Cell):
-    """embedding (first stage), decoder: layers and final norm, output_layer (last stage). Names here are Megatron's.
+    """embedding (first stage), decoder: layers and final norm, output_layer (last stage), under Megatron's names.
 
     With multi-token prediction the last stage has `mtp` and, if it is not the first one too, a copy of the embedding:
     the same parameter, whose gradients are summed over both. In a folded pipeline it borrows the first chunk's. Or each
-    depth has an embedding and an output layer.
+    depth has its own embedding and output layer.
     """
 
     def __init__(
@@ -66,7 +67,7 @@ class TransformerLanguageModel(nn.Cell):
         self.further_output_layers = nn.CellList(own_heads)
 
     def set_input_tensor(self, input_tensor: Tensor | None) -> None:
-        """Take the tensor that the stage before sent, [s, b, h]."""
+        """Set the hidden states [s, b, h] that the previous stage sent, for the next call."""
         self.decoder.set_input_tensor(input_tensor)
 
     def construct(
@@ -78,9 +79,12 @@ class TransformerLanguageModel(nn.Cell):
         routed_experts: Array | None = None,
         **unused: None,
     ) -> Tensor:
-        """tokens, position_ids [b, s], attention_mask [b, 1, s, s] (True: left out) or None for causal, document_starts
-        int32 [b, s] or None for one document, routed_experts [b, s, L, k] or None (`ReplayedTexts`) -> hidden states
-        [s, b, h], which `output_layer` turns to logits. unused: see `check_unused`."""
+        """Hidden states [s, b, h], which on the last stage `output_layer` turns to logits, from tokens and position_ids
+        [b, s].
+
+        attention_mask: [b, 1, s, s] (True: left out), None for causal. document_starts: int32 [b, s], None for one
+        document. routed_experts: [b, s, L, k] or None (`ReplayedTexts`). unused: see `check_unused`.
+        """
         check_unused(**unused)
         embedding = self.embedding if self.decoder.pre_process else None
         hidden_states = None if embedding is None else _with_gradient(embedding(tokens, position_ids))
@@ -95,7 +99,8 @@ class TransformerLanguageModel(nn.Cell):
         return self.decoder(hidden_states, attention_mask, document_starts, ids)
 
     def _check_replay(self, has_experts: bool) -> None:
-        """Raise ValueError for experts in a batch that training does not replay, or for their absence where it does."""
+        """Raise ValueError if the batch has routed experts that training does not replay, or lacks those that it
+        does."""
         if has_experts and not self.replays:
             raise ValueError("the batch has routed_experts: add --moe-enable-routing-replay, or leave them out")
         if self.replays and self.training and not has_experts:
@@ -107,7 +112,8 @@ class TransformerLanguageModel(nn.Cell):
     def predict_further(
         self, hidden_states: Tensor, tokens: Tensor, *masking: Tensor | Array | None
     ) -> tuple[Tensor, list[Tensor]]:
-        """The hidden states [s, b, h] for the output layer: those that the decoder gave, and of each depth."""
+        """(The decoder's hidden states [s, b, h], those of each depth of multi-token prediction, in a list), all for
+        the output layer."""
         if self.mtp is None:
             return hidden_states, []
         hidden_states, before = kernels.fork(hidden_states)
@@ -116,8 +122,8 @@ class TransformerLanguageModel(nn.Cell):
 
 
 def _with_gradient(hidden_states: Tensor) -> Tensor:
-    """Mark an embedding's output as needing a gradient, a frozen one's too, so that the first layer does the same as
-    every layer."""
+    """The embedding's output, marked as needing a gradient even if the embedding is frozen, so that the first layer
+    does what every layer does."""
     if not autograd.is_recording() or autograd.needs_gradient(hidden_states):
         return hidden_states
     return autograd.leaf(hidden_states)
@@ -131,7 +137,8 @@ def get_language_model(
     pre_process: bool = True,
     post_process: bool = True,
 ) -> tuple[TransformerLanguageModel, str]:
-    """This stage's language model and the key under which checkpoints know it."""
+    """(This stage's language model, "language_model": its key in Megatron's checkpoints). Raises ValueError for token
+    types or a pooler."""
     if num_tokentypes or add_pooler:
         raise ValueError(
             f"num_tokentypes={num_tokentypes}, add_pooler={add_pooler}: token types and a pooler belong to BERT-style "

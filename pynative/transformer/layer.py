@@ -1,4 +1,4 @@
-"""One transformer layer: attention and feed-forward, each normed before and added to the residual stream."""
+"""One transformer layer: attention and feed-forward block, each normed before and added to the residual stream."""
 
 import enum
 from typing import Any
@@ -23,7 +23,7 @@ class ParallelTransformerLayer(Observable):
     """x + attention(norm(x)), then x + mlp(norm(x)).
 
     With sandwich norm each result is normed once more before it is added. `layer_number` is global and starts at 1;
-    `block` says what the layer has, by default what the configuration's layer of that number has.
+    `block` describes the layer's sublayers, by default as the configuration says for that number.
     """
 
     def __init__(
@@ -46,20 +46,20 @@ class ParallelTransformerLayer(Observable):
         self.residual_after_norm = config.apply_residual_connection_post_norm
         self.branches = block.branches
         self.readers = {b.sublayer for b in block.branches if getattr(block, b.sublayer).reads_tokens}
-        """Names of sublayers that are given the tokens' ids."""
+        """Names of the sublayers that are given the tokens' ids."""
         settings = LayerSettings(config, layer_number, self_attn_mask_type, recomputed)
         for name, part in block.submodules().items():
             setattr(self, name, cell_of(part, settings.within(name)))
 
     def entered(self, branch: blocks.Branch, hidden_states: Tensor) -> tuple[Tensor, Any]:
-        """The tensor that enters the branch, and the one that passes it."""
+        """(The normed input of the branch, the residual that passes it by)."""
         if self.residual_after_norm:
             return kernels.fork(self.normed(hidden_states, branch.norm))
         inner, residual = kernels.fork(hidden_states)
         return self.normed(inner, branch.norm), residual
 
     def normed(self, hidden_states: Tensor, norm: str) -> Tensor:
-        """By the norm of this name, if the layer has it."""
+        """Hidden states normed by the layer's norm of this name; unchanged if it has none."""
         cell = getattr(self, norm, None)
         return hidden_states if cell is None else run_part(self, norm, cell, hidden_states)
 
@@ -84,8 +84,8 @@ class ParallelTransformerLayer(Observable):
         document_starts: Array | None = None,
         *shared: Any,
     ) -> Tensor:
-        """[s, b, h] -> [s, b, h]; with sequence parallelism s is the length of this rank's shard. The others: see
-        `CoreAttention` and `LayerStack`, and `TokenIds`."""
+        """[s, b, h] -> [s, b, h]; with sequence parallelism s is the length of this rank's shard. attention_mask,
+        document_starts: see `CoreAttention`; shared: see `LayerStack` and `TokenIds`."""
         return run_part(self, "", self._through, hidden_states, attention_mask, document_starts, *shared)
 
     def _through(self, hidden_states: Tensor, *context: Any) -> Tensor:
@@ -98,10 +98,10 @@ class ParallelTransformerLayer(Observable):
         return hidden_states
 
     def left(self, branch: blocks.Branch, normed: Tensor, residual: Any, *given: Any) -> Tensor:
-        """The residual stream with what the branch's sublayer makes of its input, and of what else it is given."""
+        """The residual stream after a branch, whose sublayer is applied to `normed` and `given`."""
         result = run_part(self, branch.sublayer, getattr(self, branch.sublayer), normed, *given)
         return self.joined(branch, result, residual)
 
     def joined(self, branch: blocks.Branch, result: tuple[Tensor, Tensor | None], residual: Any) -> Tensor:
-        """The sublayer's result, added to the tensor that has passed it."""
+        """The sublayer's (output, bias) added to the residual that has passed it by."""
         return self._join(result, residual, branch)

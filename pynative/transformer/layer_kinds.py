@@ -1,4 +1,5 @@
-"""The cell of each kind of layer: a new one is registered here, and in `parallel_core.blocks.layer_kinds`."""
+"""The table from a layer's block to its cell: a new kind is registered here, and in
+`parallel_core.blocks.layer_kinds`."""
 
 from collections.abc import Callable
 from typing import Any
@@ -19,4 +20,5 @@ LAYERS: dict[type[blocks.Block], Callable[[Any, LayerSettings], nn.Cell]] = {
     blocks.MambaLayer: lambda block, given: ParallelTransformerLayer(*given.of_layer, block, given.recomputed),
     blocks.Layer: lambda block, given: ParallelTransformerLayer(*given.of_layer, block, given.recomputed),
 }
-"""Block of a kind of layer -> its cell, whose construct takes (hidden states, attention mask, document starts)."""
+"""The cell's constructor by the block of a kind of layer; the cell takes (hidden states, attention mask, document
+starts, ...)."""

@@ -41,7 +41,7 @@ class LightningAttention(RecurrentMixer):
         self.log_decays = self._own(np.array(block.log_decays, np.float32))
 
     def _own(self, of_heads: Array) -> Array:
-        """The numbers of this rank's heads, of all heads' numbers in the recurrence."""
+        """The numbers of this rank's heads in the recurrence, from those of all heads [n]."""
         rank = parallel_state.get_tensor_model_parallel_rank() * self.exchange.group.size + self.exchange.group.rank
         return of_heads[rank * self.heads : (rank + 1) * self.heads]
 
@@ -59,7 +59,7 @@ class LightningAttention(RecurrentMixer):
         return run_part(self, "out_proj", self.out_proj, kernels.gate(normed.reshape(*out.shape), gate, "sigmoid"))
 
     def _mix(self, rows: Tensor) -> Tensor:
-        """[s, b, 3 n d / t c], whole sequences -> [s, b, n d / t c]."""
+        """Fused rows [s, b, 3 n d / t c] of whole sequences -> the recurrence's output [s, b, n d / t c]."""
         width = rows.shape[-1] // 3
         parts = kernels.split_features(kernels.bias_activation(rows, None, "silu"), (width,) * 3)
         q, k, v = (kernels.as_heads(part, self.heads) for part in parts)

@@ -1,4 +1,4 @@
-"""The loss of a language model: per-token losses to one number for a micro-batch."""
+"""The loss of a micro-batch: per-token losses reduced to one number."""
 
 import numpy as np
 from mindspore import Tensor, nn
@@ -9,7 +9,8 @@ from pynative.tensor_parallel.mappings import reduce_from_tensor_model_parallel_
 
 
 class LossWithMask(nn.Cell):
-    """sum(loss x mask) / max(sum(mask), 1): the mean loss of the tokens that count.
+    """sum(loss x mask) / max(sum(mask), 1): the mean loss of the tokens that count, of losses by `loss_func(logits,
+    label)`.
 
     With context parallelism it is the whole sequences' mean, the same on each rank; a rank's gradient is that of its
     own losses, so that gradients of parameters, summed over the group, are the mean's. How micro-batches and replicas
@@ -25,8 +26,8 @@ class LossWithMask(nn.Cell):
     ) -> Tensor:
         """logits [..., v/t], label and mask [...] -> a scalar, float32.
 
-        tokens: how many of the whole sequences count, where that is known; otherwise they are counted here, over the
-        context-parallel group.
+        tokens: the number of tokens of the whole sequences that count, where it is known; None: they are counted here,
+        over the context-parallel group.
         """
         group, losses = parallel_state.get_context_parallel_group(), self.loss_func(logits, label)
         if group.size > 1 and tokens is None:

@@ -17,7 +17,7 @@ from pynative.transformer.recurrence import RecurrentMixer, ShortConvolution, co
 
 
 class GroupedNorm(nn.Cell):
-    """The parameter of a norm of groups of features."""
+    """The weight of an RMS norm over groups of features; `MambaMixer` computes with it."""
 
     def __init__(self, block: blocks.GroupedNorm) -> None:
         super().__init__()
@@ -51,7 +51,8 @@ class MambaMixer(RecurrentMixer):
         return super()._entered(rows if self.multipliers is None else kernels.scale_features(rows, self.multipliers))
 
     def _mix(self, rows: Tensor) -> Tensor:
-        """[s, b, (2 n e + 2 g d + n) / t c], whole sequences -> [s, b, n e / t c]."""
+        """Rows of in_proj [s, b, (2 n e + 2 g d + n) / t c], of whole sequences -> input of out_proj [s, b, n e / t
+        c]."""
         size, share = self.exchange.group.size, self.exchange.share
         inner, *_, heads = (width // size for width in self.widths)
         mixed = tuple(width // size for width in self.mixed)

@@ -1,4 +1,4 @@
-"""The feed-forward half of a layer, under the name by which models import it."""
+"""The dense feed-forward block, imported here under Megatron's module name."""
 
 from pynative.tensor_parallel.mlp import ParallelMLP
 

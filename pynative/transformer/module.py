@@ -1,4 +1,4 @@
-"""The base of models that train in a pipeline, with the embedding that first and last stage may share."""
+"""The base class of models that train in a pipeline, with the embedding that first and last stage may share."""
 
 from dataclasses import replace
 from typing import Any
@@ -25,7 +25,8 @@ class Module(nn.Cell):
         self.pre_process = self.post_process = True
 
     def initialize_word_embeddings(self) -> None:
-        """Have the gradients of a weight summed over the first and last stage, which both have it."""
+        """Mark the word embedding's weight as shared on first and last stage, so that its gradients are summed over
+        both. Raises ValueError if the model shares none."""
         if not self._shares_embedding:
             raise ValueError("initialize_word_embeddings() was called, but the model does not share its embedding")
         if self.pre_process or self.post_process:
@@ -38,14 +39,15 @@ class Module(nn.Cell):
         return self.share_embeddings_and_output_weights or has_copy
 
     def borrow_embedding(self, first: "Module") -> None:
-        """Let layers for multi-token prediction use the embedding of a stage's first chunk, if that has it and this
-        one, the last, has no copy: in a folded pipeline."""
+        """Let this last chunk's multi-token prediction use the embedding of the stage's first chunk, if it has none of
+        its own: in a folded pipeline."""
         own, others = self.language_model, first.language_model
         if getattr(own, "mtp", None) is not None and own.embedding is None and others.embedding is not None:
             own.borrowed.append(others.embedding)
 
     def shared_embedding_or_output_weight(self) -> Parameter:
-        """The word embedding's weight [v/t, h], tied or copied, on a first or last stage."""
+        """The word embedding's weight [v/t, h], tied or copied. Raises RuntimeError on a stage that is neither first
+        nor last."""
         if getattr(self.language_model, "embedding", None) is not None:
             return self.language_model.embedding.word_embeddings.weight
         if not self.post_process:
@@ -53,5 +55,5 @@ class Module(nn.Cell):
         return self.language_model.output_layer.weight
 
     def set_input_tensor(self, input_tensor: Tensor | None) -> None:
-        """Take the tensor that the stage before sent."""
+        """Set the hidden states [s, b, h] that the previous stage sent, for the next call."""
         self.language_model.set_input_tensor(input_tensor)

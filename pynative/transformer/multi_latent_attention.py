@@ -67,7 +67,7 @@ class MLASelfAttention(nn.Cell):
 
     @property
     def linear_q(self) -> nn.Cell:
-        """The linear that gives the heads of queries."""
+        """The linear that makes the heads of queries, from their latent or from hidden states."""
         linear = self.linear_q_up_proj if self.linear_q_proj is None else self.linear_q_proj
         assert linear is not None
         return linear
@@ -79,7 +79,7 @@ class MLASelfAttention(nn.Cell):
         document_starts: Array | None = None,
         *shared: Any,
     ) -> tuple[Tensor, Tensor | None]:
-        """[s, b, h] -> ([s, b, h], the bias still to be added). shared: see `LayerStack`."""
+        """[s, b, h] -> ([s, b, h], the bias [h] still to be added or None). shared: see `LayerStack`."""
         for_queries, for_keys = fork_made_again(hidden_states)
         query_latent = self.compress_query(for_queries)
         latent, rotary_key = kernels.split_features(self.linear_kv_down_proj(for_keys)[0], self.latent_widths)
@@ -97,20 +97,20 @@ class MLASelfAttention(nn.Cell):
         query_latent: Tensor,
         *shared: Any,
     ) -> Tensor:
-        """[s, b, n/t x e]."""
+        """Attention's output [s, b, n/t x e], of heads (queries, keys, values) and masking (mask, document starts)."""
         absorbed, attended = self._absorbed(), run_part(self, "core_attention", self.core_attention, *heads, *masking)
         return attended if absorbed is None else absorbed.values(attended)
 
     def compress_query(self, hidden_states: Tensor) -> Tensor:
-        """The latent of the queries; where they are not compressed, the hidden states themselves."""
+        """The normed latent of the queries; where they are not compressed, the hidden states themselves."""
         if self.linear_q_down_proj is None:
             return hidden_states
         latent, _ = self.linear_q_down_proj(hidden_states)
         return _scaled(latent if self.q_layernorm is None else self.q_layernorm(latent), self.query_scale)
 
     def project_up(self, query_latent: Tensor, latent: Tensor, rotary_key: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The latents as they lie outside of the tensor-parallel region, the rotary key [s, b, r] as inside -> q and k
-        [s, b, n/t, p + r], v [s, b, n/t, e]. For a token behind others that a cache has: see `AbsorbedProjections`."""
+        """q and k [s, b, n/t, p + r] and v [s, b, n/t, e], from the latents as they lie outside of the tensor-parallel
+        region and the rotary key [s, b, r] as inside. For a token after cached ones: see `AbsorbedProjections`."""
         cos, sin = angles(self.rotary, self.boundary.inside().positions(rotary_key.shape[0]))
         rows, _ = self.linear_q(query_latent)
         query = kernels.rotary(kernels.as_heads(rows, self.heads), cos, sin, True, self.rotary_start)
@@ -128,7 +128,8 @@ class MLASelfAttention(nn.Cell):
         return query, *kernels.latent_keys_values(rows, shared, self.heads, self.value_size)
 
     def _absorbed(self) -> AbsorbedProjections | None:
-        """None: keys and values are made, for training, a first forward, or an adapter on their projection."""
+        """The projections that act on queries and sums of latents, for a token after cached ones; None where keys and
+        values are made: in training, in a first forward, or with an adapter or a bias on their projection."""
         cache, linear = key_value_cache.current(), self.linear_kv_up_proj
         if cache is None or not cache.continues or linear.adapter is not None or linear.bias is not None:
             return None

@@ -1,7 +1,7 @@
-"""Multi-token prediction (DeepSeek-V3, 2024, section 2.2): layers behind the decoder that predict tokens further on.
+"""Multi-token prediction (DeepSeek-V3, 2024, section 2.2): layers behind the decoder that predict later tokens.
 
 Names here are Megatron's: `mtp.layers.K` is depth K, from 0, which predicts the token K + 2 places on. Embedding and
-output layer are the model's own, and so are called by who has them, or each depth has its own.
+output layer are the model's, which calls them, or each depth has its own.
 """
 
 import enum
@@ -32,18 +32,18 @@ from pynative.transformer.stream_connections import stream_head_of
 
 
 class OwnEmbedding(Embedding):
-    """A depth's own. The hidden states pass through it: when their gradient has come, so have all of its own
-    (`layer_events`), which with ZeRO leave then."""
+    """A depth's own embedding. Hidden states pass through it unchanged: when their gradient has come, so have all of
+    its weight (`layer_events`), whose memory ZeRO then reuses."""
 
     def construct(  # type: ignore[override]
         self, tokens: Tensor, position_ids: Tensor | None, ahead: int, hidden_states: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """`Embedding`'s, and the hidden states as they are."""
+        """(`Embedding`'s result, the hidden states as they are)."""
         return super().construct(tokens, position_ids, ahead), hidden_states
 
 
 class _Projection(Observable, ColumnParallelLinear):
-    """Stands between observable cells."""
+    """The projection of a depth, as an observable cell of its own, since it lies between two others."""
 
 
 class MultiTokenPredictionLayer(nn.Cell):
@@ -73,7 +73,8 @@ class MultiTokenPredictionLayer(nn.Cell):
         self._run = partial(checkpoint, self._through, plan.slices_inputs) if block.is_computed_again else self._through
 
     def construct(self, embeddings: Tensor, hidden_states: Tensor, *context: Any) -> Tensor:
-        """Both [s, b, h], with sequence parallelism [s/t, b, h] -> the same; context: see the decoder's layers."""
+        """embeddings of the tokens ahead and hidden states, both [s, b, h] (with sequence parallelism [s/t, b, h]) ->
+        the depth's hidden states. context: the further arguments of the decoder's layers."""
         hidden_states = self._run(embeddings, hidden_states, *context)
         return self.final_layernorm(hidden_states if self.hc_head is None else self.hc_head(hidden_states))
 
@@ -88,7 +89,7 @@ class MultiTokenPredictionLayer(nn.Cell):
 
 
 class MultiTokenPrediction(nn.Cell):
-    """All depths, one after the other."""
+    """All depths, each on the hidden states of the one before."""
 
     def __init__(
         self,
@@ -113,7 +114,8 @@ class MultiTokenPrediction(nn.Cell):
         embedding: Embedding | None,
         *masking: Tensor | Array | None,
     ) -> list[Tensor]:
-        """The decoder's hidden states [s, b, h] and tokens [b, s] -> each depth's hidden states [s, b, h]."""
+        """The decoder's hidden states [s, b, h] and tokens [b, s] -> each depth's hidden states [s, b, h]. embedding:
+        the model's; None if each depth has its own. masking: attention mask and document starts."""
         states: list[Tensor] = []
         context = (*masking, {}) if self._shares else masking
         for depth, layer in enumerate(self.layers, 1):
@@ -131,7 +133,7 @@ class MultiTokenPrediction(nn.Cell):
 
 
 class FurtherLosses:
-    """The gradients that the depths' losses add to that of the main loss."""
+    """The losses of the depths of multi-token prediction, attached to the main loss."""
 
     def __init__(self, config: ModelConfig) -> None:
         settings, training = config.multi_token_prediction, config.parallel_config.all_config.training_config
@@ -147,11 +149,12 @@ class FurtherLosses:
         loss_mask: Tensor | None,
         loss_of: Callable[[Tensor, Tensor, Tensor, int], Tensor],
     ) -> Tensor:
-        """The main loss, whose backward is theirs, too.
+        """Return the main loss, whose backward also starts the weighed losses of all depths; these are reported as
+        figures.
 
-        states: of each depth, of which `loss_of` (hidden states, labels, mask, its number) gives the mean loss.
-        A depth's labels and mask are shifted by one place more than those of the one before; where none is left nothing
-        counts.
+        states: each depth's hidden states; `loss_of` (hidden states, labels, mask, depth from 1) computes the mean
+        loss. A depth's labels and mask are shifted by one place more than those of the one before; where none is left
+        nothing counts.
         """
         others, weights, main = [], [], self._main_tokens(labels, loss_mask)
         for depth, state in enumerate(states, 1):
@@ -162,15 +165,16 @@ class FurtherLosses:
         return _with_losses_beside(loss, others, weights)
 
     def _main_tokens(self, labels: Tensor, loss_mask: Tensor | None) -> float:
-        """The tokens that count in the main loss, where a weight depends on them: a mask that a script made is gathered
-        over the context-parallel ranks for it."""
+        """The number of tokens that count in the main loss where a weight depends on it (else 1): a mask that a script
+        made is gathered over the context-parallel ranks for it."""
         if not self.weighing.per_token:
             return 1.0
         return counted_tokens(labels, mask_ahead(loss_mask, labels, 0)) or 0.0
 
     @staticmethod
     def _report(depth: int, loss: Tensor) -> None:
-        """Tensor- and context-parallel ranks have the same loss."""
+        """Report a depth's loss as a figure; tensor- and context-parallel ranks, which have the same loss, a share
+        each."""
         figures, alike = step_figures.current(), parallel_state.get_tensor_and_context_parallel_world_size()
         if figures is not None:
             figures.add(mtp_loss(depth), loss, share=1.0 / alike)
@@ -179,8 +183,8 @@ class FurtherLosses:
 def _with_losses_beside(loss: Tensor, others: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
     """The loss as it is; its backward is that of loss + sum(weights x others). All are scalars, float32.
 
-    So they are averaged over micro-batches and replicas as it is, whoever does that, and it alone is reported
-    (Megatron's MTPLossAutoScaler).
+    So they are averaged over micro-batches and replicas as the main loss is, whoever does that, and that alone is
+    reported (Megatron's MTPLossAutoScaler).
     """
     (attached,) = autograd.identity([loss], lambda dy: [kernels.scale(dy, weight) for weight in weights], others)
     return attached

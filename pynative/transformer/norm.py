@@ -18,7 +18,7 @@ from pynative.tape.layer_events import Observable
 
 
 class _Norm(Observable):
-    """The parameters of a norm over the last axis, of `size`, or of a block."""
+    """The base of norms over the last axis: parameters for `size` features, or as a block describes them."""
 
     kind: ClassVar[str]
 
@@ -38,7 +38,7 @@ class LayerNorm(_Norm):
     kind = "LayerNorm"
 
     def construct(self, x: Tensor) -> Tensor:
-        """Any shape ending in `size`, the same shape back."""
+        """x of any shape [..., size] -> normed, of the same shape and type."""
         return kernels.layer_norm(x, self.weight, self.bias, self.epsilon, zero_centered=self.zero_centered)
 
 
@@ -48,12 +48,12 @@ class RMSNorm(_Norm):
     kind = "RMSNorm"
 
     def construct(self, x: Tensor) -> Tensor:
-        """Any shape ending in `size`, the same shape back."""
+        """x of any shape [..., size] -> normed, of the same shape and type."""
         return kernels.rms_norm(x, self.weight, self.epsilon, zero_centered=self.zero_centered)
 
 
 class _OverRanks(Function):
-    """RMS norm over the last two axes of x [s, b, n/t, d] of all ranks of a group."""
+    """RMS norm over the last two axes of x [s, b, n/t, d], over all ranks of a group together."""
 
     def forward(ctx: Any, x: Tensor, weight: Tensor, group: Group, epsilon: float, zero_centered: bool) -> Tensor:
         rows, width = _rows(x), weight.shape[0] * group.size
@@ -79,25 +79,25 @@ def _rows(x: Tensor) -> Tensor:
 
 
 def _sum(x: Tensor, group: Group) -> Tensor:
-    """The sum of each token, over the ranks: [s, b, 1]."""
+    """The sum of each token's features [s, b, f] over the last axis and the ranks: [s, b, 1]."""
     total = x.sum(axis=-1, keepdims=True)
     return group.all_reduce(total) if group.size > 1 else total
 
 
 class RMSNormOfAllHeads(_Norm):
-    """RMS norm over all heads of a token, of which a tensor-parallel rank has some."""
+    """RMS norm over all heads of a token, of which each tensor-parallel rank has n/t."""
 
     kind = "RMSNorm"
 
     def construct(self, x: Tensor) -> Tensor:
-        """[s, b, n/t, d] -> the same."""
+        """[s, b, n/t, d] -> normed, of the same shape."""
         group = parallel_state.get_tensor_model_parallel_group()
         normed: Tensor = _OverRanks.apply(x, self.weight, group, self.epsilon, self.zero_centered)
         return normed
 
 
 FusedRMSNorm = RMSNorm
-"""RMS norm; the operators in use decide which kernel computes it."""
+"""Another name of RMSNorm; the operators in use decide which kernel computes it."""
 
 
 _NORMS = {"LayerNorm": LayerNorm, "RMSNorm": RMSNorm, "FusedRMSNorm": RMSNorm}
@@ -110,12 +110,12 @@ def get_norm(config: ModelConfig, size: int | None = None, gain: float = 1.0) ->
 
 
 def norm_of(block: blocks.Norm | None, config: ModelConfig) -> nn.Cell | None:
-    """The cell of a block's norm, if it has one."""
+    """The cell of a norm's block; None for None."""
     return None if block is None else norm_cell(block, config)
 
 
 def norm_cell(block: blocks.Norm, config: ModelConfig) -> nn.Cell:
-    """The cell of a norm."""
+    """The cell of a norm's block. Raises ValueError for an unknown kind."""
     if block.kind not in _NORMS:
         raise ValueError(f"--normalization {block.kind}: one of {', '.join(_NORMS)}")
     of_all_heads = isinstance(block, blocks.NormOfAllHeads)

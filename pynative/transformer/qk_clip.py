@@ -1,4 +1,4 @@
-"""Clipping of attention's scores by its weights (`--qk-clip`; `parallel_core.attention.qk_clip`)."""
+"""Clipping of attention's scores by scaling its weights (`--qk-clip`; `parallel_core.attention.qk_clip`)."""
 
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -15,7 +15,8 @@ from pynative.transformer.multi_latent_attention import MLASelfAttention
 
 
 class QueryKeyClip:
-    """The attention of a stage's chunks, whose rows are scaled down."""
+    """The attentions in a stage's chunks whose weights are scaled down after a step with large scores; none unless
+    enabled."""
 
     def __init__(self, model: Iterable[nn.Cell], config: QKClipConfig) -> None:
         cells = (cell for chunk in model for _, cell in chunk.cells_and_names()) if config.enabled else ()
@@ -23,7 +24,8 @@ class QueryKeyClip:
         self._config = config
 
     def row_factors(self, figures: Mapping[str, Array]) -> list[tuple[Parameter, Array]]:
-        """Factors [rows] of those weights that shrink, by what a step reported of its scores."""
+        """(Weight, factors [rows] of this rank's rows) for each weight that shrinks, by the largest scores that a step
+        reported."""
         found = []
         for cell in self._attentions:
             eta = qk_clip.shrinking(
@@ -35,7 +37,7 @@ class QueryKeyClip:
 
 
 def _rows(cell: ParallelAttention | MLASelfAttention, eta: Array, alpha: float) -> Iterator[tuple[Parameter, Array]]:
-    """Weights and the factors of all ranks' rows."""
+    """Yield each weight of an attention with the factors of all ranks' rows. eta: the factor of each head's scores."""
     if isinstance(cell, ParallelAttention):
         yield cell.linear_qkv.weight, qk_clip.fused_rows(cell.rows, eta, alpha)
         return
@@ -45,7 +47,7 @@ def _rows(cell: ParallelAttention | MLASelfAttention, eta: Array, alpha: float) 
 
 
 def _own_part(weight: Parameter, rows: Array) -> Array:
-    """The factors of this rank's rows of a weight; those of padding stay."""
+    """The factors of this rank's rows of a weight, from those of all rows; rows of padding have factor 1."""
     group, count = parallel_state.get_tensor_model_parallel_group(), weight.shape[0]
     own = rows[group.rank * count : (group.rank + 1) * count]
     return np.concatenate([own, np.ones(count - len(own), own.dtype)])

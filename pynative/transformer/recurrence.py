@@ -1,4 +1,5 @@
-"""Cells that mixers with a state share: parameters by channel, and states of texts that are being generated.
+"""Shared parts of mixers that keep a state: parameters by channel, the exchange over context parallelism, and states of
+texts that are being generated.
 
 s sequence, b batch, c channels, w taps of the convolution; n heads of values, m of queries and keys, d and e their
 sizes.
@@ -25,7 +26,7 @@ from pynative.tensor_parallel.recompute import keep_collectives, run_part
 
 
 class ShortConvolution(nn.Cell):
-    """The parameters of a short convolution."""
+    """The weight and bias of a short convolution; mixers compute with them (`convolved`)."""
 
     def __init__(self, block: blocks.ShortConvolution) -> None:
         super().__init__()
@@ -42,15 +43,15 @@ class SequenceExchange:
         self._made: dict[tuple[int, ...], tuple[Array, Array]] = {}
 
     def enter(self, x: Tensor, widths: Sequence[int]) -> Tensor:
-        """See `sequence_to_features`."""
+        """This rank's share of fused features of the whole sequence, by `sequence_to_features`."""
         return sequence_to_features(x, widths, self.group, self.layout)
 
     def leave(self, x: Tensor) -> Tensor:
-        """See `features_to_sequence`."""
+        """All features of this rank's shard of the sequence, by `features_to_sequence`."""
         return features_to_sequence(x, self.group, self.layout)
 
     def share(self, parameter: Parameter, widths: Sequence[int]) -> Tensor:
-        """The rows of a parameter that belong to this rank's features; recorded."""
+        """The rows of a parameter that belong to this rank's share of fused features of these widths; on the tape."""
         if self.group.size == 1:
             return parameter
         own, places = self._places(tuple(widths))
@@ -62,7 +63,7 @@ class SequenceExchange:
         )
 
     def _places(self, widths: tuple[int, ...]) -> tuple[Array, Array]:
-        """The numbers of this rank's rows, and of each of all rows its place among those, -1 for none."""
+        """(Indices of this rank's rows, for each row its index among those or -1), for fused parts of these widths."""
         if widths not in self._made:
             self._made[widths] = self._make_places(widths)
         return self._made[widths]
@@ -75,12 +76,13 @@ class SequenceExchange:
 
 
 def _lengths(cache: key_value_cache.Cache) -> Array | None:
-    """Tokens of each text in the forward under way; None: all that it has."""
+    """The number of tokens of each text [b] in a first forward; None in a later one, where each has one new token."""
     return None if cache.continues else cache.lengths
 
 
 def convolved(layer: int, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """`kernels.short_convolution` of x [s, b, c], behind earlier tokens if the layer's state has some."""
+    """`kernels.short_convolution` of x [s, b, c]; in generation it continues the layer's last inputs, which the cache
+    keeps."""
     cache = key_value_cache.current()
     if cache is None:
         return kernels.short_convolution(x, weight, bias)
@@ -94,7 +96,7 @@ def convolved(layer: int, x: Tensor, weight: Tensor, bias: Tensor | None) -> Ten
 def recurrent(
     layer: int, q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, rate: Tensor | None, form: RecurrenceForm
 ) -> Tensor:
-    """`kernels.linear_recurrence`, from the layer's state on if it has one."""
+    """`kernels.linear_recurrence`; in generation it continues the layer's state, which the cache keeps."""
     cache = key_value_cache.current()
     if cache is None:
         return kernels.linear_recurrence(q, k, v, log_decay, rate, form)
@@ -106,19 +108,20 @@ def recurrent(
 
 
 def check_no_mask(*masking: object) -> None:
-    """Raise ValueError where something is to be hidden from a recurrence, which knows the order of tokens alone."""
+    """Raise ValueError if a mask or document starts are given to a recurrence, which knows the order of tokens
+    alone."""
     if any(given is not None for given in masking):
         raise ValueError("a layer that keeps a state knows the causal order alone: leave masks and document starts out")
 
 
 class RecurrentMixer(nn.Cell):
-    """The cell of a `blocks.RecurrentMixer`: a subclass makes the parameters, then calls `set_up`."""
+    """The base of cells of a `blocks.RecurrentMixer`: a subclass makes the parameters, then calls `set_up`."""
 
     in_proj: ColumnParallelLinear
     out_proj: RowParallelLinear
 
     def set_up(self, block: blocks.RecurrentMixer, layer_number: int, recomputed: CellRecompute) -> None:
-        """Take what follows from the block: widths of this rank's parts, and the exchange over context parallelism."""
+        """Set what follows from the block: widths of this rank's parts, and the exchange over context parallelism."""
         self.layer_number, self.recomputed, self.recurrence = layer_number, recomputed, block.recurrence
         self.exchange = SequenceExchange()
         tensor = parallel_state.get_tensor_model_parallel_world_size()
@@ -133,16 +136,17 @@ class RecurrentMixer(nn.Cell):
         attention_mask: Tensor | None = None,
         document_starts: Array | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """[s, b, h] -> ([s, b, h], the bias still to be added). Masks are refused."""
+        """[s, b, h] -> ([s, b, h], the bias [h] still to be added or None). Raises ValueError for a mask or document
+        starts."""
         check_no_mask(attention_mask, document_starts)
         rows, _ = run_part(self, "in_proj", self.in_proj, hidden_states)
         out = run_part(self, "mixing", self._mix, self._entered(rows))
         return run_part(self, "out_proj", self.out_proj, self.exchange.leave(out))
 
     def _entered(self, rows: Tensor) -> Tensor:
-        """Rows of the first linear, of this rank's shard -> of whole sequences."""
+        """Rows of in_proj, for this rank's shard of the sequence -> its share of the features, for whole sequences."""
         return self.exchange.enter(rows, self.widths)
 
     def _mix(self, rows: Tensor) -> Tensor:
-        """Rows of the first linear, of whole sequences -> those of the last one."""
+        """Rows of in_proj, of whole sequences -> the input of out_proj, of whole sequences."""
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""Rotary position embedding as tensors; frequencies and angles are `parallel_core.attention.rotary`'s."""
+"""Rotary position embedding as tensors; frequencies and angles are computed in `parallel_core.attention.rotary`."""
 
 from functools import lru_cache
 
@@ -33,20 +33,21 @@ class RotaryEmbedding:
         self.rotary = Rotary(tuple(frequencies.tolist()), scale, rotary_interleaved)
 
     def __call__(self, positions: Ranges) -> tuple[Tensor, Tensor]:
-        """cos and sin, each [s, r] float32, of the s positions."""
+        """(cos, sin) of the s positions, each [s, r] float32."""
         return angle_tables(self.rotary, positions)
 
 
 @lru_cache(maxsize=8)
 def angle_tables(rotary: Rotary, positions: Ranges) -> tuple[Tensor, Tensor]:
-    """Cosine and sine [s, r] of a rotary embedding: made once for all layers, kept for the last few lengths."""
+    """(cos, sin), each [s, r], of a rotary embedding at these positions: made once for all layers, cached for the last
+    few lengths."""
     cos, sin = rotary.tables(positions)
     return Tensor.from_numpy(cos), Tensor.from_numpy(sin)
 
 
 def angles(rotary: Rotary, positions: Ranges) -> tuple[Tensor, Tensor]:
-    """Cosine and sine of a forward's tokens: [s, r] of these positions; [1, b, r] where tokens are behind others that a
-    cache holds, which knows where. What is generated turns as a text of the longest one's length does."""
+    """(cos, sin) for a forward's tokens: [s, r] at these positions; in generation, for one new token of each text, [1,
+    b, r] at the cache's positions. Generation uses the frequencies for the longest text's length."""
     cache = key_value_cache.current()
     if cache is not None and cache.continues:
         return cache.angles(rotary)

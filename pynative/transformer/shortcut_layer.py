@@ -1,4 +1,4 @@
-"""A layer of two halves past whose second one experts lead (ScMoE, Cai et al., 2024; LongCat-Flash, 2025)."""
+"""A layer of two halves, with experts beside the second one (ScMoE, Cai et al., 2024; LongCat-Flash, 2025)."""
 
 from typing import Any
 
@@ -14,9 +14,11 @@ from pynative.transformer.layer import ParallelTransformerLayer
 
 
 class ShortcutTransformerLayer(Observable):
-    """second(first(x)) + shortcut(y), where y is the input of the first half's dense block. Each half has a layer
-    number of its own, for its masks and its cached keys: the second half's is the first's plus the model's number of
-    layers."""
+    """second(first(x)) + shortcut(y), where y is the input of the first half's dense block and shortcut a MoELayer.
+
+    Each half has a layer number of its own, for its dropout masks and its cached keys: the second half's is the first's
+    plus the model's number of layers.
+    """
 
     def __init__(self, block: blocks.ShortcutLayer, given: LayerSettings) -> None:
         super().__init__()
@@ -34,7 +36,7 @@ class ShortcutTransformerLayer(Observable):
         document_starts: Array | None = None,
         *shared: Any,
     ) -> Tensor:
-        """Do as `ParallelTransformerLayer` does."""
+        """[s, b, h] -> [s, b, h], with the arguments of `ParallelTransformerLayer`."""
         return run_part(self, "", self._through, hidden_states, attention_mask, document_starts, *shared)
 
     def _through(self, hidden_states: Tensor, *context: Any) -> Tensor:

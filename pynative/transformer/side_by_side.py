@@ -1,4 +1,4 @@
-"""Attention and a state space that read the same input (Falcon-H1, 2025), in the place of attention alone."""
+"""Attention and a state space that read the same input (Falcon-H1, 2025), in place of attention alone."""
 
 import enum
 from typing import Any
@@ -31,7 +31,8 @@ class AttentionBesideStateSpace(ParallelAttention):
         self.weights = block.weights
 
     def construct(self, hidden_states: Tensor, *masking: Any) -> tuple[Tensor, Tensor | None]:
-        """[s, b, h] -> ([s, b, h], the bias still to be added: none). masking: attention's and the mixer's."""
+        """[s, b, h] -> ([s, b, h], None: no bias is left to be added). masking: attention mask and document starts,
+        which the mixer refuses."""
         for_attention, for_mixer = fork_made_again(hidden_states)
         attended, bias = super().construct(for_attention, *masking)
         mixed, _ = self.mixer(for_mixer, *masking)

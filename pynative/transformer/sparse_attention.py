@@ -44,18 +44,19 @@ from pynative.transformer.rope import angle_tables
 
 
 class Indexed(NamedTuple):
-    """The inputs of index scores."""
+    """The tensors of which an indexer's scores of keys are computed."""
 
     query: Tensor
     """[s, b, j, c]."""
     key: Tensor
-    """[S, b, c], of all heads, of the whole sequence."""
+    """[S, b, c], one for all heads, of the whole sequence."""
     weights: Tensor
     """[s, b, j], of the heads."""
 
 
 class DSAIndexer(nn.Cell):
-    """Queries of the query latent, keys and weights of the hidden states; whole on every tensor-parallel rank.
+    """The indexer: queries of the query latent, keys and weights of the hidden states; whole on every tensor-parallel
+    rank.
 
     Megatron and DeepSeek turn queries and keys by a Hadamard matrix, which prepares them for 8 bits and is left out
     here: it changes no product of the two.
@@ -74,8 +75,8 @@ class DSAIndexer(nn.Cell):
         self.linear_weights_proj = DuplicatedLinear.of(block.linear_weights_proj, config=config)
 
     def construct(self, hidden_states: Tensor, query_latent: Tensor) -> Indexed:
-        """[s, b, h] and [s, b, rank] as they lie outside of the tensor-parallel region -> queries and weights as
-        inside."""
+        """Hidden states [s, b, h] and query latents [s, b, rank], as they lie outside of the tensor-parallel region ->
+        the tensors of the scores, as inside; keys of the whole sequence. No gradient goes back to the arguments."""
         hidden_states, query_latent = map(detached_made_again, (hidden_states, query_latent))
         queries = self._whole(self.linear_wq_b(query_latent)[0])
         keys = self._whole(self.k_norm(self.linear_wk(hidden_states)[0]))
@@ -87,18 +88,19 @@ class DSAIndexer(nn.Cell):
         return Indexed(queries, keys, kernels.scale(weights, self.weight_scale))
 
     def _whole(self, x: Tensor) -> Tensor:
-        """Gather what tensor-parallel ranks have of the sequence; what follows is the same on all of them, and so is
-        its gradient."""
+        """The sequence's whole from the shards of tensor-parallel ranks; what follows, and its gradient, is the same on
+        all of them."""
         if not self.boundary.cuts_sequence:
             return x
         return gather_from_sequence_parallel_region(x, self.boundary.group, tensor_parallel_output_grad=False)
 
 
 class DSAttention(nn.Cell):
-    """softmax(scale q k^T) v of each query with its chosen keys, with this rank's heads. As in Megatron there is no
-    dropout on its probabilities.
+    """softmax(scale q k^T) v of each query with its chosen keys, for this rank's heads. As in Megatron there is no
+    dropout on the probabilities.
 
-    The indexer is its own, or another layer's, whose choice is there when it is needed again, too.
+    The choice is its own indexer's, or an earlier layer's, which is found in `Choices` also when the layer is
+    recomputed.
     """
 
     def __init__(self, config: ModelConfig, layer_number: int, block: blocks.SparseAttention) -> None:
@@ -123,8 +125,9 @@ class DSAttention(nn.Cell):
         query_latent: Tensor,
         choices: Choices | None = None,
     ) -> Tensor:
-        """q, k [s, b, n/t, d], v [s, b, n/t, e]; hidden states and query latent, as they lie outside of the
-        tensor-parallel region -> [s, b, n/t x e]. choices: those that layers share, which this one may add to."""
+        """q, k [s, b, n/t, d] and v [s, b, n/t, e] -> [s, b, n/t x e]. hidden_states, query_latent: the indexer's
+        inputs, as they lie outside of the tensor-parallel region. choices: those that layers share, to which this layer
+        may add its own."""
         indexed = None if self.indexer is None else self.indexer(hidden_states, query_latent)
         chosen = None if indexed is None else self._chosen(indexed)
         seen = self._shared(choices) if indexed is None else of_block(chosen, self.ulysses_group)
@@ -138,7 +141,7 @@ class DSAttention(nn.Cell):
         return self._with_loss(out, query, key, indexed, chosen if self.of_chosen_alone else None)
 
     def _chosen(self, indexed: Indexed) -> Tensor | None:
-        """[b, s, topk], or None where a query may see no more keys than that."""
+        """Positions of the chosen keys, [b, s, topk]; None if the sequence has no more keys than topk."""
         if self.topk >= len(indexed.key):
             return None
         with autograd.no_grad():
@@ -155,7 +158,8 @@ class DSAttention(nn.Cell):
         return choices[self.chosen_by]
 
     def _with_loss(self, out: Tensor, query: Tensor, key: Tensor, indexed: Indexed, chosen: Tensor | None) -> Tensor:
-        """The output, whose backward hands the indexer the gradient of its loss."""
+        """The output, whose backward gives the indexer the gradient of its loss; the loss is reported as a figure.
+        chosen: the keys that the loss is limited to; None: all."""
         tokens, figures = query.shape[0] * query.shape[1] * self.context.size, current()
         factor = self.coefficient / tokens
         with autograd.no_grad():
@@ -168,7 +172,8 @@ class DSAttention(nn.Cell):
     def _loss(
         self, query: Tensor, key: Tensor, indexed: Indexed, chosen: Tensor | None, factor: float
     ) -> tuple[float, tuple[Tensor, ...]]:
-        """(the divergence summed over queries, its gradients times `factor` of what scores are made of)."""
+        """(The divergence summed over this rank's queries, its gradients times `factor`, by query, key and weights of
+        the scores)."""
         total, of_queries, of_weights = 0.0, [], []
         of_key = Tensor.from_numpy(np.zeros(indexed.key.shape, np.float32))
         keys = whole_sequence(key, self.context, self.region.sequence.context)
@@ -185,7 +190,7 @@ class DSAttention(nn.Cell):
 
 
 class SparseMLASelfAttention(MLASelfAttention):
-    """Latent attention whose indexer looks at what queries, keys and values are made of."""
+    """Latent attention with `DSAttention`, whose indexer reads the hidden states and the queries' latent."""
 
     block_type = SparseLatentAttention
 

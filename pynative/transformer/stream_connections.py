@@ -12,11 +12,12 @@ from pynative.tape.layer_events import Observable
 
 
 class _Weights(nn.Cell):
-    """`hc_fn`, whose weight is another cell's operator's."""
+    """The cell `hc_fn`, which has a weight alone; `HyperConnection` computes with it."""
 
 
 class HyperConnection(Observable):
-    """The weights of one block's streams. Of a head, behind which there is one stream, they only read."""
+    """The weights with which one sublayer reads and writes the streams; those of a head, behind which there is one
+    stream, only read."""
 
     def __init__(self, block: blocks.HyperConnection) -> None:
         super().__init__()
@@ -27,11 +28,12 @@ class HyperConnection(Observable):
         self.hc_base, self.hc_scale = parameters["hc_base"], parameters["hc_scale"]
 
     def construct(self, streams: Tensor) -> Tensor | tuple[Tensor, Tensor]:
-        """[s, b, n h] -> a block's input [s, b, h] and, but of a head, the weights with which its output is written."""
+        """[s, b, n h] -> (the sublayer's input [s, b, h], the streams' weights for its output); of a head the input
+        alone."""
         read = kernels.read_streams if self.rule.iterations else kernels.collapse_streams
         return read(streams, self.hc_fn.weight, self.hc_base, self.hc_scale, self.rule)
 
 
 def stream_head_of(block: blocks.HyperConnection | None) -> HyperConnection | None:
-    """The cell of a decoder's head, if it has one."""
+    """The cell that merges a decoder's streams at its end; None for None."""
     return None if block is None else HyperConnection(block)

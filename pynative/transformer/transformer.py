@@ -1,4 +1,4 @@
-"""The stack of layers of one chunk of a pipeline stage."""
+"""The stack of layers in one chunk of a pipeline stage."""
 
 import enum
 from collections.abc import Sequence
@@ -26,7 +26,8 @@ from pynative.transformer.stream_connections import stream_head_of
 
 
 def chunk_here(config: ModelConfig, pre_process: bool, post_process: bool) -> blocks.Chunk:
-    """The blocks of this stage's chunk at hand, which begins and ends the model as a caller says."""
+    """The blocks of the chunk that is being built; pre_process and post_process say whether it begins and ends the
+    model."""
     stage = parallel_state.get_pipeline_model_parallel_rank()
     chunk = parallel_state.get_virtual_pipeline_model_parallel_rank() or 0
     return chunk_of(config, stage, chunk, (pre_process, post_process))
@@ -35,9 +36,8 @@ def chunk_here(config: ModelConfig, pre_process: bool, post_process: bool) -> bl
 class LayerStack(nn.Cell):
     """Layers under their global numbers, so that a parameter's path is its global name on every stage.
 
-    Where layers share what one of them makes of a micro-batch, each is given, behind masks and where documents begin,
-    one dictionary of the forward, to add to and to read from (`carried_choice.Choices`). What runs again finds
-    there what it found first.
+    Layers that share a choice of keys are given, behind masks and document starts, one dictionary of the forward, to
+    add to and to read from (`carried_choice.Choices`). A layer that runs again finds there what it found first.
     """
 
     def __init__(self, block: blocks.LayerStack, config: ModelConfig, attn_mask_type: enum.Enum) -> None:
@@ -52,7 +52,8 @@ class LayerStack(nn.Cell):
         self._share_keys = any(blocks_within(block, blocks.CrossLayerAttention))
 
     def construct(self, hidden_states: Tensor, *context: Any) -> Tensor:
-        """Each layer on the result of the one before; a group that is recomputed whole together."""
+        """Apply the layers one after the other to hidden states [s, b, h]; runs of layers that are recomputed as a
+        whole keep only their input. context: further arguments of every layer."""
         for layers, recomputed in self._groups:
             through = partial(_through, layers, self._share_keys)
             if recomputed:
@@ -70,8 +71,8 @@ def _through(layers: Sequence[nn.Cell], share_keys: bool, hidden_states: Tensor,
 
 
 class ParallelTransformer(nn.Cell):
-    """The layers of this stage's chunk at hand, and in the last chunk of all the final norm, before it the head of
-    several residual streams.
+    """The layers of the chunk that is being built; on the model's last chunk also the merge of several residual streams
+    and the final norm.
 
     Layers of --noop-layers are left out: they only take up a number.
     """
@@ -103,8 +104,8 @@ class ParallelTransformer(nn.Cell):
         self.received_choice = block.received
 
     def set_input_tensor(self, input_tensor: Tensor | None) -> None:
-        """Take the tensor that the chunk before sent, [s, b, h]; used instead of the argument by every chunk but the
-        first."""
+        """Set the hidden states [s, b, h] that the previous chunk sent; every chunk but the first uses them instead of
+        the argument."""
         self.input_tensor = input_tensor
 
     def construct(
@@ -114,8 +115,8 @@ class ParallelTransformer(nn.Cell):
         document_starts: Array | None = None,
         tokens: TokenIds | None = None,
     ) -> Tensor:
-        """[s, b, h], and the tokens' ids int32 [s, b] where a layer reads them, -> [s, b, h]; between two stages n
-        streams of it lie beside each other, if there are several."""
+        """[s, b, h] -> [s, b, h]; between stages, with n residual streams, [s, b, n h]. tokens: the tokens' ids, for
+        layers that read them."""
         if not self.pre_process:
             hidden_states = self.input_tensor
         elif self.streams > 1:
@@ -133,7 +134,8 @@ class ParallelTransformer(nn.Cell):
 
 
 def unused_recompute_notice(model: nn.CellList, config: ModelConfig) -> str | None:
-    """One line where a stage's layers are to be computed again, or offloaded, and its cells have none of ours."""
+    """One line for the log where flags ask to recompute or offload layers and the model, a user's own, has no
+    LayerStack; else None."""
     stage = parallel_state.get_pipeline_model_parallel_rank()
     layers = [layer for n in range(len(model)) for layer in chunk_of(config, stage, n).decoder.layers.recompute.layers]
     asked = any(layer.is_asked_for for layer in layers)

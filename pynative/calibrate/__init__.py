@@ -1,1 +1,1 @@
-"""`plan --calibrate`: the machine that this runs on, measured as a kind of device."""
+"""`plan --calibrate`: measures this machine and writes a device file for the planner."""

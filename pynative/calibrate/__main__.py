@@ -30,15 +30,18 @@ from pynative.calibrate.training import MODELS, options_of, train
 from pynative.collectives import connect
 
 SECONDS, MOST_RANKS = 300, 64
-"""Seconds of a job at the most, and ranks of a node: all of a job's are on this one."""
+"""The most seconds that a calibration's processes may take; the ranks of a node in the device file, more than a job has,
+since all of a job's are on this machine."""
 MEASURES, TRAINS = "--measure", "--train"
 RESULT = "MEASURED "
 SOURCE, TIME_RANGE = "plan --calibrate, two processes of one thread", 0.25
-"""Source and range of the times; messages in the middle of a step and experts' uneven rows are in nobody's rates."""
+"""Source and relative uncertainty of times in the device file; messages in the middle of a step and experts' uneven rows
+are in no rate."""
 
 
 def measure() -> None:
-    """Measure as one of the ranks, which the environment numbers; the first one prints what both found."""
+    """Measure rates and messages as one of two ranks, numbered by the environment; rank 0 prints the result as a line
+    of JSON."""
     ms.set_device("CPU")
     ms.runtime.launch_blocking()
     kernels.use(threads=1)
@@ -52,7 +55,8 @@ def measure() -> None:
 
 
 def _ranks(words: Sequence[str], count: int = 2) -> str:
-    """The output of the first of the processes that do what the words say. Raises RuntimeError if one fails."""
+    """The standard output of rank 0 of `count` processes that run this module with these arguments. Raises RuntimeError
+    if one fails."""
     job = {
         "RANK_SIZE": str(count),
         "MS_SCHED_PORT": f"calibration-{words[0].strip('-')}-{os.getpid()}",
@@ -75,13 +79,15 @@ def _ranks(words: Sequence[str], count: int = 2) -> str:
 
 
 def measured() -> dict[str, Any]:
-    """Measure single operations and messages."""
+    """The rates and message times of this machine, measured by two processes; see `rates.measured` and
+    `messages.measured`."""
     results = [line.removeprefix(RESULT) for line in _ranks([MEASURES]).splitlines() if line.startswith(RESULT)]
     return json.loads(results[0])
 
 
 def trained(device: Device) -> Device:
-    """The device by which plans of the small models take as long as their trainings did."""
+    """The device with rates refined so that the planner's times of the small models agree with those of their
+    trainings."""
     with tempfile.TemporaryDirectory() as folder:
         for model in MODELS:
             _ranks([TRAINS, model, f"{folder}/{model}"], options_of(model)["parallel_config.world_size"])
@@ -91,7 +97,7 @@ def trained(device: Device) -> Device:
 
 
 def device_of(found: dict[str, Any]) -> dict[str, Any]:
-    """The keys of a device file."""
+    """The content of a device file, by key, from what `measured` found."""
     assumed = {"inside_share": 1.0, "between_share": 0.8, "congestion": 0.2}
     most = max(points[-1][0] / points[-1][1] for points in found["messages"].values())
     return {
@@ -118,7 +124,7 @@ def device_of(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def write(keys: dict[str, Any], path: str) -> None:
-    """Write a device file."""
+    """Write the content of a device file as YAML, atomically."""
     with replacing(path) as file:
         file.write(yaml.safe_dump(keys, sort_keys=False).encode("utf-8"))
 

@@ -11,13 +11,13 @@ from parallel_core.messages import BYTES_SENT
 from pynative.collectives import Group
 
 BYTES = (4 << 10, 64 << 10, 1 << 20, 8 << 20)
-"""Bytes of a rank's input."""
+"""The sizes of a rank's input, in bytes, for which messages are measured."""
 SECONDS, MOST = 0.2, 300
-"""Time for one operation and size, and the largest number of calls: small messages are disturbed easily."""
+"""Seconds spent on one operation and size, and the most calls in them: small messages are disturbed easily."""
 
 
 def _exchange(group: Group, x: Any) -> None:
-    """The first sends to the second, and back."""
+    """Send x from rank 0 to rank 1 and back."""
     if group.rank == 0:
         group.send(x, 1)
         group.recv(x.shape, x.dtype, 1)
@@ -33,11 +33,12 @@ CALLS: dict[str, tuple[Callable[[Group, Any], Any], int]] = {
     "all_to_all": (lambda group, x: group.all_to_all(x), 1),
     "send": (_exchange, 2),
 }
-"""Operation -> a call, and how many messages of this rank go one after the other in it."""
+"""By operation: a call of it, and the number of messages that follow one another in the call."""
 
 
 def measured(group: Group) -> dict[str, list[list[float]]]:
-    """Operation -> bytes that a rank sends and seconds, in order of the bytes. All ranks call this."""
+    """By operation, [bytes that a rank sends, seconds of the fastest call] for each size, in ascending order. Both
+    ranks call this."""
     found: dict[str, list[list[float]]] = {}
     for operation, (call, messages) in CALLS.items():
         found[operation] = []
@@ -50,7 +51,7 @@ def measured(group: Group) -> dict[str, list[list[float]]]:
 
 
 def _fastest(group: Group, call: Callable[[Group, Any], Any], x: Any) -> float:
-    """The fastest of several calls that both ranks begin at once."""
+    """Seconds of the fastest of several calls, each of which both ranks begin together."""
     start = time.perf_counter()
     call(group, x)
     rounds = np.array([min(MOST, 5 + SECONDS / (time.perf_counter() - start))], np.int32)
@@ -64,7 +65,7 @@ def _fastest(group: Group, call: Callable[[Group, Any], Any], x: Any) -> float:
 
 
 def _rising(points: list[list[float]]) -> list[list[float]]:
-    """More bytes take no less time, whatever disturbed the fewer."""
+    """The points, changed so that more bytes take no less time: a smaller size that took longer was disturbed."""
     for before in range(len(points) - 2, -1, -1):
         points[before][1] = min(points[before][1], points[before + 1][1])
     return points

@@ -1,5 +1,5 @@
-"""Rates of one process on one thread: products, attention, elementwise sweeps, copies, the update, the start of an
-operation. Each is the best of several runs, so that others on the machine disturb little."""
+"""Rates of one process on one thread: products, attention, elementwise sweeps, copies, the update, the launch of an
+operator. Each is the best of several runs, so that other processes disturb little."""
 
 import time
 from collections.abc import Callable
@@ -16,11 +16,11 @@ from pynative.kernels.contract.flat_buffers import AdamStep
 
 ROUNDS = 7
 SIZES = ((512, 256, 1024), (1024, 512, 512), (1024, 1024, 1024))
-"""Rows, inner size and columns of the products that are measured."""
+"""(Rows, inner size, columns) of the products that are measured."""
 
 
 def fastest(run: Callable[[], Any], rounds: int = ROUNDS) -> float:
-    """Seconds of the best of several runs, after one that warms up."""
+    """Seconds of the fastest of `rounds` runs, after one that warms up."""
     waits = ms.get_context("device_target") != "CPU"  # on a CPU an operator has ended when its call returns
     run()
     found = []
@@ -48,33 +48,33 @@ def product_rates(dtype: str) -> list[float]:
 
 
 def attention_rate(length: int = 512, heads: int = 8, size: int = 64) -> float:
-    """FLOP/s of causal attention, counted with half of the square."""
+    """FLOP/s of causal attention, counted for half of the square of scores."""
     q, k, v = (_random(length, 1, heads, size) for _ in range(3))
     rule = AttentionRule(scale=size**-0.5, form=PLAIN)
     return 2.0 * length * length * heads * size / fastest(lambda: kernels.attention(q, k, v, rule))
 
 
 def sweep_rate(rows: int = 4096, width: int = 1024) -> float:
-    """Bytes a second of an activation function's sweep, read and written."""
+    """Bytes per second, read and written, of an activation function on a float32 tensor."""
     x = _random(rows, width)
     return 8.0 * rows * width / fastest(lambda: kernels.bias_activation(x, None, "silu"))
 
 
 def copy_rate(elements: int = 1 << 24) -> float:
-    """Bytes a second of a copy in memory, read and written."""
+    """Bytes per second, read and written, of a copy in memory."""
     source, target = np.ones(elements, np.float32), np.empty(elements, np.float32)
     return 8.0 * elements / fastest(lambda: np.copyto(target, source))
 
 
 def launch_seconds() -> float:
-    """Seconds to launch an operation on next to nothing."""
+    """Seconds of an operator on a tensor of 8 elements: the cost of a launch."""
     x = _random(1, 8)
     return fastest(lambda: kernels.bias_activation(x, None, "silu"), 200)
 
 
 def update_rate(elements: int = 1 << 20) -> float:
-    """Bytes a second of Adam's sweep, as the planner counts them: states twice, gradients three times (they are summed,
-    their norm is taken), weights once."""
+    """Bytes per second of Adam's update, counted as the planner does: states twice, gradients three times (they are
+    summed, their norm is taken), weights once."""
     param, grad, average, square = (_random(elements) for _ in range(4))
     settings = AdamStep(
         learning_rate=1e-3, beta1=0.9, beta2=0.99, epsilon=1e-8, weight_decay=0.1, step=1, grad_scale=1.0,
@@ -89,7 +89,8 @@ def update_rate(elements: int = 1 << 20) -> float:
 
 
 def measured() -> dict[str, Any]:
-    """All of them, by the names of a device file's keys."""
+    """All rates, by the keys of a device file: "peak_flops" by type, "bandwidth", and "calibration", whose shares are
+    parts of these and whose "launch" is in seconds."""
     copied, products = copy_rate(), {dtype: product_rates(dtype) for dtype in ("float32", "bfloat16")}
     peaks = {dtype: max(rates) for dtype, rates in products.items()}
     rates = sorted(products["float32"])

@@ -1,5 +1,5 @@
-"""Short trainings with a trace, by which the rates of single operations become those of a whole step: there weights
-and activations come from memory, not from a cache that the operation before has filled."""
+"""Short traced trainings, by which rates of single operations are corrected to those of a whole step: there weights and
+activations come from memory, not from a cache that the operation before has filled."""
 
 from typing import Any
 
@@ -33,8 +33,7 @@ _COMMON = {
     "training_config.profiler.profile_step_start": 1,
     "training_config.profiler.profile_step_end": STEPS,
 }
-"""Path of an option -> value: a model of usual proportions, of which each of two ranks trains two micro-batches a
-step."""
+"""Values by option path of a model of usual proportions, of which each of two ranks trains two micro-batches a step."""
 MODELS: dict[str, dict[str, Any]] = {
     "usual": {},
     "long": {
@@ -60,12 +59,12 @@ MODELS: dict[str, dict[str, Any]] = {
     },
     "alone": {"parallel_config.world_size": 1, "dataset_config.global_batch_size": 2},
 }
-"""Name -> options by which a training differs: in one most of the time is attention's, in one that of the host, in one
-that of sweeps, and in one a rank computes alone."""
+"""Options, by a training's name, in which it differs from `_COMMON`: most time is spent in attention ("long"), in the
+host's launches ("small"), in elementwise sweeps ("vocabulary"), or by a rank alone ("alone")."""
 
 
 class RandomTokens:
-    """Samples without meaning."""
+    """A data set of random token ids."""
 
     def __init__(self, vocabulary: int, length: int, samples: int) -> None:
         self._tokens = np.random.default_rng(0).integers(0, vocabulary, (samples, length + 1), np.int32)
@@ -80,12 +79,13 @@ class RandomTokens:
 
 
 def options_of(model: str) -> dict[str, Any]:
-    """Path of an option -> value."""
+    """The option values, by path, of the training with this name."""
     return {"parallel_config.world_size": 2, **_COMMON, **MODELS[model]}
 
 
 def train(model: str, folder: str) -> None:
-    """Train as one of the ranks, which the environment numbers; the trace is left in the folder."""
+    """Train the model of this name as one of the ranks, numbered by the environment; the trace is written to
+    `folder`."""
     from pynative.training.training import pretrain
     from pynative.transformer.gpt_model import GPTModel
 

@@ -1,4 +1,5 @@
-"""Texts from a trained model: by a key/value cache, on any layout without context parallelism."""
+"""Generation of texts with a trained model and a key/value cache, on any layout without context parallelism and virtual
+stages."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,8 @@ __all__ = ["Asked", "Text", "generate", "generate_texts"]
 
 
 def __getattr__(name: str) -> Any:
-    """A name of `texts`, which imports MindSpore: `generate` judges its command line before."""
+    """A name of `texts`, imported when it is asked for: `generate` judges its command line before MindSpore is
+    imported."""
     if name not in __all__:
         raise AttributeError(f"module {__name__} has no attribute {name}")
     return getattr(import_module("pynative.generation.texts"), name)

@@ -11,8 +11,8 @@ from pynative.generation.options import asked_of, configured, ends_of, parse, pr
 
 
 def run(argv: list[str] | None, program: str | None = None) -> None:
-    """Print the continuations of the prompts. Raises ValueError for wrong options, most of them before MindSpore is
-    imported."""
+    """Print the continuations of the prompts that the command line gives. Raises ValueError for wrong options, most of
+    them before MindSpore is imported."""
     options = parse(argv, program)
     prompts, asked = prompts_of(options), asked_of(options, frozenset())
     config = configured(options)
@@ -36,7 +36,7 @@ def run(argv: list[str] | None, program: str | None = None) -> None:
 
 
 def main(argv: list[str] | None = None, program: str | None = None) -> None:
-    """The command: exit code 1 with what was wrong in a line."""
+    """Run the command `generate`; on a wrong option or a file that cannot be read exit with code 1 and one line."""
     logging.getLogger("pynative").addHandler(logging.StreamHandler())  # standard output is for the texts only
     try:
         with ends_quietly():

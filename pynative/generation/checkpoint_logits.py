@@ -25,12 +25,13 @@ from pynative.transformer.gpt_model import GPTModel
 
 
 def config_in_float32(directory: Path) -> AllConfig:
-    """A checkpoint's model, to be computed in float32."""
+    """The configuration of a checkpoint's model, computed in float32."""
     return config_for_inference(open_checkpoint(directory, optimizer=False).manifest.config, dtype="float32")
 
 
 def logits_of(directory: Path, ids: Array) -> Array:
-    """Logits [b, s, v] of `ids` [b, s], float32; v has what pads the vocabulary. The process is set up already."""
+    """The float32 logits [b, s, v] of a checkpoint's model for `ids` [b, s]; v includes the vocabulary's padding.
+    `set_parallel_context` must have been called."""
     model = GPTModel(config_in_float32(directory).model_config, parallel_output=False)
     load_model(directory, model)
     model.set_train(False)
@@ -40,7 +41,8 @@ def logits_of(directory: Path, ids: Array) -> Array:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Write the logits of each folder, by its place in the command line; 1 if one cannot be computed."""
+    """Write each folder's logits to the .npz file, as arr_0, arr_1, ... in the command line's order; exit code 1 if one
+    cannot be computed."""
     parser = command_line(__doc__, "python -m pynative.generation.checkpoint_logits")
     parser.add_argument("directories", nargs="+", type=Path, help="checkpoints")
     parser.add_argument("--out", type=Path, required=True, help="the .npz file that is written")

@@ -1,4 +1,5 @@
-"""`python -m mapping evaluate`: the loss of answers in a held file, and how many a model gives word by word."""
+"""`python -m mapping evaluate`: the model's loss on the answers in a file, and the share of answers that it generates
+exactly."""
 
 import json
 import logging
@@ -39,7 +40,8 @@ for `generate`."""
 
 @dataclass(frozen=True)
 class Given:
-    """A model's result on a task."""
+    """A model's result on one question of the file: the answer's loss, and what it generated. `line` is the question's,
+    from 1."""
 
     line: int
     loss: float
@@ -47,11 +49,11 @@ class Given:
     tokens: int
     is_exact: bool
     text: str
-    """The greedy continuation: until its end, or one token beyond the longest answer of its batch."""
+    """The greedy continuation: until its end, or one token beyond the longest answer of the batch."""
 
 
 def parse(argv: list[str] | None, called: str | None = None) -> Namespace:
-    """The command line."""
+    """The options of the command line; called: the program's name in its help."""
     parser = command_line(DESCRIPTION, called or program("evaluate"))
     parser.add_argument("--load", type=Path, required=True, help="the checkpoint")
     parser.add_argument(FLAG, type=Path, required=True, help="the file of questions and answers")
@@ -66,17 +68,17 @@ def parse(argv: list[str] | None, called: str | None = None) -> Namespace:
 
 
 class Judge:
-    """A model that is asked.
+    """A model whose answers to questions are compared with given ones.
 
     Args:
-        ends: ids that end an answer; without any an answer is compared with as many tokens as it has.
+        ends: ids that end an answer; if there are none, as many generated tokens as the answer has are compared.
     """
 
     def __init__(self, model: nn.Cell, tokenizer: MegatronTokenizer, ends: frozenset[int]) -> None:
         self.model, self.tokenizer, self.ends = model, tokenizer, ends
 
     def judged(self, tasks: Sequence[Task]) -> list[Given]:
-        """A batch."""
+        """The results on a batch of tasks, in their order."""
         logprobs = answer_logprobs(self.model, tasks)
         longest = max(len(task.answer) for task in tasks)
         texts = generate_texts(self.model, [task.prompt for task in tasks], Asked(longest + 1, ends=self.ends))
@@ -86,7 +88,7 @@ class Judge:
         ]
 
     def _compared(self, task: Task, text: Text) -> tuple[bool, str]:
-        """Whether the answer was given, as ids or as words but for blanks around them, and the words."""
+        """(Whether the answer was generated, as ids or as words but for blanks around them; the generated words)."""
         end = next((place for place, token in enumerate(task.answer) if token in self.ends), len(task.answer))
         answer, said = task.answer[:end], text.new if self.ends else text.new[:end]
         words = self.tokenizer.detokenize(said)
@@ -94,7 +96,8 @@ class Judge:
 
 
 def summary(given: Sequence[Given]) -> dict[str, Any]:
-    """The mean loss of all tokens, and the share of exact matches."""
+    """Over all results: the mean loss of the answers' tokens, the share of exact matches, the numbers of answers and
+    tokens."""
     tokens = sum(one.tokens for one in given)
     loss = sum(one.loss * one.tokens for one in given) / tokens
     return {
@@ -106,7 +109,7 @@ def summary(given: Sequence[Given]) -> dict[str, Any]:
 
 
 def evaluate(options: Namespace) -> list[Given]:
-    """All tasks of the file. Raises ValueError for what was asked wrong, before a device starts."""
+    """The results on all tasks of the file. Raises ValueError for wrong options, before a device starts."""
     if options.batch_size < 1:
         raise ConfigError([Finding("--batch-size", options.batch_size, "must be at least 1", "change it")])
     file = options.task_data_path
@@ -122,7 +125,7 @@ def evaluate(options: Namespace) -> list[Given]:
 
 
 def _chat(options: Namespace, tokenizer: MegatronTokenizer) -> Chat | None:
-    """The template of questions; none for plain texts. Raises ValueError for a template that there is not."""
+    """The chat template of questions; None for plain texts. Raises ValueError for an unknown template."""
     if options.chat or options.prompt_type == OWN_TEMPLATE:
         return Chat(None, tokenizer)
     template = options.prompt_type
@@ -130,7 +133,7 @@ def _chat(options: Namespace, tokenizer: MegatronTokenizer) -> Chat | None:
 
 
 def show(given: Sequence[Given], as_json: bool) -> None:
-    """Print the summary, as JSON with what is said of each line."""
+    """Print the summary; as_json: as one object, with the result of each line."""
     whole = summary(given)
     if as_json:
         print(json.dumps({**whole, "lines": [vars(one) for one in given]}, ensure_ascii=False))
@@ -140,7 +143,7 @@ def show(given: Sequence[Given], as_json: bool) -> None:
 
 
 def main(argv: list[str] | None = None, called: str | None = None) -> None:
-    """The command: exit code 1 with what was wrong in a line."""
+    """Run the command `evaluate`; on a wrong option or a file that cannot be read exit with code 1 and one line."""
     logging.getLogger("pynative").addHandler(logging.StreamHandler())  # standard output is for the result only
     options = parse(argv, called)
     try:

@@ -1,4 +1,4 @@
-"""The logits of the next token of each text of a batch, over all ranks that share a model.
+"""The forward of generation: the logits of the next token of each text of a batch, over all ranks that share a model.
 
 s sequence, b batch, h hidden, v vocabulary.
 """
@@ -22,20 +22,20 @@ from pynative.moe.router_replay import RoutingRecord
 from pynative.parameter import type_of
 
 Texts = Sequence[Sequence[int]]
-"""Ids of the texts of a batch, of any lengths."""
+"""Token ids of the texts of a batch, of any lengths."""
 
 
 class Forward:
     """Forwards of a model over a batch of texts that grow by a token each time.
 
-    With a cache a forward is of the new tokens alone, as long as no text is longer than the model's sequence. Then, and
-    without a cache, it is of each text's last tokens, as many as the sequence has.
+    With a cache a forward is of the new tokens alone, as long as no text is longer than the model's sequence. After
+    that, and without a cache, it is of each text's last tokens, as many as the sequence has.
 
     Args:
         model: a GPTModel, or this stage of one.
-        longest: tokens that a text will have at most.
+        longest: the most tokens that a text will have.
         use_cache: whether to keep keys and values, where the model can.
-        record: is told which experts the tokens go to.
+        record: is given the experts that tokens go to.
     """
 
     def __init__(
@@ -51,7 +51,8 @@ class Forward:
         self._rotary = Rotary.of_model(self.config)
 
     def __call__(self, texts: Texts) -> Array | None:
-        """float32 [b, ids of the tokenizer], the same on all ranks of the last stage; None on the others."""
+        """The logits of each text's next token, float32 [b, ids of the tokenizer], the same on all ranks of the last
+        stage; None on other stages. All ranks of the model call this with the same texts."""
         lengths = np.array([len(text) for text in texts], np.int32)
         if self.cache is not None and lengths.max() > self.cache.capacity:
             self.cache = None
@@ -64,7 +65,7 @@ class Forward:
             return self._recorded([text[-1:] for text in texts] if self.cache.continues else texts, lengths)
 
     def _recorded(self, texts: Texts, lengths: Array) -> Array | None:
-        """These last tokens of texts of so many, and their experts on record."""
+        """The forward of `texts`, the last tokens of texts of these lengths, with the experts they go to on record."""
         if self._record is None:
             return self._through(texts)
         counts = [len(text) for text in texts]
@@ -72,13 +73,15 @@ class Forward:
             return self._through(texts)
 
     def _turns_otherwise(self, before: Array, lengths: Array) -> bool:
-        """Whether keys of texts that have become so long would have turned otherwise from the first one on."""
+        """Whether the rotary frequencies for texts of these lengths differ from those for the lengths `before`, so that
+        cached keys are wrong."""
         if self._rotary is None or not before.size:
             return False
         return self._rotary.of_text(int(before.max())) != self._rotary.of_text(int(lengths.max()))
 
     def _through(self, texts: Texts) -> Array | None:
-        """Hidden states of these tokens go through the stages."""
+        """The forward of these tokens on this stage, which receives hidden states from the stage before and sends them
+        to the next."""
         longest = max(map(len, texts))
         # Sequence parallelism needs equal shards: padding comes after the last token, where no query sees it.
         tokens = np.zeros((len(texts), longest + -longest % self.shards), np.int32)
@@ -100,7 +103,7 @@ class Forward:
         return self._logits(hidden_states, np.array([len(text) - 1 for text in texts]))
 
     def _on_arrays(self) -> bool:
-        """Whether the tokens under way follow others, and the layers can be computed on arrays."""
+        """Whether this forward is of one new token of each text, and `Decoder` can compute the layers."""
         if self.cache is None or not self.cache.continues or not self._is_plain or self._record is not None:
             return False
         if self._decoder is None:
@@ -113,7 +116,7 @@ class Forward:
         return on_host and self.config.residual_dtype == "float32" and Decoder.can(self.model)
 
     def _decoded(self, tokens: Array, group: Group) -> Array | None:
-        """The same by `Decoder`, tokens int32 [b]."""
+        """The forward of one new token of each text, int32 [b], by `Decoder`; the result is as `__call__`'s."""
         assert self._decoder is not None
         with awake():
             hidden_states = self._decoder(tokens)
@@ -123,14 +126,15 @@ class Forward:
         return None
 
     def _received(self, shape: tuple[int, ...], group: Group) -> Tensor:
-        """Hidden states that the stage before sends: [s, b, h], with sequence parallelism [s/t, b, h]."""
+        """The hidden states that the previous stage sends, [s, b, h], with sequence parallelism [s/t, b, h]. shape: (b,
+        s) of the tokens."""
         choice = self.model.language_model.decoder.received_choice
         width = self.config.residual_width + (choice.channels if choice else 0)
         rows = (shape[1] // self.shards, shape[0], width)
         return group.recv(rows, type_of(self.config.residual_dtype), group.rank - 1)
 
     def _logits(self, hidden_states: Tensor, last: Array) -> Array:
-        """Logits of the tokens at places last [b] of their texts."""
+        """The logits [b, ids of the tokenizer] at positions `last` [b] of the texts, from hidden states [s, b, h]."""
         texts = len(last)
         if self.shards == 1:  # only these rows go through the head
             rows = (last * texts + np.arange(texts)).astype(np.int32)

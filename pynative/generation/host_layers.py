@@ -1,8 +1,8 @@
-"""A layer of one token of each text on the host, in plain arrays: what its cells compute, without a tensor for each
-operator. A launch of an operator takes longer than most of them compute for a token.
+"""Layers on plain arrays, on the host, for one new token of each text: they compute what the cells do, without a tensor
+for each operator, whose launch takes longer than most of them compute for a token.
 
-A cell that is not known here (experts, latent attention, adapters) is called as it is.
-b batch, h hidden, n heads, g key/value groups, d head size, r what of it rotates.
+A cell that is not known here (experts, latent attention, adapters) is called as it is. b batch, h hidden, n heads, g
+key/value groups, d head size, r rotated channels of it.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from pynative.transformer.layer import ParallelTransformerLayer
 from pynative.transformer.norm import LayerNorm, RMSNormOfAllHeads
 
 SHARED_KEYS = 4 * 1024 * 1024
-"""Bytes of a layer's keys that threads share; see `host_products` for fewer."""
+"""Least size in bytes of a layer's keys at which threads share attention; see `host_products` for the reason."""
 
 Part = Callable[[Array], Array]
-"""[b, h] -> [b, h]; a norm of any size."""
+"""A function [b, h] -> [b, h]; a norm's last axis has any size."""
 
 
 def array(parameter: Tensor | None) -> Array | None:
-    """Its memory."""
+    """An array over a parameter's memory; None for None."""
     return None if parameter is None else array_of(parameter)
 
 
 def norm(cell: nn.Cell | None) -> Part | None:
-    """A norm over the last axis."""
+    """A function that norms an array over its last axis as the cell does; None for None."""
     if cell is None:
         return None
     scale, epsilon = array_of(cell.weight) + np.float32(cell.zero_centered), np.float32(cell.epsilon)
@@ -59,7 +59,7 @@ def norm(cell: nn.Cell | None) -> Part | None:
 
 
 def embedding(cell: Embedding) -> Callable[[Array, Array], Array]:
-    """(tokens [b], positions [b]) -> [b, h]."""
+    """A function (tokens [b], positions [b]) -> [b, h] that embeds as the cell does."""
     words, normed, scale = array_of(cell.word_embeddings.weight), norm(cell.norm), np.float32(cell.scale)
     places = None if cell.position_embeddings is None else array_of(cell.position_embeddings.weight)
 
@@ -73,7 +73,7 @@ def embedding(cell: Embedding) -> Callable[[Array, Array], Array]:
 
 
 class Turned:
-    """Rotary embedding of one token of each text, at positions int32 [b]."""
+    """Rotary embedding for one token of each text, at positions int32 [b]."""
 
     def __init__(self, rotary: Rotary, positions: Array) -> None:
         cos, sin = rotary.tables(tuple(range(p, p + 1) for p in positions.tolist()))
@@ -83,7 +83,7 @@ class Turned:
         np.moveaxis(self.sin, self.axis, 0)[0] *= -1
 
     def __call__(self, x: Array) -> None:
-        """Turn x [b, g, n/g, d] in place."""
+        """Rotate heads x [b, g, n/g, d] in place."""
         turning = x[..., : self.width]
         pairs = turning.reshape(*turning.shape[:-1], *self.cos.shape[-2:])
         exchanged = (pairs[..., ::-1] if self.axis == -1 else pairs[..., ::-1, :]) * self.sin
@@ -92,7 +92,7 @@ class Turned:
 
 
 class Step:
-    """Facts about the new tokens that all layers share."""
+    """What all layers share in a forward of new tokens: biases of scores, and rotary embeddings, each computed once."""
 
     def __init__(self, cache: Cache) -> None:
         self.cache, self.texts = cache, np.arange(len(cache.lengths))
@@ -100,21 +100,22 @@ class Step:
         self._turned: dict[Rotary, Turned] = {}
 
     def bias(self, layer: int, rule: AttentionRule, heads: int) -> Array | None:
-        """Bias of the layer's scores by `bias_of`, computed once a step for layers that have the same; None: none."""
+        """The bias of a layer's scores by `bias_of`, cached for layers with the same slots and rule; None: there is
+        none."""
         key = self.cache.layers[layer].slots, rule
         if key not in self._biases:
             self._biases[key] = bias_of(self.cache.ages(layer), rule, heads)
         return self._biases[key]
 
     def turning(self, rotary: Rotary) -> Turned:
-        """See `Turned`."""
+        """The rotary embedding at the new tokens' positions, cached."""
         if rotary not in self._turned:
             self._turned[rotary] = Turned(rotary.of_text(int(self.cache.lengths.max())), self.cache.positions[0])
         return self._turned[rotary]
 
 
 class Decoder:
-    """The layers of a stage on arrays, of a model of which `can` is true, for a cache that holds earlier tokens."""
+    """The layers of a stage on arrays, for a model of which `can` is true and a cache that holds earlier tokens."""
 
     def __init__(self, model: nn.Cell, cache: Cache) -> None:
         self.cache, self.model = cache, model
@@ -132,14 +133,15 @@ class Decoder:
 
     @staticmethod
     def can(model: nn.Cell) -> bool:
-        """Whether a model's layers are ours, whole on this rank and in float32."""
+        """Whether all layers of a model are ParallelTransformerLayers, and its parameters float32 and whole on this
+        rank."""
         layers = model.language_model.decoder.layers.cells()
         are_ours = all(type(layer) is ParallelTransformerLayer for layer in layers)
         parameters = list(model.get_parameters())
         return are_ours and all(array_of(p).dtype == np.float32 and not p.meta.is_cut for p in parameters)
 
     def __call__(self, tokens: Array) -> Array:
-        """New tokens int32 [b] -> [b, h]; a later stage goes on with its input tensor [1, b, h]."""
+        """Hidden states [b, h] of the new tokens int32 [b]; a later stage starts from its input tensor [1, b, h]."""
         self.step = Step(self.cache)
         if self.embedding is None:
             x = array_of(self.model.language_model.decoder.input_tensor)[0]
@@ -150,7 +152,7 @@ class Decoder:
         return x if self.final_norm is None else self.final_norm(x)
 
     def logits(self, x: Array) -> Array:
-        """[b, h] -> [b, v]."""
+        """Logits [b, v] of hidden states [b, h], on the last stage."""
         config, head = self.model.config, self.model.language_model.output_layer
         assert self.head is not None, "only the last stage has a head"
         y = np.array(self.head(x.T).T, order="C")
@@ -213,7 +215,7 @@ class Decoder:
             seen = np.empty(queries.shape, np.float32)
 
             def of(start: int, stop: int) -> None:
-                """The part of some groups of heads."""
+                """Compute attention for the key/value groups start..stop-1 and their query heads."""
                 own, chosen = slice(start * heads // groups, stop * heads // groups), slice(start, stop)
                 terms = bias if bias is None or bias.shape[1] == 1 else bias[:, own]
                 own_sinks = None if sinks is None else sinks[own]
@@ -225,7 +227,8 @@ class Decoder:
         return attention
 
     def _kept(self, number: int, *new: Array) -> list[Array]:
-        """Keys and values of all tokens in the cache, the new ones among them."""
+        """The layer's cached arrays [slots in use, b, ...], after its new keys and values [b, ...] were written
+        there."""
         own, used = self.cache.layers[number], len(self.cache.ages(number))
         slots = self.cache.positions[0] % own.slots
         if number not in self.kept:
@@ -255,7 +258,7 @@ def _is_adapted(*linears: nn.Cell) -> bool:
 
 
 def _as_it_is(cell: nn.Cell) -> Part:
-    """The cell itself, called with tensors."""
+    """A function on arrays [b, h] that calls the cell itself with tensors."""
 
     def called(x: Array) -> Array:
         output, bias = cell(from_numpy(np.ascontiguousarray(x)[None]))

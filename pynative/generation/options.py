@@ -44,7 +44,7 @@ TOKENIZER = ("tokenizer_type", "tokenizer_model", "vocab_file", "merge_file", "t
 
 
 def parse(argv: list[str] | None, called: str | None = None) -> argparse.Namespace:
-    """The command line."""
+    """The options of the command line; called: the program's name in its help."""
     parser = command_line(DESCRIPTION, called or program("generate"))
     parser.add_argument("--load", type=Path, required=True, help="the checkpoint")
     given = parser.add_mutually_exclusive_group()
@@ -66,7 +66,7 @@ def parse(argv: list[str] | None, called: str | None = None) -> argparse.Namespa
 
 
 def add_model_flags(parser: argparse.ArgumentParser) -> None:
-    """The flags that `configured` reads beside --load."""
+    """Add the flags that `configured` reads besides --load."""
     for flag in LAYOUT:
         parser.add_argument(flag, type=int, default=1, help="as in training; msrun starts the ranks")
     types = ("float32", "bfloat16", "float16")
@@ -85,8 +85,8 @@ def _value(options: argparse.Namespace, flag: str) -> Any:
 
 
 def configured(options: argparse.Namespace) -> AllConfig:
-    """The configuration of this rank, with the tokenizer that flags name, else that of a HuggingFace folder which has
-    one, else the checkpoint's."""
+    """The configuration of this rank: the checkpoint's, with the layout, type and device of the flags, and with the
+    tokenizer that flags name, else that of a HuggingFace folder which has one, else the checkpoint's."""
     dtype = options.dtype or ("float32" if is_on_cpu(options.device_target) else None)
     layout = {flag[2:].replace("-", "_"): _value(options, flag) for flag in LAYOUT}
     process = {"device_target": options.device_target, "threads": options.threads}
@@ -101,7 +101,8 @@ def configured(options: argparse.Namespace) -> AllConfig:
 
 
 def tokenizer_of(options: argparse.Namespace) -> dict[str, Any]:
-    """Options of the data section by the tokenizer flags, else by a HuggingFace folder that has a tokenizer."""
+    """Options of the data section for the tokenizer that flags name, else for that of a HuggingFace folder; without
+    either no tokenizer is in it."""
     named = _given(options, TOKENIZER)
     if options.patch_tokenizer_type is not None:
         named = {"tokenizer_model": str(options.load), **named, "tokenizer_type": "PretrainedFromHF"}
@@ -115,7 +116,8 @@ def _given(options: argparse.Namespace, names: Iterable[str]) -> dict[str, Any]:
 
 
 def asked_of(options: argparse.Namespace, ends: frozenset[int]) -> Asked:
-    """The options of the continuation of each prompt. Raises ConfigError for values that there are not."""
+    """How each prompt is continued, by the options; ends: ids that end a text. Raises ConfigError for values out of
+    range."""
     counts = ("--max-new-tokens", "--batch-size")
     found = [
         Finding(flag, _value(options, flag), "must be at least 1", "change it")
@@ -131,7 +133,8 @@ def asked_of(options: argparse.Namespace, ends: frozenset[int]) -> Asked:
 
 
 def prompts_of(options: argparse.Namespace) -> list[Prompt]:
-    """The prompts that the command line gives; none for a person who chats. Raises ConfigError where there is none."""
+    """The prompts that the command line gives; an empty list for an interactive chat. Raises ConfigError if it gives
+    none otherwise."""
     if options.prompts is not None:
         return read_prompts(options.prompts)
     if options.prompt is not None:
@@ -144,8 +147,8 @@ def prompts_of(options: argparse.Namespace) -> list[Prompt]:
 
 
 def template_of(options: argparse.Namespace, tokenizer: MegatronTokenizer) -> Chat | None:
-    """The template of --prompt-type; none without, or for the tokenizer's own. Raises ValueError for one that there is
-    not, or that writes no message."""
+    """The chat template of --prompt-type; None without it, or for the tokenizer's own. Raises ValueError for an unknown
+    template, or where no message is written."""
     if options.prompt_type is None:
         return None
     if options.prompt is not None and not options.chat:
@@ -156,8 +159,8 @@ def template_of(options: argparse.Namespace, tokenizer: MegatronTokenizer) -> Ch
 
 
 def ends_of(config: AllConfig, tokenizer: MegatronTokenizer, folder: Path) -> frozenset[int]:
-    """The ids that end a text: the tokenizer's, and those that a HuggingFace folder says, be it the model's or the
-    tokenizer's. Without a tokenizer none."""
+    """The ids that end a text: the tokenizer's, and those that a HuggingFace folder says, the model's or the
+    tokenizer's. None of them without a tokenizer."""
     data = config.dataset_config
     if not data.tokenizer_type:
         return frozenset()
@@ -169,10 +172,10 @@ def ends_of(config: AllConfig, tokenizer: MegatronTokenizer, folder: Path) -> fr
 def config_of(
     folder: Path, dtype: str | None = None, tokenizer: dict[str, Any] | None = None, **parallel: int | str | None
 ) -> AllConfig:
-    """The model and tokenizer of a checkpoint of any tool.
+    """The configuration for inference of the model in a checkpoint of any tool, and of its tokenizer.
 
     dtype: of parameters and of what is computed, instead of the checkpoint's. tokenizer: options of the data section
-    that are used instead of the checkpoint's. parallel: options of ParallelConfig.
+    that replace the checkpoint's. parallel: options of ParallelConfig.
     """
     sections = open_checkpoint(folder, optimizer=False).manifest.config
     data, given = sections.get("dataset_config", {}), tokenizer or {}

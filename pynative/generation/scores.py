@@ -1,4 +1,4 @@
-"""Probabilities of given answers.
+"""Probabilities that a model gives to answers.
 
 s sequence, b batch, h hidden, v vocabulary.
 """
@@ -18,7 +18,7 @@ from pynative.generation.texts import check, check_alike, inference
 
 
 class _Answers(Forward):
-    """One forward over whole texts, whose logits are those before each token of the answers."""
+    """One forward over whole texts, which returns the logits before each token of the answers."""
 
     def __init__(self, model: nn.Cell, tasks: Sequence[Task]) -> None:
         super().__init__(model, model.config.seq_length, use_cache=False)
@@ -28,7 +28,7 @@ class _Answers(Forward):
         self._texts = np.repeat(np.arange(len(tasks)), [len(task.answer) for task in tasks])
 
     def _logits(self, hidden_states: Tensor, last: Array) -> Array:
-        """[tokens of all answers, ids of the tokenizer]."""
+        """Logits [tokens of all answers, ids of the tokenizer], task by task; last: [b], ignored but for its length."""
         places, texts = self._places, self._texts
         if self.shards == 1:  # only these rows go through the head
             rows = (places * len(last) + texts).astype(np.int32)
@@ -39,8 +39,9 @@ class _Answers(Forward):
 
 
 def answer_logprobs(model: nn.Cell, tasks: Sequence[Task]) -> list[Array]:
-    """For each task the natural logarithm of the probability of every token of its answer, behind the prompt and the
-    tokens before: float32 [tokens of the answer]. Ranks that share a model call this alike and get the same."""
+    """For each task the natural logarithm of the probability of every token of its answer, given the prompt and the
+    answer's tokens before: float32 [tokens of the answer]. Ranks that share a model call this alike and get the same.
+    """
     check(model, [task.prompt for task in tasks], 1)
     check_alike(model, tasks)
     wanted = [token for task in tasks for token in task.answer]

@@ -1,4 +1,4 @@
-"""A model that continues prompts as `generate`'s command line asks."""
+"""The output of the command `generate`: continuations of prompts, streamed, in batches, or in a chat."""
 
 import json
 import sys
@@ -15,7 +15,7 @@ from pynative.generation.texts import Decoded, Text, generate_texts
 
 
 class Session:
-    """A model with its tokenizer, the options of a continuation, and the words that end one."""
+    """A model with its tokenizer, the way in which texts are continued, and the words that end one."""
 
     def __init__(
         self,
@@ -25,17 +25,17 @@ class Session:
         stops: Sequence[str],
         template: Chat | None = None,
     ) -> None:
-        """template: how messages are written; none: as the tokenizer's own."""
+        """template: writes messages of a chat; None: the tokenizer's own."""
         self.model, self.tokenizer, self.asked, self.stops, self.template = model, tokenizer, asked, stops, template
         self.prints = parallel_state.get_global_rank() == 0
 
     def write(self, words: str) -> None:
-        """Write to standard output, by the first rank alone."""
+        """Write to standard output, on rank 0 alone."""
         if self.prints:
             print(words, end="", flush=True)
 
     def stream(self, prompt: Prompt) -> str:
-        """Write what follows a prompt as it comes, and return it."""
+        """Write a prompt's continuation while it is generated, and return it."""
         decoded = Decoded(self.tokenizer, self.stops, self.write)
         tokens = prompt.tokens(self.tokenizer, self.template)
         (text,) = generate_texts(self.model, [tokens], self.asked, decoded.is_over)
@@ -44,13 +44,13 @@ class Session:
         return words
 
     def continued(self, prompts: Sequence[Sequence[int]]) -> list[tuple[Text, str]]:
-        """The continuation of each prompt of a batch, and its words."""
+        """(Continuation, its words) of each prompt, given as token ids, of a batch."""
         decoded = Decoded(self.tokenizer, self.stops)
         texts = generate_texts(self.model, prompts, self.asked, decoded.is_over)
         return [(text, decoded.finish(text)) for text in texts]
 
     def chat(self) -> None:
-        """Answer a person line by line, until the input ends."""
+        """Answer lines from standard input, each in the context of the earlier ones, until the input ends."""
         messages: list[dict[str, str]] = []
         while True:
             self.write("> ")
@@ -63,7 +63,8 @@ class Session:
                 messages.append({"role": "assistant", "content": answer})
 
     def write_batches(self, prompts: Sequence[Sequence[int]], size: int, as_json: bool) -> None:
-        """Write a line about each prompt's continuation, `size` prompts at a time."""
+        """Write a line for each prompt's continuation, its words or JSON with ids, words and log probabilities; `size`
+        prompts are computed at a time."""
         for start in range(0, len(prompts), size):
             for text, words in self.continued(prompts[start : start + size]):
                 self.write(_line(text, words, as_json))

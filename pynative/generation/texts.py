@@ -1,4 +1,4 @@
-"""Texts from a trained model, a token of each at a time."""
+"""Generation of texts with a trained model, one token of each text at a time."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,7 +19,7 @@ from pynative.tape.autograd import no_grad
 
 
 def check(model: nn.Cell, prompts: Sequence[Sequence[int]], max_new_tokens: int) -> None:
-    """Raise ValueError where a model of this layout, or these prompts, cannot be continued."""
+    """Raise ValueError if a model cannot generate on this layout, or these prompts (token ids) cannot be continued."""
     context = parallel_state.get_context_parallel_world_size()
     if context > 1:
         raise ValueError(
@@ -43,7 +43,8 @@ def check(model: nn.Cell, prompts: Sequence[Sequence[int]], max_new_tokens: int)
 
 
 def check_alike(model: nn.Cell, asked: Sequence[Any]) -> None:
-    """A forward of one batch needs the same forward on all ranks that have a part in it."""
+    """Raise ValueError if ranks that compute a batch together were given different arguments `asked`. All of them call
+    this."""
     gathers_weights = any(parameter.meta.is_cut for parameter in model.trainable_params())
     if gathers_weights or parallel_state.get_expert_model_parallel_world_size() > 1:
         group = parallel_state.get_world_group()
@@ -60,24 +61,25 @@ def check_alike(model: nn.Cell, asked: Sequence[Any]) -> None:
 
 @dataclass
 class Text:
-    """A prompt and what follows it."""
+    """A prompt and its continuation, as token ids."""
 
     prompt: list[int]
     new: list[int] = field(default_factory=list)
-    """The ids that follow; the one that ends a document is left out."""
+    """The ids of the continuation; the one that ends a document is left out."""
     logprobs: list[float] = field(default_factory=list)
-    """Natural logarithm of each new token's probability, by the model alone: whatever the way of drawing."""
+    """Natural logarithm of the probability of each id in `new`, by the model's logits alone, without the sampling
+    options."""
     is_over: bool = False
-    """No more tokens follow."""
+    """Whether the text is complete: no more tokens follow."""
 
     @property
     def ids(self) -> list[int]:
-        """All of them."""
+        """The ids of prompt and continuation."""
         return self.prompt + self.new
 
 
 IsOver = Callable[[Text], bool]
-"""Whether a text that got a token is over."""
+"""A function that says whether a text, which has just got a token, is complete."""
 
 
 def generate(
@@ -93,9 +95,9 @@ def generate(
     end_of_document: int | None = None,
     use_cache: bool = True,
 ) -> list[int]:
-    """The tokens that follow `tokens`: at most `max_new_tokens`, fewer if `end_of_document` comes (it is left out).
+    """The ids that follow `tokens`: at most `max_new_tokens`, fewer if `end_of_document` comes (it is left out).
 
-    See `generate_texts`; for the ways of drawing `parallel_core.sampling.Sampling`.
+    See `generate_texts`; for the sampling options `parallel_core.sampling.Sampling`.
     """
     sampling = Sampling(temperature, top_k, top_p, repetition_penalty, seed)
     ends = frozenset() if end_of_document is None else frozenset({end_of_document})
@@ -109,13 +111,13 @@ def generate_texts(
     is_over: IsOver = lambda text: False,
     record: RoutingRecord | None = None,
 ) -> list[Text]:
-    """Continue prompts of any lengths, as one batch; what follows one does not depend on the others.
+    """Continue prompts of any lengths as one batch; no continuation depends on the other prompts.
 
     The model is a GPTModel, or this rank's stage of one, and sees the last --seq-length tokens. Ranks that compute
-    together call this alike and get the same: those of a tensor- and pipeline-parallel copy and, with expert
-    parallelism or ZeRO stage 3, all; other replicas ask for what they like. is_over: called with each text whenever it
-    gets a token, on all ranks. record: is told which experts each token goes to. Raises ValueError on all of them where
-    ranks that compute together differ.
+    together call this with the same arguments and get the same: those of one tensor- and pipeline-parallel copy of the
+    model and, with expert parallelism or ZeRO stage 3, all; other replicas may ask for other texts. is_over: called
+    with each text whenever it gets a token, on all ranks. record: is given the experts that each token goes to. Raises
+    ValueError on all of them where ranks that compute together differ.
     """
     check(model, prompts, asked.max_new_tokens)
     texts = [Text(list(prompt)) for prompt in prompts]
@@ -135,7 +137,8 @@ def generate_texts(
 
 @contextmanager
 def inference(model: nn.Cell) -> Iterator[None]:
-    """A block in which the model is not in training and nothing is recorded; after it the earlier settings are back."""
+    """Context in which the model is not in training and the tape records nothing; afterwards the earlier settings are
+    restored."""
     was_training = model.training
     model.set_train(False)
     try:
@@ -148,7 +151,8 @@ def inference(model: nn.Cell) -> Iterator[None]:
 def _drawn(
     logits: Array | None, texts: Sequence[Text], generators: Sequence[np.random.Generator], sampling: Sampling
 ) -> Array:
-    """float32 [b, 2], each text's token and the logarithm of its probability: the last stage's, on all stages."""
+    """float32 [b, 2]: each text's next token and the logarithm of its probability, drawn on the last stage and sent to
+    all stages."""
     drawn = np.zeros((len(texts), 2), np.float32)
     if logits is not None:
         for number, (text, row, generator) in enumerate(zip(texts, logits, generators, strict=True)):
@@ -171,15 +175,15 @@ def _add(text: Text, token: int, logprob: float, asked: Asked, is_over: IsOver) 
 
 
 INCOMPLETE = "\ufffd"
-"""The character that a tokenizer writes for the first bytes of a character whose others are to come."""
+"""The character that a tokenizer writes for the first bytes of a character whose other bytes are still to come."""
 
 
 class Decoded:
-    """The words behind the prompts of texts under way.
+    """The words of continuations while they are generated.
 
     Args:
-        stops: words that end a text; they and what follows are left out.
-        write: is given each piece of a text once that it is certain.
+        stops: words that end a text; they and what follows them are left out.
+        write: called with each piece of the text as soon as later tokens cannot change it; for one text at a time.
     """
 
     def __init__(
@@ -189,7 +193,8 @@ class Decoded:
         self._written = 0
 
     def is_over(self, text: Text) -> bool:
-        """Whether one of the words came, of a text that got a token; what is certain is written."""
+        """Whether a stop word is in the words of a text that has just got a token; words that no later token changes
+        are written."""
         if not self.stops and self._write is None:
             return False
         words = self.tokenizer.detokenize(text.new)
@@ -199,7 +204,8 @@ class Decoded:
         return end is not None
 
     def finish(self, text: Text) -> str:
-        """The words of a text that is complete; of the ids those stay that they come from."""
+        """The words of a complete text, the rest of which is written; ids behind a stop word's beginning are removed
+        from it."""
         words = self.tokenizer.detokenize(text.new)
         end = self._end(words)
         if end is not None:
@@ -212,11 +218,11 @@ class Decoded:
         return words
 
     def _end(self, words: str) -> int | None:
-        """The place where the first stop word begins."""
+        """The index in the words at which the first stop word begins; None: there is none."""
         return min((place for stop in self.stops if (place := words.find(stop)) >= 0), default=None)
 
     def _certain(self, words: str) -> int:
-        """The length of the part of the words that no later token changes, and that cannot be the beginning of a stop
+        """The length of the part of the words that no later token changes, and that is not the beginning of a stop
         word."""
         words = words.rstrip(INCOMPLETE)
         held = (n for stop in self.stops for n in range(len(stop) - 1, 0, -1) if words.endswith(stop[:n]))

@@ -1,6 +1,6 @@
-"""Training: the loop, a step of it, its data, losses and callbacks.
+"""Training: the loop, one step, data, losses and callbacks.
 
-A Trainer's names are here, too, each loaded when it is asked for.
+The names of MindFormers' Trainer are here, too, each loaded when it is asked for.
 """
 
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""A loader's mistakes end the run before they are trained on, named with rank and step."""
+"""Checks of batches: a loader's mistakes end the run before they are trained on, named with rank and step."""
 
 import inspect
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -19,7 +19,7 @@ from pynative.step_position import get_step_position
 
 
 def refuse(mistakes: Iterable[str]) -> None:
-    """ValueError if there are any."""
+    """Raise ValueError with all mistakes, each behind this rank's number and the step; nothing if there are none."""
     lines = list(mistakes)
     if lines:
         where = f"rank {parallel_state.get_global_rank()}, step {get_step_position().iteration + 1}"
@@ -28,16 +28,17 @@ def refuse(mistakes: Iterable[str]) -> None:
 
 @cache
 def _arguments(construct: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
-    """The arguments of a class's `construct`, by name."""
+    """The arguments of a `construct` but `self`, by name."""
     return dict(list(inspect.signature(construct).parameters.items())[1:])
 
 
 def wrong_names(
     model: Sequence[nn.Cell], batch: Mapping[str, Any], unread: Callable[[nn.Cell], Collection[str]]
 ) -> list[str]:
-    """Names that a stage's chunks need and the batch lacks, or that it has and they do not take; neither is `unread`.
+    """Sentences about names that a stage's chunks need and the batch lacks, or that it has and they do not take; names
+    in `unread(chunk)` are passed over.
 
-    The first chunk of all needs tokens, the last one labels to give a loss, whatever their defaults.
+    Whatever the defaults, the pipeline's first chunk needs tokens, and its last one labels, for the loss.
     """
     first = parallel_state.is_pipeline_first_stage(ignore_virtual=True)
     last = parallel_state.is_pipeline_last_stage(ignore_virtual=True)
@@ -61,18 +62,18 @@ def _is_required(argument: inspect.Parameter) -> bool:
 
 
 class CheckedCalls:
-    """Checks what a script's function calls chunks of the model with, and no other calls of them."""
+    """Checks of the arguments with which a script's forward_step_func calls chunks of the model."""
 
     def __init__(self) -> None:
         self.weighs_tokens = False
-        """Whether a loss mask was drawn that is not all ones."""
+        """Whether a loss mask was drawn that is not all ones; set by the caller."""
         self._chunks: list[nn.Cell] = []
         self._rules: BatchRules | None = None
         self._gave_a_mean = False
 
     @contextmanager
     def of(self, chunk: nn.Cell, rules: BatchRules) -> Iterator[None]:
-        """Inside, calls of the chunk must keep the rules."""
+        """Check, within the block, that calls of the chunk keep the rules; a call that does not raises ValueError."""
         if not any(chunk is known for known in self._chunks):
             chunk.register_forward_pre_hook(self._check, with_kwargs=True)
             self._chunks.append(chunk)
@@ -83,8 +84,8 @@ class CheckedCalls:
             self._rules = None
 
     def check_sum(self, rules: BatchRules) -> None:
-        """A sum of losses is this context-parallel rank's; what a model with labels and loss mask gave is no such sum,
-        nor times the rank's tokens."""
+        """Raise ValueError, with context parallelism, if a script returned a sum of losses made of the mean that the
+        model gave: the sum must be of this rank's tokens, the mean is of the whole sequences."""
         rule = "with --context-parallel-size the model's loss is the whole sequences' mean"
         fix = "return (loss, {name: loss}), or sum the losses of logits"
         refuse([f"forward_step_func: {rule}; {fix}"] * (self._gave_a_mean and rules.context_parallel_size > 1))
@@ -107,8 +108,8 @@ class CheckedCalls:
 
 
 def _on_host(name: str, value: Any) -> Any:
-    """An argument as the batch's entry. An Ascend keeps what a script computed on it: zeros stand for its values, and
-    type and shape are judged without waiting for the device."""
+    """An argument as the batch's entry of this name. An Ascend keeps what a script computed on it: zeros stand for the
+    values, so that type and shape are judged without waiting for the device."""
     if not isinstance(value, Tensor) or hasattr(value, "batch_entry") or ms.get_context("device_target") == "CPU":
         return entry_of(name, value)
     return BatchEntry(np.broadcast_to(np.zeros((), array_type(value.dtype)), value.shape))

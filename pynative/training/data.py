@@ -1,4 +1,4 @@
-"""The way from datasets, MindSpore's or anybody's, to the iterator that a step draws from."""
+"""From datasets or loaders, MindSpore's or any other, to the iterator that a step draws from."""
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sized
@@ -17,8 +17,8 @@ from pynative.tensor_parallel.data import broadcast_item
 
 
 def get_train_valid_test_num_samples(config: AllConfig | None = None) -> tuple[int, int, int]:
-    """The number of samples that a run draws from each split; by default the run that `set_parallel_context`
-    initialised."""
+    """The numbers of samples that a run draws from its training, validation and test data. config: by default the one
+    that `set_parallel_context` was given."""
     config = config or parallel_state.get_config()
     training, data = config.training_config, config.dataset_config
     batch, evaluated = data.global_batch_size, data.eval_global_batch_size or data.global_batch_size
@@ -30,18 +30,20 @@ def get_train_valid_test_num_samples(config: AllConfig | None = None) -> tuple[i
 
 
 def micro_batch_of_all(config: AllConfig) -> int:
-    """Samples of one micro-batch on every data-parallel rank."""
+    """Samples of one micro-batch of all data-parallel ranks together."""
     return config.dataset_config.batch_size * config.parallel_config.data_parallel_size
 
 
 def build_pretraining_data_loader(
     dataset: Any, consumed_samples: int, config: AllConfig | None = None, draws: int = 1, is_training: bool = True
 ) -> StepLoader:
-    """This replica's steps of `dataset`, each in `draws` items, from the first sample that was not consumed yet.
+    """A loader of this replica's steps of `dataset`, each in `draws` items, from the first sample that was not consumed
+    yet.
 
-    An item is a dict of arrays whose rows are a step's micro-batches, one after the other. By default the configuration
-    is the one that `set_parallel_context` was given. Megatron's forward_step_func draws micro-batches: draws is their
-    number. Steps of the training grow as --rampup-batch-size says; those of an evaluation have a size of their own.
+    An item is a dict of arrays whose rows are a step's micro-batches, one after the other. config: by default the one
+    that `set_parallel_context` was given. draws: 1, or for Megatron's forward_step_func, which draws micro-batches,
+    their number. Training steps grow as --rampup-batch-size says; those of an evaluation (is_training False) have a
+    size of their own.
     """
     config = config or parallel_state.get_config()
     data, unit = config.dataset_config, micro_batch_of_all(config)
@@ -67,7 +69,8 @@ def build_pretraining_data_loader(
 
 
 def _pass_over(dataset: Sized, config: AllConfig, item: int) -> int:
-    """Samples that a pass over a dataset takes, in items of so many; more than there will be, where none follows."""
+    """The samples that a pass over a dataset takes, in whole items of `item` samples; sys.maxsize where no second pass
+    follows."""
     data, samples = config.dataset_config, len(dataset)
     if data.dataloader_type == "cyclic" or config.batch_sizes.changes:
         return sys.maxsize
@@ -75,7 +78,8 @@ def _pass_over(dataset: Sized, config: AllConfig, item: int) -> int:
 
 
 def _rounds(loader: Iterable[Any]) -> Iterator[Any]:
-    """The loader over and over; a MindSpore dataset as dicts of tensors."""
+    """Yield a loader's items, over and over; those of a MindSpore dataset as dicts of tensors. Raises ValueError for a
+    loader without items, or one that cannot be iterated again."""
     while True:
         count = 0
         for item in loader.create_dict_iterator() if hasattr(loader, "create_dict_iterator") else loader:
@@ -89,7 +93,7 @@ def _rounds(loader: Iterable[Any]) -> Iterator[Any]:
 
 
 def endless(loader: Iterable[Any], skip: int = 0) -> Iterator[Any]:
-    """An iterator that starts a loader again at its end, after dropping the first `skip` items."""
+    """An iterator over a loader's items that starts anew at their end, after dropping the first `skip` items."""
     rounds = _rounds(loader)
     for _ in range(skip):
         next(rounds)
@@ -97,35 +101,37 @@ def endless(loader: Iterable[Any], skip: int = 0) -> Iterator[Any]:
 
 
 def _opened(loader: Iterable[Any] | None, skip: int, is_sent: bool) -> Iterator[Any] | None:
-    """A loader's items without end, after the first `skip`; is_sent: those of the first tensor-parallel rank."""
+    """An endless iterator over a loader's items, after the first `skip`; None without a loader. is_sent: the
+    tensor-parallel group's first rank draws, and sends the items to the others."""
     items = None if loader is None else endless(loader, skip)
     return _sent_by_the_first(items) if is_sent else items
 
 
 def _sent_by_the_first(items: Iterator[Any] | None) -> Iterator[Any]:
-    """The items that the first rank of the tensor-parallel group draws, on each of its ranks."""
+    """Yield the items that the first rank of the tensor-parallel group draws, on each of its ranks; items: None on the
+    others."""
     while True:
         yield broadcast_item(None if items is None else next(items))
 
 
 @dataclass
 class RunData:
-    """A run's data on this rank; None where another rank draws for it."""
+    """A run's iterators on this rank; None where another rank draws for it, or there is nothing to draw."""
 
     train: Iterator[Any] | None
     valid: Iterator[Any] | None
     is_evaluated: bool
-    """Whether there are validation data."""
+    """Whether any rank has validation data."""
     samples_per_epoch: int | None
-    """Samples per epoch, if they are known."""
+    """Samples per epoch; None if unknown."""
 
 
 @dataclass
 class DataSources:
-    """A script's data: datasets by a provider, or loaders of its own, which go before.
+    """A script's data: a provider of datasets, or loaders of its own, which take precedence.
 
-    As in Megatron's scripts the first rank of each tensor-parallel group may alone have them, and a stage in the middle
-    of a pipeline none. A function of the script that draws has to broadcast them then; otherwise that is done here.
+    As in Megatron's scripts the first rank of each tensor-parallel group alone may have data, and a middle stage of a
+    pipeline none. A script's own function that draws must broadcast the data then; otherwise it is done here.
     """
 
     provider: Callable[..., Any] | None
@@ -134,14 +140,14 @@ class DataSources:
 
     @property
     def loader_name(self) -> str:
-        """The script's own loader on this rank; empty where it has none."""
+        """A description of the script's own training loader on this rank; "" if it has none."""
         return "" if self.train_data_loader is None else f"train_data_loader ({type(self.train_data_loader).__name__})"
 
     def count_epochs(self, config: AllConfig, draws: int) -> None:
-        """Say how many iterations epochs come to, where the data files do not: a loader's items are a step's, or with
-        `draws` of them one of its parts. All ranks call this, of which some may have none.
+        """Set the number of training iterations from --num_train_epochs and the loader's length, where the data files
+        do not: an item is a step's, or one of `draws` parts of it. All ranks call this, also those without a loader.
 
-        Raises `ConfigError` if no loader has a length.
+        Raises `ConfigError` if no loader has a length, or it is less than one iteration.
         """
         flag, epochs = "--num_train_epochs", config.training_config.epochs
         if epochs is None or config.training_config.training_iters:
@@ -160,7 +166,8 @@ class DataSources:
         log(f"{flag} {epochs:g}: {sum} = --train-iters {iterations}")
 
     def open(self, config: AllConfig, forward_step: ForwardStep, iteration: int, consumed_samples: int) -> RunData:
-        """Iterators that go on after `iteration` steps, which took `consumed_samples`."""
+        """The run's iterators, which continue after `iteration` steps that took `consumed_samples`. All ranks call
+        this. Raises ValueError if there are no training data."""
         if config.training_config.checkpoint.new_dataset:
             iteration = consumed_samples = 0
         train, valid, epoch = self._loaders(config, forward_step.draws, consumed_samples)
@@ -185,7 +192,8 @@ class DataSources:
     def _loaders(
         self, config: AllConfig, draws: int, consumed_samples: int
     ) -> tuple[Iterable[Any] | None, Iterable[Any] | None, int | None]:
-        """For training and validation, where this rank has any, and the samples of an epoch, where they are known."""
+        """(Training loader, validation loader, samples of an epoch) on this rank; each None where it has none, or where
+        it is unknown."""
         train, valid = (_in_draws(given, draws) for given in (self.train_data_loader, self.valid_data_loader))
         most = config.dataset_config.max_train_samples
         if train is not None and (config.batch_sizes.changes or most):
@@ -206,11 +214,11 @@ class DataSources:
 
 
 def _in_draws(loader: Iterable[Any] | None, draws: int) -> Iterable[Any] | None:
-    """Our own loader of steps gives its micro-batches one by one to a function that draws so."""
+    """The loader, whose items are single micro-batches if it is our own loader and draws > 1."""
     return loader.in_micro_batches() if draws > 1 and isinstance(loader, StepLoader) else loader
 
 
 def _is_in_the_middle() -> bool:
-    """Whether this stage of the pipeline neither begins with tokens nor ends with a loss."""
+    """Whether this pipeline stage is neither the first, which reads tokens, nor the last, which computes the loss."""
     ends = parallel_state.is_pipeline_first_stage, parallel_state.is_pipeline_last_stage
     return not any(is_end(ignore_virtual=True) for is_end in ends)

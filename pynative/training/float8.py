@@ -1,7 +1,7 @@
-"""Delayed scales of 8 bits: each follows from the largest magnitudes of earlier steps, which all ranks agree on.
+"""Delayed scales of 8-bit operands: each follows from the largest magnitudes of earlier steps, over all ranks.
 
 An operand has one scale on all ranks and in all micro-batches of a step, and so whatever the layout, the schedule, and
-what is computed again. Transformer Engine's follow each micro-batch.
+what is recomputed. Transformer Engine's follow each micro-batch.
 """
 
 import json
@@ -20,7 +20,7 @@ from pynative.step_part import StepPart
 
 
 class DelayedScales(StepPart):
-    """The delayed scales of all stages; those of this rank's chunks are in use."""
+    """The delayed scales of the operands of all stages; those of this rank's chunks are in use."""
 
     def __init__(self, model: Iterable[nn.Cell], config: Float8Config) -> None:
         recipe = config.recipe
@@ -30,13 +30,13 @@ class DelayedScales(StepPart):
 
     @contextmanager
     def around(self, train: bool) -> Iterator[None]:
-        """A block that sees the largest magnitudes of a step anew."""
+        """Context of a step, in which the largest magnitudes are noted anew."""
         for scale in self._own.values():
             scale.seen = 0.0
         yield
 
     def after_step(self) -> None:
-        """Move all scales on by what any rank saw."""
+        """Advance all scales by the largest magnitude that any rank saw in the step. All ranks call this."""
         if self._recipe is None:
             return
         seen = json.dumps({name: scale.seen for name, scale in self._own.items()})
@@ -51,11 +51,11 @@ class DelayedScales(StepPart):
         return self._all.setdefault(name, recipe.delayed_scale(name.rpartition(".")[2]))
 
     def state_dict(self) -> dict[str, Any]:
-        """Scale and largest magnitudes by the name of linear and operand."""
+        """[Scale, largest magnitudes of earlier steps ...] by "<weight>.<operand>"."""
         return {name: [scale.scale, *scale.history] for name, scale in self._all.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take up what `state_dict` gave, if this run has delayed scales."""
+        """Take up what `state_dict` returned, if this run has delayed scales."""
         recipe = self._recipe
         if recipe is None:
             return

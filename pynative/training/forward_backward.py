@@ -1,4 +1,4 @@
-"""A step's loss and gradients as a function, for scripts with a loop of their own."""
+"""Loss and gradients of a step as a function, for scripts with a loop of their own."""
 
 import inspect
 from collections.abc import Callable, Sequence
@@ -24,9 +24,11 @@ Result = tuple[float, None, tuple[Tensor, ...] | None]
 
 
 class ForwardBackward:
-    """Forwards and backwards of a stage's chunks outside of the training loop; each call is an iteration for dropout.
+    """Forwards and backwards of a stage's chunks outside of the training loop; each call counts as an iteration for
+    dropout.
 
-    The gradients are in the model's buffers, which an optimizer over the same chunks shares.
+    The gradients are in the model's buffers, which an optimizer over the same chunks shares. Raises ValueError with
+    ZeRO stage 2 or 3.
     """
 
     def __init__(self, model: nn.CellList, config: AllConfig) -> None:
@@ -45,14 +47,15 @@ class ForwardBackward:
 
     @classmethod
     def of(cls, model: nn.CellList, config: AllConfig) -> "ForwardBackward":
-        """The one of these chunks, which is kept with them."""
+        """The ForwardBackward of these chunks and this configuration, which is kept as an attribute of the chunks."""
         kept: ForwardBackward | None = getattr(model, "forward_backward", None)
         if kept is None or kept.config is not config:
             model.forward_backward = kept = cls(model, config)
         return kept
 
     def __call__(self, data: dict[str, Any], train: bool = True) -> tuple[GlobalLoss, float]:
-        """The loss, and what the reduced gradients in `main_grad` are to be multiplied with."""
+        """(The global batch's loss, the factor that the reduced gradients in `main_grad` must be multiplied by). data:
+        the model's keyword arguments for all of this rank's micro-batches."""
         set_training(self.model, train)
         set_step_position(StepPosition(next(self._calls)))
         self.buffers.empty_gradients()
@@ -85,7 +88,7 @@ def get_forward_backward_func(
 
 
 def _pipelining(interleaving: bool) -> Callable[..., Result]:
-    """MindSpeed-Core-MS's call of a schedule."""
+    """MindSpeed-Core-MS's function of a schedule, with or without interleaving."""
 
     def forward_backward(
         model: nn.CellList,
@@ -102,11 +105,11 @@ def _pipelining(interleaving: bool) -> Callable[..., Result]:
         total_tokens_nums: None = None,
         **input_data_dict: Any,
     ) -> Result:
-        """(loss, None for the logits, gradients of the model's trainable parameters times scale_sense).
+        """(Loss, None for the logits, gradients of the model's trainable parameters times scale_sense).
 
-        Loss and gradients are those of `get_forward_backward_func`; forward_only gives no gradients. The data are the
-        model's arguments for all of this rank's micro-batches. The schedule and the sizes are the configuration's:
-        ValueError for others.
+        Loss and gradients are those of `get_forward_backward_func`; with forward_only there are no gradients. The data
+        are the model's arguments for all of this rank's micro-batches. The schedule and the sizes are the
+        configuration's: ValueError for others.
         """
         whole = config if isinstance(config, AllConfig) else parallel_state.get_config()
         sizes = (num_microbatches, seq_length, micro_batch_size)
@@ -123,7 +126,7 @@ def _pipelining(interleaving: bool) -> Callable[..., Result]:
 
 
 def _check_call(config: AllConfig, interleaving: bool, sizes: tuple[int, int, int], others: tuple[object, ...]) -> None:
-    """ValueError for what cannot be said here, because the configuration says it."""
+    """Raise ValueError for arguments that differ from the configuration, which decides, or that are not available."""
     data, name = config.dataset_config, "forward_backward_pipelining_with" + ("" if interleaving else "out")
     own = (data.micro_batch_num, config.model_config.seq_length, data.batch_size)
     if sizes != own:

@@ -1,4 +1,5 @@
-"""Two ways to say what a micro-batch's forward is: a batch function with the model's arguments, or Megatron's form."""
+"""The forward of a micro-batch in its two forms: the model called with a batch's entries, or Megatron's
+forward_step_func."""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
@@ -22,12 +23,13 @@ from pynative.training.batch_check import CheckedCalls, refuse, wrong_names
 
 def unread_entries(model: nn.Cell) -> frozenset[str]:
     """Names of the batch's entries that a chunk has no use for, such as a middle stage's tokens: its `unread_entries`,
-    none if the model does not say."""
+    or none if the model does not say."""
     return getattr(model, "unread_entries", frozenset())
 
 
 class BatchedForwardStep:
-    """`get_batch_func(data_iterator)` gives the model's keyword arguments for all of this rank's micro-batches.
+    """The forward whose `get_batch_func(data_iterator)` gives the model's keyword arguments for all of this rank's
+    micro-batches.
 
     Without one they are the items of the data iterator; a stage that reads nothing of an item, as one in the middle of
     a pipeline, draws no other from the same iterator.
@@ -45,7 +47,7 @@ class BatchedForwardStep:
     def begin(
         self, data_iterator: Iterator[Any] | None, model: Sequence[nn.Cell], micro_batches: int, rules: BatchRules
     ) -> None:
-        """Fetch a step's batch, for all chunks of the stage. ValueError if it is not as `rules` has it."""
+        """Draw a step's batch, for all chunks of the stage. Raises ValueError if it does not keep the rules."""
         unread = frozenset.intersection(*map(unread_entries, model))
         batch = self._next(data_iterator) if self.get_batch_func is None else self.get_batch_func(data_iterator)
         if not isinstance(batch, dict):
@@ -61,15 +63,15 @@ class BatchedForwardStep:
         self.batch, self._rows = StepBatch(entries, micro_batches, context_shard()), rules.micro_batch_size
 
     def again(self) -> None:
-        """The batch is still there."""
+        """Do nothing: the batch is still there."""
 
     def drawn_tokens(self) -> Sequence[Array]:
-        """Those of the batch, where this stage reads any."""
+        """The batch's tokens by micro-batch, [b, s] each; empty where this stage reads none."""
         entry = self.batch.entries.get(TOKENS)
         return np.split(entry.sequences, self.batch.micro_batches) if isinstance(entry, BatchEntry) else []
 
     def described(self, micro_batch: int, row: int) -> str:
-        """The description of a batch by the loader's item that it was."""
+        """A row's sample and documents, as the loader's item describes them; "" unless the item is our own loader's."""
         number = micro_batch * self._rows + row
         item = self._item
         return item.described(number) if isinstance(item, StepItem) and number < len(item.samples) else ""
@@ -81,20 +83,22 @@ class BatchedForwardStep:
         return {k: entry for k, entry in item.items() if k != "dataset_id"} if isinstance(item, dict) else item
 
     def __call__(self, model: nn.Cell, micro_batch: int, chunk: int) -> tuple[Tensor, LossOf]:
-        """Run the model on a micro-batch's rows; its result on the last stage is the mean loss."""
+        """Run the model on a micro-batch's rows; (its output, the function to the loss: on the last stage the output is
+        the mean loss of the micro-batch's tokens)."""
         entries = self.batch.micro_batch(micro_batch, unread_entries(model))
         output = model(**{name: to_tensor(entry) for name, entry in entries.items()})
         return output, lambda loss: MicroBatchLoss(loss, MicroBatchWeight(self.batch.tokens(micro_batch)))
 
 
 class MegatronForwardStep:
-    """`forward_step_func(data_iterator, model)` gives the model's output and a function from it to the loss.
+    """The forward by `forward_step_func(data_iterator, model)`, which returns the model's output and a function from it
+    to the loss.
 
     It draws dicts of tensors, whatever arrays a loader has; on a rank without data the iterator is None. Its loss
-    function returns (loss, {name: reported}) or (sum of losses, number of tokens, {name: reported}); what is
-    reported is a number, or a pair (sum, count). With context parallelism sums and counts of the second form are of
-    this rank's shards of the sequences (`get_batch_on_this_cp_rank` cuts them) and are added up here; the loss of the
-    first is the whole sequences', as our GPTModel's is.
+    function returns (loss, {name: reported}) or (sum of losses, number of tokens, {name: reported}); what is reported
+    is a number, or a pair (sum, count). With context parallelism sums and counts of the second form are of this rank's
+    shards of the sequences (`get_batch_on_this_cp_rank` cuts them) and are added up here; the loss of the first is the
+    whole sequences', as our GPTModel's is.
     """
 
     is_of_a_script = True
@@ -111,8 +115,8 @@ class MegatronForwardStep:
         micro_batches: int,
         rules: BatchRules,
     ) -> None:
-        """A micro-batch is drawn whenever one runs: from a chunk's own iterator, as Megatron's list has them, or from
-        a copy of the only one, so that every chunk sees the same micro-batches."""
+        """Prepare the iterators of a step; a micro-batch is drawn when it runs: from a chunk's own iterator, as
+        Megatron's list has them, or from a copy of the only one, so that every chunk sees the same micro-batches."""
         self._rules, self._drawn = rules, []
         if isinstance(data_iterator, list):
             self.data_iterators = [None if items is None else self._kept(items) for items in data_iterator]
@@ -123,7 +127,7 @@ class MegatronForwardStep:
             self._drawn *= len(model)
 
     def _kept(self, items: Iterator[Any]) -> Iterator[Any]:
-        """The items, which are kept for `again`."""
+        """An iterator over the items as tensors, which keeps those that are drawn for `again`."""
         drawn: list[Any] = []
         self._drawn.append(drawn)
 
@@ -135,24 +139,25 @@ class MegatronForwardStep:
         return draw()
 
     def again(self) -> None:
-        """Every chunk draws what it has drawn."""
+        """Let every chunk draw once more what it drew in the last step."""
         if self._drawn:
             self.data_iterators = [map(self._as_tensors, list(drawn)) for drawn in self._drawn]
 
     def drawn_tokens(self) -> Sequence[Array]:
-        """Those of the items, where they are dicts with tokens."""
+        """The tokens of each drawn item that is a dict with tokens."""
         drawn = self._drawn[0] if self._drawn else []
         tokens = [item[TOKENS] for item in drawn if isinstance(item, dict) and TOKENS in item]
         return [np.asarray(x.asnumpy() if isinstance(x, Tensor) else x) for x in tokens]
 
     def described(self, micro_batch: int, row: int) -> str:
-        """The description of a micro-batch by the loader's item that it was."""
+        """A row's sample and documents, as the micro-batch's item describes them; "" unless the item is our own
+        loader's."""
         drawn = self._drawn[0] if self._drawn else []
         item = drawn[micro_batch] if micro_batch < len(drawn) else None
         return item.described(row) if isinstance(item, StepItem) and row < len(item.samples) else ""
 
     def __call__(self, model: nn.Cell, micro_batch: int, chunk: int) -> tuple[Tensor, LossOf]:
-        """Run the user's function on a chunk's next micro-batch."""
+        """Run the script's function on a chunk's next micro-batch; (the model's output, the function to the loss)."""
         with self._calls.of(model, self._rules):
             output, loss_func = self.forward_step_func(self.data_iterators[chunk], model)
         return output, lambda result: self._loss(loss_func(result))
@@ -164,7 +169,8 @@ class MegatronForwardStep:
         return loss
 
     def _as_tensors(self, item: Any) -> Any:
-        """A micro-batch with tensors for arrays, whose ids are checked before the script may send them to a device."""
+        """A drawn item with tensors in place of arrays; its ids are checked before the script may send them to a
+        device. Raises ValueError for wrong ids."""
         if not isinstance(item, dict):
             return item
         given = {k: value for k, value in item.items() if k != LENGTHS}
@@ -178,7 +184,7 @@ class MegatronForwardStep:
 
 
 def _micro_batch_loss(returned: tuple[Any, ...]) -> MicroBatchLoss:
-    """Read the values that Megatron's loss functions return."""
+    """The loss that the tuple of a Megatron loss function says. Raises ValueError for another form."""
     match returned:
         case (loss, dict(report)):
             return MicroBatchLoss(loss, MicroBatchWeight(1.0), lambda: _reported(report))
@@ -192,7 +198,8 @@ def _micro_batch_loss(returned: tuple[Any, ...]) -> MicroBatchLoss:
 
 
 class _SumOfTokens:
-    """The weight of a sum of losses; its numbers are read from the device when they are asked for, not before."""
+    """The weight of a loss that is a sum over tokens; its numbers are read from the device when they are asked for, not
+    before."""
 
     is_mean = False
 
@@ -201,18 +208,18 @@ class _SumOfTokens:
 
     @cached_property
     def tokens(self) -> float:
-        """Tokens of whole sequences."""
+        """The number of tokens of the whole sequences that count."""
         return sum_over_group(_numbers(self._tokens)[:1], parallel_state.get_context_parallel_group())[0]
 
     def reported(self) -> tuple[float, float]:
-        """(sum, count) of whole sequences."""
+        """(Reported sum, its count), over the whole sequences."""
         own = _reported(self._report) or (_numbers(self._loss)[0], _numbers(self._tokens)[0])
         total, count = sum_over_group(own, parallel_state.get_context_parallel_group())
         return total, count
 
 
 def _reported(report: dict[str, Any]) -> tuple[float, float] | None:
-    """The first reported number as (sum, count)."""
+    """The first reported value as (sum, count), of a single number (number, 1); None for an empty report."""
     if not report:
         return None
     values = _numbers(next(iter(report.values())))
@@ -220,7 +227,7 @@ def _reported(report: dict[str, Any]) -> tuple[float, float] | None:
 
 
 def _numbers(value: Any) -> list[float]:
-    """A number, a tensor, or a pair of either as floats."""
+    """The floats of a number, a tensor, or a pair of either."""
     if isinstance(value, Tensor):
         return [float(v) for v in value.asnumpy().reshape(-1)]
     if isinstance(value, tuple | list):

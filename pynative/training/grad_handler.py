@@ -1,4 +1,4 @@
-"""Clipping for scripts with a loop of their own; the training step clips inside the optimizer's update."""
+"""Clipping of gradients for scripts with a loop of their own; the training step clips inside the optimizer's update."""
 
 from collections.abc import Sequence
 
@@ -11,12 +11,13 @@ from pynative.optimizer.statistics import ModelSum, clip_coefficient
 
 
 class ClipGlobalNorm(nn.Cell):
-    """Clips by the L2 norm of the whole model's gradient, each parameter counted once.
+    """Clipping by the L2 norm of the whole model's gradient, each parameter counted once.
 
     Args:
-        params: those whose gradients will be given, in their order; parameters of a model of `get_model`.
-        reduce_comm_group: unused, as is share_embeddings_and_output_weights: which ranks a parameter is cut over, and
-            which one counts it, it knows itself.
+        params: parameters of a model of `get_model`, in the order of the gradients that will be given.
+        clip_value: the largest norm.
+        reduce_comm_group, share_embeddings_and_output_weights: ignored; a parameter knows which ranks it is cut over,
+            and which one counts it.
     """
 
     def __init__(
@@ -36,7 +37,8 @@ class ClipGlobalNorm(nn.Cell):
         self._replicas = [spec.replicas if is_counted(spec, coordinates) else None for spec in specs]
 
     def construct(self, grads: list[Tensor]) -> float:
-        """Clip the entries of the list; the norm before that. All ranks of the model call this."""
+        """Replace the list's gradients by clipped ones, and return the norm before that. All ranks of the model call
+        this."""
         pairs = zip(self._replicas, grads, strict=True)
         norm = self._sum((kind, kernels.squared_norm(gradient)) for kind, gradient in pairs if kind is not None) ** 0.5
         coefficient = clip_coefficient(norm, self.clip_value)
@@ -45,14 +47,14 @@ class ClipGlobalNorm(nn.Cell):
 
 
 class GradClipByValue(nn.Cell):
-    """Clips every element to -clip_value..clip_value."""
+    """Clipping of every element to -clip_value..clip_value."""
 
     def __init__(self, clip_value: float) -> None:
         super().__init__()
         self.clip_value = clip_value
 
     def construct(self, grads: list[Tensor]) -> None:
-        """Clip the entries of the list."""
+        """Replace the list's gradients by clipped ones."""
         grads[:] = [gradient.copy() for gradient in grads]
         for gradient in grads:
             kernels.clamp_(gradient, self.clip_value)

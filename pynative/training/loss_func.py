@@ -1,4 +1,4 @@
-"""Losses under the names that scripts import."""
+"""Losses under the names by which scripts import them."""
 
 from mindspore import nn
 
@@ -10,6 +10,6 @@ __all__ = ["LossWithMask", "VocabParallelCrossEntropy", "get_loss_func"]
 
 
 def get_loss_func(training_config: TrainingConfig, return_instance: bool = True) -> nn.Cell | type[nn.Cell]:
-    """The loss of each token, or with return_instance False its class: of a language model it is the only one, whatever
-    the configuration. `LossWithMask` makes the mean of it."""
+    """The cell of per-token losses, or with return_instance False its class: VocabParallelCrossEntropy, whatever the
+    configuration. `LossWithMask` takes the mean of it."""
     return VocabParallelCrossEntropy() if return_instance else VocabParallelCrossEntropy

@@ -1,4 +1,5 @@
-"""Loss scalers under the names and arguments of scripts that make them themselves; pass one to `TrainOneStepCell`."""
+"""Loss scalers under MindFormers' names and arguments, for scripts that make them themselves; pass one to
+`TrainOneStepCell`."""
 
 from typing import Any
 
@@ -18,7 +19,8 @@ _ARGUMENTS = {
 
 
 def _check(**settings: Any) -> None:
-    """Raise `ConfigError` with all that is wrong with settings, by the arguments' names: flags have the same limits."""
+    """Raise `ConfigError` with everything that is wrong with the settings of a scaler, by the arguments' names; the
+    limits are those of the flags."""
     with gather_findings() as found:
         PrecisionConfig(fp16=True, **settings)
     renamed = [finding._replace(flag=_ARGUMENTS.get(finding.flag, finding.flag)) for finding in found]
@@ -29,7 +31,7 @@ def _check(**settings: Any) -> None:
 
 
 class AdaptiveLossScaleUpdateCell(AdaptiveLossScaler):
-    """`AdaptiveLossScaler`."""
+    """`AdaptiveLossScaler` with MindFormers' arguments. Raises ConfigError for wrong ones."""
 
     def __init__(
         self,
@@ -51,7 +53,8 @@ class AdaptiveLossScaleUpdateCell(AdaptiveLossScaler):
 
 
 class DynamicLossScaleUpdateCell(DynamicLossScaler):
-    """`DynamicLossScaler` of which every overflow shrinks the scale, at most to 1."""
+    """`DynamicLossScaler` with MindFormers' arguments: every overflow divides the scale, down to 1. Raises ConfigError
+    for wrong ones."""
 
     def __init__(self, loss_scale_value: float, scale_factor: float, scale_window: int) -> None:
         _check(loss_scale_value=loss_scale_value, loss_scale_factor=scale_factor, loss_scale_window=scale_window)
@@ -59,7 +62,7 @@ class DynamicLossScaleUpdateCell(DynamicLossScaler):
 
 
 class FixedLossScaleUpdateCell(ConstantLossScaler):
-    """`ConstantLossScaler`."""
+    """`ConstantLossScaler` with MindFormers' argument. Raises ConfigError for a wrong one."""
 
     def __init__(self, loss_scale_value: float) -> None:
         _check(loss_scale_value=loss_scale_value, min_loss_scale=2.0**-126)

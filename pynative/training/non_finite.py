@@ -1,5 +1,5 @@
-"""Find the operator that makes a value that is no number, while a step runs again: every operator's inputs and results
-are looked at, those of its backward by identities on the tape."""
+"""Search for the operator that makes a value that is not finite, while a step runs again: every operator's inputs and
+results are tested, and its gradients by identities on the tape."""
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -19,16 +19,17 @@ from pynative.step_position import get_step_position
 from pynative.tape import autograd
 
 _MAY_BE_LOW = ("attention", "softmax", "sinks")
-"""Operators that know minus infinity: what is masked, and a maximum of nothing."""
+"""Words in the names of operators that may have minus infinity: masked scores, and the maximum of nothing."""
 
 
 def non_finite_weights(model: nn.Cell) -> tuple[str, ...]:
-    """Parameters that hold what is no number; of those that lie elsewhere (ZeRO 3) nothing is known."""
+    """Global names of this rank's parameters with values that are not finite; those of ZeRO stage 3 are not tested."""
     return tuple(p.meta.spec.name for p in name_parameters(model) if not p.meta.is_cut and _where([p], "") is not None)
 
 
 class NonFiniteWatch:
-    """The first operator that made what is no number of finite inputs, and the first that was given it."""
+    """The first operator that made a non-finite value of finite inputs (`origin`), or without one the first that was
+    given such a value (`carried`)."""
 
     def __init__(self) -> None:
         self.origin: Place | None = None
@@ -36,7 +37,7 @@ class NonFiniteWatch:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Watch the operators within the block."""
+        """Watch all kernels that run within the block."""
         with kernels.watched(self._watch):
             yield
 
@@ -77,14 +78,15 @@ class NonFiniteWatch:
 
 
 class _Pair:
-    """The gradients of an operator's results, which come, and of its inputs, which it makes of them."""
+    """The gradients around one call of an operator: of its results, which come, and of its inputs, which it makes of
+    them."""
 
     def __init__(self, watch: NonFiniteWatch, place: Callable[[str, tuple[int, ...]], Place]) -> None:
         self._watch, self._place = watch, place
         self._came_finite = False
 
     def on_result(self, result: Any) -> Any:
-        """The result, which tells of its gradient."""
+        """The operator's result, through an identity that tests its gradient when it comes."""
         if isinstance(result, tuple):
             passed = self._passed(result)
             return type(result)(*passed) if hasattr(result, "_fields") else tuple(passed)
@@ -94,7 +96,7 @@ class _Pair:
         return [self._through(value, self._gradient_came) for value in values]
 
     def on_input(self, value: Any) -> Any:
-        """An input, which tells of its gradient."""
+        """An input of the operator, through an identity that tests the gradient that the operator makes of it."""
         return self._through(value, self._gradient_made)
 
     @staticmethod
@@ -125,13 +127,14 @@ def _tensors(values: Any) -> list[Tensor]:
 
 
 def _of_weight(inputs: Sequence[Any]) -> str:
-    """The global name of the first parameter among an operator's inputs."""
+    """The global name of the first parameter among an operator's inputs; "" if there is none."""
     metas = (getattr(value, "meta", None) for value in inputs if isinstance(value, Parameter))
     return next((meta.spec.name for meta in metas if meta is not None), "")
 
 
 def _where(tensors: Sequence[Tensor], operator: str) -> tuple[int, ...] | None:
-    """Rows of the micro-batch [s, b, ...] with what is no number, empty if the shape does not tell; None: all are."""
+    """Rows (indices along axis 1) of tensors [s, b, ...] that have non-finite values, () if the shape has no rows;
+    None: all values are finite."""
     for tensor in tensors:
         values = tensor.asnumpy()
         if values.dtype.kind != "f" and values.dtype.name != "bfloat16":

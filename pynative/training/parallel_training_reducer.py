@@ -1,4 +1,4 @@
-"""Sums over ranks for scripts that hold gradients in a list of their own, not in the buffers."""
+"""Reduction of gradients over ranks for scripts that hold them in a list of their own, not in the buffers."""
 
 from collections.abc import Iterable, Sequence
 
@@ -11,10 +11,10 @@ from pynative.collectives.numbers import over_group
 
 
 class ParallelTrainingReducer:
-    """Reduces gradients once a step, each by a collective of its own.
+    """Reduces a step's gradients, each by a collective of its own.
 
     Args:
-        params: those whose gradients will be given, in their order; parameters of a model of `get_model`.
+        params: parameters of a model of `get_model`, in the order of the gradients that will be given.
         training_config: with calculate_per_token_loss replicas are summed, else averaged.
     """
 
@@ -25,28 +25,28 @@ class ParallelTrainingReducer:
         self._scale = averaging.gradient_scale(1.0)
 
     def inplace_reduce_dp_grad(self, grads: list[Tensor], params: Sequence[Parameter] | None = None) -> None:
-        """Replace the list's entries by the replicas' mean, or sum. params: unused."""
+        """Replace the list's gradients by the data-parallel replicas' mean, or sum. params: ignored."""
         groups = [parallel_state.get_group(spec.replicas) for spec in self._specs]
         grads[:] = [group.all_reduce(grad) * self._scale for group, grad in zip(groups, grads, strict=True)]
 
     def inplace_reduce_sp_grad(self, grads: list[Tensor], params: Sequence[Parameter] | None = None) -> None:
-        """Replace partial gradients, of which each rank of a group has an addend, by their sum. params: unused."""
+        """Replace partial gradients, of which each rank of a group has an addend, by their sum. params: ignored."""
         for i, spec in enumerate(self._specs):
             if spec.partial_over is not None:
                 grads[i] = parallel_state.get_group(spec.partial_over).all_reduce(grads[i])
 
     def inplace_reduce_shared_grad(self, grads: list[Tensor], params: Sequence[Parameter] | None = None) -> None:
-        """Replace the gradients of a tied embedding by their sum over the first and last stage. params: unused."""
+        """Replace the gradients of a tied embedding by their sum over the first and last stage. params: ignored."""
         for i, spec in enumerate(self._specs):
             if spec.shared_over is not None:
                 grads[i] = parallel_state.get_group(spec.shared_over).all_reduce(grads[i])
 
     def inplace_reduce_grad(self, grads: list[Tensor], params: Sequence[Parameter] | None = None) -> None:
-        """All of them. params: unused."""
+        """Reduce over replicas, then partial gradients, then a tied embedding's. params: ignored."""
         self.inplace_reduce_dp_grad(grads)
         self.inplace_reduce_sp_grad(grads)
         self.inplace_reduce_shared_grad(grads)
 
     def reduce_is_finite(self, is_finite: bool) -> bool:
-        """Whether it is so on every rank of the job."""
+        """Whether `is_finite` is true on every rank of the job; all ranks call this."""
         return bool(over_group(is_finite, parallel_state.get_world_group(), "min"))

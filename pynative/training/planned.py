@@ -1,4 +1,4 @@
-"""Whether a rank's model is the one that a plan is of."""
+"""The test whether a rank's model is the one that the run's plan describes."""
 
 import re
 from collections.abc import Iterable
@@ -12,13 +12,13 @@ from pynative.parameter import name_parameters
 
 
 def is_planned(plan: Plan, model: nn.Cell) -> bool:
-    """Whether the model is the configuration's, so that its memory can be predicted; a script's own model is
-    another."""
+    """Whether the parameters of this stage's model are those that the plan has for it, so that its memory can be
+    predicted; not so for a script's own model."""
     planned = plan.stages[parallel_state.get_pipeline_model_parallel_rank()].parameters
     return _alike(parameter.meta.spec for parameter in name_parameters(model)) == _alike(planned)
 
 
 def _alike(specs: Iterable[ShardSpec]) -> list[tuple[str, tuple[int, ...]]]:
-    """Names and shapes, the same on all expert-parallel ranks: these differ in the numbers of their experts alone, of
-    which a plan has the first rank's."""
+    """Sorted (name, shape) of parameters, the same on all expert-parallel ranks: these differ in the numbers of their
+    experts alone, of which a plan has the first rank's."""
     return sorted((re.sub(r"local_experts\.\d+", "local_experts", spec.name), spec.shape) for spec in specs)

@@ -1,4 +1,4 @@
-"""Weights that adapters stand beside, rounded to 4 bits once ("QLoRA", Dettmers et al., 2023)."""
+"""Rounding of the base weights beside adapters to 4 bits, once ("QLoRA", Dettmers et al., 2023)."""
 
 import mindspore as ms
 from mindspore import nn
@@ -11,8 +11,8 @@ from pynative.startup.log import log
 from pynative.tensor_parallel.layers import ColumnParallelLinear, RowParallelLinear
 
 _ROUNDED = (ColumnParallelLinear, RowParallelLinear, ExpertLinear)
-"""The linears of layers. Those that are whole on every rank, routers, embeddings and the output layer stay, as in
-MindSpeed-LLM."""
+"""The classes of linears whose weights are rounded. Linears that are whole on every rank, routers, embeddings and the
+output layer stay, as in MindSpeed-LLM."""
 
 
 def round_base(model: nn.Cell) -> None:

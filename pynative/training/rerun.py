@@ -1,4 +1,5 @@
-"""--rerun-mode: a step whose result cannot be right is computed again, on the same data, and its place is found."""
+"""--rerun-mode: a step whose result cannot be right is computed again, on the same data, to find out whether and where
+it repeats."""
 
 import math
 from collections.abc import Callable
@@ -20,23 +21,24 @@ from pynative.training.non_finite import NonFiniteWatch, non_finite_weights
 
 @dataclass(frozen=True)
 class Attempt:
-    """A step's forwards and backwards: loss and norm are the same on every rank, the rest is this rank's."""
+    """The result of a step's forwards and backwards: loss and norm are the same on every rank, the rest is this
+    rank's."""
 
     loss: GlobalLoss
     gradient_scale: float
     norm: float
     own_losses: tuple[float, ...] = ()
     own_fault: str = ""
-    """The sentence about gradients of this rank that are not finite."""
+    """The sentence about gradients of this rank that are not finite; "": they are."""
 
     @property
     def figures(self) -> Figures:
-        """Figures by which results are judged."""
+        """Loss and gradient norm, by which the result is judged."""
         return Figures(self.loss.mean, self.norm)
 
 
 class _Cell(Protocol):
-    """The step cell, as far as it is asked."""
+    """The parts of a step cell that are used here."""
 
     model: nn.CellList
     forward_step: ForwardStep
@@ -44,17 +46,17 @@ class _Cell(Protocol):
 
 @dataclass(frozen=True)
 class Judged:
-    """The attempt that counts, and what was found."""
+    """The attempt that counts, and what was found about it."""
 
     attempt: Attempt
     spike: str = ""
-    """Why the result is a spike that repeats; empty: it is none."""
+    """Why the result is a spike that repeats; "": it is none."""
     explanation: str = ""
-    """The explanation of a result that is not finite, and repeats."""
+    """The explanation of a result that is not finite and repeats; "": there is none."""
 
 
 class Rerun:
-    """Judges each step's result, and computes it again where it must."""
+    """The judge of each step's result, which has a step computed again where its result cannot be right."""
 
     def __init__(self, config: FaultConfig, checks_finite: bool) -> None:
         self.config, self.checks_finite = config, checks_finite
@@ -71,7 +73,8 @@ class Rerun:
         return self.config.rerun_mode != "disabled"
 
     def judge(self, first: Attempt, again: Callable[[], Attempt], cell: _Cell) -> Judged:
-        """The result, computed again if it cannot be right. All ranks call this, and decide the same."""
+        """The judged result of a step: of `first`, or of `again()` if that differs. All ranks call this, and decide the
+        same."""
         spike = self._spikes.judge(first.figures) if self._spikes else ""
         is_wrong = self.checks_finite and not first.figures.is_finite
         if self.config.rerun_mode == "report_stats":
@@ -109,18 +112,20 @@ class Rerun:
         return Judged(first, spike, "" if spike else "\n".join(lines))
 
     def skips(self, judged: Judged) -> bool:
-        """Whether the update of a spike is not made."""
+        """Whether the step's update is not made, because its result is a spike and --loss-spike-action says more than
+        to report it."""
         return bool(judged.spike) and self.config.loss_spike_action != REPORT
 
 
 def _equal(first: tuple[float, ...], second: tuple[float, ...]) -> bool:
-    """Whether all are, NaN to NaN."""
+    """Whether both have the same numbers; NaN equals NaN."""
     pairs = zip(first, second, strict=False)
     return len(first) == len(second) and all(a == b or (math.isnan(a) and math.isnan(b)) for a, b in pairs)
 
 
 def _with_samples(found: list[Findings], forward_step: ForwardStep) -> list[Findings]:
-    """The rows' samples, which ranks with data know."""
+    """The findings with the samples of their rows, as described by the ranks that have the data. All ranks call
+    this."""
     replicas, own = parallel_state.get_data_parallel_world_size(), parallel_state.get_data_parallel_rank()
     places = [place for one in found for place in (one.origin, one.carried) if place is not None]
     known = []

@@ -1,4 +1,4 @@
-"""The lines that a run begins with, of the model and the data as they are."""
+"""The lines at a run's start, about model and data as they are."""
 
 from pathlib import Path
 
@@ -16,7 +16,8 @@ from pynative.training.planned import is_planned
 
 
 def say_start(state: TrainingState, loader: str) -> None:
-    """Log them. loader: the script's own, empty where data are files. All ranks call this."""
+    """Log the lines at a run's start. loader: a description of the script's own loader, "" where data are files. All
+    ranks call this."""
     plan, stage = state.plan, parallel_state.get_pipeline_model_parallel_rank()
     rank, count = parallel_state.get_global_rank(), count_parameters(state.model)
     for line in (
@@ -35,7 +36,8 @@ def _training_line(state: TrainingState) -> str:
 
 
 def count_parameters(model: nn.Cell) -> ParameterCount:
-    """Count the parameters of this rank, and of all. All ranks call this."""
+    """The numbers of parameters of the whole model, of this rank, and of this rank's trained ones. All ranks call
+    this."""
     coordinates, whole, own, trained = parallel_state.get_coordinates(), 0, 0, 0
     for parameter in name_parameters(model):
         spec, size = parameter.meta.spec, place_of(parameter).size

@@ -1,4 +1,4 @@
-"""One training step: schedule, gradients, norm, update. And its forward-only sibling for evaluation."""
+"""One training step: schedule, gradients, norm, update; and evaluation, which only runs forwards."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -32,40 +32,40 @@ from pynative.transformer.qk_clip import QueryKeyClip
 
 @dataclass(frozen=True)
 class StepResult:
-    """The outcome of a training step; the same on every rank."""
+    """The result of a training step; the same on every rank."""
 
     loss: float
-    """Mean over the tokens that count of the global batch, before the update."""
+    """The global batch's mean loss over the tokens that count, before the update."""
     tokens: float
-    """The number of those tokens."""
+    """The number of tokens of the global batch that count."""
     gradient_norm: float
-    """The norm before clipping."""
+    """The L2 norm of the global batch's gradient, before clipping."""
     learning_rate: float
-    """Used by this update."""
+    """The learning rate of this update."""
     weight_decay: float
-    """Used by this update."""
+    """The weight decay of this update."""
     is_finite: bool
-    """Whether the gradient is, on every rank; without a loss scaler the loss too."""
+    """Whether the gradient norm is finite; without a loss scaler, the loss as well."""
     skipped: bool = False
-    """No update was made: neither weights nor the optimizer's state nor the schedules have changed."""
+    """Whether no update was made: neither weights nor the optimizer's state nor the schedules have changed."""
     loss_scale: float = 1.0
     """The loss scale that the gradients were computed with."""
     gradient_scale: float = 1.0
-    """Factor that turns the buffers' gradients into the global batch's, before clipping."""
+    """The factor that turns the buffers' gradients into the global batch's, before clipping."""
     samples: int = 0
-    """Samples of the global batch."""
+    """The number of samples of the global batch."""
     decoupled_lr: float = 0.0
-    """Used by this update for embedding and output layer."""
+    """The learning rate of this update for embedding and output layer."""
     figures: Mapping[str, Array] = field(default_factory=dict)
-    """The figures that the cells reported, by the names of `parallel_core.step_figures`."""
+    """The job's figures that cells reported, named as in `parallel_core.step_figures`."""
     spike: str = ""
-    """Why loss or norm is a spike; empty: neither is."""
+    """Why loss or norm is a spike; "": neither is."""
     explanation: str = ""
-    """The place where a result that is not finite came up, if the step was computed again (`--rerun-mode`)."""
+    """Where a result that is not finite came up, if the step was computed again (`--rerun-mode`); "" otherwise."""
 
 
 def config_of(training_config: TrainingConfig, model_config: ModelConfig) -> AllConfig:
-    """The configuration that both sections are of; ValueError if there is none."""
+    """The configuration that both sections belong to. Raises ValueError if they do not belong to one."""
     parallel_config: ParallelConfig | None = model_config.parallel_config
     config: AllConfig | None = parallel_config.all_config if parallel_config is not None else None
     if config is None or config.training_config is not training_config:
@@ -74,10 +74,10 @@ def config_of(training_config: TrainingConfig, model_config: ModelConfig) -> All
 
 
 class TrainOneStepCell:
-    """Forward and backward of the global batch, then the update.
+    """A training step: forward and backward of the global batch, then the update.
 
     Args:
-        network_with_loss: this stage's chunks, as `get_model` gives them.
+        network_with_loss: this stage's chunks, as `get_model` returns them.
         forward_step: how a chunk runs on a step's data; None: the data are the model's keyword arguments.
         loss_scaler: None: the optimizer's, which is the configuration's.
     """
@@ -116,9 +116,9 @@ class TrainOneStepCell:
         self.skipped_steps = 0
 
     def __call__(self, **data: Any) -> tuple[float, bool, float, float, float]:
-        """One step on the model's keyword arguments for all of this rank's micro-batches.
+        """Make one step on the model's keyword arguments for all of this rank's micro-batches.
 
-        Returns (loss, is_finite, loss_scale, learning_rate, global_norm).
+        Returns (loss, is_finite, loss_scale, learning_rate, gradient norm).
         """
         set_step_position(StepPosition(self.optimizer.steps + self.skipped_steps))
         result = self.step(iter([data]))
@@ -131,9 +131,10 @@ class TrainOneStepCell:
         before_update: Callable[[float], None] | None = None,
         micro_batches: int | None = None,
     ) -> StepResult:
-        """One step; `before_update(gradient_scale)` is called with the reduced gradients in the buffers, unscaled.
+        """Make one step. `before_update(gradient_scale)` is called with the reduced gradients in the buffers, still to
+        be multiplied by gradient_scale.
 
-        micro_batches: of this rank; the configuration's, if the batch does not grow.
+        micro_batches: of this rank; None: the configuration's number, if the batch does not grow. All ranks call this.
         """
         data, replicas = self.config.dataset_config, self.config.parallel_config.data_parallel_size
         samples = data.batch_size * replicas * (micro_batches or data.micro_batch_num)
@@ -168,7 +169,8 @@ class TrainOneStepCell:
     def _attempt(
         self, data_iterator: Iterator[Any] | None, micro_batches: int | None, *, again: bool = False
     ) -> Attempt:
-        """The forwards and backwards of a step, up to the norm; again: of the data that it has drawn already."""
+        """Run the forwards and backwards of a step, up to the gradient norm; again: on the data that were drawn
+        already."""
         with self.timers("zero-grad-buffer", RECORDED):
             set_training(self.model, True)
             self.buffers.empty_gradients(self.pipeline.averaging.factor_before_sum)
@@ -181,7 +183,8 @@ class TrainOneStepCell:
             return Attempt(loss, scale, self.gradient_norm(scale), self.pipeline.own_losses, fault)
 
     def _reduce_gradients(self) -> str:
-        """Sum them; a sentence about those of this rank that are not finite, where the step is computed again then."""
+        """Reduce the gradients. Returns a sentence about those of this rank that are not finite if the step can be
+        computed again, else raises it; "": all are finite."""
         try:
             self.buffers.reduce_gradients()
         except NonFiniteGradients as error:
@@ -192,7 +195,7 @@ class TrainOneStepCell:
         return ""
 
     def evaluate(self, data_iterator: Iterator[Any] | None, batches: int) -> float:
-        """Mean loss over `batches` global batches, without dropout and without gradients."""
+        """The mean loss over `batches` global batches, without dropout and gradients."""
         set_training(self.model, False)
         with around(self.parts, train=False):
             number = self.config.evaluated_micro_batches

@@ -1,4 +1,4 @@
-"""The names by which scripts for MindFormers' Trainer start a run, over `pretrain`."""
+"""MindFormers' Trainer over `pretrain`: the names by which its scripts start a run."""
 
 import difflib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -32,9 +32,9 @@ OTHER_NAMES = {
     "logging_steps": "log_interval",
     "save_steps": "save_interval",
 }
-"""A Trainer's name of a setting -> the configuration's."""
+"""The configuration's name of a setting, by the Trainer's."""
 WITHOUT_EFFECT = {"sink_mode", "sink_size"}
-"""Settings of the static graph."""
+"""Settings of the static graph, which are accepted and ignored."""
 _SETTINGS = {
     path.rpartition(".")[2]: path
     for path in reversed(OPTIONS)
@@ -44,14 +44,14 @@ _LENGTHS = {path_of(name) for name in ("training_iters", "train_samples", "epoch
 
 
 class TrainingArguments:
-    """Settings that go before those of a configuration: options of training, optimizer and data by their names, or by a
-    Trainer's (`OTHER_NAMES`). ValueError for a name that is none, and for a value of another type."""
+    """Settings that override a configuration's: options of training, optimizer and data by their names, or by a
+    Trainer's (`OTHER_NAMES`). Raises ValueError for an unknown name or a value of another type."""
 
     def __init__(self, **settings: Any) -> None:
         vars(self).update(settings)
         self.ignored = sorted(WITHOUT_EFFECT & settings.keys())
         self.values: dict[str, Any] = {}
-        """Values by the paths of options."""
+        """The values by option path."""
         for name in (name for name in settings if name not in WITHOUT_EFFECT and settings[name] is not None):
             path = _SETTINGS.get(OTHER_NAMES.get(name, name))
             if path is None:
@@ -64,9 +64,10 @@ class TrainingArguments:
 
 
 def revised(config: AllConfig, changes: dict[str, Any], samples: int) -> AllConfig:
-    """The configuration with other values, by path, and anew what follows from them.
+    """A new configuration with the values `changes`, by path, and everything that follows from them.
 
-    samples: of an epoch. Raises `ConfigError`, and ValueError for a configuration that was changed since it was built.
+    samples: of an epoch. Raises `ConfigError` for values that do not fit, ValueError for a configuration that was
+    changed since it was built.
     """
     if not config.given or build(config.given) != config:
         raise ValueError(
@@ -85,18 +86,18 @@ def revised(config: AllConfig, changes: dict[str, Any], samples: int) -> AllConf
 
 
 class Trainer:
-    """A run of MindFormers' Trainer, of a network that a configuration describes.
+    """A run with the arguments of MindFormers' Trainer, of a network that a configuration describes.
 
     Args:
-        args: settings of the run, which go before the configuration's.
-        task: there is one.
+        args: settings of the run, which override the configuration's.
+        task: "text_generation" or "general"; there is only one.
         all_config: as `mapping.init_configs_from_yaml` makes it.
-        train_dataset, eval_dataset: what has a length and items; or a MindSpore dataset, which is read whole. An item
-            is ids [s + 1], alone or as `input_ids`, or a dict of tokens, labels, loss_mask, position_ids [s].
+        train_dataset, eval_dataset: an object with a length and items, or a MindSpore dataset, which is read whole. An
+            item is ids [s + 1], alone or as `input_ids`, or a dict of tokens, labels, loss_mask, position_ids [s].
         callbacks: objects, or dicts as in files: `type`, a class of `pynative.training.callbacks`, and its arguments.
         model_provider_func: as `pretrain` takes it; by default it makes GPTModel.
 
-    ValueError for another argument says what to give instead.
+    Raises ValueError for any other argument, and says what to give instead.
     """
 
     instead: ClassVar[Mapping[str, str]] = {
@@ -106,7 +107,7 @@ class Trainer:
         "optimizers": "the optimizer is made of all_config, whose optimizer_type names it",
         "tokenizer": "training reads ids; a file of ids is written by `python -m mapping preprocess`",
     }
-    """Arguments of MindFormers' -> what to give."""
+    """What to give instead of an argument of MindFormers', by the argument's name."""
 
     def __init__(
         self,
@@ -134,7 +135,8 @@ class Trainer:
         self.callbacks = [entry if isinstance(entry, Callback) else _made(entry) for entry in callbacks]
 
     def train(self, train_checkpoint: str | None = None, resume_training: bool | None = None) -> TrainingState:
-        """Train, from a checkpoint if one is named; resume_training: as the option."""
+        """Train, and return the state at the end. train_checkpoint: loaded first, if given; resume_training: as the
+        option."""
         for name in self.args.ignored:
             log(f"ignored: {name}: the dynamic graph is not compiled")
         how = TrainingArguments(load_checkpoint=train_checkpoint, resume_training=resume_training)
@@ -162,7 +164,7 @@ def _made(entry: Mapping[str, Any] | str) -> Callback:
 
 
 class Samples:
-    """Any data set that a Trainer takes, its items as dicts of arrays."""
+    """A data set of any form that a Trainer takes, whose items are dicts of arrays."""
 
     def __init__(self, dataset: Any) -> None:
         self._dataset = [*_rows(dataset)] if hasattr(dataset, "create_dict_iterator") else dataset
@@ -184,7 +186,7 @@ def _repeated(samples: Samples | None, size: int) -> FirstSamples | None:
 
 
 def _rows(dataset: Any) -> Iterator[Batch]:
-    """The samples of a MindSpore dataset, also of one whose items are batches."""
+    """Yield the samples of a MindSpore dataset, whether its items are samples or batches."""
     for item in dataset.create_dict_iterator(num_epochs=1, output_numpy=True):
         if min(array.ndim for array in item.values()) == 1:
             yield item

@@ -63,7 +63,8 @@ __all__ = [
 
 
 def get_model(model_provider_func: Callable[..., nn.Cell], config: AllConfig | TrainingConfig) -> nn.CellList:
-    """This stage's chunks of the model, one without virtual stages, with their initial values."""
+    """This stage's chunks of the model (one without virtual stages), with their initial values. Raises ValueError if
+    adapters are asked for and the model has none."""
     seed = (config.training_config if isinstance(config, AllConfig) else config).seed
     lora = config.lora_config if isinstance(config, AllConfig) else LoraConfig()
     if isinstance(config, AllConfig) and parallel_state.get_global_rank() == 0:
@@ -105,7 +106,7 @@ def _chunk(model_provider_func: Callable[..., nn.Cell], seed: int, lora: LoraCon
 
 
 def _train(state: TrainingState, data_iterator: Iterator[Any] | None, callbacks: Sequence[Callback]) -> None:
-    """The loop: steps until --train-iters, callbacks around them."""
+    """Run the loop: steps until --train-iters, callbacks around them."""
     training, sizes, unit = state.config.training_config, state.config.batch_sizes, micro_batch_of_all(state.config)
     _resume(state, callbacks)
     for callback in callbacks:
@@ -138,7 +139,7 @@ def _train(state: TrainingState, data_iterator: Iterator[Any] | None, callbacks:
 
 
 def _resume(state: TrainingState, callbacks: Sequence[Callback]) -> None:
-    """Callbacks take up the states that a checkpoint has of them."""
+    """Give callbacks the states that the loaded checkpoint has of them; warn of a state without a callback."""
     state.callbacks = callbacks
     present = named(callbacks)
     for name, kept in state.callback_states.items():
@@ -149,7 +150,7 @@ def _resume(state: TrainingState, callbacks: Sequence[Callback]) -> None:
 
 
 def evaluate_only(state: TrainingState, data: RunData) -> None:
-    """--skip-train: the loss on the validation data, of the weights as they were loaded."""
+    """Log the loss of the loaded weights on the validation data (--skip-train). Raises ValueError without such data."""
     log("Skipping training (--skip-train)")
     if not data.is_evaluated:
         raise ValueError("--skip-train: there is no validation data; give it by --split or --valid-data-path")
@@ -159,7 +160,7 @@ def evaluate_only(state: TrainingState, data: RunData) -> None:
 def _refuse(
     config: AllConfig, model_type: Any, process_non_loss_data_func: Any, extra_args_provider: Any, args_defaults: Any
 ) -> None:
-    """Raise ConfigError with everything that was asked for and is not done."""
+    """Raise ConfigError with everything that was asked for and is not available."""
     findings = [
         *huggingface_findings(config),
         *adapter_findings(config),
@@ -185,7 +186,7 @@ def _step_cell(
     forward_step_func: Callable[..., Any] | None,
     get_batch_func: Callable[..., Any] | None,
 ) -> TrainOneStepCell:
-    """Gradients, optimizer, schedule and forward step around a model."""
+    """The training step of a model: gradients, optimizer, schedule and forward step, as the configuration says."""
     for line in offload_lines(config.training_config.offload, config.training_config.gradient):
         log(line)
     optimizer = get_optimizer(config.optimizer_config, config.training_config, network=model)
@@ -211,7 +212,8 @@ def pretrain(
     get_batch_func: Callable[[Iterator[Any] | None], dict[str, Any]] | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> TrainingState:
-    """Train.
+    """Train a model from a configuration and data, and return the state at the end: model, and figures of the last
+    step.
 
     Args:
         train_valid_test_datasets_provider: (numbers of samples of the three splits) -> three datasets whose items are
@@ -220,16 +222,16 @@ def pretrain(
             gives the loss with post_process, hidden states [s, b, h] otherwise; it has `set_input_tensor`.
         model_type: a model that is not a decoder is refused.
         forward_step_func: Megatron's form, (data_iterator, model) -> (output, loss function); get_batch_func is unused.
-        process_non_loss_data_func, extra_args_provider, args_defaults: of Megatron's signature, to be left empty:
-            flags are read before this is called, by `initialize_megatron`, which takes the latter two.
+        process_non_loss_data_func, extra_args_provider, args_defaults: of Megatron's signature, to be left empty: flags
+            are read before this is called, by `initialize_megatron`, which takes the latter two.
         all_config: the configuration.
         train_data_loader: a MindSpore dataset or any iterable; an item is what get_batch_func draws for one step.
         valid_data_loader: the same for evaluations, in place of the provider's second dataset.
         get_batch_func: (data_iterator) -> the cell's keyword arguments for all micro-batches of this rank, cut along
             dimension 0. Default: the loader's dict as it is.
-        callbacks: more of them.
+        callbacks: callbacks besides those that the configuration asks for.
 
-    Returns: the state at the end, model and figures of the last step.
+    Raises ConfigError, before a device starts, for what was asked for and is not available.
     """
     _refuse(all_config, model_type, process_non_loss_data_func, extra_args_provider, args_defaults)
     _prepare(all_config)
@@ -243,7 +245,7 @@ def pretrain(
 
 
 def _prepare(config: AllConfig) -> None:
-    """Set up the device and the groups, unless the script has done so."""
+    """Set up the device, the groups and the seed, unless the script has done so."""
     if config.training_config.deterministic_mode and ms.get_context("deterministic") != "ON":
         ms.set_deterministic(True)  # MindSpore refuses to be told twice.
     if not parallel_state.model_parallel_is_initialized():
@@ -252,7 +254,8 @@ def _prepare(config: AllConfig) -> None:
 
 
 def _load(state: TrainingState) -> None:
-    """Take up what --load and --lora-load name."""
+    """Load the checkpoint of --load and the adapters of --lora-load, if they are given, and round the base weights with
+    --qlora."""
     whole, lora = state.config.training_config.checkpoint.load_checkpoint, state.config.lora_config
     loaded = load_checkpoint(Path(whole), state) if whole else None
     if lora.qlora and lora.use_lora and not (loaded and loaded.config.get("lora_config", {}).get("qlora")):
@@ -262,7 +265,7 @@ def _load(state: TrainingState) -> None:
 
 
 def _run(state: TrainingState, sources: DataSources, callbacks: Sequence[Callback]) -> None:
-    """Train, or with --skip-train evaluate."""
+    """Train, or with --skip-train evaluate, then wait for all ranks."""
     data = sources.open(state.config, state.step_cell.forward_step, state.iteration, state.consumed_samples)
     state.samples_per_epoch = data.samples_per_epoch
     say_start(state, sources.loader_name)
@@ -290,10 +293,11 @@ def train(
     get_batch_func: Callable[[Iterator[Any] | None], dict[str, Any]] | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> TrainingState:
-    """The loop of `pretrain` around a step cell that a script has built: log, evaluation, checkpoints, callbacks.
+    """Run the loop of `pretrain` (log, evaluation, checkpoints, callbacks) around a step cell that a script has built;
+    the state at the end.
 
     training_config is the step cell's. metrics and evaluation_func must be None, a callback does their work; so must
-    resume_dict: `pretrain` resumes.
+    resume_dict: `pretrain` resumes. Raises ValueError otherwise.
     """
     others = {"metrics": metrics, "evaluation_func": evaluation_func, "resume_dict": resume_dict}
     given = [name for name, value in others.items() if value is not None]

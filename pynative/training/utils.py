@@ -1,4 +1,4 @@
-"""Functions that a training script calls before it builds anything."""
+"""Functions that a training script calls itself: devices and groups, seeds, groups of parameters."""
 
 import sys
 from collections.abc import Iterable
@@ -30,8 +30,9 @@ __all__ = [
 def set_parallel_context(parallel_config: ParallelConfig) -> None:
     """Prepare the device, connect the processes that the launcher started, and lay the rank grid over them.
 
-    From here on an uncaught error of one rank ends all of them, its traceback first; a person at a prompt keeps the
-    process. msrun's scheduler process, which has nothing to do on a CPU, ends here.
+    After this an uncaught error of one rank ends all of them, its traceback first; in an interactive session the
+    process stays. msrun's scheduler process, which has nothing to do on a CPU, exits here. Raises ValueError if the
+    launcher started another number of processes than the configuration's.
     """
     config = parallel_config
     target, choice_notice = device.choose(config.device_target)
@@ -66,20 +67,21 @@ def set_parallel_context(parallel_config: ParallelConfig) -> None:
 
 
 def _has_prompt() -> bool:
-    """Whether a person types at this process: Python's own prompt, IPython's, or `python -i` after the script."""
+    """Whether this process is interactive: Python's own prompt, IPython's, or `python -i` after the script."""
     return hasattr(sys, "ps1") or bool(sys.flags.interactive)
 
 
 def set_seed(seed: int) -> None:
-    """Start every random stream: initial values, dropout masks, and numpy's own for the script's use."""
+    """Seed every random stream: initial values, dropout masks, and numpy's own for the script's use."""
     set_rng_seed(seed)
     np.random.seed(seed)
 
 
 def set_weight_decay(params: Iterable[Parameter], optimizer_config: OptimizerConfig) -> list[dict[str, Any]]:
-    """The parameters of a model of `get_model` in two groups, decayed and spared, as `get_optimizer` takes them.
+    """The parameters of a model of `get_model` in two groups, decayed and not, each {"params", "weight_decay"}, as
+    `get_optimizer` takes them.
 
-    The optimizer itself asks each parameter whether it decays; the groups show what it does.
+    The optimizer itself asks each parameter whether it decays; the groups only show it.
     """
     groups: dict[bool, list[Parameter]] = {True: [], False: []}
     for parameter in params:
@@ -89,6 +91,6 @@ def set_weight_decay(params: Iterable[Parameter], optimizer_config: OptimizerCon
 
 
 def set_training(model: nn.Cell, train: bool) -> None:
-    """MindSpore's `set_train`, which goes through every cell, where the model's mode changes."""
+    """Set the model's mode by MindSpore's `set_train`, which visits every cell, only if it changes."""
     if model.training is not train:
         model.set_train(train)

@@ -1,4 +1,4 @@
-"""Callbacks around the steps of a run."""
+"""Callbacks at the events of a run."""
 
 from pynative.training.callbacks.base import Callback, TrainingState
 from pynative.training.callbacks.beside import BesideCallback

@@ -1,4 +1,4 @@
-"""The events of a run."""
+"""The events of a run: the base class of callbacks, and the state that they see."""
 
 from __future__ import annotations
 
@@ -22,33 +22,34 @@ if TYPE_CHECKING:
 
 @dataclass
 class TrainingState:
-    """The state of a run that callbacks see; `iteration` counts finished steps, from a checkpoint's on."""
+    """The state of a run that callbacks see; `iteration` counts finished steps, those before a resumption included."""
 
     config: AllConfig
     model: nn.CellList
-    """This stage's chunks: one, or as many as there are virtual stages."""
+    """This stage's chunks: one, or one for each virtual stage."""
     step_cell: TrainOneStepCell
     result: StepResult = field(init=False)
-    """The result of the last step; there is none before the first."""
+    """The result of the last step; unset before the first."""
     iteration: int = 0
     consumed_samples: int = 0
     samples_per_epoch: int | None = None
     step_seconds: float = 0.0
     metrics: dict[str, Any] = field(default_factory=dict)
-    """The step's figures by the names of the log line."""
+    """The last step's figures, by the keys of `metrics.jsonl`."""
     timings: dict[str, float] = field(default_factory=dict)
-    """Mean seconds of an iteration and of its timers, by the names of curves; empty but where they are logged."""
+    """Mean seconds of an iteration and of its timers, by the names of curves; empty in steps where they are not
+    logged."""
     should_stop: bool = False
     callbacks: Sequence[Callback] = ()
-    """All of the run's."""
+    """All callbacks of the run, in their order."""
     callback_states: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """States in the checkpoint that was loaded: name of a callback -> the result of its `state_dict`."""
+    """The results of callbacks' `state_dict` in the checkpoint that was loaded, by the callback's name."""
     run_id: str = field(default_factory=new_run_id)
-    """The same after every resumption; rank 0's is written into checkpoints."""
+    """The run's id, the same after every resumption; rank 0's is written into checkpoints."""
     resumed_from: Path | None = None
-    """The checkpoint with which the run goes on; none: it begins."""
+    """The checkpoint from which the run goes on; None: it began anew."""
     comparison: Comparison | None = None
-    """The comparison of the last step with its plan; there is one after the second step."""
+    """The comparison of the run's second step with its plan; None before it, or where there is nothing to compare."""
 
     @cached_property
     def recorder(self) -> Recorder:
@@ -57,51 +58,54 @@ class TrainingState:
 
     @cached_property
     def plan(self) -> Plan:
-        """The plan of the run: everything that is predicted."""
+        """The plan of the run: what is predicted of its parameters, time and memory."""
         return Plan.of_run(self.config)
 
 
 class Callback:
-    """Override what you need; methods run in the order in which callbacks were given, on every rank."""
+    """The base of callbacks: override the methods of the events that you need. They are called in the order in which
+    callbacks were given, on every rank."""
 
     reads_parameters = True
-    """Whether `on_step_end` may look at the model's parameters, which so have to be whole; where no callback does,
+    """Whether `on_step_end` may read the model's parameters, which then must be whole; where no callback does,
     --overlap-param-gather lets them arrive during the next forward. With --zero-stage 3 a parameter's values are not
-    there between steps: every element is -1024; `pynative.parameter.whole_parameters` brings them, one after the
-    other."""
+    there between steps: every element is -1024; `pynative.parameter.whole_parameters` brings them, one after the other.
+    """
 
     def on_train_begin(self, state: TrainingState) -> None:
         """Act before the first step."""
 
     def before_change(self, state: TrainingState) -> None:
-        """Weights are about to change: by the update after `on_gradients`, or what callbacks do in it and in
-        `on_train_end`. All are told before any of them does."""
+        """Act before weights change: by the update after `on_gradients`, or by callbacks in it and in `on_train_end`.
+        This is called on all callbacks before any of them changes weights."""
 
     def on_gradients(self, state: TrainingState, gradient_scale: float) -> None:
-        """Gradients are reduced and lie, unscaled, in `main_grad`; the update follows."""
+        """Act between a step's backwards and its update. The reduced gradients lie in `main_grad`, still to be
+        multiplied by `gradient_scale`."""
 
     def on_step_end(self, state: TrainingState) -> None:
         """Act after a step; `state.result` is its outcome."""
 
     def before_save(self, state: TrainingState) -> None:
-        """A checkpoint is about to be written: whoever holds trained values elsewhere puts them into the model."""
+        """Act before a checkpoint is written: a callback that holds trained values elsewhere writes them into the
+        model."""
 
     def state_dict(self) -> dict[str, Any]:
-        """The state of this callback that a resumed run needs, as plain values (JSON's); rank 0's is kept in
+        """The state of this callback that a resumed run needs, as plain values (JSON's); rank 0's is written into
         checkpoints."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take up what `state_dict` gave, before `on_train_begin`, on every rank."""
+        """Take up a state that `state_dict` returned, before `on_train_begin`, on every rank."""
 
     def on_train_end(self, state: TrainingState) -> None:
-        """Act after the last step of a run that succeeded."""
+        """Act after the last step of a run that did not fail."""
 
     def close(self) -> None:
-        """Give back what is held: the run is over, or has failed. No collectives."""
+        """Release what is held, when the run is over or has failed. No collectives."""
 
 
 class RunCallback(Callback):
-    """One of the run's own, which leave parameters alone unless they ask for them."""
+    """The base of the project's own callbacks, which do not read parameters in `on_step_end` unless they say so."""
 
     reads_parameters = False

@@ -1,4 +1,4 @@
-"""A run's plan beside the run, after its second step."""
+"""The comparison of a run's second step with the run's plan."""
 
 import tracemalloc
 
@@ -14,16 +14,16 @@ from pynative.training.planned import is_planned
 
 
 class BesideCallback(RunCallback):
-    """Logs time and memory of this rank beside the plan, by part, and leaves them in `state.comparison`.
+    """Logs time and memory of this rank beside the plan, by part, and stores them in `state.comparison`.
 
-    The time is that of the second step, since the first one warms up. Memory: all that is allocated for weights,
-    gradients and states; the most beside it, on a CPU the arrays of the first step (MindSpore counts none there),
-    elsewhere what the device counts. There is nothing to compare for a script's own model, while the batch grows, or
+    The time is that of the second step, since the first one warms up. Memory is what is allocated for weights,
+    gradients and states, and the peak of everything else: on a CPU of the arrays of the first step (MindSpore counts
+    none there), elsewhere as the device counts. Nothing is compared for a script's own model, while the batch grows, or
     without a second step.
     """
 
     counts_arrays = True
-    """Whether those of the first step are counted on a CPU, where it takes half as long again for it."""
+    """Whether arrays are counted on a CPU, which makes the first step half as long again."""
 
     def __init__(self) -> None:
         self._is_tracing = False
@@ -39,7 +39,7 @@ class BesideCallback(RunCallback):
             tracemalloc.start()
 
     def before_change(self, state: TrainingState) -> None:
-        """Forwards, backwards and sums of the step are over."""
+        """Stop counting arrays: the step's forwards, backwards and sums are over."""
         self._stop_tracing()
 
     def on_step_end(self, state: TrainingState) -> None:
@@ -75,7 +75,7 @@ class BesideCallback(RunCallback):
 
 
 def _bytes_of_objects() -> int:
-    """Bytes of Python's objects that were made since tracing began: primitives and such, which a first step makes and
-    keeps."""
+    """Bytes of Python's objects, without numpy's arrays, made since tracing began: primitives and such, which a first
+    step makes and keeps."""
     others = [tracemalloc.DomainFilter(False, np.lib.tracemalloc_domain)]
     return sum(trace.size for trace in tracemalloc.take_snapshot().filter_traces(others).traces)

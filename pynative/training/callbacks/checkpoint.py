@@ -1,4 +1,4 @@
-"""Save every so many iterations and at the end."""
+"""The callback that saves checkpoints every so many iterations and at the end."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,11 +18,11 @@ from pynative.training.callbacks.base import RunCallback, TrainingState
 
 
 class CheckpointCallback(RunCallback):
-    """--save, --save-interval; background (--async-save): training goes on while all but the last are written.
+    """--save, --save-interval. The directory is this run's until `close`.
 
-    The directory is this run's until it is closed. may_fail (--on-save-failure): what cannot be written ends no
-    training, but for the last. Callbacks behind this one must leave the weights alone at the end of a step with
-    `background`; a script's stand before it.
+    background (--async-save): training goes on while checkpoints but the last are written. Then callbacks behind this
+    one must not change the weights at the end of a step; a script's stand before it. may_fail (--on-save-failure warn):
+    a checkpoint but the last that cannot be written does not end the training.
     """
 
     def __init__(self, directory: Path, interval: int | None, background: bool = False, may_fail: bool = True) -> None:
@@ -38,7 +38,7 @@ class CheckpointCallback(RunCallback):
         return self._under_way is not None
 
     def on_train_begin(self, state: TrainingState) -> None:
-        """Check that the folder can be saved to now, not after hours of training. Raises `ConfigError`."""
+        """Check now, not after hours of training, that the folder can be saved to. Raises `ConfigError`."""
         goes_on = is_inside(state.resumed_from, self.directory)
         if parallel_state.get_global_rank() == 0:
             self._take_directory(state, goes_on)
@@ -48,7 +48,8 @@ class CheckpointCallback(RunCallback):
             self._memory = prepared_memory(state)
 
     def _take_directory(self, state: TrainingState, goes_on: bool) -> None:
-        """Keep other jobs out, and move aside what an earlier run has left, if this one begins."""
+        """Lock the directory against other jobs, and move aside what an earlier run has left if this run begins anew.
+        goes_on: the run resumed from a checkpoint in it."""
         try:
             self._lock.take(log)
             commit.clean(self.directory)
@@ -66,12 +67,12 @@ class CheckpointCallback(RunCallback):
             log(f"Moved what an earlier run has left ({names}) to {commit.set_aside(self.directory, left)}")
 
     def before_change(self, state: TrainingState) -> None:
-        """Finish the copies of tensors that change next."""
+        """Finish the copies of tensors that are about to change."""
         if self._under_way is not None:
             self._under_way.finish_copies()
 
     def before_save(self, state: TrainingState) -> None:
-        """A script may save between two steps, too."""
+        """Finish the checkpoint under way: a script may save between two steps, too."""
         self._finish(state)
 
     def on_step_end(self, state: TrainingState) -> None:
@@ -102,7 +103,7 @@ class CheckpointCallback(RunCallback):
                 self._saved(state, save_checkpoint(self.directory, state))
 
     def _finish(self, state: TrainingState) -> None:
-        """There are never two writers."""
+        """Wait for the checkpoint under way, if there is one, so that there are never two."""
         if self._under_way is not None:
             with self._tolerating(self.may_fail):
                 self._under_way.finish()
@@ -110,7 +111,8 @@ class CheckpointCallback(RunCallback):
 
     @contextmanager
     def _tolerating(self, may_fail: bool) -> Iterator[None]:
-        """Say that a save has failed and go on, if it may fail; the next is tried at its time."""
+        """Warn of a SaveFailed in the block and go on if `may_fail`, else raise it; the next save is tried at its
+        time."""
         try:
             yield
         except SaveFailed as error:

@@ -1,4 +1,4 @@
-"""Evaluate on held-out data every so many iterations."""
+"""The callback that evaluates on held-out data every so many iterations."""
 
 import math
 from collections.abc import Iterator
@@ -11,7 +11,8 @@ from pynative.training.data import RunData
 
 
 class EvaluationCallback(RunCallback):
-    """--eval-interval, --eval-iters; without data a line says that nothing is evaluated."""
+    """--eval-interval, --eval-iters: logs the loss on the validation data; without such data it logs that nothing is
+    evaluated."""
 
     def __init__(self, data: RunData, interval: int, batches: int) -> None:
         self.data, self.interval, self.batches = data, interval, batches
@@ -29,7 +30,8 @@ class EvaluationCallback(RunCallback):
 
 
 def evaluate(state: TrainingState, data_iterator: Iterator[Any] | None, batches: int) -> None:
-    """Log the loss over so many global batches."""
+    """Log the loss and perplexity over `batches` global batches, and store the loss in
+    `state.metrics["validation_loss"]`."""
     loss = state.step_cell.evaluate(data_iterator, batches)
     state.metrics["validation_loss"] = loss
     log(f"Evaluation: Step: {state.iteration}, Loss: {loss:.16f}, Perplexity: {math.exp(min(loss, 20.0)):.4f}")

@@ -1,4 +1,5 @@
-"""The events of a run as plain values: its starts, warnings, the tokens of each expert, its end."""
+"""The events of a run as plain values, for `events.jsonl`: start, warnings, tokens of experts, comparison with the
+plan, end."""
 
 import sys
 from datetime import datetime, timezone
@@ -15,13 +16,14 @@ Event = dict[str, Any]
 
 
 def event(kind: str, step: int, **more: Any) -> Event:
-    """kind: start, warning, experts, comparison, end or error. step: which was, or is to be, made."""
+    """An event with the time now. kind: start, warning, experts, comparison, end or error. step: the step that was
+    made, for a start the one to be made. more: the event's own keys."""
     return {"event": kind, "time": datetime.now(timezone.utc).isoformat(timespec="seconds"), "step": step, **more}
 
 
 def start_event(state: TrainingState) -> Event:
-    """A run as it was asked for, and where it runs. `memory_predicted`: bytes of this rank by part; none for a script's
-    own model."""
+    """The start of a run: what it was asked for, and where it runs. `memory_predicted`: bytes of this rank by part;
+    None for a script's own model."""
     config, stage = state.config, parallel_state.get_pipeline_model_parallel_rank()
     needed = predicted_bytes(state.plan, stage) if is_planned(state.plan, state.model) else None
     return event(
@@ -38,11 +40,12 @@ def start_event(state: TrainingState) -> Event:
 
 
 SPACING = 1000
-"""Steps; a model of many experts in many layers has a line of some 100 kB."""
+"""Steps between two events of experts; a model of many experts in many layers has a line of some 100 kB."""
 
 
 def experts_event(state: TrainingState) -> Event | None:
-    """Layer -> tokens of each expert in this step, at powers of two and multiples of SPACING and at the end."""
+    """The tokens of each expert in this step, by layer, at steps that are powers of two or multiples of SPACING, and at
+    the last; None at others."""
     step, last = state.iteration, state.config.training_config.training_iters
     is_due = step % SPACING == 0 or step & (step - 1) == 0 or step == last
     tokens = tokens_by_expert(state.result.figures) if is_due else {}
@@ -50,7 +53,8 @@ def experts_event(state: TrainingState) -> Event | None:
 
 
 def comparison_event(state: TrainingState) -> Event | None:
-    """The plan beside the step that was the last; none if it is not compared. Seconds and bytes of rank 0, by part."""
+    """The comparison of this step with the plan, seconds and bytes of rank 0 by part; None if this step is not
+    compared."""
     found = state.comparison
     if found is None or found.step != state.iteration:
         return None
@@ -63,7 +67,8 @@ def comparison_event(state: TrainingState) -> Event | None:
 
 
 def last_event(step: int, has_ended: bool) -> Event | None:
-    """The end, or the error that ends the run and is being handled; none for a run that was left otherwise."""
+    """The event that ends a run: "end", or "error" for the exception that is being handled; None for a run that was
+    left otherwise."""
     error = sys.exc_info()[1]
     if error is None:
         return event("end", step) if has_ended else None

@@ -1,4 +1,4 @@
-"""End a run early, in order: the last checkpoint is written."""
+"""Callbacks that end a run early, but in order: the last checkpoint is written."""
 
 import signal
 import time
@@ -13,7 +13,8 @@ SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 
 
 class ExitCallback(RunCallback):
-    """--exit-interval and --exit-duration-in-mins."""
+    """--exit-interval and --exit-duration-in-mins: ends the run after such a step, or once so many minutes have passed
+    on any rank."""
 
     def __init__(self, interval: int | None, minutes: float | None) -> None:
         self.interval, self.minutes = interval, minutes
@@ -27,8 +28,8 @@ class ExitCallback(RunCallback):
 
 
 class SignalCallback(RunCallback):
-    """--exit-signal-handler: SIGTERM or SIGUSR1, which batch systems send before they end a job, to any rank ends the
-    run after the step that is under way."""
+    """--exit-signal-handler: SIGTERM or SIGUSR1 to any rank, which batch systems send before they end a job, ends the
+    run after the step under way."""
 
     def __init__(self) -> None:
         self._received = False
@@ -50,7 +51,7 @@ class SignalCallback(RunCallback):
 
 
 def _highest(own: float) -> float:
-    """The largest value of any rank: ranks must agree on the iteration they end at."""
+    """The largest value of any rank, because ranks must agree on the iteration they end at."""
     return over_group(own, parallel_state.get_world_group(), "max")
 
 

@@ -1,4 +1,5 @@
-"""Experts in the log, in files and in checkpoints: how many tokens they drop, how many each receives, which are hot."""
+"""Callbacks about experts: the share of dropped choices in the log, tokens per expert in files, hot experts in
+checkpoints."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -17,8 +18,8 @@ from pynative.training.callbacks.base import Callback, RunCallback, TrainingStat
 
 
 class MoEDropRateCallback(RunCallback):
-    """Logs, on rank 0, a line for each layer and step: the share of its choices that were dropped, as routers counted
-    them in every micro-batch of all ranks.
+    """Logs, on rank 0, a line for each layer and step: the share of its choices that were dropped, counted in every
+    micro-batch of all ranks.
 
     Args:
         expert_num, num_layers, mtp_depth: the model's.
@@ -32,7 +33,7 @@ class MoEDropRateCallback(RunCallback):
 
     @classmethod
     def of(cls, config: ModelConfig) -> "MoEDropRateCallback":
-        """The configuration's."""
+        """The callback with the configuration's arguments."""
         return cls(**_described(config))
 
     def on_train_begin(self, state: TrainingState) -> None:
@@ -57,7 +58,7 @@ class MoEDropRateCallback(RunCallback):
 
 
 def _described(config: ModelConfig) -> dict[str, Any]:
-    """The arguments of the callback, of a model."""
+    """The arguments of MoEDropRateCallback that describe the configuration's model."""
     moe = config.moe_config
     return {
         "expert_num": moe.num_experts,
@@ -68,12 +69,12 @@ def _described(config: ModelConfig) -> dict[str, Any]:
 
 
 class SummaryMonitor(RunCallback):
-    """Writes `summary_dir`/export_<time>/tensor/layer-<l>_<step>.npy: the tokens [E] int64 that chose each expert of a
-    layer (from 0) in a step, on all ranks. `pynative.moe.plot_token_distribution` draws them.
+    """Writes `summary_dir`/export_<time>/tensor/layer-<l>_<step>.npy: the number of tokens of all ranks, int64 [E],
+    that chose each expert of a layer (from 0) in a step. `pynative.moe.plot_token_distribution` draws them.
 
     Args:
         keep_default_action: MindSpore's other records; there are none.
-        collect_freq: every how many steps, at least 1, unless collect_tensor_freq says it.
+        collect_freq: the steps between two files, at least 1, unless collect_tensor_freq says it.
         export_options: {"tensor_format": "npy"}.
     """
 
@@ -106,7 +107,8 @@ class SummaryMonitor(RunCallback):
 
 
 def expert_callbacks(config: ModelConfig, output: Path, given: Sequence[Callback]) -> list[Callback]:
-    """The callbacks of experts that the configuration asks for and a script has not `given` itself."""
+    """The callbacks about experts that the configuration asks for and a script has not `given` itself. output: the
+    folder of the run's files."""
     monitors, found = config.moe_config.monitors, list[Callback]()
     if config.moe_config.num_experts is None:
         return found
@@ -127,12 +129,13 @@ def _has(callbacks: Sequence[Callback], kind: type[Callback]) -> bool:
 class ColdHotExpertMonitor(RunCallback):
     """Has each layer's hot experts chosen anew before a checkpoint, which keeps the choice.
 
-    At powers of two and multiples of its step the training step itself chooses. Copies hold no state of their own, so
-    that it does not matter whether this stands before or after the callback that saves.
+    At powers of two and multiples of hot_expert_update_step the training step itself chooses. Copies hold no state of
+    their own, so that it does not matter whether this stands before or after the callback that saves.
 
     Args:
-        save_checkpoint_steps: they are chosen at its multiples; none or below 1: when the run's own checkpoints begin.
-        moe_config, hidden_size, ffn_hidden_size, expert_parallel, model_parallel: the model's, or none.
+        save_checkpoint_steps: hot experts are chosen at its multiples; None or below 1: before each of the run's own
+            checkpoints.
+        moe_config, hidden_size, ffn_hidden_size, expert_parallel, model_parallel: the model's, or None.
     """
 
     def __init__(

@@ -1,11 +1,12 @@
-"""Callbacks for steps whose loss or gradients are not finite."""
+"""Callbacks about steps whose loss or gradients are not finite."""
 
 from pynative.startup.log import warn
 from pynative.training.callbacks.base import RunCallback, TrainingState
 
 
 class FiniteCallback(RunCallback):
-    """Raise on the first step that is not finite; its update was not made. A loss scaler lives on such steps."""
+    """Raises FloatingPointError at the first step that is not finite, whose update was not made; not with a loss
+    scaler, which adapts by such steps."""
 
     def on_step_end(self, state: TrainingState) -> None:
         result = state.result
@@ -18,14 +19,14 @@ class FiniteCallback(RunCallback):
 
 
 class SkippedStepsCallback(RunCallback):
-    """Warn of a run that stands still: every step is skipped, and its loss scale does not shrink any more.
+    """Warns of a run that stands still: every step is skipped, and its loss scale does not shrink any more.
 
     A constant scale (--loss-scale) never does, as in Megatron; a dynamic one ends at --min-loss-scale. Without a scaler
     steps are skipped with --no-check-for-nan-in-loss-and-grad.
     """
 
     interval = 10
-    """Steps skipped one after another at the same scale until it is said, and said again."""
+    """The number of steps, skipped one after another at the same scale, after which it warns, and warns again."""
 
     def __init__(self) -> None:
         self._in_a_row, self._scale = 0, 0.0

@@ -1,4 +1,4 @@
-"""Delayed scales of 8 bits in checkpoints."""
+"""The callback that keeps delayed scales of 8-bit operands in checkpoints."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from pynative.training.float8 import DelayedScales
 
 
 class Float8Callback(RunCallback):
-    """Keeps the scales of --fp8-recipe delayed in checkpoints, from which a run goes on with them."""
+    """Keeps the scales of --fp8-recipe delayed in checkpoints; a resumed run goes on with them."""
 
     def __init__(self) -> None:
         self._scales: DelayedScales | None = None

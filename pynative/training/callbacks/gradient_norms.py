@@ -1,4 +1,4 @@
-"""The norm of each parameter's gradient in the log."""
+"""The callback that logs the norm of each parameter's gradient."""
 
 from parallel_core.sharding import MODEL_KINDS, Coordinates, ShardSpec
 from pynative import parallel_state
@@ -8,8 +8,8 @@ from pynative.training.callbacks.base import RunCallback, TrainingState
 
 
 class GradientNormsCallback(RunCallback):
-    """--log-local-norm: a line for each parameter every `interval` iterations, from the first rank of each stage that
-    has it: each expert's from one of the ranks that hold it."""
+    """--log-local-norm: a line for each parameter every `interval` iterations, on the first rank of each stage that has
+    it; for an expert's parameter on one of the ranks that hold it."""
 
     def __init__(self, interval: int) -> None:
         self.interval = interval
@@ -30,6 +30,6 @@ class GradientNormsCallback(RunCallback):
 
 
 def _is_first(spec: ShardSpec, coordinates: Coordinates) -> bool:
-    """Whether this rank is the first of its stage's ranks that hold the parameter, or a part of it."""
+    """Whether this rank is the first of its stage that holds the parameter, or a part of it."""
     kinds = {spec.replicas, *MODEL_KINDS[spec.replicas]} - {*spec.distinct_over}
     return all(coordinates.get(kind, (0, 1))[0] == 0 for kind in kinds)

@@ -10,7 +10,8 @@ _ENCODER = json.JSONEncoder(default=str)
 
 
 class LinesFile:
-    """Open for adding. It stays open: whoever moves the file aside does not disturb. Raises OSError, as `add` does."""
+    """A file of JSON lines, open for adding. It stays open, so that a file that is moved meanwhile is still written.
+    All methods raise OSError."""
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -20,7 +21,7 @@ class LinesFile:
             self._file.write(b"\n")
 
     def add(self, value: Any) -> None:
-        """Add the whole line or, if there is no room, nothing of it. What JSON does not have becomes a text."""
+        """Add a value as one line, or nothing of it if there is no room. Values that JSON lacks become text."""
         line = _ENCODER.encode(value).encode() + b"\n"
         end = self._file.seek(0, os.SEEK_END)
         if self._file.write(line) < len(line):
@@ -28,5 +29,5 @@ class LinesFile:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def close(self) -> None:
-        """The file is closed."""
+        """Close the file."""
         self._file.close()

@@ -1,4 +1,4 @@
-"""A line an iteration on every rank."""
+"""The log's line for an iteration, and the figures in it."""
 
 import math
 import time
@@ -20,8 +20,9 @@ _SIZE, _TRIES = 768, 3
 
 
 def peak_tflops(plan: Plan) -> float | None:
-    """The peak of a device: as --peak-tflops says, or the device of --plan-device has; of a CPU what a product of
-    float32 matrices by numpy reaches beside the other ranks; none where nothing is known."""
+    """The peak TFLOP/s of a device, by which MFU is computed: as --peak-tflops says, or of the device of --plan-device,
+    or on a CPU that of numpy's float32 product, measured on this rank while the others measure, too; None if unknown.
+    Rank 0 logs it."""
     asked = plan.config.training_config.log
     named = plan.peak / 1e12 if asked.plan_device else None
     found = asked.peak_tflops or named or (_measured() if is_on_cpu() else None)
@@ -33,7 +34,7 @@ def peak_tflops(plan: Plan) -> float | None:
 
 @cache
 def _measured() -> float:
-    """Once a process: it takes as long as a step of a small model."""
+    """TFLOP/s of numpy's float32 product, measured once a process: it takes as long as a step of a small model."""
     a = np.ones((_SIZE, _SIZE), np.float32)
     seconds = []
     for _ in range(_TRIES):
@@ -47,11 +48,12 @@ _RECENT = 20  # iterations whose mean time gives the estimate of the time left
 
 
 _ASKED_FOR = {"decoupled_lr": "Decoupled_learning_rate", "params_norm": "Params_norm", "num_zeros": "Num_zeros"}
-"""Figures that are there for a flag -> what the line calls them."""
+"""The name in the line of each figure that only a flag brings, by its key in the metrics."""
 
 
 class LogCallback(RunCallback):
-    """Fills `state.metrics` and logs it every `interval` iterations, and the first and last."""
+    """Fills `state.metrics` after every step, and logs it on every rank at the first and last iteration and every
+    `interval` ones."""
 
     def __init__(self, interval: int) -> None:
         self.interval = interval

@@ -1,4 +1,4 @@
-"""The memory of a process."""
+"""The memory of a process: its figures, and the callback that logs them."""
 
 import resource
 
@@ -11,20 +11,20 @@ from pynative.training.callbacks.base import RunCallback, TrainingState
 
 
 def is_on_cpu() -> bool:
-    """Whether tensors lie in main memory."""
+    """Whether MindSpore's device is the CPU, so that tensors lie in main memory."""
     return bool(ms.get_context("device_target") == "CPU")
 
 
 def peak_memory_mb(on_cpu: bool | None = None) -> float:
-    """Most memory this process has held: of the device, or on a CPU resident in main memory. on_cpu: whether that is
-    known; to ask takes longer than the rest."""
+    """The most memory that this process has held so far, in MiB: of the device, or on a CPU resident in main memory.
+    on_cpu: as `is_on_cpu`, where it is known; to ask takes longer than the rest."""
     if is_on_cpu() if on_cpu is None else on_cpu:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024.0
     return float(ms.runtime.max_memory_allocated()) / 2.0**20
 
 
 def memory_bytes() -> dict[str, float]:
-    """Bytes by Megatron's tags; on a CPU what is resident. There is no count of allocations."""
+    """Bytes of this process now, by Megatron's tags; on a CPU reserved and allocated are both what is resident."""
     if is_on_cpu():
         held, peak = float(psutil.Process().memory_info().rss), peak_memory_mb() * 2**20
         return {"mem-reserved-bytes": held, "mem-allocated-bytes": held, "mem-max-allocated-bytes": peak}
@@ -37,7 +37,7 @@ def memory_bytes() -> dict[str, float]:
 
 
 class MemoryCallback(RunCallback):
-    """--log-memory-interval: a line on every rank."""
+    """--log-memory-interval: logs this rank's memory every `interval` iterations, on every rank."""
 
     def __init__(self, interval: int) -> None:
         self.interval = interval

@@ -1,4 +1,4 @@
-"""The log's figures and the run's events as JSON lines, which a run that goes on adds to."""
+"""The callback that writes the log's figures and the run's events as JSON lines; a resumed run adds to them."""
 
 import json
 from collections import deque
@@ -13,15 +13,15 @@ from pynative.training.callbacks.events import Event, comparison_event, event, e
 from pynative.training.callbacks.lines import LinesFile
 
 MOST_WAITING = 1000
-"""Events that wait for the next step to be written; earlier ones are left out."""
+"""The largest number of events that wait to be written with the next step; the earliest are dropped."""
 
 
 class MetricsCallback(RunCallback):
-    """Appends `state.metrics` to a file of JSON lines, and what happens to `events.jsonl` beside it; give it to rank 0
-    only.
+    """Appends `state.metrics` to a file of JSON lines after every step, and the run's events to `events.jsonl` beside
+    it; for rank 0 only.
 
-    A run that goes on in the files' folder leaves the lines up to the step where it does, and all events; another
-    run's files are moved aside. Nothing is opened before a step was made.
+    A run that goes on from a checkpoint in the files' folder keeps the lines of the steps up to there, and all events;
+    another run's files are moved aside. Nothing is opened before a step was made.
     """
 
     def __init__(self, path: Path) -> None:
@@ -55,7 +55,7 @@ class MetricsCallback(RunCallback):
         self._has_ended = True
 
     def _open(self, state: TrainingState) -> None:
-        """Once: the files, with the figures ahead of this step."""
+        """Open both files, once, with the lines of earlier steps in them."""
         if self._events is not None:
             return
         folder, events = self.path.parent, self.path.with_name(commit.EVENTS)
@@ -87,7 +87,7 @@ class MetricsCallback(RunCallback):
 
 
 def cut(path: Path, step: int) -> None:
-    """Leave the lines of the steps before this one; what a crash cut off is no line."""
+    """Remove from a file of metrics the lines of `step` and later, and a line that a crash cut off."""
     lines = path.read_bytes().splitlines(keepends=True)
     left = [line for line in lines if _step(line) < step]
     if len(left) < len(lines):
@@ -97,7 +97,7 @@ def cut(path: Path, step: int) -> None:
 
 
 def _step(line: bytes) -> float:
-    """A line's step; infinite for what is no line."""
+    """The "step" of a line; infinity for what is no whole line."""
     try:
         return float(json.loads(line)["step"]) if line.endswith(b"\n") else float("inf")
     except (ValueError, KeyError, TypeError):

@@ -1,4 +1,4 @@
-"""A profile of some iterations, recorded by MindSpore's profiler.
+"""Profiles of some iterations by MindSpore's profiler.
 
 It sees MindSpore's operators: on a CPU those of `--kernels ops`, while the default's work is in numpy and oneDNN.
 """
@@ -26,11 +26,11 @@ COUNTERS = (
     "L2Cache",
     "AiCoreNone",
 )
-"""Counters by the number of --profile-aicore-metrics; the last is -1."""
+"""Names of MindSpore's AI Core counters, indexed by --profile-aicore-metrics; -1 is the last."""
 
 
 class Recording:
-    """A profile of this rank, which says what became of it."""
+    """A profile of this rank; it logs where it was written, or warns that it is empty."""
 
     def __init__(self, config: ProfilerConfig) -> None:
         self._config = config
@@ -39,13 +39,13 @@ class Recording:
         self.has_begun = False
 
     def start(self) -> None:
-        """Start the profile."""
+        """Start to record."""
         self._before, self.has_begun = self._files(), True
         self._profiler = self._new_profiler()
         self._profiler.start()
 
     def stop(self) -> None:
-        """Up to here; nothing if it has not begun, or is over."""
+        """Stop and write the profile; nothing if it is not recording."""
         if self._profiler is not None:
             self._profiler.stop()
             self._profiler = None
@@ -81,12 +81,13 @@ class Recording:
         )
 
     def _files(self) -> set[Path]:
-        """The profiler's own logs are none."""
+        """The files of profiles in the directory, without the profiler's own logs."""
         return {path for path in self.directory.rglob("*") if path.is_file() and path.parent.name != "logs"}
 
 
 class ProfileCallback(RunCallback):
-    """--profile: this rank's iterations from --profile-step-start up to --profile-step-end, which is not recorded."""
+    """--profile: records this rank's iterations from --profile-step-start up to --profile-step-end, which is not
+    recorded."""
 
     def __init__(self, config: ProfilerConfig) -> None:
         self.config, self._recording = config, Recording(config)
@@ -96,8 +97,7 @@ class ProfileCallback(RunCallback):
         self.on_step_end(state)
 
     def on_step_end(self, state: TrainingState) -> None:
-        """Start or stop the profile between the iterations `state.iteration` - 1 and `state.iteration`, counted from
-        0."""
+        """Start or stop the profile ahead of iteration `state.iteration`, counted from 0."""
         if state.iteration == self.config.profile_step_end:
             self._recording.stop()
         elif state.iteration == self.config.profile_step_start < state.config.training_config.training_iters:
@@ -124,12 +124,13 @@ class DynamicProfileCallback(RunCallback):
         self._monitor.step()
 
     def on_train_end(self, state: TrainingState) -> None:
-        """Its shared memory goes by the hour in its name: what stays behind would keep the next run from reading."""
+        """Release the monitor's shared memory, which is named by the hour: what stays behind would keep the next run
+        from reading."""
         self._monitor.on_train_end(None)
 
 
 class PynativeProfiler:
-    """The same for a loop of one's own, by MindFormers' name: with --profile it records the steps from
+    """A profile for a script's own loop, under MindFormers' name: with --profile it records the steps from
     --profile-step-start to --profile-step-end, both included, by the numbers that the loop gives them.
 
     Args:
@@ -142,12 +143,12 @@ class PynativeProfiler:
         self._monitor = _monitor(config) if self._is_wanted and config.is_dynamic else None
 
     def step_begin(self, current_step: int) -> None:
-        """Ahead of a step."""
+        """Start the profile if step `current_step`, which begins, is the first to be recorded."""
         if self._is_wanted and self._monitor is None and current_step == self._config.profile_step_start:
             self._recording.start()
 
     def step_end(self, current_step: int) -> None:
-        """End a step."""
+        """Stop the profile if step `current_step`, which is over, is the last to be recorded."""
         if self._monitor is not None:
             self._monitor.step()
         elif current_step == self._config.profile_step_end:

@@ -1,4 +1,4 @@
-"""A file that tells how far the jobs of a run have come."""
+"""The callback that writes to a file how far the jobs of a run have come."""
 
 import os
 import time
@@ -11,8 +11,9 @@ NAME = "progress.txt"
 
 
 class ProgressCallback(RunCallback):
-    """--log-progress: a line in `progress.txt` for the start of the job and for every checkpoint, as Megatron writes
-    it. Give it to rank 0 only, behind the callback that saves."""
+    """--log-progress: appends a line to `folder`/progress.txt at the start of the job and for every checkpoint, as
+    Megatron writes it. For rank 0 only, behind the callback that saves. is_async: whether checkpoints are written in
+    the background."""
 
     def __init__(self, folder: Path, is_async: bool) -> None:
         self.path, self._saved = folder / NAME, "Saving async checkpoint" if is_async else "Saved checkpoint"

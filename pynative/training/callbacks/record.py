@@ -1,4 +1,4 @@
-"""--record: what a few steps compute, for `compare` with another run of whatever layout, or with Megatron."""
+"""--record: writes what a few steps compute, for `compare` with another run of whatever layout, or with Megatron."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -21,11 +21,12 @@ from pynative.tape.layer_events import LayerEvents
 from pynative.training.callbacks.base import Callback, TrainingState
 
 EMBEDDING = "embedding"
-"""With or without positions it has one name."""
+"""The name of the embedding's result, with position embeddings or without."""
 
 
 class RecordCallback(Callback):
-    """Records the iterations `first` to `last` - 1, counted from 0, in `folder`. All ranks have this callback."""
+    """Records the iterations `first` to `last` - 1, counted from 0, in `folder`: weights before and after, activations,
+    gradients, tokens and figures. All ranks have this callback."""
 
     def __init__(self, folder: Path, first: int, last: int) -> None:
         self.folder, self.first, self.last = folder, first, last
@@ -39,7 +40,7 @@ class RecordCallback(Callback):
         self._turn(state)
 
     def _turn(self, state: TrainingState) -> None:
-        """Between two steps."""
+        """Begin or end recording between two steps; before the first recorded one the weights are taken."""
         is_due = self.first <= state.iteration < min(self.last, state.config.training_config.training_iters)
         is_first = is_due and self._arrays is None
         self._arrays = {} if is_due else None
@@ -84,7 +85,7 @@ class RecordCallback(Callback):
 
 
 class _Cells:
-    """Results of cells by keys that no layout changes."""
+    """Results of cells as arrays, by keys that no layout changes."""
 
     def __init__(self, config: AllConfig) -> None:
         parallel = config.parallel_config
@@ -94,7 +95,8 @@ class _Cells:
         self._stage = parallel_state.get_pipeline_model_parallel_rank()
 
     def noted(self, chunk: int, cell: nn.Cell, result: object, known: Mapping[str, Array]) -> dict[str, Array]:
-        """A cell's hidden states [s, b, h]; nothing of what is run again, or cut by features as logits are."""
+        """A cell's hidden states [s, b, h] and their positions, by key. Empty for a second run of a part (`known` has
+        it), and for what is cut by features, as logits are."""
         x = result[0] if isinstance(result, tuple) else result
         name = EMBEDDING if name_of(cell).startswith(f"{EMBEDDING}.") else name_of(cell)
         if not isinstance(x, Tensor) or x.ndim != 3 or x.shape[-1] != self._hidden or not name:
@@ -111,7 +113,8 @@ class _Cells:
 
 
 def _tokens(state: TrainingState) -> dict[int, Array]:
-    """By micro-batch of the global batch, where this rank reads them."""
+    """The tokens [b, s] of the step by number of the micro-batch in the global batch, for this replica's micro-batches;
+    empty on a rank that does not read them."""
     drawn = state.step_cell.forward_step.drawn_tokens()
     replicas, own = parallel_state.get_data_parallel_world_size(), parallel_state.get_data_parallel_rank()
     return {number * replicas + own: tokens for number, tokens in enumerate(drawn)}

@@ -1,4 +1,4 @@
-"""The work of a rank in a step, as spans: for a trace, and the comparison of a step with its plan."""
+"""The work of a rank in a step as spans of time: for a trace, and for the comparison of a step with its plan."""
 
 from collections.abc import Iterator
 
@@ -26,13 +26,14 @@ KINDS = {
     "optimizer": Kind.OPTIMIZER,
     "save-checkpoint": Kind.CHECKPOINT,
 }
-"""Timer -> what is done in it."""
+"""The kind of work that each timer is around, by the timer's name."""
 SHORTEST = 1e-6
-"""Seconds; shorter stays in messages are left out."""
+"""Seconds; shorter stays in collectives are left out."""
 
 
 class Recorder:
-    """Records while anybody has begun and not ended it. Each of them asks after every step."""
+    """Records spans while at least one caller has called `begin` and not yet `end`. Every caller calls `spans_of` after
+    each step."""
 
     def __init__(self, timers: Timers) -> None:
         self._timers, self._asking = timers, 0
@@ -45,13 +46,14 @@ class Recorder:
         self._asking += 1
 
     def end(self) -> None:
-        """Not any more, unless others have begun."""
+        """Stop recording, unless another caller still records."""
         self._asking -= 1
         if self._asking == 0:
             self._turn(False)
 
     def spans_of(self, iteration: int) -> list[Span]:
-        """The spans of the step that was the last, whose number this is, on this process's clock."""
+        """This rank's spans of the step that has just ended, in seconds of this process's `perf_counter`. iteration:
+        the step's number, by which a second caller gets the same spans."""
         if self._of != iteration:
             timed, counts = self._timers.recorded or [], parallel_state.get_world_group().trace.counts
             rank = parallel_state.get_global_rank()
@@ -60,7 +62,7 @@ class Recorder:
         return self._spans
 
     def _turn(self, keeps: bool) -> None:
-        """Forget the spans that were kept."""
+        """Start or stop keeping the times of timers and collectives; those kept so far are forgotten."""
         self._timers.recorded = [] if keeps else None
         parallel_state.get_world_group().trace.keeps_intervals = keeps
 

@@ -1,4 +1,4 @@
-"""--loss-spike-action rollback: back to the last checkpoint, and on with the data behind the spike."""
+"""--loss-spike-action rollback: a run goes back to its last checkpoint, and on with the data behind the spike."""
 
 from pathlib import Path
 
@@ -10,9 +10,9 @@ from pynative.training.callbacks.base import Callback, TrainingState
 
 
 class RollbackCallback(Callback):
-    """Restores, after a spike, whose update was not made: weights, optimizer, schedule and iteration of the run's last
-    checkpoint in `directory`. Samples count on, so that none of the spike's comes again (Chowdhery et al., "PaLM",
-    2022, 5.1)."""
+    """Restores the run's last checkpoint in `directory` after a spike, whose update was not made: weights, optimizer,
+    schedule, iteration and callbacks' states. Samples count on, so that none of the spike's comes again (Chowdhery et
+    al., "PaLM", 2022, 5.1)."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory

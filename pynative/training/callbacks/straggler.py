@@ -1,4 +1,4 @@
-"""--log-straggler: which rank is slow, and in which part of a step."""
+"""--log-straggler: reports which rank is slow, and in which part of a step."""
 
 from collections import defaultdict
 
@@ -21,14 +21,12 @@ PARTS = (
     "before-update",
     "optimizer",
 )
-"""Timers that are compared; in each the time that a rank waits for others is left out."""
+"""Names of the timers that are compared; in each the time that a rank waits for others is left out."""
 
 
 class StragglerCallback(Callback):
-    """Every `interval` iterations the ranks bring together how long they computed. All ranks have this callback.
-
-    count: of the fastest and of the slowest ranks, how many are named.
-    """
+    """Compares, every `interval` iterations, how long the ranks computed; rank 0 logs the fastest and slowest `count`
+    ranks, and warns of stragglers. All ranks have this callback."""
 
     reads_parameters = False
 

@@ -1,4 +1,4 @@
-"""Timers in the log, and the times that writers get."""
+"""The callback that logs timers, and hands their times to writers of curves."""
 
 from collections.abc import Iterator, Sequence
 
@@ -24,12 +24,12 @@ NAMES = (
     "forward-recv",
     "backward-recv",
 )
-"""Megatron's, where it has one; in the order in which they are printed."""
+"""Names of the timers, Megatron's where it has one, in the order in which they are printed."""
 
 
 class TimingsCallback(RunCallback):
-    """--timing-log-level: every `interval` iterations the mean time of each timer that any rank has, in milliseconds.
-    All ranks have this callback."""
+    """--timing-log-level: logs, on the last rank, every `interval` iterations the mean milliseconds of each timer that
+    any rank has, and stores the ranks' largest, in seconds, in `state.timings`. All ranks have this callback."""
 
     def __init__(self, config: LogConfig, interval: int) -> None:
         self.config, self.interval = config, interval
@@ -58,14 +58,15 @@ class TimingsCallback(RunCallback):
 
 
 def _of_all_ranks(seconds: Sequence[float]) -> Array:
-    """[names, ranks]."""
+    """The seconds of every rank, [names, ranks], from this rank's."""
     world = parallel_state.get_world_group()
     own = Tensor(np.array([seconds], np.float32))
     return np.asarray(world.all_gather(own).asnumpy().T, np.float64)
 
 
 def _lines(milliseconds: Array, option: str) -> Iterator[str]:
-    """Timers that no rank has are left out; so are ranks that do not have one."""
+    """The log's lines for times [names, ranks] by --timing-log-option. Timers that no rank has are left out, and with
+    "all" ranks that do not have one."""
     titles = {"max": "max time", "minmax": "(min, max) time", "all": "times"}
     yield f"{titles[option]} across ranks (ms):"
     for name, times in zip(NAMES, milliseconds, strict=True):

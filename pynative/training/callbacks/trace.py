@@ -1,4 +1,4 @@
-"""--trace: what each rank does in a few steps, on one clock, in one file."""
+"""--trace: writes what each rank does in a few steps, on one clock, to one file."""
 
 import json
 import time
@@ -27,12 +27,12 @@ from pynative.startup.log import log, warn
 from pynative.training.callbacks.base import RunCallback, TrainingState
 
 ROUNDS = 9
-"""Barriers by which clocks of hosts are compared."""
+"""The number of barriers by which clocks of hosts are compared."""
 
 
 class TraceCallback(RunCallback):
-    """Records the iterations `first` to `last` - 1, counted from 0, and writes `trace.json`. All ranks have this
-    callback; those that do not record take part in bringing the spans together.
+    """Records the iterations `first` to `last` - 1, counted from 0, on `ranks` (None: all), and writes
+    `folder`/trace.json on rank 0. All ranks have this callback, because all take part in gathering the spans.
 
     On an Ascend the times are those of the host, which launches operators: the device's are in MindSpore's profile.
     """
@@ -59,7 +59,7 @@ class TraceCallback(RunCallback):
             warn(f"No trace: it was to go from --profile-step-start {self.first} to {self.last}")
 
     def _turn(self, state: TrainingState) -> None:
-        """Start or stop recording between two steps."""
+        """Begin or end recording between two steps."""
         if state.iteration == self.last and self._is_recording:
             self._stop(state)
         elif state.iteration == self.first and state.iteration < state.config.training_config.training_iters:
@@ -91,7 +91,7 @@ class TraceCallback(RunCallback):
 
 
 def clock_offset(world: Group) -> float:
-    """Seconds that this rank's `perf_counter` is ahead of rank 0's: nothing on rank 0's host, whose processes have one
+    """The seconds that this rank's `perf_counter` is ahead of rank 0's: 0 on rank 0's host, whose processes share a
     clock; elsewhere the median over a few barriers. All ranks call this."""
     host = Path("/proc/sys/kernel/random/boot_id").read_text()
     number = int(host.replace("-", "")[:7], 16)
@@ -106,12 +106,12 @@ def clock_offset(world: Group) -> float:
 
 
 def _gathered(row: Array, world: Group) -> Array:
-    """[ranks, the row's length]."""
+    """The rows of all ranks, [ranks, the row's length]."""
     return np.asarray(world.all_gather(Tensor(row[None])).asnumpy())
 
 
 def _of_all_ranks(spans: list[Span], world: Group) -> list[Span]:
-    """The spans of every rank, on every rank."""
+    """The spans of all ranks, on every rank."""
     text = json.dumps([(*span[:1], span.kind.value, *span[2:]) for span in spans])
     texts = gathered_texts(text, world)
     return [Span(row[0], Kind(row[1]), *row[2:]) for text in texts for row in json.loads(text)]
@@ -123,7 +123,8 @@ def _steps(spans: list[Span]) -> str:
 
 
 def _shares(spans: list[Span]) -> str:
-    """The shares of all steps and ranks together."""
+    """A sentence with the shares of time over all steps and ranks: computing, messages, data, unknown, and the
+    bubble."""
     found = summary(spans)
     total = sum(one.total for one in found) or 1.0
     parts = {"computing": "computing", "exposed messages": "messages", "data": "data", "not recorded": "unknown"}

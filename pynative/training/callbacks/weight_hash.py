@@ -1,4 +1,4 @@
-"""Compare the weights of data-parallel replicas, which must be the same to the bit."""
+"""The callback that compares the weights of data-parallel replicas, which must be the same to the bit."""
 
 import hashlib
 from collections import defaultdict
@@ -14,8 +14,9 @@ from pynative.training.callbacks.base import RunCallback, TrainingState
 
 
 class WeightHashCallback(RunCallback):
-    """--check-weight-hash-across-dp-replicas-interval: digests of each rank's weights every so many iterations, of
-    experts' and of all others, each compared between the ranks that hold the same."""
+    """--check-weight-hash-across-dp-replicas-interval: compares, every `interval` iterations, a digest of each rank's
+    experts and one of its other weights with those of the ranks that hold the same. Raises RuntimeError if any differ.
+    """
 
     def __init__(self, interval: int) -> None:
         self.interval = interval
@@ -35,7 +36,7 @@ class WeightHashCallback(RunCallback):
 
 
 def _digests(buffers: ParamAndGradBuffers) -> dict[str, bytes]:
-    """Digests of this rank's weights, by the kind of their replicas' group."""
+    """Digests of this rank's weights, by the kind of their group of replicas."""
     found: dict[str, hashlib.blake2b] = defaultdict(partial(hashlib.blake2b, digest_size=16))
     for entry, parameter in buffers.entries:
         parameter.meta.fetch()

@@ -1,4 +1,4 @@
-"""Curves of a run for other programs, TensorBoard, W&B, MLflow, SwanLab: one class for each, registered by the package
+"""Curves of a run for other programs, TensorBoard, W&B, MLflow, SwanLab: one class for each, in a table by the package
 that it needs; each writes in a thread of its own.
 
 Tags are Megatron's (megatron/training/training.py, `training_log`, of Megatron-LM 0.16.1).
@@ -28,28 +28,30 @@ from pynative.training.callbacks.memory import memory_bytes
 
 
 class Points(NamedTuple):
-    """Values of curves after one step."""
+    """The values of all curves after one step, by tag."""
 
     step: int
     samples: int
-    """Consumed so far."""
+    """Samples consumed so far."""
     by_both: Mapping[str, float]
-    """Curves that Megatron also draws over samples."""
+    """Values of curves that Megatron also draws over samples."""
     by_step: Mapping[str, float]
 
 
 class Writer(Protocol):
-    """A back end. Methods run in one thread, which no step waits for; what they raise is said once."""
+    """A program that draws curves. Its methods are called in one thread, which no step waits for; an exception ends its
+    writing, with one warning."""
 
     def write(self, points: Points) -> None:
         """Add one value to each of the curves."""
 
     def close(self) -> None:
-        """Bring everything to where it is kept."""
+        """Flush everything to its storage, and close."""
 
 
 class TensorBoardWriter:
-    """Event files, with Megatron's tags: `x`, and `x vs samples` over the samples consumed."""
+    """A writer of TensorBoard's event files, with Megatron's tags: `x`, and `x vs samples` over the samples
+    consumed."""
 
     def __init__(self, run: Mapping[str, Any], log_dir: str, queue_size: int) -> None:
         files = import_module("tensorboard.summary.writer.event_file_writer")
@@ -72,7 +74,7 @@ class TensorBoardWriter:
 
 
 class WandbWriter:
-    """Weights & Biases, with Megatron's names."""
+    """A writer for Weights & Biases, with Megatron's tags. options: of `wandb.init`."""
 
     def __init__(self, run: Mapping[str, Any], **options: Any) -> None:
         self._run = import_module("wandb").init(config=dict(run), **options)
@@ -85,7 +87,7 @@ class WandbWriter:
 
 
 class MLflowWriter:
-    """MLflow, whose names have no spaces at their ends and no brackets; ours have neither."""
+    """A writer for MLflow, whose tags may have neither spaces at their ends nor brackets; Megatron's have neither."""
 
     def __init__(self, run: Mapping[str, Any], experiment: str) -> None:
         self._mlflow = import_module("mlflow")
@@ -102,7 +104,7 @@ class MLflowWriter:
 
 
 class SwanLabWriter:
-    """SwanLab."""
+    """A writer for SwanLab. options: of `swanlab.init`."""
 
     def __init__(self, run: Mapping[str, Any], **options: Any) -> None:
         self._swanlab = import_module("swanlab")
@@ -122,15 +124,16 @@ WRITERS: dict[str, Callable[..., Writer]] = {
     "mlflow": MLflowWriter,
     "swanlab": SwanLabWriter,
 }
-"""Package -> the writer that needs it, made of the run's configuration and its plan's options."""
+"""The writer that needs a package, by the package's name; it is made of the run's configuration and its plan's
+options."""
 
 
 LOSS = "lm loss"
 
 
 def points_of_step(state: TrainingState) -> dict[str, float]:
-    """Curves over steps and over samples. As in Megatron rate and scale are those after the step; a step that was
-    skipped has no norm."""
+    """Values by tag of the curves over steps and samples. As in Megatron, learning rate and loss scale are those after
+    the step; a step that was skipped has no gradient norm."""
     config, result, metrics = state.config, state.result, state.metrics
     scaler = state.step_cell.loss_scaler
     points = {
@@ -149,7 +152,8 @@ def points_of_step(state: TrainingState) -> dict[str, float]:
 
 
 def points_of_layers(config: AllConfig, figures: Mapping[str, Array]) -> dict[str, float]:
-    """Curves of what layers report, over steps alone: means, and with --moe-per-layer-logging each layer's, from 0."""
+    """Values by tag of the curves over steps alone, of what layers report: means over layers, and with
+    --moe-per-layer-logging each layer's, from 0."""
     model = config.model_config
     points = {_megatrons(name): value for name, value in logged(model, figures).items()}
     if model.moe_config.monitors.moe_per_layer_logging:
@@ -161,28 +165,28 @@ def points_of_layers(config: AllConfig, figures: Mapping[str, Array]) -> dict[st
 
 
 def _megatrons(name: str) -> str:
-    """`mtp_1_loss` is `mtp_1 loss` there."""
+    """Megatron's tag of a figure: "mtp_1 loss" for "mtp_1_loss", else the name itself."""
     return re.sub(r"^(mtp_\d+)_loss$", r"\1 loss", name)
 
 
 def points_of_evaluation(loss: float, perplexity: float | None) -> dict[str, float]:
-    """Curves over steps and over samples."""
+    """Values by tag of an evaluation's curves, over steps and samples; perplexity None: it is left out."""
     points = {f"{LOSS} validation": loss}
     return points | ({} if perplexity is None else {f"{LOSS} validation ppl": perplexity})
 
 
 MOST_WAITING = 10_000
-"""Steps whose points may wait; further ones are left out, and counted."""
+"""The largest number of steps whose points wait to be written; further ones are dropped and counted."""
 CLOSING_SECONDS = 60.0
-"""Seconds for which a run waits at its end for curves that are still to be written."""
+"""Seconds for which a run waits at its end for a writer to finish."""
 
 
 class Background:
-    """One writer and its thread.
+    """A writer and the thread in which it is opened and called.
 
     Args:
         name: of the writer in messages: the flag that asks for it.
-        make: opens it, in the thread.
+        make: opens the writer, in the thread.
     """
 
     def __init__(self, name: str, make: Callable[[], Writer]) -> None:
@@ -193,14 +197,14 @@ class Background:
         self._thread.start()
 
     def write(self, points: Points) -> None:
-        """Hand them over, at once."""
+        """Queue the points for the thread, without waiting."""
         try:
             self._points.put_nowait(points)
         except queue.Full:
             self._lost += 1
 
     def close(self) -> None:
-        """Wait until everything is written, for a minute at most."""
+        """Wait until everything is written, at most CLOSING_SECONDS."""
         end = time.monotonic() + CLOSING_SECONDS
         if self._thread.is_alive():
             with suppress(queue.Full):  # a service that does not answer must not end the run
@@ -224,8 +228,8 @@ class Background:
 
 
 class WritersCallback(RunCallback):
-    """--tensorboard-dir, --wandb-project, --mlflow-experiment, --swanlab-project; give it to the last rank only, whose
-    curves Megatron writes, too."""
+    """--tensorboard-dir, --wandb-project, --mlflow-experiment, --swanlab-project: hands each step's curves to their
+    writers; for the last rank only, as in Megatron."""
 
     def __init__(self, plans: Sequence[WriterPlan]) -> None:
         self.plans = plans
@@ -259,8 +263,9 @@ class WritersCallback(RunCallback):
 
 
 def writers_callbacks(config: LogConfig, output: Path) -> list[Callback]:
-    """The callbacks that the flags ask for on this rank. A package that is missing is said, and training goes on
-    without it, as in Megatron. output: the folder of the run's files."""
+    """The callback of the writers that flags ask for, in a list, on the last rank; empty on others or without flags. A
+    package that is missing is warned of, and training goes on without it, as in Megatron. output: the folder of the
+    run's files."""
     if parallel_state.get_global_rank() < parallel_state.get_world_group().size - 1:
         return []
     found = []

@@ -126,7 +126,7 @@ class MoEConfig(Config):
     cold_token_percent: float = option("--cold-token-percent", 1.0, above=0, at_most=1, of="run")
     """Capacity of the cold experts, as a share of the hot ones'."""
     hot_expert_update_step: int = option("--hot-expert-update-step", 10000, at_least=1, of="run")
-    """Iterations from one choice of the hot experts to the next."""
+    """Iterations from one choice of the hot experts to the next; before, they are chosen anew at powers of two."""
     moe_token_drop_policy: str = option("--moe-token-drop-policy", "probs", choices=("probs", "position"), of="run")
     """The tokens that an overfull expert drops: the least probable or the last."""
 

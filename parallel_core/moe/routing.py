@@ -97,7 +97,7 @@ def softmax(logits: Array) -> Array:
 
 
 def softmax_gradient(probabilities: Array, gradient: Array) -> Array:
-    """The gradient of the logits from the probabilities and the gradient of these."""
+    """The gradient of the logits from their softmax `probabilities` and the gradient of that."""
     return np.asarray(probabilities * (gradient - np.sum(gradient * probabilities, axis=-1, keepdims=True)))
 
 

@@ -199,7 +199,8 @@ def sparse_attention_fits(config: Sections) -> Iterator[Finding]:
 
 
 def _choices_are_made(config: Sections) -> Iterator[Finding]:
-    """Check that layers that share a choice of keys come after one that makes it."""
+    """Check layers that share a choice of keys: the first layer makes one, experts are not shortcut-connected, and
+    where a stage begins with such a layer sequences have at most 65536 tokens."""
     model, sparse = config.model_config, config.model_config.sparse_attention
     pattern = sparse.index_topk_pattern
     if pattern is not None and (len(pattern) != model.num_layers or {*pattern} - {*"FS"} or pattern[0] == "S"):

@@ -15,7 +15,7 @@ from parallel_core.numerics.dtypes import Array
 
 def split_bounds(split: str, size: int) -> list[tuple[int, int]]:
     """The first and the last (exclusive) conversation of train, valid and test, of `size` conversations: each share is
-    rounded, and what is then over or short is spread over all."""
+    rounded, and what is then over or short comes off, or goes to, the first."""
     shares = split_shares(split)[:3]
     shares += [0.0] * (3 - len(shares))
     whole = sum(shares)

@@ -17,9 +17,10 @@ _THOUGHT = re.compile(r"<think>.*</think>", re.DOTALL)
 
 
 def described(tools: str, tool_format: str) -> str:
-    """The part of the system message that describes `tools`, a JSON text; "" for a format without a text.
+    """The part of the system message that describes `tools`, a JSON text; "" for a format without a text, and in words
+    for tools that cannot be read.
 
-    Raises BadRecord for tools that are no JSON, where the format reads them.
+    Raises BadRecord for tools that are no JSON in a format that has a line of JSON for each.
     """
     if tool_format in _WRAPPED:
         given = parsed(tools)

@@ -264,8 +264,8 @@ def _room(options: InstructionOptions) -> int:
 
 
 def _too_long(sequences: Sequences, most: int | None) -> dict[int, int]:
-    """Number -> length of the sequences that do not fit into `most` tokens; as in MindSpeed-LLM their document stays,
-    without them."""
+    """Number -> length of the sequences of `most` tokens or more; as in MindSpeed-LLM their document stays, without
+    them."""
     if most is None:
         return {}
     lengths = [(number, len(part)) for parts in sequences.values() for number, part in enumerate(parts)]

@@ -56,7 +56,7 @@ def facts(options: TokenizerOptions) -> Facts:
 
 
 def _facts(options: TokenizerOptions, folder: HuggingFaceFolder) -> tuple[Facts, dict[str, int]]:
-    """The facts, and token -> id."""
+    """The facts of the folder with the options' special tokens, and its vocabulary as token -> id."""
     found, vocab = folder.facts(), dict(folder.vocab)
     if options.tokenizer_type == "PretrainedFromHF":
         return replace(found, pad=found.eos if found.pad is None else found.pad), vocab

@@ -20,13 +20,13 @@ from pynative.step_position import StepPosition, get_step_position, set_step_pos
 
 @dataclass
 class _State:
-    """The state of the job in one process."""
+    """The topology, connection and configuration of the job, as one process knows them."""
 
     backend: Backend
     topology: Topology
     virtual_size: int | None = None
     folded: bool = False
-    """Whether every other chunk goes the way back (`schedules.Placement`)."""
+    """Whether the pipeline is folded: every other chunk goes through the stages backwards (`schedules.Placement`)."""
     config: AllConfig | None = None
     ranks: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
@@ -118,7 +118,7 @@ def model_parallel_is_initialized() -> bool:
 
 
 def destroy_model_parallel() -> None:
-    """Forget the groups; the backend stays open for whoever made it."""
+    """Forget the groups; the backend stays open, for the caller that made it to close."""
     global _state
     _state = None
 
@@ -319,7 +319,7 @@ def set_virtual_pipeline_model_parallel_world_size(size: int | None) -> None:
 
 
 def get_virtual_pipeline_model_parallel_rank() -> int | None:
-    """The chunk that is being built or run; None without virtual stages."""
+    """The number, from 0, of this stage's chunk that is being built or run; None without virtual stages."""
     return None if _current().virtual_size is None else get_step_position().chunk
 
 

@@ -63,7 +63,7 @@ class ParameterMeta:
     """The float32 copy of a 16-bit parameter, which the optimizer updates; with the distributed optimizer a vector, of
     the part that this rank owns. None: there is none."""
     rounded_from_main: Tensor | None = None
-    """The slice of the parameter that `main_param` mirrors."""
+    """The parameter, or the slice of it, in its own type, of which `main_param` is the float32 copy."""
     layer_events: Any = None
     """The LayerEvents of the parameter's chunk; None until they are made."""
     fetch: Callable[[], None] = _nothing
@@ -99,7 +99,7 @@ def place_of(parameter: Parameter) -> Place:
 
 
 def set_main_grad(parameter: Parameter, view: Tensor) -> None:
-    """Have a parameter's gradients summed in a view of a buffer."""
+    """Make a view of a gradient buffer the parameter's `main_grad`, marked as empty."""
     parameter.main_grad = parameter.meta.main_grad = view
     parameter.meta.main_grad_is_empty, parameter.meta.after_contribution = True, _nothing
 

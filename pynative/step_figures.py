@@ -160,5 +160,5 @@ class MoEAuxLossAutoScaler:
 
     @classmethod
     def set_loss_scale(cls, scale: Tensor | float) -> None:
-        """Set the gradient from which the backward of every loss starts from here on."""
+        """Set the gradient from which the backward of every loss attached by `apply` from now on starts."""
         cls.main_loss_backward_scale = float(scale.asnumpy()) if isinstance(scale, Tensor) else scale

@@ -1,4 +1,5 @@
-"""Checkpoints of a training run, and weights in and out of a model under Megatron's global names."""
+"""Checkpoints of a training run: saved, saved in the background, loaded; and weights into and out of a model by
+Megatron's global names."""
 
 from pynative.checkpointing.agreement import SaveFailed
 from pynative.checkpointing.load import load_adapters, load_checkpoint, load_model

@@ -48,7 +48,7 @@ class _Exchange:
         return _reordered(shards, np.argsort(self.layout.order(len(shards)))) if self.layout.ring > 1 else shards
 
     def to_sequence(self, x: Tensor) -> Tensor:
-        """x [S, b, w / c] -> [s, b, w]: the way back of `to_features`."""
+        """x [S, b, w / c] -> [s, b, w]: the reverse of `to_features`."""
         shards = _reordered(x, self.layout.order(len(x))) if self.layout.ring > 1 else x
         width, size = sum(self.widths), self.group.size
         (rows,) = kernels.unpack_heads(self.group.all_to_all(shards), size, ((width,),), (1,))

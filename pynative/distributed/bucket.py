@@ -152,7 +152,7 @@ class ParamAndGradBucket:
             self._grad_work = reduction.start()
 
     def finish_grad_sync(self) -> None:
-        """Wait until the gradients that this rank owns are the replicas' sum."""
+        """Wait until the gradients that this rank owns are the replicas' sum, if `start_grad_sync` started it."""
         if self._grad_work is not None:
             self._grad_work.wait()
             self._grad_work = None

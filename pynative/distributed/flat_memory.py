@@ -21,7 +21,7 @@ class Memory(Protocol):
     """Elements of a planned buffer, addressed by their index in the plan, wherever they lie."""
 
     def view(self, start: int, shape: tuple[int, ...]) -> Tensor:
-        """The tensor of this shape that begins at element `start` of the plan."""
+        """A view of this shape whose first element is `start` of the plan."""
 
     def span(self, start: int, stop: int) -> Tensor:
         """A view of elements start..stop-1 of the plan, as a vector."""
@@ -100,7 +100,7 @@ class SplitMemory(Memory):
         return any(part.holds(span) for part in self.parts)
 
     def view(self, start: int, shape: tuple[int, ...]) -> Tensor:
-        """The tensor of this shape that begins at element `start` of the plan."""
+        """A view of this shape whose first element is `start` of the plan. All its elements lie in one held span."""
         span = Span(start, start + prod(shape))
         return next(part for part in self.parts if part.holds(span)).view(start, shape)
 
@@ -137,7 +137,7 @@ class InSlot(Memory):
         self._memory, self._shift = slots.memory, slots.plan.starts[bucket] - bucket.start
 
     def view(self, start: int, shape: tuple[int, ...]) -> Tensor:
-        """The tensor of this shape that begins at element `start` of the plan."""
+        """A view, in the slot, of this shape whose first element is `start` of the plan, within the bucket."""
         return self._memory.view(start + self._shift, shape)
 
     def padding(self, entries: Sequence[Entry]) -> list[Tensor]:

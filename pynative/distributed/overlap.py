@@ -31,7 +31,8 @@ class OverlappedSums:
 
 
 class _ChunkSums:
-    """The sums of one chunk's buckets, in the order in which a backward completes them."""
+    """The gradient sums of one chunk's buckets, started in the order in which a backward completes the buckets'
+    cells."""
 
     def __init__(self, events: LayerEvents, buckets: Sequence[ParamAndGradBucket]) -> None:
         self._chunk, self.events, self.is_enabled = events.chunk, events, True

@@ -301,7 +301,7 @@ class ParamAndGradBuffers:
             buffer.free_slots()
 
     def finish_param_sync(self) -> None:
-        """Wait until all parameters are whole."""
+        """Wait for all gathers of parameters that `start_param_sync` started."""
         for bucket in self.buckets:
             bucket.finish_param_sync()
 

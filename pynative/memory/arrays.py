@@ -1,4 +1,4 @@
-"""The memory of a tensor of the host as a numpy array."""
+"""The memory of host tensors as numpy arrays, to be read or written."""
 
 import ctypes
 import sys

@@ -1,4 +1,4 @@
-"""oneDNN's matrix product in BLAS's manner, of bfloat16 matrices into float32: no primitive is made for it."""
+"""oneDNN's BLAS-like matrix product of bfloat16 matrices into float32, which needs no primitive."""
 
 import ctypes
 from typing import Any

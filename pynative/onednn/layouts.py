@@ -17,7 +17,7 @@ ones for every token."""
 
 
 def layout_of(array: Array) -> Layout:
-    """Type, shape and strides of an array."""
+    """The oneDNN Layout of an array: type, shape and strides."""
     return _layout(array.dtype, array.shape, array.strides)
 
 

@@ -118,7 +118,7 @@ def _find() -> Path | None:
 
 @once
 def library() -> ctypes.CDLL | None:
-    """oneDNN, or None where it is missing (aarch64, macOS)."""
+    """The loaded library of oneDNN; None where it is missing (aarch64, macOS)."""
     path = _find()
     try:
         return None if path is None else ctypes.CDLL(str(path))

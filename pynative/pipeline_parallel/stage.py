@@ -22,7 +22,8 @@ from pynative.tape.turns import Computation, Turns
 
 @dataclass(frozen=True)
 class MicroBatchLoss:
-    """The loss of a micro-batch, still on the device: it is read at the end of the step."""
+    """The loss of a micro-batch, still on the device until `read` at the end of the step, and its weight in the batch's
+    mean."""
 
     loss: Tensor
     """A scalar, from which the backward pass starts."""

@@ -21,7 +21,7 @@ _CONTEXT_AT_IMPORT = ms.get_context("device_target")
 
 
 class Choice(NamedTuple):
-    """The device that a process computes on."""
+    """The device that a process computes on, "CPU" or "Ascend"."""
 
     target: str
     notice: str | None = None
@@ -104,8 +104,8 @@ def initialize(
 
 
 def _limit_pool(threads: int) -> None:
-    """Give MindSpore's thread pool as many threads as our kernels have; what is set already, by the script or for
-    another job of this process, stays.
+    """Give MindSpore's thread pool as many threads as our kernels have; a number that is set already, by the script or
+    for another job of this process, stays.
 
     The pool is one dispatching thread, which computes as well, and the operators' threads. With no other than the
     dispatching one, operators run in the calling thread; otherwise a matrix product is handed over, however small, and

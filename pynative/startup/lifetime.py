@@ -59,8 +59,8 @@ def _waits(process: psutil.Process) -> bool:
 
 
 def _orphaned_tails() -> set[psutil.Process]:
-    """The `tail`s of this job's logs, which have msrun's environment: it starts them only where it waits for its ranks,
-    and a kill of it alone leaves them."""
+    """The `tail` processes on this job's logs, found by msrun's environment: msrun starts them only where it waits for
+    its ranks, and if it alone is killed they stay."""
     found: set[psutil.Process] = set()
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):

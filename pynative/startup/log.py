@@ -9,7 +9,7 @@ from parallel_core.system.terminal import Screen
 
 
 class ScreenHandler(logging.Handler):
-    """Writes to standard output; on a terminal a step's line is written over by the next."""
+    """Log handler that writes to standard output; on a terminal a step's line is overwritten by the next."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -27,7 +27,7 @@ Event = Literal["before_forward", "after_forward", "before_backward", "after_bac
 Observer = Callable[[nn.Cell], None]
 """A function that is called with the cell that an event is of."""
 Uses = Counter[int]
-"""The number of runs of each cell (its id) in the forward of a micro-batch."""
+"""The number of runs of each cell in a micro-batch's forward, by the cell's id."""
 
 _uses: Local[Uses | None] = Local(None)
 """The runs of cells in the forward under way; None outside of one, so that a part's second run, in a backward, is not

@@ -29,7 +29,7 @@ class _OnHost:
         self._back: Tensor | None = None
 
     def back(self) -> Tensor:
-        """The tensor on the device; an operator may ask several times."""
+        """The tensor on the device, copied back at the first call and kept for further ones."""
         if self._host is not None:
             self._back, self._host = self._host.to(self._device), None
         assert self._back is not None

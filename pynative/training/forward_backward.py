@@ -73,10 +73,11 @@ def get_forward_backward_func(
     network_with_loss: nn.CellList, params: Sequence[Parameter], training_config: TrainingConfig,
     model_config: ModelConfig,
 ) -> Callable[..., tuple[float, tuple[Tensor, ...]]]:  # fmt: skip
-    """A function (**data) -> (loss, gradients of params), which runs the configuration's schedule over the chunks.
+    """A function (**data) -> (loss, gradients of params), which runs the configuration's schedule over the chunks
+    `network_with_loss`, as `get_model` returns them.
 
     data are the model's keyword arguments for all of this rank's micro-batches. Loss and gradients are the global
-    batch's, averaged as a training step does, the same on every replica. The chunks are `get_model`'s.
+    batch's, averaged as a training step does, the same on every replica.
     """
     step = ForwardBackward.of(network_with_loss, config_of(training_config, model_config))
 

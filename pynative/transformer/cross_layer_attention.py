@@ -1,4 +1,4 @@
-"""Attention to keys and values that neighbouring layers share ("Cross-Layer Attention", Brandon et al., 2024).
+"""Attention whose keys and values neighbouring layers share ("Cross-Layer Attention", Brandon et al., 2024).
 
 s sequence, b batch, h hidden, n heads, g key/value groups, d head size, t tensor-parallel size.
 """

@@ -19,7 +19,7 @@ EMBEDDING_LAYER = 0
 
 
 class PositionEmbedding(nn.Cell):
-    """A learned vector for each position; whole on every rank."""
+    """An embedding of positions: a learned vector [h] for each, whole on every rank."""
 
     def __init__(self, table: blocks.EmbeddingTable) -> None:
         super().__init__()

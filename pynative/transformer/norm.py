@@ -33,7 +33,8 @@ class _Norm(Observable):
 
 
 class LayerNorm(_Norm):
-    """(x - mean) / sqrt(variance + epsilon) * weight + bias over the last axis, epsilon inside the root."""
+    """(x - mean) / sqrt(variance + epsilon) * weight + bias over the last axis; with zero_centered
+    (--apply-layernorm-1p) 1 + weight in place of weight."""
 
     kind = "LayerNorm"
 
@@ -43,7 +44,8 @@ class LayerNorm(_Norm):
 
 
 class RMSNorm(_Norm):
-    """x / sqrt(mean(x^2) + epsilon) * weight over the last axis."""
+    """x / sqrt(mean(x^2) + epsilon) * weight over the last axis; with zero_centered (--apply-layernorm-1p) 1 + weight
+    in place of weight."""
 
     kind = "RMSNorm"
 

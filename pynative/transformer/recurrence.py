@@ -35,7 +35,8 @@ class ShortConvolution(nn.Cell):
 
 
 class SequenceExchange:
-    """The exchange between this rank's shard of a sequence and its share of the features of the whole one."""
+    """The exchange, over the context-parallel group, between this rank's shard of a sequence and its share of the
+    features of the whole sequence."""
 
     def __init__(self) -> None:
         self.group = parallel_state.get_context_parallel_group()

@@ -16,7 +16,7 @@ from pynative.transformer.mamba import MambaMixer
 
 
 class AttentionBesideStateSpace(ParallelAttention):
-    """weights[0] x attention(x) + weights[1] x mixer(x)."""
+    """A mixer of attention and Mamba-2 on the same input: weights[0] x attention(x) + weights[1] x mixer(x)."""
 
     def __init__(
         self,

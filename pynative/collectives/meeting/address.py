@@ -1,4 +1,4 @@
-"""A rank's address: its number, the number of ranks, and the place where the ranks of its job meet."""
+"""The address of a rank in its job: its number, the number of ranks, and the place where the ranks meet."""
 
 import ipaddress
 import os

@@ -33,13 +33,13 @@ FAILED = 8
 BLOCKED = 16
 IDLE_ROUNDS = 24
 ANY_FAILED = 28  # on rank 0's board only; the failing rank sets it
-ASKED = 29  # on rank 0's board only: the number of roll calls so far
+ASKED = 29  # on rank 0's board only: the number of the last roll call that was asked for
 ANSWERED = 30  # the number of the last roll call that this rank answered
 SHOWN = 31  # on rank 0's board only: the number of the last roll call whose table was printed
 TARGETS = 32
 MAX_TARGETS = 64
-LABEL = 2048  # bytes of the text that says what the rank waits for
-FAILURE = PAGE  # bytes of the text that says why the rank failed
+LABEL = 2048  # byte offset of the text that says what the rank waits for
+FAILURE = PAGE  # byte offset of the text that says why the rank failed
 
 _fence_lock = threading.Lock()
 
@@ -165,6 +165,6 @@ class Arena:
         self.words[self.board(rank) + ANSWERED] = number
 
     def close(self) -> None:
-        """Unmap; the last rank's unmapping frees the memory."""
+        """Unmap the memory; the kernel frees it when the last rank has."""
         self.words.release()
         del self.words, self.bytes, self.memory

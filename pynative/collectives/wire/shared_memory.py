@@ -86,7 +86,7 @@ class SharedMemoryGroup(CheckedGroup):
                 yield from self._read_sums(target, self._parts(blocks[k - 2]))
 
     def _parts(self, block: Span) -> list[Span]:
-        """A block cut into one part for each rank; the last ones may be short or empty."""
+        """The parts of a block, one for each rank of the group; the last ones may be short or empty."""
         length = -(-(block.stop - block.start) // self.size)
         starts = [min(block.start + i * length, block.stop) for i in range(self.size + 1)]
         return [Span(starts[i], starts[i + 1]) for i in range(self.size)]

@@ -1,4 +1,4 @@
-"""A file of JSON lines that a run adds to."""
+"""A file of JSON lines to which a run appends."""
 
 import errno
 import json

@@ -161,7 +161,7 @@ def _monitor(config: ProfilerConfig) -> Any:
 
 
 def profile_callbacks(config: AllConfig, output: Path) -> list[Callback]:
-    """The callbacks of --profile and --trace on this rank. output: the folder of the run's files."""
+    """The callbacks of --profile and --trace on this rank, in a list. output: the folder of the run's files."""
     profiler, parallel = config.training_config.profiler, config.parallel_config
     found: list[Callback] = []
     by_mindspore = parallel.kernels == "ops" or not parallel.is_on_cpu

@@ -43,7 +43,7 @@ class Writer(Protocol):
     writing, with one warning."""
 
     def write(self, points: Points) -> None:
-        """Add one value to each of the curves."""
+        """Add the values of one step to the curves."""
 
     def close(self) -> None:
         """Flush everything to its storage, and close."""

@@ -116,10 +116,11 @@ def load_checkpoint(
     crc_check: bool = False,
 ) -> dict[str, int]:
     """Fill model, optimizer and schedule from the latest checkpoint in the directory `ckpt_path`, or from the
-    checkpoint that `ckpt_path` itself is. Returns {"epoch_num": 0, "step_num": its iteration}.
+    checkpoint that `ckpt_path` itself is. Returns {"epoch_num": 0, "step_num": its iteration}. All ranks call this.
 
-    format, crc_check: ignored; files say their format, and checksums are verified unless the configuration's
-    `crc_check` is off. Raises ValueError if only one of optimizer and opt_param_scheduler is given.
+    format: "safetensors" or "ckpt"; either is read, whichever is given. crc_check: ignored; checksums are verified
+    unless the configuration's `crc_check` is off. Raises ValueError if only one of optimizer and opt_param_scheduler is
+    given, and as `checkpointing.load_checkpoint`.
     """
     _check_format(format)
     run = _run_of(config, model, optimizer, opt_param_scheduler)

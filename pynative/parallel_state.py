@@ -32,7 +32,7 @@ class _State:
 
     @cached_property
     def coordinates(self) -> Coordinates:
-        """(This rank's place in the group, size of the group) by kind, for each group that this process is in."""
+        """(This rank's index in the group, the group's size) by kind, for each group that this process is in."""
         return self.topology.coordinates(self.backend.rank)
 
     def ranks_of(self, kind: str) -> tuple[int, ...]:
@@ -154,7 +154,7 @@ def get_topology() -> Topology:
 
 
 def get_coordinates() -> Coordinates:
-    """Kind -> (this rank's place in the group, ranks of the group), for every kind of group that it is in."""
+    """(This rank's index in the group, the group's size) by kind, for every kind of group that this rank is in."""
     return _current().coordinates
 
 

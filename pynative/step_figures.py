@@ -122,16 +122,16 @@ def current() -> StepFigures | None:
 
 
 def seed(weight: Weight) -> float:
-    """The gradient from which the backward of an auxiliary loss of this weight starts; 1 outside of a training step."""
+    """The gradient from which the backward of an auxiliary loss over these tokens starts; 1 outside of a training
+    step."""
     return 1.0 if _current is None else _current.averaging.seed(weight)
 
 
 def with_loss(activation: Tensor, loss: Tensor, weight: Weight) -> Tensor:
-    """Return the activation, with the float32 auxiliary loss attached: its backward also starts the loss's, from
-    `seed(weight)`.
+    """Return the activation, with the float32 auxiliary loss attached: when the activation's gradient has come, the
+    backward of the loss starts, too, from `seed(weight)`.
 
-    weight: the part of the batch's average that the loss is. The loss's own graph must not depend on this activation's
-    result.
+    weight: over how many tokens the loss is taken, and whether it is their mean.
     """
     return _with_loss(activation, loss, seed(weight))
 

@@ -227,8 +227,8 @@ def _check(
     """Raise ValueError on every rank if anything is wrong on any. All ranks call this.
 
     problems: those that are known already. strictness: treats names that only one side has. exactly: see
-    `_read_weights`. offered: names that a model can use, by default those of all weights. verifies: every file is read
-    through and compared with its checksums.
+    `_read_weights`. wanted: which of the model's parameters will be read. offered: names that a model can use, by
+    default those of all weights. verifies: every file is read through and compared with its checksums.
     """
     world = parallel_state.get_world_group()
     parameters = {one.meta.spec.name: one for one in name_parameters(model) if wanted(one.meta.spec)}

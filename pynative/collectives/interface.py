@@ -37,7 +37,7 @@ class Recv:
 
 
 class Backend(ABC):
-    """The connection of this process to the other ranks of its job; `rank` and `world_size` are the job's."""
+    """The connection of this process, rank `rank` of `world_size`, to the other ranks of its job."""
 
     rank: int
     world_size: int

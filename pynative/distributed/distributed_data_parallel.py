@@ -164,7 +164,8 @@ class DistributedDataParallel(nn.Cell):
         buffers.empty_gradients(self._factor_before_sum, self._own_buckets(buffers))
 
     def issue_grad_reduce(self) -> None:
-        """Start the sums of the module's buckets over the replicas, which `final_grad_reduce` waits for."""
+        """Start the sums of the module's buckets over the replicas, which `final_grad_reduce` waits for; nothing within
+        `no_sync`."""
         buckets = [bucket for bucket in self._own_buckets(self.flat_buffers) if not bucket.is_averaged]
         if self._is_synchronised and buckets:
             for events in {parameter.meta.layer_events for bucket in buckets for parameter in bucket.params}:

@@ -33,7 +33,7 @@ class WeightSlot:
         self.free()
 
     def free(self) -> None:
-        """Empty the slot and fill it with NOT_HERE, after any gather into it has ended."""
+        """Wait for a gather into the slot, if one is under way; then mark it empty and fill it with NOT_HERE."""
         if self.bucket is not None:
             self.bucket.wait()
         self.bucket = None

@@ -160,7 +160,7 @@ def template_of(options: argparse.Namespace, tokenizer: MegatronTokenizer) -> Ch
 
 def ends_of(config: AllConfig, tokenizer: MegatronTokenizer, folder: Path) -> frozenset[int]:
     """The ids that end a text: the tokenizer's, and those that a HuggingFace folder says, the model's or the
-    tokenizer's. None of them without a tokenizer."""
+    tokenizer's; empty without a tokenizer."""
     data = config.dataset_config
     if not data.tokenizer_type:
         return frozenset()

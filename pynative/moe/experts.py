@@ -97,8 +97,8 @@ def check_local_experts(count: int, numbers: Sequence[int]) -> None:
 
 
 class Experts(nn.Cell):
-    """This rank's experts: probability x linear_fc2(activation(linear_fc1(x))) of each row with the weights of its
-    expert.
+    """This rank's experts: linear_fc2(probability x activation(linear_fc1(x))) of each row with the weights of its
+    expert; a bias of linear_fc2 is multiplied by the probability, too.
 
     With expert tensor parallelism the result is an addend of the sum over the ranks that share the expert.
 

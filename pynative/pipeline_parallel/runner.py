@@ -54,7 +54,7 @@ COMPUTE = {
     Pair: "forward-and-backward-compute",
 }
 RECEIVE = {Forward: "forward-recv", Backward: "backward-recv"}
-"""Megatron's names of the timers around an action, and around the wait for its input."""
+"""Megatron's names of the timers around an action (`COMPUTE`), and around the wait for its input."""
 
 
 def run(

@@ -32,7 +32,7 @@ class MicroBatchLoss:
     """Returns (sum, count) where something else than the loss is to be reported, else None."""
 
     def read(self) -> tuple[float, float, float]:
-        """(reported sum, its count, number of tokens)."""
+        """(The reported sum, the count that divides it, the number of tokens that count), read from the device."""
         tokens = self.weight.tokens
         total, count = self.report() or (Averaging.loss_sum(float(self.loss.asnumpy()), self.weight), tokens)
         return total, count, tokens

@@ -1,6 +1,6 @@
 """The conjugate collectives of `mappings` as cells, under the names of MindSpeed-Core-MS.
 
-A cell looks up its group when it runs: the tensor-parallel one, unless its name says another.
+A cell acts over the tensor-parallel group, unless its name says another; it looks the group up when it runs.
 """
 
 from collections.abc import Callable

@@ -62,7 +62,8 @@ def _is_required(argument: inspect.Parameter) -> bool:
 
 
 class CheckedCalls:
-    """Checks of the arguments with which a script's forward_step_func calls chunks of the model."""
+    """Checks that the arguments with which a script's forward_step_func calls chunks of the model keep the batch's
+    rules."""
 
     def __init__(self) -> None:
         self.weighs_tokens = False

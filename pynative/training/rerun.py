@@ -29,7 +29,7 @@ class Attempt:
     norm: float
     own_losses: tuple[float, ...] = ()
     own_fault: str = ""
-    """The sentence about gradients of this rank that are not finite; "": they are."""
+    """The sentence about gradients of this rank that are not finite; "": all are finite."""
 
     @property
     def figures(self) -> Figures:
@@ -69,12 +69,13 @@ class Rerun:
 
     @property
     def is_on(self) -> bool:
-        """Whether a step may be computed again."""
+        """Whether a step may be computed again: --rerun-mode is not "disabled"."""
         return self.config.rerun_mode != "disabled"
 
     def judge(self, first: Attempt, again: Callable[[], Attempt], cell: _Cell) -> Judged:
-        """The judged result of a step: of `first`, or of `again()` if that differs. All ranks call this, and decide the
-        same."""
+        """The judged result of a step. With --rerun-mode, a result that is not finite or a spike is computed once more
+        by `again()`, which counts if the first one does not repeat; with report_stats every step is, and the first
+        counts. All ranks call this, and decide the same."""
         spike = self._spikes.judge(first.figures) if self._spikes else ""
         is_wrong = self.checks_finite and not first.figures.is_finite
         if self.config.rerun_mode == "report_stats":

@@ -1,7 +1,7 @@
 """Attention over a window of tokens and over compressed entries (DeepSeek-V4, 2026, section 2.3), heads cut over ranks.
 
-One key serves all heads and is the value, too; it and the entries are whole on every tensor-parallel rank. s sequence,
-b batch, h hidden, n heads of d channels, t tensor-parallel size, C entries.
+One key serves all heads and is the value, too; it and the entries are whole on every tensor-parallel rank. s a rank's
+sequence, S the whole one, b batch, h hidden, n heads of d channels, t tensor-parallel size, C entries.
 """
 
 from dataclasses import replace

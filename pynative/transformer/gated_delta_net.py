@@ -1,6 +1,7 @@
 """Gated delta net (Yang et al., "Gated Delta Networks", 2024), heads cut over ranks.
 
-s sequence, b batch, h hidden, t tensor-parallel, c context-parallel size; m heads of queries and keys, n of values.
+s sequence, b batch, h hidden, t tensor-parallel, c context-parallel size; m heads of queries and keys, of size d, n of
+values, of size e.
 """
 
 from mindspore import Tensor

@@ -1,6 +1,7 @@
 """A state space layer: Mamba-2 ("Transformers are SSMs", Dao and Gu, 2024), heads and groups cut over ranks.
 
-s sequence, b batch, h hidden, t tensor-parallel, c context-parallel size; n heads, e their size, g groups of heads.
+s sequence, b batch, h hidden, t tensor-parallel, c context-parallel size; n heads, e their size, g groups of heads, d
+size of the state.
 """
 
 import numpy as np

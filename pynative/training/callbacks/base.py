@@ -53,7 +53,7 @@ class TrainingState:
 
     @cached_property
     def recorder(self) -> Recorder:
-        """The recorder of this rank's steps."""
+        """The recorder of this rank's spans of time, which the run's callbacks share."""
         return Recorder(self.step_cell.timers)
 
     @cached_property

@@ -55,7 +55,8 @@ class MetricsCallback(RunCallback):
         self._has_ended = True
 
     def _open(self, state: TrainingState) -> None:
-        """Open both files, once, with the lines of earlier steps in them."""
+        """Open both files at the first call: if the run goes on there, after the lines of `state.iteration` and later
+        are cut off; another run's files are moved aside."""
         if self._events is not None:
             return
         folder, events = self.path.parent, self.path.with_name(commit.EVENTS)

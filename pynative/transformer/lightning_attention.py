@@ -41,7 +41,7 @@ class LightningAttention(RecurrentMixer):
         self.log_decays = self._own(np.array(block.log_decays, np.float32))
 
     def _own(self, of_heads: Array) -> Array:
-        """The numbers of this rank's heads in the recurrence, from those of all heads [n]."""
+        """The entries for this rank's heads in the recurrence, of an array [n] with one for each head of the layer."""
         rank = parallel_state.get_tensor_model_parallel_rank() * self.exchange.group.size + self.exchange.group.rank
         return of_heads[rank * self.heads : (rank + 1) * self.heads]
 

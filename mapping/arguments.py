@@ -197,6 +197,7 @@ def _changed(name: str, value: Any) -> Given:
 _FILES = {
     "yaml_cfg": "call init_configs_from_yaml, or pass on the namespace that parse_args() returns instead of a copy",
     "deepspeed_config": "pass on the namespace that parse_args() returns instead of a copy",
+    "fsdp2_config_path": "pass on the namespace that parse_args() returns instead of a copy",
     "use_checkpoint_args": "pass on the namespace that parse_args() returns instead of a copy",
 }
 """Arguments that name files whose values do not stand in a namespace -> the fix, for messages."""

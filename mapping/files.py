@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from mapping.flags.with_option.dataset import INDEXED
 from parallel_core.data.indexed_dataset import Index, idx_path
 from parallel_core.data.instruction.samples import PARTS
 from parallel_core.findings import Finding
@@ -18,6 +19,7 @@ def missing_files(args: Any) -> Iterator[Finding]:
         ("--merge-file", args.merge_file),
         ("--tokenizer-model", args.tokenizer_model),
         ("--tokenizer-name-or-path", args.tokenizer_name_or_path),
+        ("--fsdp2-config-path", args.fsdp2_config_path),
     ):
         if path is not None and not Path(path).exists():
             yield Finding(flag, path, "there is no such file", "give the path of an existing one")
@@ -27,9 +29,10 @@ def missing_files(args: Any) -> Iterator[Finding]:
 
 
 def _missing_data(flag: str, prefix: str, args: Any) -> Iterator[Finding]:
-    if args.sft:
+    reads = "--sft reads messages" if args.sft else "--dataset reads questions with answers"
+    if args.sft or args.dataset not in (None, *INDEXED):
         if not Path(prefix).exists():
-            yield Finding(flag, prefix, "there is no such file", "--sft reads messages: give a .jsonl file")
+            yield Finding(flag, prefix, "there is no such file", f"{reads}: give a .jsonl file")
         return
     parts, fix = [prefix], "give a prefix that has both .bin and .idx"
     if args.stage == "sft" or args.is_instruction_dataset:

@@ -27,7 +27,7 @@ from mapping.given import OTHER_NAMES, ROW_OF, Given
 from mapping.naming import as_given
 from mapping.outcome import outcome_of
 from mapping.readers import checkpoint
-from mapping.readers.deepspeed import Auto, resolved
+from mapping.readers.deepspeed import KEYS, Auto, resolved
 from parallel_core.blocks import adapter_findings, recompute_findings
 from parallel_core.checkpoint.folders import load_findings, save_findings
 from parallel_core.checkpoint.resume import resume_findings
@@ -67,7 +67,8 @@ class Sources:
     over both."""
 
     typed: list[Given] = field(default_factory=list)
-    deepspeed: list[Given] = field(default_factory=list)
+    beside: list[Given] = field(default_factory=list)
+    """Of files that must agree with the flags: DeepSpeed's and FSDP2's."""
     defaults: list[Given] = field(default_factory=list)
     """The defaults of a DeepSpeed file, which count where nothing else is given."""
     yaml: list[Given] = field(default_factory=list)
@@ -132,7 +133,7 @@ class Ranked(NamedTuple):
     defaults: list[Given]
     of_files: list[Given]
     of_checkpoint: list[Given]
-    deepspeed: list[Given]
+    beside: list[Given]
     strong: list[Given]
     """Typed flags, and attributes that were changed."""
     said: checkpoint.Said
@@ -146,7 +147,7 @@ class Ranked(NamedTuple):
     @property
     def given(self) -> list[Given]:
         """All values that count, the stronger ones later."""
-        return [*self.defaults, *self.yaml, *self.deepspeed, *self.strong]
+        return [*self.defaults, *self.yaml, *self.beside, *self.strong]
 
 
 def resolve(sources: Sources) -> Reading:
@@ -161,7 +162,9 @@ def resolve(sources: Sources) -> Reading:
     words = _judge_words(sources, ranked, args)
     config, length, of_config = _built(sources, ranked, args)
     notes, open_ends = resolved(sources.autos, config)
-    of_config += judge([partial(replicas_are_averaged, ranked.yaml), partial(demands_are_met, ranked.yaml)], config)
+    of_config += judge(
+        [partial(replicas_are_averaged, ranked.yaml), partial(demands_are_met, ranked.given)], config
+    )
     if _describes_a_model(args, of_config):
         of_config += judge([spared_parameters_are_there, adapter_findings, recompute_findings], config)
     scales = judge([partial(scales_have_a_type, ranked.strong)], config)
@@ -190,11 +193,11 @@ def _ranked(sources: Sources) -> Ranked:
     strong = [*_other_names(sources), *sources.typed, *sources.changed]
     said = checkpoint.read([*sources.yaml, *strong])
     yaml = list(_not_taken(sources.yaml, strong))
-    deepspeed, disagreeing = _agreeing(sources.deepspeed, [*yaml, *sources.typed])
-    stronger = [*yaml, *deepspeed, *strong]
+    beside, disagreeing = _agreeing(sources.beside, [*yaml, *sources.typed])
+    stronger = [*yaml, *beside, *strong]
     defaults = list(_not_taken(sources.defaults, stronger))
     of_checkpoint = [*_not_taken(said.fills_in, stronger), *said.wins]
-    return Ranked(defaults, yaml, of_checkpoint, deepspeed, strong, said, [*said.findings, *disagreeing])
+    return Ranked(defaults, yaml, of_checkpoint, beside, strong, said, [*said.findings, *disagreeing])
 
 
 def _judge_words(sources: Sources, ranked: Ranked, args: Namespace) -> list[Finding]:
@@ -238,7 +241,7 @@ def _reported(
     paths = {entry.target for entry in ranked.given}
     reasons = {**(without_effect(config, paths) if sources.explains and not is_wrong else {}), **known}
     acting = [entry for entry in ranked.of_checkpoint if entry.target not in reasons]
-    told = [*sources.typed, *sources.changed, *sources.deepspeed, *ranked.defaults, *ranked.of_files, *acting]
+    told = [*sources.typed, *sources.changed, *sources.beside, *ranked.defaults, *ranked.of_files, *acting]
     return list(_whole([entry._replace(reason=_reason(entry, reasons, args)) for entry in told]))
 
 
@@ -255,16 +258,17 @@ def _not_taken(weak: Sequence[Given], strong: Sequence[Given]) -> Iterator[Given
     return (entry for entry in weak if not any(other.replaces(entry) for other in strong))
 
 
-def _agreeing(deepspeed: Sequence[Given], rest: Sequence[Given]) -> tuple[list[Given], list[Finding]]:
-    """The values of a DeepSpeed file that do not contradict `rest`, and a finding for each one that does."""
+def _agreeing(beside: Sequence[Given], rest: Sequence[Given]) -> tuple[list[Given], list[Finding]]:
+    """The values of files beside the flags that do not contradict `rest`, and a finding for each one that does."""
     others = {entry.field or entry.row.dest: entry for entry in rest if entry.target}
     agreeing, findings = [], []
-    for entry in deepspeed:
+    for entry in beside:
         other = others.get(entry.row.dest) or others.get(entry.target)
         if other is None or other.value == entry.value:
             agreeing.append(entry)
         else:
-            rule, fix = f"contradicts {other.name} {other.value}", 'change one of them or write "auto"'
+            fix = 'change one of them or write "auto"' if entry.name in KEYS else "change one of them"
+            rule = f"contradicts {other.name} {other.value}"
             findings.append(Finding(entry.name, str(entry.value), rule, fix, entry.source))
     return agreeing, findings
 

@@ -7,7 +7,7 @@ from typing import Any
 from mapping.given import Given
 from mapping.merge import Reading, Sources, resolve
 from mapping.naming import as_given
-from mapping.readers import deepspeed, yaml_file
+from mapping.readers import deepspeed, fsdp2, yaml_file
 from mapping.readers.command_line import CommandLine, ExtraArgs, rank_of_environment, scan, world_size_of_environment
 from parallel_core.checkpoint.convert.huggingface.write import huggingface_findings
 from parallel_core.config.all import required_to_train
@@ -41,16 +41,18 @@ def read(
         said = deepspeed.read(path_of_json)
     if path_of_yaml is not None:
         yaml, yaml_findings = yaml_file.read(path_of_yaml)
+    path_of_fsdp2 = _path(line, "fsdp2_config_path")
+    of_fsdp2, fsdp2_findings = ([], []) if path_of_fsdp2 is None else fsdp2.read(path_of_fsdp2)
     return resolve(
         Sources(
             typed=line.given,
-            deepspeed=said.given,
+            beside=[*said.given, *of_fsdp2],
             defaults=said.defaults,
             yaml=yaml,
             unread=line.unread,
             extra=line.extra,
             autos=said.autos,
-            findings=[*line.findings, *of_json, *said.findings, *yaml_findings],
+            findings=[*line.findings, *of_json, *said.findings, *fsdp2_findings, *yaml_findings],
             world_size=world_size or world_size_of_environment() or (1 if path_of_yaml is None else None),
             rank=rank,
             read_vocabulary=check_files if read_vocabulary is None else read_vocabulary,

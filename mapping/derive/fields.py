@@ -14,6 +14,7 @@ from mapping.derive.sparse_attention import OF_SPARSE_ATTENTION
 from mapping.derive.specs import OF_SPECS
 from mapping.derive.vocabulary import padded_vocabulary, tokenizer_model, tokenizer_type, vocabulary
 from mapping.flags.notations import dtype, layer_list, layers_of_stages, pipeline_layout
+from mapping.flags.with_option.dataset import INDEXED
 from mapping.flags.with_option.training import STRATEGIES
 from parallel_core.config.base import Unknown
 from parallel_core.config.optimizer import SHARING_NAMES
@@ -327,6 +328,7 @@ _DERIVED: dict[str, Callable[[Any], Any]] = {
     "rank_order": lambda args: RANK_ORDERS[1] if args.use_tp_pp_dp_mapping else None,
     "tokenizer_type": tokenizer_type,
     "tokenizer_model": tokenizer_model,
+    "raw": lambda args: None if args.dataset in INDEXED else args.dataset,
     "instruction.enabled": lambda args: args.stage == "sft" or bool(args.is_instruction_dataset),
     "variable_seq_lengths": lambda args: (
         args.variable_seq_lengths

@@ -4,6 +4,8 @@
 ignored or refused.
 """
 
+from pathlib import Path
+
 from mapping.flags import without_option
 from mapping.flags.flag import IGNORED, MAPPED, REFUSED, Flag, group, value
 from mapping.flags.with_option import TABLES
@@ -18,6 +20,14 @@ FILES = group(
         ),
         value(
             "--deepspeed=str*", help="The same as HuggingFace's Trainer says it; a switch beside --deepspeed-config."
+        ),
+        value(
+            "--fsdp2-config-path=str",
+            help="MindSpeed's file for --use-torch-fsdp2: types, offload, recomputation.",
+            idle=(
+                lambda args: not Path(args.fsdp2_config_path).is_file(),
+                "there is no such file here; a run does not start without it",
+            ),
         ),
     ),
 )

@@ -66,6 +66,7 @@ NEEDS = {
     "--use-fused-swiglu": ("--swiglu",),
     "--square-alibi-mask": ("--fill-neg-inf",),
     "--fill-neg-inf": ("--square-alibi-mask",),
+    "--fsdp2-config-path": ("--use-torch-fsdp2",),
     "--data-parallel-sharding-strategy": ("--use-megatron-fsdp", "--use-custom-fsdp"),
     "--megatron-fsdp-grad-comm-dtype": ("--use-megatron-fsdp", "--use-custom-fsdp"),
     "--enable-shared-expert": ("--shared-moe-ffn-hidden-size",),

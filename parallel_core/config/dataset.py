@@ -17,6 +17,11 @@ class InstructionConfig(Config):
     """Data files hold, after each sequence's tokens, as many labels."""
     sft: bool = option("--sft", False)
     """Read files of messages, tokenised while training, as Megatron does."""
+    raw: str | None = option("--dataset", None, choices=("LLama-Pretrain-Raw", "LLama-SFT-Raw"))
+    """Read files of questions with answers, tokenised when training begins, as Pai-Megatron-Patch does: as one text, or
+    by the tokenizer's chat template."""
+    max_padding_length: int | None = option("--max-padding-length", None, at_least=1)
+    """Tokens of such a sample, behind which it is filled up; a sequence's if not given."""
     prompt_type: str | None = option("--prompt-type", None)
     """Name of the chat template that the data were made with."""
     prompt_type_path: str | None = option("--prompt-type-path", None)

@@ -9,6 +9,7 @@ from parallel_core.data import from_config
 from parallel_core.data.blended import BlendedMegatronDatasetBuilder, build_train_valid_test_datasets
 from parallel_core.data.instruction.from_config import conversations_per_epoch, instruction_datasets
 from parallel_core.data.instruction.labelled import LabelledDataset
+from parallel_core.data.instruction.raw import raw_datasets
 from parallel_core.data.instruction.sft import PROMPT_FORMATS, SFTDataset, SFTDatasetConfig
 
 Provider = Callable[[Sequence[int | None]], Sequence[Any]]
@@ -21,6 +22,8 @@ def datasets_provider(config: AllConfig) -> Provider:
         return instruction_datasets(config)
     if config.dataset_config.instruction.sft:
         return _messages(config)
+    if config.dataset_config.instruction.raw:
+        return raw_datasets(config)
     if config.dataset_config.instruction.labels_in_data:
         return _labelled(config)
     described = from_config.gpt_dataset_config(config)
@@ -32,7 +35,8 @@ def samples_per_epoch(config: AllConfig) -> int | None:
     weights, --sft). Raises FileNotFoundError or ValueError for files that are missing or damaged."""
     if config.dataset_config.instruction.enabled:
         return conversations_per_epoch(config)
-    return None if config.dataset_config.instruction.sft else from_config.samples_per_epoch(config)
+    is_text = config.dataset_config.instruction.sft or config.dataset_config.instruction.raw
+    return None if is_text else from_config.samples_per_epoch(config)
 
 
 def _messages(config: AllConfig) -> Provider:

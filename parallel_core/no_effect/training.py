@@ -90,7 +90,8 @@ LOSS_SCALES = (
 _OF_SAVES = "save_interval async_save keep_checkpoint_max prefix ckpt_format no_save_optim no_save_rng"
 _OF_LOADS = "no_load_optim no_load_rng crc_check ckpt_step dist_ckpt_strictness exit_on_missing_checkpoint finetune"
 _OF_RESUMING = "resume_training new_dataset override_opt_param_scheduler use_checkpoint_opt_param_scheduler"
-_READ_ENDS = ("instruction.enabled", "reset_position_ids", "reset_attention_mask", "eod_mask_loss")
+_READ_ENDS = ("instruction.enabled", "instruction.raw", "reset_position_ids", "reset_attention_mask", "eod_mask_loss")
+_OTHER_DATA = ("enabled", "labels_in_data", "sft", "raw", "max_padding_length")
 _WARM_UPS = ("lr_warmup_iters", "lr_warmup_samples", "lr_warmup_fraction")
 _MOMENTS_IN_FLOAT32 = all_of(where("exp_avg_dtype", "fp32"), where("exp_avg_sq_dtype", "fp32"))
 _ON_CPU = "on a CPU MindSpore's profiler records operators of --kernels ops alone; --profile writes a trace"
@@ -136,7 +137,9 @@ ROWS = (
         all_of(unless(_DYNAMIC, None), unless("profiler.trace")),
         "the file of --profile-dynamic-profiler-config-path says it",
     ),
-    needs("instruction.enabled", below(InstructionConfig, "enabled", "labels_in_data", "sft")),
+    needs("instruction.enabled", below(InstructionConfig, *_OTHER_DATA)),
+    needs("instruction.raw", "max_padding_length"),
+    Idle("eod_mask_loss", unless("instruction.raw", None), "padding behind an answer carries no loss in any case"),
     needs("reset_attention_mask", "create_attention_mask_in_dataloader"),
     Idle("eos_token_id", all_of(*map(unless, _READ_ENDS)), _NO_ENDS),
     Idle("reset_position_ids", _counts_through_samples, _COUNTED),

@@ -7,6 +7,9 @@ from parallel_core.data.tokenizers import TOKENIZERS
 
 _REWARDED = ("dpo", "orm", "prm", "simpo", "ray_ppo", "ray_online_dpo", "ray_grpo", "trl_ppo")
 
+INDEXED = ("MMAP", "LLama-Pretrain-Idxmap")
+"""Values of --dataset for files of tokens."""
+
 ACTING = Acting(
     {
         "--micro-batch-size": {"default": None, "aliases": ("--per_device_train_batch_size",)},
@@ -41,6 +44,10 @@ ACTING = Acting(
         },
         **as_switch("--no-pad-to-seq-lengths", "Pad a sample only as far as its batch needs."),
         **as_switch("--no-shuffle", "Read conversations in their order."),
+        "--dataset": {
+            "also": INDEXED,
+            "idle": (lambda args: args.dataset in INDEXED, "indexed files are read by --data-path"),
+        },
         "--enable-thinking": read_by(boolean, default=None),
     },
     (

@@ -1,6 +1,6 @@
 """Flags that are ignored or refused: preparation of data, tokenizers, evaluation."""
 
-from mapping.flags.flag import group, ignored, refused, value
+from mapping.flags.flag import group, ignored, refused
 
 FLAGS = group(
     "Data: preparation of data, tokenizers, evaluation",
@@ -61,14 +61,4 @@ FLAGS = group(
         """,
     ),
     refused("this flag belongs to Pai-Megatron-Patch; use Megatron's own flag for it", "--dataloader-seq-length=int"),
-    ignored(
-        "indexed files are read by --data-path",
-        value(
-            "--dataset=str{MMAP,LLama-Pretrain-Idxmap,LLama-Pretrain-Raw,LLama-SFT-Raw}",
-            refuses=dict.fromkeys(
-                ("LLama-Pretrain-Raw", "LLama-SFT-Raw"),
-                "texts become tokens before a training, not during it; give files that preprocess made",
-            ),
-        ),
-    ),
 )

@@ -56,7 +56,6 @@ FLAGS = group(
         value("--spec=str*", type=spec),
         value("--mtp-spec=str*", type=spec),
     ),
-    ignored("it is read for raw text only, and --dataset must name indexed files", "--max-padding-length=int"),
     refused(
         "this flag belongs to Pai-Megatron-Patch; use Megatron's own flag for it",
         """

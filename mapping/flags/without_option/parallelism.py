@@ -30,10 +30,6 @@ FLAGS = group(
         ),
     ),
     refused(
-        "a file that groups modules and chooses their types is not read; --use-torch-fsdp2 alone shares all weights",
-        "--fsdp2-config-path=str",
-    ),
-    refused(
         "this form of sharding is not done; use --use-distributed-optimizer or --zero-stage",
         "--layerzero --layerzero-config=str --distributed-optimizer-no-replica",
     ),

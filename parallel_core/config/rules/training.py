@@ -167,6 +167,27 @@ def training_has_data(config: Sections) -> Iterator[Finding]:
             yield Finding(flag, None, "needs --train-data-path", "add it")
 
 
+def raw_data_are_files_of_their_own(config: Sections) -> Iterator[Finding]:
+    data = config.dataset_config
+    told, length = data.instruction, config.model_config.seq_length
+    if told.raw is None:
+        return
+    others = {"--is-instruction-dataset": told.enabled, "--sft": told.sft, "--train-mode finetune": told.labels_in_data}
+    for flag in (name for name, is_on in others.items() if is_on):
+        yield told.clashes("raw", f"{flag}, whose data are others")
+    if data.train_data_path is None and not config.training_config.skip_train:
+        yield told.needs("raw", "--train-data-path, a .jsonl file")
+    for name in ("train_data_path", "valid_data_path", "test_data_path"):
+        if len(getattr(data, name) or ()) > 1:
+            yield data.breaks(name, f"names one file with --dataset {told.raw}", "put the others into it")
+    for name in ("reset_position_ids", "reset_attention_mask"):
+        if getattr(data, name):
+            rule = f"begins documents anew, of which a sample of --dataset {told.raw} has one"
+            yield data.breaks(name, rule, "leave one of them out")
+    if (told.max_padding_length or 0) > length:
+        yield told.breaks("max_padding_length", f"must be at most --seq-length {length}", "change one of them")
+
+
 def weights_are_rounded_once(config: Sections) -> Iterator[Finding]:
     float8, scheme = config.model_config.float8, config.training_config.precision.qat_scheme
     if float8.fp8_simulate and scheme:

@@ -130,7 +130,7 @@ def _ends(config: AllConfig, template: Template | None) -> tuple[int | None, int
     """The id that ends a text (None: there is none), and the id of padding, as preprocessing with this template has
     them. Raises ValueError where one that is needed is missing."""
     data = config.dataset_config
-    found = _own_ids(config)
+    found = own_ids(config)
     eos = found.eod if found.eos is None else found.eos
     if template and template.replace_eos:
         eos = _token(config, template.stop_words[0])
@@ -144,7 +144,7 @@ def _ends(config: AllConfig, template: Template | None) -> tuple[int | None, int
     return eos, pad
 
 
-def _own_ids(config: AllConfig) -> Facts:
+def own_ids(config: AllConfig) -> Facts:
     """The special ids as the tokenizer's own files name them, without defaults: a tokenizer may have no token for
     padding."""
     folder = _folder(config)

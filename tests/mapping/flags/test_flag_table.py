@@ -13,7 +13,7 @@ from parallel_core.config.tree import OPTIONS
 from parallel_core.no_effect.row import ALWAYS
 from tests.support.assets import recorded
 
-NO_FIELD = {"--yaml-cfg", "--deepspeed-config", "--deepspeed"}
+NO_FIELD = {"--yaml-cfg", "--deepspeed-config", "--deepspeed", "--fsdp2-config-path"}
 
 
 def test_no_name_stands_for_two_rows():

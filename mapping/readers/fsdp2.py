@@ -1,0 +1,114 @@
+"""MindSpeed's file for PyTorch's FSDP2 (--fsdp2-config-path), beside the flags: its keys become arguments."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from mapping.given import ROW_OF, Demand, Given
+from mapping.readers.meaning import Entries, Meaning, Values, each, not_done, nothing, to, unknown, words
+from parallel_core.findings import Finding
+
+_TYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
+_WHOLE: Values = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
+_RECOMPUTED = {"DotProductAttention": "core_attn", "MLP": "mlp", "MoELayer": "moe"}
+"""Class of Megatron-Core -> the module that --recompute-modules names."""
+
+
+def sharding_size(value: Any, entries: Entries) -> Values | str:
+    if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+        raise ValueError("must be a number of ranks")
+    return "all ranks that hold the same weights share them out; fewer would only take more memory"
+
+
+def reshard(value: Any, entries: Entries) -> Values:
+    """FSDP2 also takes a number of ranks, on which weights stay for the backward."""
+    if not isinstance(value, int) or value < 0:
+        raise ValueError("must be true, false or a number of ranks")
+    return {"parallel_optimizer_comm_recompute": value is not False}
+
+
+def computes_in(value: Any, entries: Entries) -> Values | str:
+    """The type of weights and activations is the model's."""
+    if value is None:
+        return "the model says it"
+    if value not in _TYPES:
+        raise ValueError(f"must be one of {', '.join(_TYPES)}")
+    rule, fix = "the model computes in {}", "write that, or change --bf16 or --fp16"
+    return {"": Demand(value, "compute_dtype", lambda has: has == _TYPES[value], rule, fix)}
+
+
+def gives(value: Any, entries: Entries) -> Values | str:
+    """The type of what a wrapped module gives; a wider one than it computes in rounds nothing."""
+    return "it rounds nothing" if value == "fp32" else computes_in(value, entries)
+
+
+def recomputed(value: Any, entries: Entries) -> Values | str:
+    """Whole layers, or modules of them, by their classes."""
+    if not value:
+        return "it asks for nothing"
+    if not isinstance(value, Sequence) or isinstance(value, str):
+        raise ValueError("must be a list of classes with their modules")
+    classes = [str(path).rpartition(".")[2] for path in value]
+    known = ("TransformerLayer", *_RECOMPUTED)
+    if not set(classes) <= set(known):
+        raise ValueError(f"recomputes classes of Megatron-Core alone: {', '.join(known)}")
+    if "TransformerLayer" in classes:
+        return _WHOLE
+    return {"recompute_granularity": "selective", "recompute_modules": [_RECOMPUTED[name] for name in classes]}
+
+
+_LEFT_OUT = "leaving modules out, whose gradients nothing would then average over the ranks,"
+_SAME_TYPE = "what enters a layer has the type that it computes in already"
+
+KEYS: dict[str, Meaning] = {
+    "sharding_size": sharding_size,
+    "sub_modules_to_wrap": nothing("a layer's weights are gathered when it runs, whatever is wrapped"),
+    "reshard_after_forward": reshard,
+    "param_dtype": computes_in,
+    "reduce_dtype": words({name: to("communication_data_type") for name in _TYPES} | {None: "gradients say it"}),
+    "output_dtype": gives,
+    "cast_forward_inputs": words(dict.fromkeys((True, False, None), _SAME_TYPE)),
+    "ignored_modules": not_done(_LEFT_OUT),
+    "offload_to_cpu": words({True: to("cpu_offload_optimizer", "cpu_offload_params"), False: {}, None: {}}),
+    "recompute_modules": recomputed,
+    **each("pin_memory num_to_forward_prefetch num_to_backward_prefetch", nothing("only speed changes")),
+}
+"""The arguments that each key gives, or the reason why it does nothing."""
+
+
+def read(path: str) -> tuple[list[Given], list[Finding]]:
+    """The values of a file, and what is wrong with it. A file that is not there says nothing: whether it is there is
+    asked where those of the data and the tokenizer are looked for (`mapping.files`)."""
+    import yaml
+
+    try:
+        content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return [], []
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        rule = f"cannot be read: {' '.join(str(error).split())}"
+        return [], [Finding("--fsdp2-config-path", path, rule, "mend the file")]
+    if not isinstance(content, dict):
+        return [], [Finding("--fsdp2-config-path", path, "must hold keys and values", "mend the file")]
+    given: list[Given] = []
+    findings: list[Finding] = []
+    for key, value in content.items():
+        try:
+            given += _given(str(key), value, content, path)
+        except KeyError:
+            findings.append(unknown(str(key), [*KEYS], path))
+        except ValueError as error:
+            findings.append(Finding(str(key), str(value), str(error), "change it", path))
+    return given, findings
+
+
+def _given(key: str, value: Any, content: Entries, path: str) -> list[Given]:
+    meaning = KEYS[key](value, content)
+    if isinstance(meaning, str):
+        return [Given(key, value, source=path, reason=meaning)]
+    return [
+        Given(key, value, source=path, demand=filled)
+        if isinstance(filled, Demand)
+        else Given(key, filled, ROW_OF[name], source=path)
+        for name, filled in meaning.items()
+    ]

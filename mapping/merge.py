@@ -162,9 +162,7 @@ def resolve(sources: Sources) -> Reading:
     words = _judge_words(sources, ranked, args)
     config, length, of_config = _built(sources, ranked, args)
     notes, open_ends = resolved(sources.autos, config)
-    of_config += judge(
-        [partial(replicas_are_averaged, ranked.yaml), partial(demands_are_met, ranked.given)], config
-    )
+    of_config += judge([partial(replicas_are_averaged, ranked.yaml), partial(demands_are_met, ranked.given)], config)
     if _describes_a_model(args, of_config):
         of_config += judge([spared_parameters_are_there, adapter_findings, recompute_findings], config)
     scales = judge([partial(scales_have_a_type, ranked.strong)], config)

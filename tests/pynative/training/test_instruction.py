@@ -139,6 +139,17 @@ def test_messages_are_trained_on_as_they_are(tmp_path):
     assert found[0] == found[1] and len(found[0]) == 2 and np.isfinite(found[0]).all()
 
 
+@pytest.mark.parametrize("form", ["LLama-Pretrain-Raw", "LLama-SFT-Raw"])
+def test_raw_questions_are_trained_on_as_they_are(form):
+    """Pai-Megatron-Patch's --dataset: records of a jsonl, which two tensor-parallel ranks learn as one does."""
+    path = inputs() / "input" / "alpaca_en.jsonl"
+    flags = f"{MODEL.replace('--split 100,0,0', '')} --tokenizer-name-or-path {tokenizer()} --train-data-path {path}"
+    alone, (_, together) = (
+        run(ranks, losses, f"{flags} --dataset {form} --tensor-model-parallel-size {ranks}") for ranks in (1, 2)
+    )
+    assert len(together) == 3 and np.allclose(alone[0], together, rtol=2e-5, atol=0) and together[-1] < together[0]
+
+
 def test_labels_that_stand_behind_their_tokens(tmp_path):
     """--train-mode finetune: each conversation's loss counts alike, and --reset-position-ids keeps them apart."""
     tokens = np.arange(1, 129)

@@ -28,14 +28,23 @@ class Treatment:
     """Whether weight decay acts."""
     has_decoupled_lr: bool
     """Whether its learning rate is --decoupled-lr's."""
+    rate_factor: float = 1.0
+    """Factor of its learning rate and of Adam's epsilon (mu-P)."""
 
 
 def treatment(spec: ShardSpec, config: OptimizerConfig) -> Treatment:
     """The properties by which a configuration's optimizer treats a parameter."""
-    is_outer = spec.role == "embedding or output"
-    return Treatment(
-        update_rule(spec, config).name, is_decayed(spec, config), is_outer and config.decoupled_lr is not None
-    )
+    rule, is_outer = update_rule(spec, config), spec.role == "embedding or output"
+    has_own = is_outer and config.decoupled_lr is not None
+    factor = 1.0 if has_own else rate_factor(spec, rule, config.width_multiplier)
+    return Treatment(rule.name, is_decayed(spec, config), has_own, factor)
+
+
+def rate_factor(spec: ShardSpec, rule: UpdateRule, width: float) -> float:
+    """Factor of a parameter's learning rate in a model that is so many times as wide (Yang et al., 2022, table 8)."""
+    is_inner = len(spec.shape) > 1 and spec.role not in ("embedding or output", "positions")
+    of_matrices, of_others = rule.rate_by_width
+    return float(width ** (of_matrices if is_inner else of_others))
 
 
 def update_rule(spec: ShardSpec, config: OptimizerConfig) -> UpdateRule:

@@ -39,9 +39,9 @@ _SIZE_FLAGS = {
 }
 
 
-Role: TypeAlias = Literal["embedding or output", "head norm", "adapter"]
-"""Kinds of parameters that an optimizer distinguishes: word embedding and output layer's weight; norms of queries' and
-keys' heads; adapters of linears, which alone are trained where there are any."""
+Role: TypeAlias = Literal["embedding or output", "positions", "head norm", "adapter"]
+"""Kinds of parameters that an optimizer distinguishes: word embedding and output layer's weight; learned positions;
+norms of queries' and keys' heads; adapters of linears, which alone are trained where there are any."""
 
 
 @dataclass(frozen=True)

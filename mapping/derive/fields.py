@@ -10,6 +10,7 @@ from typing import Any
 
 from mapping.derive.experts import OF_EXPERTS
 from mapping.derive.hybrid import hybrid_pattern, layers, mamba_heads
+from mapping.derive.mup import scale_of_embedding, scale_of_logits, scale_of_scores, width_multiplier
 from mapping.derive.sparse_attention import OF_SPARSE_ATTENTION
 from mapping.derive.specs import OF_SPECS
 from mapping.derive.vocabulary import padded_vocabulary, tokenizer_model, tokenizer_type, vocabulary
@@ -78,7 +79,8 @@ def latent_factor(args: Any) -> Any:
 def embedding_scale(args: Any) -> Any:
     if args.input_embeds_norm and args.hidden_size and args.hidden_size > 0:
         return sqrt(args.hidden_size)
-    return args.scale_emb or args.embedding_multiplier_scale
+    given = args.scale_emb or args.embedding_multiplier_scale
+    return scale_of_embedding(args) if given in (None, 1.0) else given
 
 
 def sliding_window(args: Any) -> Any:
@@ -90,13 +92,15 @@ def sliding_window(args: Any) -> Any:
 
 def attention_scale(args: Any) -> float | None:
     divisor = args.query_pre_attn_scalar
-    return 1 / sqrt(divisor) if divisor is not None and divisor > 0 else divisor
+    if divisor is None:
+        return scale_of_scores(args)
+    return 1 / sqrt(divisor) if divisor > 0 else divisor
 
 
 def logit_scale(args: Any) -> Any:
     if args.dim_model_base and args.hidden_size:
         return args.dim_model_base / args.hidden_size
-    return args.output_multiplier_scale
+    return args.output_multiplier_scale or scale_of_logits(args)
 
 
 def bias_of(own_argument: str) -> Callable[[Any], bool | None]:
@@ -280,6 +284,7 @@ _DERIVED: dict[str, Callable[[Any], Any]] = {
     "attention_output_gate": lambda args: args.attention_output_gate or bool(args.full_attention_interval),
     **OF_SPARSE_ATTENTION,
     "embedding": embedding_scale,
+    "width_multiplier": width_multiplier,
     **OF_SPECS,
     "train_data_path": lambda args: None if args.train_data_path == args.data_path else args.train_data_path,
     "logits": logit_scale,

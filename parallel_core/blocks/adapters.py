@@ -33,7 +33,7 @@ def _adapter_of(linear: Linear, config: ModelConfig, path: str) -> Adapter | Non
         linear.parts,
         *sizes,
         lora.lora_dropout,
-        Normal(config.init_method_std),
+        Normal(config.initial_std),
         linear.dtype,
         linear.partial_over if linear.cut_axis is None else "tp",
         linear.widths,

@@ -57,7 +57,7 @@ class CoreAttention(Block):
         """The block with the configuration's --softmax-type."""
         unit = self.heads // self.groups * config.parallel_config.unaligned_linear
         shard = ShardSpec(shape=(self.heads,), cuts=(Cut(0, unit=unit),))
-        learnt = ParameterSpec(shard, Normal(config.init_method_std), config.params_dtype)
+        learnt = ParameterSpec(shard, Normal(config.initial_std), config.params_dtype)
         kind = config.softmax_type
         return replace(self, sinks=kind != "vanilla", softmax_offset=learnt if kind == "learnable" else None)
 

@@ -59,7 +59,7 @@ class Compressor(Block):
         the tokens of the entry before, too, by twice as many channels."""
         linear = Linear.between(config, config.hidden_size, (1 + overlaps) * size)
         norm = replace(Norm.of_latent(config, size), partial_over=None)
-        return cls(linear, linear, norm, ratio, size, config.init_method_std)
+        return cls(linear, linear, norm, ratio, size, config.initial_std)
 
     @property
     def width(self) -> int:

@@ -44,7 +44,8 @@ class EmbeddingTable(Block):
     def of_positions(cls, config: ModelConfig) -> "EmbeddingTable":
         """The configuration's table of learned positions: every rank has all of it."""
         initial = Normal(config.embedding_init_method_std)
-        return cls(config.max_position_embeddings, config.hidden_size, initial, config.embedding_init_dtype)
+        rows, dtype = config.max_position_embeddings, config.embedding_init_dtype
+        return cls(rows, config.hidden_size, initial, dtype, role="positions")
 
     def parameters(self) -> dict[str, ParameterSpec]:
         shape = (self.rows, self.hidden_size)

@@ -163,7 +163,7 @@ class SharedExperts(MLP):
         moe = config.moe_config
         block = super().of(config, size or moe.moe_shared_expert_intermediate_size)
         shard = ShardSpec(shape=(1, config.hidden_size), partial_over=between_regions(config))
-        gate = ParameterSpec(shard, Normal(config.init_method_std), config.params_dtype)
+        gate = ParameterSpec(shard, Normal(config.initial_std), config.params_dtype)
         return replace(block, gate=gate) if moe.moe_shared_expert_gate else block
 
     def parameters(self) -> dict[str, ParameterSpec]:

@@ -7,6 +7,7 @@ from parallel_core.blocks.block import Block
 from parallel_core.blocks.linear import Linear
 from parallel_core.blocks.micro_batch import FLOAT32, INT32, MicroBatch
 from parallel_core.config import ModelConfig
+from parallel_core.initial_values import Normal
 from parallel_core.messages import Message, message
 from parallel_core.operations import Operation, elementwise
 
@@ -15,8 +16,9 @@ def output_layer(config: ModelConfig) -> Linear:
     """The configuration's output layer, a column-parallel linear h -> v; with tied embeddings its weight is the word
     embedding's."""
     linear = Linear.column(config, config.hidden_size, config.vocab_size, bias=config.output_layer_bias)
+    initial = Normal(config.embedding_init_method_std if config.use_mup else config.init_method_std)
     has_own, frozen = config.untie_embeddings_and_output_weights, config.lora_config.use_lora
-    return replace(linear, allocates_weight=has_own, role="embedding or output", frozen=frozen)
+    return replace(linear, initial=initial, allocates_weight=has_own, role="embedding or output", frozen=frozen)
 
 
 @dataclass(frozen=True)

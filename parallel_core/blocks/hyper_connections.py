@@ -38,7 +38,7 @@ class HyperConnection(Block):
         """The configuration's connection. reads_alone: the one behind all layers, which makes one stream of them."""
         given = config.hyper_connections
         rule = StreamRule(given.streams, 0 if reads_alone else given.iterations, given.epsilon, config.norm_epsilon)
-        return cls(rule, config.hidden_size, config.init_method_std, between_regions(config), given.initial_scale)
+        return cls(rule, config.hidden_size, config.initial_std, between_regions(config), given.initial_scale)
 
     @property
     def width(self) -> int:

@@ -66,7 +66,7 @@ class Linear(Block):
     ) -> "Linear":
         """A column-parallel linear of the model, its weight normal with --init-method-std. unit: output features that
         stay together under --unaligned-linear; 0: they are divided evenly under it, too."""
-        initial, unit = Normal(config.init_method_std), unit * config.parallel_config.unaligned_linear
+        initial, unit = Normal(config.initial_std), unit * config.parallel_config.unaligned_linear
         return cls(
             input_size, output_size, COLUMNS, initial, config.params_dtype, bias=bias, parts=parts, unit=unit,
             rounds=config.rounds_weights,
@@ -76,7 +76,7 @@ class Linear(Block):
     def row(cls, config: ModelConfig, input_size: int, *, bias: bool, unit: int = 0) -> "Linear":
         """A row-parallel linear of the model, back into the residual stream: first values with std / sqrt(2 x layers)
         (GPT-2, 2019). unit: as in `column`, of input features."""
-        initial = Normal(config.init_method_std / sqrt(2.0 * config.num_layers))
+        initial = Normal(config.initial_std / sqrt(2.0 * config.num_layers))
         partial_over, unit = between_regions(config), unit * config.parallel_config.unaligned_linear
         return cls(
             input_size, config.hidden_size, ROWS, initial, config.params_dtype, bias, unit=unit,
@@ -86,7 +86,7 @@ class Linear(Block):
     @classmethod
     def between(cls, config: ModelConfig, input_size: int, output_size: int) -> "Linear":
         """A linear of the model without a bias that is whole on every rank, normal with --init-method-std."""
-        initial, partial_over = Normal(config.init_method_std), between_regions(config)
+        initial, partial_over = Normal(config.initial_std), between_regions(config)
         return cls(input_size, output_size, None, initial, config.params_dtype, bias=False, partial_over=partial_over)
 
     @property

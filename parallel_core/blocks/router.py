@@ -86,7 +86,7 @@ class Router(Block):
         assert moe.num_experts is not None, "a dense layer has no router"
         hashed = number is not None and number < min(moe.hash_layers, config.num_layers)
         return cls(
-            config.hidden_size, moe.num_choices, moe.moe_router_topk, config.init_method_std, config.params_dtype,
+            config.hidden_size, moe.num_choices, moe.moe_router_topk, config.initial_std, config.params_dtype,
             config.add_bias_linear, moe.has_expert_bias and not hashed, moe.moe_router_dtype is not None,
             between_regions(config), tuple(counted_loads(config)), config.lora_config.use_lora,
             config.unpadded_vocab_size if hashed else None, moe.moe_enable_routing_replay,

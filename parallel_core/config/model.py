@@ -1,6 +1,7 @@
 """Options of the network."""
 
 from dataclasses import dataclass, field
+from math import sqrt
 
 from parallel_core.config.base import Config, option, section, sibling
 from parallel_core.config.compressed_attention import CompressedAttentionConfig
@@ -20,6 +21,7 @@ from parallel_core.config.hyper_connections import HyperConnectionsConfig
 from parallel_core.config.linear_attention import LinearAttentionConfig
 from parallel_core.config.lora import LoraConfig
 from parallel_core.config.moe import MoEConfig
+from parallel_core.config.optimizer import OptimizerConfig
 from parallel_core.config.parallel import ParallelConfig
 from parallel_core.config.qk_clip import QKClipConfig
 from parallel_core.config.recompute import MEGATRON_NAMES, RecomputeConfig
@@ -187,6 +189,9 @@ class ModelConfig(Config):
     """Standard deviation of initial weights; output projections divide it by sqrt(2 `num_layers`)."""
     embedding_init_method_std: float = option("--embedding-init-method-std", None, at_least=0, of="run")
     """Standard deviation of initial embeddings; `init_method_std` if not given."""
+    use_mup: bool = option("--use-mup", False, of="run")
+    """Let initial values, scales and learning rates follow from the width, so that those of a narrow model serve a wide
+    one (mu-P; Yang et al., "Tensor Programs V", 2022)."""
     params_dtype: str = option("--params-dtype", "float32", choices=FLOATS, of="run")
     """Type in which weights are kept by the model."""
     compute_dtype: str = option("--compute-dtype", None, choices=FLOATS, of="run")
@@ -220,6 +225,7 @@ class ModelConfig(Config):
     moe_config: MoEConfig = sibling()
     lora_config: LoraConfig = sibling()
     recompute_config: RecomputeConfig = sibling(shows=MEGATRON_NAMES)
+    optimizer_config: OptimizerConfig = sibling()
 
     def derive(self) -> None:
         self.fill("unpadded_vocab_size", lambda: self.vocab_size)
@@ -253,6 +259,11 @@ class ModelConfig(Config):
         if self.hidden_act == "swiglu":
             return int((4 * self.hidden_size * 2 / 3) / 64) * 64
         return 4 * self.hidden_size
+
+    @property
+    def initial_std(self) -> float:
+        """Standard deviation of initial weights of matrices between embedding and output layer."""
+        return self.init_method_std / sqrt(self.optimizer_config.width_multiplier)
 
     @property
     def copies_embedding(self) -> bool:

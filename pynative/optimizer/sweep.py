@@ -19,7 +19,8 @@ class Step(NamedTuple):
 
     def learning_rate_of(self, treatment: Treatment) -> float:
         """The learning rate of parameters with this treatment."""
-        return self.rates.decoupled_lr if treatment.has_decoupled_lr else self.rates.learning_rate
+        rate = self.rates.decoupled_lr if treatment.has_decoupled_lr else self.rates.learning_rate
+        return rate * treatment.rate_factor
 
     def weight_decay_of(self, treatment: Treatment) -> float:
         """The weight decay of parameters with this treatment; 0 if they are not decayed."""

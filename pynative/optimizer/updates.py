@@ -19,7 +19,7 @@ def adam(sweep: Sweep, config: OptimizerConfig, step: Step) -> None:
         learning_rate=step.learning_rate_of(sweep.treatment),
         beta1=beta1,
         beta2=beta2,
-        epsilon=config.adam.eps,
+        epsilon=config.adam.eps * sweep.treatment.rate_factor,
         weight_decay=step.weight_decay_of(sweep.treatment),
         step=step.number,
         grad_scale=step.grad_scale,

@@ -91,7 +91,7 @@ def linear_block(
     **others: Any,
 ) -> Linear:
     """The block that a linear's arguments describe, as `ParallelLinear` explains them."""
-    std = config.init_method_std
+    std = config.initial_std
     return Linear(
         input_size,
         output_size,
@@ -116,7 +116,7 @@ class ParallelLinear(nn.Cell):
             `param_init_dtype`.
         copied: the spec of another module's weight, of which a block without one has a copy.
         config: the ModelConfig.
-        init_method: initial values of the weight; None: normal with `config.init_method_std`.
+        init_method: initial values of the weight; None: normal with `config.initial_std`.
         bias: whether there is one.
         stride: number of fused equal parts along the cut axis, each cut on its own.
         skip_weight_param_allocation: have no weight; the caller passes one (tied embeddings).

@@ -39,7 +39,7 @@ class _WithAdapter(ParallelLinear):
         lora_b_init: Initial = "zeros",
         **common: Unpack[LinearArguments],
     ) -> None:
-        std, block = common["config"].init_method_std, linear_block(self.cut_axis, input_size, output_size, **common)
+        std, block = common["config"].initial_std, linear_block(self.cut_axis, input_size, output_size, **common)
         adapter = Adapter(
             input_size,
             output_size,

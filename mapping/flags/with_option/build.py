@@ -9,6 +9,9 @@ from mapping.flags.flag import IGNORED, Flag, attribute, switched_off
 from parallel_core.config.tree import OPTIONS, SECTIONS, Option, path_of
 from parallel_core.no_effect.row import ALWAYS
 
+WITHOUT_MUP = (lambda args: not args.use_mup, "needs --use-mup")
+"""The reason why mu-P's flags do nothing (see `Flag.idle`)."""
+
 Change = Mapping[str, Any]
 """Field of a flag's row -> value, where the row differs from the one that its option makes."""
 

@@ -13,7 +13,7 @@ from mapping.flags.notations import (
     numbers,
     whole,
 )
-from mapping.flags.with_option.build import Acting, as_switch, read_by, refusing, same
+from mapping.flags.with_option.build import WITHOUT_MUP, Acting, as_switch, read_by, refusing, same
 from parallel_core.system.environment import is_on_cpu
 
 
@@ -149,6 +149,21 @@ ACTING = Acting(
         value("--window-size=str", "sliding_window.size", type=attention_window),
         value("--input-embeds-norm", "scales.embedding", "Multiply embeddings by sqrt(hidden size)."),
         same("--scale-emb", "scales.embedding", default=None),
+        value("--mup-embedding-mult=float:1.0", "scales.embedding", "The same with --use-mup.", idle=WITHOUT_MUP),
+        value(
+            "--mup-output-mult=float:1.0",
+            "scales.logits",
+            "The same with --use-mup; at 1 --mup-base-hidden-size over the hidden size.",
+            idle=WITHOUT_MUP,
+        ),
+        value(
+            "--mup-base-head-dim=float",
+            "scales.attention",
+            "With --use-mup scores are multiplied by the root of this, or 1, over a power of the head size.",
+            idle=WITHOUT_MUP,
+            refines=True,
+        ),
+        value("--mup-attn-scale-power=float:1.0", "scales.attention", "That power.", idle=WITHOUT_MUP, refines=True),
         same("--dim-model-base", "scales.logits", "Logits are multiplied by this over the hidden size.", default=None),
         same("--encoder-num-layers", "model_config.num_layers"),
         same("--encoder-seq-length", "seq_length"),

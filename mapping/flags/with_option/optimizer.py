@@ -1,7 +1,7 @@
 """Flags of optimizer, schedule and low-rank adapters."""
 
 from mapping.flags.flag import value
-from mapping.flags.with_option.build import Acting, refusing
+from mapping.flags.with_option.build import WITHOUT_MUP, Acting, refusing
 from parallel_core.config.optimizer import RULES
 
 _FP8 = "8-bit optimizer states are out of scope; use bf16"
@@ -23,10 +23,18 @@ ACTING = Acting(
         "--muon-nesterov": {"aliases": ("--muon-use-nesterov",)},
         "--muon-no-split-qkv": {"dest": "muon_split_qkv"},
         "--muon-fp32-matmul-prec": refusing("torch has no such precision either; use medium or high", "low"),
+        "--mup-width-mult": {"idle": (lambda args: True, "it is --hidden-size over --mup-base-hidden-size")},
         "--override-opt_param-scheduler": {"aliases": ("--override-opt-param-scheduler",)},
         "--use-checkpoint-opt_param-scheduler": {"aliases": ("--use-checkpoint-opt-param-scheduler",)},
     },
     (
+        value(
+            "--mup-base-hidden-size=int",
+            "width_multiplier",
+            "Hidden size of the model whose learning rates and initial values are given; if not given, this one's.",
+            idle=WITHOUT_MUP,
+            refines=True,
+        ),
         value("--o2-optimizer", "exp_avg_dtype", "Keep both of Adam's moments in bfloat16."),
         value("--adam-beta2=float:0.999", "betas", "Decay rate of Adam's second moment.", completes=("--adam-beta1",)),
         value(

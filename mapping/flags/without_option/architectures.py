@@ -84,13 +84,6 @@ FLAGS = group(
     ),
     ignored("norms compute in float32 always", "--dsa-indexer-k-norm-fp32"),
     ignored("the indexer's scores are not computed in 8 bits", "--scale-fmt=str"),
-    refused(
-        "learning rates and first values do not follow from a width (maximal update parametrisation); leave it out",
-        """
-        --use-mup --mup-width-mult=float:1.0 --mup-base-hidden-size=int --mup-embedding-mult=float:1.0
-        --mup-output-mult=float:1.0 --mup-base-head-dim=float --mup-attn-scale-power=float:1.0
-        """,
-    ),
     refused("this variant of experts is out of scope; leave it out", "--noisy-gate-policy=str --use-global-aux-loss"),
     ignored(
         "hyper-connections are computed by the operators in use, with the same result",

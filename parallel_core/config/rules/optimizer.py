@@ -78,6 +78,13 @@ def options_go_with_their_rule(config: Sections) -> Iterator[Finding]:
     yield from named.findings(config)
 
 
+def rates_begin_alike(config: Sections) -> Iterator[Finding]:
+    optimizer = config.optimizer_config
+    if optimizer.width_multiplier != 1.0 and optimizer.lr_warmup_init > 0:
+        rule = "is one rate for all parameters, whose rates mu-P (--use-mup) makes differ"
+        yield optimizer.breaks("lr_warmup_init", rule, "leave one of them out")
+
+
 def gradients_are_clipped_once(config: Sections) -> Iterator[Finding]:
     optimizer = config.optimizer_config
     if optimizer.clip_grad_value is not None and optimizer.clip_grad > 0:

@@ -88,6 +88,7 @@ MUON = UpdateRule(
     other_names={"Muon": {}, "dist_muon": {}},
     sharing_names=("dist_muon",),
     is_elementwise=False,
+    rate_by_width=(0, 0),
     treats=_is_matrix,
     treated="matrices",
     rest=lambda options: "adam",

@@ -35,6 +35,9 @@ class UpdateRule:
     """Names of its options that are refused beside another rule; its other options have no effect there."""
     is_elementwise: bool = True
     """Whether the update of an element needs that element alone; else a whole parameter is updated at once."""
+    rate_by_width: tuple[int, int] = (-1, 0)
+    """Exponents of mu-P's width multiplier in the learning rate of matrices between embedding and output layer, and of
+    everything else."""
     treats: Callable[[ShardSpec], bool] = lambda spec: True
     """Whether it updates a parameter, by its spec."""
     treated: str = "parameters"

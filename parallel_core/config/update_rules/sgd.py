@@ -14,4 +14,10 @@ class SgdConfig(Config):
     """Momentum of gradient descent; 0: none is kept."""
 
 
-SGD = UpdateRule(name="sgd", options=SgdConfig, moments=lambda options: {MOMENTUM: "float32"}, other_names={"SGD": {}})
+SGD = UpdateRule(
+    name="sgd",
+    options=SgdConfig,
+    moments=lambda options: {MOMENTUM: "float32"},
+    other_names={"SGD": {}},
+    rate_by_width=(0, 1),
+)

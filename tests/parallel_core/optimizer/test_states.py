@@ -4,6 +4,7 @@ from collections import Counter
 
 import pytest
 
+from parallel_core.blocks import stage_chunks
 from parallel_core.costs import StagePlan
 from parallel_core.costs.memory import memory
 from parallel_core.optimizer import plan_states, treatment
@@ -47,6 +48,61 @@ def test_which_parameters_decay():
     assert listed == {name for name in treated("") if name.endswith(("fc1.weight", "bias"))}
 
 
+WIDER = "--use-mup --mup-base-hidden-size 16 --init-method-std 0.01"
+
+
+@pytest.mark.parametrize(
+    ("flags", "matrices", "others", "outer"),
+    [
+        ("", 0.5, 1, 1),
+        ("--optimizer sgd", 1, 2, 2),
+        ("--optimizer lion", 0.5, 1, 1),
+        ("--optimizer muon", 1, 1, 1),
+        ("--optimizer sgd --decoupled-lr 1e-4", 1, 2, 1),
+    ],
+)
+def test_mup_has_a_factor_for_each_parameter(flags, matrices, others, outer):
+    """Twice the base's width: matrices of layers, vectors with learned positions, embedding with output layer."""
+    config = config_of(f"{MODEL} {WIDER} {flags}", 1)
+    assert config.optimizer_config.width_multiplier == 2
+    for spec in StagePlan(config, 0).parameters:
+        is_matrix = spec.name.startswith("decoder") and len(spec.shape) == 2
+        wanted = outer if spec.role == "embedding or output" else matrices if is_matrix else others
+        assert treatment(spec, config.optimizer_config).rate_factor == wanted, spec.name
+
+
+@pytest.mark.parametrize(
+    ("flags", "matrix", "projection", "embedding", "scales"),
+    [
+        (WIDER, 0.01 / 2**0.5, 0.01 / 2**0.5 / 2, 0.01, (1, 0.5, 1 / 8)),
+        (f"{WIDER} --mup-output-mult 3 --mup-embedding-mult 7", 0.01 / 2**0.5, 0.01 / 2**0.5 / 2, 0.01, (7, 3, 1 / 8)),
+        (f"{WIDER} --mup-base-head-dim 16", 0.01 / 2**0.5, 0.01 / 2**0.5 / 2, 0.01, (1, 0.5, 4 / 8)),
+        (f"{WIDER} --mup-attn-scale-power 0.5", 0.01 / 2**0.5, 0.01 / 2**0.5 / 2, 0.01, (1, 0.5, 8**-0.5)),
+        ("--use-mup --init-method-std 0.01", 0.01, 0.005, 0.01, (1, 1, 1 / 8)),
+        (f"{WIDER} --embedding-init-method-std 0.5", 0.01 / 2**0.5, 0.01 / 2**0.5 / 2, 0.5, (1, 0.5, 1 / 8)),
+        ("--mup-base-hidden-size 16 --init-method-std 0.01", 0.01, 0.005, 0.01, (1, 1, None)),
+    ],
+)
+def test_mup_has_initial_values_and_scales(flags, matrix, projection, embedding, scales):
+    """Standard deviations fall with the root of the width, but for embedding and output layer; logits and scores are
+    multiplied by less. The factors are those that Megatron works out of these flags; heads have 8 channels here."""
+    config = config_of(f"{MODEL} {flags}", 1)
+    model = config.model_config
+    (chunk,) = stage_chunks(model, 0)
+    initial = {name: spec.initial for name, spec in chunk.parameters().items()}
+    assert model.kv_channels == 8 and model.num_layers == 2
+    for name, std in (
+        ("decoder.layers.0.self_attention.linear_qkv.weight", matrix),
+        ("decoder.layers.0.mlp.linear_fc1.weight", matrix),
+        ("decoder.layers.1.mlp.linear_fc2.weight", projection),
+        ("embedding.word_embeddings.weight", embedding),
+        ("embedding.position_embeddings.weight", embedding),
+        ("output_layer.weight", embedding),
+    ):
+        assert initial[name].std == pytest.approx(std), name
+    assert (model.scales.embedding, model.scales.logits, model.scales.attention) == pytest.approx(scales)
+
+
 @pytest.mark.parametrize(
     ("flags", "matrix", "other"),
     [
@@ -70,7 +126,7 @@ def test_bytes_of_states(flags, matrix, other):
         wanted = 0
         for plan, kept in StagePlan(config, 0).residences:
             for entry, run in plan.entries_in(kept.owned):
-                is_matrix = len(entry.spec.shape) == 2 and entry.spec.role is None
+                is_matrix = len(entry.spec.shape) == 2 and entry.spec.role in (None, "positions")
                 wanted += run.size * (matrix if is_matrix else other)
             states = plan_states(plan, kept.owned, config.optimizer_config)
             assert all(span.size for state in states.values() for span in state.spans)

@@ -82,6 +82,21 @@ def test_several_steps(case, decoupled):
         np.testing.assert_allclose(after[name], value, rtol=3e-6, atol=3e-6, err_msg=name)
 
 
+@pytest.mark.parametrize(("case", "of_matrix", "of_others"), [("AdamW", 1 / 4, 1), ("SGD", 1, 4), ("Lion", 1 / 4, 1)])
+def test_mup_divides_rates_by_the_width(case, of_matrix, of_others):
+    """Four times the width: the matrix between embedding and output layer learns at a quarter of the rate, with a
+    quarter of Adam's epsilon; of plain gradient descent the others, the embedding too, at four times the rate."""
+    options, rule, settings, decayed = CASES[case]
+    found, after, _ = trained(OptimizerConfig(**options, width_multiplier=4.0), RATES)
+    for name, value in found.items():
+        factor = of_matrix if name == "matrix" else of_others
+        update = rule(**settings, **({"epsilon": 1e-3 * factor} if case == "AdamW" else {}))
+        for number, (learning_rate, weight_decay, _) in enumerate(RATES):
+            gradient_now = gradient(name, value.shape, number)
+            value = update(value, gradient_now, factor * learning_rate, weight_decay * (name in decayed))
+        np.testing.assert_allclose(after[name], value, rtol=3e-6, atol=3e-6, err_msg=name)
+
+
 @pytest.mark.parametrize("algorithm", ["ema", "sma"])
 def test_averages_of_weights_replace_them(algorithm):
     """Every second step is taken; after three of those the average becomes the weights, and begins anew at zero."""

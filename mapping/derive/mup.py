@@ -1,0 +1,36 @@
+"""Mu-P (Yang et al., "Tensor Programs V", 2022) by Megatron's flags: factors that follow from two widths."""
+
+from math import sqrt
+from typing import Any
+
+
+def width_multiplier(args: Any) -> Any:
+    """The hidden size over that of the model whose rates are given; 1 without --use-mup."""
+    base = args.mup_base_hidden_size
+    if not args.use_mup or base is None or not args.hidden_size:
+        return 1.0
+    return args.hidden_size / base if base > 0 else base
+
+
+def scale_of_scores(args: Any) -> float | None:
+    """sqrt(base head size) / head size ^ power, by default 1 / head size, where nothing else says a factor; latent
+    attention has its own."""
+    if not args.use_mup or args.multi_latent_attention or args.multi_head_latent_attention:
+        return None
+    heads = args.num_attention_heads
+    size = args.kv_channels or (args.hidden_size // heads if args.hidden_size and heads else None)
+    if not size or size < 0:
+        return None
+    return sqrt(max(args.mup_base_head_dim or 1.0, 0.0)) / float(size) ** args.mup_attn_scale_power
+
+
+def scale_of_logits(args: Any) -> float | None:
+    """The given factor, or one over the width multiplier."""
+    if not args.use_mup:
+        return None
+    width = width_multiplier(args)
+    return args.mup_output_mult if args.mup_output_mult != 1.0 or width <= 0 else 1.0 / width
+
+
+def scale_of_embedding(args: Any) -> float | None:
+    return args.mup_embedding_mult if args.use_mup else None

@@ -41,8 +41,7 @@ def read(
         said = deepspeed.read(path_of_json)
     if path_of_yaml is not None:
         yaml, yaml_findings = yaml_file.read(path_of_yaml)
-    path_of_fsdp2 = _path(line, "fsdp2_config_path")
-    of_fsdp2, fsdp2_findings = ([], []) if path_of_fsdp2 is None else fsdp2.read(path_of_fsdp2)
+    of_fsdp2, fsdp2_findings = fsdp2.read(_path(line, "fsdp2_config_path"))
     return resolve(
         Sources(
             typed=line.given,

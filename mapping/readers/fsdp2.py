@@ -76,11 +76,13 @@ KEYS: dict[str, Meaning] = {
 """The arguments that each key gives, or the reason why it does nothing."""
 
 
-def read(path: str) -> tuple[list[Given], list[Finding]]:
-    """The values of a file, and what is wrong with it. A file that is not there says nothing: whether it is there is
-    asked where those of the data and the tokenizer are looked for (`mapping.files`)."""
+def read(path: str | None) -> tuple[list[Given], list[Finding]]:
+    """The values of a file, if one is named, and what is wrong with it. One that is not there says nothing: whether it
+    is there is asked where files of the data and the tokenizer are looked for (`mapping.files`)."""
     import yaml
 
+    if path is None:
+        return [], []
     try:
         content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError:

@@ -21,7 +21,11 @@ def scale_of_scores(args: Any) -> float | None:
     size = args.kv_channels or (args.hidden_size // heads if args.hidden_size and heads else None)
     if not size or size < 0:
         return None
-    return sqrt(max(args.mup_base_head_dim or 1.0, 0.0)) / float(size) ** args.mup_attn_scale_power
+    base = 1.0 if args.mup_base_head_dim is None else args.mup_base_head_dim
+    try:
+        return sqrt(max(base, 0.0)) * float(size) ** -float(args.mup_attn_scale_power)
+    except OverflowError:
+        return 0.0  # as any scale that is no number: a rule refuses it
 
 
 def scale_of_logits(args: Any) -> float | None:

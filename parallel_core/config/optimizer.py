@@ -32,7 +32,7 @@ class OptimizerConfig(Config):
     """Another highest learning rate for embedding and output layer."""
     decoupled_min_lr: float | None = option("--decoupled-min-lr", None, at_least=0)
     """Another lowest learning rate for embedding and output layer."""
-    width_multiplier: float = option("--mup-width-mult", 1.0, above=0)
+    width_multiplier: float = option("--mup-base-hidden-size", 1.0, above=0)
     """Hidden size over that of the model whose learning rates are given: mu-P (`use_mup`) divides the rate and Adam's
     epsilon of matrices between embedding and output layer by it, and multiplies SGD's rate of all others."""
     min_lr: float = option("--min-lr", 0.0, at_least=0)

@@ -20,6 +20,7 @@ DELTA = "--experimental-attention-variant gated_delta_net --linear-attention-fre
 LIGHTNING = "--experimental-attention-variant lightning_attention --linear-attention-freq 2"
 BIASED = f"{EXPERTS} --moe-router-score-function sigmoid --moe-router-enable-expert-bias"
 LATENT = "--multi-latent-attention --kv-lora-rank 16"
+RAW = "--train-data-path x"
 ROTARY = "--position-embedding-type rope"
 COMPRESSED = f"{SPARSE} --q-lora-rank 16 --compress-ratios 0 4 128 4 {ROTARY} --o-groups 2 --o-lora-rank 8"
 SCALED = f"{ROTARY} --rope-scaling-type"
@@ -452,6 +453,11 @@ IDLE = [
     ("--eval-interval 2", "--eval-iters 0", "", "--eval-iters"),
     ("--profile-level level1", "", "--profile --kernels ops", "--profile"),
     ("--prompt-type qwen", "", None, "--is-instruction-dataset"),
+    ("--dataset MMAP", "", None, "indexed files"),
+    ("--max-padding-length 8", "", f"{RAW} --dataset LLama-SFT-Raw", "--dataset"),
+    ("--eod-mask-loss", f"{RAW} --dataset LLama-SFT-Raw", "", "padding"),
+    ("--mup-embedding-mult 2", "", "--use-mup", "--use-mup"),
+    ("--fsdp2-config-path not/there.yaml", "--use-torch-fsdp2", None, "no such file"),
     ("--no-create-attention-mask-in-dataloader", "", "--reset-attention-mask", "--reset-attention-mask"),
     ("--eos-token-id 3", "", "--eod-mask-loss", "--eod-mask-loss"),
     ("--reset-position-ids", ROTARY, "", "learned_absolute"),

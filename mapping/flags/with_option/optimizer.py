@@ -23,18 +23,16 @@ ACTING = Acting(
         "--muon-nesterov": {"aliases": ("--muon-use-nesterov",)},
         "--muon-no-split-qkv": {"dest": "muon_split_qkv"},
         "--muon-fp32-matmul-prec": refusing("torch has no such precision either; use medium or high", "low"),
-        "--mup-width-mult": {"idle": (lambda args: True, "it is --hidden-size over --mup-base-hidden-size")},
+        "--mup-base-hidden-size": {
+            "type": int,
+            "default": None,
+            "help": "Hidden size of the model whose rates and initial values are given; by default this one's.",
+            "idle": WITHOUT_MUP,
+        },
         "--override-opt_param-scheduler": {"aliases": ("--override-opt-param-scheduler",)},
         "--use-checkpoint-opt_param-scheduler": {"aliases": ("--use-checkpoint-opt-param-scheduler",)},
     },
     (
-        value(
-            "--mup-base-hidden-size=int",
-            "width_multiplier",
-            "Hidden size of the model whose learning rates and initial values are given; if not given, this one's.",
-            idle=WITHOUT_MUP,
-            refines=True,
-        ),
         value("--o2-optimizer", "exp_avg_dtype", "Keep both of Adam's moments in bfloat16."),
         value("--adam-beta2=float:0.999", "betas", "Decay rate of Adam's second moment.", completes=("--adam-beta1",)),
         value(

@@ -84,6 +84,7 @@ FLAGS = group(
     ),
     ignored("norms compute in float32 always", "--dsa-indexer-k-norm-fp32"),
     ignored("the indexer's scores are not computed in 8 bits", "--scale-fmt=str"),
+    ignored("it is --hidden-size over --mup-base-hidden-size", "--mup-width-mult=float:1.0"),
     refused("this variant of experts is out of scope; leave it out", "--noisy-gate-policy=str --use-global-aux-loss"),
     ignored(
         "hyper-connections are computed by the operators in use, with the same result",

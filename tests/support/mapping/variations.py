@@ -53,6 +53,11 @@ LOSS_SCALE = (
     "--min-scale-window",
 )
 
+MUP = (
+    *("--mup-base-hidden-size", "--mup-embedding-mult", "--mup-output-mult", "--mup-base-head-dim"),
+    "--mup-attn-scale-power",
+)
+
 COMPANY = {
     **dict.fromkeys(LOSS_SCALE, "--fp16"),
     "--embedding-dtype": "--fp16 --params-dtype float32",
@@ -80,6 +85,9 @@ COMPANY = {
         "--use-megatron-fsdp",
     ),
     "--clip-grad-value": "--clip-grad 0",
+    "--dataset": "--train-data-path x",
+    "--max-padding-length": "--train-data-path x --dataset LLama-SFT-Raw",
+    **dict.fromkeys(MUP, "--use-mup"),
     "--decoupled-min-lr": "--decoupled-lr 1e-2",
     "--exp-avg-dtype": "--use-precision-aware-optimizer",
     "--exp-avg-sq-dtype": "--use-precision-aware-optimizer",

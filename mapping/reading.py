@@ -32,13 +32,11 @@ def read(
     rank = rank_of_environment()
     check_files = check_files and rank >= 0  # msrun's scheduler, rank -1, may read after the ranks have saved
     line = scan(sys.argv[1:] if argv is None else argv, extra_args_provider, args_defaults)
-    said = deepspeed.DeepSpeed.empty()
     yaml: list[Given] = []
     yaml_findings: list[Finding] = []
     path_of_json, of_json = _deepspeed_file(line)
     path_of_yaml = _path(line, "yaml_cfg")
-    if path_of_json is not None:
-        said = deepspeed.read(path_of_json)
+    said = deepspeed.DeepSpeed.empty() if path_of_json is None else deepspeed.read(path_of_json)
     if path_of_yaml is not None:
         yaml, yaml_findings = yaml_file.read(path_of_yaml)
     of_fsdp2, fsdp2_findings = fsdp2.read(_path(line, "fsdp2_config_path"))

@@ -1,4 +1,5 @@
-"""Rows of fused parameters: what stands where, for any number of heads, groups and ranks."""
+"""Rows of fused weights (query-key-value, gate-up): which rows belong to which group or rank, for any number of heads,
+groups and ranks."""
 
 import numpy as np
 import pytest
@@ -13,7 +14,8 @@ sizes = st.integers(1, 4)
 
 @given(sizes, sizes, sizes)
 def test_groups_cover_the_rows_in_order(heads_per_group, groups, head_size):
-    """Each group's queries, key and value, one after the other."""
+    """The rows of linear_qkv are, group after group, its queries' rows, its key's and its value's, without gap or
+    overlap."""
     rows = QueryKeyValueRows(heads_per_group * groups, groups, head_size)
     order = [row for group in range(groups) for part in rows.of_group(group) for row in part]
     assert order == list(range(rows.count))
@@ -22,7 +24,8 @@ def test_groups_cover_the_rows_in_order(heads_per_group, groups, head_size):
 
 @given(sizes, sizes, sizes, sizes)
 def test_sharing_ranks_divide_the_queries_of_their_group(own_heads, groups, sharers, head_size):
-    """t ranks, g groups: every query row belongs to one rank, and it has that query's key and value."""
+    """With more tensor-parallel ranks than key-value groups, each query row belongs to exactly one rank, and a rank has
+    the key and value rows of its queries' group."""
     size = groups * sharers
     rows = QueryKeyValueRows(own_heads * size, groups, head_size)
     queries = []
@@ -36,7 +39,8 @@ def test_sharing_ranks_divide_the_queries_of_their_group(own_heads, groups, shar
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_rank_of_a_gated_layer_has_gate_then_up(rank):
-    """The rows are gate 0..3, then up 4..7."""
+    """Of a gated linear with gate rows 0..3 and up rows 4..7, tensor-parallel rank r of 2 has its half of the gate,
+    then its half of up."""
     part = place(ShardSpec(shape=(8,), cuts=(Cut(0, parts=GATED_PARTS),)), {"tp": (rank, 2)})
     first = 2 * rank
     assert part.cut(np.arange(8)).tolist() == [first, first + 1, 4 + first, 5 + first]

@@ -9,7 +9,8 @@ from tests.support.engine import TINY, config_of
 
 
 def test_llama3_stretches_long_wavelengths_only():
-    """Against the definition by wavelengths, band by band."""
+    """LLaMA 3's scaled frequencies equal its definition: short wavelengths unchanged, long ones divided by the factor,
+    those between interpolated."""
     scaling = RopeScalingConfig(type="llama3", factor=8.0)
     inverse = 1 / 500000.0 ** (np.arange(0, 128, 2) / 128)
     scaled, wavelength = llama3(inverse, scaling), 2 * np.pi / inverse
@@ -23,8 +24,9 @@ def test_llama3_stretches_long_wavelengths_only():
 
 
 def test_yarn_leaves_fast_pairs_and_stretches_slow_ones():
-    """By Megatron's constants the first 10 of 32 pairs turn more than 32 times in 4096 positions and those from 23 on
-    less than once; between them the stretched share grows linearly."""
+    """With Megatron's constants, the pairs 0..9 of 32, which turn more than 32 times in 4096 positions, keep their
+    frequencies; those from 23 on, which turn less than once, are stretched in full; between them the stretched share
+    grows linearly."""
     inverse = inverse_frequencies(64)
     scaled = yarn(inverse, RopeScalingConfig(type="yarn"), 10000.0, 40.0)
     stretched = (1 - scaled / inverse) / (1 - 1 / 40)
@@ -32,8 +34,8 @@ def test_yarn_leaves_fast_pairs_and_stretches_slow_ones():
 
 
 def test_latent_attention_has_angles_and_a_scale_of_its_own():
-    """Megatron's positions are yarn's unless --rope-type says otherwise, stretched by a factor that is 1 unless given;
-    MindSpeed-LLM's flags mean the same."""
+    """Latent attention's positions are yarn's unless --rope-type says otherwise, with a factor of 1 by default;
+    Megatron's and MindSpeed-LLM's flags give the same angles, magnitude and scale of scores."""
     latent = "--multi-latent-attention --kv-lora-rank 8 --qk-head-dim 12 --qk-pos-emb-head-dim 4"
     megatron = "--rotary-scaling-factor 40 --mscale 0.707 --mscale-all-dim 1"
     mindspeed = (
@@ -52,7 +54,8 @@ def test_latent_attention_has_angles_and_a_scale_of_its_own():
 
 
 def test_a_share_of_latent_attentions_channels_rotates_where_nothing_is_stretched():
-    """As in Megatron, whose yarn rotates them all."""
+    """As in Megatron, --rotary-percent 0.5 rotates half of latent attention's rotary channels with --rope-type rope and
+    all of them with yarn."""
     latent = "--multi-latent-attention --kv-lora-rank 8 --qk-pos-emb-head-dim 4 --rotary-percent 0.5"
     pairs = [
         len(LatentAttention.of(config_of(f"{TINY} {latent} {kind}", 1).model_config, 0).rotary.inverse_frequencies)
@@ -62,7 +65,8 @@ def test_a_share_of_latent_attentions_channels_rotates_where_nothing_is_stretche
 
 
 def test_longrope_divides_by_the_list_for_the_length():
-    """TINY's sequences have 16 positions: within an original length of 16, beyond one of 8."""
+    """Frequencies are divided by --short-factor where the sequence (TINY: 16 positions) is within the original length,
+    by --long-factor where it is longer; the magnitude is computed then, or that of --long-mscale."""
     lists = "--rope-scaling-type longrope --long-factor 1,2,4,8 --short-factor 1,1,1,2 --position-embedding-type rope"
     length = "--rope-scaling-original-max-position-embeddings"
     short, long, said = (rotary(f"{lists} {more}") for more in ("", f"{length} 8", f"{length} 8 --long-mscale 1.5"))
@@ -76,7 +80,8 @@ def test_longrope_divides_by_the_list_for_the_length():
 
 
 def test_dynamic_scaling_has_a_larger_base():
-    """The base is NTK-aware scaling's for twice the original length; within that length nothing changes."""
+    """For sequences of twice the original length the base is that of dynamic NTK-aware scaling; within the original
+    length the frequencies are the plain ones."""
     scaled = rotary("--position-embedding-type rope --rope-scaling-type dynamic --rope-scaling-factor 4 "
                     "--rope-scaling-original-max-position-embeddings 8")  # fmt: skip
     expected = inverse_frequencies(8, base=10000.0 * (4 * 2 - 3) ** (8 / 6))
@@ -86,7 +91,7 @@ def test_dynamic_scaling_has_a_larger_base():
 
 
 def rotary(flags: str) -> Rotary | None:
-    """The rotary setting of a configuration whose heads have 8 channels."""
+    """`Rotary.of` for TINY's model with `flags`, whose heads have 8 channels; None without rotary positions."""
     return Rotary.of(config_of(f"{TINY} {flags}", 1).model_config)
 
 
@@ -95,7 +100,8 @@ def test_a_model_without_rotary_positions_has_none():
 
 
 def test_every_setting_changes_the_angles():
-    """Base, share of the head, stretching, interpolation and pairing of a configuration arrive."""
+    """--rotary-base, --rotary-percent, --use-rope-scaling, the interpolation factor and --rotary-interleaved each give
+    other angles than the plain ones; tables are [positions, rotating channels]."""
     rope = "--position-embedding-type rope"
     plain = rotary(rope)
     assert plain == Rotary(tuple(inverse_frequencies(8).tolist()))

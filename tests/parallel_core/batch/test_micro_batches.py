@@ -1,4 +1,4 @@
-"""The batch of a step: cut into micro-batches and shards of sequences, and counted, in numpy."""
+"""The batch of a step: cut into micro-batches and into context-parallel shards, and its tokens counted, in numpy."""
 
 import numpy as np
 import pytest
@@ -12,8 +12,8 @@ LAYOUTS = [ContextLayout.of(2, RING), ContextLayout.of(4, ULYSSES), ContextLayou
 
 
 def arrays() -> dict[str, np.ndarray]:
-    """Tokens that are all different, a mask with another number of ones in each row, and an attention
-    mask; in row i documents are i + 1 long."""
+    """The arrays of a batch of 6 rows: tokens that are all different, labels, a loss mask with i + 1 ones in row i, a
+    random attention mask, and the starts of documents, which are i + 1 long in row i."""
     tokens = np.arange(ROWS * LENGTH).reshape(ROWS, LENGTH)
     loss_mask = (np.arange(LENGTH) < np.arange(1, ROWS + 1)[:, None]).astype(np.float32)
     attention_mask = np.random.default_rng(0).random((ROWS, 1, LENGTH, LENGTH)) < 0.5
@@ -23,12 +23,13 @@ def arrays() -> dict[str, np.ndarray]:
 
 
 def entries(without: str = "") -> dict[str, BatchEntry]:
+    """The same arrays as entries of a batch, by name, but for the entry `without`."""
     return {name: BatchEntry.of(name, array) for name, array in arrays().items() if name != without}
 
 
 def test_micro_batches_are_rows():
-    """Rows stay in order; values that are no arrays go to each micro-batch, and entries that a stage does not read to
-    none."""
+    """A micro-batch is a run of the batch's rows in order; a value that is no array goes to each micro-batch, and an
+    entry that a stage does not read (`without`) to none."""
     batch = StepBatch({**entries(), "note": "text"}, 3, WHOLE)
     for number in range(3):
         made = batch.micro_batch(number, without={"labels"})
@@ -39,8 +40,9 @@ def test_micro_batches_are_rows():
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_ranks_read_their_shards(layout):
-    """Positions along the sequence; of the attention mask the rows of the ring's member, and all columns, and of
-    document starts those of its queries, by their places in the whole sequence."""
+    """A context-parallel rank gets its own positions of tokens, labels and loss mask; of the attention mask and of the
+    document starts the rows of its place in the ring, with all columns and with starts counted in the whole
+    sequence."""
     for rank in range(layout.size):
         made = StepBatch(entries(), 2, ContextShard(layout, rank)).micro_batch(1)
         positions = as_array(layout.positions(LENGTH, rank))
@@ -52,8 +54,8 @@ def test_ranks_read_their_shards(layout):
 
 
 def test_micro_batches_are_as_long_as_their_longest_rows():
-    """They are cut before ranks take their shards; rows that fill up a batch have no length, and no token's weight
-    changes."""
+    """With an entry `lengths` each micro-batch is cut to its longest row before ranks take their shards; rows of length
+    0, which fill up a batch, count nothing, and the number of tokens with loss does not change."""
     given = entries("attention_mask") | {"lengths": BatchEntry.of("lengths", np.array([4, 8, 12, 4, 0, 0], np.int32))}
     for context in (WHOLE, ContextShard(ContextLayout.of(2, RING), 1)):
         batch = StepBatch(given, 3, context)
@@ -68,8 +70,8 @@ def test_micro_batches_are_as_long_as_their_longest_rows():
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_shard_is_not_cut_again(layout):
-    """A batch that a script has cut is split into micro-batches by rows only; loss counts stay those of whole
-    sequences."""
+    """A batch whose sequences a script has cut for this rank is cut into micro-batches by rows alone; the counts of
+    tokens with loss are still those of whole sequences."""
     shard = ContextShard(layout, layout.size - 1)
     cut = {name: shard.entry(name, entry) for name, entry in entries().items()}
     once, again = StepBatch(entries(), 2, shard), StepBatch(cut, 2, shard)
@@ -81,13 +83,14 @@ def test_a_shard_is_not_cut_again(layout):
 
 
 def test_tokens_ahead():
-    """Tokens further on, and zeros beyond the end; a sequence that ends before gives only zeros."""
+    """`tokens_ahead(tokens, n)` gives each position the token n further on, and 0 beyond the end of its row."""
     np.testing.assert_array_equal(tokens_ahead(np.array([[1, 2, 3], [4, 5, 6]]), 2), [[3, 0, 0], [6, 0, 0]])
     assert not tokens_ahead(np.array([[1, 2, 3]]), 4).any()
 
 
 def test_what_counts():
-    """The loss mask's tokens, without one all labels, without these each micro-batch the same."""
+    """A micro-batch weighs the sum of its loss mask; without a mask the number of its labels; with neither 1, as every
+    other one."""
     masked, labelled = StepBatch(entries(), 6, WHOLE), StepBatch(entries("loss_mask"), 2, WHOLE)
     assert [masked.tokens(number) for number in range(6)] == [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
     assert labelled.tokens(0) == 3 * LENGTH
@@ -96,7 +99,8 @@ def test_what_counts():
 
 @pytest.mark.parametrize(("layout", "divisor"), [(LAYOUTS[0], 4), (LAYOUTS[1], 4), (LAYOUTS[2], 8)])
 def test_lengths_that_do_not_divide_are_refused(layout, divisor):
-    """A ring needs two chunks for each of its members."""
+    """A sequence length that the context layout cannot cut is an error with the divisor: twice the ring's size for a
+    ring, the degree for Ulysses, their product for the hybrid layout."""
     odd = StepBatch({"tokens": BatchEntry.of("tokens", np.zeros((2, 18), int))}, 1, ContextShard(layout, 0))
     with pytest.raises(ValueError, match=f"'tokens' has sequences of 18: must be a multiple of {divisor} with"):
         odd.micro_batch(0)

@@ -17,7 +17,7 @@ VARYING = replace(RULES, lengths_vary=True)
 
 
 def batch(rows: int = 4, length: int = 8, **others) -> dict:
-    """Right in everything; `others` in place of entries."""
+    """Arrays of a batch without a mistake, of `rows` x `length`; `others` replace or add entries by name."""
     tokens = np.arange(rows * length, dtype=np.int32).reshape(rows, length) % 64
     mask = np.ones((rows, length), np.float32)
     mask[1:2] = 0
@@ -29,12 +29,14 @@ def batch(rows: int = 4, length: int = 8, **others) -> dict:
 
 
 def mistakes(rules: BatchRules, arrays: dict, *more: int) -> list[str]:
+    """The messages of `rules` about these arrays; `more` is the number of micro-batches, then of shards that a script
+    cut sequences into."""
     entries = {name: BatchEntry.of(name, x) if isinstance(x, np.ndarray) else x for name, x in arrays.items()}
     return rules.mistakes(entries, *more)
 
 
 def changed(name: str, place: tuple, value) -> np.ndarray:
-    """An entry with one other element."""
+    """A copy of the good batch's entry `name` with `value` at `place`."""
     array = batch()[name].copy()
     array[place] = value
     return array
@@ -45,7 +47,7 @@ def attention(shape: tuple, kind: type = bool) -> np.ndarray:
 
 
 class Tensor:
-    """Stands in for torch's."""
+    """Stands in for torch.Tensor, which a batch may not hold: only its module and name are looked at."""
 
 
 Tensor.__module__, Tensor.__qualname__ = "torch", "Tensor"
@@ -91,12 +93,14 @@ def test_a_mistake_is_named(name):
 
 
 def test_all_mistakes_are_named_at_once():
+    """Mistakes in tokens, labels and loss mask are all reported by one call, in the order of the batch's keys."""
     wrong = {"tokens": changed("tokens", (0, 0), 99), "labels": batch(length=7)["labels"], "loss_mask": [1.0]}
     assert [mistake.split("[")[0].split()[0] for mistake in mistakes(RULES, batch(**wrong), 2)] == list(wrong)
 
 
 def test_what_is_right():
-    """Optional entries may be None or missing, masks of losses any numbers, labels anything where these are 0."""
+    """No mistake: optional entries None, missing or unknown; a loss mask of bool, int or float; labels of any value
+    where the loss mask is 0; int64 tokens in any memory order."""
     assert mistakes(RULES, batch(note="text", attention_mask=None, scores=np.ones((4, 3))), 2) == []
     for kind in (bool, np.int64, np.float64):
         assert mistakes(RULES, batch(loss_mask=batch()["loss_mask"].astype(kind)), 2) == []
@@ -105,7 +109,8 @@ def test_what_is_right():
 
 
 def test_lengths_that_vary():
-    """All entries have one, no longer than there are positions."""
+    """With lengths that may vary, all entries of a batch must have one common length, at most
+    --max-position-embeddings."""
     assert mistakes(VARYING, batch(length=5), 2) == mistakes(VARYING, batch(length=16), 2) == []
     (found,) = mistakes(VARYING, batch(length=5, labels=batch()["labels"]), 2)
     assert found.startswith("labels has shape [4, 8], must have [4, 5]: all entries are equally long")
@@ -113,8 +118,8 @@ def test_lengths_that_vary():
 
 
 def test_shards_of_sequences():
-    """Sequences that `ContextShard` cut are judged as a whole, others by their length; a whole sequence is refused as a
-    shard."""
+    """Entries that `ContextShard` cut are checked in the whole sequence, the other ranks' parts included; arrays of a
+    shard's length are accepted, and whole sequences given as shards are refused."""
     cut, shard = replace(RULES, context_parallel_size=2), ContextShard(ContextLayout.of(2, RING), 1)
     whole = {name: BatchEntry.of(name, array) for name, array in batch(2).items()}
     own = {name: shard.entry(name, entry) for name, entry in whole.items()}
@@ -129,11 +134,13 @@ def test_shards_of_sequences():
 
 
 def test_of_a_micro_batch_one_attention_mask_may_be_for_all_rows():
+    """A batch of one micro-batch may have an attention mask of [1, 1, s, s], which is for all of its rows."""
     assert mistakes(RULES, batch(2, attention_mask=attention((1, 1, 8, 8))), 1) == []
 
 
 def test_ids_of_a_batch_that_a_script_will_cut():
-    """A batch may have any shape; labels of -100 and of a loss mask of 0 are not judged."""
+    """`wrong_ids` looks at ids alone, in a batch of any shape: labels of -100 and those where the loss mask is 0 are
+    passed over, an id beyond the vocabulary is named by its place."""
     tokens = np.arange(9, dtype=np.int64)[None]
     ignored = np.array([[1, -100, 70]])
     drawn = {
@@ -147,7 +154,8 @@ def test_ids_of_a_batch_that_a_script_will_cut():
 
 
 def test_a_batch_is_filled_up():
-    """Rows that do not count are added, for each kind of loss mask; a batch of no rows is filled, too."""
+    """`filled_up` adds rows with a loss mask of 0 up to the wanted number, with and without a given loss mask; a batch
+    of no rows is filled, too, and the counts of tokens stay."""
     for rows in (0, 3):
         arrays = batch(rows, labels=batch(rows)["labels"] + 1)
         entries = {name: BatchEntry.of(name, array) for name, array in arrays.items() if name != "loss_mask"}

@@ -1,4 +1,5 @@
-"""Bytes that the blocks say a forward keeps, against the memory that numpy has after it."""
+"""Bytes that the blocks predict a forward keeps for its backward, against the memory of numpy's arrays after a
+forward."""
 
 import gc
 import tracemalloc
@@ -22,24 +23,25 @@ SIZES = (
     "--tokenizer-type NullTokenizer --attention-dropout 0 --hidden-dropout 0 --device-target CPU"
 )
 ALLOCATIONS_OF_NUMPY = 389047
-"""The domain of numpy in tracemalloc: the memory of arrays, and so of all tensors that host kernels make."""
+"""numpy's domain in tracemalloc: the memory of arrays, and so of all tensors that the host kernels make."""
 
 
 def traced_bytes() -> int:
-    """Memory of the numpy arrays that were made since tracing began. A snapshot's filter takes ten times as long."""
+    """Bytes of the numpy arrays made since tracing began. (A snapshot's own filter takes ten times as long.)"""
     traces = tracemalloc.take_snapshot().traces._traces
     return sum(size for domain, size, *_ in traces if domain == ALLOCATIONS_OF_NUMPY)
 
 
 def numpy_bytes() -> int:
-    """The same, without those that nobody refers to."""
+    """Bytes of the numpy arrays made since tracing began, after a garbage collection."""
     gc.collect()
     return traced_bytes()
 
 
 @contextmanager
 def traced_forward(backend, flags: str):
-    """The forward of one micro-batch of this rank's chunk, as a function, while memory is traced."""
+    """A context that gives the forward of one micro-batch of this rank's chunk, as a function to call, while memory is
+    traced."""
     import mindspore as ms
 
     from pynative import kernels, parallel_state
@@ -80,7 +82,7 @@ def traced_forward(backend, flags: str):
 
 
 def measured(backend, flags: str) -> int:
-    """Bytes that arrays have grown by after a forward."""
+    """Bytes that a forward leaves in arrays of this rank, without its result."""
     with traced_forward(backend, flags) as forward:
         before = numpy_bytes()
         result = forward()
@@ -88,7 +90,7 @@ def measured(backend, flags: str) -> int:
 
 
 def measured_of_second_run(backend, flags: str) -> int:
-    """The most that arrays grow by while a part is run again in a backward."""
+    """The most bytes that one recomputed part adds to the arrays when a backward runs it again."""
     import mindspore as ms
 
     from pynative.tape import autograd
@@ -163,7 +165,7 @@ ROWS += [("tp2 sp", "llama", f"{ADAPTERS} linear_fc1 {NORMS_KEPT}")]
 
 
 EVEN = "--moe-router-topk 4"
-"""Every token goes to every expert: as many rows for each as the blocks count with."""
+"""Each token goes to all 4 experts, so that every expert has as many rows as the blocks count with."""
 ROWS += [("one rank", "experts", f"{EVEN} {ADAPTERS} linear_qkv")]
 ROWS += [("one rank", COMPRESSED, f"{ADAPTERS} linear_kv_down_proj linear_kv_up_proj")]
 ROWS += [("one rank", "experts", EVEN), ("one rank", "experts", f"{EVEN} --bf16 --moe-grouped-gemm")]
@@ -172,7 +174,7 @@ ROWS += [("ep2", "experts", f"{EVEN} --moe-grouped-gemm"), ("tp2 sp", "experts",
 
 @pytest.mark.parametrize(("layout", "model", "types"), ROWS)
 def test_kept_bytes_are_those_that_a_forward_leaves(layout, model, types):
-    """They are equal to the byte, on every rank."""
+    """The blocks' kept bytes equal the measured ones to the byte, on every rank of the layout."""
     world, options = LAYOUTS[layout]
     flags = f"{SIZES} {FAMILIES[model]} {options} {types}"
     config = config_of(flags, world)
@@ -229,7 +231,8 @@ RECOMPUTED = [
 
 @pytest.mark.parametrize(("layout", "model", "recompute"), RECOMPUTED)
 def test_less_is_kept_of_what_is_computed_again(layout, model, recompute):
-    """They are equal to the byte, and fewer than without recompute."""
+    """With recomputation the blocks' kept bytes equal the measured ones to the byte, on every rank, and are fewer than
+    without it."""
     world, options = LAYOUTS[layout]
     flags = f"{SIZES} {FAMILIES[model]} {options}"
     shared = " ".join(part for part in (EVEN, STREAMS, PAIRS, OF_ENTRIES) if part in recompute)
@@ -256,8 +259,9 @@ OF_MLP = "--recompute-granularity selective --recompute-modules mlp"
     ],
 )
 def test_what_a_second_run_keeps(model, recompute):
-    """To the byte, beside hidden states that the part gives: a norm's result, with which a part begins, counts where it
-    was made again or is kept in another type."""
+    """`kept_by_second_run` equals, to the byte, what a part that is computed again in the backward adds to memory, plus
+    the hidden states that the part returns: a norm's result at its beginning counts if it is made again or kept in
+    another type."""
     flags = f"{SIZES} {FAMILIES[model]} {recompute}"
     config = config_of(flags, 1).model_config
     micro_batch, stack = MicroBatch.of(config), stage_chunks(config, 0)[0].decoder.layers
@@ -269,8 +273,9 @@ def test_what_a_second_run_keeps(model, recompute):
 
 
 def test_a_layer_keeps_what_the_literature_says():
-    """34 s b h bytes in 16 bit with f = 4 h, less two dropout masks of a byte each, which are made again, and without
-    scores of s x s (Korthikanti et al., 2022, section 4.1); beside it float32 statistics of norms and scores."""
+    """A layer in 16 bit with f = 4 h keeps 32 s b h bytes: the 34 of Korthikanti et al. (2022, section 4.1) without
+    scores of s x s, less two dropout masks of a byte, which are made again; besides, float32 statistics of norms and
+    scores."""
     config = config_of(f"{SIZES} --bf16", 1).model_config
     micro_batch = MicroBatch.of(config)
     tokens = 2 * 128
@@ -280,7 +285,7 @@ def test_a_layer_keeps_what_the_literature_says():
 
 
 def test_kept_bytes_name_the_module_that_keeps_them():
-    """Every name is a submodule of the built model or a part of it, so that recomputation can take them out by it."""
+    """The keys of `kept_bytes` are submodules of the built model or parts of them, as recomputation names them."""
     config = config_of(f"{SIZES} --pipeline-model-parallel-size 2", 2).model_config
     names = {name for chunk in stage_chunks(config, 1) for name in chunk.kept_bytes(MicroBatch.of(config))}
     layer = {"input_layernorm", "pre_mlp_layernorm", "mlp.linear_fc1", "mlp.activation", "mlp.linear_fc2"}
@@ -303,8 +308,9 @@ def test_kept_bytes_name_the_module_that_keeps_them():
     ],
 )
 def test_where_outputs_of_norms_and_activations_are_not_kept(more, dropped):
-    """On a CPU, unless its operators are those of a device, the linear's gradient comes later, or the user excludes
-    them; the user has asked for nothing, so no notice says that it is done."""
+    """On a CPU the outputs of norms and activations, which are the inputs of linears, are not kept by default, except
+    with `--kernels ops`, with a schedule that computes weight gradients later, and where the user excludes them; the
+    user did not ask, so the log has no line about it."""
     config = config_of(f"{SIZES} {more}", 2 if "pipeline" in more else 1).model_config
     (chunk,) = stage_chunks(config, 0)
     kept = chunk.kept_bytes(MicroBatch.of(config))

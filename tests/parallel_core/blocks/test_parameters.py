@@ -1,4 +1,4 @@
-"""The blocks' list of parameters against the models that are built."""
+"""The blocks' list of parameters against the parameters of built models."""
 
 from math import prod
 
@@ -47,7 +47,7 @@ def built(backend, flags: str) -> tuple[list, int]:
 
 
 def expected(config, stage: int) -> list:
-    """The same from the blocks."""
+    """The (spec, recipe, type, local shape) that the blocks list for a stage, to compare with `built`."""
     coordinates = StagePlan(config, stage).coordinates
     named = [item for chunk in stage_chunks(config.model_config, stage) for item in chunk.parameters().items()]
     return [
@@ -59,7 +59,8 @@ def expected(config, stage: int) -> list:
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_model_has_the_parameters_of_its_blocks(model, layout):
-    """Names, global and local shapes, cuts, partial gradients, recipes and types, in order, on every rank."""
+    """A built model and the blocks agree on each parameter's name, global and local shape, cuts, partial gradients,
+    recipe and type, in order, on every rank; so do the sizes of the flat buffers."""
     world, options = LAYOUTS[layout]
     flags = f"{TINY} {MODELS[model]} {options}"
     config = config_of(flags, world)
@@ -70,12 +71,13 @@ def test_a_model_has_the_parameters_of_its_blocks(model, layout):
 
 
 def count(flags: str, stage: int = 0) -> int:
-    """Parameters of a stage, whole."""
+    """The number of elements of a stage's parameters, before tensor parallelism cuts them."""
     return sum(prod(spec.shape) for spec in StagePlan(config_of(flags, 8), stage).parameters)
 
 
 def test_published_models_have_their_published_sizes():
-    """GPT-2 small: 124,439,808 with its vocabulary of 50,257; Llama-3-8B: 8,030,261,248 (their model cards)."""
+    """Parameters counted from flags equal the model cards: GPT-2 small 124,439,808 with its vocabulary of 50,257;
+    Llama-3-8B 8,030,261,248."""
     common = "--micro-batch-size 1 --train-iters 1 --lr 1e-3 --tokenizer-type NullTokenizer --eval-iters 0"
     gpt2 = "--num-layers 12 --hidden-size 768 --num-attention-heads 12 --seq-length 1024 --max-position-embeddings 1024"
     assert count(f"{common} {gpt2} --vocab-size 50256 --padded-vocab-size 50257") == 124_439_808

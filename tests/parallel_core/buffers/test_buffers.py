@@ -1,4 +1,5 @@
-"""Flat buffers as a plan: where everything lies, what is swept, summed and owned."""
+"""The flat buffers of parameters and gradients as a plan: where each parameter lies, which spans one optimizer sweep
+treats alike, over which groups gradients are summed, and which part a replica owns."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -30,21 +31,22 @@ GROUPS = {"dp-cp": (0, 2), "expert-dp": (0, 2), "tp": (0, 2), "embedding": (0, 2
 
 
 def replica(rank: int, size: int, instances: int = 1) -> dict[str, tuple[int, int]]:
-    """A replica's coordinates, with its place in an instance of the distributed optimizer's state."""
+    """Coordinates of replica `rank` of `size`, by kind of group, with its place in and across the `instances` of the
+    distributed optimizer's state."""
     own = {"intra": (rank % (size // instances), size // instances), "inter": (rank // (size // instances), instances)}
     cut = {f"{part}-{kind}": place for part, place in own.items() for kind in ("dp-cp", "expert-dp")}
     return GROUPS | {"dp-cp": (rank, size), "expert-dp": (rank, size)} | cut
 
 
 def places(*specs: ShardSpec) -> list[tuple[Place, str]]:
-    """Whole parameters of float32."""
+    """Places of float32 parameters that no group cuts."""
     return [(place(spec, {}), "float32") for spec in specs]
 
 
 @given(parameters, rules)
 def test_every_parameter_has_one_place(given_parameters, rule):
-    """The place is in a buffer of its type and replicas, aligned, disjoint, inside one bucket; buckets cover the
-    buffer."""
+    """Each parameter has one place: in the buffer of its type and replicas, aligned, apart from the others, inside one
+    bucket; the buckets cover the buffer."""
     plans = plan_buffers(given_parameters, rule=rule)
     indices = [entry.index for plan in plans for entry in plan.entries]
     assert sorted(indices) == list(range(len(given_parameters)))
@@ -63,7 +65,8 @@ def test_every_parameter_has_one_place(given_parameters, rule):
 
 @given(parameters, rules)
 def test_segments_cover_the_buffer(given_parameters, rule):
-    """Each parameter is swept once, with its own weight decay, and neighbouring segments differ."""
+    """The segments that the optimizer sweeps cover the buffer; each parameter is in one of them, which has its weight
+    decay, and neighbouring segments differ in it."""
     for plan in plan_buffers(given_parameters, rule=rule):
         segments = plan.segments(lambda spec: spec.is_decayed)
         assert [0, *(s.span.stop for s in segments)] == [*(s.span.start for s in segments), plan.size]
@@ -75,7 +78,8 @@ def test_segments_cover_the_buffer(given_parameters, rule):
 
 @given(parameters, replicas, st.integers(1, 3), st.none() | st.integers(1, 200))
 def test_replicas_own_every_parameter_once(given_parameters, size, instances, bucket_size):
-    """The distributed optimizer's spans: in each instance equal parts of each bucket, none twice, none left out."""
+    """With the distributed optimizer, the replicas of each instance own equal parts of each bucket, no element twice
+    and none left out; without it a replica owns the whole buffer."""
     for plan in plan_buffers(given_parameters, rule=BucketRule.sharded(size, bucket_size)):
         ranks = [replica(rank, size * instances, instances) for rank in range(size * instances)]
         owned = [plan.owned_by(coordinates, sharded=True) for coordinates in ranks]
@@ -93,6 +97,7 @@ def test_replicas_own_every_parameter_once(given_parameters, size, instances, bu
 
 @given(parameters, st.lists(st.integers(0, 3), min_size=50, max_size=50))
 def test_a_bucket_never_mixes_keys(given_parameters, keys):
+    """Parameters with different `keys` (such as cells of the model) never share a bucket."""
     for plan in plan_buffers(given_parameters, rule=BucketRule(size=None), keys=keys):
         for bucket in plan.buckets:
             assert len({keys[entry.index] for entry in plan.entries if overlaps([entry.span], [bucket])}) == 1
@@ -100,8 +105,8 @@ def test_a_bucket_never_mixes_keys(given_parameters, keys):
 
 @given(parameters, st.sampled_from([(1, 1), (2, 1), (4, 1), (4, 2), (3, 3)]), st.booleans())
 def test_each_gradient_is_summed_as_its_spec_says(given_parameters, sizes, sharded):
-    """Over its replicas once, over the group of its partial sums once, over its copies once, and over nothing else; the
-    replicas' sum is first. Each element that a rank owns, whether it has all of them or a part."""
+    """Each element that a rank owns is summed once over its replicas, once over the group of its partial sums and once
+    over its copies, if it has such groups, and over nothing else; the sums over replicas come first."""
     size, instances = sizes
     plans = plan_buffers(given_parameters, rule=BucketRule.sharded(size // instances, 100))
     here = replica(1 % size, size, instances)
@@ -120,7 +125,8 @@ def test_each_gradient_is_summed_as_its_spec_says(given_parameters, sizes, shard
 
 @given(parameters, replicas)
 def test_what_is_updated_is_gathered(given_parameters, size):
-    """Each bucket once, and each rank brings what it owns; without sharding nothing."""
+    """After an update with the distributed optimizer each bucket is gathered once and each rank contributes what it
+    owns; without sharding nothing is gathered."""
     plans = plan_buffers(given_parameters, rule=BucketRule.sharded(size, 100))
     for rank in range(size):
         gathers = plan_gathers(plans, replica(rank, size), sharded=True)
@@ -131,7 +137,8 @@ def test_what_is_updated_is_gathered(given_parameters, size):
 
 
 def test_ranks_of_other_sums_own_the_same_spans():
-    """A tied embedding on two stages with other parameters around it: alone in its bucket, it is cut alike."""
+    """A tied embedding on two stages with different parameters around it is alone in its bucket, so that both stages'
+    replicas own, and sum over the embedding group, the same part of it."""
     tied, matrix = ShardSpec(shape=(40, 3), shared_over="embedding"), ShardSpec(shape=(31, 3))
     sums = []
     for model in ([tied, matrix, matrix], [matrix, tied]):
@@ -147,8 +154,9 @@ arrays = st.lists(st.integers(1, 5), max_size=3).map(tuple)
 
 @given(st.data(), arrays, st.integers(0, 2))
 def test_a_stretch_is_boxes_of_the_global_array(data, shape, cut_axis):
-    """Any run of a rank's part, cut along any axis in one or two fused parts: its elements, and no others, where the
-    whole array has them."""
+    """`Stretch`, a run of elements of a rank's part of a parameter (cut along any axis, in one or two fused parts), is
+    expressed as boxes that hold exactly these elements at their places in the whole array; the whole part is not
+    copied."""
     cuts = (Cut(cut_axis, parts=data.draw(st.integers(1, 2))),) if cut_axis < len(shape) else ()
     whole = tuple(n * 4 if i == cut_axis else n for i, n in enumerate(shape))
     here = place(ShardSpec(shape=whole, cuts=cuts), {"tp": (data.draw(st.integers(0, 1)), 2)})
@@ -169,7 +177,8 @@ def test_a_stretch_is_boxes_of_the_global_array(data, shape, cut_axis):
 
 
 def test_treated_alike_lies_together():
-    """Decayed first, partial gradients at the end of each half; one run is summed, in the model's order."""
+    """A buffer's order: decayed parameters, then the others, in each half those with partial gradients last, else the
+    model's order; so a treatment is one segment, and sums over replicas and over tp are one run each here."""
     matrix, vector = ShardSpec(shape=(4, 4)), ShardSpec(shape=(5,))
     model = [
         replace(vector, partial_over="tp"), matrix, vector,
@@ -185,7 +194,8 @@ def test_treated_alike_lies_together():
 
 
 def test_buckets_are_filled_in_reverse_order():
-    """Megatron's rule: the parameter that reaches the size closes the bucket; a tied one is alone in its own."""
+    """Buckets are filled from the model's last parameter on, as in Megatron: the parameter that reaches the size closes
+    the bucket; a tied one is alone in its own."""
     tied = ShardSpec(shape=(16,), shared_over="embedding")
     model = places(tied, *[ShardSpec(shape=(16, 1))] * 4)
     (plan,) = plan_buffers(model, rule=BucketRule(size=20, isolates_shared=True))
@@ -195,19 +205,21 @@ def test_buckets_are_filled_in_reverse_order():
 
 
 def test_megatrons_padding():
-    """Parameters at multiples of 64, buckets of a multiple of 128 that the replicas divide."""
+    """With the distributed optimizer parameters start at multiples of 64, and a bucket's size is a multiple of 128 that
+    the replicas divide."""
     (plan,) = plan_buffers(places(ShardSpec(shape=(65,)), ShardSpec(shape=(3,))), rule=BucketRule.sharded(3))
     assert [entry.start for entry in plan.entries] == [0, 128] and plan.size == 384
     assert plan.owned_by(replica(1, 3), sharded=True) == (Span(128, 256),)
 
 
 def test_local_sizes_count():
-    """A parameter takes the room of its shard."""
+    """A parameter takes as many elements of a buffer as its shard on this rank has, not its global size."""
     spec = ShardSpec(shape=(64, 3), cuts=(Cut(0),))
     (plan,) = plan_buffers([(place(spec, {"tp": (1, 4)}), "float32")])
     assert plan.size == aligned(48) == 48
 
 
 def test_a_type_that_no_buffer_has_is_refused():
+    """A trained parameter of int32 is an error that names the parameter and requires_grad=False as the fix."""
     with pytest.raises(ValueError, match=r"parameter ids: is of type int32.*requires_grad=False"):
         plan_buffers([(place(ShardSpec(name="ids", shape=(2,)), {}), "int32")])

@@ -1,4 +1,5 @@
-"""ZeRO's stages 2 and 3 as a plan: what a rank keeps, where the rest lies for a moment, what is gathered when."""
+"""ZeRO's stages 2 and 3 as a plan: which elements a rank keeps, in which reused slots the others lie while a cell needs
+them, and when weights are gathered."""
 
 import pytest
 from hypothesis import given
@@ -11,13 +12,14 @@ from parallel_core.sharding import ShardSpec, place
 GROUP = "intra-dp-cp"
 
 sizes = st.lists(st.lists(st.integers(1, 700), min_size=1, max_size=4), min_size=1, max_size=6)
-"""Sizes of the parameters of each cell."""
+"""Number of elements of each parameter, by cell."""
 
 
 def planned(
     cells: list[list[int]], replicas: int, stage: int, rank: int = 0, tied: bool = False, gathers_again: bool = True
 ):
-    """A plan of such cells, and one parameter of no cell; of the first cell one is tied."""
+    """The buffer plan and the residence plan of cells of such parameters and of one parameter of 5 elements that
+    belongs to no cell; with `tied` the first cell's first parameter has a copy on another stage."""
     specs = [ShardSpec(shape=(size,)) for cell in cells for size in cell] + [ShardSpec(shape=(5,))]
     if tied:
         specs[0] = ShardSpec(shape=(cells[0][0],), shared_over="embedding")
@@ -29,7 +31,8 @@ def planned(
 
 @given(sizes, st.integers(2, 5), st.sampled_from([2, 3]), st.booleans())
 def test_neighbours_never_share_a_slot_and_everybody_fits(cells, replicas, stage, tied):
-    """Buckets of cells that work one after the other, or with one between them, are apart; each lies inside."""
+    """Buckets of cells that are computed one directly after another lie in separate memory, and each bucket lies inside
+    the slots; weights have slots at stage 3 alone."""
     _, residence = planned(cells, replicas, stage, tied=tied)
     slots = residence.gradient_slots
     ends = {bucket: start + bucket.size for bucket, start in slots.starts.items()}
@@ -43,7 +46,8 @@ def test_neighbours_never_share_a_slot_and_everybody_fits(cells, replicas, stage
 
 @given(sizes, st.integers(2, 5), st.sampled_from([2, 3]), st.booleans())
 def test_each_element_is_kept_once_or_whole(cells, replicas, stage, tied):
-    """The ranks' parts of a transient bucket make it up; a bucket of no cell, and a tied parameter's, each rank has."""
+    """Of a bucket that uses a slot each element is kept by exactly one replica; a bucket that belongs to no cell, or
+    has a tied parameter, is kept by all. At stage 2 parameters are kept whole."""
     plan, first = planned(cells, replicas, stage, tied=tied)
     kept = [0] * plan.size
     for rank in range(replicas):
@@ -60,19 +64,21 @@ def test_each_element_is_kept_once_or_whole(cells, replicas, stage, tied):
 
 @pytest.mark.parametrize("stage", [0, 1])
 def test_below_stage_2_nothing_is_transient(stage):
+    """At ZeRO stages 0 and 1 a rank keeps all parameters and gradients, and there are no slots."""
     plan, residence = planned([[64], [64], [64]], 2, stage)
     assert residence.parameters == residence.gradients == (plan.span,)
     assert not residence.gradient_slots.size and not residence.parameter_slots.size
 
 
 def test_a_rank_that_shares_with_nobody_keeps_everything():
+    """With one replica, stage 3 keeps all parameters and gradients, and there are no slots."""
     plan, residence = planned([[64], [64], [64]], 1, 3)
     assert residence.gradients == residence.parameters == (plan.span,) and not residence.gradient_slots.size
 
 
 def test_bytes_are_those_of_the_paper():
-    """Cells of 1, 4 x 2 and 3 times 128 elements over 4 ranks: a quarter of them, and slots for two inner cells and the
-    larger of the ends."""
+    """At stage 3, cells of 1, 2, 2, 2, 2 and 3 times 128 elements over 4 replicas: a rank keeps a quarter of them, and
+    has slots for two inner cells and the larger of the first and last."""
     plan, residence = planned([[128], *[[256]] * 4, [384]], 4, 3)
     own, resident = (128 + 4 * 256 + 384) // 4, 128
     assert sum(span.size for span in residence.parameters) == own + resident
@@ -81,7 +87,8 @@ def test_bytes_are_those_of_the_paper():
 
 
 def test_weights_that_are_not_gathered_again_have_a_slot_each():
-    """As many elements as all cells have; gradients take turns all the same."""
+    """Without a second gather in the backward, each cell's weights have a slot of their own, so that slots are as large
+    as all cells; gradients share slots as before."""
     cells = [[128], *[[256]] * 4, [384]]
     residence = planned(cells, 4, 3, gathers_again=False)[1]
     slots, starts = residence.parameter_slots, residence.parameter_slots.starts
@@ -92,7 +99,8 @@ def test_weights_that_are_not_gathered_again_have_a_slot_each():
 
 
 def test_what_is_still_in_its_slot_is_not_gathered_again():
-    """Six cells in slots 2 1 0 1 0 2: the last three are there when their backward comes, the first one after it."""
+    """Six cells in slots 2 1 0 1 0 2: weights of the last three are still in their slots when their backward comes, and
+    are not gathered again; in the next micro-batch it is the first three."""
     visits = micro_batch_visits(6)
     assert visits == (0, 1, 2, 3, 4, 5, 5, 4, 3, 2, 1, 0)
     slots = {cell: slot_of(cell, 6) for cell in range(6)}
@@ -102,12 +110,14 @@ def test_what_is_still_in_its_slot_is_not_gathered_again():
 
 
 def test_what_is_recomputed_is_visited_again():
+    """The order of visits of a micro-batch's forward and backward has the second forward of a recomputed run of cells
+    before their backward."""
     assert micro_batch_visits(5, [range(1, 3), range(3, 4)]) == (0, 1, 2, 3, 4, 4, 3, 3, 1, 2, 2, 1, 0)
 
 
 def test_the_order_is_learned_once_and_then_followed():
-    """The order of cells is learned for training and for evaluation; a cell out of order costs the prediction and
-    nothing else."""
+    """`Visits.enter(cell)` gives the next cell, or None, by the order seen in the first pass of the same kind
+    (training, evaluation); a cell out of order gives None once, and predictions go on."""
     visits = Visits()
     for kind, order in (("train", (0, 1, 2, 2, 1, 0)), ("evaluation", (0, 1, 2))):
         visits.begin(kind)

@@ -1,4 +1,5 @@
-"""Runs and recorded cases read and compared without a device: figures, parameters, data, checkpoints by halves."""
+"""`compare` of runs and of recorded cases without a device: first difference of figures, parameters and data, and the
+search by halves in checkpoints."""
 
 import json
 import math
@@ -18,7 +19,8 @@ NAMES = ("embedding.word_embeddings.weight", "decoder.layers.0.mlp.linear_fc1.we
 
 
 def case(folder, change=None):
-    """A recorded case of three steps of four rows; `change(name, array)` gives what lies there instead."""
+    """A folder with a recorded case of three steps of four rows; `change(name, array)` gives what is stored in place of
+    `array`."""
     folder.mkdir()
     generator = np.random.default_rng(3)
     weights = {name: generator.normal(size=(8, 4)).astype(np.float32) for name in NAMES}
@@ -39,11 +41,12 @@ def case(folder, change=None):
 
 
 def _in(wanted, value):
-    """A change of one thing."""
+    """A `change` for `case` that applies `value` to the entry named `wanted` alone."""
     return lambda name, given: value(given) if name == wanted else given
 
 
 def _row(values):
+    """A copy of the rows with rows 1 and 5 exchanged."""
     values = values.copy()
     values[[1, 5]] = values[[5, 1]]
     return values
@@ -63,7 +66,8 @@ CHANGES = {
 
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_case_beside_another(name, tmp_path, capsys):
-    """The first difference is named, rounding is none, and settings are told whether they show or not."""
+    """The first difference is named by step and tensor or figure, rounding is none unless --exact, exit code 1 says
+    that there is one, and a setting that differs is printed though results agree."""
     change, named = CHANGES[name]
     assert main([str(case(tmp_path / "a", change)), str(case(tmp_path / "b"))]) == bool(named)
     said = capsys.readouterr().out
@@ -74,14 +78,16 @@ def test_a_case_beside_another(name, tmp_path, capsys):
 
 
 def test_folders_with_nothing_to_compare(tmp_path, capsys):
-    """An error that says what to give, with exit code 2."""
+    """A folder without a record or, with --bisect, without checkpoints, is an error with exit code 2 that says how to
+    make them."""
     assert main([str(tmp_path), str(case(tmp_path / "b"))]) == 2 and "--save" in capsys.readouterr().err
     assert main([str(tmp_path), str(tmp_path), "--bisect"]) == 2 and "checkpoint" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("first", [10, 20, 50, 80, None])
 def test_halving_finds_the_first(first):
-    """It takes at most one look for each halving, and one at the last step."""
+    """`halved` finds the first of 8 steps at which a run differs, or None, with at most 4 looks: one at the last step
+    and one for each halving."""
     steps, looked = list(range(10, 90, 10)), []
 
     def differs(step):
@@ -92,8 +98,8 @@ def test_halving_finds_the_first(first):
 
 
 def checkpoints(root, ranks: int, changes=None, steps=(10, 20, 30, 40)):
-    """A run's checkpoints, cut over ranks, the vocabulary of 5 ids padded to 4 rows on each; changes: (step, values
-    by name) from that step on."""
+    """A run's checkpoints at `steps`, cut over `ranks`, the vocabulary of 5 ids padded to 4 rows for each rank; from
+    step `since` on the weights in `changes` = (since, {name: function of all weights}) differ."""
     rows, (since, changed) = 4 * ranks, changes or (math.inf, {})
     for step in steps:
         tables = np.random.default_rng(step).normal(size=(3, 16, 4)).astype(np.float32)
@@ -108,7 +114,8 @@ def checkpoints(root, ranks: int, changes=None, steps=(10, 20, 30, 40)):
 
 @pytest.mark.parametrize("since", [10, 30, 40])
 def test_bisection_reads_the_checkpoints_of_both(since, tmp_path, capsys):
-    """The first step and, in the order of the model, weight; layouts, padding and rounding are no difference."""
+    """--bisect names the first step whose weights differ, the first such weight in the model's order and how far it is
+    off, and the command that records the steps in question; another layout, padding and rounding are no difference."""
     one = checkpoints(tmp_path / "a", 2)
     changes = {name: lambda weights: weights[NAMES[1]] * np.float32(1.01) for name in (NAMES[1], "output_layer.bias")}
     assert main([str(one), str(checkpoints(tmp_path / "b", 4, (since, changes))), "--bisect"]) == 1
@@ -120,7 +127,8 @@ def test_bisection_reads_the_checkpoints_of_both(since, tmp_path, capsys):
 
 
 def test_bisection_of_runs_whose_weights_are_the_same(tmp_path, capsys):
-    """They differ by rounding only; with --exact they differ. A weight that only one run has is a difference."""
+    """Runs whose weights differ by rounding are the same, with --exact they are not; a weight that only one run has is
+    a difference."""
     rounded = {NAMES[1]: lambda weights: weights[NAMES[1]] * np.float32(1 + 1e-6)}
     more = {"output_layer.bias": lambda weights: weights[NAMES[1]]}
     one, same = checkpoints(tmp_path / "a", 2, steps=[10]), checkpoints(tmp_path / "b", 4, (10, rounded), [10])
@@ -133,7 +141,8 @@ def test_bisection_of_runs_whose_weights_are_the_same(tmp_path, capsys):
 
 
 def test_ranks_of_another_layout_make_the_same_record(tmp_path):
-    """Positions from two ranks in turns, an activation of one; entries of a parameter as they were."""
+    """A recorded step reads the same whether one rank wrote it or two ranks of a context-parallel group each wrote
+    their positions: activations by position, recorded entries and norms of parameters."""
     x = np.random.default_rng(0).normal(size=(256, 2, 8)).astype(np.float32)
     weight = np.arange(12, dtype=np.float32).reshape(3, 4)
     for layout, parts in (("one", [np.arange(256)]), ("two", [np.r_[0:64, 192:256], np.r_[64:192]])):
@@ -152,7 +161,7 @@ def test_ranks_of_another_layout_make_the_same_record(tmp_path):
 
 
 def test_what_the_entries_do_not_show_the_norm_does():
-    """The norm of a large array finds a difference outside the recorded entries."""
+    """Of a large gradient only some elements are recorded; a difference in the others is found by its norm."""
     large = np.ones(1 << 18, np.float32)
     other = large.copy()
     other[1::4] = 2
@@ -162,7 +171,8 @@ def test_what_the_entries_do_not_show_the_norm_does():
 
 
 def test_names_sort_as_a_model_computes():
-    """Layers by number; within one the norm before attention before the feed-forward."""
+    """`place_in_model` sorts parameter names in the order of the forward: layers by number, in each the norm,
+    attention, feed-forward; embedding first, output layer last."""
     first = "decoder.layers.0"
     names = [
         "embedding.word_embeddings.weight",
@@ -179,6 +189,6 @@ def test_names_sort_as_a_model_computes():
 
 
 def test_numbers_that_are_none():
-    """NaN at the same places is equal; elsewhere the distance is infinite, as for other shapes."""
+    """`distance`: NaN at the same places is 0 apart; NaN in one array alone, or another shape, is infinitely far."""
     nan = np.array([1.0, np.nan])
     assert distance(nan, nan) == 0 and distance(nan, np.ones(2)) == np.inf == distance(np.ones(2), np.ones(3))

@@ -1,4 +1,4 @@
-"""The config objects on their own: derived fields, sibling links, checks that name the flag."""
+"""The config classes without a command line: derived fields, links between sections, checks that name the flag."""
 
 from __future__ import annotations
 
@@ -26,12 +26,15 @@ from parallel_core.config.tree import PUBLIC, SECTIONS
 
 
 def model(**changes) -> ModelConfig:
+    """A `ModelConfig` of 4 layers with some of its fields changed."""
     return ModelConfig(
         **{"vocab_size": 512, "num_layers": 4, "hidden_size": 64, "num_attention_heads": 4, "seq_length": 64, **changes}
     )
 
 
 def test_the_names_of_the_earlier_system_are_the_same_classes():
+    """`TransformerConfig` and `ModelParallelConfig`, names of MindSpeed-Core-MS, are `ModelConfig` and
+    `ParallelConfig`."""
     assert TransformerConfig is ModelConfig and ModelParallelConfig is ParallelConfig
 
 
@@ -54,6 +57,8 @@ def test_the_names_of_the_earlier_system_are_the_same_classes():
     ],
 )
 def test_what_follows_from_other_fields(changes, field, value):
+    """A field of the model section that is not given is derived from others of that section, such as ffn_hidden_size
+    from hidden_size and activation."""
     assert getattr(model(**changes), field) == value
 
 
@@ -62,6 +67,8 @@ def test_gated_activations_double_the_first_linear():
 
 
 def test_what_follows_from_other_sections():
+    """Data-parallel size, micro-batches of a step, iterations of the decay and the experts' feed-forward size are
+    derived across sections."""
     config = AllConfig(
         model_config=model(),
         parallel_config=ParallelConfig(world_size=8, tensor_model_parallel_size=2),
@@ -75,6 +82,7 @@ def test_what_follows_from_other_sections():
 
 
 def test_samples_become_iterations_and_the_schedule_counts_samples():
+    """--train-samples gives the number of whole iterations, and the learning-rate decay is then in samples."""
     config = AllConfig(
         model_config=model(),
         dataset_config=DatasetConfig(batch_size=4),
@@ -90,17 +98,22 @@ def test_sequence_parallelism_needs_tensor_parallelism_and_is_off_without():
 
 
 def test_bf16_adds_gradients_up_in_float32():
+    """With bf16, gradients accumulate and are reduced in float32 unless --grad-reduce-in-bf16."""
     assert TrainingConfig(bf16=True).accumulate_allreduce_grads_in_fp32
     assert not TrainingConfig(bf16=True, grad_reduce_in_bf16=True).accumulate_allreduce_grads_in_fp32
 
 
 def test_the_model_section_knows_its_siblings():
+    """The model section has the other sections of its `AllConfig` as attributes, the same objects."""
     config = AllConfig(model_config=model())
     for name in ("parallel_config", "dataset_config", "training_config", "moe_config", "lora_config"):
         assert getattr(config.model_config, name) is getattr(config, name)
 
 
 def test_interleaving_is_asked_for_by_layers_or_by_chunks():
+    """Layers of a virtual stage and the number of virtual stages are two ways to say the same; the number of
+    micro-batches is then one whole group."""
+
     def chunks(**changes):
         parallel = ParallelConfig(world_size=2, pipeline_model_parallel_size=2, **changes)
         config = AllConfig(model_config=model(num_layers=8), parallel_config=parallel)
@@ -128,6 +141,7 @@ def test_interleaving_is_asked_for_by_layers_or_by_chunks():
     ],
 )
 def test_a_check_names_the_flag(build, blamed):
+    """A wrong value in a section raises an error with its flag and value, as soon as the object is made."""
     with pytest.raises(ValueError, match=blamed):
         build()
 
@@ -146,19 +160,21 @@ def test_fields_are_given_by_keyword_and_unknown_ones_refused():
 
 
 def test_a_dictionary_of_the_config_is_plain_and_without_links():
+    """`to_dict` is plain JSON with nested sections and without the links from one section to another."""
     config = AllConfig(model_config=model()).to_dict()
     assert json.loads(json.dumps(config))["model_config"]["fa_config"]["input_layout"] == "SBH"
     assert "parallel_config" not in config["model_config"]
 
 
 def test_an_error_goes_from_process_to_process():
-    """Its findings go along: pickle calls an exception's class with its arguments."""
+    """A `ConfigError` keeps its findings when it is pickled, which calls an exception's class with its arguments."""
     error = pickle.loads(pickle.dumps(ConfigError([Finding("--lr", 1, "a"), Finding("--seed", None, "b", "c")])))
     assert isinstance(error, ConfigError) and error.errors == ["--lr 1: a", "--seed: b; c"] == str(error).split("\n")
 
 
 def test_options_of_a_concern_are_the_sections_own():
-    """The documents' names: read, written and given as if the section were flat."""
+    """Options that lie in a part of a section (`training.precision.bf16`) are also read, written and given as the
+    section's own (`training.bf16`), as the documents name them."""
     training = TrainingConfig(bf16=True, save_interval=7)
     assert (training.bf16, training.precision.bf16, training.checkpoint.save_interval) == (True, True, 7)
     training.save_interval = 9
@@ -172,14 +188,15 @@ def test_options_of_a_concern_are_the_sections_own():
 
 
 def test_public_paths_lead_to_the_same_values():
-    """Every option can be reached under the path that the documents give it."""
+    """Each path that the documents give an option (`PUBLIC`) leads to the value at its real path."""
     config = AllConfig(model_config=model())
     for path, public in PUBLIC.items():
         assert attrgetter(public)(config) == attrgetter(path)(config), public
 
 
 def test_defaults_keep_their_options_own_rules():
-    """A config does not look at values that are left at their default."""
+    """Every default satisfies its own option's rule; values left at their default are not checked when a config is
+    made."""
     for cls in set(SECTIONS.values()):
         for entry in fields(cls):
             if "flag" in entry.metadata and entry.default not in (MISSING, None):

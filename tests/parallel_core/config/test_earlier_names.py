@@ -1,4 +1,4 @@
-"""Names under which scripts of MindFormers read the configuration: they follow what was given."""
+"""MindFormers' names of config fields and arguments: they have the values given by our flags."""
 
 from operator import attrgetter
 
@@ -34,6 +34,7 @@ EXPERTS = "--num-experts 4 --moe-expert-capacity-factor 2 --cold-token-percent 0
     ],
 )
 def test_a_name_has_the_value_that_was_given(name, flags, value, without):
+    """An attribute of MindFormers' name has the flag's value, and without the flag its documented default."""
     assert attrgetter(name)(config_of(f"{TINY} {flags}", 2)) == value
     assert attrgetter(name)(config_of(TINY, 2)) == without
 
@@ -43,7 +44,7 @@ def test_a_name_has_the_value_that_was_given(name, flags, value, without):
     [("bucket_size", "--ddp-bucket-size 7", 7, 9), ("profile_memory", "--profile-with-memory", True, False)],
 )
 def test_an_argument_has_both_names(name, flags, value, changed):
-    """A script may set the argument by either name."""
+    """An argument can be read by its older name, and set by it: the config made of the arguments has the new value."""
     args = parse_args([*TINY.split(), *flags.split()], world_size=1)
     assert getattr(args, name) == value
     setattr(args, name, changed)
@@ -51,5 +52,6 @@ def test_an_argument_has_both_names(name, flags, value, changed):
 
 
 def test_an_argument_that_is_none_is_an_error():
+    """A name that is no argument raises AttributeError with that name."""
     with pytest.raises(AttributeError, match="there is no argument nothing"):
         _ = parse_args(TINY.split(), world_size=1).nothing

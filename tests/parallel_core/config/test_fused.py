@@ -20,10 +20,11 @@ ALL = "--use-flash-attn --use-fused-rmsnorm --use-fused-swiglu"
     ],
 )
 def test_switches_become_operators(flags, expected):
-    """Rotary positions are fused unless a flag says otherwise, as in Megatron, where the model has any."""
+    """The flags give the set of fused operators; rotary positions are fused, as in Megatron, wherever the model has
+    them, unless --no-rope-fusion."""
     assert config_of(f"{TINY} {flags}", 1).parallel_config.fused.operators == expected
 
 
 def test_the_layout_of_heads_comes_along():
-    """--shape-order is what the fused attention operator reads."""
+    """--shape-order becomes the input layout of the fused attention operator."""
     assert config_of(f"{TINY} --use-flash-attn --shape-order BNSD", 1).parallel_config.fused.input_layout == "BNSD"

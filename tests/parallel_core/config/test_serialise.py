@@ -1,4 +1,4 @@
-"""The model's configuration comes back out of a manifest."""
+"""The model's configuration, restored from the sections that a checkpoint's manifest stores."""
 
 import json
 
@@ -16,13 +16,14 @@ FLAGS = {
 
 
 def _sections(flags: str) -> dict:
-    """As a manifest has them: through JSON."""
+    """The sections of a config for 8 ranks as a manifest stores them: plain JSON."""
     return json.loads(json.dumps(config_of(f"{TINY} --global-batch-size 16 {flags}", 8).to_dict()))
 
 
 @pytest.mark.parametrize("family", FLAGS)
 def test_the_model_is_the_one_that_was_saved(family):
-    """Every field, sections inside the section too, for one process instead of eight."""
+    """`config_for_inference` restores each field of the model section, nested ones too, for one process, though the run
+    had eight."""
     flags = f"--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 {FLAGS[family]}"
     restored = config_for_inference(_sections(flags))
     assert restored.model_config == config_of(f"{TINY} --global-batch-size 16 {flags}", 8).model_config
@@ -31,13 +32,14 @@ def test_the_model_is_the_one_that_was_saved(family):
 
 
 def test_its_fused_operators_come_along():
-    """Generation runs the same operators as training."""
+    """The restored config has the run's fused operators, so that generation computes as training did."""
     restored = config_for_inference(_sections(f"{FLAGS['llama']} --use-flash-attn"))
     assert restored.parallel_config.fused.operators == ("attention", "rotary")
 
 
 def test_a_field_of_another_version_is_named():
-    """Leaving it out could change what the model computes."""
+    """A stored field that this version does not know is an error with its path: leaving it out could change what the
+    model computes."""
     sections = _sections("")
     sections["model_config"]["new_kind_of_norm"] = True
     with pytest.raises(ValueError, match=r"the checkpoint sets model_config\.new_kind_of_norm"):

@@ -1,4 +1,5 @@
-"""Formulas against the machine and the literature: bytes that the collectives count, floating-point operations."""
+"""Predicted messages and floating-point operations: bytes against those that the collectives count in a run, operations
+against published formulas."""
 
 from collections import Counter
 
@@ -19,7 +20,8 @@ SHARDED = "--use-distributed-optimizer"
 
 
 def counted(backend, flags: str) -> dict:
-    """(group's ranks, operation) -> (calls, bytes) of this rank's second step."""
+    """(ranks of the group, operation) -> (calls, bytes) that this rank's collectives counted in the last step of a
+    run."""
     from pynative.training.callbacks import Callback
     from pynative.training.training import pretrain
     from pynative.transformer.gpt_model import GPTModel
@@ -50,7 +52,8 @@ def counted(backend, flags: str) -> dict:
 
 
 def all_groups(backend) -> list:
-    """This rank's groups; in a pool's process they may still have the names that an earlier job gave them."""
+    """This rank's process groups; in a reused process of the pool they may still have the names that an earlier job
+    gave them."""
     from pynative.parallel_state import get_topology
 
     topology = get_topology()
@@ -59,7 +62,7 @@ def all_groups(backend) -> list:
 
 
 def predicted(flags: str, world_size: int, rank: int) -> dict:
-    """The same from the formulas."""
+    """(ranks of the group, operation) -> (calls, bytes) of a rank's step by the formulas, to compare with `counted`."""
     config = config_of(flags, world_size)
     parallel = config.parallel_config
     topology = Topology(
@@ -88,14 +91,14 @@ EXPERTS = (
     "--moe-token-dispatcher-type"
 )
 PADDED = f"{EXPERTS} alltoall --moe-expert-capacity-factor 1 --moe-pad-expert-input-to-capacity"
-"""Every expert has as many rows, whatever the router says."""
+"""Experts padded to their capacity: each has as many rows, whatever the router says."""
 LOSSES = (
     "--moe-router-load-balancing-type aux_loss seq_aux_loss global_aux_loss --moe-aux-loss-coeff 0.1 0.1 0.1 "
     "--moe-router-num-groups 2 --moe-router-group-topk 1 --moe-device-level-aux-loss-coeff 0.1 "
     "--moe-comm-aux-loss-coeff 0.1 --moe-z-loss-coeff 0.1"
 )
 HOT = "--hot-expert-num 4 --train-iters 1 --mtp-num-layers 1"
-"""All experts, so that as many of each rank's; nothing but numbers of rows travels then."""
+"""All 4 experts are hot, so that each rank has a copy of each: only numbers of rows are sent, no tokens."""
 ADAPTERS = "--lora-r 4 --lora-target-modules linear_proj linear_fc1"
 LAYOUTS = [
     (
@@ -173,8 +176,8 @@ LAYOUTS = [
 @pytest.mark.slow
 @pytest.mark.parametrize(("world", "layout", "family"), LAYOUTS)
 def test_every_byte_of_a_step_is_predicted(world, layout, family):
-    """Calls and bytes of each group and operation on each rank, which has two micro-batches: no call that no formula
-    has, error 0."""
+    """Calls and bytes of each group and operation in a step of two micro-batches equal the predicted ones exactly, on
+    each rank, and no message is sent that is not predicted."""
     flags = f"{TINY} {family} {layout} --global-batch-size"
     replicas = config_of(f"{flags} 8", world).parallel_config.data_parallel_size
     flags = f"{flags} {4 * replicas}"
@@ -199,7 +202,8 @@ ZERO = [
 @pytest.mark.slow
 @pytest.mark.parametrize(("world", "layout", "family"), ZERO)
 def test_zero_sends_what_is_predicted(world, layout, family):
-    """Gradients in every micro-batch, weights for each cell whose slot holds another's."""
+    """With ZeRO 2 and 3 messages equal the predicted ones: gradients are reduced in every micro-batch, and a cell's
+    weights gathered when another cell's are in its slot."""
     test_every_byte_of_a_step_is_predicted(world, layout, family)
 
 
@@ -227,21 +231,22 @@ RECOMPUTED = [
 @pytest.mark.slow
 @pytest.mark.parametrize(("world", "layout", "recompute"), RECOMPUTED)
 def test_what_is_sent_again_is_predicted(world, layout, recompute):
-    """Error 0, with whole layers and parts of them computed again, and their collectives run again or kept."""
+    """With recomputation of whole layers and of parts, messages equal the predicted ones, whether the collectives of
+    the forward are repeated or their results kept."""
     test_every_byte_of_a_step_is_predicted(world, layout, recompute)
 
 
 def layer_bytes(flags: str, world_size: int, kind: str = "tp") -> int:
-    """Bytes over the groups of a kind, of one layer and micro-batch."""
+    """Bytes that a rank sends over groups of `kind` for the first layer and one micro-batch, forward and backward."""
     config = config_of(f"{TINY} {flags}", world_size).model_config
     messages = Layer.of(config, 0).messages(MicroBatch.of(config))
     return sum(one.bytes * one.calls for one in messages if one.kind == kind)
 
 
 def test_the_papers_figures():
-    """For one layer: tensor parallelism sends 8 (t-1)/t s b h, and sequence parallelism adds two gathers; a ring sends
-    keys and values twice and their gradients once; Ulysses sends four times a rank's share, less the part that stays.
-    """
+    """Bytes of one layer of float32: tensor parallelism sends 8 (t-1)/t s b h elements and sequence parallelism 10; a
+    ring of n sends, in each of n - 1 steps, keys and values twice and their gradients once; Ulysses exchanges queries,
+    keys, values and results, forward and backward, less the part that stays."""
     a = 16 * 2 * 32 * 4
     assert layer_bytes(TP2, 2) == 8 * a // 2
     assert layer_bytes(TP2_SP, 2) == 10 * a // 2
@@ -254,7 +259,8 @@ def test_the_papers_figures():
 
 
 def test_every_message_names_what_launches_it():
-    """A message's name is a path in the model, or an operation that belongs to no module."""
+    """A predicted message's `what` is the module that sends it, or a word for an operation of no module, such as
+    "gradient norm"; the first and the last stage have their own."""
     config = config_of(f"{TINY} {TP2_SP} {PP2} {RING2} --global-batch-size 8", 8)
     first, last = ({message.what for message in step_traffic(StagePlan(config, stage))} for stage in (0, 1))
     layer = {"self_attention.linear_qkv", "self_attention.core_attention", "self_attention.linear_proj"}
@@ -267,20 +273,22 @@ def test_every_message_names_what_launches_it():
 
 
 def test_backward_messages_are_known():
-    """Two of tensor parallelism's four all-reduces of a layer are the forward's, which recomputation would repeat."""
+    """Of the four all-reduces of a layer with tensor parallelism two are marked as the backward's; the forward's are
+    those that recomputation repeats."""
     config = config_of(f"{TINY} {TP2}", 2).model_config
     messages = list(Layer.of(config, 0).messages(MicroBatch.of(config)))
     assert [one.backward for one in messages].count(False) == [one.backward for one in messages].count(True) == 2
 
 
 def test_layers_that_do_nothing_are_no_operations():
-    """The log's TFLOP/s don't count what --noop-layers leaves out."""
+    """`training_flops` does not count the layers of --noop-layers."""
     with_noops = config_of(f"{TINY} --num-layers 4 --noop-layers 1,2", 1).model_config
     assert training_flops(with_noops, 3) == training_flops(config_of(f"{TINY} --num-layers 2", 1).model_config, 3)
 
 
 def test_flops_are_those_of_megatrons_formula():
-    """72 b s l h^2 (1 + s/(6h) + V/(12 h l)) forward and backward with f = 4 h (Narayanan et al., 2021, appendix)."""
+    """`training_flops` of a sequence equals 72 s l h^2 (1 + s/(6h) + V/(12 h l)), forward and backward with f = 4 h
+    (Narayanan et al., 2021, appendix, without recomputation)."""
     config = config_of(f"{TINY} --num-layers 6", 1).model_config
     h, s, layers, v = 32, 16, 6, 64
     formula = 72 * s * layers * h**2 * (1 + s / (6 * h) + v / (12 * h * layers))
@@ -288,7 +296,8 @@ def test_flops_are_those_of_megatrons_formula():
 
 
 def test_frozen_weights_have_no_gradient():
-    """Beside adapters of rank r: 4 l 12 h^2 + 6 l r (h + 3 h) for linear_qkv's, attention in full, the head's 4 h v."""
+    """With adapters of rank r on linear_qkv, the operations per token are fewer by the frozen weights' gradients, 2 (12
+    l h^2 + h v), and more by the adapters', 6 l r (h + 3 h)."""
     plain, adapted = (
         config_of(f"{TINY} {more}", 1).model_config for more in ("", "--lora-r 4 --lora-target-modules linear_qkv")
     )
@@ -298,6 +307,7 @@ def test_frozen_weights_have_no_gradient():
 
 
 def test_a_gated_activation_has_a_third_product():
-    """Each feed-forward product is 2 h f: three of them with a gated activation, two without."""
+    """A gated feed-forward block counts three products of 2 h f operations a token, a plain one two; each three times
+    for forward and backward."""
     gated, plain = (config_of(f"{TINY} {flags} --ffn-hidden-size 64", 1).model_config for flags in ("--swiglu", ""))
     assert training_flops(gated, 1) - training_flops(plain, 1) == 3 * plain.seq_length * 2 * 2 * 32 * 64

@@ -1,4 +1,4 @@
-"""Bytes of a rank by the formulas against what is allocated and kept."""
+"""A rank's bytes by the formulas against those that a run allocates and keeps."""
 
 import gc
 import tracemalloc
@@ -14,12 +14,12 @@ from tests.support.families import FAMILIES
 
 
 def memory_of(flags: str, ranks: int = 1) -> MemoryBytes:
-    """Memory of the first stage."""
+    """The predicted memory of a rank of the first stage."""
     return memory(StagePlan(config_of(flags, ranks), 0))
 
 
 class Rows:
-    """Token rows of the length that SIZES says."""
+    """A data set of 16 samples of 128 random tokens, the length that SIZES says."""
 
     def __len__(self) -> int:
         return 16
@@ -31,12 +31,13 @@ class Rows:
 
 
 def sent_bytes(tensors) -> int:
-    """Bytes of what other stages give or are given."""
+    """Bytes of the tensors (or None) that a stage received or gives to others."""
     return sum(tensor.nbytes for tensor in tensors if tensor is not None)
 
 
 def peak_of_a_step(backend, flags: str) -> int:
-    """The most that a second step keeps between the computations of its schedule, and after each second run."""
+    """The most bytes that this rank's arrays hold in the second step, looked at between the schedule's computations and
+    after each second run of a recomputed part."""
     from pynative.pipeline_parallel.stage import Stage
     from pynative.tensor_parallel import recompute
     from pynative.training.callbacks import Callback
@@ -100,7 +101,8 @@ LAYOUTS = [
 @pytest.mark.slow
 @pytest.mark.parametrize(("world", "model", "layout"), LAYOUTS)
 def test_the_most_that_a_stage_keeps(world, model, layout):
-    """Over all micro-batches of a schedule: within 2%."""
+    """The predicted peak of activations over all micro-batches of the schedule is within 2% of the measured one, on
+    every rank."""
     flags = f"{SIZES} {FAMILIES[model]} --global-batch-size {8 if PP2 in layout else 4} {layout}"
     config = config_of(flags, world)
     for rank, found in enumerate(run(world, peak_of_a_step, flags)):
@@ -110,7 +112,8 @@ def test_the_most_that_a_stage_keeps(world, model, layout):
 
 
 def test_what_is_offloaded_is_not_on_the_device():
-    """Without recomputation what n of four layers keep is n times what one keeps; without any, nothing."""
+    """Activations of n offloaded layers are n times one layer's and are subtracted from the device's total; with no
+    offloaded layer they are 0."""
     flags = f"{SIZES} --global-batch-size 8"
     none, one, all_four = (
         memory_of(f"{flags} --cpu-offloading-num-layers {n}").offloaded_activations for n in (0, 1, 4)
@@ -124,7 +127,8 @@ def test_what_is_offloaded_is_not_on_the_device():
 
 
 def test_weights_that_lie_elsewhere_are_not_on_the_device():
-    """Cut weights that a rank keeps; the slots and all that is whole stay."""
+    """With ZeRO 3 and --cpu-offload-params, the weights of which a rank keeps a part are counted apart from the
+    device's total; slots and weights that are kept whole stay on the device."""
     flags = f"{SIZES} --global-batch-size 8 --zero-stage 3 --untie-embeddings-and-output-weights"
     on_device, elsewhere = (memory_of(f"{flags} {more}", 2) for more in ("", "--cpu-offload-params"))
     assert on_device.offloaded_parameters == 0 < elsewhere.offloaded_parameters < elsewhere.parameters
@@ -133,7 +137,8 @@ def test_weights_that_lie_elsewhere_are_not_on_the_device():
 
 @pytest.mark.parametrize("where", ["--cpu-offload-optimizer", "--nvme-path x"])
 def test_states_that_lie_elsewhere_are_not_on_the_device(where):
-    """All of them; half of them but for the parameter at which they are cut; with a fraction of 0 none."""
+    """With --optimizer-offload-fraction 1 all optimizer states are counted apart from the device's total, with 0 none,
+    with 0.5 half or, since a parameter is not cut, somewhat more."""
     flags = f"{SIZES} --bf16 --global-batch-size 8"
     on_device = memory_of(flags)
     found = [memory_of(f"{flags} {where} --optimizer-offload-fraction {f}") for f in (0, 0.5, 1)]
@@ -145,7 +150,7 @@ def test_states_that_lie_elsewhere_are_not_on_the_device(where):
 
 
 def allocated(backend, flags: str) -> int:
-    """Bytes of all flat buffers that a job of one step has made, and of frozen parameters."""
+    """Bytes of the flat buffers that a job of one step has made, and of its frozen parameters, on this rank."""
     from pynative.distributed.flat_memory import FlatMemory
     from tests.support.pretraining import pretrain_tiny
 
@@ -187,7 +192,8 @@ TRAINED = [
 @pytest.mark.slow
 @pytest.mark.parametrize(("world", "flags"), TRAINED)
 def test_every_byte_of_parameters_gradients_and_states_is_predicted(world, flags):
-    """Error 0, on every rank."""
+    """The predicted bytes of parameters, gradients and optimizer states equal those that a run allocates exactly, on
+    every rank."""
     flags = f"{TINY} --global-batch-size {8 if world == 4 else 4} {flags}"
     config = config_of(flags, world)
     stages = config.parallel_config.pipeline_model_parallel_size
@@ -197,7 +203,7 @@ def test_every_byte_of_parameters_gradients_and_states_is_predicted(world, flags
 
 
 def of_a_large_model(flags: str, world: int) -> tuple[int, MemoryBytes]:
-    """Parameters of a model whose padding is nothing, and its bytes."""
+    """(number of parameters, predicted memory of a rank) of a model that is so large that padding is negligible."""
     sizes = "--num-layers 4 --hidden-size 4096 --num-attention-heads 32 --vocab-size 32000"
     config = config_of(f"{TINY} {sizes} --padded-vocab-size 32000 --global-batch-size 64 {flags}", world)
     weights = 4 * (12 * 4096**2 + 13 * 4096) + (32000 + 16) * 4096 + 2 * 4096
@@ -214,8 +220,8 @@ def of_a_large_model(flags: str, world: int) -> tuple[int, MemoryBytes]:
     ],
 )
 def test_the_papers_figures(flags, world, bytes_of):
-    """16 bytes a parameter in float32, 18 with 16-bit weights and float32 gradients; of N replicas each has 1/N of the
-    states (Rajbhandari et al., "ZeRO", 2020, figure 1)."""
+    """Bytes a parameter for (weights, gradients, states): 4 + 4 + 8 in float32, 2 + 4 + 12 with 16-bit weights; a
+    replica has 1/N of what ZeRO divides over N replicas (Rajbhandari et al., "ZeRO", 2020, figure 1)."""
     weights, found = of_a_large_model(flags, world)
     expected = [weights * size for size in bytes_of(world)]
     assert [found.parameters, found.gradients, found.optimizer_states] == pytest.approx(expected, rel=1e-4)

@@ -1,4 +1,4 @@
-"""The converter's options, and which of them go together."""
+"""The options of `convert`: which go together, and its errors before anything is written."""
 
 import json
 
@@ -24,7 +24,8 @@ QUIET = ("--logits", "no", "--no-verify")
     ],
 )
 def test_a_flag_of_another_target_is_refused(target, flag, others, tmp_path, capsys):
-    """It is refused with any value, because it would do nothing."""
+    """A flag about a layout that the target (`--to`) does not have is refused with any value, as it would do nothing;
+    the error names the targets that have it."""
     source, name = unpack("hf/llama", tmp_path), flag.split()[0]
     assert main(["--input", str(source), "--output", str(tmp_path / "o"), "--to", target, *flag.split(), *QUIET]) == 1
     said = capsys.readouterr().err
@@ -34,6 +35,7 @@ def test_a_flag_of_another_target_is_refused(target, flag, others, tmp_path, cap
 
 @pytest.mark.parametrize("value", ["0", "-1", "two", "1.5"])
 def test_sizes_are_whole_numbers_from_one_on(value, tmp_path, capsys):
+    """A parallel size that is no whole number from 1 on is a usage error, exit code 2."""
     with pytest.raises(SystemExit) as end:
         main(["--input", str(tmp_path), "--output", str(tmp_path / "o"), "--tensor-model-parallel-size", value])
     assert end.value.code == 2 and f"{value!r} is no whole number from 1 on" in capsys.readouterr().err
@@ -50,6 +52,8 @@ def test_sizes_are_whole_numbers_from_one_on(value, tmp_path, capsys):
     ],
 )
 def test_places_that_do_not_do(arguments, words, tmp_path, capsys):
+    """An --output that is a file, not empty, or the input itself, and a --tokenizer-model that is no folder, are
+    refused with flag and path."""
     (tmp_path / "file").touch()
     (tmp_path / "full" / "a").mkdir(parents=True)
     assert main(["--input", str(tmp_path), *arguments.format(tmp_path, tmp_path).split()]) == 1
@@ -58,7 +62,7 @@ def test_places_that_do_not_do(arguments, words, tmp_path, capsys):
 
 @pytest.mark.parametrize(("name", "rule"), [("file", "is a file"), ("nowhere", "there is no such folder")])
 def test_no_folder_of_a_checkpoint(name, rule, tmp_path, capsys):
-    """One line that begins as every error does."""
+    """An --input that is a file or does not exist is one line that begins with "error:"."""
     (tmp_path / "file").touch()
     source = tmp_path / name
     assert main(["--input", str(source), "--output", str(tmp_path / "o"), "--to", "native"]) == 1
@@ -66,8 +70,8 @@ def test_no_folder_of_a_checkpoint(name, rule, tmp_path, capsys):
 
 
 def test_the_tokenizer_travels(tmp_path, capsys):
-    """From a HuggingFace folder, or from the one that is named; special ids stand in config.json. Our format has no
-    place for it, and the command says so."""
+    """Tokenizer files are copied from the HuggingFace source or from --tokenizer-model, and special ids go into
+    config.json; our own format does not store them, and the command says so."""
     source = unpack("hf/llama", tmp_path)
     (source / "tokenizer.json").write_text("{}")
     config = json.loads((source / "config.json").read_text()) | {"eos_token_id": [7, 9], "bos_token_id": None}

@@ -1,4 +1,5 @@
-"""Other tools' folders that somebody tampered with: refused with names, and nothing outside of them is opened."""
+"""Checkpoints of other tools that were tampered with: each is refused with the file named, and no file outside of the
+folder is opened."""
 
 import json
 import pickle
@@ -23,14 +24,14 @@ INDEX = "model.safetensors.index.json"
 
 
 def change(path: Path, edit) -> None:
-    """Edit JSON."""
+    """Edit a JSON file in place: `edit` changes the parsed object."""
     content = json.loads(path.read_text())
     edit(content)
     path.write_text(json.dumps(content))
 
 
 def points_to(file: object):
-    """The index says that the first tensor lies in `file`."""
+    """An edit of HuggingFace's index that says that the first tensor lies in `file`."""
     return lambda content: content["weight_map"].__setitem__(next(iter(content["weight_map"])), file)
 
 
@@ -51,6 +52,8 @@ INDICES = {
 
 @pytest.mark.parametrize("name", INDICES)
 def test_an_index_of_huggingfaces(tmp_path, name):
+    """A model.safetensors.index.json that names files outside of the folder, files or tensors that are not there, or
+    has another form is refused, and no file outside is opened."""
     edit, words = INDICES[name]
     folder = unpack("hf/mixtral", tmp_path)
     change(folder / INDEX, edit)
@@ -63,7 +66,8 @@ def test_an_index_of_huggingfaces(tmp_path, name):
 @pytest.mark.parametrize("file", [INDEX, "config.json"])
 @pytest.mark.parametrize("text", ["[" * 100_000, "9" * 5000, "{", '{"a": 1, "a": 2}', "\0"])
 def test_json_that_is_none(tmp_path, file, text):
-    """Text that is no JSON, and JSON that Python cannot read: too deep, a number too long, a name twice."""
+    """An index or config.json that is no JSON, is nested too deeply, has too long a number or one name twice is an
+    error that names the file."""
     folder = unpack("hf/mixtral", tmp_path)
     (folder / file).write_text(text)
     with pytest.raises(ValueError, match=file):
@@ -72,7 +76,8 @@ def test_json_that_is_none(tmp_path, file, text):
 
 @pytest.mark.parametrize("key", ["num_hidden_layers", "num_local_experts"])
 def test_counts_beyond_what_there_is(key, tmp_path):
-    """Nobody waits for a list of a thousand million layers."""
+    """A config.json that claims 10^9 layers or experts is refused at once by comparison with the files: no list of that
+    length is made."""
     folder = unpack("hf/mixtral", tmp_path)
     change(folder / "config.json", lambda content: content.__setitem__(key, 10**9))
     with pytest.raises(ValueError, match=f"{key} 1000000000: the files have no more than"):
@@ -88,6 +93,8 @@ def test_counts_beyond_what_there_is(key, tmp_path):
     ],
 )
 def test_sizes_that_are_not_the_files(case, key, value, words, tmp_path):
+    """A size in config.json that contradicts the shapes or names of the tensors is refused with the key or the
+    parameter."""
     folder = unpack(f"hf/{case}", tmp_path)
     change(folder / "config.json", lambda content: content.__setitem__(key, value))
     with pytest.raises(ValueError, match=words):
@@ -96,7 +103,8 @@ def test_sizes_that_are_not_the_files(case, key, value, words, tmp_path):
 
 @pytest.mark.parametrize(("shape", "words"), [((5,), r"\[5\], by its settings it should be \[8\]"), (None, "missing")])
 def test_an_expert_bias_that_does_not_fit(shape, words, tmp_path):
-    """The bias is no parameter, but it decides which experts are chosen."""
+    """A router's expert bias of another shape, or a missing one, is refused: it is no trained parameter, but decides
+    which experts are chosen."""
     folder, name = unpack("hf/deepseek_v3", tmp_path), "model.layers.1.mlp.gate.e_score_correction_bias"
     file = TensorFile(folder / "model.safetensors")
     tensors = {one: file.array(one).copy() for one in file.names if one != name}
@@ -121,6 +129,8 @@ HEADERS = {
 
 @pytest.mark.parametrize("name", HEADERS)
 def test_a_header_of_safetensors(tmp_path, name):
+    """A safetensors header with overlapping, missing or impossible byte ranges, shapes or types is refused, with the
+    file named."""
     edit, words = HEADERS[name]
     path = tmp_path / "f.safetensors"
     write_tensors(path, {"a": np.zeros(2, np.float32), "b": np.ones(2, np.float32)})
@@ -136,7 +146,8 @@ def test_a_header_of_safetensors(tmp_path, name):
 
 
 def test_a_pickle_cannot_ask_for_memory():
-    """A pickle that stores a value at index 2,000,000,000 would make Python allocate that many places."""
+    """A pickle that stores a value at memo index 2^31 is refused, where Python's would allocate so many places; one of
+    2000 dictionaries is read."""
     for place in (1 << 31, (1 << 32) - 1):
         with pytest.raises(ValueError, match=r"it: not a readable pickle .*place"):
             read_pickle(b"\x80\x02}r" + place.to_bytes(4, "little") + b".", "it")
@@ -145,7 +156,7 @@ def test_a_pickle_cannot_ask_for_memory():
 
 
 def test_a_packed_archive_is_refused(tmp_path):
-    """A thousand bytes that unpack to a million."""
+    """A torch.save archive whose entries are compressed (a thousand bytes that unpack to a million) is refused."""
     with zipfile.ZipFile(tmp_path / "f.pt", "w", zipfile.ZIP_DEFLATED) as file:
         file.writestr("archive/data.pkl", b"\x80\x02" + b"N0" * 500_000 + b"N.")
     with pytest.raises(ValueError, match=r"f\.pt: archive/data\.pkl is compressed"):
@@ -154,7 +165,7 @@ def test_a_packed_archive_is_refused(tmp_path):
 
 @pytest.mark.filterwarnings("ignore:Duplicate name")
 def test_an_entry_that_is_there_twice(tmp_path):
-    """Readers of archives disagree about which of the two counts."""
+    """An archive with one entry twice is refused, since readers disagree about which counts."""
     write_archive(tmp_path / "f.pt", {"w": of_array(np.zeros(2, np.float32))})
     with zipfile.ZipFile(tmp_path / "f.pt", "a") as file:
         file.writestr("archive/data/0", b"\1" * 8)
@@ -163,7 +174,7 @@ def test_an_entry_that_is_there_twice(tmp_path):
 
 
 def test_a_dictionary_within_itself_is_refused(tmp_path):
-    """Walking through it would never end."""
+    """A pickle whose model dictionary contains itself is refused: a walk through it would never end."""
     folder = unpack("legacy/llama_tp2_bf16", tmp_path)
     (path,) = folder.glob("iter_*/mp_rank_00/model_optim_rng.pt")
     write_archive(path, {"checkpoint_version": 3.0, "args": {}, "model": {"w": of_array(np.zeros(2, np.float32))}})
@@ -180,7 +191,8 @@ def test_a_dictionary_within_itself_is_refused(tmp_path):
 
 
 def test_dictionaries_that_share_others_are_refused(tmp_path):
-    """Forty levels of two that are one: a walk through them has 2^40 steps."""
+    """A pickle with 40 levels of dictionaries that hold the next one twice is refused: a walk through it has 2^40
+    steps."""
     folder, shared = unpack("legacy/llama_tp2_bf16", tmp_path), {}
     for _ in range(40):
         shared = {"a": shared, "b": shared}
@@ -193,6 +205,7 @@ def test_dictionaries_that_share_others_are_refused(tmp_path):
 
 
 def test_a_pointer_that_is_no_text(tmp_path):
+    """A latest_checkpointed_iteration.txt that is no text is an error with the folder's name."""
     folder = unpack("legacy/llama_tp2_bf16", tmp_path)
     (folder / formats.TRACKER).write_bytes(b"\xff\xfe1")
     with pytest.raises(ValueError, match=str(folder)):
@@ -200,7 +213,8 @@ def test_a_pointer_that_is_no_text(tmp_path):
 
 
 def test_a_description_that_is_none(tmp_path):
-    """The checksums of the files that it names are compared before anything else is done."""
+    """A torch_dist `.metadata` that holds another object than the description of tensors is refused by reading and by
+    checking alike, since the description says which files' checksums to compare."""
     folder = unpack("torch_dist/mixtral_ep2", tmp_path)
     (metadata,) = folder.glob("iter_*/.metadata")
     metadata.write_bytes(pickle.dumps([]))
@@ -210,6 +224,8 @@ def test_a_description_that_is_none(tmp_path):
 
 
 def test_a_manifest_of_a_thousand_million_layers(tmp_path):
+    """A manifest of our own format that claims 10^9 layers is refused by comparison with the number of parameters in
+    its files."""
     folder = write_native(formats.read(unpack("hf/llama", tmp_path)), tmp_path / "ours")
     content = json.loads((folder / "manifest.json").read_text())
     del content["digest"]
@@ -220,7 +236,7 @@ def test_a_manifest_of_a_thousand_million_layers(tmp_path):
 
 
 def test_a_chunk_of_torch_dist_outside_of_the_folder(tmp_path):
-    """Its `.metadata` names files as well."""
+    """A torch_dist `.metadata` that names a data file outside of the folder is refused, and that file is not opened."""
     folder = unpack("torch_dist/mixtral_ep2", tmp_path)
     (metadata,) = folder.glob("iter_*/.metadata")
     data = metadata.read_bytes()

@@ -1,4 +1,4 @@
-"""Logits of what was written against those of what was read."""
+"""`convert --logits`: logits of the written checkpoint are compared with those of the source."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -15,7 +15,7 @@ LLAMA = "hf/llama"
 
 
 def engine_that_gives(monkeypatch, *arrays: np.ndarray) -> None:
-    """In the place of the engine's process."""
+    """Replace the engine's process by one that returns these logits, one array for each folder."""
     monkeypatch.setattr(
         logits, "_computed", lambda prompt, seconds, *folders: [np.array(array)[None, None] for array in arrays]
     )
@@ -23,7 +23,7 @@ def engine_that_gives(monkeypatch, *arrays: np.ndarray) -> None:
 
 @pytest.mark.parametrize("other", [[1.0, 2.001], [1.0, np.nan]])
 def test_other_numbers_and_none_are_refused(other, monkeypatch, tmp_path):
-    """The error names the checkpoint that the logits are compared with."""
+    """Logits that differ, or are NaN, are an error that names the checkpoint that they are compared with."""
     engine_that_gives(monkeypatch, [1.0, 2.0], other)
     model = formats.read(unpack(LLAMA, tmp_path))
     with pytest.raises(ValueError, match=r"logits of a small prompt differ from those of .*one"):
@@ -34,7 +34,8 @@ def test_other_numbers_and_none_are_refused(other, monkeypatch, tmp_path):
     ("dtype", "other", "fits"), [("bfloat16", 2.02, True), ("bfloat16", 2.5, False), ("float32", 2.02, False)]
 )
 def test_merging_adapters_rounds_weights_of_16_bits(dtype, other, fits, monkeypatch, tmp_path):
-    """The engine adds the adapters of the source to products in float32."""
+    """Where adapters were merged into bfloat16 weights a difference of rounding is accepted, a larger one is not, and
+    none for float32: the engine adds the source's adapters to the products in float32."""
     engine_that_gives(monkeypatch, [1.0, 2.0], [1.0, other])
     model = formats.read(unpack(LLAMA, tmp_path))
     model.weights = {name: replace(tensor, dtype=dtype) for name, tensor in model.weights.items()}
@@ -47,7 +48,7 @@ def test_merging_adapters_rounds_weights_of_16_bits(dtype, other, fits, monkeypa
 
 
 def test_ids_that_only_pad_are_not_compared(monkeypatch, tmp_path):
-    """A target may have more of them."""
+    """Logits of ids that pad the vocabulary are not compared; a target may have more of them."""
     model = formats.read(unpack(LLAMA, tmp_path))
     ids = np.ones(model.unpadded_vocab_size)
     engine_that_gives(monkeypatch, ids, np.append(ids, 7.0))
@@ -55,7 +56,7 @@ def test_ids_that_only_pad_are_not_compared(monkeypatch, tmp_path):
 
 
 def test_large_models_are_skipped_with_a_reason(tmp_path):
-    """A billion parameters are not computed unless they are asked for."""
+    """A model of 4 GiB is not computed unless --logits yes asks for it, and the reason says its size."""
     tensor = SimpleNamespace(shape=(1 << 15, 1 << 15))
     model = formats.read(unpack(LLAMA, tmp_path))
     model.weights = {"embedding.word_embeddings.weight": tensor}
@@ -65,7 +66,8 @@ def test_large_models_are_skipped_with_a_reason(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("asked", ["auto", "yes"])
 def test_an_engine_that_takes_too_long_is_stopped(asked, monkeypatch, tmp_path):
-    """The written files are complete, but the command fails: it was asked for the comparison."""
+    """An engine that exceeds its time is stopped: with --logits auto the checkpoint is written and the line says that
+    it was not compared, with yes the command fails and writes nothing."""
     monkeypatch.setattr(logits, "SECONDS", 0)
     monkeypatch.setattr(logits, "SECONDS_OF_GIB", 0)
     arguments = ["--input", unpack(LLAMA, tmp_path), "--output", tmp_path / "ours", "--logits", asked]
@@ -80,7 +82,7 @@ def test_an_engine_that_takes_too_long_is_stopped(asked, monkeypatch, tmp_path):
 
 @pytest.mark.slow
 def test_a_setting_that_changes_the_network_shows(tmp_path):
-    """The engine itself: the same weights with another base of rotary positions."""
+    """The real engine finds that a target with the same weights and another rotary base gives other logits."""
     source = unpack(LLAMA, tmp_path)
     model = formats.read(source)
     model.network["rotary_base"] = 500

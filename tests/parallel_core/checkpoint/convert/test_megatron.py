@@ -1,4 +1,4 @@
-"""The tables about Megatron's models: in which order their parameters come, and how each is cut."""
+"""Megatron's checkpoints: order and names of parameters, how each is cut over ranks, and its args as our settings."""
 
 import tarfile
 
@@ -43,7 +43,8 @@ IN_MEGATRON = [name for name in FLAGS if name != "sandwich"]
 
 
 def drawn(family: str) -> Model:
-    """A model of the family with random weights, multiples of 2^-12: 1 less and 1 more is the same again."""
+    """A model of the family with random weights that are multiples of 2^-12, so that subtracting 1 and adding it again
+    is exact."""
     config = config_of(f"{TINY} {FLAGS[family]}", 1)
     numbers = np.random.default_rng(3)
     (chunk,) = model_chunks(config.model_config)
@@ -56,7 +57,8 @@ def drawn(family: str) -> Model:
 
 @pytest.mark.parametrize("family", IN_MEGATRON)
 def test_every_family_is_cut_and_put_together(family, tmp_path):
-    """Each is cut for two tensor-parallel ranks and joined again, indexers and multi-token prediction included."""
+    """A model written as Megatron's files of two tensor-parallel ranks and read again has the same tensors, indexers
+    and multi-token prediction included."""
     model = drawn(family)
     write_legacy(model, tmp_path, Layout(tensor=2), 8)
     found = formats.read(tmp_path)
@@ -75,7 +77,8 @@ def test_every_family_is_cut_and_put_together(family, tmp_path):
     ],
 )
 def test_what_no_network_of_megatrons_has_is_refused(family, path, value, tmp_path):
-    """Megatron would silently compute something else."""
+    """A setting that no network of Megatron's has is refused by name when its files are written: Megatron would compute
+    something else."""
     model = drawn(family)
     put(model.network, path, value)
     with pytest.raises(ValueError, match=path.replace("rope_scaling", "rope.scaling")):
@@ -84,7 +87,8 @@ def test_what_no_network_of_megatrons_has_is_refused(family, path, value, tmp_pa
 
 @pytest.mark.parametrize("family", FLAGS)
 def test_every_parameter_of_a_model_has_its_blocks_cut(family):
-    """The cut is the block's, also where only the files know the whole shape, as with a padded vocabulary."""
+    """`Cuts` gives each parameter the cut that its block describes, with the shape in the files, as a padded vocabulary
+    needs."""
     model = drawn(family)
     cuts = Cuts(model.settings, model.weights)
     specs = {name: cuts.of(name, tensor.shape) for name, tensor in model.weights.items()}
@@ -94,19 +98,21 @@ def test_every_parameter_of_a_model_has_its_blocks_cut(family):
 
 
 OTHERWISE = {"before", "gemm"}
-"""Models from before Megatron-Core, and experts that are one parameter."""
+"""Parts of the names of cases left out: models from before Megatron-Core, and experts that are one parameter."""
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if "legacy" in case and not OTHERWISE & {*case.split("_")}])
 def test_the_order_of_parameters_is_megatrons(case, tmp_path):
-    """The optimizer's states are numbered in this order: that of the dictionaries that Megatron saved, with experts."""
+    """`in_order` gives the order in the dictionaries that Megatron saved, by which the optimizer's states are
+    numbered."""
     for path in unpack(case, tmp_path).rglob("model_optim_rng.pt"):
         for chunk in RankFile(path, read_archive(path), 0, 0, 0).chunks:
             assert list(chunk) == in_order(reversed(chunk))
 
 
 def test_the_local_implementation_cuts_down_projections():
-    """Each of its files of two ranks has half of the rows; Transformer Engine's have them all."""
+    """Latent attention's down-projections have half of their rows in each of two files of Megatron's local
+    implementation, and all rows in Transformer Engine's."""
     name = "decoder.layers.0.self_attention.linear_kv_down_proj.weight"
     model = drawn("latent attention")
     cuts = Cuts(model.settings, model.weights)
@@ -115,14 +121,15 @@ def test_the_local_implementation_cuts_down_projections():
 
 
 def test_a_name_that_nobody_knows_is_refused():
-    """Its cut is not known, so merging or cutting it would be a guess."""
+    """A parameter that no block of the model has is refused by name: how it is cut would be a guess."""
     with pytest.raises(ValueError, match=r"decoder\.layers\.0\.mamba\.in_proj"):
         Cuts(drawn("gpt").settings, drawn("gpt").weights).of("decoder.layers.0.mamba.in_proj", (4, 4))
 
 
 @pytest.mark.parametrize(("given", "factor"), [("yarn", 40.0), (None, 40.0), (None, 1.0), ("rope", 40.0)])
 def test_positions_of_latent_attention_are_stretched(given, factor):
-    """--rope-type is yarn unless it is given, and a factor of one stretches nothing; out again as they came in."""
+    """Latent attention's args without rope_type mean yarn, with a length before stretching of 4096; a factor of 1 is
+    the same network as no stretching, and settings survive writing and reading."""
     ours = config_of(f"{TINY} {FLAGS['latent attention']} --max-position-embeddings 640", 1)
     args = arguments_of(ours) | {
         "rope_type": given,
@@ -148,7 +155,8 @@ def test_positions_of_latent_attention_are_stretched(given, factor):
     [("moe_latent_size", 8), ("no_rope_freq", [0, 1]), ("qk_l2_norm", True)],
 )
 def test_a_network_that_no_setting_says_is_refused(name, value):
-    """No shape of a weight tells it."""
+    """An arg for a network that we do not have is refused with its name, unless it is at its neutral value: shapes of
+    weights do not show it."""
     assert settings_of({"num_layers": 2, "moe_latent_size": None, "qk_l2_norm": False})
     with pytest.raises(ValueError, match=f"its args have {name} "):
         settings_of({"num_layers": 2, name: value})
@@ -156,7 +164,7 @@ def test_a_network_that_no_setting_says_is_refused(name, value):
 
 @pytest.mark.parametrize("family", FLAGS)
 def test_args_say_the_same_network(family):
-    """Out of our settings and back."""
+    """Our settings written as Megatron's args and read again are the same network."""
     config = config_of(f"{TINY} {FLAGS[family].replace('--use-sandwich-norm', '')}", 1)
     ours, back = config.to_dict(), settings_of(arguments_of(config))
     assert differences(config, whole_config(back)) == []
@@ -189,19 +197,21 @@ def test_args_say_the_same_network(family):
     ],
 )
 def test_old_names(theirs, ours):
-    """Names of Megatron-LM before its core, and of MindSpeed-Core-MS."""
+    """Parameter names of Megatron-LM before Megatron-Core, and of MindSpeed-Core-MS, are read as today's."""
     names = [f"language_model.transformer.{theirs}", "language_model.transformer.layers.0.mlp.mapping.weight"]
     assert spellings(names)[names[0]] == f"decoder.{ours}"
 
 
 def test_a_norm_after_attention_keeps_its_name_in_models_of_today():
-    """The sandwich norm's name is the one that the norm before the feed-forward block once had."""
+    """post_attention_layernorm, which before Megatron-Core was the norm before the feed-forward block, stays the
+    sandwich norm's name in files of today."""
     names = ["decoder.layers.0.post_attention_layernorm.weight", "decoder.layers.0.mlp.linear_fc1.weight"]
     assert spellings(names) == dict(zip(names, names, strict=True))
 
 
 def test_args_of_gpt_oss_say_sinks_and_limits():
-    """Megatron's own entries, both ways."""
+    """gpt-oss's args (softmax_type, quick_geglu, glu_linear_offset, activation_func_clamp_value) are read as our
+    settings and written from them."""
     entries = {"softmax_type": "learnable", "quick_geglu": True, "glu_linear_offset": 1.0}
     entries["activation_func_clamp_value"] = 7.0
     network = settings_of({"num_layers": 2, **entries})["model_config"]
@@ -221,7 +231,7 @@ def test_args_of_gpt_oss_say_sinks_and_limits():
     ],
 )
 def test_networks_that_megatron_does_not_have_are_not_written(flags):
-    """No entry of its args says them: it would load another network."""
+    """Flags for which Megatron's args have no entry make writing them an error: it would load another network."""
     with pytest.raises(ValueError, match="no network of Megatron-Core's has"):
         arguments_of(config_of(f"{TINY} {flags}", 1))
 
@@ -239,12 +249,13 @@ OF_ENGINE = {
         "decoder.layers.1.mlp.linear_fc1.layer_norm_weight",
     },
 }  # fmt: skip
-"""Names in Megatron-Core 0.16.1's models that it builds of Transformer Engine's layers alone."""
+"""Some names in Megatron-Core 0.16.1's models that it builds of Transformer Engine's layers alone, by family."""
 
 
 @pytest.mark.parametrize("family", OF_ENGINE)
 def test_models_of_transformer_engine_are_written_in_its_names(family, tmp_path):
-    """Their norms lie in the linears behind them."""
+    """Models that Megatron-Core builds of Transformer Engine's layers alone are written under those names, in which a
+    norm belongs to the linear behind it."""
     write_legacy(drawn(family), tmp_path, Layout(), 8)
     (path,) = tmp_path.rglob("model_optim_rng.pt")
     written = read_archive(path)["model"]
@@ -255,7 +266,8 @@ def test_models_of_transformer_engine_are_written_in_its_names(family, tmp_path)
 
 
 def test_parts_of_mixers_are_put_together():
-    """torch_dist has what a mixer's first linear and its convolution mix as tensors of their own."""
+    """torch_dist's separate tensors of a mixer's input projection (z, x, B, C, dt) are joined in this order into one
+    parameter."""
     name, sizes = "decoder.layers.0.mixer.in_proj.weight", {"z": 3, "x": 3, "B": 2, "C": 2, "dt": 1}
     whole = np.arange(11, dtype=np.float32)
     ends = np.cumsum([*sizes.values()])
@@ -269,7 +281,8 @@ def test_parts_of_mixers_are_put_together():
 
 @pytest.mark.parametrize("case", ["gated_delta_net", "stack"])
 def test_files_of_two_ranks_are_written_as_megatron_wrote_them(case, tmp_path):
-    """Read, put together, and written again: the same names in the same order, and every bit."""
+    """Megatron's recorded files of a gated delta net and of a hybrid stack, read and written for two tensor-parallel
+    ranks: the same names in the same order, and every bit."""
     with tarfile.open(asset("mixers.tar.xz")) as archive:
         archive.extractall(tmp_path, filter="data")
     write_legacy(formats.read(tmp_path / case), tmp_path / "again", Layout(tensor=2), 32)

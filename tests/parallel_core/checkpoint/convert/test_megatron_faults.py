@@ -1,4 +1,5 @@
-"""Megatron's folders with something missing, left over or mixed: refused, with the file or the parameter named."""
+"""Megatron's checkpoint folders with something missing, left over or mixed: refused, with the file or the parameter
+named."""
 
 import shutil
 from pathlib import Path
@@ -18,7 +19,7 @@ LEGACY, TORCH_DIST = "legacy/mixtral_tp2_pp2_ep2", "torch_dist/mixtral_ep2"
 
 
 def iteration(case: str, folder: Path) -> Path:
-    """The folder of the files."""
+    """The `iter_*` folder of an unpacked case."""
     return next(unpack(case, folder).glob("iter_*"))
 
 
@@ -54,7 +55,8 @@ FAULTS = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_is_named(fault, tmp_path):
-    """The faults are those after a full disk, an unfinished copy, or two runs in one folder."""
+    """Each fault, as a full disk, an unfinished copy or two runs in one folder leave it, is an error with the folder
+    and the cause."""
     case, damage, words = FAULTS[fault]
     folder = iteration(case, tmp_path)
     damage(folder)
@@ -64,7 +66,7 @@ def test_a_fault_is_named(fault, tmp_path):
 
 
 def test_files_of_two_iterations_are_not_mixed(tmp_path, monkeypatch):
-    """Shapes would fit."""
+    """A rank's file of another iteration than the others' is refused with both iterations, although all shapes fit."""
     folder, content = iteration(LEGACY, tmp_path), RankFile.__init__
 
     def changed(self, path, values, *place):
@@ -76,7 +78,8 @@ def test_files_of_two_iterations_are_not_mixed(tmp_path, monkeypatch):
 
 
 def test_a_tied_output_layer_is_a_copy(tmp_path):
-    """A tied output layer that differs from the word embedding is refused; dropping it would go unnoticed."""
+    """The last stage's copy of a tied word embedding that differs from it is refused: it would otherwise be dropped
+    unnoticed."""
     folder = iteration("legacy/gpt2_tp2_pp2_before_core", tmp_path)
     path = folder / "mp_rank_01_001" / "model_optim_rng.pt"
     copy = read_archive(path)["model"]["word_embeddings_for_head"]["weight"]
@@ -88,7 +91,7 @@ def test_a_tied_output_layer_is_a_copy(tmp_path):
 
 @pytest.mark.parametrize("case", [LEGACY, TORCH_DIST])
 def test_a_release_is_found_beside_iterations(case, tmp_path):
-    """The pointer can hold the word."""
+    """latest_checkpointed_iteration.txt may hold the word `release`, which names that folder."""
     folder = iteration(case, tmp_path)
     shutil.copytree(folder, folder.parent / "release")
     shutil.rmtree(folder)
@@ -98,7 +101,8 @@ def test_a_release_is_found_beside_iterations(case, tmp_path):
 
 @pytest.mark.parametrize(("key", "words"), [("decoder.extra.weight", "no such parameter"), (None, "missing")])
 def test_parameters_that_are_not_the_networks(key, words, tmp_path, monkeypatch):
-    """More or fewer than the settings say, each named: a part would load, and compute something else."""
+    """A parameter beyond those of the settings, or a missing one, is refused with its name: the rest would load, and
+    compute something else."""
     folder, read = iteration(TORCH_DIST, tmp_path), torch_dist.read_tensors
 
     def changed(folder):
@@ -113,7 +117,8 @@ def test_parameters_that_are_not_the_networks(key, words, tmp_path, monkeypatch)
 
 @pytest.mark.parametrize("case", [LEGACY, TORCH_DIST])
 def test_damage_is_found_where_a_run_loads(case, tmp_path):
-    """Files of torch.save have checksums; ranks share the reading, and one of them finds it."""
+    """A flipped bit is found by the checksums of torch.save's archives when ranks share the checking before a load:
+    exactly one rank reports the file."""
     folder = iteration(case, tmp_path)
     victim = max(folder.rglob("*.*t*"), key=lambda path: path.stat().st_size)
     assert [open_checkpoint(folder).damaged_files(rank, 2) for rank in range(2)] == [[], []]

@@ -1,4 +1,4 @@
-"""Checkpoints written by transformers and by Megatron-LM come in with every tensor bit-equal."""
+"""Checkpoints recorded from transformers and Megatron-LM are read with every tensor bit-equal."""
 
 import json
 import shutil
@@ -16,13 +16,14 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """The folder into which each case is unpacked once."""
+    """The folder into which the module's cases are unpacked."""
     return tmp_path_factory.mktemp("cases")
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_every_tensor_is_what_the_tool_had(case, folder):
-    """Names, shapes and values of weights and of optimizer states, and settings that go together."""
+    """Names, shapes and values of weights and optimizer states, and the iteration, equal the recorded ones; the
+    settings fit the shapes."""
     model = formats.read(unpack(case, folder))
     assert digests(model.weights) == facts(case)["parameters"]
     assert state_digests(model) == facts(case).get("optimizer", {})
@@ -35,7 +36,7 @@ def test_every_tensor_is_what_the_tool_had(case, folder):
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.startswith("hf/")])
 def test_both_spellings_of_a_config_mean_the_same(case, folder, tmp_path):
-    """transformers 4's keys give the same settings and tensors as transformers 5's."""
+    """config.json as transformers 4 writes it gives the settings and tensors that transformers 5's gives."""
     original = unpack(case, folder)
     other = tmp_path / "checkpoint"
     shutil.copytree(original, other)
@@ -45,14 +46,16 @@ def test_both_spellings_of_a_config_mean_the_same(case, folder, tmp_path):
 
 
 def test_one_whole_file_counts_whatever_an_index_says(tmp_path):
-    """As in transformers: an index of an earlier download may lie beside it."""
+    """A model.safetensors with all tensors counts although an index of an earlier download lies beside it, as in
+    transformers."""
     folder = unpack("hf/llama", tmp_path)
     (folder / "model.safetensors.index.json").write_text('{"weight_map": {"x": "model-00001-of-00002.safetensors"}}')
     assert digests(formats.read(folder).weights) == facts("hf/llama")["parameters"]
 
 
 def test_an_index_may_name_constants(tmp_path):
-    """The index of the published LLaMA 2 names rotary frequencies, which are in the files and are no weights."""
+    """Rotary frequencies in the files and in the index, as in the published LLaMA 2, are passed over: they are no
+    weights."""
     folder = unpack("hf/mixtral", tmp_path)
     index, (first, *_) = folder / "model.safetensors.index.json", sorted(folder.glob("*.safetensors"))
     file = TensorFile(first)
@@ -66,7 +69,8 @@ def test_an_index_may_name_constants(tmp_path):
 
 
 def test_steps_of_the_optimizer_are_found(folder):
-    """They are in each parameter's state, in the groups, or nowhere."""
+    """The optimizer's count of steps is read wherever the case's version of Megatron has it: in each parameter's state,
+    in the groups, or nowhere."""
     steps = {
         case: formats.read(unpack(case, folder)).position.optimizer_steps
         for case in CASES
@@ -78,7 +82,7 @@ def test_steps_of_the_optimizer_are_found(folder):
 
 
 def test_the_optimizer_can_be_left_out(folder):
-    """Then what is only about it is not read."""
+    """`optimizer=False` reads a checkpoint without its optimizer states."""
     assert formats.read(unpack("legacy/llama_tp2_bf16", folder), optimizer=False).states == {}
 
 
@@ -93,7 +97,8 @@ def test_the_optimizer_can_be_left_out(folder):
 )
 @pytest.mark.parametrize("damage", ["gone", "cut off"])
 def test_a_file_that_is_missing_or_cut_off_is_named(case, victim, damage, tmp_path):
-    """Nothing is returned of such a checkpoint; the message has the folder or the parameter."""
+    """Each file of a checkpoint that is missing or cut off is an error that names the folder or a parameter; no tensors
+    are returned."""
     folder = unpack(case, tmp_path)
     path = folder / victim
     content = path.read_bytes()

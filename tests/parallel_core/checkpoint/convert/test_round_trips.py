@@ -1,4 +1,4 @@
-"""Out again in every format and layout, each tensor as it came in."""
+"""`convert`: checkpoints are written again in every format and layout, each tensor bit-equal."""
 
 import json
 import re
@@ -28,13 +28,13 @@ WITHOUT_A_FAMILY = {
     "torch_dist/moe_ep2_pp2_vpp2_bf16_distopt_default",
     "legacy/moe_ep2_grouped_gemm_bf16_distopt",
 }
-"""Networks for which HuggingFace has no model: sigmoid scores and a shared expert without latent attention."""
+"""Cases for whose network HuggingFace has no model: sigmoid scores and a shared expert without latent attention."""
 
 TABLES = ("embedding.word_embeddings.weight", "output_layer.weight")
 
 
 def convert(*arguments: object) -> str:
-    """Run the command; what it says of a failure, empty if it did not fail."""
+    """Run the command without comparing logits; the message of its failure, empty if it succeeds."""
     try:
         command.convert(command.parser().parse_args(["--logits", "no", *map(str, arguments)]))
     except ValueError as error:
@@ -43,7 +43,7 @@ def convert(*arguments: object) -> str:
 
 
 def ids_alone(tensors: dict, count: int) -> dict:
-    """Tensors without the rows that pad the vocabulary."""
+    """Digests of the tensors, embedding and output layer cut to `count` rows, without padding of the vocabulary."""
     return digests(
         {
             name: t.with_length(count) if "embedding.word" in name or "output_layer" in name else t
@@ -53,20 +53,21 @@ def ids_alone(tensors: dict, count: int) -> dict:
 
 
 def states_of_ids(model: Model, count: int) -> dict:
-    """The optimizer's state without those rows."""
+    """Digests of the optimizer's states, embedding and output layer cut to `count` rows."""
     return {state: ids_alone(tensors, count) for state, tensors in model.states.items()}
 
 
 def _narrow(name: str, array: np.ndarray) -> np.ndarray:
-    """A shared expert of 24 instead of 32 features."""
+    """The array, cut to 24 features if it is a shared expert's of 32."""
     if "shared_experts.linear_fc1" in name:
         return np.concatenate((array[:24], array[32:56]))
     return array[:, :24] if "shared_experts.linear_fc2" in name else array
 
 
 def test_further_tokens_travel(tmp_path):
-    """DeepSeek-V3's kind of model, its layer behind the decoder and the copy of the embedding beside it included: as
-    Megatron's files of a pipeline, and as HuggingFace's."""
+    """A model with latent attention, experts and multi-token prediction goes to Megatron's files of tp2 pp2 and to
+    HuggingFace's with each tensor; its depth is stored in Megatron's order with a copy of the embedding on the last
+    stage, and a HuggingFace copy that differs becomes the depth's own table."""
     case = golden("deepseek")
     args = json.loads((case / "config.json").read_text())["resolved_args"]
     # HuggingFace gives this size as a number of experts
@@ -103,7 +104,7 @@ def test_further_tokens_travel(tmp_path):
 
 
 def test_all_tables_have_a_row_for_each_id():
-    """A depth's own embedding and output layer are padded as the model's are, in weights and states."""
+    """`with_rows` pads a depth's own embedding and output layer as the model's, weights and states."""
     names = [*TABLES, *(f"mtp.layers.0.{name}" for name in TABLES)]
     weights = {name: of_array(np.ones((5, 2), np.float32)) for name in names}
     padded = Model(dict(weights), {"model_config": {"unpadded_vocab_size": 5}}, {"exp_avg": weights}).with_rows(8)
@@ -112,7 +113,8 @@ def test_all_tables_have_a_row_for_each_id():
 
 @pytest.mark.parametrize("case", CASES)
 def test_through_our_format_to_both_others(case, tmp_path):
-    """A model is read, and written for HuggingFace and for Megatron: both equal the recorded original."""
+    """Each case, converted to our format and from it to HuggingFace and to Megatron, has the recorded tensors, states
+    and position; a network that HuggingFace does not have is refused there."""
     source, ours = unpack(case, tmp_path), tmp_path / "ours"
     assert convert("--input", source, "--output", ours) == ""
     native = formats.read(ours)
@@ -159,7 +161,8 @@ LAYOUTS = {
     ("case", "flags"), [(case, flags) for case, all_flags in LAYOUTS.items() for flags in all_flags]
 )
 def test_at_any_layout_of_megatron(case, flags, tmp_path):
-    """Cut over tensor, pipeline and expert ranks and put together again."""
+    """Written for Megatron over tensor, pipeline and expert ranks with a padded vocabulary, and read again: weights and
+    states are the source's."""
     assert (
         convert(
             "--input",
@@ -192,7 +195,8 @@ def test_at_any_layout_of_megatron(case, flags, tmp_path):
     ],
 )
 def test_a_layout_that_does_not_divide_the_model_leaves_nothing(flags, words, tmp_path):
-    """The message names the flag; no target is there, not even a hidden one."""
+    """A layout that does not divide the model is an error with the flag, and no folder is left, not even a hidden
+    one."""
     problem = convert(
         "--input", unpack("hf/gpt2", tmp_path / "in"), "--output", tmp_path / "m", "--to", "megatron", *flags.split()
     )
@@ -201,7 +205,8 @@ def test_a_layout_that_does_not_divide_the_model_leaves_nothing(flags, words, tm
 
 
 def test_padding_of_the_vocabulary_both_ways(tmp_path):
-    """A target layout adds rows; without one only the ids are left."""
+    """A target with a layout pads embedding and output layer with rows of zeros; converted to HuggingFace only the ids'
+    rows are left."""
     source = unpack("hf/llama", tmp_path)
     assert (
         convert(
@@ -228,7 +233,8 @@ def test_padding_of_the_vocabulary_both_ways(tmp_path):
     [("ours", "mp_rank_00_000.safetensors"), ("legacy/llama_tp2_bf16", "mp_rank_01/model_optim_rng.pt")],
 )
 def test_a_damaged_source_is_not_converted(case, victim, tmp_path):
-    """The target's checksums would vouch for what nobody wrote. The file is named, and nothing is written."""
+    """A source with a flipped bit is refused by file name and nothing is written: the target's checksums would vouch
+    for the damage."""
     source = tmp_path / "ours"
     if case == "ours":
         assert convert("--input", unpack("hf/llama", tmp_path), "--output", source) == ""
@@ -241,7 +247,8 @@ def test_a_damaged_source_is_not_converted(case, victim, tmp_path):
 
 
 def test_no_checkpoint_is_written_over(tmp_path):
-    """Least of all the one that is being read: here its optimizer's state would be lost."""
+    """An --output that has the iteration already is refused, also if it is the --input itself: its optimizer states
+    would be lost here."""
     ours = tmp_path / "ours"
     assert convert("--input", unpack("legacy/llama_tp2_bf16", tmp_path), "--output", ours) == ""
     (folder,) = ours.glob("iter_*")
@@ -250,13 +257,14 @@ def test_no_checkpoint_is_written_over(tmp_path):
 
 
 def test_logits_of_what_is_not_read_again_are_refused(tmp_path):
+    """--logits yes beside --no-verify is refused."""
     source = unpack("hf/llama", tmp_path)
     assert "--logits yes" in convert("--input", source, "--output", tmp_path / "o", "--logits", "yes", "--no-verify")
 
 
 def test_a_run_goes_on_in_the_folder_of_the_model_it_began_with(tmp_path):
-    """--load means the checkpoints that were saved into the folder; before the first save it means the folder's own
-    model."""
+    """--load of a HuggingFace folder means its model until a checkpoint was saved into the same folder, from then on
+    that one."""
     folder = unpack("hf/llama", tmp_path)
     assert holds_checkpoint(folder) and open_checkpoint(folder).directory == folder
     write_native(formats.read(folder), folder)
@@ -265,8 +273,8 @@ def test_a_run_goes_on_in_the_folder_of_the_model_it_began_with(tmp_path):
 
 
 def test_what_is_written_is_compared_with_what_was_read(tmp_path, monkeypatch):
-    """A writer that swaps two tensors of one shape is caught, and nothing is left of what it wrote; nor is the latest
-    checkpoint of a folder another one then."""
+    """A writer that swaps two tensors of one shape is caught by reading again; its output is removed, and the folder's
+    latest checkpoint stays the one before."""
 
     def swapped(model, directory, check):
         names = ["decoder.layers.0.input_layernorm.weight", "decoder.layers.1.input_layernorm.weight"]

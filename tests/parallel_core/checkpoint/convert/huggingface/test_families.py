@@ -1,4 +1,5 @@
-"""The recorded families as files: what is read is written bit by bit, and flags of other tools say the same network."""
+"""The recorded HuggingFace families: a model that is read is written again bit by bit, and flags of other tools give
+the same network."""
 
 import json
 import re
@@ -20,14 +21,15 @@ from tests.support.engine import config_of
 from tests.support.family_cases import CASES, folder_of, recorded
 
 UNUSED = {"longcat_flash": r"experts\.[678]\."}
-"""Tensors that transformers makes room for and does not use: those of experts that do nothing, here zeros."""
+"""Tensors in the files that do not count: those that transformers keeps for experts that do nothing, which are written
+as zeros."""
 _OF_LATENTS = "model_config.multi_latent_attention.latent_norm_epsilon"
 UNSAID = {
     ("longcat_flash", "MindSpeed-LLM"): {_OF_LATENTS},
     ("glm_moe_dsa", "Megatron-LM"): {_OF_LATENTS},
     ("glm_moe_dsa", "MindSpeed-LLM"): {_OF_LATENTS, "model_config.sparse_attention.dsa_indexer_k_norm_epsilon"},
 }
-"""Settings that only transformers has: its norms of latents have an epsilon of their own."""
+"""Settings that a tool's flags cannot say: transformers' norms of latents have an epsilon of their own."""
 FLAGS = [(case, tool) for case in CASES for tool in recorded(case)["flags"]]
 
 
@@ -51,7 +53,8 @@ def test_a_model_is_written_as_it_was_read(case, tmp_path):
 
 @pytest.mark.parametrize(("case", "tool"), FLAGS)
 def test_flags_of_other_tools_say_the_same_network(case, tool):
-    """The recorded flags are accepted, and give the settings of the file."""
+    """The flags that a tool has for the model are accepted, and give the network that the HuggingFace folder's
+    config.json gives."""
     said = serialise.config_of(with_vocabulary(formats.read(folder_of(case), "hf").settings))
     found = {difference.path for difference in differences(config_of(recorded(case)["flags"][tool], 1), said)}
     assert found == UNSAID.get((case, tool), set())
@@ -64,11 +67,12 @@ OF_FURTHER_LAYERS = {
     *("norm.weight", *(f"ffn.shared_experts.w{n}.weight" for n in (1, 2, 3))),
     *(f"hc_{part}_{kind}" for part in ("attn", "ffn", "head") for kind in ("base", "fn", "scale")),
 }
-"""Tensors of `mtp.0` in the public files of DeepSeek-V4-Flash, but for experts and factors of 8 bits."""
+"""Names below `mtp.0` in the public files of DeepSeek-V4-Flash, without experts and without factors of 8-bit
+weights."""
 
 
 def with_further_layer() -> Model:
-    """The recorded DeepSeek-V4 with a layer that predicts another token, of random weights."""
+    """The recorded DeepSeek-V4 with a layer of multi-token prediction, of random weights."""
     model = formats.read(folder_of("deepseek_v4"), "hf")
     model.network["multi_token_prediction"] = {"num_layers": 1, "share_embedding_and_output_weight": True}
     (chunk,) = model_chunks(serialise.config_of(with_vocabulary(model.settings)).model_config)
@@ -81,8 +85,8 @@ def with_further_layer() -> Model:
 
 @pytest.mark.parametrize("repeated", [False, True])
 def test_layers_that_predict_further_are_deepseeks(repeated, tmp_path):
-    """Under the public files' names, which have no embedding and output layer of their own, or copies; what is read is
-    what was written."""
+    """DeepSeek-V4's multi-token prediction layer is written under the public files' names, without an embedding and
+    output layer of its own; it is read again bit by bit, also from a file that repeats both tables."""
     model = with_further_layer()
     write_huggingface(model, tmp_path)
     tensors = {name: tensor.read() for name, tensor in read_tensors(tmp_path).items()}

@@ -1,4 +1,4 @@
-"""Reading config.json and writing it."""
+"""HuggingFace's config.json: its keys become our settings and are written from them."""
 
 import json
 
@@ -25,7 +25,7 @@ from parallel_core.config.serialise import get
 from tests.support.assets import asset
 
 PUBLISHED = json.loads(asset("published_models.json").read_text(encoding="utf-8"))
-"""config.json of models that many people have, by name."""
+"""config.json of widely used models, by name."""
 LLAMA = {
     "vocab_size": 100, "num_hidden_layers": 4, "hidden_size": 32, "intermediate_size": 40, "num_attention_heads": 4,
     "num_key_value_heads": 2, "max_position_embeddings": 64, "rms_norm_eps": 1e-6, "rope_theta": 10000.0,
@@ -40,13 +40,13 @@ YARN = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
 
 
 def read(model_type: str, **keys: object) -> dict:
-    """Our settings of a config.json."""
+    """Our settings from LLaMA's config.json with another model type and other keys."""
     config = {**LLAMA, "model_type": model_type, **keys}
     return settings_of(config, family_of(config))
 
 
 def written(ours: dict, model_type: str | None) -> dict:
-    """The config.json of a model with these settings."""
+    """The config.json written for a model with these settings; without a model type that of the family that matches."""
     full = whole_config(with_vocabulary(ours))
     return config_of(full, matching_family(full, model_type))
 
@@ -87,8 +87,8 @@ def written(ours: dict, model_type: str | None) -> dict:
     ],
 )
 def test_windows(model_type, keys, size, layers):
-    """A window there counts the query's own token, ours does not; which layers have it, each family says its way. What
-    is written is read as the same."""
+    """A sliding window is one smaller in our settings, since HuggingFace's counts the query's own token; the layers
+    that have it are read from each family's keys, and the window survives writing and reading."""
     ours = read(model_type, **keys)
     window = get(ours, "model_config.sliding_window", {})
     assert (window.get("size"), window.get("skip_freq")) == (size, layers)
@@ -97,27 +97,31 @@ def test_windows(model_type, keys, size, layers):
 
 
 def test_number_of_experts_in_both_spellings():
-    """transformers 5 writes num_local_experts, 4 num_experts; what both read is written."""
+    """num_local_experts (written by transformers 5) is read, and num_experts, which transformers 4 and 5 read, is
+    written."""
     assert get(read("qwen3_moe", **EXPERTS), "moe_config.num_experts") == 4
     assert written(read("qwen3_moe", **EXPERTS), "qwen3_moe")["num_experts"] == 4
 
 
 def test_layers_with_experts_by_a_number_and_by_a_list():
-    """--moe-layer-freq 2 is every second layer from the first: a list is the same network."""
+    """--moe-layer-freq 2 (experts in every second layer from the first) is written as the list of layers without
+    experts."""
     ours = read("qwen2_moe", **EXPERTS, shared_expert_intermediate_size=24)
     ours["moe_config"]["moe_layer_freq"] = 2
     assert written(ours, "qwen2_moe")["mlp_only_layers"] == [1, 3]
 
 
 def test_scores_over_all_experts_divided_by_their_sum():
-    """--moe-router-pre-softmax with --norm-topk-prob is a softmax over the chosen experts."""
+    """--moe-router-pre-softmax with --norm-topk-prob, which equals a softmax over the chosen experts, is written as
+    norm_topk_prob true."""
     ours = read("qwen3_moe", **EXPERTS)
     ours["moe_config"] |= {"moe_router_pre_softmax": True, "moe_router_norm_topk_prob": True}
     assert written(ours, "qwen3_moe")["norm_topk_prob"] is True
 
 
 def test_groups_of_experts_count_only_where_the_method_limits_them():
-    """DeepSeek-V2's config.json has n_group with the method `greedy`, too."""
+    """n_group in DeepSeek-V2's config.json counts with topk_method group_limited_greedy and is passed over with
+    greedy."""
     groups = {**DEEPSEEK, "n_group": 4, "topk_group": 2}
     assert "moe_router_num_groups" not in read("deepseek_v2", **groups, topk_method="greedy")["moe_config"]
     ours = read("deepseek_v2", **groups, topk_method="group_limited_greedy")
@@ -129,8 +133,9 @@ def test_groups_of_experts_count_only_where_the_method_limits_them():
     ("family", "chosen", "counted"), [("v2", 2, None), ("v2", 4, 1), ("v3", 4, None), ("v3", 6, 2)]
 )
 def test_a_group_is_judged_by_its_best_or_by_its_best_two(family, chosen, counted):
-    """DeepSeek-V2's and DeepSeek-V3's rule, whatever k is; Megatron's is k / topk_group, and its files cannot say
-    another."""
+    """A group of experts is scored by its best expert in DeepSeek-V2 and its best two in DeepSeek-V3, whatever k is;
+    where that differs from Megatron's k / topk_group, the setting says so, and writing Megatron's args or another
+    number for HuggingFace is an error."""
     groups = {"n_group": 4, "topk_group": 2, "num_experts_per_tok": chosen, "n_routed_experts": 16}
     method = {"topk_method": "group_limited_greedy"} if family == "v2" else {}
     ours = read(f"deepseek_{family}", **{**DEEPSEEK, **groups, **method})
@@ -148,7 +153,8 @@ def test_a_group_is_judged_by_its_best_or_by_its_best_two(family, chosen, counte
 
 @pytest.mark.parametrize(("of_others", "own"), [(1e-6, None), (1e-5, 1e-6)])
 def test_norms_of_latents_have_their_own_epsilon(of_others, own):
-    """transformers' class has 1e-6, whatever rms_norm_eps says; Megatron's has one for all."""
+    """Norms of latents have epsilon 1e-6, as transformers' class has whatever rms_norm_eps says; where other norms have
+    another one, Megatron's args, which have one for all, cannot be written, nor config.json without it."""
     ours = read("deepseek_v3", **DEEPSEEK, rms_norm_eps=of_others)
     assert get(ours, "model_config.multi_latent_attention.latent_norm_epsilon") == own
     assert written(ours, "deepseek_v3")["rms_norm_eps"] == of_others
@@ -161,25 +167,28 @@ def test_norms_of_latents_have_their_own_epsilon(of_others, own):
 
 
 def test_every_head_of_latent_attention_has_its_own_keys():
-    """The key that says so has another default there."""
+    """num_key_value_heads is written as the number of heads for latent attention, since transformers' default for the
+    key is another one."""
     ours = read("deepseek_v2", **DEEPSEEK)
     assert written(ours, "deepseek_v2")["num_key_value_heads"] == 4
 
 
 def test_all_linears_with_a_bias():
-    """LLaMA's two keys together are Megatron's one flag."""
+    """add_bias_linear is true only if LLaMA's attention_bias and mlp_bias are both true."""
     assert read("llama", attention_bias=True, mlp_bias=True)["model_config"]["add_bias_linear"] is True
     assert read("llama", attention_bias=True)["model_config"]["add_bias_linear"] is False
 
 
 def test_the_kind_of_stretching_can_stand_there_twice():
-    """transformers 4 reads `type` and writes `rope_type` beside it."""
+    """rope_scaling with `type` alone and with `rope_type` beside it, as transformers 4 writes it, gives the same
+    settings."""
     once, twice = (read("llama", rope_scaling=scaling) for scaling in (YARN, {**YARN, "rope_type": "yarn"}))
     assert once == twice
 
 
 def test_lengths_before_stretching_default_to_the_model_s():
-    """The default is transformers 5's; Megatron's LLaMA 3 has another one."""
+    """LLaMA 3's scaling without original_max_position_embeddings takes the model's max_position_embeddings, as
+    transformers 5 does, and not Megatron's 8192."""
     scaling = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
     ours = read("llama", rope_scaling=scaling)
     assert get(ours, "model_config.rope_scaling.original_max_position_embeddings") == LLAMA["max_position_embeddings"]
@@ -187,8 +196,8 @@ def test_lengths_before_stretching_default_to_the_model_s():
 
 @pytest.mark.parametrize(("latent", "length"), [(False, 8192), (True, 4096)])
 def test_what_megatron_stretches_by_default_is_written(latent, length):
-    """Its length before stretching, which transformers would take to be the model's longest; and the factor of latent
-    attention, which is another field."""
+    """Megatron's default length before stretching, and the factor of latent attention, are written out in config.json:
+    transformers would take max_position_embeddings for the length."""
     ours = read("deepseek_v2", **DEEPSEEK) if latent else read("llama")
     ours["model_config"]["rope_scaling"] = {"type": "yarn" if latent else "llama3"}
     if latent:
@@ -199,18 +208,22 @@ def test_what_megatron_stretches_by_default_is_written(latent, length):
 
 @pytest.mark.parametrize("kind", ["yarn", "dynamic"])
 def test_another_factor_is_another_network(kind):
+    """Models that differ in the factor of yarn or of dynamic scaling alone are compared as different networks, by that
+    setting."""
     ours = [whole_config(with_vocabulary(read("llama", rope_scaling={"type": kind, "factor": f}))) for f in (2.0, 4.0)]
     assert [path for path, *_ in differences(*ours)] == ["model_config.rope_scaling.factor"]
 
 
 def test_yarn_without_its_magnitudes():
-    """None is written if neither is given: one alone acts otherwise there."""
+    """Yarn's mscale and mscale_all_dim are not written if neither was given, since transformers treats one alone
+    otherwise."""
     again = written(read("llama", rope_scaling=YARN), "llama")["rope_scaling"]
     assert again["factor"] == 4.0 and not {"mscale", "mscale_all_dim"} & again.keys()
 
 
 def test_dropout_is_taken_over():
-    """Under the family's names, with transformers' defaults; both ways."""
+    """Dropout rates are read from, and written under, the family's own keys; missing keys have transformers'
+    defaults."""
     names = ("attention_dropout_rate", "hidden_dropout_rate")
     for model_type, keys, rates in (
         ("llama", {}, [0.0, 0.0]),
@@ -228,7 +241,7 @@ def test_dropout_is_taken_over():
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_every_key_of_a_published_model_is_taken_over_or_left_out_for_a_reason(name):
-    """A model can be built of the keys that are taken over."""
+    """No key of a published config.json is unknown, and a model can be built of the settings read."""
     config = PUBLISHED[name]
     family = family_of(config)
     assert UNKNOWN not in left_out(config, family)
@@ -236,14 +249,15 @@ def test_every_key_of_a_published_model_is_taken_over_or_left_out_for_a_reason(n
 
 
 def test_a_key_that_nobody_knows_is_told():
-    """transformers' class does not read it; somebody's own may."""
+    """`left_out` lists a key that transformers' class does not have as unknown (a user's own class may read it), and a
+    known one without effect here under its reason."""
     config = {**LLAMA, "model_type": "llama", "residual_multiplier": 0.2, "use_cache": True}
     told = left_out(config, family_of(config))
     assert told[UNKNOWN] == ["residual_multiplier"] and told["generation"] == ["use_cache"]
 
 
 def test_what_a_family_maps_is_not_left_out():
-    """A key that is about nothing in one family says something in another."""
+    """head_dim is listed as left out for deepseek_v3, where it says nothing, and not for llama, which maps it."""
     for model_type, is_left_out in (("llama", False), ("deepseek_v3", True)):
         config = {"model_type": model_type, "head_dim": 8}
         assert bool(left_out(config, family_of(config))) == is_left_out
@@ -273,7 +287,8 @@ def test_what_a_family_maps_is_not_left_out():
     ],
 )
 def test_what_would_be_computed_otherwise_is_refused(model_type, keys, words):
-    """The error names the key in config.json: no shape of a weight would tell."""
+    """A key whose value makes a network that we do not compute is refused by name and value: shapes of weights would
+    not show it."""
     with pytest.raises(ValueError, match=words):
         read(model_type, **keys)
 
@@ -282,7 +297,8 @@ ALPHA = {"rope_type": "dynamic", "alpha": 1000.0, "rope_theta": 1e4}
 
 
 def test_hunyuans_alpha_stretches_the_base_alone():
-    """The base for heads of 16 channels, as transformers has it; it is written as it is then, and norms come after."""
+    """Hunyuan's rope alpha becomes rotary_base x alpha^(d/(d-2)), d = 16 the head size, as in transformers, and is
+    written as that base; its head norms come after the rotation."""
     ours = read("hunyuan_v1_dense", rope_parameters=ALPHA, head_dim=16)
     assert ours["model_config"]["rotary_base"] == pytest.approx(1e4 * 1000 ** (16 / 14))
     assert ours["model_config"]["qk_norm_after_rotary"] is True
@@ -292,7 +308,8 @@ def test_hunyuans_alpha_stretches_the_base_alone():
 
 
 def test_hunyuans_experts_are_as_wide_as_the_one_that_all_tokens_have():
-    """Each layer's number of chosen experts may be written out; one alone would weigh 1 whatever its router says."""
+    """Hunyuan's experts and shared expert have intermediate_size features; moe_topk may be a list of equal numbers,
+    other lists are refused, and so is 1, with which an expert weighs 1 whatever its router says."""
     ours = read("hunyuan_v1_moe", num_experts=4, moe_topk=[2, 2, 2, 2], rope_theta=1e4)
     moe = ours["moe_config"]
     assert moe["moe_ffn_hidden_size"] == moe["moe_shared_expert_intermediate_size"] == LLAMA["intermediate_size"]
@@ -305,7 +322,8 @@ def test_hunyuans_experts_are_as_wide_as_the_one_that_all_tokens_have():
 
 
 def test_layers_of_olmo_3_with_a_window_have_positions_that_nothing_stretches():
-    """In both spellings, with yarn's magnitude as a number of its own; and it is written as it was read."""
+    """OLMo-3's layers with a window have plain rotary positions and the others yarn's with attention_factor; both
+    spellings of the keys give these settings, which are written by kind of layer."""
     stretched = {**YARN, "attention_factor": 1.2}
     kinds = ["sliding_attention"] * 3 + ["full_attention"]
     older = read("olmo3", rope_scaling=stretched, rope_theta=5e5, sliding_window=8, layer_types=kinds)
@@ -322,14 +340,15 @@ def test_layers_of_olmo_3_with_a_window_have_positions_that_nothing_stretches():
 
 @pytest.mark.parametrize("magnitude", [1.0, 1.5])
 def test_yarns_magnitude_may_be_a_number_of_its_own(magnitude):
-    """One that sharpens nothing, too."""
+    """Yarn's attention_factor, 1 included, becomes the mscale that gives this magnitude, and is written as
+    attention_factor again."""
     ours = read("llama", rope_scaling={**YARN, "attention_factor": magnitude})
     assert yarn_magnitude(YARN["factor"], ours["model_config"]["rope_scaling"]["mscale"]) == pytest.approx(magnitude)
     assert written(ours, "llama")["rope_parameters"]["attention_factor"] == pytest.approx(magnitude)
 
 
 def test_a_window_of_some_layers_is_not_written_for_mistral():
-    """Its config.json can only say all of them."""
+    """A sliding window of some layers alone is refused for mistral, whose config.json can only say all layers."""
     ours = read("mistral", sliding_window=5)
     ours["model_config"]["sliding_window"]["skip_freq"] = [1, 0, 1, 0]
     with pytest.raises(ValueError, match="layers with a sliding window"):
@@ -344,7 +363,8 @@ def test_a_window_of_some_layers_is_not_written_for_mistral():
     ],
 )
 def test_what_a_family_lacks_is_refused_before_it_is_trained(section, values, words):
-    """An indexer, and layers that predict further tokens: parameters that its table has not."""
+    """Settings for parameters that a family's table lacks (an indexer, multi-token prediction) are refused when
+    config.json is written."""
     ours = read("deepseek_v2", **DEEPSEEK)
     assert written(ours, "deepseek_v2")["model_type"] == "deepseek_v2"
     ours["model_config"][section] = values
@@ -353,7 +373,8 @@ def test_what_a_family_lacks_is_refused_before_it_is_trained(section, values, wo
 
 
 def test_sparse_attention_is_deepseek_v32s():
-    """Its indexer's sizes; which layers have experts can be a list there."""
+    """DeepSeek-V3.2's indexer sizes are read and written; its list of dense and sparse layers becomes moe_layer_freq,
+    and first_k_dense_replace is written."""
     sizes = {"index_n_heads": 4, "index_head_dim": 8, "index_topk": 5, "q_lora_rank": 16}
     types = {"mlp_layer_types": ["dense", "dense", "sparse", "sparse"]}
     ours = read("deepseek_v32", **DEEPSEEK, **sizes, **types)
@@ -364,7 +385,8 @@ def test_sparse_attention_is_deepseek_v32s():
 
 
 def test_rows_of_an_indexer():
-    """A rotation of channels i and i + r/2 there is one of neighbours here, behind the plain ones; both ways."""
+    """An indexer's rows are reordered both ways: HuggingFace rotates channels i and i + r/2 together and has them
+    first, ours are neighbours behind the plain channels."""
     rows = IndexerRows(size=6, rotary=4)
     assert rows.ours() == [4, 5, 0, 2, 1, 3]
     assert [rows.ours()[row] for row in rows.theirs()] == list(range(6))

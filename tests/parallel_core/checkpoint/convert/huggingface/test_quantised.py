@@ -1,4 +1,4 @@
-"""Weights of 8 bits with a factor for each block."""
+"""HuggingFace weights in float8 with one factor for each block (quant_method fp8): read as bfloat16 products."""
 
 import json
 
@@ -15,12 +15,13 @@ FP8 = {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "we
 
 
 def float8(bits: np.ndarray) -> LazyTensor:
-    """A tensor of these bits."""
+    """A float8 e4m3 tensor with these bytes."""
     return LazyTensor(bits.shape, FLOAT8, lambda: bits)
 
 
 def test_all_patterns_of_bits():
-    """The format's own numbers: the smallest, the largest, one, and what is none."""
+    """All 256 bytes of e4m3 are read as the format's numbers: smallest 2^-9, largest 448, NaN at 0x7F and 0xFF,
+    negative ones in the upper half."""
     bits = np.arange(256, dtype=np.uint8)[None]
     tensors = {"w": float8(bits), "w_scale_inv": of_array(np.ones((1, 1), np.float32))}
     values = from_bfloat16(dequantised(tensors, (1, 256))["w"].read())[0]
@@ -31,7 +32,8 @@ def test_all_patterns_of_bits():
 
 
 def test_each_block_has_its_factor_and_the_last_ones_are_cut_off():
-    """[3, 4] in blocks of 2 x 3; the product is rounded to bfloat16, a half to even."""
+    """A [3, 4] weight in blocks of 2 x 3, of which the last are cut off: each element is multiplied by its block's
+    factor and rounded to bfloat16, halves to even."""
     ones = np.full((3, 4), 0x38, np.uint8)
     factors = np.array([[1.0, 2.0], [1 + 2.0**-8, 1 + 3 * 2.0**-8]], np.float32)
     found = dequantised({"w": float8(ones), "w_scale_inv": of_array(factors)}, (2, 3))
@@ -56,11 +58,15 @@ def test_each_block_has_its_factor_and_the_last_ones_are_cut_off():
     ],
 )
 def test_what_does_not_fit_is_named(tensors, words):
+    """A float8 weight without factors, factors without a weight, or of another shape than the blocks is refused with
+    the tensor's name."""
     with pytest.raises(ValueError, match=words):
         dequantised(tensors, (2, 3))
 
 
 def test_other_ways_are_refused():
+    """Another quantization_config than e4m3 in blocks (GPTQ, no block size, e5m2) is refused, with saving in bfloat16
+    as the fix."""
     assert block_of({"quantization_config": FP8}) == (2, 3)
     for other in ({"quant_method": "gptq", "bits": 4}, {**FP8, "weight_block_size": None}, {**FP8, "fmt": "e5m2"}):
         with pytest.raises(ValueError, match=r"config\.json: quantization_config .*save the model in bfloat16"):
@@ -68,7 +74,8 @@ def test_other_ways_are_refused():
 
 
 def test_a_folder_with_such_weights(tmp_path):
-    """One matrix of a model in 8 bits: its rows of queries are the product, the others are as they were."""
+    """In a whole folder with one float8 weight that one is read as its bfloat16 product, and the others are
+    unchanged."""
     folder = unpack("hf/llama", tmp_path)
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "quantization_config": FP8}))

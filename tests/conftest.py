@@ -1,4 +1,5 @@
-"""Settings of all tests."""
+"""Settings of all tests: no deadlines for hypothesis, the `fast` marker by folder, and a check that tests leave no file
+behind."""
 
 import gc
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ settings.load_profile("no clock")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Fast tests alone are held to be so."""
+    """With `-m fast`: an audit hook refuses from here on what fast tests must not do, such as starting a process."""
     if fast.is_alone(config):
         fast.keep_fast()
 
@@ -28,20 +29,22 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Tests are fast by where they lie."""
+    """Mark a test as `fast` by the folder that it lies in (`tests/support/fast.py`)."""
     if fast.is_fast(item):
         item.add_marker("fast")
 
 
 def pytest_collection_finish() -> None:
-    """Modules that are imported by now live as long as the process: no collection of garbage need look at them."""
+    """Freeze all objects made so far: modules live as long as the process, so the garbage collector need not look at
+    them."""
     gc.collect()
     gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)
 def nothing_is_left() -> Iterator[None]:
-    """Tests write to folders of their own: an error after the last test names what is new in the repository's."""
+    """Fail after the session's last test, with names, if a test has left new files in the repository instead of its own
+    folder."""
     before = contents(ROOT)
     yield
     left = contents(ROOT) - before

@@ -69,14 +69,15 @@ MISTAKES = {
 
 @pytest.mark.parametrize("name", MISTAKES)
 def test_a_wrong_command_line(name, tmp_path):
-    """Exit code 2 and a message that names the flag."""
+    """Each of MISTAKES ends the example with exit code 2 and a message that names the flag."""
     changes, expected = MISTAKES[name]
     ((code, errors),) = run(1, run_script, SCRIPT, command_line(changes), tmp_path)
     assert code == 2 and expected in errors, errors
 
 
 def test_a_wrong_command_line_in_a_process_of_its_own(tmp_path):
-    """The same without a launcher; no traceback. It is said without MindSpore, whose import takes seconds."""
+    """Plain python, no msrun: a missing --data-path is exit code 2 and no traceback, and MindSpore, whose import takes
+    seconds, is not imported."""
     (tmp_path / "mindspore.py").write_text("raise SystemExit('MindSpore is imported')")
     command = [sys.executable, str(SCRIPT), *command_line({})]
     environment = quiet_environment() | {"PYTHONPATH": str(tmp_path)}
@@ -87,7 +88,8 @@ def test_a_wrong_command_line_in_a_process_of_its_own(tmp_path):
 
 @pytest.mark.parametrize("own_data", [False, True])
 def test_a_typo_in_the_shell_example(tmp_path, own_data):
-    """Nothing is prepared or started, and there is nothing else to read."""
+    """pretrain_gpt.sh with --num-layer: one line that suggests --num-layers, exit code 2, and no data prepared, no
+    process started."""
     command = ["bash", str(SCRIPT.with_suffix(".sh")), "--num-layer", "3", *["--mock-data"] * own_data]
     environment = warm.programs_first() | {"OUTPUT": str(tmp_path)}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60)
@@ -119,7 +121,8 @@ def test_data_made_with_another_vocabulary(prefix, tmp_path):
 
 
 def test_a_device_that_is_not_there(tmp_path):
-    """All processes end, the scheduler too, which would otherwise wait for the workers for minutes."""
+    """--device-target Ascend under msrun on a host without one: the message names the flag, and all processes end, the
+    scheduler too, which otherwise waits minutes for the workers."""
     code, output = launched(tmp_path, 2, {"--device-target": "Ascend", "--mock-data": ""})
     assert code != 0
     assert "--device-target Ascend: this host has no Ascend device" in output

@@ -20,22 +20,24 @@ def compared(row: Row) -> tuple[str, ...]:
 
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_each_item_does_what_the_table_says(document):
-    """No item of a block is without a row, no row without an item; values arrive in the fields that are named."""
+    """No key, flag or name of a document's block is without a row of the table, no row without one; each value arrives
+    in the config fields that its row names."""
     table = [compared(row) for row in recorded() if row.document == document]
     found = [compared(row) for row in reality(document)]
     assert found == table, "python -m tests.support.printed.outcomes writes the table anew: read what changes"
 
 
 def test_outcomes_say_why():
-    """Each is one of five, none missing; what is not done has a reason."""
+    """Each row's outcome is one of the four known ones, and a row has a detail (fields or reason) unless a reader's key
+    explains itself."""
     for row in recorded():
         assert row.outcome in (ACTS, NOTHING, REFUSED, READER), row
         assert row.detail or row.outcome == READER, row
 
 
 def test_what_acts_names_a_test():
-    """The test exists, as path::name; with [a field] behind it where one test covers many fields, and then the field is
-    the row's."""
+    """Rows with outcome `acts`, and no others, name a test that exists as path::name; [a field] behind it, where one
+    test covers many fields, is a field of the row."""
     for row in recorded():
         assert bool(row.test) == (row.outcome == ACTS), row
         path, _, name = row.test.partition("::")
@@ -46,7 +48,7 @@ def test_what_acts_names_a_test():
 
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_what_does_nothing_is_reported(document, capsys):
-    """Each key with outcome `no-op` that has a value has a line that says it is ignored, and why."""
+    """Each key with outcome `no-op` that is given a value makes reading print a line that it is ignored, and why."""
     for block in blocks(document):
         rows = [row for row in recorded() if row[:2] == (document, block.number) and row.outcome == NOTHING]
         if rows and block.language in ("yaml", "json"):
@@ -59,7 +61,7 @@ def test_what_does_nothing_is_reported(document, capsys):
 
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_blocks_are_accepted(document):
-    """Nothing is wrong with a block as it is printed, but that a fragment leaves a model's sizes out."""
+    """Reading a document's block as printed has no finding, except that a fragment leaves out a model's sizes."""
     for block in (block for block in blocks(document) if block.language in ("yaml", "json")):
         reading = yaml_reading(document, block) if block.language == "yaml" else json_reading(block)
         assert [str(finding) for finding in reading.findings if finding.rule != "must be given"] == []
@@ -76,6 +78,7 @@ def test_names_to_migrate_to_can_be_imported():
 
 
 def test_the_table_covers_the_documents():
-    """The documents are many: a table that lost its rows would pass the other tests only together with its blocks."""
+    """Each document has more than 15 rows and document 003 more than 200: losing blocks and their rows together would
+    pass the other tests."""
     rows = Counter(row.document for row in recorded())
     assert rows["003"] > 200 and min(rows[document] for document in DOCUMENTS) > 15

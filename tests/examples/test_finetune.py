@@ -46,7 +46,8 @@ def weights(folder: Path) -> dict[str, np.ndarray]:
 
 
 def test_adapters_are_trained_and_exported(data, tmp_path):
-    """The loss falls, linears alone change, and the exported folder gives the answer that was printed."""
+    """finetune.sh with LoRA in full: the loss falls, the exported folder differs in linears alone, and transformers'
+    answer from it is the one that the script printed."""
     model = speaking_model("hf/llama", "hf_llama", tmp_path)
     tuning = {"NPROC": "1", "LR": "2e-2", "EPOCHS": "4", "QUESTION": "Say hello.", "TEMPLATE": "qwen"}
     command = ["bash", SCRIPT, model, *ALL_TRAIN]
@@ -65,8 +66,8 @@ def test_adapters_are_trained_and_exported(data, tmp_path):
 
 
 def answers(folder: Path, questions: list[str], most: int, template: str | None = None) -> list[str]:
-    """The words of so many tokens at most behind each question, by the folder's model and tokenizer, with a template,
-    else the tokenizer's own."""
+    """The model's continuation of each question, of at most `most` tokens, by the folder's weights and tokenizer; by
+    the chat template of that name, else the tokenizer's own."""
     tokenizer = build_tokenizer(TokenizerOptions("PretrainedFromHF", tokenizer_model=str(folder)))
     messages = [[{"role": "user", "content": question}] for question in questions]
     chat = Chat(load_template(template), tokenizer) if template else None
@@ -76,14 +77,16 @@ def answers(folder: Path, questions: list[str], most: int, template: str | None 
 
 
 def trained(backend, flags: list[str]) -> None:
-    """Train and save as the flags say."""
+    """Train by `pretrain` on this rank with a command line's flags, on the data that they name; the checkpoint goes
+    where they say."""
     provider = datasets_provider(config_of(flags, backend.world_size))
     pretrain_tiny(backend, flags, train_valid_test_datasets_provider=provider)
 
 
 @pytest.fixture
 def shown(tmp_path):
-    """Run a shell command with a stand-in for Python that only preprocesses; the words of each call."""
+    """A function that runs a shell command with a stand-in for python, which executes `preprocess` alone, and returns
+    the words of each call of python."""
     words, stand_in = tmp_path / "words", tmp_path / "bin" / "python"
     stand_in.parent.mkdir()
     stand_in.write_text(
@@ -104,14 +107,15 @@ def shown(tmp_path):
 
 
 def flags_of(calls: list[list[str]]) -> tuple[int, list[str]]:
-    """Processes and flags of the training among them."""
+    """Number of processes and the flags of pretrain_gpt.py in the msrun call among a script's calls."""
     launch = next(call for call in calls if "msrun" in call)
     processes = next(word for word in launch if word.startswith("--worker_num="))
     return int(processes.partition("=")[2]), launch[launch.index(str(SCRIPT.parent / "pretrain_gpt.py")) + 1 :]
 
 
 def test_all_weights_are_trained_until_the_model_knows_the_answers(shown, data, tmp_path):
-    """Each command of the script on a rank of the pool; the exported model says what the data say."""
+    """finetune.sh with ADAPTERS=no, its training run on a rank of the pool: the exported model answers every question
+    of the data with the data's own answer."""
     model = speaking_model("hf/qwen2", "hf_qwen2", tmp_path)
     tuning = {"ADAPTERS": "no", "NPROC": "1", "LR": "2e-2", "EPOCHS": "60"}
     calls = shown(f"bash {SCRIPT} {model} {' '.join(ALL_TRAIN)}", **data, **tuning)
@@ -129,7 +133,8 @@ SHOWN = [line.partition("#")[0].strip() for line in re.findall(r"```bash\n(.*?)`
 
 
 def test_the_commands_of_the_page_are_accepted(shown, tmp_path, monkeypatch):
-    """Flag by flag, for as many processes as they start, with the data that they prepare; the model has 256 places."""
+    """Each of the page's five finetune.sh commands: the training's flags have no finding for the number of processes
+    started and the data prepared (the model has 256 positions)."""
     monkeypatch.chdir(tmp_path)
     speaking_model("hf/llama", "hf_qwen2", tmp_path).rename(tmp_path / "MODEL")
     shutil.copy(EXAMPLES, tmp_path / "alpaca.jsonl")
@@ -142,6 +147,6 @@ def test_the_commands_of_the_page_are_accepted(shown, tmp_path, monkeypatch):
 
 
 def test_what_is_no_model_is_named(tmp_path):
-    """A folder that is no model is named before data are prepared."""
+    """finetune.sh names a folder that is no HuggingFace model, before data are prepared."""
     done = subprocess.run(["bash", SCRIPT, tmp_path], capture_output=True, text=True, env=os.environ)
     assert done.returncode == 2 and done.stderr.startswith(f"error: {tmp_path}: give the folder of a HuggingFace model")

@@ -22,12 +22,13 @@ FLAGS = """--num-layers 1 --hidden-size 32 --seq-length 32 --global-batch-size 8
     --train-iters 1000000 --lr-warmup-iters 0 --mock-data --eval-iters 0 --save-interval 1000000
     --exit-duration-in-mins 3"""
 SECONDS = 5.0
-"""Within which ranks end; a busy machine is given as much again."""
+"""Seconds within which ranks end after the interruption; a busy machine is given as much again."""
 
 
 @contextmanager
 def training(folder: Path, ranks: int, flags: str = "") -> Iterator[tuple[subprocess.Popen, list[psutil.Process]]]:
-    """The example while it trains, in a session of its own as on a terminal, and all processes of it."""
+    """Run the example in a session of its own, as on a terminal, and wait until it has trained a step; yield (script,
+    all its processes) and kill them at the end."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = os.environ | {
         "PATH": path,
@@ -60,13 +61,14 @@ def _has_trained(folder: Path) -> bool:
 
 
 def check_end(started: list[psutil.Process], seconds: float = 2 * SECONDS) -> None:
-    """Wait for all processes to end."""
+    """Wait for all these processes to end, for that many seconds; fail if one does not."""
     alive = psutil.wait_procs(started, seconds)[1]
     assert [process.cmdline() for process in alive] == []
 
 
 def test_sigkill_of_msrun(tmp_path):
-    """Both ranks say why, and the script ends with msrun's code."""
+    """SIGKILL of msrun alone: all processes end, each rank's log names msrun's process id as the cause, and the
+    script's code is 137."""
     with training(tmp_path, 2) as (script, started):
         by_name = sorted(process.name() for process in started)
         assert by_name == ["msrun", "python", "python", "python", "tail"], "launch, two ranks, the first one's log"
@@ -80,7 +82,7 @@ def test_sigkill_of_msrun(tmp_path):
 
 
 def test_ctrl_c(tmp_path):
-    """The script exits with 130 and does not go on to plot."""
+    """Ctrl-C on the terminal: the script exits with 130 and does not go on to plot."""
     with training(tmp_path, 1) as (script, started):
         os.killpg(script.pid, signal.SIGINT)
         assert script.wait(4 * SECONDS) == 130, (tmp_path / "output").read_text()
@@ -101,7 +103,8 @@ sys.meta_path.insert(0, Finder())
 
 
 def test_ctrl_c_in_an_import(tmp_path):
-    """During an import Python's own handler is lost ("Exception ignored in"), and training would begin."""
+    """SIGINT while a module is imported, where Python drops the handler's exception ("Exception ignored in"): the
+    script exits with 130 and starts no msrun."""
     (tmp_path / "sitecustomize.py").write_text(IN_AN_IMPORT)
     (tmp_path / "msrun").write_text("#!/bin/sh\ntouch started\n")
     (tmp_path / "msrun").chmod(0o755)

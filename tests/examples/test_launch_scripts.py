@@ -9,16 +9,20 @@ from tests.support.public_scripts import check_steps, scripts, train_script, wit
 
 SIXTEEN_BITS = scripts("shrunk")
 DENSE = scripts("shrunk_dense")
-"""All of them are trained by `-m exhaustive`, and by `python -m tests.support.public_scripts shrunk_dense`."""
+"""Shrunk dense scripts, most of them trained by `-m exhaustive` or `python -m tests.support.public_scripts
+shrunk_dense` only."""
 
 EVERY_FLAG = ("s0025", "s0059", "s0424", "s0525", "s0675", "s0795", "s0918", "s0930", "s0944", "s1185")
-"""Those of SIXTEEN_BITS that have each flag, each word behind one and each layout that any of them has."""
+"""Ids of scripts of SIXTEEN_BITS that together have each flag, each word behind one and each layout that any of
+SIXTEEN_BITS has."""
 
 WITH_TOKENIZERS = scripts("shrunk_tokenizers")
-"""MindSpore's adapters, packed conversations, text by a HuggingFace tokenizer, Llama2Tokenizer."""
+"""Shrunk scripts with MindSpore's adapters, packed conversations, text by a HuggingFace tokenizer, or Llama2Tokenizer.
+"""
 
 OF_THEIR_OWN = ("s0105", "s0212", "s0568", "s0907", "s0937", "s0962", "s1146", "s1242")
-"""Those of DENSE with flags that no other one here has: recomputation, overlap, a ring, layers by cost, instances."""
+"""Ids of scripts of DENSE with flags that no other script trained here has: recomputation, overlap, a ring, layers by
+cost, instances."""
 
 
 def test_so_many_are_drawn():
@@ -30,7 +34,7 @@ def train(script, folder) -> None:
 
 
 def of(words: Sequence[str]) -> set[tuple[str, str]]:
-    """The flags of a command line, with words behind them that are no numbers or paths."""
+    """The flags of a command line, each with a word behind it unless that is a number or a path."""
     found, flag = set(), ""
     for word in words:
         flag = word if word.startswith("--") else flag
@@ -40,7 +44,8 @@ def of(words: Sequence[str]) -> set[tuple[str, str]]:
 
 
 def test_each_flag_is_trained_with():
-    """So that no script is left out that has something of its own."""
+    """EVERY_FLAG's scripts have every flag and word that any script of SIXTEEN_BITS has, so leaving the others out
+    loses none."""
     every = {(script["id"], one) for script in SIXTEEN_BITS for one in of(script["argv"])}
     chosen = {one for name, one in every if name in EVERY_FLAG}
     assert {one for _, one in every} == chosen
@@ -70,6 +75,6 @@ def test_a_dense_script_trains_two_steps(name, tmp_path):
 
 @pytest.mark.parametrize("script", WITH_TOKENIZERS, ids=[script["id"] for script in WITH_TOKENIZERS])
 def test_a_script_with_its_kind_of_tokenizer_and_tuning_trains_two_steps(script, tmp_path):
-    """All of their vocabularies have some 3000 ids."""
+    """Its two losses are near those of a guess among 3000 ids, about the size of all these tokenizers' vocabularies."""
     argv = with_files(script["argv"])
     check_steps(argv, run(script["nproc"], train_script, argv, tmp_path), ids=3000)

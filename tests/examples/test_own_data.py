@@ -35,12 +35,14 @@ def test_the_page_trains(how, world, layout):
     ],
 )
 def test_data_on_the_first_tensor_rank_alone(how, world, layout):
-    """Other tensor-parallel ranks, and stages in the middle of a pipeline, have no data."""
+    """A loader that only the first tensor-parallel rank of the first and last stage has gives one process's losses,
+    gradients and weights."""
     check_layout(FLAGS, world, layout, how=how)
 
 
 def test_every_form_trains_the_same():
-    """All forms read the same rows in the same order and have the same losses."""
+    """The page's three forms of giving own data read the same rows in the same order, so they have the same losses
+    (1e-6)."""
     expected = reference(FLAGS)
     for how in (train_on_our_loader, train_where_data_are, train_on_keys):
         assert reference(FLAGS, how).losses == pytest.approx(expected.losses, rel=1e-6)

@@ -14,12 +14,12 @@ _NUMBER = r"\d+(?:[.,]\d+)*"
 MEASURED = rf"(?<![\w.,-]){_NUMBER}(?: - {_NUMBER})? ?(?:%|s|ms|us|ns|[KMG]i?B|tokens/s|[GT]FLOP/s)(?![\w-])"
 """A number with a unit of measurement."""
 FIGURE = re.compile(rf"{MEASURED}|\d+\.\d+")
-"""A measured value, or a number with a point."""
+"""A measured value, or a number with a decimal point."""
 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    """A folder with all that the pages' commands read."""
+    """A folder with all the files that the pages' commands read."""
     return make_files(tmp_path_factory.mktemp("pages"))
 
 
@@ -33,7 +33,8 @@ def test_each_command_works(page, files, monkeypatch):
 
 
 def test_the_table_has_the_pages():
-    """A block whose language is lost would not be tried."""
+    """More than 23 pages have commands, and no command stands in an indented block or in one without a language, which
+    would not be tried."""
     assert len(SHOWING) > 23
     outside = re.compile(r"^ {4}(?:python|bash|msrun|pip|torchrun) ", re.MULTILINE)
     unmarked = re.compile(r"```\n(?:python|bash|msrun|pip) ")
@@ -43,7 +44,7 @@ def test_the_table_has_the_pages():
 
 
 def test_both_readmes_show_the_same():
-    """A command that is added, or a figure that is measured anew, on one page is written on the other."""
+    """README.md and README.zh-CN.md have the same commands and the same measured figures."""
     assert commands(READMES[1]) == commands(READMES[0])
     figures = [set(re.findall(r"\d+\.\d+", page.read_text(encoding="utf-8"))) for page in READMES]
     assert len(figures[0]) > 20 and figures[0] == figures[1]
@@ -99,7 +100,7 @@ def anchors(page) -> set[str]:
 
 
 def test_links_and_paths_lead_somewhere():
-    """Links to files and headings, and what stands in code quotes and begins with one of our folders."""
+    """Links to files and headings of all pages, and paths in code quotes that begin with one of our folders, exist."""
     targets, lost = 0, []
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
@@ -117,14 +118,15 @@ def test_links_and_paths_lead_somewhere():
 
 
 def test_the_index_has_every_page():
-    """A page that the index lacks is not found."""
+    """docs/README.md links every page below docs."""
     index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
     pages = [str(page.relative_to(ROOT / "docs")) for page in PAGES if page.is_relative_to(ROOT / "docs")]
     assert [page for page in pages if f"({page})" not in index and page != "README.md"] == []
 
 
 def test_the_reference_has_the_sources_signatures():
-    """Names and signatures of docs/api.md; its sentences are written anew whenever the site is built."""
+    """Headings and signatures of docs/api.md are the sources'; its sentences are not compared, as each build of the
+    site writes them anew."""
     page = runpy.run_path(str(ROOT / "docs" / "make_api.py"))["page"]()
     shown = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
     found = [re.findall(r"^### .*|```python\n.*", text, re.MULTILINE) for text in (page, shown)]
@@ -132,7 +134,7 @@ def test_the_reference_has_the_sources_signatures():
 
 
 def test_troubleshooting_names_messages_that_exist():
-    """Each quoted part of a message stands in the sources."""
+    """Each quoted part of an error message on the troubleshooting page stands in the sources."""
     page = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
     folders = ("mapping", "parallel_core", "pynative", "examples")
     files = [path for folder in folders for path in (ROOT / folder).rglob("*.*") if path.suffix in (".py", ".sh")]

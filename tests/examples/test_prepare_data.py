@@ -97,7 +97,7 @@ def test_runs_from_any_folder_without_mindspore(tmp_path):
 
 
 def test_ctrl_c_is_no_traceback(prepare_data, tmp_path, monkeypatch):
-    """The code is a shell's for it, and nothing stays."""
+    """Ctrl-C during preprocessing: exit code 130, no traceback, and no file is left."""
 
     def interrupted(*_):
         raise KeyboardInterrupt

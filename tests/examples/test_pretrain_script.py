@@ -17,7 +17,8 @@ SCRIPT = ROOT / "examples" / "gpt" / "pretrain_gpt.sh"
 
 @pytest.fixture
 def command_of(tmp_path):
-    """msrun's command as the script gives it, with these flags behind it."""
+    """A function (flags, script, environment) -> the words of the msrun command that the script would run with these
+    flags appended."""
     stand_ins = tmp_path / "bin"
     stand_ins.mkdir()
     python = stand_ins / "python"
@@ -37,7 +38,7 @@ def command_of(tmp_path):
 
 @pytest.fixture
 def flags_of(command_of):
-    """The flags of training in it."""
+    """A function (flags, environment) -> the flags behind pretrain_gpt.py in the command that the script would run."""
 
     def run(flags: str, **environment: str) -> list[str]:
         words = command_of(flags, **environment)
@@ -47,7 +48,8 @@ def flags_of(command_of):
 
 
 def test_a_base_has_its_own_shape(flags_of, tmp_path):
-    """--use-checkpoint-args: sizes of the script's own model would overrule it, as flags do."""
+    """With --use-checkpoint-args the script gives no sizes of its own model, which would overrule the checkpoint's as
+    flags do."""
     base = tmp_path / "base"
     base.mkdir()
     before = config_of(f"{TINY} --init-method-std 0.02 --swiglu --norm-epsilon 1e-3 --attention-dropout 0.2", 1)
@@ -58,12 +60,13 @@ def test_a_base_has_its_own_shape(flags_of, tmp_path):
 
 @pytest.mark.parametrize(("flags", "steps"), [("", 20), ("--train-iters 300", 20), ("--train-iters 10 --seed 2", 1)])
 def test_the_warm_up_fits_into_a_short_run(flags_of, flags, steps):
-    """`--train-iters 10` alone trains; it was refused for a warm-up that the script itself had given."""
+    """The script's warm-up steps, shortened for `--train-iters 10`, which was refused for a warm-up that the script
+    itself had given."""
     assert config_of(flags_of(f"--mock-data {flags}"), 2).optimizer_config.lr_warmup_iters == steps
 
 
 def test_without_one_it_has_the_scripts(flags_of):
-    """A small model."""
+    """Without --use-checkpoint-args the script's own sizes count: 4 layers, hidden size 192, sequences of 256."""
     model = config_of(flags_of("--mock-data --tokenizer-type NullTokenizer --vocab-size 60"), 2).model_config
     assert (model.num_layers, model.hidden_size, model.seq_length) == (4, 192, 256)
 
@@ -80,7 +83,8 @@ def test_without_one_it_has_the_scripts(flags_of):
     ],
 )
 def test_two_processes_unless_sizes_need_more(command_of, sizes, processes):
-    """The number is the README's: PP=2 alone took four, with a second copy of the model."""
+    """--worker_num is 2, as the README says, also for PP=2 alone (which once took four, with a second copy of the
+    model), and 4 where TP x PP x CP is."""
     assert f"--worker_num={processes}" in command_of("--mock-data", **sizes)
 
 
@@ -94,14 +98,15 @@ def test_a_copy_trains_beside_itself(command_of, tmp_path):
 
 
 def test_a_size_that_is_no_number_is_named(tmp_path):
-    """The error comes before the shell computes with the value."""
+    """TP=two and the like: an error that names the variable, before the shell computes with the value."""
     environment = {**os.environ, "OUTPUT": str(tmp_path / "out"), "TP": "two"}
     done = subprocess.run(["bash", SCRIPT], env=environment, cwd=tmp_path, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (2, "error: TP=two: must be a whole number\n")
 
 
 def test_a_missing_checkpoint_is_said_before_data_are_prepared(tmp_path):
-    """The error comes before any process is started, and data that the script will make are not reported missing."""
+    """A --load folder that is missing: the error comes before any process is started, and does not count data that the
+    script would make among the missing files."""
     environment = {**os.environ, "OUTPUT": str(tmp_path / "out"), "PYTHONPATH": str(ROOT)}
     command = ["bash", SCRIPT, "--load", str(tmp_path / "nowhere")]
     done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True)

@@ -25,7 +25,8 @@ SMALL = "--num-layers 1 --hidden-size 32 --train-iters 4 --seq-length 64 --globa
 
 @pytest.fixture
 def progress(tmp_path):
-    """A function: exit code and screen after `launch` of an msrun that prints these lines and ends with 3."""
+    """A function (lines, more flags, columns): exit code and the terminal's screen after `launch` of an msrun that
+    prints these lines and ends with code 3."""
 
     def run(lines: list[str], *more: str, columns: int = 120) -> tuple[int, list[str]]:
         (tmp_path / "x.py").touch()
@@ -40,7 +41,7 @@ def progress(tmp_path):
 
 
 def test_steps_share_a_line_and_the_rest_stays_above(progress):
-    """The exit code is the command's."""
+    """Lines of steps become one progress line with a bar, other output stays above it; the exit code is msrun's."""
     lines = [*STEPS[:2], "INFO - Evaluation: Step: 2, Loss: 7.0", *STEPS[2:]]
     code, shown = progress(lines, "--train-iters", "9", "--train-iters=8")
     bar = "[############............] step 4/8  loss 5.0000  12,346 tokens/s  ETA 00:00:00"
@@ -51,12 +52,12 @@ def test_steps_share_a_line_and_the_rest_stays_above(progress):
     ("columns", "line"), [(120, "step 4  loss 5.0000  12,346 tokens/s  ETA 00:00:00"), (12, "step 4  los")]
 )
 def test_without_a_number_of_steps_and_on_a_narrow_terminal(progress, columns, line):
-    """No bar; a line that would wrap is cut, since a wrapped one cannot be cleared."""
+    """No --train-iters: no bar. 12 columns: the line is cut, as a wrapped one cannot be cleared."""
     assert progress(STEPS, columns=columns)[1] == [line, ""]
 
 
 def test_colours_are_a_terminals_unless_somebody_does_not_want_them(progress, monkeypatch):
-    """NO_COLOR (no-color.org) leaves the line as it is without them."""
+    """On a terminal the progress line is coloured; with NO_COLOR (no-color.org) its text is the same without colours."""
     _, shown = progress(STEPS)
     assert "\x1b[32m" in progress.written
     monkeypatch.setenv("NO_COLOR", "1")
@@ -64,7 +65,7 @@ def test_colours_are_a_terminals_unless_somebody_does_not_want_them(progress, mo
 
 
 def demonstration(tmp_path) -> tuple[list[str], dict[str, str]]:
-    """The README's second command with a model of a few seconds, and its environment."""
+    """Command and environment of the README's second command with a model that trains for a few seconds."""
     command = ["bash", str(EXAMPLE / "pretrain_gpt.sh"), *SMALL.split()]
     corpus = tmp_path / "text"
     corpus.mkdir()
@@ -74,7 +75,7 @@ def demonstration(tmp_path) -> tuple[list[str], dict[str, str]]:
 
 
 def check_results(tmp_path) -> None:
-    """Every step is in the metrics and in the worker's log; there is a plot."""
+    """Check that metrics.jsonl and worker 0's log have all four steps, and that loss.png is written."""
     rows = [json.loads(line) for line in (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()]
     assert [row["step"] for row in rows] == [1, 2, 3, 4]
     assert (tmp_path / "out" / "msrun_log" / "worker_0.log").read_text().count("INFO - Epoch") == 4
@@ -82,7 +83,7 @@ def check_results(tmp_path) -> None:
 
 
 def test_the_demonstration_on_a_terminal(tmp_path):
-    """One line of progress with the last step's figures, then the plot and the model's text."""
+    """The README's command shows one progress line with the last step's figures, then the plot and the model's text."""
     command, environment = demonstration(tmp_path)
     code, written = run_on_terminal(command, env=environment)
     shown = screen(written)
@@ -95,7 +96,8 @@ def test_the_demonstration_on_a_terminal(tmp_path):
 
 
 def test_the_demonstration_elsewhere(tmp_path):
-    """A line a step, without control characters. A second time the folder is taken, which is said at once."""
+    """Without a terminal the README's command prints a line a step and no control characters; a second run into the
+    same folder ends at once with code 2 and the ways out."""
     command, environment = demonstration(tmp_path)
     environment["PATH"] = programs_first()["PATH"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)

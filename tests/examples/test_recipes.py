@@ -23,8 +23,8 @@ PUBLISHED = {
     "qwen3_moe": (256, 235_093_634_560),
     "deepseek_v3": (2048, 671_026_419_200 - 58 * 256),
 }
-"""Recipe -> ranks, and trained parameters of the model: those of the released files, without multi-token prediction and
-the biases of 256 experts' scores in 58 layers, which no optimizer moves."""
+"""Recipe -> (ranks, trained parameters of the released model), without multi-token prediction and the biases of 256
+experts' scores in 58 layers, which no optimizer moves."""
 TOKENIZERS = {
     "llama3_8b": "hf_llama3",
     "qwen3_8b": "hf_qwen2",
@@ -34,7 +34,7 @@ TOKENIZERS = {
 }
 """Recipe -> a small tokenizer of the kind that the released model has, of 3000 pieces or so."""
 MOST_MEMORY = 80 * 2**30
-"""Bytes of a device that such models are trained on."""
+"""Bytes of memory of the device that such models are trained on."""
 
 
 def flags_of(recipe: str, folder: Path, **sizes: str) -> tuple[int, list[str]]:
@@ -51,7 +51,7 @@ def flags_of(recipe: str, folder: Path, **sizes: str) -> tuple[int, list[str]]:
 
 
 def parameters(config: AllConfig) -> dict[str, int]:
-    """Name -> size of each of the whole model's, once; of experts, of which a rank has its share, all."""
+    """Parameter name -> number of elements in the whole model, each counted once, experts of all ranks included."""
     parallel = config.parallel_config
     specs = [
         spec for stage in range(parallel.pipeline_model_parallel_size) for spec in StagePlan(config, stage).parameters
@@ -62,7 +62,8 @@ def parameters(config: AllConfig) -> dict[str, int]:
 
 @pytest.mark.parametrize("recipe", PUBLISHED)
 def test_a_published_size_is_planned(recipe, tmp_path):
-    """Every flag is accepted and acts, the model has its published number of parameters, and each stage has room."""
+    """Every flag of the recipe is accepted, the model has its published number of parameters, and the predicted memory
+    of each stage is below 80 GiB."""
     world, flags = flags_of(recipe, tmp_path, SIZE="published")
     reading = read(flags, world_size=world)
     assert not reading.findings
@@ -77,8 +78,8 @@ def test_a_published_size_is_planned(recipe, tmp_path):
 
 @pytest.mark.parametrize("recipe", PUBLISHED)
 def test_a_small_size_trains(recipe, tmp_path):
-    """Two steps on two ranks, which share layers, experts or the batch: one loss on all, near that of a guess, and
-    falling."""
+    """Two steps on two ranks, which share layers, experts or the batch: the same loss on both, near that of a uniform
+    guess, and falling."""
     sizes = {"SEQ_LENGTH": "32", "MAX_POSITIONS": "32", "MICRO_BATCH_SIZE": "2", "GLOBAL_BATCH_SIZE": "4"}
     world, flags = flags_of(recipe, tmp_path, TRAIN_ITERS="2", WARMUP_ITERS="0", NUM_LAYERS="2", **sizes)
     first, *others = run(world, train_script, [*flags, "--eval-iters", "0", "--mock-data"], tmp_path)
@@ -90,7 +91,7 @@ def test_a_small_size_trains(recipe, tmp_path):
 
 @pytest.mark.parametrize("recipe", TOKENIZERS)
 def test_the_models_own_tokenizer_is_taken(recipe, tmp_path):
-    """The tokenizer has the recipe's type and the model's vocabulary."""
+    """With TOKENIZER the recipe's flags have the tokenizer type of the released model and that tokenizer's vocabulary."""
     _, flags = flags_of(recipe, tmp_path, TOKENIZER=str(unpack(tmp_path) / TOKENIZERS[recipe]))
     reading = read(flags, world_size=2, read_vocabulary=True)
     assert not reading.findings and 3000 <= reading.config.model_config.unpadded_vocab_size < 3010
@@ -98,7 +99,7 @@ def test_the_models_own_tokenizer_is_taken(recipe, tmp_path):
 
 
 def test_a_published_model_has_a_tokenizer(tmp_path):
-    """Training it with the example's small vocabulary would be another model."""
+    """SIZE=published without TOKENIZER is refused: with the example's small vocabulary it would be another model."""
     script = ROOT / "examples" / "gpt" / "llama3_8b.sh"
     environment = {**os.environ, "SIZE": "published", "OUTPUT": str(tmp_path), "TOKENIZER": ""}
     done = subprocess.run(["bash", script], env=environment, capture_output=True, text=True)

@@ -71,12 +71,13 @@ RUN = (  # what the document's YAML leaves to flags
     "--save-interval 100"
 )
 FEW = "--train-iters 4"
-"""The steps of runs whose losses are another run's first ones."""
+"""Steps of runs that are compared with the first losses of a longer run."""
 TP2_SP = "--tensor-model-parallel-size 2 --sequence-parallel"
 PP2 = "--pipeline-model-parallel-size 2"
 TOLERANCE = 1e-5
 BFLOAT16_TOLERANCE = 1e-3
-"""Sums that ranks share are rounded to 8 bits before they are added: measured 4e-4, float32 differs by 9e-4."""
+"""Relative, for losses. Sums that ranks share are rounded to 8 bits before they are added: measured 4e-4; float32
+differs by 9e-4."""
 VIRTUAL = {"virtual_pipeline_model_parallel_size": 2}
 SINGLE = {"compute_dtype": "float32", "residual-connection": "float32"}
 
@@ -143,7 +144,8 @@ def changed(content: dict, changes: dict) -> dict:
 
 
 def launched(folder: Path, script: str, processes: int = 1, flags: str = "") -> np.ndarray:
-    """Losses after `bash pretrain_gpt.sh` as the document says. The logs are where it says and as it shows them."""
+    """Losses after `bash pretrain_gpt.sh` with the document's msrun command. Checked too: each rank's log lies where
+    the document says and has its lines."""
     folder.mkdir(exist_ok=True)
     (folder / "pretrain_gpt.py").write_text(script)
     arguments = [*FLAGS.split(), *flags.split(), "--save", "out"]
@@ -161,7 +163,7 @@ def launched(folder: Path, script: str, processes: int = 1, flags: str = "") -> 
 
 
 def losses_of_script(folder: Path, script: str, processes: int = 1, flags: str = "", basis: str = FLAGS) -> np.ndarray:
-    """Losses after the script was run by the ranks of a pool."""
+    """Losses after the script was run as __main__ by `processes` ranks of the tests' pool."""
     folder.mkdir(exist_ok=True)
     file = folder / "pretrain_gpt.py"
     file.write_text(script)
@@ -172,7 +174,7 @@ def losses_of_script(folder: Path, script: str, processes: int = 1, flags: str =
 
 
 def losses_in(folder: Path) -> np.ndarray:
-    """Those that a run wrote."""
+    """The losses, one a step, in the metrics file of a run in this folder."""
     lines = (folder / "out" / "metrics.jsonl").read_text().splitlines()
     return np.array([json.loads(line)["loss"] for line in lines])
 
@@ -195,13 +197,15 @@ def losses(tmp_path_factory):
     ],
 )
 def test_layouts_give_equal_losses(how, layout, losses, tmp_path):
-    """Two ranks, with masks and restarted positions."""
+    """tp2 sp under msrun; pp2, virtual stages and cp2 on the pool: the losses of one rank, with document masks and
+    restarted positions."""
     found = how(tmp_path, document_script(), 2, f"{layout} {FEW}")
     np.testing.assert_allclose(found, losses[: len(found)], rtol=TOLERANCE)
 
 
 def test_the_documents_model_is_the_librarys(losses, tmp_path):
-    """Both have the same losses with masks; without masks both have the same other losses."""
+    """The document's own model and the library's have the same losses with masks, and without masks the same other
+    losses."""
     library = losses_of_script(tmp_path / "library", document_script(own_model=False), flags=FEW)
     np.testing.assert_allclose(library, losses[:4], rtol=TOLERANCE)
     scripts = {str(own): document_script(own, masks=False) for own in (True, False)}
@@ -211,7 +215,7 @@ def test_the_documents_model_is_the_librarys(losses, tmp_path):
 
 
 def test_resuming_at_another_layout(losses, tmp_path):
-    """Five steps run on two tensor-parallel ranks, the rest on two pipeline stages."""
+    """Five steps on two tensor-parallel ranks, the rest on two pipeline stages: the losses of one uninterrupted rank."""
     first = losses_of_script(tmp_path, document_script(), 2, f"{TP2_SP} --train-iters 5")
     rest = losses_of_script(tmp_path / "rest", document_script(), 2, f"{PP2} --load {tmp_path / 'out'}")
     np.testing.assert_allclose([*first, *rest], losses, rtol=TOLERANCE)
@@ -248,6 +252,7 @@ def losses_as_printed(tmp_path_factory):
     ids=["tp2sp", "cp2", "pp2", "pp2vpp2"],
 )
 def test_the_documents_yaml_gives_equal_losses(flags, parallelization, tolerance, losses_as_printed, tmp_path):
-    """With its precision kept, cut every way. Stages send each other what they compute, so nothing is rounded twice."""
+    """The YAML with its bfloat16 on tp2 sp, cp2, pp2 and virtual stages: one rank's losses. Pipelines to float32's
+    tolerance, since stages send what they compute, so nothing is rounded twice."""
     found = losses_of_yaml(tmp_path, 2, f"{flags} {FEW}", **parallelization)
     np.testing.assert_allclose(found, losses_as_printed[:4], rtol=tolerance)

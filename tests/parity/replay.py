@@ -1,5 +1,5 @@
-"""`python tests/parity/replay.py CASE_DIR [--nproc N] [flags]`: compare_with_megatron.py under this name,
-which also takes a case of tests/assets, whose weights lie there in another form."""
+"""`python tests/parity/replay.py CASE_DIR [--nproc N] [flags]`: examples/gpt/compare_with_megatron.py, which here also
+takes a case of tests/assets, whose weights lie there in another form."""
 
 import runpy
 import sys

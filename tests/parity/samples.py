@@ -40,7 +40,8 @@ def samples_of(case: Path, run: Path) -> dict[str, np.ndarray]:
 
 
 def check_samples(case: Path, run: Path, to_the_end: bool = True) -> None:
-    """The samples of a case, if it has some, are those of a run; of final weights only `to_the_end`."""
+    """Check a run's samples against the case's, if it has some; those of the final weights only if the run went
+    `to_the_end`."""
     if not (case / SAMPLES).exists():
         return
     theirs, ours = np.load(case / SAMPLES), samples_of(case, run)

@@ -20,17 +20,19 @@ from tests.support.engine import config_of
 from tests.support.goldens import golden
 
 ROWS = [("gpt2", "cp2 ulysses"), ("llama", "tp2 sp"), ("llama", "cp2 ring")]
-"""Curves and gradients: every kind of operator and of collective that a float32 run has."""
+"""(case, layout) whose curves and gradients are compared: together every kind of operator and collective of a float32
+run."""
 TURNS = [
     ("gpt2", "1 rank", None),
     *[(*row, 3) for row in ROWS],
     *[pytest.param(*row, None, marks=pytest.mark.exhaustive) for row in ROWS],
 ]
-"""With so many steps, a second or two each on doubles; one whole run, with its weights at the end."""
+"""(case, layout, steps; None: all, with the final weights). A step takes a second or two on doubles, so few rows run
+whole."""
 
 _LLAMA = "--use-fused-swiglu --use-fused-rotary-pos-emb --use-fused-rmsnorm"
 FUSED = {"gpt2": "", "llama": _LLAMA, "llama_bf16": _LLAMA, "gpt2_fp16": "", "mixtral": f"{_LLAMA} --bf16"}
-"""Every fused operator that a model has a flag for; attention's is in all of them."""
+"""Case -> flags of every fused operator that its model has; attention's is in all of them."""
 
 _OPTIMIZER, _WEIGHTS = "--cpu-offload-optimizer", "--zero-stage 3 --cpu-offload-params"
 OFFLOADED = [
@@ -38,21 +40,22 @@ OFFLOADED = [
     ("gpt2", _WEIGHTS, 1),
     ("llama_bf16", f"{_WEIGHTS} {_OPTIMIZER}", 4),
 ]
-"""Cases, flags, and how many memories are the host's: weights, states."""
+"""(case, flags, number of flat memories, of weights or of optimizer states, that lie on the host)."""
 FIRST_STEPS = [
     *[("gpt2", layout, 2) for layout in ("tp2", "pp2", "cp2 ring", "pp2 zb-h1")],
     *[("llama_bf16", layout, 2) for layout in ("1 rank", "tp2 sp", "pp2", "cp2 ring", "dp2 distopt")],
     *[("gpt2_fp16", layout, 4) for layout in ("1 rank", "tp2 sp", "pp2")],
     ("mixtral", "ep2 grouped", 1),
 ]
-"""So many iterations of cases that the doubles compute slowly. float16's scale is too large in three of its four."""
+"""(case, layout, steps) of cases that the doubles compute slowly. float16's scale overflows in three of its four steps.
+"""
 LIMITS = {"gpt2": (1e-5, 1e-4), "llama_bf16": (5e-4, 3e-3), "gpt2_fp16": (5e-4, 3e-3), "mixtral": (2e-3, 1e-2)}
-"""Largest differences: of a loss, absolute, and of a gradient's norm, relative. In 16 bits Megatron's own
-layouts are as far apart."""
+"""Case -> largest difference of (a loss, absolute; a gradient's norm, relative). In 16 bits Megatron's own layouts are
+as far apart."""
 
 
 def train(carrier, case: str, out: str, flags: list[str]) -> list[Posted]:
-    """One rank's part of a replay; what it posted to HCCL."""
+    """Replay a case on this rank, on doubles of an Ascend; return the calls that it posted to HCCL."""
     config = config_of(flags, carrier.world_size)
     with ascend_job(carrier, config) as posted:
         script().run_case(Path(case), Path(out), config)
@@ -60,7 +63,8 @@ def train(carrier, case: str, out: str, flags: list[str]) -> list[Posted]:
 
 
 def replay(name: str, layout: str, out: Path, more: str = "") -> None:
-    """Train the case on doubles; ranks that wait for each other for ever are an error."""
+    """Replay the case under the layout on doubles; fail if ranks' HCCL calls are in an order in which they would wait
+    for each other for ever."""
     world, layout_flags = LAYOUTS[layout]
     case = golden(name)
     asked = f"{layout_flags} --device-target Ascend --use-flash-attn {FUSED[name]} {more}"
@@ -76,7 +80,8 @@ def test_the_ascend_stack_replays_megatrons_curve(name, layout, steps, tmp_path)
 
 
 def offloaded(carrier, case: str, out: str, flags: list[str]) -> list[int]:
-    """One rank's part of a replay; the bytes of each memory that is the host's."""
+    """Replay a case on this rank; return the bytes of each flat memory on the host, whose sum is checked against the
+    prediction."""
     from pynative.distributed.flat_memory import FlatMemory
 
     made: list[int] = []
@@ -97,8 +102,8 @@ def offloaded(carrier, case: str, out: str, flags: list[str]) -> list[int]:
 
 @pytest.mark.parametrize(("name", "flags", "memories"), OFFLOADED)
 def test_what_lies_in_host_memory_on_an_ascend(name, flags, memories, tmp_path):
-    """A whole run with optimizer states, weights, or both there: the curve is Megatron's, and the bytes are the
-    prediction's."""
+    """Optimizer states, weights, or both on the host, two ranks and two steps: losses are Megatron's, and as many
+    memories lie on the host as expected."""
     case = golden(name)
     asked = f"{flags} --device-target Ascend --use-flash-attn {FUSED[name]} --exit-interval 2"
     found = run(2, offloaded, str(case), str(tmp_path), [*script().case_flags(case), *asked.split()])
@@ -110,7 +115,8 @@ def test_what_lies_in_host_memory_on_an_ascend(name, flags, memories, tmp_path):
 
 @pytest.mark.parametrize(("name", "layout", "steps"), FIRST_STEPS)
 def test_the_ascend_stacks_first_steps_are_megatrons(name, layout, steps, tmp_path):
-    """In float16 the same steps are skipped."""
+    """Losses and norms of the first steps on doubles are the recorded ones, within LIMITS; in float16 the same steps
+    are skipped."""
     replay(name, layout, tmp_path, f"--exit-interval {steps}")
     ours, theirs = (json.loads((folder / "curve.json").read_text())[:steps] for folder in (tmp_path, golden(name)))
     (losses, expected), (norms, expected_norms) = (

@@ -1,6 +1,7 @@
-"""Families of models against what `transformers` recorded of them: by one rank, and a step under each layout.
+"""Families of models against what `transformers` recorded of them: on one rank in full, and one step under each layout
+of two.
 
-A layout is one launch, which goes through all cases that can have it: a row costs a step of each.
+A layout is one launch, which goes through all cases that can have it, so a row costs one step of each case.
 """
 
 import json
@@ -15,14 +16,14 @@ from tests.support.family_cases import CASES, arrays, folder_of, recorded
 
 
 def layers_of(case: str) -> int:
-    """The number of layers of its decoder."""
+    """The number of decoder layers of a recorded case."""
     config = json.loads((folder_of(case) / "config.json").read_text(encoding="utf-8"))
     counted = (config[name] for name in ("num_hidden_layers", "num_layers") if name in config)
     return next(counted, None) or len(config["layers_block_type"])
 
 
 def stages(case: str) -> str:
-    """Two, of which the first has the middle layer."""
+    """Flags of two pipeline stages; an odd number of layers puts the middle one on the first."""
     second = layers_of(case) // 2
     return f"--pipeline-model-parallel-size 2 --num-layer-list {layers_of(case) - second},{second}"
 
@@ -52,17 +53,18 @@ CANNOT = {
     },
     "cp2 ring": {"qwen3_next"},
 }
-"""Cases without experts, or without what divides."""
+"""Layout -> cases that it cannot run: ep2 without an even number of experts, or sizes that it does not divide."""
 
 
 def steps(backend, cases: Sequence[str], layout: str) -> list[family_cases.Trained]:
-    """A step on the recorded batch of each case."""
+    """One training step on the recorded batch of each case under a layout, on this rank."""
     return [family_cases.trained(backend, case, layout.format(stages=stages(case))) for case in cases]
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_one_rank(case):
-    """Logits, the recorded batch's loss and gradients, 20 steps, continuations with a cache and without."""
+    """A family's logits, loss and gradients of the recorded batch, losses of 20 steps, and greedy continuations with
+    cache and without are transformers'."""
     np.testing.assert_allclose(
         run(1, family_cases.logits, case)[0], arrays(case)["logits"], rtol=0, atol=family_cases.LOGITS
     )
@@ -73,7 +75,7 @@ def test_one_rank(case):
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_two_ranks(layout):
-    """Loss and every gradient."""
+    """One step of every family under the layout: the recorded loss and every recorded gradient, on both ranks."""
     cases = [case for case in CASES if case not in CANNOT.get(layout, ())]
     ranks = run(2, steps, cases, LAYOUTS[layout])
     found = {case: [family_cases.problems(case, rank[i]) for rank in ranks] for i, case in enumerate(cases)}
@@ -82,12 +84,14 @@ def test_two_ranks(layout):
 
 @pytest.mark.parametrize("case", ["deepseek_v4", "falcon_h1"])
 def test_operators_of_an_ascend(case):
-    """A whole model by MindSpore's operators, which an Ascend runs: loss and every gradient."""
+    """A whole model with --kernels ops, MindSpore's operators that an Ascend runs: the recorded loss and every
+    gradient."""
     assert not family_cases.problems(case, run(1, family_cases.trained, case, "--kernels ops")[0])
 
 
 def test_longrope_turns_longer_texts_otherwise():
-    """Phi-3's factors beyond the original length: with the others the logits are off by 0.8."""
+    """Phi-3 beyond its original length has the recorded logits, by its factors for long texts: those for short ones are
+    off by 0.8."""
     said = arrays("phi3_longrope")
     (found,) = run(1, family_cases.logits_of, "phi3_longrope", said["long_input_ids"])
     np.testing.assert_allclose(found[:, -16:], said["long_logits_last16"], rtol=0, atol=family_cases.LOGITS)

@@ -1,4 +1,5 @@
-"""An fp16 run on two replicas, which overflows elsewhere than on one: each averages before they sum."""
+"""An fp16 run on two replicas, whose gradients overflow in other steps than on one, as each replica averages before
+they sum."""
 
 import json
 import math

@@ -34,26 +34,27 @@ ALONE = "--standalone-embedding-stage"
     ],
 )
 def test_stages_and_chunks_without_a_layer(model, world, layout):
-    """An empty stage hands its input on, forwards and backwards; embeddings are tied, dropout is on."""
+    """A pipeline stage or virtual chunk that has no layer hands its input on, forwards and backwards; embeddings are
+    tied, dropout is on."""
     check_layout(f"{BASE} {DROPOUT} {model}", world, layout)
 
 
 @pytest.mark.parametrize("schedule", ["", ZB])
 @pytest.mark.parametrize("batch", [2, 6])
 def test_fewer_micro_batches_than_stages(batch, schedule):
-    """One and three on four stages."""
+    """One micro-batch, and three, on four pipeline stages, by 1F1B and by ZB-H1: one process's results."""
     check_layout(f"{BASE} --global-batch-size {batch} {DROPOUT}", 4, f"{PP4} {schedule}")
 
 
 @pytest.mark.parametrize("size", [3, 5])
 def test_groups_of_interleaving_that_do_not_divide(size):
-    """Five micro-batches in groups of 3 and 2, or in one group."""
+    """Five micro-batches on virtual stages in groups of 3 and 2, or in one group: one process's results."""
     group = f"--microbatch-group-size-per-virtual-pipeline-stage {size}"
     check_layout(f"{BASE} --global-batch-size 10 {DROPOUT}", 2, f"{PP2} {VPP2} {group}")
 
 
 class PartlyMasked(Rows):
-    """Rows of which whole micro-batches don't count."""
+    """Rows whose loss masks are zero in whole micro-batches."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -79,12 +80,13 @@ PER_TOKEN = "--calculate-per-token-loss"
     ],
 )
 def test_micro_batches_in_which_no_token_counts(averaging, world, layout):
-    """They count as zeros in an average of averages, and not at all per token; with data parallelism too."""
+    """Micro-batches with a loss mask of zeros count as zero in an average of averages, and not at all per token, as in
+    one process."""
     check_layout(f"{BASE} {averaging}", world, layout, how=train_on_partly_masked)
 
 
 def train_on_lengths(backend, flags: str) -> tuple:
-    """Megatron's form on micro-batches of different lengths, cut over context-parallel ranks."""
+    """Train with Megatron's forward step on micro-batches of different lengths, cut over context-parallel ranks."""
     from mindspore import Tensor
 
     from pynative.context_parallel import get_batch_on_this_cp_rank
@@ -111,7 +113,8 @@ def train_on_lengths(backend, flags: str) -> tuple:
     ],
 )
 def test_lengths_that_vary_are_cut(world, layout):
-    """Positions and dropout masks follow from the length at hand."""
+    """Micro-batches of different lengths under context parallelism: positions and dropout masks follow from each one's
+    own length, as in one process."""
     check_layout(f"{BASE} --global-batch-size 16 {DROPOUT} --variable-seq-lengths", world, layout, how=train_on_lengths)
 
 
@@ -124,13 +127,14 @@ def test_lengths_that_vary_are_cut(world, layout):
     ],
 )
 def test_forward_steps_and_documents_in_a_pipeline(how, averaging, layout):
-    """Sums of pieces, and masks from the end-of-document token on every stage."""
+    """A forward step that returns sums, and document masks from the end-of-document token, which every stage needs: one
+    process's results."""
     check_layout(f"{BASE} {averaging}", 4, layout, how=how)
 
 
 @pytest.mark.parametrize(("world", "layout"), [(2, RING), (2, TP2_SP), (4, f"{PP2} {VPP2} {ULYSSES}")])
 def test_evaluation(world, layout):
-    """Validation losses, without dropout, and the training losses around them."""
+    """Validation losses, computed without dropout, and the training losses around them are one process's."""
     flags = f"{BASE} {DROPOUT} --eval-interval 1 --eval-iters 2"
     (expected,) = run(1, evaluated, flags)
     results = run(world, evaluated, f"{flags} {layout}")

@@ -52,7 +52,8 @@ class Sizes(NamedTuple):
 
 
 class Row(NamedTuple):
-    """One layout of one model."""
+    """One layout of one model: sizes, sequence parallelism, and names of the pipeline schedule, context-parallel
+    algorithm and model."""
 
     sizes: Sizes
     sequence_parallel: bool
@@ -70,7 +71,8 @@ class Row(NamedTuple):
         return " ".join(words)
 
     def layers(self) -> int:
-        """As few as the schedule allows, and for the uneven one a number that does not divide."""
+        """The model's number of layers: as few as the schedule allows, and one more than the stages for the uneven
+        schedule."""
         stages = self.sizes.pp
         if stages == 1:
             return 2
@@ -85,7 +87,7 @@ SIZES = [Sizes(*sizes) for sizes in product((1, 2, 4), repeat=4) if 1 < prod(siz
 
 
 def variants(sizes: Sizes) -> tuple[list[bool], list[str], list[str]]:
-    """Sequence parallelism, schedules and context-parallel algorithms that make sense for these sizes."""
+    """Choices of (sequence parallelism, schedules, context-parallel algorithms) that make sense for these sizes."""
     algorithms = [name for name in ALGORITHMS if name != "hybrid" or sizes.cp == 4]
     sequence = [False, True] if sizes.tp > 1 else [False]
     return sequence, list(SCHEDULES) if sizes.pp > 1 else ["1f1b"], algorithms if sizes.cp > 1 else ["ring"]
@@ -104,7 +106,7 @@ def turns() -> Iterator[Row]:
 
 
 def everything() -> Iterator[Row]:
-    """The full product."""
+    """Rows of every legal combination of sizes, sequence parallelism, schedule, algorithm and model."""
     for sizes in SIZES:
         for sequence, schedule, algorithm in product(*variants(sizes)):
             for model in MODELS:
@@ -124,7 +126,8 @@ def test_a_combination_equals_one_process(row):
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("row", sorted(everything(), key=lambda row: prod(row.sizes)), ids=str)
 def test_every_combination_equals_one_process(row):
-    """The same for every schedule and algorithm of every combination."""
+    """The tolerances of `test_a_combination_equals_one_process`, for every schedule, algorithm and model of every
+    combination of sizes."""
     check(row)
 
 

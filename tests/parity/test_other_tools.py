@@ -29,7 +29,7 @@ WITHOUT_A_FAMILY = {
 
 
 def interpreter(variable: str) -> str:
-    """The Python that a variable of the environment names."""
+    """The path of the Python that this environment variable names; the test is skipped if it is not set."""
     path = os.environ.get(variable)
     if path is None:
         pytest.skip(f"{variable} names no Python")
@@ -37,7 +37,7 @@ def interpreter(variable: str) -> str:
 
 
 def written(case: str, folder: Path, kind: str, *flags: str) -> Path:
-    """A folder with the case through our format to another's, and the prompt."""
+    """Convert a recorded case to our format and from there to `kind`; the folder with both, and the prompt in ids.npy."""
     source, place = unpack(case, folder), folder / f"out_{case.replace('/', '_')}"
     ids = str(facts(case)["vocab_size"])
     quiet = ("--logits", "no")
@@ -50,7 +50,8 @@ def written(case: str, folder: Path, kind: str, *flags: str) -> Path:
 
 
 def compare(case: str, place: Path) -> None:
-    """Logits of the tokenizer's ids, to what tools agree to among themselves."""
+    """Check `place`/logits.npy against the recorded logits, within 2e-5, which tools differ by among themselves; padded
+    ids left out."""
     expected, ids = np.load(asset(f"checkpoints/{case}.npz"))["logits"], facts(case)["vocab_size"]
     found = np.load(place / "logits.npy")
     np.testing.assert_allclose(found[..., :ids], expected[..., :ids], rtol=0, atol=2e-5, err_msg=case)

@@ -24,7 +24,8 @@ FIGURES = {
 
 
 def test_a_case_of_ones_own(tmp_path):
-    """Without the optional arrays, with flags of a layout; two processes through the launcher. Its first steps."""
+    """A folder without the optional arrays, replayed under msrun on tp2 for three steps: one line of JSON with all
+    figures, those of missing arrays null."""
     case = tmp_path / "my run"
     case.mkdir()
     for name in ("config.json", "weights.npz", "tokens.npy", "curve.json"):
@@ -41,6 +42,6 @@ def test_a_case_of_ones_own(tmp_path):
 
 
 def test_a_folder_that_is_no_case(tmp_path):
-    """Says which file is missing, before anything is launched."""
+    """The replay names the file that is missing, before anything is launched."""
     done = warm.run([replay.__file__, tmp_path])
     assert done.returncode != 0 and "config.json does not exist" in done.stderr

@@ -23,7 +23,8 @@ OTHER_ROUNDING = {
     "cp2 ring": (2, "--context-parallel-size 2"),
 }
 SAME, TIMES_ROUNDING = 1e-5, 2.0
-"""Tolerances. Measured: 4e-7 at most; and 0.6 - 1.05 in the norm, 0.3 - 0.98 in the gradient."""
+"""Tolerances, relative: SAME of layouts that round in the same places (measured: 4e-7 at most); TIMES_ROUNDING as a
+multiple of one process's distance from float32 (measured: 0.6 - 1.05 in the norm, 0.3 - 0.98 in the gradient)."""
 FROM_FLOAT32 = 1.5
 """The loss of a layout may be so much further from float32's than one process's. Measured: 0.6 - 1.02. A single loss is
 one number: two roundings that fall on either side of float32's differ by the sum of both distances, which is twice the
@@ -31,7 +32,8 @@ type's rounding (on an AVX2 processor -1.27e-4 and +1.24e-4), without either bei
 
 
 def differences(found: Trained, expected: Trained) -> dict[str, float]:
-    """Relative differences of all steps' losses and norms, and of the first step's whole gradient in the L2 norm."""
+    """Largest relative differences of two runs: "loss" and "norm" over all steps, and "gradient", the first step's
+    whole gradient in the L2 norm."""
     pairs = {"loss": (found.losses, expected.losses), "norm": (found.gradient_norms, expected.gradient_norms)}
     errors = {name: max(abs(a - b) / abs(b) for a, b in zip(*pair, strict=True)) for name, pair in pairs.items()}
     ours, theirs = (np.concatenate([x.gradients[n].ravel() for n in expected.gradients]) for x in (found, expected))
@@ -39,7 +41,7 @@ def differences(found: Trained, expected: Trained) -> dict[str, float]:
 
 
 def of_layout(world: int, layout: str) -> dict[str, float]:
-    """The distance of a layout from one process, both in bfloat16."""
+    """The `differences` of a layout from one process, both in bfloat16."""
     return differences(run(world, train, f"{FLAGS} --bf16 {layout} {STEPS}")[0], reference(f"{FLAGS} --bf16"))
 
 

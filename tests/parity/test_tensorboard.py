@@ -13,9 +13,10 @@ from tests.support.goldens import golden
 ALL = "--log-params-norm --log-num-zeros-in-grad --log-world-size-to-tensorboard"
 CASES = ("llama", "mixtral", "gpt2_fp16", "mtp")
 ROUNDED = {"num-zeros": 2.0}
-"""Tag -> how far a value may be: whether an element is zero or tiny is rounding."""
+"""Tag -> absolute tolerance of its values: whether a gradient's element is zero or tiny is rounding."""
 IN_FP16 = {"lm loss": OF_FP16.lm_loss, "grad-norm": OF_FP16.grad_norm, "params-norm": 1e-2, "num-zeros": 64.0}
-"""The limits that this case has elsewhere."""
+"""Tag -> absolute tolerance of its values in the float16 case, whose losses and norms have these limits in
+test_goldens."""
 EXACT = 1e-5
 
 
@@ -28,7 +29,8 @@ def curves(folder: Path) -> dict[str, list[list[float]]]:
 
 @pytest.mark.parametrize("case", CASES)
 def test_tags_steps_and_values_are_megatrons(case, tmp_path):
-    """Dense, experts with each layer's loss, a loss scale with skipped steps, multi-token prediction."""
+    """Tags, steps and values are those of Megatron's own files: dense, experts with each layer's loss, a loss scale
+    with skipped steps, multi-token prediction."""
     layers = "--moe-per-layer-logging" if case == "mixtral" else ""
     ranks, layout = (2, "--pipeline-model-parallel-size 2") if case == "llama" else (1, "")
     steps = 30 if case == "gpt2_fp16" else 6

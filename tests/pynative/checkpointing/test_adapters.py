@@ -1,4 +1,5 @@
-"""Checkpoints of runs with low-rank adapters: base alone, adapters alone, both; and merged for who has none."""
+"""Checkpoints of runs with low-rank adapters: base and adapters loaded apart and together, and merged for tools that
+have no adapters."""
 
 from pathlib import Path
 
@@ -24,7 +25,8 @@ def trained(directory: Path, flags: str, world: int = 1, **how):
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
-    """A base of two steps, and two steps of adapters on it, on two ranks."""
+    """(base's folder, adapters' folder, outcomes of both runs): two steps of all weights on one rank, then two of
+    adapters on them on tp2."""
     base, adapted = (tmp_path_factory.mktemp(name) for name in ("base", "adapted"))
     whole = trained(base, "")
     tuned = trained(adapted, f"{LORA} --load {base} --tensor-model-parallel-size 2 --sequence-parallel", 2)
@@ -36,7 +38,8 @@ def adapters_of(weights: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def test_adapters_begin_on_a_base_that_stays(folders):
-    """From the first step on, with moments of the adapters alone."""
+    """Adapters loaded onto a base begin at iteration 0; after two steps the base's weights are unchanged, and adapters
+    alone have optimizer moments."""
     _, _, whole, tuned = folders
     assert tuned.iteration == tuned.steps == 2
     for name, values in whole.weights.items():
@@ -77,7 +80,7 @@ def test_who_has_no_adapters_names_those_that_are_too_many(folders):
 
 
 def test_inspecting_shows_adapters_and_their_states(folders, tmp_path, capsys):
-    """As they are stored, not merged as other formats would have them."""
+    """`inspect` writes adapters and their moments as they are stored, not merged into the base as converters do."""
     _, adapted, _, tuned = folders
     files = [str(tmp_path / name) for name in ("weights.npz", "states.npz")]
     assert inspect([str(adapted), "--npz", files[0], "--optimizer-npz", files[1]]) == 0
@@ -112,7 +115,8 @@ def test_a_run_with_other_flags_is_told_what_to_give(folders, flags, said):
     ],
 )
 def test_adapters_that_are_not_those_of_the_run_are_refused(folders, flags, said):
-    """More than it has, fewer, and none where a run is to go on."""
+    """A checkpoint with adapters on more modules than the run has, on none, and one without any behind
+    --resume-training: each refused by name."""
     base, adapted, *_ = folders
     fewer = "--lora-r 4 --lora-target-modules linear_qkv linear_proj"
     with pytest.raises(Exception, match=said):
@@ -121,7 +125,7 @@ def test_adapters_that_are_not_those_of_the_run_are_refused(folders, flags, said
 
 @pytest.mark.parametrize(("kind", "logits"), [("hf", "yes"), ("megatron", "no"), ("native", "no")])
 def test_converting_merges(folders, tmp_path, capsys, kind, logits):
-    """The engine's logits of the source, with adapters, are those of the target, without."""
+    """The logits of the checkpoint with adapters are those of the converted one without."""
     _, adapted, *_ = folders
     options = ["--input", str(adapted), "--output", str(tmp_path / "out"), "--to", kind, "--logits", logits]
     assert main(options) == 0
@@ -130,7 +134,7 @@ def test_converting_merges(folders, tmp_path, capsys, kind, logits):
 
 
 def test_what_is_merged(folders):
-    """W + (alpha / r) B A."""
+    """The merged weight is W + (alpha / r) B A, to the bit."""
     _, adapted, _, tuned = folders
     found = read_native(adapted / "iter_0000002").weights
     assert not any(".adapter." in name for name in found)

@@ -21,8 +21,8 @@ BIASED = (
 
 
 def meddling():
-    """A callback that changes weights ahead of each update and when training is over, and a figure of its own cell,
-    which is not trained, in each forward."""
+    """A callback that multiplies the trained weights by 1.5 before each update and when training ends, and counts
+    forwards in a parameter of the model that is not trained."""
     from mindspore import Parameter, Tensor
 
     from pynative.memory import in_place
@@ -51,8 +51,8 @@ def train(backend, flags: str) -> None:
 
 
 def train_with_a_slow_copier(backend, flags: str) -> None:
-    """The thread holds on to the first piece until the main thread asks for all copies, which it must do before
-    anything changes; at the latest until the step has ended."""
+    """Train while the saving thread, after its first copy, waits until the main thread asks for all copies, which it
+    must do before weights change; at the latest until the step's end."""
     from pynative.training.callbacks import Callback
 
     asked, take, finish = threading.Event(), Snapshot._take, Snapshot.finish
@@ -78,9 +78,8 @@ def train_with_a_slow_copier(backend, flags: str) -> None:
 
 
 def test_what_is_written_in_the_background_is_what_was_there_when_it_began(tmp_path):
-    """The files of iterations 2 and 4 are those of a run that waited, though the first copy is only made when step 3
-    wants to change weights, or the run ends, and scripts change them first; experts' biases change in every step, and
-    what cells keep themselves in every forward."""
+    """Checkpoints 2 and 4 hold what a run that saves in the foreground holds, though copying starts only when step 3, a
+    callback or the run's end is to change weights; experts' biases and untrained parameters included."""
     run(2, train, f"--save {tmp_path / 'waits'}")
     run(2, train_with_a_slow_copier, f"--save {tmp_path / 'goes_on'} --async-save")
     for iteration in (2, 4):
@@ -90,7 +89,7 @@ def test_what_is_written_in_the_background_is_what_was_there_when_it_began(tmp_p
 
 
 def train_with_a_slow_disk(backend, directory) -> list[str | None]:
-    """The tracker after each step; rank 1's first file is only written when step 3 is over."""
+    """The tracker file's content after each step, where rank 1's file of step 2 is only written when step 3 is over."""
     from parallel_core.checkpoint.writer import write_part
     from pynative.training.callbacks import Callback
 
@@ -122,7 +121,7 @@ def test_training_goes_on_and_nothing_is_published_before_all_ranks_have_written
 
 
 def train_on_a_full_disk(backend, directory) -> tuple[str, int]:
-    """Rank 1's disk is full from the second checkpoint on: the message, and the last finished step."""
+    """Train with rank 1's disk full from the second checkpoint on; (message of the error, last finished step)."""
     from parallel_core.checkpoint.writer import write_part
     from pynative.checkpointing import SaveFailed
     from pynative.training.callbacks import Callback
@@ -149,7 +148,8 @@ def train_on_a_full_disk(backend, directory) -> tuple[str, int]:
 
 
 def test_a_failure_is_raised_on_all_ranks_at_a_later_step_and_the_earlier_checkpoint_stays(tmp_path):
-    """With the words of the rank whose disk it was."""
+    """Each rank's error has rank 1's "No space left on device", the room that is free and the newest whole checkpoint,
+    step 2's."""
     (others, its_step), (message, step) = run(2, train_on_a_full_disk, tmp_path)
     assert "could not be saved: rank 1: " in others and its_step == step
     for said in (others, message):
@@ -183,12 +183,13 @@ def count_over_two_runs(backend, directory) -> list[int]:
 
 
 def test_a_callback_goes_on_with_its_state(tmp_path):
-    """It counts over both runs, on every rank."""
+    """A callback's count that is kept in the checkpoint goes on over a second run, on every rank."""
     assert run(2, count_over_two_runs, tmp_path) == [[2, 1, 4, 2]] * 2
 
 
 def save_beside(backend, directory) -> None:
-    """A script saves step 3 into the same folder, while step 2 is not written; the system grants no priority."""
+    """A callback saves step 3 into the run's folder by `save_checkpoint` while step 2 is not written yet in the
+    background; the thread's priority cannot be lowered."""
     from parallel_core.checkpoint.writer import write_part
     from pynative.checkpointing import save_checkpoint
     from pynative.checkpointing.background import BackgroundSave
@@ -225,7 +226,8 @@ def save_beside(backend, directory) -> None:
 
 
 def test_a_script_that_saves_into_the_same_folder_waits_for_what_is_under_way(tmp_path):
-    """There are never two writers, who take each other's folders for leftovers."""
+    """A save in the foreground waits for the one in the background: two writers would remove each other's folders as
+    leftovers."""
     run(1, save_beside, tmp_path)
     assert sorted(path.name for path in tmp_path.glob("*iter_*")) == [f"iter_000000{n}" for n in (2, 3, 4)]
 
@@ -238,7 +240,8 @@ def train_without_a_word(backend, directory) -> None:
 
 
 def test_a_loop_that_does_not_say_that_weights_change_is_told(tmp_path):
-    """Copies might have been made while they did: nothing is published."""
+    """A script's loop that never calls `before_change` of its callbacks gets an error, and nothing is published: copies
+    might have been made while weights changed."""
     with pytest.raises(Exception, match="calls before_change of its callbacks"):
         run(1, train_without_a_word, tmp_path)
     assert not list(tmp_path.glob("iter_*"))

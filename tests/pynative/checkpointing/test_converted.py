@@ -1,4 +1,5 @@
-"""A model of another tool's, converted and loaded, computes the logits that the tool computed."""
+"""Checkpoints of other tools, converted or loaded as they are: the tool's logits, runs that go on from them, and the
+way back."""
 
 import re
 
@@ -18,7 +19,7 @@ from tests.support.engine import job
 
 
 def logits_of(backend, folder: str, ids: np.ndarray) -> np.ndarray:
-    """Logits that the engine computes in float32 from a checkpoint's weights."""
+    """Logits that the engine computes in float32 from a checkpoint's weights for these ids [b, s]."""
     from pynative.generation import checkpoint_logits
 
     with job(backend, checkpoint_logits.config_in_float32(folder)):
@@ -26,21 +27,23 @@ def logits_of(backend, folder: str, ids: np.ndarray) -> np.ndarray:
 
 
 def converted(case: str, folder) -> object:
-    """The case as a checkpoint of ours, weights alone."""
+    """The folder with a recorded case of another tool converted to our format, weights alone."""
     write_native(formats.read(unpack(case, folder), optimizer=False), folder / "ours")
     return folder / "ours"
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_logits_are_those_of_the_tool(case, tmp_path):
-    """Weights bit-equal and settings understood: positions, norms, activations, groups, ties, experts, latents."""
+    """Converted weights give the recorded logits, so settings were understood: positions, norms, activations, groups,
+    ties, experts, latents."""
     expected = np.load(asset(f"checkpoints/{case}.npz"))
     (found,) = run(1, logits_of, converted(case, tmp_path), expected["input_ids"])
     np.testing.assert_allclose(found, expected["logits"], rtol=0, atol=2e-5)
 
 
 def test_scaled_rotary_positions_reach_2048_tokens(tmp_path):
-    """Llama 3.1's: forgetting the scaling changes these logits by 4."""
+    """Llama 3.1's scaling of rotary frequencies: the recorded logits at the end of 2048 tokens, which change by 4
+    without it."""
     expected = np.load(asset("checkpoints/hf/llama3_rope_scaling_tied.npz"))
     (found,) = run(1, logits_of, converted("hf/llama3_rope_scaling_tied", tmp_path), expected["long_input_ids"])
     np.testing.assert_allclose(found[:, -16:], expected["long_logits_last16"], rtol=0, atol=1e-4)
@@ -64,7 +67,8 @@ OF_MEGATRON = (
     ],
 )
 def test_a_run_of_megatron_goes_on(case, flags, tmp_path):
-    """--load of its folder, in another layout than it was saved in: weights, optimizer, steps and samples."""
+    """--load of Megatron's folder at another layout than it was saved in takes over weights, optimizer, iteration and
+    consumed samples."""
     whole, _ = run(2, train, f"{OF_MEGATRON} {flags} --load {unpack(case, tmp_path)}", False)
     assert {name: digest(values) for name, values in whole.weights.items()} == facts(case)["parameters"]
     moments = {name.replace("main_param", "fp32_param"): digest(values) for name, values in whole.moments.items()}
@@ -77,7 +81,8 @@ def test_a_run_of_megatron_goes_on(case, flags, tmp_path):
     [("", (0, 0)), ("--no-load-optim", (0, 0)), ("--ckpt-step 7", "there are none"), ("--resume-training", "alone")],
 )
 def test_a_release_of_megatron_is_weights_to_begin_with(flags, stands, tmp_path):
-    """As in Megatron: neither its iteration nor its optimizer counts."""
+    """A `release` checkpoint starts at iteration 0 without optimizer state, as in Megatron; asking for more of it is
+    refused."""
     folder = unpack("legacy/llama_tp2_dp2_bf16_distopt", tmp_path)
     (folder / "iter_0000010").rename(folder / "release")
     (folder / commit.TRACKER).write_text("release\n")
@@ -92,21 +97,22 @@ def test_a_release_of_megatron_is_weights_to_begin_with(flags, stands, tmp_path)
 
 
 def test_samples_that_were_not_counted_follow_from_the_iteration(tmp_path):
-    """As in Megatron: the data do not start at their beginning. Ten steps of a batch of four."""
+    """A checkpoint of Megatron's without consumed samples, 10 steps of a batch of 4: data go on at sample 40, as in
+    Megatron."""
     flags = f"--use-checkpoint-args --padded-vocab-size 128 --load {unpack('torch_dist/mixtral_ep2', tmp_path)}"
     (found,) = run(1, train, flags, False)
     assert (found.iteration, found.consumed_samples) == (10, 40)
 
 
 def test_an_iteration_that_megatron_has_not_saved(tmp_path):
-    """Those that are there are named."""
+    """--ckpt-step of an iteration that Megatron's folder lacks: the error names those that are there."""
     flags = f"{OF_MEGATRON} --padded-vocab-size 160 --ckpt-step 7 --load {unpack('legacy/llama_tp2_bf16', tmp_path)}"
     with pytest.raises(Exception, match=r"no checkpoint of this iteration; there are 10"):
         run(1, train, flags, False)
 
 
 def test_damage_of_a_megatron_file_ends_the_run_before_it_begins(tmp_path):
-    """A bit of a moment: the rank that reads that file names it, and neither begins."""
+    """A flipped bit in an optimizer moment: the rank that reads that file names it, and no rank begins to train."""
     folder = unpack("torch_dist/llama_dp2_bf16_distopt_default", tmp_path)
     victim = next(folder.glob("*/__1_1.distcp"))
     content = bytearray(victim.read_bytes())
@@ -119,7 +125,7 @@ def test_damage_of_a_megatron_file_ends_the_run_before_it_begins(tmp_path):
 
 
 def test_training_starts_from_a_model_of_huggingface(tmp_path):
-    """--load of its folder: the weights, padded for the layout; nothing that a run would have."""
+    """--load of a HuggingFace folder on tp2: its weights, the vocabulary padded; iteration and optimizer steps are 0."""
     flags = f"{LLAMA} --num-layers 3 --norm-epsilon 1e-5 --padded-vocab-size 152 --tensor-model-parallel-size 2"
     whole, _ = run(2, train, f"{flags} --load {unpack('hf/llama', tmp_path)}", False)
     for name, values in whole.weights.items():
@@ -129,7 +135,8 @@ def test_training_starts_from_a_model_of_huggingface(tmp_path):
 
 
 def test_another_network_is_refused(tmp_path):
-    """A base of rotary positions that no shape would betray; flag and both values are named."""
+    """A flag for another rotary base than the HuggingFace folder's, which no shape betrays, is refused with flag and
+    both values."""
     flags = f"{LLAMA} --num-layers 3 --norm-epsilon 1e-5 --padded-vocab-size 150 --rotary-base 500000"
     with pytest.raises(Exception, match=r"--rotary-base 500000: the checkpoint .* has 10000"):
         run(1, train, f"{flags} --load {unpack('hf/llama', tmp_path)}", False)
@@ -137,7 +144,8 @@ def test_another_network_is_refused(tmp_path):
 
 @pytest.mark.parametrize("flags", ["--norm-epsilon 0.001", "--rotary-base 500000"])
 def test_another_network_than_a_run_of_ours_saved_is_refused(flags, tmp_path):
-    """As of other tools' checkpoints. Who lets names differ may train another network from its weights: he is told."""
+    """Another norm epsilon or rotary base than our checkpoint's is refused with both values; with
+    --dist-ckpt-strictness log_all its weights are taken."""
     network = f"{LLAMA} --num-layers 2 --padded-vocab-size 150"
     (before,) = run(1, train, f"{network} --train-iters 1 --save {tmp_path} --save-interval 1")
     again = f"{network} {flags} --load {tmp_path} --finetune"
@@ -149,7 +157,7 @@ def test_another_network_than_a_run_of_ours_saved_is_refused(flags, tmp_path):
 
 
 def test_a_run_writes_models_of_huggingface(tmp_path):
-    """--enable-mg2hf-convert: in each checkpoint a folder with the weights that it has, without padding."""
+    """--enable-mg2hf-convert: each checkpoint has a HuggingFace folder with its weights, without padding."""
     flags = f"{LLAMA} --num-layers 2 --padded-vocab-size 152 --tensor-model-parallel-size 2 --enable-mg2hf-convert"
     whole, _ = run(2, train, f"{flags} --train-iters 1 --save {tmp_path} --save-interval 1 --model-type-hf llama2")
     model = formats.read(commit.find(tmp_path) / "huggingface", "hf")
@@ -167,13 +175,14 @@ def test_a_run_writes_models_of_huggingface(tmp_path):
     ],
 )
 def test_what_huggingface_cannot_hold_is_refused(flags, words, tmp_path):
-    """Before a step: a folder that is no model of HuggingFace's, a network and a family that none of theirs is."""
+    """Before a step: a folder that is no HuggingFace model to load, and networks that no HuggingFace family can hold."""
     with pytest.raises(Exception, match=words):
         run(1, train, flags.format(case=unpack("legacy/llama_tp2_bf16", tmp_path)), False)
 
 
 def test_a_run_with_shared_out_states_goes_to_megatron(tmp_path):
-    """A bfloat16 run on two replicas becomes whole tensors and states, in files of two tensor-parallel ranks."""
+    """A bfloat16 run whose optimizer states are cut over two replicas is converted to Megatron's files for tp2, with
+    whole tensors and states."""
     flags = f"{LLAMA} --num-layers 2 --padded-vocab-size 152 --bf16 --use-distributed-optimizer --train-iters 1"
     whole, _ = run(2, train, f"{flags} --save {tmp_path / 'ours'} --save-interval 1")
     arguments = ["--input", tmp_path / "ours", "--output", tmp_path / "theirs", "--to", "megatron", "--logits", "no"]

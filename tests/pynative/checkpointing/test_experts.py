@@ -20,7 +20,7 @@ LOADED_AT = {
     "ep2 etp2": ("ep2 pp2", "ep2, sharded"),
     "one": ("ep2",),
 }
-"""Layout of the run that saves -> those that take over."""
+"""Layout of the run that saves -> layouts that take over."""
 EXPERTS = (
     "--swiglu --num-experts 4 --moe-ffn-hidden-size 24 --moe-grouped-gemm --moe-token-dispatcher-type alltoall "
     "--disable-bias-linear --untie-embeddings-and-output-weights --lr-decay-iters 6"
@@ -29,7 +29,7 @@ EXPERTS = (
 
 @pytest.mark.parametrize("layout", LOADED_AT)
 def test_any_layout_takes_over_what_any_other_saved(tmp_path, layout):
-    """Weights and moments of every expert, each found by its number, are the saving run's bits."""
+    """Weights and moments of every expert, found by its global number, are the saving run's to the bit."""
     others = [LAYOUTS[other] for other in LOADED_AT[layout]]
     before = check_taken_over(LAYOUTS[layout], others, f"{EXPERTS} --bf16", tmp_path)
     experts = {name for name in before.weights if ".local_experts." in name}

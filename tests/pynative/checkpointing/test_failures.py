@@ -36,7 +36,7 @@ SAVE = "pynative.checkpointing.save"
 
 
 def change(manifest: Path, **fields) -> None:
-    """Somebody's own manifest."""
+    """Change fields of a manifest and take its digest away, as somebody who edits it would."""
     content = json.loads(manifest.read_text())
     del content["digest"]
     manifest.write_text(json.dumps(content | fields))
@@ -51,12 +51,14 @@ FEW = ("middle bit flipped", NAMED, "cut in half", "deleted", "swapped")
 
 
 def damages_of(path: Path) -> dict[str, Callable[[Path, Path], None]]:
-    """Kinds of damage to a file, as in `tests/parallel_core/checkpoint/test_damage.py`."""
+    """Kind of damage -> a function (file, another checkpoint's file of that name) that does it, as in
+    tests/parallel_core/checkpoint/test_damage.py."""
     return {name: DAMAGES[name] for name in FEW} | (BY_HAND if path.name == MANIFEST else {})
 
 
 def load_what_is_damaged(backend, directory: Path, flags: str) -> dict[str, str]:
-    """Damage of a file -> what this rank is told. After each, the model is what it was before."""
+    """Damage each file of checkpoint 4 in each way and load it: "file damage" -> this rank's error. Checked: the model
+    stays as it was before."""
     from pynative.checkpointing import load_checkpoint
     from pynative.training.training import pretrain
     from pynative.transformer.gpt_model import GPTModel
@@ -93,7 +95,8 @@ def load_what_is_damaged(backend, directory: Path, flags: str) -> dict[str, str]
 
 @pytest.mark.parametrize("flags", ["", pytest.param("--ckpt-format ckpt", marks=pytest.mark.exhaustive)])
 def test_no_rank_loads_anything_of_a_damaged_checkpoint(tmp_path, flags):
-    """A file that one rank alone would read included: both raise, one names file and parameter, and where to go on."""
+    """Both ranks raise, also if one alone would read the file; one names file, parameter and the older checkpoint to go
+    on from."""
     first, second = run(2, load_what_is_damaged, tmp_path, flags)
     assert len(first) == 3 * len(FEW) + 2 and first.keys() == second.keys()
     for what, told in first.items():
@@ -109,7 +112,7 @@ def test_no_rank_loads_anything_of_a_damaged_checkpoint(tmp_path, flags):
 
 @contextmanager
 def failing(function: str, error: int, when: Callable[..., bool]) -> Iterator[None]:
-    """A function of the saving side meets an error of the system's."""
+    """Within the context this function raises OSError(`error`) where `when` holds of its arguments."""
     import importlib
 
     module, _, name = function.rpartition(".")
@@ -126,7 +129,8 @@ def failing(function: str, error: int, when: Callable[..., bool]) -> Iterator[No
 
 @contextmanager
 def small_files(bytes_: int) -> Iterator[None]:
-    """The system itself refuses what is longer, halfway through."""
+    """Within the context the system refuses to write more than so many bytes into a file of checkpoint 4
+    (RLIMIT_FSIZE)."""
     from parallel_core.checkpoint.writer import write_part
 
     def write_limited(partial, *arguments):
@@ -157,14 +161,14 @@ PLACES = {
     "the manifest": (0, lambda: failing(f"{SAVE}.write_manifest", errno.ENOSPC, _is_in_second)),
     "its name": (0, lambda: failing("parallel_core.checkpoint.commit.publish", errno.EDQUOT, _is_second)),
 }
-"""Place of the failure -> the rank, and the kind."""
+"""Where saving checkpoint 4 fails -> (rank that fails, context in which it does)."""
 
 
 MODES = ("", "--async-save")
 
 
 def train_on_a_bad_disk(backend, directory: Path, place: str, flags: str) -> list[str]:
-    """The log of a run in which step 4's checkpoint cannot be written."""
+    """Train where checkpoint 4 cannot be written at this place (PLACES); the lines of this rank's log."""
     rank, fault = PLACES[place]
     with (
         fault() if backend.rank == rank else nullcontext(),
@@ -183,8 +187,8 @@ def train_on_a_bad_disk(backend, directory: Path, place: str, flags: str) -> lis
     ],
 )
 def test_a_disk_that_takes_no_more_ends_the_run_with_all_that_one_must_know(tmp_path, place, flags):
-    """--on-save-failure stop: on every rank, with folder, need, room and what to go on with. That is whole, and nothing
-    of the other is left."""
+    """--on-save-failure stop: SaveFailed on every rank, with folder, bytes needed and free, and the newest whole
+    checkpoint; nothing of the failed one is left."""
     ended = outcomes(2, train_on_a_bad_disk, tmp_path, place, f"{flags} --on-save-failure stop")
     assert [each.kind for each in ended] == ["SaveFailed"] * 2
     whole = tmp_path / commit.checkpoint_name(2)
@@ -204,7 +208,8 @@ def test_a_disk_that_takes_no_more_ends_the_run_with_all_that_one_must_know(tmp_
 
 @pytest.mark.parametrize(("place", "flags"), [(place, MODES[number % 2 - 1]) for number, place in enumerate(PLACES)])
 def test_a_run_goes_on_without_a_checkpoint_that_cannot_be_written(tmp_path, place, flags):
-    """--on-save-failure warn, which is the default: tried again, told on every rank, and the later ones are saved."""
+    """--on-save-failure warn, the default: the save is tried again, its failure logged on every rank, and later
+    checkpoints are written."""
     for rank, said in enumerate(run(2, train_on_a_bad_disk, tmp_path, place, flags)):
         (warning,) = [line for line in said if line.startswith("NOT SAVED: ")]
         assert f"{tmp_path / commit.checkpoint_name(4)} could not be saved" in warning and "MiB are free" in warning
@@ -216,7 +221,7 @@ def test_a_run_goes_on_without_a_checkpoint_that_cannot_be_written(tmp_path, pla
 
 
 def train_until_the_disk_is_full(backend, directory: Path, tries: int) -> list[str]:
-    """The last checkpoint cannot be written so often."""
+    """Train where writing the last checkpoint fails the first `tries` times; the lines of the log."""
     left = iter(range(tries))
 
     def refused(partial: Path, *_) -> bool:
@@ -238,7 +243,8 @@ def test_a_disk_that_refuses_twice_is_asked_a_third_time(tmp_path):
 
 
 def test_the_last_checkpoint_must_be_written(tmp_path):
-    """There is no training to go on with: the run fails."""
+    """--on-save-failure warn does not excuse the last checkpoint, as no training follows: SaveFailed, and checkpoint 2
+    stays the newest."""
     (ended,) = outcomes(1, train_until_the_disk_is_full, tmp_path, 99)
     assert ended.kind == "SaveFailed" and commit.find(tmp_path).name == commit.checkpoint_name(2)
 
@@ -248,7 +254,7 @@ def pretrain_tiny_in(backend, directory: Path) -> None:
 
 
 def die_halfway(backend, directory: Path, flags: str) -> None:
-    """Rank 1 gets SIGKILL with half of its second file written."""
+    """Train until rank 1 gets SIGKILL with half of its file of the second checkpoint written."""
     from parallel_core.checkpoint import writer
 
     def write_half(partial, name, tensors):
@@ -263,7 +269,7 @@ def die_halfway(backend, directory: Path, flags: str) -> None:
 
 @pytest.mark.parametrize("flags", ["", pytest.param("--ckpt-format ckpt", marks=pytest.mark.exhaustive)])
 def test_a_rank_that_is_killed_while_it_writes_loses_nothing(tmp_path, flags):
-    """The other one is told who it was; the next run goes on from step 2."""
+    """The other rank is told which rank ended; the next run goes on from step 2."""
     survivor, killed = outcomes(2, die_halfway, tmp_path, flags)
     assert "exit code -9" in killed.text and survivor.kind == "PeerLost" and "rank 1" in survivor.text
     assert commit.find(tmp_path).name == commit.checkpoint_name(2)
@@ -272,8 +278,8 @@ def test_a_rank_that_is_killed_while_it_writes_loses_nothing(tmp_path, flags):
 
 
 def die_at_every_step(backend, directory: Path, flags: str) -> dict[str, list[int]]:
-    """The ranks' writing of step 3's checkpoint, and its publishing, each tried by a child that dies at each of its
-    steps: which iteration is the latest and whole then."""
+    """Let a child die at each change of the disk in writing, and in publishing, checkpoint 3: "writing" / "publishing"
+    -> the newest whole iteration after each death."""
     from pynative.checkpointing.save import Saving
     from pynative.training.callbacks import Callback
 
@@ -315,8 +321,8 @@ def die_at_every_step(backend, directory: Path, flags: str) -> dict[str, list[in
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("kind", KINDS.keys() - {"async"})
 def test_a_death_at_any_step_of_a_save_leaves_a_whole_checkpoint(tmp_path, kind):
-    """For every kind of state: the one before until a step of the publishing, from there on the new one. Whether a
-    thread makes the steps (--async-save) is all the same."""
+    """For every kind of state: checkpoint 2 up to one step of the publishing, from there on 3. Whether a thread makes
+    the steps (--async-save) is all the same."""
     first, second = run(2, die_at_every_step, tmp_path / "save", KINDS[kind])
     assert set(first["writing"]) == {2} and len(first["writing"]) > 5 and set(second["writing"]) <= {2}
     seen = first["publishing"]
@@ -325,7 +331,8 @@ def test_a_death_at_any_step_of_a_save_leaves_a_whole_checkpoint(tmp_path, kind)
 
 
 def test_float32_values_of_a_16_bit_run_are_checked_like_weights(tmp_path):
-    """A run in float32 takes them for its weights: somebody's own manifest may say anything of them."""
+    """A float32 run takes main_param of a bfloat16 checkpoint for its weights: a wrong shape of them in an edited
+    manifest is refused."""
     flags = "--train-iters 1 --override-opt_param-scheduler"
     run(1, train, f"{flags} --bf16 --save {tmp_path}")
     manifest = commit.find(tmp_path) / MANIFEST
@@ -351,7 +358,7 @@ def log_to_a_full_disk(backend, directory: Path) -> int:
 
 
 def test_figures_that_cannot_be_written_end_no_run(tmp_path):
-    """They are in the log as well."""
+    """A full disk for metrics.jsonl, whose figures are in the log as well, does not stop training or checkpoints."""
     assert run(1, log_to_a_full_disk, tmp_path) == [4] and commit.find(tmp_path).name == commit.checkpoint_name(4)
 
 
@@ -368,7 +375,8 @@ def keep_an_array(backend, directory: Path) -> None:
 
 
 def test_a_callback_that_keeps_what_no_manifest_can_hold_is_named(tmp_path):
-    """Before anything is written, on every rank."""
+    """A callback whose state_dict holds an array, which JSON cannot: an error that names it on every rank, before
+    anything is written."""
     for ended in outcomes(2, keep_an_array, tmp_path):
         assert "Keeper.state_dict: Object of type ndarray is not JSON serializable" in ended.text
     assert not list(tmp_path.glob("*iter*"))

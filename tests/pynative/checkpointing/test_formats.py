@@ -15,13 +15,14 @@ MINDSPORE = f"{FLAGS} --ckpt-format ckpt --ckpt-prefix llama"
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory):
-    """A checkpoint of two ranks, and the outcome of two further steps."""
+    """(folder of a run of two ranks with --ckpt-format ckpt, outcome of the run after two further steps)."""
     directory = tmp_path_factory.mktemp("save")
     return directory, run(2, train, f"{MINDSPORE} --train-iters 4 --save {directory} --save-interval 2", look_at=2)[0]
 
 
 def test_a_rank_has_a_file_that_mindspore_reads(checkpoint):
-    """Named as MindSpeed-Core-MS names them; each value is in one of them."""
+    """ms.load_checkpoint reads each rank's .ckpt, named as MindSpeed-Core-MS names it; each value is in exactly one of
+    the files."""
     import mindspore as ms
 
     directory, outcome = checkpoint
@@ -37,7 +38,8 @@ def test_a_rank_has_a_file_that_mindspore_reads(checkpoint):
 
 
 def test_the_run_goes_on_to_the_bit_and_another_layout_takes_over(checkpoint):
-    """No flag has to say which format is read."""
+    """--load of .ckpt files, without a flag that names the format: a resumed run equals the uninterrupted one, and tp2
+    loads the same state."""
     directory, outcome = checkpoint
     resumed = run(2, train, f"{FLAGS} --train-iters 4 --load {directory} --ckpt-step 2")[0]
     assert_same(resumed, outcome)
@@ -47,7 +49,8 @@ def test_the_run_goes_on_to_the_bit_and_another_layout_takes_over(checkpoint):
 
 
 def test_tools_read_it(checkpoint, tmp_path, capsys):
-    """As what the converters and every other reader see."""
+    """`inspect` checks and writes out a checkpoint of .ckpt files: every weight and state is the run's. Converters use
+    the same reader."""
     directory, outcome = checkpoint
     arguments = [
         str(directory),
@@ -67,7 +70,7 @@ def test_tools_read_it(checkpoint, tmp_path, capsys):
 
 
 def test_a_flipped_bit_is_found(checkpoint):
-    """As in any other format; file and tensor are named."""
+    """A flipped bit in a .ckpt file is reported with file and tensor, as in safetensors."""
     directory, _ = checkpoint
     path = commit.find(directory, 4) / "llama_rank_1-0_4.ckpt"
     good = path.read_bytes()
@@ -82,7 +85,7 @@ def test_a_flipped_bit_is_found(checkpoint):
 
 
 def test_safetensors_take_a_prefix_that_is_given(tmp_path):
-    """Without one they have Megatron's names alone."""
+    """--ckpt-prefix mine is put before Megatron's file name, which is alone without the flag."""
     run(1, train, f"--train-iters 1 --save {tmp_path} --ckpt-prefix mine")
     assert sorted(Manifest.read(commit.find(tmp_path)).files) == ["mine_mp_rank_00_000.safetensors"]
 

@@ -64,7 +64,7 @@ BASES = {
     "--mamba-state-dim 6 --mamba-num-groups 2 --position-embedding-type none --normalization RMSNorm",
     "within it": f"{EXPERTS} 3 {LONG} --moe-router-load-balancing-type sinkhorn",
 }
-"""In one of them every option of the network acts."""
+"""Name -> flags of a base network; each option of the network acts in at least one of them."""
 
 OTHERS: dict[str, list] = {
     "num_query_groups": [1], "max_position_embeddings": [1280, 32], "latent_norm_epsilon": [0.5], "norm_epsilon": [0.5],
@@ -91,7 +91,8 @@ OTHERS: dict[str, list] = {
     "mamba_multipliers": [[0.5, 1.0, 1.0, 1.0, 1.0]], "side_by_side_weights": [[1.0, 2.0]],
     "cla_share_factor": [2], "fp8_margin": [1],
 }  # fmt: skip
-"""End of a path -> values to try; of the others every choice, the other truth value, a number and a half."""
+"""Last part(s) of an option's path -> values to try. An option that is not here takes each other choice, the other
+truth value, twice an integer, or 1.5 of a number."""
 
 OF_TRAINING = {
     **dict.fromkeys(("params_dtype", "compute_dtype", "embedding_init_dtype"), "rounds"),
@@ -99,13 +100,13 @@ OF_TRAINING = {
     "fp8_simulate": "rounds",
     "moe_router_force_load_balancing": "routes at random, to measure speed",
 }
-"""Options that change a run's logits, and why a checkpoint does not mind."""
+"""Options that change a run's logits but not the network -> the reason why a checkpoint does not compare them."""
 OF_THE_TOKENIZER = {"unpadded_vocab_size"}
-"""Ids, of which a checkpoint's reader takes care."""
+"""Options of ids, which a checkpoint's reader compares itself."""
 
 
 def others(path: str, value: Any) -> list:
-    """Other values of an option."""
+    """The values to try for an option in place of `value` (OTHERS)."""
     option, name = OPTIONS[path], next((end for end in OTHERS if path.endswith(f".{end}")), None)
     if name is not None:
         found = OTHERS[name]
@@ -125,19 +126,20 @@ def shapes(config: AllConfig) -> dict[str, tuple[int, ...]]:
 
 
 class Changed(NamedTuple):
-    """Options of a base with other values."""
+    """A base network, and the same with options changed one way or another."""
 
     base: AllConfig
     silently: AllConfig
-    """All at once by which neither differences nor shapes are other ones."""
+    """The base with all changes at once of which `differences` tells nothing and which leave all shapes."""
     paths: set[str]
-    """Paths of the settings."""
+    """Paths of the options changed in `silently`."""
     told: dict[str, AllConfig]
-    """Each other option -> the base with its first other value."""
+    """Path of each other option -> the base with its first other value, which is told or changes shapes."""
 
 
 def changed(name: str, skipped: set[str]) -> Changed:
-    """The base of a name. skipped: options of a run that were changed in another."""
+    """Change each option of the base of that name but `skipped`, which are options of a run that were changed in
+    another base."""
     settings = model_of(config_of(f"{TINY} {BASES[name]}", 1).to_dict())
     base, silent = whole_config(settings), deepcopy(settings)
     of_base, found = shapes(base), Changed(base, base, set(), {})
@@ -162,7 +164,7 @@ def changed(name: str, skipped: set[str]) -> Changed:
 
 @pytest.fixture(scope="module")
 def bases() -> list[Changed]:
-    """All of them."""
+    """`Changed` of every name in BASES."""
     made: list[Changed] = []
     for name in BASES:
         paths = set().union(*(one.paths for one in made)) - set(OF_NETWORK)
@@ -171,7 +173,7 @@ def bases() -> list[Changed]:
 
 
 def logits(backend, networks: list[dict]) -> list[np.ndarray]:
-    """Logits of a text, by weights that are functions of their names."""
+    """Logits [b, s, vocabulary] of one text by each network, with weights that are a function of the parameter's name."""
     import mindspore as ms
 
     from pynative.parameter import whole_parameters, write_parameter
@@ -195,12 +197,13 @@ def logits(backend, networks: list[dict]) -> list[np.ndarray]:
 
 
 def computed(configs: list[AllConfig]) -> list[np.ndarray]:
-    """Their logits."""
+    """The `logits` of configurations, by one rank."""
     return run(1, logits, [model_of(config.to_dict()) for config in configs])[0]
 
 
 def test_every_option_is_changed(bases):
-    """In some base; so an option that comes new has to be thought of here."""
+    """Each option of the model is changed in some base, or stands in OF_TRAINING or OF_THE_TOKENIZER: a new option has
+    to be thought of here."""
     paths = set().union(*(one.paths | one.told.keys() for one in bases))
     assert {path.rpartition(".")[2] for path in OF_MODEL if path not in paths} == OF_THE_TOKENIZER | OF_TRAINING.keys()
 

@@ -15,9 +15,9 @@ KILLED_AFTER = 3
 BASE = "--lr-decay-style cosine --lr 1e-2 --hidden-dropout 0.1 --attention-dropout 0.1"
 STEPS = "--train-iters 4 --lr-decay-iters 7"
 STEPS_OF_A_SCALE = "--train-iters 5 --lr-decay-iters 7"
-"""With a loss scale, which grows again behind the kill."""
+"""Steps of fp16 rows, in which the loss scale grows again behind the kill."""
 SAMPLES = "--train-samples 28 --lr-decay-samples 40"
-"""Flags of growing steps: 4, 4, 8, 8 samples, and 4 are left."""
+"""Flags of rows with a growing batch: steps of 4, 4, 8, 8 samples, and the last 4."""
 SHARDED, TP2, PP2 = "--use-distributed-optimizer", "--tensor-model-parallel-size 2", "--pipeline-model-parallel-size 2"
 CP2, EP2 = "--context-parallel-size 2", "--expert-model-parallel-size 2"
 LAYOUTS = {
@@ -83,11 +83,11 @@ ROWS = [
     ("ep2 etp2", "experts", "float32"),
     ("ep2 sharded", "hot experts", "bf16"),
 ]
-"""Each axis once, with another model and precision."""
+"""(layout, model, precision): each value of each axis at least once, `-m exhaustive` has more."""
 
 
 def train_twice(backend, flags: str, directory: Path) -> tuple[Outcome, Outcome]:
-    """A run that saves on its way, and one that goes on from there."""
+    """Outcomes of a run that saves on its way, and of one that goes on from that checkpoint to the end."""
     interval = f"--save {directory} --save-interval {KILLED_AFTER}"
     whole = train(backend, f"{flags} {interval}", base=ENDLESS)
     return whole, train(backend, f"{flags} --load {directory} --ckpt-step {KILLED_AFTER}", base=ENDLESS)
@@ -108,7 +108,8 @@ def check(layout: str, model: str, precision: str, directory: Path) -> None:
 
 @pytest.mark.parametrize("row", ROWS, ids=", ".join)
 def test_a_run_goes_on_to_the_bit(tmp_path, row):
-    """Losses, weights, optimizer's states, scale, schedule and place in the data; dropout is on."""
+    """Losses, weights, optimizer states, loss scale, schedule and place in the data equal the uninterrupted run's;
+    dropout is on."""
     check(*row, tmp_path)
 
 

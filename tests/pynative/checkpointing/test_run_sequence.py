@@ -31,7 +31,8 @@ class Died(BaseException):
 
 
 class Killer:
-    """Ends a run at a drawn step of what it does to the disk, and stops everything that comes later."""
+    """Raises Died at the n-th change of the disk, seen by an audit hook (`left` = n; None: never), and at every later
+    one."""
 
     def __init__(self) -> None:
         self.left: int | None = None
@@ -54,7 +55,7 @@ def _writes(event: str, arguments: tuple) -> bool:
 
 
 def eight_numbers():
-    """A model whose loss depends on the step's samples."""
+    """A model of eight parameters whose loss depends on the step's samples."""
     import mindspore as ms
     from mindspore import nn, ops
 
@@ -73,7 +74,7 @@ def eight_numbers():
 
 
 class Runs:
-    """Executes runs in this rank."""
+    """Executes whole `pretrain` runs of the eight numbers in this process, one after the other."""
 
     def __init__(self, backend) -> None:
         self.backend, self.killer = backend, Killer()
@@ -81,7 +82,8 @@ class Runs:
         self.samples = [rows[number % 15] for number in range(4 * (LAST + MOST_STEPS))]
 
     def train(self, flags: list[str], looks: bool = True, steps_to_live: int | None = None) -> tuple[str, list[str]]:
-        """The end of a run ("" if it succeeded), and its log. looks: check folders first, as a command line does."""
+        """(error's text, "died" if killed, "" if it succeeded; log lines) of a run. looks: check folders first, as a
+        command line does. steps_to_live: changes of the disk until Died."""
         from mapping import init_configs_from_args, parse_args
         from pynative.training.training import pretrain
 
@@ -101,7 +103,8 @@ class Runs:
 
 
 def execute(runs: Runs, plan: Plan, random: np.random.Generator, ledger: Ledger) -> None:
-    """A run, or one that meets another job, and what it must come to."""
+    """Execute a drawn run, perhaps killed or beside another job that holds the folder; check that it ended as it must
+    and note it in the ledger."""
     root, told = ledger.root, refusal(plan, ledger.root)
     before = tree(root)
     if plan.meets:
@@ -129,7 +132,7 @@ def execute(runs: Runs, plan: Plan, random: np.random.Generator, ledger: Ledger)
 
 
 def _is_gone(root: Path, random: np.random.Generator) -> None:
-    """The process that held the folder, if it came to that, is no longer there, or was another machine's."""
+    """Rewrite the folder's lock, if there is one, as if its holder had ended or ran on another machine."""
     held = lock.read(root)
     if held is not None:
         gone = replace(held, start="1") if random.integers(2) else replace(held, machine="another")
@@ -137,7 +140,7 @@ def _is_gone(root: Path, random: np.random.Generator) -> None:
 
 
 def sequence(backend, folder: Path, seed: int) -> Counter:
-    """The outcomes of 200 runs."""
+    """Execute 200 drawn runs over one folder and check the ledger after each; the count of each outcome."""
     random, runs = np.random.default_rng(seed), Runs(backend)
     last = LAST + MOST_STEPS
     with patch("os.fsync"), patch.object(lock, "SILENCE_SECONDS", 0.02), patch.object(lock, "_SETTLE_SECONDS", 0.0):
@@ -156,7 +159,8 @@ def sequence(backend, folder: Path, seed: int) -> Counter:
 
 
 def test_what_a_log_promised_is_there(tmp_path):
-    """Every kind of run is among them, and often enough."""
+    """After each of 200 drawn runs every checkpoint that a log promised is whole; each kind of outcome came up often
+    enough to count."""
     (tally,) = run(1, sequence, tmp_path, seed=20260)
     assert sum(tally[kind] for kind in ("goes on", "goes back", "overwrites", "refused", "killed", "kept out")) > 180
     few = {"goes on": 50, "goes back": 5, "overwrites": 5, "refused": 20, "killed": 30, "kept out": 15, "deleted": 30}

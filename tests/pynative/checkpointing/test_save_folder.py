@@ -37,7 +37,8 @@ def iterations(root: Path) -> list[int]:
 
 
 def begin_anew(backend, root: Path) -> None:
-    """Begin a run in the folder by pretrain, by train, or with adapters on the base that is in it."""
+    """Try to begin a run in a folder with iteration 3, by `pretrain`, with adapters on its own base, and by `train`:
+    each is refused."""
     from pynative.training.training import train as train_by
 
     for flags in ("", f"--load {root} --lora-target-modules linear_qkv --lora-r 2"):
@@ -50,7 +51,8 @@ def begin_anew(backend, root: Path) -> None:
 
 
 def test_a_second_run_from_python_is_refused(tmp_path):
-    """Before a model is built, or if only the checkpoint tells, before a step; nothing changes, and nothing is held."""
+    """--save of another run's folder is refused before a model is built, or before the first step by `train`; no file
+    changes, and no lock is held."""
     run(1, train, f"--save {tmp_path} --exit-interval 3")
     before = tree(tmp_path)
     run(1, begin_anew, tmp_path)
@@ -58,7 +60,7 @@ def test_a_second_run_from_python_is_refused(tmp_path):
 
 
 def test_all_checkpoints_are_kept_unless_one_says_otherwise(tmp_path):
-    """The rank that deletes logs it before, with the flag."""
+    """--keep-checkpoint-max 2 alone deletes checkpoints, and each deletion is logged before it happens, with the flag."""
     said = run(1, train, f"--save {tmp_path} --exit-interval 7")[0]
     assert iterations(tmp_path) == [1, 2, 3, 4, 5, 6, 7] and not any("Deleting" in line for line in said)
     said = run(1, train, f"--save {tmp_path} --load {tmp_path} --keep-checkpoint-max 2")[0]
@@ -69,8 +71,8 @@ def test_all_checkpoints_are_kept_unless_one_says_otherwise(tmp_path):
 
 
 def test_figures_of_a_run_that_goes_on_are_one_file(tmp_path):
-    """Also of one that was killed some steps later, halfway through a line. Going back cuts them there; another run's
-    are moved, with all that it has left."""
+    """metrics.jsonl of a run that was killed, even halfway through a line, goes on without a gap or a double;
+    --ckpt-step cuts it there; --overwrite-save moves it with the rest of the earlier run."""
     metrics = tmp_path / commit.METRICS
     run(1, train, f"--save {tmp_path} --exit-interval 3")
     first = metrics.read_text()
@@ -98,7 +100,8 @@ def train_at(backend, folder: Path, flags: str) -> None:
 
 
 def test_figures_without_a_folder_to_save_in(tmp_path):
-    """In `output`; a run that loads from somewhere has figures of its own there."""
+    """Without --save, metrics.jsonl lies in `output`, an earlier run's moved aside; a run with --load has a file of its
+    own there."""
     run(1, train, f"--save {tmp_path / 'save'} --exit-interval 1")
     for flags in (
         "--train-iters 2",
@@ -112,7 +115,7 @@ def test_figures_without_a_folder_to_save_in(tmp_path):
 
 
 def test_figures_that_are_moved_meanwhile_stay_whole(tmp_path):
-    """Two runs in one place, neither of which saves."""
+    """A run without --save whose metrics.jsonl another run moves aside goes on writing into it."""
     seen = run(1, move_meanwhile, tmp_path)[0]
     assert seen == [1, 2, 3]
 
@@ -134,7 +137,8 @@ def move_meanwhile(backend, folder: Path) -> list[int]:
 
 
 def test_a_job_that_writes_there_keeps_others_out(tmp_path):
-    """On all ranks, by name, before the first step; and is no hindrance once it has been killed."""
+    """A folder that another process holds: refused on all ranks before the first step with its process and job; once
+    that process is killed, the folder is free."""
     other = hold(tmp_path, SLURM_JOB_ID="77")
     try:
         first, second = outcomes(2, train, f"--save {tmp_path}")
@@ -150,7 +154,7 @@ def test_a_job_that_writes_there_keeps_others_out(tmp_path):
 
 
 def raised(error: Exception) -> Exception:
-    """With a traceback."""
+    """The exception with a traceback, as `except` sees it."""
     try:
         raise error
     except Exception as caught:
@@ -158,8 +162,8 @@ def raised(error: Exception) -> Exception:
 
 
 def test_a_mistake_is_said_without_a_traceback(capsys):
-    """Also where one rank alone finds it: two jobs that were started at the same moment; a disk that is full for a
-    run's last checkpoint."""
+    """A ConfigError that one rank alone finds (two jobs begun at once) and a disk full for the last checkpoint are
+    printed as a message, no traceback."""
     from pynative.checkpointing import SaveFailed
     from pynative.collectives import failure
 
@@ -194,7 +198,8 @@ def save_as_a_script(backend, root: Path, step: int, process: str = "first", **n
 
 
 def test_a_scripts_checkpoints_are_kept_as_well(tmp_path):
-    """All, unless it says how many; another process's are moved out of the way; not beside another job."""
+    """`save_checkpoint` of a script keeps all unless keep_checkpoint_max is given; moves another process's checkpoints
+    aside; refuses a folder that another job holds."""
     for step in range(7):
         assert run(1, save_as_a_script, tmp_path, step) == [""]
     assert iterations(tmp_path) == [0, 1, 2, 3, 4, 5, 6]

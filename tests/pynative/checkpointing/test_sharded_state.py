@@ -30,20 +30,20 @@ LOADED_AT = {
     "dp4 sharded, twice": ("one", "dp2 sharded"),
     "dp2 tp2 sharded": ("one", "dp4 sharded", "dp2 tp2 sharded"),
 }
-"""Layout of the run that saves -> those that take over."""
+"""Layout of the run that saves -> layouts that take over."""
 SWIGLU = "--swiglu --ffn-hidden-size 48 --lr-decay-iters 6"
-"""Its first matrix is cut in two fused parts, the second along its columns."""
+"""Model flags of all runs: the gated first matrix is cut in two fused parts, the second matrix along its columns."""
 
 
 def train_at(layout: str, flags: str, steps: bool = True) -> Outcome:
-    """Rank 0's outcome."""
+    """Rank 0's outcome of a run at this layout; steps=False: right after loading."""
     world, layout_flags = LAYOUTS[layout]
     return train_on(world, f"{SWIGLU} {flags} {layout_flags}", steps)
 
 
 @pytest.mark.parametrize("layout", LOADED_AT)
 def test_any_layout_takes_over_what_any_other_saved(tmp_path, layout):
-    """Weights, float32 values, moments, step count, schedule and place in the data are the saving run's bits."""
+    """Weights, float32 values, moments, step count, schedule and place in the data equal the saving run's to the bit."""
     others = [LAYOUTS[other] for other in LOADED_AT[layout]]
     check_taken_over(LAYOUTS[layout], others, f"{SWIGLU} --bf16", tmp_path)
 
@@ -66,7 +66,7 @@ def test_every_rank_writes_its_own_part_and_no_more(tmp_path):
 
 
 def train_without_gathers(backend, flags: str) -> None:
-    """No parameter is gathered while a checkpoint is written."""
+    """Train, failing if a parameter is gathered while a checkpoint is begun."""
     from pynative.checkpointing.save import Saving
     from pynative.distributed.gathered_parameters import GatheredBucket
 
@@ -81,7 +81,8 @@ def train_without_gathers(backend, flags: str) -> None:
 
 
 def test_weights_alone_of_parameters_that_are_cut(tmp_path):
-    """With ZeRO stage 3 each rank writes the part that it keeps, as it is; any layout reads that."""
+    """ZeRO stage 3 without optimizer states: each rank writes its part of the weights without gathering, and any layout
+    reads them."""
     flags = f"{SWIGLU} --zero-stage 3 --untie-embeddings-and-output-weights"
     run(2, train_without_gathers, f"{flags} --no-save-optim --save {tmp_path}")
     before = train_on(2, flags)
@@ -94,7 +95,8 @@ def test_weights_alone_of_parameters_that_are_cut(tmp_path):
 
 
 def test_rows_that_a_checkpoint_lacks_keep_their_values(tmp_path):
-    """Those of another padding of the vocabulary: with ZeRO stage 3 they are what they are without."""
+    """Rows of a vocabulary that is padded to more than the checkpoint's keep their initial values, with ZeRO stage 3
+    the same as without."""
     flags = "--untie-embeddings-and-output-weights"
     train_at("one", f"{flags} --padded-vocab-size 62 --save {tmp_path}")
     padded = f"{flags} --no-load-optim --load {tmp_path}"

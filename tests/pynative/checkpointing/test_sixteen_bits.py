@@ -31,7 +31,8 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, kind):
 
 
 def test_the_float32_values_are_more_than_the_weights(tmp_path):
-    """Without them a resumed run would be another one, which the test above would not see if they were rounded."""
+    """The checkpoint's float32 values are not just widened weights; otherwise the test above would pass with rounded
+    ones."""
     outcome = run(1, train, f"{SIX_STEPS} --bf16 --train-iters 2")[0]
     masters = {name.removeprefix("main_param."): v for name, v in outcome.moments.items() if "main_param" in name}
     assert masters.keys() == outcome.weights.keys()
@@ -41,7 +42,7 @@ def test_the_float32_values_are_more_than_the_weights(tmp_path):
 
 
 def test_a_float32_run_goes_on_in_bf16(tmp_path):
-    """Its weights become the float32 values, to the bit."""
+    """A float32 checkpoint's weights become the bfloat16 run's float32 values, to the bit."""
     before = run(1, train, f"{SIX_STEPS} --train-iters 2 --save {tmp_path}")[0]
     after = run(1, train, f"{SIX_STEPS} --train-iters 2 --bf16 --load {tmp_path}", False)[0]
     for name, weight in before.weights.items():
@@ -50,7 +51,8 @@ def test_a_float32_run_goes_on_in_bf16(tmp_path):
 
 @pytest.mark.parametrize(("first", "second"), [("--fp16", "--bf16"), ("--bf16", "--fp16")])
 def test_from_one_16_bit_type_to_the_other(tmp_path, first, second):
-    """The float32 values come over, and weights are those, rounded once: not what the other type made of them."""
+    """fp16 <-> bf16: the float32 values are taken over, and the weights are those rounded once, not the other type's
+    weights converted."""
     flags = f"{SIX_STEPS} --train-iters 2"
     run(1, train, f"{flags} {first} --save {tmp_path}")
     after = run(1, train, f"{flags} {second} --load {tmp_path}", False)[0]

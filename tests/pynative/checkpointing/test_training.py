@@ -13,12 +13,12 @@ from tests.support.damage import flip
 from tests.support.distributed import run
 
 LAYOUTS = {"one": (1, 1, 1), "tp2": (2, 2, 1), "pp2": (2, 1, 2), "dp2": (2, 1, 1), "tp2pp2": (4, 2, 2)}
-"""World size, tensor-parallel size, pipeline size."""
+"""Name -> world size, tensor-parallel size, pipeline-parallel size."""
 FOUR_STEPS = "--lr-decay-iters 4 --lr-decay-style cosine --hidden-dropout 0.1 --attention-dropout 0.1"
 
 
 def train_at(layout: str, flags: str, steps: bool = True) -> Outcome:
-    """Rank 0's outcome."""
+    """Rank 0's outcome of a run at this layout; steps=False: right after loading."""
     world, tensor, pipeline = LAYOUTS[layout]
     return train_on(world, f"{flags} {layout_flags(tensor, pipeline)}", steps)
 
@@ -41,7 +41,8 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path):
     "optimizer", ["--optimizer muon --muon-nesterov", "--o2-optimizer", "--optimizer PmAdamW", "--optimizer lion"]
 )
 def test_a_run_resumes_with_the_states_of_its_optimizer(tmp_path, optimizer):
-    """Momentum beside Adam's averages, averages in bfloat16, an average of weights, one average."""
+    """Muon's momentum beside Adam's averages, O2's averages in bfloat16, PmAdamW's average of weights, Lion's one
+    average: resumed equals uninterrupted."""
     flags = f"{FOUR_STEPS} {optimizer} --pma-interleave-step 1"
     whole = train_at("one", f"{flags} --train-iters 4")
     train_at("one", f"{flags} --train-iters 2 --save {tmp_path}")
@@ -52,20 +53,20 @@ def test_a_run_resumes_with_the_states_of_its_optimizer(tmp_path, optimizer):
 
 @pytest.fixture(scope="module", params=["tp2pp2", "one"])
 def checkpoint(request, tmp_path_factory):
-    """A run's directory and its outcome on rank 0."""
+    """(folder of a run at the fixture's layout, its outcome on rank 0)."""
     directory = tmp_path_factory.mktemp("save")
     return directory, train_at(request.param, f"--save {directory} --lr-decay-iters 4")
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_any_layout_takes_over_what_any_other_saved(checkpoint, layout):
-    """Weights, moments, step count, schedule and place in the data are the saving run's bits."""
+    """Weights, moments, step count, schedule and place in the data equal the saving run's to the bit."""
     directory, before = checkpoint
     assert_same(load_at(layout, f"--load {directory} --lr-decay-iters 4"), before)
 
 
 def test_the_files_hold_what_the_model_held(checkpoint):
-    """Every weight and moment once; the last stage's copy of the embedding not at all."""
+    """The files have every weight and moment once; the last stage's copy of the tied embedding is not in them."""
     directory, before = checkpoint
     manifest = Manifest.read(commit.find(directory))
     assert set(manifest.weights) == set(before.weights)
@@ -76,7 +77,8 @@ def test_the_files_hold_what_the_model_held(checkpoint):
 
 @pytest.mark.parametrize("flags", ["--load {} --finetune", "--load {} --no-resume-training", "--model_name_or_path {}"])
 def test_weights_alone_are_taken_where_that_is_asked_for(checkpoint, flags):
-    """Iteration, optimizer and schedule begin anew."""
+    """--finetune, --no-resume-training, --model_name_or_path: the weights are loaded; iteration, samples, optimizer,
+    schedule and seed begin anew."""
     directory, before = checkpoint
     after = load_at("one", f"{flags.format(directory)} --lr-decay-iters 9 --seed 7")
     np.testing.assert_equal(after.weights, before.weights)
@@ -86,13 +88,15 @@ def test_weights_alone_are_taken_where_that_is_asked_for(checkpoint, flags):
 
 @pytest.mark.parametrize("flags", ["--load {}", "--load {} --resume-training", "--resume_from_checkpoint {}"])
 def test_a_run_goes_on_unless_it_must_not(checkpoint, flags):
-    """As in Megatron where nothing says it."""
+    """--load alone takes over the whole state, as Megatron does, and so do --resume-training and
+    --resume_from_checkpoint."""
     directory, before = checkpoint
     assert_same(load_at("one", f"{flags.format(directory)} --lr-decay-iters 4"), before)
 
 
 def test_a_run_that_takes_weights_alone_begins_its_data_and_says_so(checkpoint):
-    """Weights stand still, so losses tell which samples were seen."""
+    """--no-resume-training sees the first samples again (the learning rate is 0, so losses tell the samples), and the
+    log says that it begins at step 0."""
     directory, _ = checkpoint
     flags = f"--load {directory} --lr 0 --weight-decay 0 --lr-decay-iters 9 --override-opt_param-scheduler"
     anew, first = (f"{flags} --no-resume-training", f"{flags} --new-dataset --train-iters 4")
@@ -102,7 +106,7 @@ def test_a_run_that_takes_weights_alone_begins_its_data_and_says_so(checkpoint):
 
 
 def logged(backend, flags: str) -> tuple[Outcome, list[str]]:
-    """A run, and the lines of its log."""
+    """Outcome and log lines of a run on this rank."""
     lines: list[str] = []
     handler = logging.Handler()
     handler.emit = lambda record: lines.append(record.getMessage())
@@ -114,7 +118,7 @@ def logged(backend, flags: str) -> tuple[Outcome, list[str]]:
 
 
 def test_no_load_optim_keeps_the_iteration(checkpoint):
-    """The optimizer alone begins anew."""
+    """--no-load-optim: weights and iteration are the checkpoint's, the optimizer's steps begin at 0."""
     directory, before = checkpoint
     after = load_at("one", f"--load {directory} --no-load-optim --lr-decay-iters 9")
     np.testing.assert_equal(after.weights, before.weights)
@@ -122,7 +126,8 @@ def test_no_load_optim_keeps_the_iteration(checkpoint):
 
 
 def test_bytes_are_compared_with_their_checksums_unless_a_flag_forbids_it(checkpoint, tmp_path):
-    """The log says that they are not."""
+    """A flipped bit ends the loading; with --no-resume-crc-check it is loaded, and the log says that checksums were not
+    compared."""
     directory, _ = checkpoint
     copy = shutil.copytree(directory, tmp_path / "copy")
     flip(max(copy.rglob("*.safetensors")))
@@ -134,7 +139,8 @@ def test_bytes_are_compared_with_their_checksums_unless_a_flag_forbids_it(checkp
 
 
 def test_whose_schedule_counts(checkpoint):
-    """Different by the flags: refused, unless a flag says whose counts; the place in it is the checkpoint's."""
+    """Another decay by flags than in the checkpoint is refused; --override-... takes the flags', --use-checkpoint-...
+    the checkpoint's; the place in the schedule is always the checkpoint's."""
     directory, before = checkpoint
     flags = f"--load {directory} --lr-decay-iters 9"
     words = r"--lr-decay-iters.* over 9 steps by the flags, 4 steps in the checkpoint.*--override"
@@ -158,7 +164,7 @@ def test_whose_schedule_counts(checkpoint):
 )
 @pytest.mark.parametrize("layout", ["one", "tp2"])
 def test_a_checkpoint_that_does_not_fit_is_refused(checkpoint, layout, flags, words):
-    """Every name and shape that differs, on every rank."""
+    """The error lists every name and shape in which model and checkpoint differ, on every rank."""
     directory, _ = checkpoint
     with pytest.raises(ValueError, match=words):
         load_at(layout, f"--load {directory} --lr-decay-iters 4 {flags}")
@@ -226,7 +232,8 @@ def test_a_float32_run_takes_the_float32_values_of_a_16_bit_one(tmp_path):
 
 
 def test_what_was_saved_without_an_optimizer(tmp_path):
-    """Says how to load it, and loads so."""
+    """--no-save-optim --no-save-rng: loading asks for --no-load-optim, with which the weights are loaded and the seed
+    is the flags'."""
     before = train_at("one", f"--save {tmp_path} --no-save-optim --no-save-rng")
     with pytest.raises(ValueError, match=r"saved without its optimizer.*--no-load-optim"):
         load_at("one", f"--load {tmp_path}")
@@ -236,7 +243,7 @@ def test_what_was_saved_without_an_optimizer(tmp_path):
 
 
 def test_the_seed_of_dropout_masks_goes_on(checkpoint):
-    """Unless --no-load-rng."""
+    """The checkpoint's seed counts, not --seed, unless --no-load-rng is given."""
     directory, before = checkpoint
     flags = f"--load {directory} --lr-decay-iters 4 --seed 5"
     assert load_at("one", flags).seed == before.seed
@@ -244,7 +251,8 @@ def test_the_seed_of_dropout_masks_goes_on(checkpoint):
 
 
 def test_the_first_run_of_a_script_that_saves_where_it_loads(tmp_path):
-    """Nothing there yet: it starts from the beginning. Any other directory without a checkpoint is an error."""
+    """--load of the --save folder while that is empty starts from the beginning, later it goes on; a --load folder that
+    does not exist is an error."""
     flags = f"--save {tmp_path} --load {tmp_path} --lr-decay-iters 4"
     assert len(train_at("one", flags).losses) == 2
     assert len(train_at("one", f"{flags} --train-iters 3").losses) == 1
@@ -261,7 +269,8 @@ def test_saves_at_the_interval_keep_the_newest(tmp_path):
 
 
 def test_a_run_without_a_step_to_do_leaves_its_checkpoint_as_it_is(tmp_path):
-    """Started again after its end, and without the optimizer, whose state would be gone."""
+    """A finished run started again with --no-load-optim writes nothing: its checkpoint would lose the optimizer's
+    states."""
     train_at("one", f"--save {tmp_path}")
     before = (commit.find(tmp_path) / MANIFEST).read_text()
     again = train_at("one", f"--save {tmp_path} --load {tmp_path} --no-load-optim")
@@ -287,6 +296,7 @@ def test_new_data_start_at_their_beginning(tmp_path):
 
 @pytest.mark.parametrize("flag", ["--resume-training", "--exit-on-missing-checkpoint"])
 def test_a_run_that_must_go_on_does_not_start_anew(tmp_path, flag):
-    """Without either flag an empty directory that --save names too starts a run."""
+    """An empty --load folder is refused with --resume-training or --exit-on-missing-checkpoint; without them it starts
+    a run if --save names it too."""
     with pytest.raises(ValueError, match="no checkpoint was ever completed"):
         train_at("one", f"--load {tmp_path} --save {tmp_path} {flag}")

@@ -52,7 +52,8 @@ def save_and_load(backend, directory: Path) -> list[tuple[np.ndarray, ...]]:
 
 
 def test_every_type_comes_back_bit_for_bit(tmp_path):
-    """Weights in their type, moments and the values of 16-bit weights in float32."""
+    """Weights are saved in their type, moments and the float32 values of 16-bit weights in float32; all are loaded to
+    the bit."""
     pairs = run(1, save_and_load, tmp_path)[0]
     assert len(pairs) == 3 + 4 + 4
     for saved, loaded in pairs:

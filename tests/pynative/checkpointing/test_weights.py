@@ -1,4 +1,4 @@
-"""Whole arrays in and out of a model, whatever its layout."""
+"""`gather_weights` and `load_weights`: a model's weights as whole arrays by name, whatever its layout."""
 
 import json
 
@@ -14,7 +14,8 @@ GATED = "--swiglu --group-query-attention --num-query-groups 2 --add-qkv-bias"
 
 
 def round_trip(backend, flags: str, change: str | None) -> tuple:
-    """Gather, change, load, gather: the arrays that were loaded and those that came out, and the tied copies."""
+    """Load drawn arrays into a model and gather them: (arrays loaded, arrays gathered; None but on rank 0, tied
+    embedding's copy of this stage or None). change="missing": arrays that do not fit."""
     from pynative import parallel_state
     from pynative.checkpointing import gather_weights, load_weights
     from pynative.parameter import initialize_parameters
@@ -39,7 +40,7 @@ def round_trip(backend, flags: str, change: str | None) -> tuple:
 
 
 def shapes_of_rank_0(backend, weights) -> dict[str, tuple[int, ...]]:
-    """Rank 0's names and shapes on every rank, through a list of letters."""
+    """Name -> shape of rank 0's arrays, on every rank: broadcast as JSON in an array of characters."""
     import mindspore as ms
 
     text = json.dumps({name: array.shape for name, array in weights.items()}) if weights is not None else ""
@@ -52,7 +53,8 @@ def shapes_of_rank_0(backend, weights) -> dict[str, tuple[int, ...]]:
 @pytest.mark.parametrize("flags", ["", GATED, "--untie-embeddings-and-output-weights"], ids=["gpt", "gated", "untied"])
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 def test_what_is_loaded_comes_out_again(layout, flags):
-    """Cut and merged over tensor ranks and stages, fused parts included; and the last stage has its copy."""
+    """`gather_weights` after `load_weights` returns the same arrays, cut over tensor ranks and stages, fused parts
+    included; the last stage's tied copy is loaded too."""
     world, tensor, pipeline = layout
     results = run(world, round_trip, f"{flags} {layout_flags(tensor, pipeline)}", None)
     arrays, gathered, tied = results[0]
@@ -66,7 +68,7 @@ def test_what_is_loaded_comes_out_again(layout, flags):
 
 @pytest.mark.parametrize("layout", [(1, 1, 1), (2, 1, 2)], ids=str)
 def test_all_that_does_not_fit_is_listed(layout):
-    """A missing name, one too many, a wrong shape: in one error, whichever stage has it."""
+    """`load_weights` with a missing name, one too many and a wrong shape: one error lists them, and nothing is loaded."""
     world, tensor, pipeline = layout
     with pytest.raises(ValueError, match="nothing was loaded") as error:
         run(world, round_trip, layout_flags(tensor, pipeline), "missing")

@@ -14,7 +14,7 @@ TYPES = {"float32": np.dtype(np.float32), "float16": np.dtype(np.float16), "bflo
 
 
 def parts_of(name: str, ranks: int, size: int) -> list[np.ndarray]:
-    """As they lie in the ranks' memory: bfloat16 as its bits."""
+    """Each rank's drawn part [size], as it lies in memory: bfloat16 as 16-bit integers of its bits."""
     random = np.random.default_rng(ranks)
     drawn = [random.standard_normal(size).astype(np.float32).astype(TYPES[name]) for _ in range(ranks)]
     return [part.view(DTYPES[name].numpy) for part in drawn]
@@ -25,7 +25,8 @@ def parts_of(name: str, ranks: int, size: int) -> list[np.ndarray]:
 @pytest.mark.parametrize("ranks", [2, 3, 12])
 @pytest.mark.parametrize("name", TYPES)
 def test_parts_are_reduced_in_order_and_rounded_once(name, ranks, size, op):
-    """Into new memory, and over the first part."""
+    """`reduce_into` equals numpy's reduction in rank order in float32, rounded once at the end, into new memory and in
+    place over the first part."""
     dtype, parts = TYPES[name], parts_of(name, ranks, size)
     expected = parts[0].view(dtype).astype(np.float32)
     for part in parts[1:]:
@@ -40,7 +41,8 @@ def test_parts_are_reduced_in_order_and_rounded_once(name, ranks, size, op):
 @pytest.mark.parametrize("size", [100, FEW + 3])
 @pytest.mark.parametrize("name", TYPES)
 def test_a_sum_does_not_depend_on_addresses(name, size):
-    """A rank's part lies where its tensor does, the others' in pages of shared memory."""
+    """`reduce_into` gives the same bits at any alignment of the parts: a rank's own lies in its tensor, the others' in
+    pages of shared memory."""
     parts = parts_of(name, 3, size)
     found = set[bytes]()
     for step in range(0, 64, parts[0].itemsize):

@@ -13,14 +13,15 @@ from tests.support.collectives import TYPES, given, numbers, reduced, same, valu
 from tests.support.distributed import run
 
 ON_ONE_HOST = [("shared_memory", n) for n in (1, 2, 3, 4)] + [("hccl", 2), ("hccl", 3)]
-"""hccl: what an Ascend runs, MindSpore's own checks included, over doubles of HCCL's primitives."""
+"""(backend, world size). hccl is the code that an Ascend runs, MindSpore's own checks included, over doubles of HCCL's
+primitives."""
 WORLDS = [(*world, False) for world in ON_ONE_HOST] + [("shared_memory", 3, True)]
 SHAPES = [(0,), (1,), (7,), (2, 3, 4), (), (0, 4), (4, 300, 125)]
 BEYOND_THE_ARENA = (3_500_003,)
 
 
 FULL = [("shared_memory", 3, False), ("hccl", 2, False), ("shared_memory", 3, True)]
-"""Worlds that each type travels in; in the others types take turns."""
+"""(backend, world size, on two hosts) in which every type is tested; in the other worlds types take turns."""
 TURNS = {world: list(TYPES)[i::3] for i, world in enumerate(world for world in WORLDS if world not in FULL)}
 TYPED = [(world, kind) for world in WORLDS for kind in TYPES if kind in TURNS.get(world, TYPES)]
 REST = [(world, kind) for world in WORLDS for kind in TYPES if (world, kind) not in TYPED]
@@ -46,7 +47,7 @@ def typed(request):
 
 
 def on(world, body, *args):
-    """Run `body` on all ranks of a world."""
+    """Run `body` on all ranks of a world (backend, size, whether on two hosts); a list of the ranks' results."""
     backend, size, between_hosts = world
     if backend == "hccl":
         return run(size, over_hccl, body, *args)
@@ -84,14 +85,14 @@ def check_all_gather(backend, kind):
 
 
 def in_place(group, kind: str, fill: np.ndarray) -> tuple[ms.Tensor, ms.Tensor]:
-    """A buffer, and this rank's part of it, which share memory."""
+    """(a buffer of all ranks' parts, this rank's part of it as a view), filled with `fill`."""
     whole = ms.Tensor(fill).astype(TYPES[kind]).asnumpy().copy()
     size = len(whole) // group.size
     return ms.from_numpy(whole), ms.from_numpy(whole[group.rank * size : (group.rank + 1) * size])
 
 
 def check_gathered_in_place(group, kind):
-    """Each rank has its own part of the buffer and gets the others."""
+    """all_gather in place: a rank whose buffer has its own part alone has all ranks' parts afterwards."""
     parts = [numbers(rank, (70_001,), kind) for rank in range(group.size)]
     start = [part if rank == group.rank else np.zeros_like(part) for rank, part in enumerate(parts)]
     whole, mine = in_place(group, kind, np.concatenate(start))
@@ -102,7 +103,8 @@ def check_gathered_in_place(group, kind):
 
 
 def check_scattered_in_place(group, kind):
-    """The sum of its own part stands where that was, to the bit what an all_reduce has there; the rest is unchanged."""
+    """reduce_scatter in place: this rank's part becomes the sum, to the bit all_reduce's; the rest of the buffer is
+    unchanged."""
     size = 70_001
     inputs = [numbers(rank, (group.size * size,), kind) for rank in range(group.size)]
     whole, mine = in_place(group, kind, inputs[group.rank])
@@ -201,7 +203,7 @@ def test_messages(typed):
 
 
 def check_big(backend):
-    """Nothing here fits the arena's slots at once."""
+    """Every collective on arrays larger than the slots of the shared-memory arena, and several such messages at once."""
     group = backend.world
     shape = BEYOND_THE_ARENA
     inputs = [numbers(rank, shape, "float32") for rank in range(group.size)]
@@ -260,7 +262,7 @@ def test_in_place_reaches_the_buffer_below(world):
 
 
 def check_equal_bits(backend, kind):
-    """Sums that depend on their order: bits of the result, to be compared between ranks."""
+    """Results of sums that depend on the order of addition, as bytes, to be compared between ranks."""
     scale = 10.0 ** np.random.default_rng(backend.rank).integers(-3, 4, 30_001)
     x = numbers(backend.rank, (30_001,), "float32") * scale.astype(np.float32)
     return values(backend.world.all_reduce(ms.Tensor(x).astype(TYPES[kind]))).tobytes()

@@ -21,7 +21,7 @@ from tests.support.distributed import Failed, outcomes, run
 
 JOB = ROOT / "tests/support/msrun_job.py"
 AT_ONCE = 30
-"""Seconds within which ranks end on a machine however busy: half the time-out."""
+"""Seconds within which ranks end after a death, on a machine however busy: half the time-out."""
 MSRUN = shutil.which("msrun") or str(Path(sys.executable).with_name("msrun"))
 
 
@@ -35,7 +35,8 @@ OPERATIONS = {
 
 
 def lose_rank_one(backend):
-    """Rank 1 kills itself; for each operation, each with its own connection: what the others get, and how fast."""
+    """Rank 1 kills itself; operation -> (error's text, ranks that it names, seconds until it came), each on a
+    connection of its own."""
     x = ms.Tensor(np.ones(300_000, np.float32))
     connections = {name: connect(address=f"lose-{name}", timeout_minutes=1) for name in OPERATIONS}
     for own in connections.values():
@@ -52,7 +53,7 @@ def lose_rank_one(backend):
 
 
 def shared_memory() -> set[str]:
-    """Names in it but those of Python's own pools of processes, which tests that run beside these have."""
+    """Names in /dev/shm, without semaphores of Python's process pools, which tests that run beside these have."""
     return {name for name in os.listdir("/dev/shm") if not name.startswith("sem.mp-")}
 
 
@@ -84,7 +85,7 @@ def test_a_rank_that_never_comes_to_the_meeting_is_named():
 
 
 def come_late(backend, address):
-    """Rank 1 computes for longer than the time-out: until rank 0 has given it up."""
+    """Rank 1 stays away from a barrier for longer than the time-out; the text of the PeerLate that each rank gets."""
     own = connect(address=address, timeout_minutes=2 / 60)
     own.world.barrier()
     if own.rank == 1:
@@ -103,7 +104,8 @@ def test_a_late_rank_is_named_at_the_time_out():
 
 
 def claim_wrongly(backend, address):
-    """Both ranks claim a rank or a size that does not fit."""
+    """Ranks that connect with different world sizes, then a rank beyond the size, addresses that cannot be and unknown
+    backends: each an error that names it."""
     with pytest.raises(ValueError, match="RANK_SIZE"):
         connect(rank=backend.rank, world_size=2 + backend.rank, address=address, timeout_minutes=0.1)
     backend.world.barrier()
@@ -156,7 +158,8 @@ def free_port() -> int:
 
 
 def msrun(mode: str, folder: Path, kill: bool = False) -> tuple[int, float, list[str], str]:
-    """(exit code, seconds from the misfortune to the end, the ranks' logs, what was printed); `kill`: real ones"""
+    """(exit code, seconds from rank 1's misfortune to the end, the ranks' logs, the job's output) of a job of two
+    ranks. kill: real processes, and rank 1 gets SIGKILL; else warm forks."""
     command = [
         MSRUN if kill else str(warm.programs() / "msrun"),
         "--worker_num=2",
@@ -193,7 +196,7 @@ def _pid(file: Path) -> int:
 
 
 class TestUnderMsrun:
-    """The whole job, started as users start it."""
+    """Ranks that die or fail in a job under msrun, as users start it: exit code, time, and each rank's log."""
 
     def test_good_job_ends_with_zero(self, tmp_path):
         code, _, logs, printed = msrun("good", tmp_path)

@@ -38,11 +38,13 @@ PROGRAMS = {
     "one leaves early": (lambda g: g.all_reduce(x()), lambda g: None),
 }
 SEEN_BY_THE_LEDGER = [name for name in PROGRAMS if name not in ("both receive", "send against all_reduce")]
-"""Between hosts the others, where all wait for each other, end at the time-out."""
+"""Programs whose disagreement is found at once between hosts, too; in the two others all wait for each other until the
+time-out."""
 
 
 def disagree(backend, name, address):
-    """The message that this rank gets from a program that differs by rank."""
+    """The CollectiveMismatch that this rank gets from PROGRAMS[name], which differs by rank ("no error" if none); a
+    further call must raise it as well."""
     own = connect(address=job_address(address), timeout_minutes=SECONDS / 60)
     try:
         PROGRAMS[name][own.rank](own.world)
@@ -130,7 +132,7 @@ def mutate(generator, program):
 
 
 def execute(backend, step):
-    """Run one step and check its result: all inputs are ones."""
+    """Make one call (`random_step`) and check its result, all inputs being ones."""
     group = backend.world
     operation, shape = step["operation"], step["shape"]
     tensor = ms.Tensor(np.ones(shape, step["kind"]))
@@ -147,7 +149,8 @@ def execute(backend, step):
 
 
 def fuzz(backend, seed, addresses):
-    """For each address: one random program, mutated on one rank. What this rank saw: an error's text, or None."""
+    """For each address: run one random program, mutated on one rank. A list of this rank's error texts, None where none
+    came."""
     seen = []
     for number, address in enumerate(addresses):
         generator = np.random.default_rng([seed, number])

@@ -17,7 +17,8 @@ def total(group) -> int:
 
 
 def use_groups(backend):
-    """Members alone make their groups, odd ranks in the opposite order of even ones."""
+    """Make seven groups of three ranks, each on its members alone, odd ranks in the opposite order of even ones; sums
+    within each are right."""
     wanted = [(0, 1), (0, 2), (1, 2), (0, 1, 2), (0,), (1,), (2,)]
     if backend.rank % 2:
         wanted.reverse()
@@ -194,11 +195,8 @@ def test_bad_arguments_are_refused_before_anything_is_sent():
 
 
 def complete_without_waiting(backend, size) -> tuple:
-    """Work that only looks in: how often until it was complete, its result, its interval, the seconds that it took.
-
-    The last rank issues it when the first one has looked, which so cannot find it complete at once, however fast both
-    are.
-    """
+    """(looks until it was finished, result) of a reduce-scatter that `progress` alone completes, never `wait`. The last
+    rank issues it after the first look, so it cannot be complete at once."""
     backend.trace.reset()
     backend.trace.keeps_intervals = True
     x, looks, start = given(backend.rank, (size,), "float32"), 0, time.perf_counter()
@@ -225,7 +223,7 @@ def numpy_of(work) -> np.ndarray:
 
 
 def test_outstanding_work_moves_on_when_a_computing_rank_looks_in():
-    """A reduction of 8 MB is complete after a few looks, none of which waits."""
+    """A reduce-scatter of 8 MB completes by calls of `progress` alone, none of which waits."""
     size = 2 << 20
     total = numbers(0, (size,), "float32") + numbers(1, (size,), "float32")
     results = run(2, complete_without_waiting, size)
@@ -240,5 +238,5 @@ def keep_no_intervals(backend):
 
 
 def test_intervals_are_kept_on_request_alone():
-    """A list of them would grow with every step."""
+    """The trace keeps start and end of each call only if asked: the list would grow with every step."""
     assert run(2, keep_no_intervals) == [[None], [None]]

@@ -1,4 +1,4 @@
-"""HCCL's backend: what it posts can complete on streams that keep their order, and wrong calls are refused."""
+"""The HCCL backend on doubles: its calls can complete on streams that keep their order, and wrong calls are refused."""
 
 import mindspore as ms
 import numpy as np
@@ -15,12 +15,13 @@ from tests.support.distributed import run
 
 
 def one(kind: str, peer: int) -> Posted:
-    """A message of its own between ranks 0 and 1."""
+    """A send or receive with this peer, posted alone in the group of ranks 0 and 1."""
     return Posted((0, 1), ((kind, peer),))
 
 
 def test_both_send_first_is_found():
-    """As single operations it never ends; as one batch it does."""
+    """`check_order` finds that two ranks that both post a send before their receive never end; as one batch, or receive
+    first on one side, they do."""
     with pytest.raises(AssertionError, match=r"group \(0, 1\): nothing moves"):
         check_order([[one("send", 1), one("recv", 1)], [one("send", 0), one("recv", 0)]])
     check_order([[Posted((0, 1), (("send", 1), ("recv", 1)))], [Posted((0, 1), (("recv", 0), ("send", 0)))]])
@@ -28,7 +29,8 @@ def test_both_send_first_is_found():
 
 
 def test_other_orders_that_never_end_are_found():
-    """A collective before a message that the other posts first, one that a rank leaves out, a message too many."""
+    """`check_order` finds a collective before a message that the other rank posts first, a collective that a rank
+    leaves out or replaces, and a send without a receive."""
     both = Posted((0, 1), (("all_reduce", -1),))
     for posted in (
         [[both, one("send", 1)], [one("recv", 0), both]],
@@ -42,7 +44,7 @@ def test_other_orders_that_never_end_are_found():
 
 
 def ring(carrier) -> list[Posted]:
-    """Everybody sends to the next and receives from the previous."""
+    """Send to the next rank and receive from the previous in one batch; the calls posted to HCCL."""
     with ascend_operators(), communication(carrier) as posted:
         backend = HcclBackend(timeout_minutes=1.0)
         group, size = backend.world, backend.world_size
@@ -63,20 +65,20 @@ def test_a_ring_posts_one_batch(size):
 
 
 def read_too_early(backend) -> list[float]:
-    """The contents of an all-reduce's result before it is waited for, and after."""
+    """The content of an all-reduce's result before `wait`, and after."""
     work = backend.world.all_reduce(ms.Tensor(np.ones(2, np.float32)), async_op=True)
     before = work._result.asnumpy().copy()
     return [*before.tolist(), *work.wait().asnumpy().tolist()]
 
 
 def test_a_result_is_not_there_before_it_is_waited_for():
-    """The double would otherwise hide a missing wait."""
+    """The double of HCCL fills a result with NaN until `wait`: a missing wait in our code would otherwise go unseen."""
     for values in run(2, over_hccl, read_too_early):
         assert np.isnan(values[:2]).all() and values[2:] == [2.0, 2.0]
 
 
 def groups_at_start(backend) -> tuple[list[str], list[str]]:
-    """HCCL's groups when the rank grid is laid, and when each kind of group was used."""
+    """Names of HCCL's groups (when the rank grid is laid, when each kind of group has been used)."""
     parallel_state.initialize_model_parallel(1, 2, backend=backend)
     try:
         at_start = sorted(backend._groups)
@@ -88,13 +90,14 @@ def groups_at_start(backend) -> tuple[list[str], list[str]]:
 
 
 def test_all_groups_are_made_at_start_in_one_order():
-    """Members make a group together: made when first used, two stages would wait for each other in other groups."""
+    """No HCCL group is made later than the rank grid, as members must make one together: two stages that make theirs at
+    first use would wait for each other."""
     found = run(4, over_hccl, groups_at_start)
     assert all(at_start == used and len(used) > 2 for at_start, used in found)
 
 
 def test_a_groups_name_is_short_however_many_ranks_it_has(monkeypatch):
-    """HCCL takes 127 characters."""
+    """The name of an HCCL group has at most 127 characters, HCCL's limit."""
     monkeypatch.setattr(hccl, "create_group", lambda name, ranks: None)
     names = {hccl._native_name(tuple(range(start, 10_000, 2)), 10_000) for start in (0, 1)}
     assert len(names) == 2 and max(map(len, names)) < 128
@@ -128,7 +131,7 @@ WRONG = {
 
 
 def refused(backend, name: str) -> str | None:
-    """The kind of error that a wrong call raises."""
+    """The type's name of the error that the call WRONG[name] raises; None if it raises none."""
     try:
         WRONG[name]()
     except (ValueError, TypeError, RuntimeError, KeyError) as error:

@@ -1,4 +1,4 @@
-"""Sums of a few numbers over ranks."""
+"""Sums over ranks of a few Python numbers: losses and token counts."""
 
 import numpy as np
 
@@ -12,7 +12,7 @@ def summed(backend, values: list[float]) -> list[float]:
 
 
 def test_counts_are_exact_beyond_float32():
-    """Counts of tokens may exceed 2^24; losses are as exact as float32, and NaN stays NaN."""
+    """Counts of tokens beyond 2^24 are summed exactly; losses as exactly as in float32, and NaN stays NaN."""
     counts, loss = [2**24 + 1, 2**33 + 1, 0, 4095, 4096], 1234.5678
     losses = [loss, -loss, 1e-4, -1e-4]
     found, others = run(2, summed, [*counts, *losses, float("nan"), float("inf")])

@@ -25,11 +25,11 @@ from tests.support.user_scripts import run_script
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not())
 
 FOREVER = "--train-iters 1000000 --exit-duration-in-mins 3"
-"""Until something happens; if nothing does, and nobody is left to end it, for some minutes."""
+"""Flags of a run that lasts until a test ends it; if nobody is left to, for three minutes."""
 SCRIPT = ROOT / "examples" / "gpt" / "pretrain_gpt.py"
 PORT = 8848
 PATIENCE = 150.0
-"""Seconds for what takes ten on a quiet machine; of their own accord ranks end later."""
+"""Seconds to wait for an event that takes ten on a quiet machine; after more, ranks end of their own accord."""
 FLAGS = """--num-layers 2 --hidden-size 32 --num-attention-heads 4 --seq-length 32 --max-position-embeddings 32
     --micro-batch-size 1 --global-batch-size 4 --train-iters 4 --lr 1e-2 --mock-data --vocab-size 128
     --tokenizer-type NullTokenizer --log-interval 1 --eval-iters 0 --clip-grad 1.0"""
@@ -37,13 +37,13 @@ FLAGS = """--num-layers 2 --hidden-size 32 --num-attention-heads 4 --seq-length 
 
 @pytest.fixture
 def hosts():
-    """Two hosts with a cable between them."""
+    """Two network namespaces with a cable between them, as two hosts."""
     with two_hosts() as pair:
         yield pair
 
 
 class Job:
-    """msrun on one or two hosts, `ranks` each; the log of rank r is `folder`/worker_r.log."""
+    """A job under msrun on one or two hosts, `ranks` on each; the log of rank r is `folder`/worker_r.log."""
 
     def __init__(
         self,
@@ -140,7 +140,8 @@ def metrics_in(folder: Path) -> list[dict]:
     ids=["tp2 in a host, dp2 over hosts", "pp2 over hosts"],
 )
 def test_losses_are_those_of_one_host(hosts, tmp_path, layout, ranks):
-    """The one host's ranks are the tests' own."""
+    """tp2 in a host and dp2 over both, or pp2 over both: metrics equal those of as many ranks of the tests' pool on one
+    host."""
     one = tmp_path / "one"
     one.mkdir()
     arguments = [*FLAGS.split(), *layout.split(), "--save", str(one / "out"), "--save-interval", "1000000"]
@@ -173,7 +174,7 @@ def test_a_killed_rank_stops_both_hosts_and_is_named(hosts, tmp_path, victim):
 
 
 def test_the_end_of_one_hosts_msrun_stops_both_hosts(hosts, tmp_path):
-    """Its rank says why; the other host's says who ended."""
+    """SIGKILL of one host's msrun: its rank's log says that msrun has ended; the other host's says which rank has."""
     job = Job(tmp_path / "job", hosts, f"--tensor-model-parallel-size 2 {FOREVER}", 1, is_warm=False)
     try:
         job.wait_for_step(2)
@@ -197,7 +198,7 @@ def test_an_error_of_one_rank_is_known_on_the_other_host(hosts, tmp_path):
 
 
 def test_a_host_that_falls_silent_is_given_up(hosts, tmp_path):
-    """Nobody says goodbye when a cable is cut."""
+    """A cut cable, over which no rank can say that it ends: the ranks of both hosts end and name those that they lost."""
     job = Job(tmp_path / "job", hosts, f"--pipeline-model-parallel-size 2 {FOREVER}", 1)
     try:
         job.wait_for_step(2)

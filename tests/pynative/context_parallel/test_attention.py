@@ -30,11 +30,11 @@ SHAPES = {
     "one group": (4, 1),
     "groups that no degree divides": (12, 3),
 }
-"""(n, g)."""
+"""Name -> (n, g): heads of queries, and groups, that is heads of keys and values."""
 
 
 def heads(length: int, batch: int, n: int, g: int, d: int, e: int) -> list[np.ndarray]:
-    """Queries and keys of width d, values of width e."""
+    """Drawn [q, k, v]: queries [s, b, n, d], keys [s, b, g, d], values [s, b, g, e]."""
     return [normal(length, batch, *shape, seed=seed) for seed, shape in enumerate(((n, d), (g, d), (g, e)))]
 
 
@@ -48,7 +48,8 @@ def document_mask(length: int, batch: int) -> np.ndarray:
 
 
 def cut_attention(backend, layout, arrays, options, implementation="host"):
-    """A rank's part: (output, gradients of q, k and v) of its piece."""
+    """This rank's piece of (attention's output, gradients of q, k and v), computed on a sequence that is cut by the
+    layout (cp, algorithm, Ulysses degree)."""
     from mindspore import from_numpy
 
     from pynative import kernels, parallel_state
@@ -84,7 +85,7 @@ def cut_attention(backend, layout, arrays, options, implementation="host"):
 
 @cache
 def whole_attention(call: bytes) -> tuple[list, list]:
-    """Attention of pickled (arrays, options) on one rank, computed once for all layouts."""
+    """(outputs, gradients) of pickled (arrays, options) on one rank, computed once for all layouts."""
     return run(1, cut_attention, (1, RING, None), *pickle.loads(call))[0]
 
 
@@ -101,7 +102,8 @@ def check(layout, arrays, options, implementation="host") -> None:
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_causal(layout, shape, implementation):
-    """Every algorithm, with as many, fewer and indivisibly few key/value heads; dropout off."""
+    """Every context-parallel algorithm on `host` and `ops` kernels, with numbers of key/value heads that the degree
+    divides or not: output and gradients are one rank's."""
     check(LAYOUTS[layout], heads(24, 2, *SHAPES[shape], 5, 3), {}, implementation)
 
 
@@ -163,7 +165,7 @@ def test_chunks_across_several_blocks_of_queries(layout, form):
 )
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_shape(layout, scale, batch, groups, heads_per_group, head_size, value_size, masked, ends):
-    """Odd batches, head sizes and lengths."""
+    """Drawn batches, head sizes, lengths, masks and document ends: output and gradients are one rank's."""
     size, length = LAYOUTS[layout][0], 2 * LAYOUTS[layout][0] * scale
     arrays = heads(length, batch, groups * heads_per_group * size, groups, head_size, value_size)
     options = {"mask": document_mask(length, batch)} if masked else {}

@@ -17,31 +17,35 @@ def train_on_means(backend, flags: str) -> tuple:
 
 
 def train_on_a_batch_cut_by_the_script(backend, flags: str) -> tuple:
-    """`get_batch_func` cuts the step's whole batch itself, and makes a dict of its own of the result."""
+    """Train with a `get_batch_func` that cuts the step's whole batch itself and returns a plain dict, no longer marked
+    as cut."""
     return train(backend, flags, get_batch_func=lambda data_iterator: dict(own_batch(data_iterator)))
 
 
 @pytest.mark.parametrize("averaging", ["", "--calculate-per-token-loss"])
 @pytest.mark.parametrize("algorithm", ["megatron_cp_algo", "ulysses_cp_algo"])
 def test_a_batch_is_not_cut_twice(algorithm, averaging):
-    """Megatron's scripts call get_batch_on_this_cp_rank; then a quarter of the tokens would be trained on."""
+    """A batch that the script cut by get_batch_on_this_cp_rank, as Megatron's do, is not cut again, which would leave a
+    quarter of the tokens."""
     layout = f"--context-parallel-size 2 --context-parallel-algo {algorithm}"
     check_layout(f"{TINY} --global-batch-size 4 {averaging}", 2, layout, how=train_on_a_batch_cut_by_the_script)
 
 
 FORMS = [(train_on_means, ""), (train_on_sums, ""), (train_on_sums, "--calculate-per-token-loss")]
-"""A mean says nothing of its number of tokens, so it is not weighed per token."""
+"""(how to train, flags). A mean does not say its number of tokens, so it has no row with --calculate-per-token-loss."""
 
 
 @pytest.mark.parametrize("layout", ["", "--context-parallel-algo ulysses_cp_algo"])
 @pytest.mark.parametrize(("how", "flags"), FORMS)
 def test_both_forms(how, flags, layout):
-    """Losses reported, gradients and weights are one process's; token counts differ between the ranks."""
+    """A forward step that returns a mean, or a sum with its token count: losses, gradients and weights are one
+    process's, though ranks have different token counts."""
     check_layout(f"{TINY} --global-batch-size 4 {flags}", 2, f"--context-parallel-size 2 {layout}", how=how)
 
 
 def test_sums_are_the_default_step():
-    """Per token, own sums give what the model's mean and the framework's count give."""
+    """With --calculate-per-token-loss a script's own sums give the same losses as the default step, whose model
+    averages."""
     from tests.support.layouts import reference
 
     flags = f"{TINY} --global-batch-size 4 --calculate-per-token-loss"

@@ -36,18 +36,19 @@ ROWS += [
 
 @pytest.mark.parametrize(("family", "layout"), ROWS)
 def test_a_layout_equals_one_process(family, layout):
-    """Masks differ between micro-batches and ranks, heads have dropout, rotation is by global position."""
+    """Each family under each layout, with dropout in attention, positions by the global index, and loss masks that
+    differ between micro-batches and ranks."""
     samples = 8 if "dp2" in layout or family.startswith("head norms") else 4  # of fewer a key bias has rounding alone
     check_layout(f"{TINY} --global-batch-size {samples} {FAMILIES[family]}", *LAYOUTS[layout])
 
 
 def train_on_masked(backend, flags: str) -> tuple:
-    """Some ranks' tokens are all masked: with cp4 only one ring member's, or one Ulysses rank's, count."""
+    """Train where all of some ranks' tokens are masked: with cp4 only one ring member's, or one Ulysses rank's, count."""
     return train(backend, flags, train_data_loader=batches())
 
 
 def train_on_given_masks(backend, flags: str) -> tuple:
-    """The batch brings a mask and positions, which the framework cuts."""
+    """Train on batches that bring an attention mask and positions of their own, which the framework cuts."""
     generator = np.random.default_rng(3)
     hidden = ~np.tri(16, dtype=bool) | (generator.random((8, 1, 16, 16)) < 0.3)
     positions = generator.integers(0, 16, (8, 16)).astype(np.int32)
@@ -68,7 +69,8 @@ def check_masks(how, layout: str, averaged: str) -> None:
 
 @pytest.mark.parametrize(("how", "layout", "averaged"), IN_TURNS)
 def test_masks(how, layout, averaged):
-    """No NaN where nothing counts, and averages over whole sequences; documents apart across ranks."""
+    """Loss masks of zeros on some ranks, given attention masks, and documents: one process's losses without NaN,
+    averaged over whole sequences, documents apart across ranks."""
     check_masks(how, layout, averaged)
 
 

@@ -13,8 +13,8 @@ SIZE = 8000
 
 
 def reduced(backend, flags: str) -> tuple[list[int], list[int], list[float], dict[str, np.ndarray]]:
-    """Sizes of the parameters in the model's order; of each step the collectives of the replicas' gradients and the
-    loss; the weights at the end."""
+    """(sizes of the parameters in the model's order; for each step the all-reduces of gradients over replicas; each
+    step's loss; weights at the end)."""
     from pynative import parallel_state
     from pynative.parameter import trainable
     from pynative.training.callbacks import Callback
@@ -38,7 +38,8 @@ def reduced(backend, flags: str) -> tuple[list[int], list[int], list[float], dic
 
 
 def buckets(sizes: list[int]) -> int:
-    """The last parameters come first; the one that reaches SIZE closes a bucket."""
+    """The number of buckets for parameters of these sizes: filled from the last parameter on, and closed by the one
+    that reaches SIZE elements."""
     closed, filled = 0, 0
     for size in reversed(sizes):
         filled += size
@@ -49,7 +50,7 @@ def buckets(sizes: list[int]) -> int:
 
 @pytest.fixture
 def documented(tmp_path):
-    """A file with the documents' keys."""
+    """A function wrap_with_ddp -> the flag of a YAML file with the documents' keys `wrap_with_ddp` and `bucket_size`."""
 
     def file(wrap_with_ddp: bool) -> str:
         keys = {"wrap_with_ddp": wrap_with_ddp, "bucket_size": SIZE}
@@ -61,7 +62,8 @@ def documented(tmp_path):
 
 
 def test_gradients_are_reduced_in_buckets_or_at_once(documented):
-    """The same sums of the same addends, so the same bits."""
+    """Wrapped: one all-reduce a bucket of `bucket_size`; not wrapped: one in all. Losses and weights are the same bits,
+    being the same sums."""
     sizes, calls, losses, weights = run(2, reduced, documented(True))[0]
     assert calls == [buckets(sizes)] * 2 and calls[0] > 2
     for flags in (documented(False), "", f"--no-wrap-with-ddp --ddp-bucket-size {SIZE}"):

@@ -1,4 +1,4 @@
-"""The wrapper in loops of scripts: what is reduced when, and whose settings count."""
+"""DistributedDataParallel in loops of users' scripts: what is reduced when, and which settings count."""
 
 import mindspore as ms
 import numpy as np
@@ -16,7 +16,7 @@ CHUNKS = (
 
 
 def wrapped(config, **fields):
-    """Provider of a wrapped model."""
+    """A model provider that returns GPTModel wrapped in DistributedDataParallel, with these fields of its config."""
     from pynative.distributed import DistributedDataParallel, DistributedDataParallelConfig
     from pynative.transformer.gpt_model import GPTModel
 
@@ -27,13 +27,14 @@ def wrapped(config, **fields):
 
 
 def batch_of(rank: int) -> dict[str, np.ndarray]:
-    """Two samples of the rank's own."""
+    """This rank's own batch of two samples."""
     samples = [Rows()[2 * rank + i] for i in range(2)]
     return {name: np.stack([sample[name] for sample in samples]) for name in samples[0]}
 
 
 def gradients_of_two_backwards(backend) -> list[dict[str, np.ndarray]]:
-    """Reduced gradients of the same batch and weights, in a loop that forgets them only at a step's end."""
+    """Reduced gradients of two backwards of the same batch and weights, in a loop that calls `zero_grad_buffer` after
+    each step only."""
     from pynative.tape import autograd
     from pynative.training.training import get_model
 
@@ -51,14 +52,15 @@ def gradients_of_two_backwards(backend) -> list[dict[str, np.ndarray]]:
 
 
 def test_the_first_gradient_is_the_mean_without_a_call_before_it():
-    """Before `zero_grad_buffer` was called for the first time it was the replicas' sum."""
+    """Without `zero_grad_buffer` before the first step its gradient is the replicas' mean, as the second's; it was
+    their sum."""
     for first, second in run(2, gradients_of_two_backwards):
         for name, gradient in second.items():
             np.testing.assert_allclose(first[name], gradient, rtol=1e-6, atol=1e-9, err_msg=name)
 
 
 class Net(nn.Cell):
-    """A model without observable cells."""
+    """A model whose only parameter belongs to no cell that the wrapper can observe."""
 
     def __init__(self):
         super().__init__(auto_prefix=False)
@@ -72,7 +74,7 @@ class Net(nn.Cell):
 
 
 def losses_of_own_model(backend, flags: str) -> list[float]:
-    """Losses of four steps of a script's own loop."""
+    """Losses of four steps of a script's own loop around `Net`, with the distributed optimizer."""
     from pynative.distributed import DistributedDataParallel, DistributedDataParallelConfig
     from pynative.optimizer import get_optimizer
     from pynative.tape import autograd
@@ -98,14 +100,16 @@ def losses_of_own_model(backend, flags: str) -> list[float]:
 
 
 def test_parameters_of_no_observed_cell_are_whole_after_the_update():
-    """Nobody tells when they are needed; they were computed with as they had been before the update."""
+    """`Net`'s parameter is gathered by the end of each update, as nothing tells when it is needed; forwards once used
+    the values before it."""
     flags = "--use-distributed-optimizer --overlap-grad-reduce"
     expected = run(2, losses_of_own_model, flags)
     assert run(2, losses_of_own_model, f"{flags} --overlap-param-gather") == expected
 
 
 def chunks_reduced(backend, flags: str) -> list[tuple[str, set[float]]]:
-    """Name and values of each gradient, of two steps in which a replica's own are its place among replicas, from 1."""
+    """[(parameter name, values of its reduced gradient)] of two steps on virtual stages, each replica's own gradient
+    being its data-parallel rank + 1."""
     from pynative import parallel_state
     from pynative.optimizer import get_optimizer
     from pynative.training.training import get_model
@@ -138,15 +142,16 @@ def chunks_reduced(backend, flags: str) -> list[tuple[str, set[float]]]:
 
 @pytest.mark.parametrize("flags", ["", "--overlap-grad-reduce"])
 def test_virtual_stages_are_reduced_chunk_by_chunk(flags):
-    """The replicas' mean, and of the tied embedding the sum of that over stages, once: whether the chunks share a
-    bucket or each has its own."""
+    """Reduced gradients are the replicas' mean, of the tied embedding that mean summed over stages once, whether chunks
+    share a bucket or not."""
     for found in run(4, chunks_reduced, flags):
         for name, values in found:
             assert values == {3.0 if "word_embeddings" in name or "output_layer" in name else 1.5}, name
 
 
 def buffers_of_run(backend, flags: str, wraps: bool) -> tuple:
-    """Settings of the gradient buffers in a run of `pretrain`, and its last loss."""
+    """(whether gradient buffers are sharded, types, bytes of memories, last loss) of a `pretrain` run; wraps: the
+    provider wraps the model itself."""
     config = config_of(f"{BATCHES} {flags}", backend.world_size)
     provider = {"model_provider_func": wrapped(config, enable_mem_align=False)} if wraps else {}
     state = pretrain_tiny(backend, f"{BATCHES} {flags}", **provider)
@@ -161,7 +166,8 @@ def buffers_of_run(backend, flags: str, wraps: bool) -> tuple:
     "flags", ["--zero-stage 3", "--use-distributed-optimizer", "--bf16 --communication-data-type bf16"]
 )
 def test_flags_act_on_a_wrapped_model(flags):
-    """Settings that the wrapper leaves at their default come from the command line."""
+    """Settings that a script's DistributedDataParallelConfig leaves at their default come from the command line: the
+    run's buffers and loss are those of an unwrapped model."""
     assert run(2, buffers_of_run, flags, True) == run(2, buffers_of_run, flags, False)
 
 
@@ -190,5 +196,6 @@ def other_types(backend) -> None:
 
 
 def test_a_wrapped_virtual_stage_adds_up_in_the_configurations_type():
-    """Its wish was passed over in silence, because the configuration decides for all chunks."""
+    """A wrapper that asks for another gradient type than the configuration, which decides for all virtual stages, is
+    told so; it was ignored in silence."""
     run(2, other_types)

@@ -11,7 +11,8 @@ from tests.support.layouts import LOSS, Trained, check_layout, train
 
 FLAGS = f"{TINY} --train-iters 3 --global-batch-size 8 --lr 1e-2 --weight-decay 0.1 --lr-decay-style constant"
 UNCLIPPED = f"{FLAGS} --clip-grad 0"
-"""The gradient's norm is summed over other parts, so in another order; all else is the same arithmetic in order."""
+"""Flags without clipping: the gradient's norm would be summed over other parts in another order; all else is the same
+arithmetic in the same order."""
 LAYOUTS = {
     "dp2": (2, ""),
     "dp4": (4, ""),
@@ -22,15 +23,15 @@ ROWS = [*((layout, "") for layout in LAYOUTS), ("dp2", "--bf16"), ("dp2 tp2 sp",
 
 
 def both(layout: str, flags: str) -> tuple[Trained, Trained]:
-    """Rank 0's reports of two runs: with states divided among replicas, and without."""
+    """Rank 0's outcome of a run with --use-distributed-optimizer and of one without."""
     world, layout_flags = LAYOUTS[layout]
     return tuple(run(world, train, f"{flags} {layout_flags} {more}")[0] for more in ("--use-distributed-optimizer", ""))
 
 
 @pytest.mark.parametrize(("layout", "flags"), ROWS)
 def test_it_is_the_plain_optimizer_bit_for_bit(layout, flags):
-    """Losses, first gradients, final weights, moments, float32 values of 16-bit weights. And every parameter has moved
-    nearly everywhere, so that a part which nobody updates, or which is not gathered, cannot be missed."""
+    """Losses, first gradients, final weights, moments and float32 values are equal, and nearly all elements have moved,
+    so a part that nobody updates or gathers would be seen."""
     ours, plain = both(layout, f"{UNCLIPPED} {flags}")
     assert ours.losses == plain.losses and len(set(plain.losses)) == 3
     for kind in ("gradients", "initial", "final", "state"):
@@ -44,7 +45,7 @@ def test_it_is_the_plain_optimizer_bit_for_bit(layout, flags):
 
 
 def test_a_clipped_run_is_the_plain_one():
-    """The norm over shards, to rounding."""
+    """With clipping, whose norm is summed over shards, losses and norms are the plain optimizer's to rounding."""
     ours, plain = both("dp2 tp2 sp", f"{FLAGS} --clip-grad 0.5")
     np.testing.assert_allclose(ours.losses, plain.losses, rtol=LOSS)
     np.testing.assert_allclose(ours.gradient_norms, plain.gradient_norms, rtol=1e-6)
@@ -52,13 +53,14 @@ def test_a_clipped_run_is_the_plain_one():
 
 
 def test_several_instances_of_the_state():
-    """Cut over two replicas, there twice: gradients are summed over both instances."""
+    """--num-distributed-optimizer-instances 2 on four replicas, states cut over two: gradients are summed over both
+    instances, and results are one process's."""
     flags = "--use-distributed-optimizer --num-distributed-optimizer-instances 2"
     check_layout(f"{TINY} --global-batch-size 8", 4, flags)
 
 
 def train_with_a_part_left_out(backend, flags: str) -> Trained:
-    """Rank 1 forgets the last run of what it owns, in every step."""
+    """Train while rank 1 leaves the last of the spans that it owns out of every update."""
     from pynative.optimizer.optimizer import FlatOptimizer
 
     step = FlatOptimizer.step

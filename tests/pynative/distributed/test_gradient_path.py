@@ -32,7 +32,8 @@ TO_ITS_SUM = [
 
 
 def files() -> list[str]:
-    """The files of the engine's calls that are under way, from the training step on, as often as one is entered."""
+    """Files of ours on the call stack, from training/train_step.py inwards, one after another without immediate
+    repeats."""
     calls = [Path(frame.filename) for frame in traceback.extract_stack()]
     ours = [str(file.relative_to(ROOT)) for file in calls if file.is_relative_to(ROOT)]
     ours = ours[ours.index("training/train_step.py") :]
@@ -40,7 +41,8 @@ def files() -> list[str]:
 
 
 def passed(backend, flags: str) -> dict[str, list[str]]:
-    """The files that are passed when a weight's gradient is computed, and when the first bucket's sum starts."""
+    """ "kernel", "sum" -> `files` when the first weight gradient is computed, and when the first bucket's reduction
+    starts."""
     from pynative import kernels
     from pynative.collectives.wire.shared_memory import SharedMemoryGroup
     from pynative.training.callbacks import Callback
@@ -69,7 +71,8 @@ def passed(backend, flags: str) -> dict[str, list[str]]:
 
 
 def test_a_gradient_passes_twelve_files_and_none_of_them_twice():
-    """The exception is `autograd`, which adds the kernel's result to `main_grad`. architecture.md names the files."""
+    """The exception is `autograd`, which is re-entered to add the kernel's result to `main_grad`. architecture.md names
+    the files."""
     found = run(2, passed, FLAGS)[0]
     assert found["kernel"] == [*TO_ITS_KERNEL, "tape/autograd.py", PRODUCTS]
     assert found["sum"] == TO_ITS_SUM

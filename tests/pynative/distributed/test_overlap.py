@@ -40,14 +40,14 @@ CASES = {
 
 @cache
 def plain_run(world: int, flags: str) -> Trained:
-    """Without overlap, for all cases that it is the same for."""
+    """Outcome of a run without overlap, computed once for all cases that compare with it."""
     return run(world, train, f"{MODEL} {flags}")[0]
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_bits_are_those_without_overlap(case):
-    """Losses, gradients, weights: the same sums of the same addends. Without clipping, as the norm is added up by the
-    bucket."""
+    """Losses, gradients and weights are the same sums of the same addends. Without clipping, since the norm is added up
+    bucket by bucket."""
     world, flags, overlapped = CASES[case]
     plain = plain_run(world, flags)
     found, *_ = run(world, train, f"{MODEL} {flags} {overlapped}")
@@ -105,14 +105,14 @@ DEEP_BUCKETS = "--overlap-grad-reduce --ddp-bucket-size 60000"
 
 
 def sums_of_steps(steps: list[dict]) -> list[tuple[dict, list]]:
-    """Each step with the intervals of its reduce-scatters."""
+    """[(step, intervals (start, end) of the reduce-scatters that were issued in it)] of `traced`."""
     ends = [0, *(len(step["reduce_scatter"]) for step in steps)]
     return [(step, step["reduce_scatter"][ends[i] :]) for i, step in enumerate(steps)]
 
 
 def test_reductions_lie_inside_the_backward():
-    """Each but the last, of the embedding's bucket, starts before the last backward ends, and some end before it; how
-    many, the load of the machine decides. Nothing grows from step to step."""
+    """With --overlap-grad-reduce each reduce-scatter but the embedding bucket's starts before the last backward ends,
+    some end before it (the machine's load decides), and observers do not grow from step to step."""
     for steps in run(2, traced, f"{DEEP} {DEEP_BUCKETS} {SHARDED}"):
         assert len({step["observers"] for step in steps}) == 1
         ended = 0
@@ -123,14 +123,15 @@ def test_reductions_lie_inside_the_backward():
 
 
 def test_without_the_flag_they_follow_it():
-    """The flag makes the test above pass."""
+    """Without --overlap-grad-reduce all reduce-scatters start after the last backward: the flag makes the test above
+    pass."""
     for step, sums in sums_of_steps(run(2, traced, f"{DEEP} {SHARDED}")[0]):
         assert len(sums) > 0 and all(step["end"] < start for start, _ in sums)
 
 
 def test_gathers_lie_inside_the_forward():
-    """Gathers of the last layers' buckets are under way when the next step's forward begins; how often, the load of the
-    machine decides, and without the flag it is never."""
+    """With --overlap-param-gather some all-gathers are under way when the next forward begins (the machine's load
+    decides how many); without the flag none ever is."""
     overlapping, plain = (
         run(2, traced, f"{DEEP} {DEEP_BUCKETS} {SHARDED} {flag}") for flag in ("--overlap-param-gather", "")
     )
@@ -138,13 +139,14 @@ def test_gathers_lie_inside_the_forward():
 
 
 def under_way(steps: list[dict]) -> int:
-    """The number of gathers that had begun and not ended when a forward began."""
+    """The number of all-gathers that had begun and not ended when a forward of these steps began."""
     gathers = steps[-1]["all_gather"]
     return sum(start < step["forward"] < stop for step in steps[1:] for start, stop in gathers)
 
 
 def buckets_by_hand(backend) -> None:
-    """A script's own calls: a bucket is summed when its last parameter is said to be ready; a list by a reducer."""
+    """A script's own calls: `register_grad_ready` sums a bucket when its last parameter is ready, and a
+    ParallelTrainingReducer sums a list of gradients."""
     from mindspore import Tensor
 
     from pynative.distributed import Bucket, DistributedDataParallel, DistributedDataParallelConfig
@@ -180,7 +182,7 @@ def buckets_by_hand(backend) -> None:
 
 
 def tied_reduced(backend) -> list[float]:
-    """The tied embedding's gradient by a reducer; this stage's own is its number, from 1."""
+    """Values of the tied embedding's gradient after ParallelTrainingReducer; before, each is the stage's rank + 1."""
     from mindspore import Tensor
 
     from pynative.training.training import ParallelTrainingReducer, get_model
@@ -247,7 +249,8 @@ def values_on_their_way(backend, directory) -> None:
 
 
 def test_weights_are_saved_and_loaded_behind_gathers(tmp_path):
-    """Before, most were read as they had been before the step, and what was loaded was overwritten."""
+    """Saving and loading wait for parameter gathers that are under way; weights saved were once those before the step,
+    and loaded ones were overwritten."""
     run(2, values_on_their_way, tmp_path)
 
 
@@ -256,7 +259,8 @@ def test_the_calls_of_scripts_with_a_backward_of_their_own():
 
 
 def late(backend, flags: str) -> None:
-    """A penalty on a layer's weights, computed outside of the layer after everything else of its backward."""
+    """Train with a function behind the embedding whose backward adds a gradient to a weight of a layer, after that
+    layer's own backward."""
     from pynative.tape import autograd
     from pynative.transformer.gpt_model import GPTModel
 
@@ -284,14 +288,15 @@ def late(backend, flags: str) -> None:
 
 
 def test_a_gradient_that_comes_too_late_is_an_error():
-    """Otherwise the gradient would be lost, differently on each replica."""
+    """A gradient for a bucket whose reduction has started raises; it would be lost, differently on each replica."""
     run(2, late, MODEL)
     with pytest.raises(ValueError, match=r"parameter decoder.layers.3.* leave out --overlap-grad-reduce"):
         run(2, late, f"{MODEL} {BUCKETS}")
 
 
 def test_the_default_size_of_buckets_is_megatrons():
-    """40 million elements, or a million for each replica; with overlap all of a chunk on later stages."""
+    """max(40 million, 1 million x replicas) elements; with overlap one bucket for the whole chunk on later stages; a
+    given size is kept."""
     overlapping = GradientConfig(overlap_grad_reduce=True)
     assert overlapping.bucket_rule({"dp": (0, 8)}).size == 40_000_000
     assert overlapping.bucket_rule({"dp": (0, 64)}).size == 64_000_000

@@ -17,8 +17,8 @@ EVERY_FLAG = ("s0025", "s0059", "s0424", "s0525", "s0675", "s0795", "s0918", "s0
 SIXTEEN_BITS has."""
 
 WITH_TOKENIZERS = scripts("shrunk_tokenizers")
-"""Shrunk scripts with MindSpore's adapters, packed conversations, text by a HuggingFace tokenizer, or Llama2Tokenizer.
-"""
+"""Shrunk scripts with MindSpore's adapters, packed conversations, text by a HuggingFace tokenizer, or
+Llama2Tokenizer."""
 
 OF_THEIR_OWN = ("s0105", "s0212", "s0568", "s0907", "s0937", "s0962", "s1146", "s1242")
 """Ids of scripts of DENSE with flags that no other script trained here has: recomputation, overlap, a ring, layers by

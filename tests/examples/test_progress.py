@@ -57,7 +57,8 @@ def test_without_a_number_of_steps_and_on_a_narrow_terminal(progress, columns, l
 
 
 def test_colours_are_a_terminals_unless_somebody_does_not_want_them(progress, monkeypatch):
-    """On a terminal the progress line is coloured; with NO_COLOR (no-color.org) its text is the same without colours."""
+    """On a terminal the progress line is coloured; with NO_COLOR (no-color.org) its text is the same without
+    colours."""
     _, shown = progress(STEPS)
     assert "\x1b[32m" in progress.written
     monkeypatch.setenv("NO_COLOR", "1")

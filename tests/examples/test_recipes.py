@@ -91,7 +91,8 @@ def test_a_small_size_trains(recipe, tmp_path):
 
 @pytest.mark.parametrize("recipe", TOKENIZERS)
 def test_the_models_own_tokenizer_is_taken(recipe, tmp_path):
-    """With TOKENIZER the recipe's flags have the tokenizer type of the released model and that tokenizer's vocabulary."""
+    """With TOKENIZER the recipe's flags have the tokenizer type of the released model and that tokenizer's
+    vocabulary."""
     _, flags = flags_of(recipe, tmp_path, TOKENIZER=str(unpack(tmp_path) / TOKENIZERS[recipe]))
     reading = read(flags, world_size=2, read_vocabulary=True)
     assert not reading.findings and 3000 <= reading.config.model_config.unpadded_vocab_size < 3010

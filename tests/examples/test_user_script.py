@@ -215,7 +215,8 @@ def test_the_documents_model_is_the_librarys(losses, tmp_path):
 
 
 def test_resuming_at_another_layout(losses, tmp_path):
-    """Five steps on two tensor-parallel ranks, the rest on two pipeline stages: the losses of one uninterrupted rank."""
+    """Five steps on two tensor-parallel ranks, the rest on two pipeline stages: the losses of one
+    uninterrupted rank."""
     first = losses_of_script(tmp_path, document_script(), 2, f"{TP2_SP} --train-iters 5")
     rest = losses_of_script(tmp_path / "rest", document_script(), 2, f"{PP2} --load {tmp_path / 'out'}")
     np.testing.assert_allclose([*first, *rest], losses, rtol=TOLERANCE)

@@ -47,8 +47,8 @@ FIRST_STEPS = [
     *[("gpt2_fp16", layout, 4) for layout in ("1 rank", "tp2 sp", "pp2")],
     ("mixtral", "ep2 grouped", 1),
 ]
-"""(case, layout, steps) of cases that the doubles compute slowly. float16's scale overflows in three of its four steps.
-"""
+"""(case, layout, steps) of cases that the doubles compute slowly. float16's scale overflows in three of its
+four steps."""
 LIMITS = {"gpt2": (1e-5, 1e-4), "llama_bf16": (5e-4, 3e-3), "gpt2_fp16": (5e-4, 3e-3), "mixtral": (2e-3, 1e-2)}
 """Case -> largest difference of (a loss, absolute; a gradient's norm, relative). In 16 bits Megatron's own layouts are
 as far apart."""

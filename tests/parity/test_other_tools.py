@@ -37,7 +37,8 @@ def interpreter(variable: str) -> str:
 
 
 def written(case: str, folder: Path, kind: str, *flags: str) -> Path:
-    """Convert a recorded case to our format and from there to `kind`; the folder with both, and the prompt in ids.npy."""
+    """Convert a recorded case to our format and from there to `kind`; the folder with both, and the prompt in
+    ids.npy."""
     source, place = unpack(case, folder), folder / f"out_{case.replace('/', '_')}"
     ids = str(facts(case)["vocab_size"])
     quiet = ("--logits", "no")

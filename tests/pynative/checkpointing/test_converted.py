@@ -125,7 +125,8 @@ def test_damage_of_a_megatron_file_ends_the_run_before_it_begins(tmp_path):
 
 
 def test_training_starts_from_a_model_of_huggingface(tmp_path):
-    """--load of a HuggingFace folder on tp2: its weights, the vocabulary padded; iteration and optimizer steps are 0."""
+    """--load of a HuggingFace folder on tp2: its weights, the vocabulary padded; iteration and optimizer
+    steps are 0."""
     flags = f"{LLAMA} --num-layers 3 --norm-epsilon 1e-5 --padded-vocab-size 152 --tensor-model-parallel-size 2"
     whole, _ = run(2, train, f"{flags} --load {unpack('hf/llama', tmp_path)}", False)
     for name, values in whole.weights.items():
@@ -175,7 +176,8 @@ def test_a_run_writes_models_of_huggingface(tmp_path):
     ],
 )
 def test_what_huggingface_cannot_hold_is_refused(flags, words, tmp_path):
-    """Before a step: a folder that is no HuggingFace model to load, and networks that no HuggingFace family can hold."""
+    """Before a step: a folder that is no HuggingFace model to load, and networks that no HuggingFace family
+    can hold."""
     with pytest.raises(Exception, match=words):
         run(1, train, flags.format(case=unpack("legacy/llama_tp2_bf16", tmp_path)), False)
 

@@ -23,8 +23,8 @@ STEP_FLAGS = (
     f"--num-layers 4 --train-iters {STEPS} --lr-decay-iters 6 --lr-decay-style cosine --init-method-std 0.1 "
     "--global-batch-size 8 --hidden-dropout 0.1 --adam-eps 1e-5"
 )
-"""Flags of all runs. The micro-batch size is the same in all layouts, since dropout masks are numbered by micro-batch.
-"""
+"""Flags of all runs. The micro-batch size is the same in all layouts, since dropout masks are numbered by
+micro-batch."""
 LLAMA = (
     "--swiglu --normalization RMSNorm --position-embedding-type rope --disable-bias-linear "
     "--untie-embeddings-and-output-weights --ffn-hidden-size 48"

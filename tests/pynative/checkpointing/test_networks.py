@@ -173,7 +173,8 @@ def bases() -> list[Changed]:
 
 
 def logits(backend, networks: list[dict]) -> list[np.ndarray]:
-    """Logits [b, s, vocabulary] of one text by each network, with weights that are a function of the parameter's name."""
+    """Logits [b, s, vocabulary] of one text by each network, with weights that are a function of the
+    parameter's name."""
     import mindspore as ms
 
     from pynative.parameter import whole_parameters, write_parameter

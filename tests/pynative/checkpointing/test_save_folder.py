@@ -60,7 +60,8 @@ def test_a_second_run_from_python_is_refused(tmp_path):
 
 
 def test_all_checkpoints_are_kept_unless_one_says_otherwise(tmp_path):
-    """--keep-checkpoint-max 2 alone deletes checkpoints, and each deletion is logged before it happens, with the flag."""
+    """--keep-checkpoint-max 2 alone deletes checkpoints, and each deletion is logged before it happens, with
+    the flag."""
     said = run(1, train, f"--save {tmp_path} --exit-interval 7")[0]
     assert iterations(tmp_path) == [1, 2, 3, 4, 5, 6, 7] and not any("Deleting" in line for line in said)
     said = run(1, train, f"--save {tmp_path} --load {tmp_path} --keep-checkpoint-max 2")[0]

@@ -43,7 +43,8 @@ def train_at(layout: str, flags: str, steps: bool = True) -> Outcome:
 
 @pytest.mark.parametrize("layout", LOADED_AT)
 def test_any_layout_takes_over_what_any_other_saved(tmp_path, layout):
-    """Weights, float32 values, moments, step count, schedule and place in the data equal the saving run's to the bit."""
+    """Weights, float32 values, moments, step count, schedule and place in the data equal the saving run's to
+    the bit."""
     others = [LAYOUTS[other] for other in LOADED_AT[layout]]
     check_taken_over(LAYOUTS[layout], others, f"{SWIGLU} --bf16", tmp_path)
 

@@ -68,7 +68,8 @@ def test_what_is_loaded_comes_out_again(layout, flags):
 
 @pytest.mark.parametrize("layout", [(1, 1, 1), (2, 1, 2)], ids=str)
 def test_all_that_does_not_fit_is_listed(layout):
-    """`load_weights` with a missing name, one too many and a wrong shape: one error lists them, and nothing is loaded."""
+    """`load_weights` with a missing name, one too many and a wrong shape: one error lists them, and nothing
+    is loaded."""
     world, tensor, pipeline = layout
     with pytest.raises(ValueError, match="nothing was loaded") as error:
         run(world, round_trip, layout_flags(tensor, pipeline), "missing")

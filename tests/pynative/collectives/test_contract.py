@@ -203,7 +203,8 @@ def test_messages(typed):
 
 
 def check_big(backend):
-    """Every collective on arrays larger than the slots of the shared-memory arena, and several such messages at once."""
+    """Every collective on arrays larger than the slots of the shared-memory arena, and several such messages
+    at once."""
     group = backend.world
     shape = BEYOND_THE_ARENA
     inputs = [numbers(rank, shape, "float32") for rank in range(group.size)]

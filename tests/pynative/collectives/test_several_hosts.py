@@ -198,7 +198,8 @@ def test_an_error_of_one_rank_is_known_on_the_other_host(hosts, tmp_path):
 
 
 def test_a_host_that_falls_silent_is_given_up(hosts, tmp_path):
-    """A cut cable, over which no rank can say that it ends: the ranks of both hosts end and name those that they lost."""
+    """A cut cable, over which no rank can say that it ends: the ranks of both hosts end and name those that
+    they lost."""
     job = Job(tmp_path / "job", hosts, f"--pipeline-model-parallel-size 2 {FOREVER}", 1)
     try:
         job.wait_for_step(2)

@@ -43,7 +43,8 @@ def test_a_layout_equals_one_process(family, layout):
 
 
 def train_on_masked(backend, flags: str) -> tuple:
-    """Train where all of some ranks' tokens are masked: with cp4 only one ring member's, or one Ulysses rank's, count."""
+    """Train where all of some ranks' tokens are masked: with cp4 only one ring member's, or one Ulysses
+    rank's, count."""
     return train(backend, flags, train_data_loader=batches())
 
 

@@ -50,7 +50,8 @@ def buckets(sizes: list[int]) -> int:
 
 @pytest.fixture
 def documented(tmp_path):
-    """A function wrap_with_ddp -> the flag of a YAML file with the documents' keys `wrap_with_ddp` and `bucket_size`."""
+    """A function wrap_with_ddp -> the flag of a YAML file with the documents' keys `wrap_with_ddp` and
+    `bucket_size`."""
 
     def file(wrap_with_ddp: bool) -> str:
         keys = {"wrap_with_ddp": wrap_with_ddp, "bucket_size": SIZE}

@@ -1,4 +1,5 @@
-"""A save that dies anywhere loses nothing; a save that succeeds leaves nothing behind."""
+"""Publishing a checkpoint: a save that dies at any step loses no older checkpoint, and one that succeeds leaves nothing
+else behind."""
 
 import errno
 import os
@@ -22,7 +23,7 @@ from tests.support.dying import deaths
 
 
 def _value(root: Path) -> float:
-    """The value in the latest checkpoint, after all of its bytes were checked."""
+    """The value that the latest checkpoint's one tensor is filled with; its bytes are checked first."""
     reader = CheckpointReader(commit.find(root))
     assert reader.damaged_files() == []
     spec, _ = one_tensor(0)["w"]
@@ -34,7 +35,8 @@ def _value(root: Path) -> float:
 @pytest.mark.slow
 @pytest.mark.parametrize("iteration", [2, 1], ids=["new iteration", "iteration that exists"])
 def test_a_death_at_any_step_leaves_a_whole_checkpoint(tmp_path, iteration):
-    """The latest is the old one or the new one, cleaning up keeps it, and the next save succeeds and tidies up."""
+    """A process that dies at any file operation of a save leaves the old or the new checkpoint as the latest, whole;
+    cleaning up keeps it, and the next save succeeds and removes what was left."""
     roots = map(tmp_path.joinpath, map(str, range(1000)))
 
     def saved_once() -> Path:
@@ -55,8 +57,8 @@ def test_a_death_at_any_step_leaves_a_whole_checkpoint(tmp_path, iteration):
 
 
 def test_all_bytes_are_on_the_disk_before_a_name_says_so(tmp_path):
-    """Files and folders of the checkpoint before it is renamed, the rename before the pointer, the pointer at last:
-    nothing is lost with the power, either."""
+    """fsync comes before each name: all files and folders of the checkpoint before its rename, the rename before
+    latest_checkpointed_iteration.txt is replaced, and that replacement last, so that a power failure loses nothing."""
     synced: set[Path] = set()
     folder, seen = tmp_path / "iter_0000001", []
     fsync, rename, replace = os.fsync, Path.rename, os.replace
@@ -99,7 +101,8 @@ for iteration in range(1, 10**6):
 
 @pytest.mark.slow
 def test_sigkill_during_saves_leaves_what_the_tracker_names(tmp_path):
-    """A writer that saves without pause is killed at random moments; what it reported as saved is never lost."""
+    """A process that saves without pause is killed at random moments: the latest checkpoint is whole, and is the last
+    one that it reported as saved or the one after."""
     pause = np.random.default_rng(0)
     for _ in range(3):
         root = tmp_path / f"{_}"
@@ -114,7 +117,7 @@ def test_sigkill_during_saves_leaves_what_the_tracker_names(tmp_path):
 
 
 def test_the_newest_by_time_are_kept(tmp_path):
-    """Also when an earlier run left higher iterations behind."""
+    """`keep=2` keeps the two checkpoints published last, and deletes an older one with a higher iteration."""
     save(tmp_path, 100, [one_tensor(100)])
     for iteration in (1, 2, 3):
         save(tmp_path, iteration, [one_tensor(iteration)], keep=2)
@@ -123,7 +126,8 @@ def test_the_newest_by_time_are_kept(tmp_path):
 
 
 def test_the_newest_stays_whatever_the_clock_says(tmp_path):
-    """The clock went back, or an earlier checkpoint was copied here later."""
+    """`keep=1` keeps the checkpoint just published, although the older one's manifest has a later time, as after a
+    clock that went back or a copy."""
     for iteration in (1, 2):
         manifest = save(tmp_path, iteration, [one_tensor(iteration)], keep=1) / MANIFEST
         later = time.time() + 3600
@@ -134,8 +138,8 @@ def test_the_newest_stays_whatever_the_clock_says(tmp_path):
 @pytest.mark.parametrize("keep", [1, 2])
 @pytest.mark.parametrize("retain", [None, 3])
 def test_the_newest_whole_one_is_never_deleted(tmp_path, keep, retain):
-    """A disk that drops what it was given cuts off files 2 and 3 as they are published: 1 stays, and is the one that
-    messages name; the next good one takes its place."""
+    """Checkpoint 1 stays, and is the one that messages name, while 2 and 3 are damaged as they are published (a file is
+    cut off); it is deleted once whole ones have followed."""
     save(tmp_path, 1, [one_tensor(1)])
     write = commit._sync_all
 
@@ -155,7 +159,8 @@ def test_the_newest_whole_one_is_never_deleted(tmp_path, keep, retain):
 
 
 def test_a_checkpoint_that_cannot_be_deleted_fails_no_save(tmp_path):
-    """The new one is there; a leftover is the next save's, and links are removed themselves, not what they point to."""
+    """A save succeeds though the old checkpoint cannot be deleted; the next save removes what is left of it. A link to
+    a checkpoint is removed, not its target."""
     mine = save(tmp_path / "mine", 1, [one_tensor(9)])
     (tmp_path / "root").mkdir()
     (tmp_path / "root" / "iter_0000001").symlink_to(mine)
@@ -169,7 +174,8 @@ def test_a_checkpoint_that_cannot_be_deleted_fails_no_save(tmp_path):
 
 
 def test_a_checkpoint_that_nothing_points_to_is_found(tmp_path):
-    """The very first save died a moment before it did; what is not whole is passed over."""
+    """A folder without latest_checkpointed_iteration.txt, as when the first save died just before writing it, gives its
+    newest whole checkpoint, with a message that the file is missing."""
     for iteration in (1, 2):
         save(tmp_path, iteration, [one_tensor(iteration)])
     (tmp_path / commit.TRACKER).unlink()
@@ -180,7 +186,8 @@ def test_a_checkpoint_that_nothing_points_to_is_found(tmp_path):
 
 
 def test_a_pointer_to_another_than_the_last_is_noticed(tmp_path):
-    """A bit of it flipped, or a save died before it pointed to what it had written; nothing to say otherwise."""
+    """`overlooked` says that a later checkpoint exists than latest_checkpointed_iteration.txt names, with its
+    --ckpt-step; None if it names the latest, or if a checkpoint itself was given."""
     for iteration in (2, 3):
         save(tmp_path, iteration, [one_tensor(iteration)])
     assert commit.overlooked(tmp_path) is None and commit.overlooked(tmp_path / "iter_0000002") is None
@@ -191,7 +198,7 @@ def test_a_pointer_to_another_than_the_last_is_noticed(tmp_path):
 
 
 def test_saving_an_iteration_again_replaces_it(tmp_path):
-    """Nothing of the old directory stays, also not a file that the new layout has no use for."""
+    """A second save of an iteration leaves no file of the first, also of tensor-parallel ranks that are no more."""
     save(tmp_path, 1, [one_tensor(1)], tensor_size=2)
     save(tmp_path, 1, [one_tensor(2)], tensor_size=1)
     assert sorted(p.name for p in (tmp_path / "iter_0000001").iterdir()) == [
@@ -202,7 +209,8 @@ def test_saving_an_iteration_again_replaces_it(tmp_path):
 
 
 def test_other_files_in_the_save_directory_stay(tmp_path):
-    """Logs, metrics, hidden files of others."""
+    """Files in --save that are no checkpoints of ours (logs, metrics, hidden files, `iter_best`) stay when old
+    checkpoints are deleted."""
     for name in ("metrics.jsonl", ".hidden", "iter_best"):
         (tmp_path / name).write_text("mine")
     for iteration in (1, 2):
@@ -211,7 +219,7 @@ def test_other_files_in_the_save_directory_stay(tmp_path):
 
 
 def test_a_checkpoint_can_be_named_itself(tmp_path):
-    """--load DIR/iter_0000001 takes that one, whatever is the latest."""
+    """--load DIR/iter_0000001 loads that checkpoint, --load DIR the latest."""
     first = save(tmp_path, 1, [one_tensor(1)])
     save(tmp_path, 2, [one_tensor(2)])
     assert commit.find(first) == first and commit.find(tmp_path).name == "iter_0000002"
@@ -222,7 +230,8 @@ def test_a_checkpoint_can_be_named_itself(tmp_path):
     [(None, "no latest_checkpointed_iteration.txt"), ("seven", "number of an iteration"), ("7", "iter_0000007")],
 )
 def test_a_directory_without_a_checkpoint_is_named(tmp_path, tracker, words):
-    """No tracker, a damaged one, one that names a directory that isn't there."""
+    """A folder whose latest_checkpointed_iteration.txt is missing, is no number, or names a folder that is not there,
+    is an error with the path."""
     if tracker:
         (tmp_path / commit.TRACKER).write_text(tracker)
     with pytest.raises(ValueError, match=words) as error:
@@ -231,7 +240,7 @@ def test_a_directory_without_a_checkpoint_is_named(tmp_path, tracker, words):
 
 
 def test_the_folder_around_may_be_one_that_cannot_be_read(tmp_path):
-    """The parent folder lets users enter their own folders and does not let them list it."""
+    """A save succeeds where the parent of --save lets the user enter it but not open it for listing."""
     open_, root = os.open, tmp_path / "save"
 
     def open_others(path, *arguments):
@@ -245,7 +254,8 @@ def test_the_folder_around_may_be_one_that_cannot_be_read(tmp_path):
 
 
 def test_a_writer_that_did_not_come_is_named(tmp_path):
-    """Two hosts with a directory each of the same name: rank 0 sees only its own files."""
+    """A rank's file that rank 0 does not see, as when two hosts each have a folder of this name, is an error that names
+    it and asks for a shared folder."""
     partial = commit.begin(tmp_path, 1)
     write_stages(partial, [one_tensor(1)], 2)
     (partial / "mp_rank_01_000.json").unlink()
@@ -254,14 +264,15 @@ def test_a_writer_that_did_not_come_is_named(tmp_path):
 
 
 def test_retained_iterations_are_never_removed(tmp_path):
-    """--save-retain-interval 4: every fourth stays, of the others the newest."""
+    """--save-retain-interval 4 keeps iterations 4 and 8 beside the newest one."""
     for iteration in (2, 4, 6, 8, 10):
         save(tmp_path, iteration, [one_tensor(1)], keep=1, retain=4)
     assert sorted(path.name for path in tmp_path.glob("iter_*")) == ["iter_0000004", "iter_0000008", "iter_0000010"]
 
 
 def test_an_iteration_can_be_asked_for(tmp_path):
-    """--ckpt-step takes that one, whatever is the latest, and names what there is when it is not there."""
+    """--ckpt-step takes that iteration whatever is the latest; one that is not there is an error with those that are,
+    also where --load is a checkpoint of another iteration."""
     for iteration in (1, 3):
         save(tmp_path, iteration, [one_tensor(1)])
     assert commit.find(tmp_path, 1).name == "iter_0000001"
@@ -274,7 +285,8 @@ def test_an_iteration_can_be_asked_for(tmp_path):
 
 
 def test_only_a_folder_with_a_whole_checkpoint_is_named_to_go_on_with(tmp_path):
-    """When the disk is full during the very first save, the message names no folder to load."""
+    """The message of a full disk gives the newest whole checkpoint and --load, and neither if the very first save
+    failed."""
     error = OSError(errno.ENOSPC, "No space left on device")
     commit.begin(tmp_path, 1)
     first = commit.cannot_write(tmp_path, 8, error)
@@ -285,7 +297,8 @@ def test_only_a_folder_with_a_whole_checkpoint_is_named_to_go_on_with(tmp_path):
 
 
 def test_a_clock_that_went_back_does_not_make_an_older_one_the_latest(tmp_path):
-    """Deletion, replacement of a lost pointer, and messages follow the order of publishing."""
+    """Checkpoints count as newer in the order of publishing, not by file times: for deletion, for a lost
+    latest_checkpointed_iteration.txt, and in messages."""
     for iteration in (1, 2):
         save(tmp_path, iteration, [one_tensor(iteration)])
     tomorrow = (tmp_path / "iter_0000002" / "manifest.json").stat().st_mtime + 86400
@@ -300,7 +313,8 @@ def test_a_clock_that_went_back_does_not_make_an_older_one_the_latest(tmp_path):
 
 @pytest.mark.parametrize("retain", [None, 4])
 def test_a_run_that_began_again_at_an_older_step(tmp_path, retain):
-    """--ckpt-step 2 beside 4, 6 and 8: what it saves is the latest, is not deleted for theirs, and theirs go first."""
+    """A run that goes on from iteration 2 beside 4, 6 and 8 publishes 3, 4, 5: each is the latest, is not deleted for
+    the older run's, and those are deleted first."""
     for iteration in (2, 4, 6, 8):
         save(tmp_path, iteration, [one_tensor(iteration)])
     keep = 2 if retain is None else 1
@@ -314,7 +328,8 @@ def test_a_run_that_began_again_at_an_older_step(tmp_path, retain):
 
 @pytest.mark.parametrize("retain", [None, 5])
 def test_what_another_run_has_saved_is_not_deleted(tmp_path, retain):
-    """Only the run's own checkpoints count; converted models and unreadable files, which have no run, are kept."""
+    """`keep` counts and deletes the run's own checkpoints alone; those of another run id, and those whose manifest
+    cannot be read, stay."""
     for iteration in (1, 2):
         save(tmp_path, iteration, [one_tensor(iteration)], run_id="another")
     save(tmp_path, 3, [one_tensor(3)])
@@ -326,7 +341,8 @@ def test_what_another_run_has_saved_is_not_deleted(tmp_path, retain):
 
 
 def test_what_another_run_has_saved_is_not_replaced(tmp_path):
-    """Another run's checkpoint is moved with its bytes; the run's own is replaced."""
+    """A save of an iteration that another run has saved moves that checkpoint, whole, to `earlier_1`; the run's own is
+    replaced."""
     save(tmp_path, 1, [one_tensor(1)], run_id="another")
     for value in (2, 3):
         save(tmp_path, 1, [one_tensor(value)])
@@ -336,7 +352,7 @@ def test_what_another_run_has_saved_is_not_replaced(tmp_path):
 
 
 def test_publishing_can_be_tried_again_at_any_step(tmp_path):
-    """A disk that refuses one step, each in turn: the second try ends as the first would have."""
+    """A failure (EIO) of each call of `publish`, in turn, lets a second `publish` succeed and leave no hidden files."""
     for name in ("rename", "_sync", "replacing", "_sync_all"):
         root = tmp_path / name
         save(root, 1, [one_tensor(1)])
@@ -351,7 +367,7 @@ def test_publishing_can_be_tried_again_at_any_step(tmp_path):
 
 
 def _refusing(name: str, nth: int):
-    """A function that refuses its nth call."""
+    """The function `name` of `commit` (or Path.rename), whose call number `nth`, from 0, raises EIO."""
     original, calls = getattr(Path if name == "rename" else commit, name), iter(range(100))
 
     def refuse(*arguments):

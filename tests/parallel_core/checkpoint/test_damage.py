@@ -1,4 +1,4 @@
-"""Any damage to a checkpoint's file is found and named before the checkpoint is used."""
+"""Damage to any file of a checkpoint is found, with the file's name, before a value is used."""
 
 import json
 import os
@@ -23,7 +23,7 @@ FIRST, SECOND = "mp_rank_00_000.safetensors", "mp_rank_00_001.safetensors"
 
 @pytest.fixture
 def root(tmp_path):
-    """Two checkpoints of two stages; nothing in them is alike."""
+    """A folder with checkpoints 1 and 2 of two stages, with other values in each."""
     for iteration in (1, 2):
         values = np.arange(12, dtype=np.float32).reshape(4, 3) + iteration
         stages = [
@@ -34,7 +34,7 @@ def root(tmp_path):
 
 
 def problems(root: Path) -> str:
-    """The errors of `--load root` before it reads values."""
+    """All errors that `--load root` reports before it uses values, one a line; empty if there are none."""
     try:
         reader = open_checkpoint(root)
     except ValueError as error:
@@ -45,14 +45,14 @@ def problems(root: Path) -> str:
 
 
 def _means_the_same(path: Path, data: bytes) -> bool:
-    """A pointer may end in another blank, or in none."""
+    """Whether the file is latest_checkpointed_iteration.txt and differs from `data` in blanks at its ends alone."""
     return path.name == commit.TRACKER and path.is_file() and path.read_bytes().strip() == data.strip()
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("number", range(4), ids=["pointer", "manifest", "first file", "second file"])
 def test_it_is_found_and_the_file_is_named(root, number, damage):
-    """The pointer, the manifest, each file with tensors."""
+    """Each kind of damage (`DAMAGES`) to each file of a checkpoint is reported with that file's name."""
     assert problems(root) == ""
     path = files_of(root, root / "iter_0000002")[number]
     other = root / "iter_0000001" / path.name if number else root / "elsewhere"
@@ -64,19 +64,22 @@ def test_it_is_found_and_the_file_is_named(root, number, damage):
 
 
 def test_files_of_one_checkpoint_have_each_others_names(root):
+    """Two stages' files that were exchanged are both reported."""
     folder = root / "iter_0000002"
     exchange(folder / FIRST, folder / SECOND)
     assert FIRST in problems(root) and SECOND in problems(root)
 
 
 def test_a_folder_in_the_place_of_another(root):
-    """Each is whole, but not what it is called."""
+    """Folders of two whole checkpoints that were exchanged are refused: the manifest's iteration is not the
+    folder's."""
     exchange(root / "iter_0000001", root / "iter_0000002")
     assert "it is of iteration 1, its folder of another" in problems(root)
 
 
 def test_every_bit_counts(root):
-    """Flipped anywhere in a file's header, in its tensors, in the manifest, in the pointer."""
+    """A flipped bit at any of 100 random places of each file (header, tensors, manifest,
+    latest_checkpointed_iteration.txt) is reported with the file's name."""
     for path in files_of(root, root / "iter_0000002"):
         data = path.read_bytes()
         for byte, bit in random_bits(path, 100):
@@ -87,14 +90,15 @@ def test_every_bit_counts(root):
 
 
 def test_the_tensor_is_named(root):
-    """Other tensors of the file are not named."""
+    """A flipped bit in a tensor is reported with that tensor's name and no other."""
     flip(root / "iter_0000002" / SECOND)
     (text,) = open_checkpoint(root).damaged_files()
     assert OTHER.name in text and SPEC.name not in text
 
 
 def test_the_newest_other_one_is_named(root):
-    """The message names the newest other checkpoint that looks whole, or says that there is none."""
+    """The message about a damaged checkpoint gives --load and --ckpt-step of the newest other whole one, or says that
+    there is none."""
     flip(root / "iter_0000002" / MANIFEST, 0)
     assert f"--load {root} --ckpt-step 1" in problems(root)
     (root / "iter_0000001" / FIRST).unlink()
@@ -102,7 +106,7 @@ def test_the_newest_other_one_is_named(root):
 
 
 def test_a_pipe_in_the_place_of_a_file_stops_nobody(root):
-    """Opening it would wait for ever."""
+    """A named pipe in the place of a file is reported at once: opening it would wait for ever."""
     path = root / "iter_0000002" / FIRST
     path.unlink()
     os.mkfifo(path)
@@ -110,7 +114,8 @@ def test_a_pipe_in_the_place_of_a_file_stops_nobody(root):
 
 
 def test_what_has_no_checksums_is_called_unverified(root, capsys):
-    """`inspect --check` and the reader say so of files that a hand-written manifest lists without checksums."""
+    """Files without checksums, as in a manifest written by hand, are accepted; the reader and `inspect --check` call
+    them unverified."""
     folder = root / "iter_0000002"
     assert open_checkpoint(root).unverified_files == []
     content = json.loads((folder / MANIFEST).read_text())
@@ -123,7 +128,7 @@ def test_what_has_no_checksums_is_called_unverified(root, capsys):
 
 
 def without_digest(edit: Callable[[dict], None], folder: Path) -> None:
-    """Somebody edits a manifest by hand, who knows what stands in it."""
+    """Edit the folder's manifest as somebody who knows its form: without its digest, `edit` changes the content."""
     content = json.loads((folder / MANIFEST).read_text())
     del content["digest"]
     edit(content)
@@ -131,15 +136,18 @@ def without_digest(edit: Callable[[dict], None], folder: Path) -> None:
 
 
 def rename(content: dict) -> None:
+    """Give the tensor SPEC another name in a manifest."""
     content["tensors"]["decoder.other"] = content["tensors"].pop(SPEC.name)
 
 
 def exchange_names(content: dict) -> None:
+    """Exchange the entries of SPEC and TWIN in a manifest."""
     tensors = content["tensors"]
     tensors[SPEC.name], tensors[TWIN.name] = tensors[TWIN.name], tensors[SPEC.name]
 
 
 def exchange_checksums(content: dict) -> None:
+    """Exchange the checksums of SPEC and TWIN in each file's entry."""
     for record in content["files"].values():
         table = record["crc32"]
         table[SPEC.name], table[TWIN.name] = table[TWIN.name], table[SPEC.name]
@@ -157,7 +165,8 @@ TWIN = ShardSpec(name="decoder.weighs", shape=SPEC.shape)
     ],
 )
 def test_a_tensor_is_bound_to_its_name(tmp_path, edit, words):
-    """Two of one shape do not change places unnoticed, whatever is said by hand."""
+    """Two tensors of one shape whose names or checksums were exchanged in an edited manifest without digest are
+    reported: the files themselves name their tensors."""
     values = np.arange(12, dtype=np.float32).reshape(4, 3)
     stages = [{SPEC.name: (SPEC, values)}, {TWIN.name: (TWIN, values + 1)}]
     if edit is exchange_checksums:
@@ -168,7 +177,7 @@ def test_a_tensor_is_bound_to_its_name(tmp_path, edit, words):
 
 
 def test_tensors_of_one_shape_that_change_places_in_a_file(tmp_path):
-    """Either their bytes or their names in the header are swapped."""
+    """Two tensors of one shape whose bytes, or whose names in the file's header, were exchanged are reported."""
     values = np.arange(12, dtype=np.float32).reshape(4, 3)
     path = save(tmp_path, 1, [{SPEC.name: (SPEC, values), TWIN.name: (TWIN, values + 1)}]) / FIRST
     whole = path.read_bytes()
@@ -182,7 +191,7 @@ def test_tensors_of_one_shape_that_change_places_in_a_file(tmp_path):
 
 @pytest.mark.parametrize("kind", ["another run's manifest", "another run's file", "both runs' files"])
 def test_parts_of_two_runs_do_not_mix(tmp_path, kind):
-    """The two runs have the same iteration, names, shapes and sizes: only the bytes differ."""
+    """A manifest or file of another run of the same iteration, names, shapes and sizes is reported, for both runs."""
     values = np.arange(12, dtype=np.float32).reshape(4, 3)
     one, other = (
         save(tmp_path / str(n), 1, [{SPEC.name: (SPEC, values + n)}, {OTHER.name: (OTHER, values[0] + n)}])
@@ -199,7 +208,7 @@ def test_parts_of_two_runs_do_not_mix(tmp_path, kind):
 
 
 def test_whole_numbers_are_no_weights(tmp_path):
-    """numpy would take them for floats."""
+    """A weight stored as int32 is refused: numpy would convert it to float silently."""
     save(tmp_path, 1, [{SPEC.name: (SPEC, np.ones((4, 3), np.int32)), OTHER.name: (OTHER, np.ones(3, np.float32))}])
     assert (
         problems(tmp_path)

@@ -1,4 +1,5 @@
-"""Files that are written past the page cache: every byte, at every length, whatever the file system can."""
+"""`DirectFile`, which writes past the page cache (O_DIRECT): the file has every byte, for pieces of any length and on
+systems that refuse it."""
 
 import errno
 import os
@@ -11,12 +12,13 @@ from parallel_core.checkpoint.direct_file import BLOCK, DirectFile
 
 
 def pieces(*lengths: int) -> list[bytes]:
+    """Random bytes of the given lengths."""
     return [np.random.default_rng(length).integers(0, 256, length, np.uint8).tobytes() for length in lengths]
 
 
 @pytest.mark.parametrize("lengths", [(0,), (1,), (BLOCK,), (BLOCK - 1, 2), (7, BLOCK, 3 * BLOCK, 5), (BLOCK,) * 2])
 def test_what_is_written_is_in_the_file(tmp_path, lengths):
-    """Pieces that fill blocks or don't."""
+    """The file equals the joined pieces, whether these fill blocks, less, or more."""
     written = pieces(*lengths)
     with (tmp_path / "file").open("wb", buffering=0) as raw:
         file = DirectFile(raw)
@@ -27,7 +29,8 @@ def test_what_is_written_is_in_the_file(tmp_path, lengths):
 
 
 class Picky:
-    """A file whose system takes no write past the cache, though it does not say so, and never all bytes at once."""
+    """A raw file that accepts O_DIRECT and then refuses each write with it (`error`), and writes half of the bytes it
+    is given, rounded up."""
 
     def __init__(self, raw, flags: list[int], error: int | None = errno.EINVAL) -> None:
         self.raw, self.flags, self.error, self.flush = raw, flags, error, raw.flush
@@ -43,7 +46,8 @@ class Picky:
 
 @pytest.mark.parametrize("error", [errno.EINVAL, errno.ENOSPC])
 def test_a_system_that_cannot_do_without_its_cache_uses_it(tmp_path, monkeypatch, error):
-    """Any other error is told."""
+    """A write that fails with EINVAL under O_DIRECT is repeated through the cache; another error, such as a full disk,
+    is raised."""
     flags: list[int] = []
 
     def note(file, command, value=0) -> int:
@@ -66,7 +70,7 @@ def test_a_system_that_cannot_do_without_its_cache_uses_it(tmp_path, monkeypatch
 
 
 def test_a_system_that_refuses_it_at_once_uses_its_cache(tmp_path, monkeypatch):
-    """tmpfs, of an older kernel."""
+    """A system that refuses the flag O_DIRECT itself, as tmpfs of an older kernel, gets the bytes through its cache."""
     asked: list[int] = []
 
     def refuse(file, command, value=0) -> int:

@@ -1,4 +1,4 @@
-"""`inspect` lists a checkpoint of any format, and --check compares every byte."""
+"""`inspect` of a checkpoint of any format: its table, exported arrays, and --check of every byte."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,8 @@ OF_EACH = ("hf/qwen2", "legacy/llama_tp2_bf16", "torch_dist/llama_dp2_bf16_disto
 
 @pytest.mark.parametrize("case", OF_EACH)
 def test_arrays_are_those_that_were_recorded(case, tmp_path, capsys):
-    """--npz and --optimizer-npz; the table has every weight's line."""
+    """--npz and --optimizer-npz export the recorded weights and states; the table has a line for each weight, and
+    --check finds nothing wrong."""
     files = [tmp_path / "weights.npz", tmp_path / "optimizer.npz"]
     arguments = ["--check", "--npz", files[0], "--optimizer-npz", files[1]]
     assert main([str(unpack(case, tmp_path)), *map(str, arguments)]) == 0
@@ -33,7 +34,8 @@ def test_arrays_are_those_that_were_recorded(case, tmp_path, capsys):
     ],
 )
 def test_a_flipped_bit_is_found(case, victim, tmp_path, capsys):
-    """The checksums inside the files find a flipped bit anywhere, also in values."""
+    """A flipped bit anywhere in a torch.save archive, values included, is found by `inspect --check` with the file's
+    name, exit code 1."""
     folder = unpack(case, tmp_path)
     whole = (folder / victim).read_bytes()
     for place in (len(whole) // 3, len(whole) * 2 // 3):
@@ -43,7 +45,8 @@ def test_a_flipped_bit_is_found(case, victim, tmp_path, capsys):
 
 
 def test_a_flipped_bit_in_ours_is_found(tmp_path, capsys):
-    """The manifest's digest finds it."""
+    """A flipped bit in the last byte of our format's tensors is found by `inspect --check`, and not looked for without
+    it."""
     path = save(tmp_path, 1, [one_tensor(1)]) / "mp_rank_00_000.safetensors"
     whole = path.read_bytes()
     path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))

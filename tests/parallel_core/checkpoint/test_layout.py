@@ -1,4 +1,4 @@
-"""Any layout reads what any layout wrote."""
+"""A checkpoint written at one layout is read at any other."""
 
 import numpy as np
 import pytest
@@ -24,17 +24,19 @@ specs = st.builds(
 
 
 def place_of(spec: ShardSpec, rank: int, size: int) -> Place:
-    """The part of a tensor-parallel rank."""
+    """The part of a parameter that tensor-parallel rank `rank` of `size` has."""
     return place(spec, {"tp": (rank, size)})
 
 
 def _values(spec: ShardSpec, first: int = 0) -> np.ndarray:
+    """An array of the parameter's shape with the numbers from `first` on."""
     return np.arange(first, first + int(np.prod(spec.shape)), dtype=np.float32).reshape(spec.shape)
 
 
 @given(specs, st.sampled_from(SIZES), st.sampled_from(SIZES))
 def test_overlaps_move_every_element_to_its_place(spec, before, after):
-    """Cut for one group size, joined for another: equal to cutting the whole for the other."""
+    """Copies of all `overlap`s of the boxes of shards over one tensor-parallel size give exactly the shards over
+    another."""
     whole = _values(spec)
     sources = range(before) if spec.cuts else [0]
     for rank in range(after):
@@ -54,7 +56,8 @@ def test_overlaps_move_every_element_to_its_place(spec, before, after):
 @settings(max_examples=25, deadline=None)
 @given(st.lists(specs, min_size=2, max_size=4), st.sampled_from(SIZES), st.sampled_from(SIZES), st.integers(1, 2))
 def test_files_written_at_one_layout_are_read_at_another(tmp_path_factory, cuts, before, after, stages):
-    """Through the files: tensor and pipeline sizes of the writer don't matter to the reader."""
+    """Files written over any tensor- and pipeline-parallel sizes give each rank of another tensor-parallel size its
+    shard."""
     whole = {f"layers.{i}.w": (spec.named(f"layers.{i}.w"), _values(spec, i)) for i, spec in enumerate(cuts)}
     names = list(whole)
     by_stage = [{name: whole[name] for name in names[stage::stages]} for stage in range(stages)]
@@ -67,14 +70,14 @@ def test_files_written_at_one_layout_are_read_at_another(tmp_path_factory, cuts,
 
 
 def test_a_replicated_tensor_is_stored_once(tmp_path):
-    """Norm weights, which every tensor rank has, take their place in the first rank's file only."""
+    """A norm's weight, which every tensor-parallel rank has, is stored in the first rank's file alone."""
     spec = ShardSpec(name="norm", shape=(3,))
     reader = CheckpointReader(save(tmp_path, 1, [{"norm": (spec, np.ones(3, np.float32))}], 2))
     assert [shard.file for shard in reader.manifest.tensors["norm"].shards] == ["mp_rank_00_000.safetensors"]
 
 
 def test_only_files_that_are_needed_are_read(tmp_path):
-    """At the writer's layout a rank does without the other ranks' files."""
+    """A rank that reads at the writer's layout opens its own file alone."""
     spec = ShardSpec(name="w", shape=(4, 6), cuts=(Cut(0),))
     path = save(tmp_path, 1, [{"w": (spec, _values(spec))}], 2)
     (path / "mp_rank_00_000.safetensors").unlink()
@@ -82,7 +85,7 @@ def test_only_files_that_are_needed_are_read(tmp_path):
 
 
 def test_another_axis_can_be_read_than_was_written(tmp_path):
-    """A later version may cut a parameter otherwise; boxes don't care."""
+    """A parameter written cut along rows is read cut along columns, as another version may cut it."""
     rows, columns = (ShardSpec(name="w", shape=(4, 6), cuts=(Cut(axis),)) for axis in (0, 1))
     values = _values(rows)
     reader = CheckpointReader(save(tmp_path, 1, [{"w": (rows, values)}], 2))
@@ -92,7 +95,8 @@ def test_another_axis_can_be_read_than_was_written(tmp_path):
 
 @pytest.mark.parametrize(("before", "after"), [(1, 4), (4, 1), (2, 4), (1, 1)])
 def test_a_vocabulary_padded_otherwise(tmp_path, before, after):
-    """Ids keep their rows; padding that the checkpoint lacks keeps what the model has there."""
+    """A vocabulary padded for another tensor-parallel size is read: rows of ids are the stored ones, rows that only
+    this padding has keep the model's values; another number of ids is refused."""
     padded = {size: 2 * size * -(-5 // (2 * size)) for size in (1, 2, 4)}
     table = {size: ShardSpec(name="table", shape=(padded[size], 3), cuts=(Cut(0),)) for size in padded}
     values = _values(table[before])

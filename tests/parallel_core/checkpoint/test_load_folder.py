@@ -1,4 +1,4 @@
-"""The folders of --load and --lora-load are looked for before anything is started."""
+"""--load and --lora-load: the folder is checked before anything is started."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from tests.support.mapping.lines import line
 
 
 def told(flags: str) -> list[str]:
-    """The errors at a start with these flags; the other flags are correct."""
+    """The errors at a start with `flags` behind a correct command line."""
     return read([*line(), "--mock-data", *flags.split()], world_size=1, check_files=True).errors
 
 
@@ -37,6 +37,7 @@ MISSING = {
 
 @pytest.mark.parametrize("flags", MISSING)
 def test_what_is_not_there_is_said_once(folder, flags):
+    """A folder to load that does not exist or has no such checkpoint is one error, with flag, path, cause and fix."""
     (error,) = told(flags.replace("{}", str(folder)))
     assert error.startswith(MISSING[flags].replace("{}", str(folder))) and "; " in error
 
@@ -52,5 +53,6 @@ def test_what_is_not_there_is_said_once(folder, flags):
     ],
 )
 def test_what_is_there_or_need_not_be(folder, flags):
-    """The folder that --save names too may be that of a first start."""
+    """An existing checkpoint is accepted, and so is a --load without one that --save names too, which may be a first
+    start."""
     assert told(flags.replace("{}", str(folder))) == []

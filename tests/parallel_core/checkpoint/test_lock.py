@@ -1,4 +1,5 @@
-"""One job at a time writes into a folder; one that ended without a word keeps nobody out."""
+"""The lock of a save folder: one job at a time writes into it, and a job that died without releasing it keeps nobody
+out."""
 
 import errno
 import json
@@ -18,25 +19,27 @@ from tests.support.locks import hold
 
 
 def write(root: Path, holder: Holder) -> None:
+    """Write a lock file of `holder` into the folder."""
     root.mkdir(exist_ok=True)
     (root / LOCK).write_text(json.dumps(asdict(holder)))
 
 
 def elsewhere(**changes) -> Holder:
-    """A holder on another machine."""
+    """A holder of a lock on another machine."""
     return replace(Holder.this(), **{"machine": "another", "host": "node4", "job": "SLURM_JOB_ID 7"} | changes)
 
 
 @pytest.fixture
 def quick():
-    """Little patience."""
+    """Short times: a holder touches its file every 0.05 s, and counts as ended after 0.5 s without a touch."""
     with patch.object(lock, "SILENCE_SECONDS", 0.5), patch.object(lock, "TOUCH_SECONDS", 0.05):
         yield
 
 
 @pytest.mark.slow
 def test_a_second_job_is_told_of_the_first(tmp_path):
-    """The error names process, host and job, every time; a killed job does not block the folder."""
+    """A second job's error names the first one's process, host and job, each time; once the first is killed, the second
+    takes the lock and says so."""
     root, said = tmp_path / "new" / "save", []
     first = hold(root, SLURM_JOB_ID="4711")
     for _ in range(2):
@@ -56,7 +59,7 @@ def test_a_second_job_is_told_of_the_first(tmp_path):
 
 
 def test_a_process_holds_a_folder_once(tmp_path):
-    """A second holder in the same process does not wait, and does not release the lock."""
+    """A second `FolderLock` in the process that holds the folder neither waits nor releases the lock at its end."""
     with FolderLock(tmp_path) as first:
         first.take(pytest.fail)
         with FolderLock(tmp_path) as second:
@@ -66,7 +69,8 @@ def test_a_process_holds_a_folder_once(tmp_path):
 
 
 def test_a_later_process_of_the_same_number_is_another(tmp_path):
-    """Process ids come again after a restart, and in containers, where each job's id is 1."""
+    """A lock of a process with this process's id and another start time counts as of an ended process: ids come again
+    after a restart and in containers."""
     write(tmp_path, replace(Holder.this(), start="1", token="another"))
     said = []
     FolderLock(tmp_path).take(said.append)
@@ -74,7 +78,8 @@ def test_a_later_process_of_the_same_number_is_another(tmp_path):
 
 
 def test_a_holder_elsewhere_that_shows_signs_of_life(tmp_path, quick):
-    """Whether it runs cannot be said at once; it is watched until it has touched its file."""
+    """A lock of another machine is watched, with a line that says how long; once its file is touched, the folder is in
+    use."""
     said = []
     with FolderLock(tmp_path) as first:
         with patch.object(lock, "machine", lambda *_: "another"):
@@ -86,6 +91,7 @@ def test_a_holder_elsewhere_that_shows_signs_of_life(tmp_path, quick):
 
 
 def test_a_holder_elsewhere_that_ends_meanwhile_is_followed(tmp_path, quick):
+    """A lock of another machine that is removed while it is watched is taken."""
     write(tmp_path, elsewhere())
     removing = threading.Timer(0.2, (tmp_path / LOCK).unlink)
     removing.start()
@@ -96,7 +102,8 @@ def test_a_holder_elsewhere_that_ends_meanwhile_is_followed(tmp_path, quick):
 
 @pytest.mark.parametrize("content", ["of a job", "", "[]", '{"pid": 3}'])
 def test_a_silent_holder_elsewhere_has_ended(tmp_path, quick, content):
-    """Also one that died while it wrote who it was."""
+    """A lock of another machine, or an unreadable one, as of a job that died while writing it, is taken after
+    SILENCE_SECONDS without a touch."""
     if content == "of a job":
         write(tmp_path, elsewhere())
     else:
@@ -110,7 +117,7 @@ def test_a_silent_holder_elsewhere_has_ended(tmp_path, quick, content):
 
 @pytest.mark.slow
 def test_of_many_that_take_over_at_once_one_does(tmp_path):
-    """All find the same stale file."""
+    """Six processes that take over one stale lock at once: exactly one gets it."""
     for trial in range(5):
         root = tmp_path / str(trial)
         write(root, replace(Holder.this(), start="1", token="another"))
@@ -124,6 +131,7 @@ def test_of_many_that_take_over_at_once_one_does(tmp_path):
 
 
 def _try_to_take(root: Path, tell: int) -> int:
+    """Start a process that tries to take the lock, writes y or n to the pipe `tell`, and waits; its id."""
     child = os.fork()
     if child == 0:
         try:
@@ -138,7 +146,8 @@ def _try_to_take(root: Path, tell: int) -> int:
 
 
 def test_a_lock_that_another_has_taken_is_left_to_it(tmp_path, quick):
-    """A machine stood still for long: its job neither touches nor removes what is another's now."""
+    """A holder whose lock another job has taken meanwhile, as when its machine stood still, neither touches nor removes
+    it."""
     first = FolderLock(tmp_path)
     first.take(pytest.fail)
     write(tmp_path, elsewhere())
@@ -150,6 +159,7 @@ def test_a_lock_that_another_has_taken_is_left_to_it(tmp_path, quick):
 
 
 def test_a_full_disk_leaves_no_lock_of_nobody(tmp_path):
+    """A lock whose holder cannot be written (full disk) is removed again, so that the next job can take it."""
     with patch("json.dump", side_effect=OSError(errno.ENOSPC, "No space left on device")), pytest.raises(OSError):
         FolderLock(tmp_path).take(pytest.fail)
     assert list(tmp_path.iterdir()) == []
@@ -158,7 +168,8 @@ def test_a_full_disk_leaves_no_lock_of_nobody(tmp_path):
 
 
 def test_a_file_that_cannot_be_read_for_once_stops_no_signs_of_life(tmp_path, quick):
-    """Network file systems have such failures."""
+    """A holder goes on touching its lock after a time in which the file could not be read, as on network file
+    systems."""
     with FolderLock(tmp_path) as first:
         first.take(pytest.fail)
         with patch.object(lock, "read", return_value=lock._UNKNOWN):

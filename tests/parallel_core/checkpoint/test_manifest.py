@@ -1,4 +1,4 @@
-"""A manifest that was tampered with is refused before anything is read, inside of its folder or outside."""
+"""Manifests that were tampered with: refused before any other file is read, inside or outside of the folder."""
 
 import json
 import re
@@ -22,7 +22,7 @@ def folder(tmp_path):
 
 
 def change(folder: Path, edit) -> None:
-    """Edit the manifest as JSON."""
+    """Edit the folder's manifest in place: `edit` changes the parsed object."""
     path = folder / "manifest.json"
     content = json.loads(path.read_text())
     edit(content)
@@ -30,7 +30,7 @@ def change(folder: Path, edit) -> None:
 
 
 def renamed(name: str):
-    """The first file goes by another name, everywhere."""
+    """An edit that gives the first file another name wherever the manifest names it."""
 
     def edit(content):
         content["files"][name] = content["files"].pop(FILE)
@@ -40,7 +40,7 @@ def renamed(name: str):
 
 
 def shard(content: dict, number: int = 0) -> dict:
-    """A shard of the tensor."""
+    """The manifest's entry of shard `number` of the tensor."""
     return content["tensors"]["w"]["shards"][number]
 
 
@@ -90,7 +90,8 @@ EDITS = {
 
 @pytest.mark.parametrize("name", EDITS)
 def test_it_is_refused(folder, name):
-    """The error names the manifest and the reason, and no other file is opened."""
+    """Each edit of `EDITS` (paths outside, shards twice or missing, impossible sizes) is refused with the manifest's
+    path and the reason, and no other file is opened."""
     edit, words = EDITS[name]
     assert Manifest.read(folder).tensors
     change(folder, edit)
@@ -101,13 +102,15 @@ def test_it_is_refused(folder, name):
 
 @pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 100_000, "9" * 10_000, "NaN", "\0"])
 def test_json_that_python_itself_stumbles_over(folder, text):
-    """More levels than its stack has, more digits than it reads, no object."""
+    """A manifest that is nested too deeply for Python's parser, has too many digits, or is no object, is an error that
+    names it."""
     (folder / "manifest.json").write_text(text)
     with pytest.raises(ValueError, match=r"manifest\.json: not a readable manifest"):
         Manifest.read(folder)
 
 
 def test_a_manifest_that_is_a_link_is_not_followed(folder, tmp_path):
+    """A manifest.json that is a symbolic link is refused without opening its target."""
     shutil.move(folder / "manifest.json", tmp_path / "elsewhere")
     (folder / "manifest.json").symlink_to(tmp_path / "elsewhere")
     with opened() as files, pytest.raises(ValueError, match="is a link"):
@@ -116,14 +119,14 @@ def test_a_manifest_that_is_a_link_is_not_followed(folder, tmp_path):
 
 
 def test_a_manifest_without_a_digest_is_of_an_earlier_version(folder):
-    """It can be read, and so can one that was formatted anew."""
+    """A manifest without a digest, as of an earlier version, is read, also if its JSON was formatted anew."""
     change(folder, lambda content: content.pop("digest"))
     assert re.fullmatch(r"\{\S.*\}", (folder / "manifest.json").read_text())
     assert Manifest.read(folder).iteration == 1
 
 
 def test_a_tensor_that_is_there_twice_is_refused(folder):
-    """JSON itself takes the last of two equal names."""
+    """A manifest with a key twice is refused; Python's JSON would take the last one."""
     path = folder / "manifest.json"
     text = path.read_text()
     path.write_text(text.replace('"format_version": 1', '"format_version": 1, "iteration": 2'))
@@ -132,7 +135,7 @@ def test_a_tensor_that_is_there_twice_is_refused(folder):
 
 
 def test_a_link_is_refused(folder, tmp_path):
-    """Also to a file with the right bytes."""
+    """A file of tensors that is a symbolic link is refused, though its target has the right bytes."""
     shutil.move(folder / FILE, tmp_path / "elsewhere")
     (folder / FILE).symlink_to(tmp_path / "elsewhere")
     with pytest.raises(ValueError, match="is a link"):

@@ -21,6 +21,8 @@ BITS = np.array([0x3F80, 0xC000], np.uint16)
 
 @pytest.fixture
 def written(tmp_path):
+    """(path, record of checksums) of a .ckpt file with the arrays and a bfloat16 one; slices are so short that the
+    first tensor has three entries."""
     tensors = ARRAYS | {"brain": LazyTensor(BITS.shape, "bfloat16", lambda: BITS)}
     with patch("parallel_core.checkpoint.mindspore_file._SLICE", 20):  # the first tensor is three entries
         return tmp_path / "network_rank_0-0_2.ckpt", write_mindspore(tmp_path / "network_rank_0-0_2.ckpt", tensors)
@@ -28,7 +30,8 @@ def written(tmp_path):
 
 @pytest.mark.slow
 def test_mindspore_reads_what_is_written(written):
-    """Types, shapes and values; large tensors come in several entries."""
+    """MindSpore's load_checkpoint gives the types, shapes and values that were written, also of a tensor in several
+    entries."""
     import mindspore as ms
 
     found = ms.load_checkpoint(str(written[0]))
@@ -42,7 +45,8 @@ def test_mindspore_reads_what_is_written(written):
 @pytest.mark.slow
 @pytest.mark.parametrize("crc_check", [False, True])
 def test_what_mindspore_writes_is_read(tmp_path, crc_check):
-    """Files are read with the checksum that MindSpore can append, and without."""
+    """Files of MindSpore's save_checkpoint are read with and without the checksum that it can append (`crc_check`),
+    bfloat16 included."""
     import mindspore as ms
 
     values = [{"name": name, "data": ms.Tensor(array)} for name, array in ARRAYS.items()]
@@ -58,11 +62,13 @@ def test_what_mindspore_writes_is_read(tmp_path, crc_check):
 
 
 def test_parts_come_back_in_one(written):
+    """A tensor that was written in several entries is read as one array."""
     np.testing.assert_array_equal(open_tensors(written[0]).array("decoder.weight"), ARRAYS["decoder.weight"])
 
 
 def test_every_flipped_byte_is_found_and_its_tensor_named(written):
-    """In values, names, shapes, lengths: nothing is read as something else."""
+    """Each byte that is changed (values, names, shapes, lengths) is reported with the path and, in values, with the
+    tensor."""
     path, record = written
     good = path.read_bytes()
     assert damage(path, record, open_tensors) is None
@@ -77,12 +83,14 @@ def test_every_flipped_byte_is_found_and_its_tensor_named(written):
 
 @pytest.mark.parametrize("content", [b"", b"\n", b"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff", b"\x12\x02ab"])
 def test_what_is_no_such_file_is_refused(tmp_path, content):
+    """A file that is no MindSpore checkpoint is an error with its path; an empty one has no tensors."""
     (tmp_path / "x.ckpt").write_bytes(content)
     with pytest.raises(ValueError, match=r"x\.ckpt: not a readable MindSpore file") if content else _nothing():
         assert open_tensors(tmp_path / "x.ckpt").names == []
 
 
 def _nothing():
+    """A context that expects no error."""
     from contextlib import nullcontext
 
     return nullcontext()

@@ -1,4 +1,5 @@
-"""The settings by which two configurations are different networks, in comparison and in export."""
+"""`differences`: the settings by which two configurations are different networks, and networks that other tools' files
+cannot say."""
 
 import pytest
 
@@ -19,7 +20,7 @@ DELTA = "--experimental-attention-variant gated_delta_net --linear-attention-fre
 
 
 def network(flags: str):
-    """The network of a small model with these flags."""
+    """The config of TINY's model with these flags."""
     return config_of(f"{TINY} {flags}", 1)
 
 
@@ -52,7 +53,7 @@ OTHERWISE = [
     (STATES, "--key-multiplier 2", "scales.key"),
     (LLAMA, "--gate-multiplier 2", "scales.gate"),
 ]
-"""Flags of a network, one more, and the setting by which that makes another one."""
+"""(flags of a network, a flag that makes it another one, the setting that differs)."""
 
 ALIKE = [
     ("", "--rotary-base 20000 --rotary-percent 0.5"),
@@ -71,23 +72,26 @@ ALIKE = [
     (STATES, "--side-by-side-weights 2 1"),
     (DELTA, "--mamba-d-conv 3"),
 ]
-"""Flags of a network, and more that say the same one."""
+"""(flags of a network, flags that leave it the same network)."""
 
 
 @pytest.mark.parametrize(("flags", "more", "setting"), OTHERWISE)
 def test_another_network_is_told_by_the_setting(flags, more, setting):
-    """No other setting is named."""
+    """Two networks that one flag makes different differ in exactly that setting."""
     found = differences(network(flags), network(f"{flags} {more}"))
     assert [difference.path.partition(".")[2] for difference in found] == [setting]
 
 
 @pytest.mark.parametrize(("flags", "more"), ALIKE)
 def test_what_says_the_same_network_is_no_difference(flags, more):
+    """Flags that do not change what the model computes (fused operators, settings of positions it does not have) give
+    no difference."""
     assert differences(network(flags), network(f"{flags} {more}")) == []
 
 
 def test_what_follows_from_another_setting_is_not_told():
-    """The number of experts is named, not each of their settings."""
+    """A network with experts differs from a dense one in the number of experts; the router's settings are not listed
+    besides."""
     found = differences(network(""), network(f"{EXPERTS} --moe-router-pre-softmax --moe-router-topk-scaling-factor 2"))
     assert [difference.path for difference in found] == ["moe_config.num_experts"]
 
@@ -101,7 +105,8 @@ def test_what_follows_from_another_setting_is_not_told():
     ],
 )
 def test_no_family_of_huggingface_is_taken_for_it(flags):
-    """Plain llama and mixtral otherwise are."""
+    """A network that no HuggingFace family computes (a window by --pre-tockens, other routers) is refused, though
+    without these flags it is a llama or mixtral."""
     with pytest.raises(ValueError, match="no model of HuggingFace's"):
         matching_family(network(flags))
 
@@ -122,13 +127,13 @@ def test_no_family_of_huggingface_is_taken_for_it(flags):
     ],
 )
 def test_no_args_of_megatron_say_it(flags, words):
-    """Megatron's flags lack this value, or the flag."""
+    """A setting that Megatron's args cannot say is refused with the flag when they are written."""
     with pytest.raises(ValueError, match=words):
         arguments_of(network(flags))
 
 
 def test_sinkhorn_and_fused_norms_are_megatrons():
-    """Under its own names."""
+    """Sinkhorn routing and RMSNorm, fused or not, are written under Megatron's own names."""
     args = arguments_of(
         network(f"{EXPERTS} --moe-router-load-balancing-type sinkhorn --normalization RMSNorm --use-fused-rmsnorm")
     )
@@ -136,7 +141,7 @@ def test_sinkhorn_and_fused_norms_are_megatrons():
 
 
 def test_entries_of_megatrons_args_are_its_own(tmp_path):
-    """Exported settings have the names of entries that Megatron's own checkpoints have."""
+    """All names under which model settings are exported occur in the args of a checkpoint that Megatron saved."""
     folder = unpack("legacy/moe_ep2_grouped_gemm_bf16_distopt", tmp_path)
     entries = args_in(read_archive(next(folder.rglob("model_optim_rng.pt"))))
     written = {_entry(path) for path in OF_MODEL if OPTIONS[path].of != "run" and _is_written(path)}
@@ -148,5 +153,5 @@ def test_entries_of_megatrons_args_are_its_own(tmp_path):
     [(f"{ROPE} --rope-scaling-type dynamic", "--rope-scaling-factor 4"), (LONG, "--long-factor 9,9,9,9")],
 )
 def test_what_does_nothing_in_sequences_of_a_run_makes_another_network_all_the_same(flags, more):
-    """The setting acts in longer sequences."""
+    """A setting that acts only in sequences longer than the run's is still a difference."""
     assert len(differences(network(flags), network(f"{flags} {more}"))) == 1

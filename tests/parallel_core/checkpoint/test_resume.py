@@ -1,4 +1,4 @@
-"""A checkpoint that does not fit the flags is refused before ranks start, by its manifest alone."""
+"""--load of a checkpoint that does not fit the flags: refused before ranks start, by its manifest alone."""
 
 from dataclasses import replace
 
@@ -18,7 +18,7 @@ FLAGS = "--mock-data --num-layers 2 --hidden-size 32"
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A run of `FLAGS` that saved its fourth step; weights are zeros."""
+    """A folder in which a run of `FLAGS` saved iteration 4 at 32 samples; weights are zeros."""
     root, config = tmp_path_factory.mktemp("saved"), read(line(FLAGS), world_size=1).config
     schedule = get_optimizer_param_scheduler(config).state_dict() | {"num_steps": 32}
     weights = {spec.name: (spec, np.zeros(spec.shape, np.float32)) for spec in StagePlan(config, 0).parameters}
@@ -40,7 +40,8 @@ WRONG = {
 
 @pytest.mark.parametrize("change", WRONG)
 def test_a_checkpoint_that_does_not_fit_is_refused(folder, change):
-    """Schedule, network and shapes of weights; not where files are not looked at."""
+    """Another schedule, network or shape of weights is an error that begins with --load and names the difference; there
+    is none where files are not looked at."""
     flags = [*line(f"{FLAGS} {change}"), "--load", str(folder)]
     errors = read(flags, world_size=1, check_files=True).errors
     assert any(WRONG[change] in error for error in errors), errors
@@ -61,6 +62,6 @@ def test_a_checkpoint_that_does_not_fit_is_refused(folder, change):
     ],
 )
 def test_a_checkpoint_that_can_be_loaded_is_not(folder, change, world_size):
-    """Another layout, and differences that a flag allows."""
+    """A checkpoint is accepted at another layout and with differences that a flag allows, such as --finetune."""
     flags = [*line(f"{FLAGS} {change}"), "--load", str(folder)]
     assert read(flags, world_size=world_size, check_files=True).errors == []

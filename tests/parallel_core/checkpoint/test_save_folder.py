@@ -1,4 +1,4 @@
-"""Reasons against saving in a folder are reported before anything is started, with the flag and the fix."""
+"""--save: reasons against saving in a folder are reported before anything is started, with flag and fix."""
 
 import os
 from pathlib import Path
@@ -15,13 +15,13 @@ from tests.support.locks import hold
 
 
 def told(flags: str, world_size: int = 1) -> list[str]:
-    """Every finding of a command line, as training looks at it."""
+    """All errors of TINY's command line with `flags`, files looked at as training does."""
     return read([*TINY.split(), *flags.split()], world_size=world_size, check_files=True).errors
 
 
 @pytest.fixture
 def used(tmp_path) -> Path:
-    """A folder in which a run has saved iterations 4 and 8."""
+    """A folder in which a run has saved iterations 4 and 8, beside a folder `other` with a checkpoint."""
     for iteration in (4, 8):
         save(tmp_path / "save", iteration, [one_tensor(1)])
     save(tmp_path / "other", 1, [one_tensor(1)])
@@ -46,6 +46,8 @@ ACCEPTED = (
 
 @pytest.mark.parametrize("flags", REFUSED)
 def test_a_run_that_begins_anew_is_refused_where_another_has_saved(used, flags):
+    """A run that begins anew in a folder with checkpoints is one error with the flags that go on, move the older ones
+    away (`earlier_*`) or choose another folder."""
     expected = f"--save {used}: {REFUSED[flags]}".replace("SAVE", str(used))
     placed = flags.replace("SAVE", str(used)).replace("ELSEWHERE", str(used.parent / "other"))
     (finding,) = told(f"--save {used} --save-interval 1 {placed}")
@@ -54,14 +56,14 @@ def test_a_run_that_begins_anew_is_refused_where_another_has_saved(used, flags):
 
 @pytest.mark.parametrize("flags", ACCEPTED)
 def test_what_goes_on_or_says_that_it_begins(used, flags):
-    """A link to the folder is the folder."""
+    """A run that loads from the folder, also by a link, or that has --overwrite-save, may save into it."""
     (used.parent / "link").symlink_to(used)
     placed = flags.replace("SAVE", str(used)).replace("LINK", str(used.parent / "link"))
     assert told(f"--save {used} --save-interval 1 {placed}") == []
 
 
 def test_other_tools_checkpoints_count(tmp_path):
-    """Megatron-LM's folder, also one with a converted model alone."""
+    """A folder with checkpoints of Megatron-LM, or with a converted model (`release`), counts as used."""
     (tmp_path / "iter_0000100" / "mp_rank_00").mkdir(parents=True)
     assert "has iteration 100 of" in told(f"--save {tmp_path} --save-interval 1")[0]
     (tmp_path / "iter_0000100").rename(tmp_path / "release")
@@ -71,7 +73,7 @@ def test_other_tools_checkpoints_count(tmp_path):
 
 @pytest.mark.parametrize("contents", ["nothing", "figures", "half a checkpoint"])
 def test_a_folder_without_a_checkpoint_is_free(tmp_path, contents):
-    """Files that an interrupted run left do not stop the next run."""
+    """An empty folder, one with metrics, or one with an unfinished save may be saved into by a new run."""
     if contents == "figures":
         (tmp_path / commit.METRICS).write_text("{}\n")
     elif contents == "half a checkpoint":
@@ -80,7 +82,8 @@ def test_a_folder_without_a_checkpoint_is_free(tmp_path, contents):
 
 
 def test_all_is_said_together(used):
-    """It is reported with the other mistakes, by the keys of the user's file."""
+    """The error about --save comes with all other errors, and names the keys of the user's YAML where the folder was
+    given there."""
     both = told(f"--save {used} --save-interval 1 --num-attention-heads 5 --load-checkpoint nowhere")
     assert len(both) >= 3 and sum(WORDS in line for line in both) == 1
     for further, ways in (
@@ -95,7 +98,8 @@ def test_all_is_said_together(used):
 
 
 def test_where_nothing_can_be_written(tmp_path):
-    """A file in the way, a folder that is not ours, a disk that is read alone: without a traceback, on every rank."""
+    """A --save below a file, or in a folder without permission to write, is an error with that path and no traceback;
+    nothing is created."""
     (tmp_path / "file").write_text("")
     (line,) = told(f"--save {tmp_path / 'file' / 'save'} --save-interval 1")
     assert line == (
@@ -108,14 +112,15 @@ def test_where_nothing_can_be_written(tmp_path):
 
 
 def test_a_checkpoint_is_no_folder_of_checkpoints(used):
-    """Checkpoints saved inside it would never be found: --load takes the folder itself."""
+    """A --save that is itself a checkpoint is refused: checkpoints inside of it would never be found."""
     (line,) = told(f"--save {used / 'iter_0000008'} --load {used / 'iter_0000008'} --save-interval 1")
     assert "is a checkpoint itself" in line and (used / "iter_0000008" / MANIFEST).exists()
 
 
 @pytest.mark.slow
 def test_a_job_that_writes_there_is_named(used, monkeypatch):
-    """Rank 0 of the refused job names the other job, and does not propose to go on in the folder."""
+    """A folder that another job holds is refused on rank 0 with process, host, job and lock file, and without the
+    advice to go on there; other ranks are silent, and a killed job blocks nothing."""
     other = hold(used, SLURM_JOB_ID="12")
     try:
         for flags in ("", f"--load {used}", "--overwrite-save"):

@@ -1,4 +1,4 @@
-"""In which words a run that goes on is told that its schedule is not the checkpoint's."""
+"""Errors about a learning-rate schedule that is not the loaded checkpoint's: their words."""
 
 import pytest
 
@@ -14,7 +14,7 @@ FLAGS = {
 
 
 def state(steps: int, batch: int = 8, **more: object) -> dict:
-    """A scheduler's, which counts samples."""
+    """The state of a scheduler over `steps` steps of `batch` samples, after one step; it counts in samples."""
     made = OptimizerParamScheduler(
         max_lr=1e-3, lr_decay_steps=steps * batch, lr_warmup_unit=batch, start_wd=0.1, end_wd=0.1,
         wd_incr_steps=steps * batch, num_steps=batch,
@@ -36,14 +36,15 @@ def state(steps: int, batch: int = 8, **more: object) -> dict:
     ],
 )  # fmt: skip
 def test_a_difference_is_said_once(then, now, flags, words):
-    """Lengths are given in steps where the user gave steps, with the samples of a step where these differ."""
+    """A difference of schedules is one error with flag, both values and fix; lengths are in steps, with the samples of
+    a step where these differ, or in samples where the user gave samples."""
     (problem,) = schedule_problems(then, now, reading(FLAGS[flags]).config)
     assert words in problem
 
 
 def test_what_is_told_nothing():
-    """No error for the same schedule, for another one if a flag decides, and for the length of a weight decay that does
-    not grow."""
+    """No error for the same schedule, for another one with --use-checkpoint-opt_param-scheduler, or for another length
+    of a weight decay that does not grow."""
     steps, kept = (reading(FLAGS[name]).config for name in ("steps", "kept"))
     assert schedule_problems(state(10), state(10), steps) == schedule_problems(state(10), state(20), kept) == []
     assert schedule_problems(state(10), state(10, wd_incr_steps=1), steps) == []

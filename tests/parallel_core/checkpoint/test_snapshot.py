@@ -1,4 +1,4 @@
-"""Copies that threads share the making of: all of them, of the values of then, in memory that stays."""
+"""`Snapshot`, copies of a run's tensors made in pieces by several threads, in memory that later snapshots use again."""
 
 import threading
 from dataclasses import replace
@@ -14,6 +14,7 @@ from parallel_core.sharding import ShardSpec, place
 
 
 def tensors_of(arrays: dict[str, np.ndarray]) -> dict[str, LocalTensor]:
+    """The arrays as a rank's uncut tensors, by name."""
     return {
         name: LocalTensor(place(ShardSpec(shape=array.shape, name=name), {}), of_array(array))
         for name, array in arrays.items()
@@ -21,20 +22,22 @@ def tensors_of(arrays: dict[str, np.ndarray]) -> dict[str, LocalTensor]:
 
 
 def some(seed: int = 0) -> dict[str, np.ndarray]:
-    """Shapes without elements and without axes among them."""
+    """Random float32 arrays, among them one without axes and one without elements."""
     draw = np.random.default_rng(seed)
     shapes = {"matrix": (60, 7), "vector": (33,), "number": (), "nothing": (0, 3)}
     return {name: draw.standard_normal(shape).astype(np.float32).reshape(shape) for name, shape in shapes.items()}
 
 
 def assert_copied(made: Snapshot, arrays: dict[str, np.ndarray]) -> None:
+    """Check that the snapshot is complete and has the values of `arrays`."""
     assert made.is_complete and made.tensors.keys() == arrays.keys()
     for name, array in arrays.items():
         np.testing.assert_array_equal(made.tensors[name].values.read(), array)
 
 
 def test_copies_keep_the_values_of_then(monkeypatch):
-    """Made in pieces by several threads."""
+    """Copies made in pieces by three threads keep the values at the time of the snapshot, though the arrays change
+    later."""
     monkeypatch.setattr(snapshot, "PIECE", 20)
     arrays = some()
     then = {name: array.copy() for name, array in arrays.items()}
@@ -51,7 +54,7 @@ def test_copies_keep_the_values_of_then(monkeypatch):
 
 
 def test_who_finishes_waits_for_what_another_thread_has_begun(monkeypatch):
-    """The other one holds the first piece back until the last one is made."""
+    """`finish` returns only after a piece that another thread has taken and holds back is copied."""
     arrays, take, begun, go_on = some(), Snapshot._take, threading.Event(), threading.Event()
 
     def take_and_wait(made: Snapshot):
@@ -75,7 +78,7 @@ def test_who_finishes_waits_for_what_another_thread_has_begun(monkeypatch):
 
 
 def test_memory_stays_where_it_fits():
-    """The next snapshot's copies lie where the last one's did; of another shape or type they do not."""
+    """The next snapshot's copies lie in the last one's memory where shape and type are the same, else in new memory."""
     memory = HostMemory()
     memory.hold(tensors_of(some()))
     memory.touch()
@@ -91,7 +94,7 @@ def test_memory_stays_where_it_fits():
 
 
 def test_memory_that_is_made_ready_is_left_alone_once_it_is_needed(monkeypatch):
-    """A snapshot is made between two of the pieces that a thread writes zeros to: it stays."""
+    """`touch`, which writes zeros to the memory in advance, stops as soon as a snapshot is made: its copies stay."""
     memory, pieces, arrays = HostMemory(), snapshot._pieces, some()
     memory.hold(tensors_of(arrays))
     made: list[Snapshot] = []
@@ -109,7 +112,7 @@ def test_memory_that_is_made_ready_is_left_alone_once_it_is_needed(monkeypatch):
 
 
 def test_sixteen_bits_are_copied_as_they_are():
-    """bfloat16 comes in a type that numpy does not know by itself; what is kept are its bits."""
+    """A bfloat16 tensor, which numpy holds as uint16, is copied bit by bit and keeps its type."""
     bits = np.arange(10, dtype=np.uint16)
     tensor = tensors_of({"w": bits})["w"]
     made = Snapshot({"w": tensor._replace(values=replace(tensor.values, dtype="bfloat16"))}, HostMemory())
@@ -119,6 +122,8 @@ def test_sixteen_bits_are_copied_as_they_are():
 
 
 def test_a_source_that_cannot_be_read_is_told_and_nobody_waits_for_it():
+    """An error while a tensor is read is raised by `copy`, and `finish` does not wait for that tensor."""
+
     def fail() -> np.ndarray:
         raise MemoryError("none left")
 

@@ -1,4 +1,4 @@
-"""Our safetensors files are what the safetensors package takes them for, and the other way round."""
+"""Our safetensors files against the safetensors package: each reads what the other writes."""
 
 import numpy as np
 import pytest
@@ -9,13 +9,14 @@ from parallel_core.numerics.dtypes import DTYPES
 
 
 def _tensors() -> dict[str, np.ndarray]:
+    """An array of each stored type but bfloat16, a scalar, an empty array, and one that is not contiguous."""
     values = np.arange(12).reshape(3, 4)
     made = {name: values.astype(name) for name in DTYPES if name != "bfloat16"}
     return made | {"scalar": np.float32(3).reshape(()), "empty": np.zeros((0, 2), np.float32), "turned": values.T}
 
 
 def test_the_package_reads_our_files(tmp_path):
-    """Every type, scalars, empty and non-contiguous arrays."""
+    """The package reads types and values of our files, scalars, empty and non-contiguous arrays included."""
     write_tensors(tmp_path / "t", _tensors())
     read = safetensors.numpy.load_file(tmp_path / "t")
     assert read.keys() == _tensors().keys()
@@ -25,7 +26,7 @@ def test_the_package_reads_our_files(tmp_path):
 
 
 def test_we_read_the_packages_files(tmp_path):
-    """Also with its metadata in the header."""
+    """Our reader takes the package's files, also with metadata in the header; `shape` of an unknown name is None."""
     ordered = {name: np.ascontiguousarray(values) for name, values in _tensors().items()}
     safetensors.numpy.save_file(ordered, tmp_path / "t", metadata={"format": "np"})
     file = TensorFile(tmp_path / "t")
@@ -36,7 +37,7 @@ def test_we_read_the_packages_files(tmp_path):
 
 
 def test_bfloat16(tmp_path):
-    """MindSpore's arrays of it are written as they are, the package finds the same bits, and we read the values."""
+    """MindSpore's bfloat16 arrays are written as BF16 with their bits, and read as float32 values."""
     mindspore = pytest.importorskip("mindspore")
     values = np.array([1.0, -0.5, 3.140625, 1e30], np.float32)
     bfloat16 = mindspore.from_numpy(values).astype(mindspore.bfloat16).asnumpy()
@@ -49,7 +50,8 @@ def test_bfloat16(tmp_path):
 
 
 def test_the_record_is_of_the_bytes_on_disk(tmp_path):
-    """Size and checksums made while writing are those of the file."""
+    """Size and checksums (of the file and of each tensor) that `write_tensors` returns are those of the written
+    file."""
     record = write_tensors(tmp_path / "t", _tensors())
     assert record.size == (tmp_path / "t").stat().st_size and record.crc32.keys() == {"", *_tensors()}
     assert damage(tmp_path / "t", record, TensorFile) is None
@@ -57,7 +59,7 @@ def test_the_record_is_of_the_bytes_on_disk(tmp_path):
 
 @pytest.mark.parametrize("keep", [0, 5, 40, -1])
 def test_a_file_that_is_cut_off_is_named(tmp_path, keep):
-    """Wherever the cut is: in the length, in the header, in the data."""
+    """A file cut off in its length, header or data is an error with its path."""
     write_tensors(tmp_path / "t", _tensors())
     whole = (tmp_path / "t").read_bytes()
     (tmp_path / "t").write_bytes(whole[:keep])
@@ -66,6 +68,6 @@ def test_a_file_that_is_cut_off_is_named(tmp_path, keep):
 
 
 def test_a_type_that_cannot_be_stored_is_refused(tmp_path):
-    """Nothing is converted silently."""
+    """A complex array is refused by name: nothing is converted silently."""
     with pytest.raises(ValueError, match=r"c: a checkpoint holds .*complex64"):
         write_tensors(tmp_path / "t", {"c": np.zeros(2, np.complex64)})

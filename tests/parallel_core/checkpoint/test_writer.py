@@ -1,4 +1,5 @@
-"""Division of writing: each element of each kind of parameter is written once, and each file by one rank."""
+"""Division of a checkpoint's writing among ranks: each element of a parameter is written once, and each file by one
+rank."""
 
 import numpy as np
 from hypothesis import assume, given
@@ -22,6 +23,8 @@ TIED = ShardSpec(shape=(8,), cuts=(Cut(0),), shared_over="embedding")
 
 @st.composite
 def topologies(draw) -> Topology:
+    """Legal topologies with tensor, context, pipeline and data parallelism of 1 or 2, and experts over up to 4
+    ranks."""
     tensor, context, stages, replicas = (draw(powers.filter(lambda n: n < 4)) for _ in range(4))
     world = tensor * context * stages * replicas
     experts, expert_tensor = draw(powers), draw(powers)
@@ -37,7 +40,7 @@ def topologies(draw) -> Topology:
 
 
 def times_written(topology: Topology, spec: ShardSpec, ranks: list[int]) -> np.ndarray:
-    """The number of times that these ranks, which have the parameter, write each element."""
+    """The number of times that the given ranks, which all have the parameter, write each of its elements."""
     files, times = writers(topology), np.zeros(spec.shape, int)
     for rank in ranks:
         coordinates = topology.coordinates(rank)
@@ -50,8 +53,8 @@ def times_written(topology: Topology, spec: ShardSpec, ranks: list[int]) -> np.n
 
 @given(topologies())
 def test_every_element_is_written_once(topology):
-    """Each stage writes its own; an expert's parameter is written by ranks that have the expert, a tied one by the
-    first or last stage."""
+    """Each stage's ranks write each element of its parameters once, those with an expert its own parameters, those of
+    the first and last stage together a tied one; no two ranks write one file."""
     assert len(set(writers(topology).values())) == len(writers(topology))
     ranks = {rank: topology.coordinates(rank) for rank in range(topology.world_size)}
     stages, experts = topology.pipeline_model_parallel_size, topology.expert_model_parallel_size
@@ -67,6 +70,7 @@ def test_every_element_is_written_once(topology):
 
 
 def test_without_experts_the_first_replica_writes_megatrons_files():
+    """A dense model is written by the first data-parallel replica, in files with Megatron's names (mp_rank_TP_PP)."""
     topology = Topology(world_size=8, tensor_model_parallel_size=2, pipeline_model_parallel_size=2)
     names = ["mp_rank_00_000", "mp_rank_01_000", "mp_rank_00_001", "mp_rank_01_001"]
     assert list(writers(topology).values()) == [f"{name}.safetensors" for name in names]

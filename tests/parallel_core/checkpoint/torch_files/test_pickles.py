@@ -1,4 +1,5 @@
-"""No file of torch.save can run code, reach beyond its storages or fill the memory; what it holds comes out."""
+"""Our reader of torch.save files: it runs no code, stays within the file's storages and in bounded memory, and reads
+what was written."""
 
 import contextlib
 import os
@@ -17,7 +18,7 @@ from parallel_core.checkpoint.torch_files.write import Namespace, write_archive
 
 
 class Call:
-    """Pickled as a call."""
+    """An object that pickles as a call of `function(*arguments)`, with a state to set if given."""
 
     def __init__(self, function, *arguments, state=None):
         self.parts = (function, arguments) if state is None else (function, arguments, state)
@@ -44,7 +45,8 @@ def attacks(mark: Path) -> dict[str, object]:
 @pytest.mark.parametrize("name", attacks(Path("mark")))
 @pytest.mark.parametrize("protocol", [2, 4])
 def test_nothing_is_called(name, protocol, tmp_path):
-    """A pickled call, in .metadata or in an archive, becomes a stand-in or is refused."""
+    """A pickled call, in a bare pickle or in an archive, becomes a stand-in or an error; the file `mark`, which the
+    call would make, does not exist."""
     mark = tmp_path / "mark"
     data = pickle.dumps(attacks(mark)[name], protocol)
     archive = tmp_path / "model_optim_rng.pt"
@@ -57,7 +59,7 @@ def test_nothing_is_called(name, protocol, tmp_path):
 
 
 def test_an_evil_checkpoint_is_refused(tmp_path):
-    """Named, and without having run."""
+    """A Megatron checkpoint with a pickled command is refused with the file's name, and the command did not run."""
     folder = tmp_path / "mp_rank_00"
     folder.mkdir()
     with zipfile.ZipFile(folder / "model_optim_rng.pt", "w") as file:
@@ -75,7 +77,8 @@ CONTENT = {
 
 
 def test_what_is_written_is_read(tmp_path):
-    """Tensors of every kind, plain values, and a namespace as its entries."""
+    """`write_archive` and `read_archive` agree on tensors with and without axes, bfloat16, plain values, and a
+    namespace, which is read as its entries."""
     write_archive(tmp_path / "f.pt", CONTENT)
     found = read_archive(tmp_path / "f.pt")
     assert found["args"].path == "argparse.Namespace" and found["args"].state == dict(CONTENT["args"])
@@ -84,7 +87,7 @@ def test_what_is_written_is_read(tmp_path):
 
 
 def test_a_tensor_beyond_its_storage_is_refused(tmp_path):
-    """A pickle may say any shape."""
+    """A pickle that gives a tensor a larger shape than its storage has is refused."""
     write_archive(tmp_path / "f.pt", CONTENT)
     with zipfile.ZipFile(tmp_path / "f.pt") as file:
         entries = {name: file.read(name) for name in file.namelist()}
@@ -101,7 +104,7 @@ def test_a_tensor_beyond_its_storage_is_refused(tmp_path):
 
 @pytest.mark.parametrize("size", [0, 10, 200, 1000])
 def test_a_file_that_is_cut_off_is_named(size, tmp_path):
-    """The file is cut at each place."""
+    """An archive cut off at any length is an error with its path."""
     write_archive(tmp_path / "f.pt", CONTENT)
     content = (tmp_path / "f.pt").read_bytes()
     assert len(content) > size

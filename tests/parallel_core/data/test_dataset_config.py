@@ -18,6 +18,7 @@ from parallel_core.data.tokenizers import Facts
     ],
 )
 def test_split(split, intervals):
+    """--split gives train, valid and test as shares of the data; None for a part without a share."""
     for actual, expected in zip(parse_split(split), intervals, strict=True):
         assert actual == (expected if expected is None else pytest.approx(expected))
 
@@ -39,6 +40,7 @@ def test_wrong_split_is_refused(split):
     ],
 )
 def test_data_path(words, blend):
+    """--data-path gives (prefixes, weights), weights None if none are written."""
     assert parse_blend(words) == blend
 
 
@@ -60,6 +62,7 @@ def test_wrong_data_path_is_refused(words):
     ],
 )
 def test_sources_that_do_not_go_together_are_refused(options, message):
+    """A data config without exactly one source of data, or without the --split that it needs, is an error."""
     plain = {"random_seed": 1, "sequence_length": 8, "tokenizer": Facts(10, 9, None)}
     with pytest.raises(ValueError, match=message):
         GPTDatasetConfig(**plain | options)

@@ -1,4 +1,4 @@
-"""The tokenizer that a configuration names, and what training knows of it."""
+"""The tokenizer of a run, from its config: special ids and sizes."""
 
 import pytest
 
@@ -27,7 +27,8 @@ def config(flags: str):
     ],
 )
 def test_ids_of_the_user_replace_the_tokenizers(flags, ids):
-    """--eos-token-id and --pad-token-id, in training and in what decodes; one that is not given stays."""
+    """--eos-token-id and --pad-token-id replace the tokenizer's ids, both in training's facts and in the tokenizer that
+    decodes; ids that are not given stay."""
     made = config(f"--tokenizer-type NullTokenizer --vocab-size 100 {flags}")
     for found in (tokenizer_facts(made), tokenizer_of(made)):
         assert (found.eod, found.pad, found.vocab_size) == (*ids, 101)
@@ -47,7 +48,8 @@ def test_ids_of_the_user_replace_the_tokenizers(flags, ids):
     ],
 )
 def test_a_run_knows_its_tokenizer_by_the_recorded_flags(case, tmp_path, monkeypatch):
-    """The flags as they stand, through the config: special ids and sizes, without any package."""
+    """The recorded tokenizer flags, unchanged, give the recorded end-of-document id and vocabulary size, and the padded
+    size, without any tokenizer package."""
     monkeypatch.setattr(libraries, "find_spec", lambda name: None)
     record, folder = records()["cases"][case], unpack(tmp_path) / case.partition(".")[0]
     flags = " ".join(record["flags"]).replace("{T}", str(folder))

@@ -1,4 +1,4 @@
-"""Samples and indices against those that Megatron-Core recorded, and what happens at the edges."""
+"""GPT data sets: indices and samples equal those recorded from Megatron-Core, and edge cases."""
 
 import json
 from functools import cache
@@ -82,6 +82,8 @@ def test_every_recorded_case_is_in_the_list():
 
 @pytest.mark.parametrize("case", CASES)
 def test_equals_megatron(case):
+    """Lengths, classes, indices, weights and samples of each split equal the recorded ones; attention masks follow from
+    the starts of documents."""
     recorded = recorded_arrays()
     for split, dataset in build_case(case).items():
         at = f"{case}/{split}"
@@ -99,6 +101,7 @@ def test_equals_megatron(case):
 
 
 def build(prefixes, sizes, weights=None, split="90,8,2", s=8, tokenizer=None, **options):
+    """(train, valid, test) of a blend of `prefixes` with these numbers of samples."""
     config = GPTDatasetConfig(
         random_seed=1,
         sequence_length=s,
@@ -111,6 +114,7 @@ def build(prefixes, sizes, weights=None, split="90,8,2", s=8, tokenizer=None, **
 
 
 def test_document_starts_only_where_asked_for(tmp_path):
+    """Samples have `document_starts` only with --reset-attention-mask."""
     prefix = write_corpus(tmp_path / "d", [50] * 10)
     for wanted in (False, True):
         train, _, _ = build([prefix], [5, 0, 0], reset_attention_mask=wanted)
@@ -118,6 +122,7 @@ def test_document_starts_only_where_asked_for(tmp_path):
 
 
 def test_types_and_shapes_of_a_sample(tmp_path):
+    """A sample's arrays are int32 [s], the loss mask float32 [s]."""
     train, _, _ = build([write_corpus(tmp_path / "d", [50] * 10)], [5, 0, 0], reset_attention_mask=True)
     assert train is not None
     assert {name: (array.dtype.name, array.shape) for name, array in train[0].items()} == {
@@ -138,6 +143,7 @@ def test_samples_can_be_changed_without_changing_the_next(tmp_path):
 
 
 def test_what_samples_share_can_not_be_changed(tmp_path):
+    """The loss mask and positions, which samples share, are read-only."""
     train, _, _ = build([write_corpus(tmp_path / "d", [50] * 10)], [5, 0, 0])
     assert train is not None
     for name in ("loss_mask", "position_ids"):
@@ -146,7 +152,8 @@ def test_what_samples_share_can_not_be_changed(tmp_path):
 
 
 def test_documents_of_a_sample_are_those_whose_tokens_it_has(tmp_path):
-    """Alone and in a blend: every sequence of which the sample has a token, in order, and where the first begins."""
+    """`documents_of` names the file, the sequences whose tokens a sample has, in order, and the first token's place,
+    for one data set and in a blend."""
     prefixes, lengths = [str(tmp_path / name) for name in "ab"], (5, 21, 3, 8, 1, 16, 9)
     for number, prefix in enumerate(prefixes):
         with IndexedDatasetBuilder(prefix, np.uint16) as builder:
@@ -168,6 +175,8 @@ def test_documents_of_a_sample_are_those_whose_tokens_it_has(tmp_path):
 
 
 def test_only_prefix_with_a_weight_is_a_blend_except_where_each_split_has_its_own(tmp_path):
+    """A single prefix with a weight is built as a blend in --data-path, and as a plain data set where each split has
+    its own paths, as in Megatron."""
     blend = ([write_corpus(tmp_path / "d", [50] * 10)], [1.0])
     train, _, _ = build(*blend[:1], [5, 0, 0], weights=blend[1])
     assert isinstance(train, BlendedDataset)
@@ -179,6 +188,7 @@ def test_only_prefix_with_a_weight_is_a_blend_except_where_each_split_has_its_ow
 
 
 def test_split_without_tokens_is_refused_when_samples_are_asked_of_it(tmp_path):
+    """A split without tokens is an error if samples are needed of it, else an empty data set."""
     prefix = write_corpus(tmp_path / "d", [50] * 3)
     with pytest.raises(ValueError, match=r"2 samples are needed of the test split of .*d, which has no tokens"):
         build([prefix], [5, 0, 2], split="99,0.5,0.5")
@@ -187,6 +197,7 @@ def test_split_without_tokens_is_refused_when_samples_are_asked_of_it(tmp_path):
 
 
 def test_part_of_a_blend_without_a_sample_is_refused(tmp_path):
+    """A blend's part that is too short for one sample is an error with its path."""
     prefixes = [write_corpus(tmp_path / "long", [50] * 10), write_corpus(tmp_path / "short", [3])]
     with pytest.raises(ValueError, match=r"the train split of .*short has no sample"):
         build(prefixes, [5, 0, 0], split="1")
@@ -199,18 +210,21 @@ def test_weights_must_be_positive(tmp_path):
 
 
 def test_weighted_blend_needs_a_size(tmp_path):
+    """A weighted blend without a number of samples is an error."""
     prefix = write_corpus(tmp_path / "d", [50] * 10)
     with pytest.raises(ValueError, match="the number of samples must be given"):
         build([prefix, prefix], [None, None, None], weights=[1.0, 1.0])
 
 
 def test_data_of_another_tokenizer_are_refused(tmp_path):
+    """A token id beyond the vocabulary is an error."""
     prefix = write_corpus(tmp_path / "d", [50] * 10, vocab_size=100)
     with pytest.raises(ValueError, match="has token id 99, but the vocabulary has 64 entries"):
         build([prefix], [5, 0, 0], tokenizer=Facts(64, 63, None))
 
 
 def test_cache_changes_nothing(tmp_path):
+    """A blend's samples are the same without --data-cache-path, when the cache is built and when it is read."""
     prefixes = [write_corpus(tmp_path / name, [50] * 10, seed=seed) for seed, name in enumerate("ab")]
     plain = build(prefixes, [20, 5, 0], weights=[1.0, 2.0])
     for _ in ("build", "load"):
@@ -223,6 +237,7 @@ def test_cache_changes_nothing(tmp_path):
 
 @pytest.mark.parametrize("vocab_size", [50, 8192])
 def test_mock_data_stay_in_the_vocabulary(vocab_size):
+    """Mock data have ids of the vocabulary, and mostly count up, which a model can learn."""
     config = GPTDatasetConfig(
         random_seed=1, sequence_length=512, tokenizer=Facts(vocab_size + 1, vocab_size), mock=True, split="99,1,0"
     )
@@ -235,6 +250,7 @@ def test_mock_data_stay_in_the_vocabulary(vocab_size):
 
 
 def test_ranks_that_need_no_data_open_no_file():
+    """A rank that needs no data gets None for each split and opens no file."""
     config = GPTDatasetConfig(
         random_seed=1, sequence_length=8, tokenizer=Facts(10, 9), blend=(["nowhere"], None), split="1"
     )

@@ -1,4 +1,4 @@
-"""The vectorised indices against a reading of the definition token by token, and their cache."""
+"""The indices of a GPT data set: vectorised arrays against a walk through the documents, and their cache."""
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -12,6 +12,7 @@ from parallel_core.data.gpt_index import IndexRequest, build_gpt_index, build_sa
 
 
 def request(lengths, **changes) -> IndexRequest:
+    """A request for the index of documents of these lengths, samples of 4 tokens, with `changes`."""
     lengths = np.array(lengths, np.int32)
     documents = np.arange(len(lengths), dtype=np.int32)
     plain = IndexRequest(lengths=lengths, documents=documents, num_samples=None, sequence_length=4, seed=1)
@@ -19,7 +20,8 @@ def request(lengths, **changes) -> IndexRequest:
 
 
 def positions_by_walking(lengths: list[int], s: int, extra: bool, samples: int) -> list[tuple[int, int]]:
-    """Beginnings of samples, found by walking through the documents as Megatron does."""
+    """(document, offset) of the beginning of each sample and of the end, found by walking through the documents as
+    Megatron does."""
     starts, at, offset = [(0, 0)], 0, 0
     for _ in range(samples):
         left = s + extra
@@ -38,6 +40,8 @@ def positions_by_walking(lengths: list[int], s: int, extra: bool, samples: int) 
     drop_last=st.booleans(),
 )
 def test_sample_index_equals_walking_through_the_documents(lengths, s, extra, drop_last):
+    """`build_sample_index` gives the walk's positions, with and without the extra token and the last partial sample,
+    empty documents included."""
     asked = request(lengths, sequence_length=s, extra_token=extra, drop_last_partial=drop_last)
     index = build_sample_index(asked, asked.documents)
     rounding = 0 if drop_last else s - 1
@@ -52,6 +56,8 @@ def test_sample_index_equals_walking_through_the_documents(lengths, s, extra, dr
     seed=st.integers(0, 5),
 )
 def test_enough_samples_and_every_document_as_often_as_the_others(lengths, num_samples, s, seed):
+    """An index has at least the wanted samples, its shuffle is a permutation, and each document occurs equally
+    often."""
     index = build_gpt_index(request(lengths, num_samples=num_samples, sequence_length=s, seed=seed))
     assert len(index.sample_index) - 1 == len(index.shuffle_index) >= num_samples
     assert sorted(index.shuffle_index.tolist()) == list(range(len(index.shuffle_index)))
@@ -59,11 +65,13 @@ def test_enough_samples_and_every_document_as_often_as_the_others(lengths, num_s
 
 
 def test_more_tokens_than_32_bits_count_do_not_overflow():
+    """Documents of 2^31 - 1 tokens each give right sample positions."""
     index = build_gpt_index(request([2**31 - 1] * 3, sequence_length=2**30))
     assert index.sample_index[:, 0].tolist() == [0, 0, 1, 1, 2, 2]
 
 
 def test_cache_gives_the_same_and_depends_on_everything(tmp_path):
+    """A cached index equals the built one, and a change of any field of the request makes a cache entry of its own."""
     plain = request([5, 7, 9, 11])
     variants = [
         plain,
@@ -84,6 +92,7 @@ def test_cache_gives_the_same_and_depends_on_everything(tmp_path):
 
 
 def test_cache_is_read_on_the_second_time(tmp_path):
+    """The second call reads the cached arrays instead of building them."""
     cached_gpt_index(request([5, 7]), tmp_path, "train")
     (path,) = tmp_path.glob("*shuffle_index.npy")
     np.save(path, np.array([9, 9, 9]))
@@ -91,6 +100,8 @@ def test_cache_is_read_on_the_second_time(tmp_path):
 
 
 def test_ranks_that_build_at_once_all_get_whole_arrays(tmp_path):
+    """Eight threads that build and read one cache entry at once all get the whole arrays, and no temporary file is
+    left."""
     asked = request(np.arange(1, 2000), num_samples=5000)
     expected = build_gpt_index(asked).sample_index
     with ThreadPoolExecutor(8) as ranks:
@@ -100,6 +111,7 @@ def test_ranks_that_build_at_once_all_get_whole_arrays(tmp_path):
 
 
 def test_damaged_cache_is_named(tmp_path):
+    """A damaged cache file is an error with its name and the advice to delete it."""
     cached_gpt_index(request([5, 7]), tmp_path, "train")
     (path,) = tmp_path.glob("*sample_index.npy")
     path.write_bytes(path.read_bytes()[:-5])

@@ -1,4 +1,4 @@
-"""The token files: byte for byte Megatron's, and refused with a reason when they are damaged."""
+"""Token files (.bin, .idx): byte for byte Megatron's, and refused with a reason if damaged."""
 
 import numpy as np
 import pytest
@@ -28,6 +28,7 @@ def copy_with_builder(source: IndexedDataset, prefix) -> None:
 
 @pytest.mark.parametrize("name", ["corpus_a", "corpus_b"])
 def test_writes_the_bytes_that_megatron_wrote(name, tmp_path):
+    """A data set read and written again has the bytes that Megatron wrote."""
     original = asset("golden/data_gpt") / name
     copy_with_builder(IndexedDataset(original), tmp_path / name)
     for path in (bin_path, idx_path):
@@ -36,6 +37,7 @@ def test_writes_the_bytes_that_megatron_wrote(name, tmp_path):
 
 @given(documents=st.lists(st.lists(st.lists(st.integers(0, 65535), max_size=5), max_size=3), max_size=5))
 def test_reads_what_was_written(documents, tmp_path_factory):
+    """Sequences and document bounds are read as written, empty ones included."""
     prefix = tmp_path_factory.mktemp("data") / "d"
     with IndexedDatasetBuilder(prefix, np.uint16) as builder:
         for document in documents:
@@ -48,6 +50,7 @@ def test_reads_what_was_written(documents, tmp_path_factory):
 
 
 def test_part_of_a_sequence_is_a_view_of_the_file(tmp_path):
+    """`get(i, offset, length)` is a read-only view of the file's memory."""
     dataset = IndexedDataset(write_corpus(tmp_path / "d", [7, 5]))
     part = dataset.get(1, offset=2, length=3)
     assert part.tolist() == dataset[1].tolist()[2:5]
@@ -62,6 +65,7 @@ def test_part_outside_its_sequence_is_an_error(tmp_path, offset, length):
 
 
 def test_modes_of_multimodal_data(tmp_path):
+    """The modes of a multimodal data set are read; a plain one has None."""
     with IndexedDatasetBuilder(tmp_path / "d", np.int32, multimodal=True) as builder:
         builder.add_document([1, 2, 3], [2, 1], modes=[0, 1])
         builder.finalize()
@@ -79,10 +83,12 @@ def test_ids_that_do_not_fit_are_refused_not_wrapped(tmp_path):
 
 
 def test_smallest_type_is_megatrons():
+    """Tokens are uint16 for vocabularies below 65,500, else int32, as in Megatron."""
     assert [smallest_token_type(size) for size in (65499, 65500)] == [np.uint16, np.int32]
 
 
 def test_unfinished_files_never_get_their_name(tmp_path):
+    """A builder that ends by an exception leaves no file."""
     with pytest.raises(KeyboardInterrupt), IndexedDatasetBuilder(tmp_path / "d") as builder:
         builder.add_document([1], [1])
         raise KeyboardInterrupt
@@ -90,6 +96,7 @@ def test_unfinished_files_never_get_their_name(tmp_path):
 
 
 def test_new_tokens_are_never_read_with_the_old_index(tmp_path, monkeypatch):
+    """A rewrite that fails between .bin and .idx leaves no .idx, so that new tokens are not read with the old index."""
     prefix = write_corpus(tmp_path / "d", [3, 4])
 
     def disk_full(*_):
@@ -103,6 +110,8 @@ def test_new_tokens_are_never_read_with_the_old_index(tmp_path, monkeypatch):
 
 
 def test_missing_file_says_what_to_give(tmp_path):
+    """A wrong prefix is an error that proposes the right one: the full name of the data set, or the path without
+    .bin."""
     prefix = write_corpus(tmp_path / "d_text_document", [3])
     with pytest.raises(ValueError, match=r"d\.idx does not exist; did you mean .*d_text_document"):
         IndexedDataset(tmp_path / "d")
@@ -148,6 +157,7 @@ def overwrite_idx(at: int, value: bytes):
     ],
 )
 def test_damaged_files_are_named(tmp_path, damage, reason):
+    """A .bin or .idx that is cut off or overwritten is an error with its name and the contradiction."""
     prefix = write_corpus(tmp_path / "d", [10, 5])
     damage(prefix)
     with pytest.raises(ValueError, match=reason):
@@ -155,6 +165,7 @@ def test_damaged_files_are_named(tmp_path, damage, reason):
 
 
 def test_every_truncation_is_noticed(tmp_path):
+    """An .idx cut off at any length is an error."""
     prefix = write_corpus(tmp_path / "d", [10, 5])
     whole = idx_path(prefix).read_bytes()
     for size in range(len(whole)):

@@ -1,4 +1,4 @@
-"""A step holds the rows it should, in order, with and without the thread that reads ahead."""
+"""The loader of a step's rows: right rows in order, with and without the thread that reads ahead (`prefetch`)."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from parallel_core.data.loader import StepLoader, build_step_loader
 
 
 class Numbers:
-    """Sample i is [i, i]."""
+    """A data set whose sample i has the tokens [i, i]; sample `broken_at` cannot be read."""
 
     def __init__(self, number: int, broken_at: int | None = None) -> None:
         self.number = number
@@ -24,6 +24,8 @@ class Numbers:
 
 @pytest.mark.parametrize("prefetch", [False, True])
 def test_steps_of_all_ranks_are_the_global_batches_in_order(prefetch):
+    """The steps of three data-parallel ranks, read by micro-batch, are the global batches in order, from the consumed
+    samples on; a rest smaller than a batch is left out."""
     m, d, k = 2, 3, 2
     ranks = [
         list(
@@ -44,7 +46,8 @@ def test_steps_of_all_ranks_are_the_global_batches_in_order(prefetch):
 
 @pytest.mark.parametrize("prefetch", [False, True])
 def test_steps_may_grow(prefetch):
-    """Steps grow in whole micro-batches, and the next pass over the data begins after the last sample used."""
+    """The number of micro-batches may be a function of the samples given so far; a second pass over the loader begins
+    after the last sample used."""
     loader = build_step_loader(
         Numbers(9), 0, micro_batch_size=1, micro_batch_num=lambda given: 1 + given // 2, data_parallel_rank=0,
         data_parallel_size=1, prefetch=prefetch,
@@ -54,6 +57,7 @@ def test_steps_may_grow(prefetch):
 
 
 def test_cyclic_never_ends_and_reshuffles():
+    """--dataloader-type cyclic goes through all samples again and again, in another order each time."""
     loader = build_step_loader(
         Numbers(4), 0, micro_batch_size=1, micro_batch_num=4, data_parallel_rank=0, data_parallel_size=1,
         dataloader_type="cyclic",
@@ -65,6 +69,7 @@ def test_cyclic_never_ends_and_reshuffles():
 
 @pytest.mark.parametrize("prefetch", [False, True])
 def test_an_error_while_reading_reaches_the_caller(prefetch):
+    """An error of a sample is raised at its step, after the steps before it."""
     steps = iter(StepLoader(Numbers(8, broken_at=5), [[0, 1], [2, 3], [4, 5]], 1, prefetch=prefetch))
     assert [next(steps)["tokens"][0, 0] for _ in range(2)] == [0, 2]
     with pytest.raises(OSError, match="unreadable"):
@@ -72,6 +77,7 @@ def test_an_error_while_reading_reaches_the_caller(prefetch):
 
 
 def test_mistakes_in_the_flags_are_named():
+    """An unknown --dataloader-type, too small a global batch, and a data set without samples are errors."""
     places = {"micro_batch_size": 1, "micro_batch_num": 1, "data_parallel_rank": 0, "data_parallel_size": 1}
     with pytest.raises(ValueError, match="--dataloader-type external is not available; choose single or cyclic"):
         build_step_loader(Numbers(8), 0, **places, dataloader_type="external")

@@ -1,4 +1,4 @@
-"""Prompts in files: what is read, and that every wrong line is named."""
+"""Files of prompts (--prompts): which lines are read, and that each wrong line is named."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from parallel_core.data.prompts import Prompt, read_prompts
 
 
 def test_each_kind_is_read(tmp_path):
-    """Empty lines are left out."""
+    """A line has a text, ids or messages; empty lines are left out."""
     file = tmp_path / "prompts.jsonl"
     file.write_text('{"text": "a b"}\n\n{"ids": [3, 1]}\n{"messages": [{"role": "user", "content": "x"}]}\n')
     text, ids, messages = read_prompts(file)
@@ -33,6 +33,7 @@ WRONG = [
 
 
 def test_all_wrong_lines_are_named_at_once(tmp_path):
+    """Each wrong line is reported with file and number in one error."""
     file = tmp_path / "prompts.jsonl"
     file.write_text("\n".join(["", *WRONG, '{"text": "right"}']))
     with pytest.raises(ValueError) as error:
@@ -43,13 +44,14 @@ def test_all_wrong_lines_are_named_at_once(tmp_path):
 
 @pytest.mark.parametrize(("content", "words"), [(b"\n\n", "has no prompt"), (b'{"text": "\xff"}', "not UTF-8")])
 def test_files_without_prompts(content, words, tmp_path):
+    """A file without a prompt, or that is no UTF-8, is an error."""
     (tmp_path / "p").write_bytes(content)
     with pytest.raises(ValueError, match=words):
         read_prompts(tmp_path / "p")
 
 
 class Tokenizer:
-    """The part of a tokenizer that prompts use."""
+    """The methods of a tokenizer that prompts use: 1 before a text, ids that are characters."""
 
     def encode(self, text, special=False):
         return [1, *map(ord, text)] if special else list(map(ord, text))
@@ -68,7 +70,8 @@ class Tokenizer:
     ],
 )
 def test_ids_of_a_prompt(prompt, ids):
-    """A text with what its tokenizer puts before one; a conversation up to where the assistant speaks."""
+    """A prompt's ids are its own; those of its text with the tokenizer's beginning; or of its messages up to the
+    assistant's turn."""
     assert prompt.tokens(Tokenizer()) == ids
 
 
@@ -76,7 +79,7 @@ def test_ids_of_a_prompt(prompt, ids):
     ("said", "ids"), [("{}", set()), ('{"eos_token_id": 2}', {2}), ('{"eos_token_id": [2, 7]}', {2, 7}), (None, set())]
 )
 def test_ids_that_end_what_a_folders_model_says(said, ids, tmp_path):
-    """One, several, or no file that says it."""
+    """`end_ids` reads one or several eos_token_id of generation_config.json; none if there is no such file or key."""
     if said is not None:
         (tmp_path / "generation_config.json").write_text(said)
     assert end_ids(tmp_path) == ids

@@ -1,4 +1,4 @@
-"""Processes that work on items in order."""
+"""`in_workers`: worker processes that work on items, results in order."""
 
 import os
 import signal
@@ -26,6 +26,7 @@ def killed(number: int) -> int:
 
 
 def test_order_is_kept_and_reading_does_not_run_far_ahead_of_writing():
+    """Results come in the order of the items, and fewer than 100 items are read ahead of them."""
     items = iter(range(1, 1001))
     found = in_workers(doubled, items, workers=2)
     assert next(found) == 2 and len(list(copy(items))) >= 900
@@ -33,6 +34,8 @@ def test_order_is_kept_and_reading_does_not_run_far_ahead_of_writing():
 
 
 def test_an_error_and_a_death_of_a_worker_are_raised_and_ctrl_c_does_not_reach_it():
+    """An error in a worker is raised as it is, a killed worker is an error that names --workers, and SIGINT does not
+    end workers."""
     with pytest.raises(ValueError, match="-1 is negative"):
         list(in_workers(doubled, [1, -1], workers=2, at_once=1))
     assert list(in_workers(interrupted, range(3), workers=2)) == [0, 1, 2]

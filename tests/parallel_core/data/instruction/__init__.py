@@ -1,1 +1,1 @@
-"""Instruction data against what MindSpeed-LLM and Megatron-LM write and feed."""
+"""Tests of instruction data against what MindSpeed-LLM and Megatron-LM write and give to a model."""

@@ -1,4 +1,5 @@
-"""A chat is written as fine-tuning wrote its data."""
+"""`Chat`, the prompt of a conversation for generation: its ids are those that fine-tuning's data have before the
+answer."""
 
 import pytest
 
@@ -16,6 +17,7 @@ SYSTEM = {"role": "system", "content": "Be kind."}
 
 
 def made(name: str):
+    """The tokenizer of the template `name`: Llama 3's for llama3, else Qwen2's."""
     folder = inputs() / "tokenizers" / ("hf_llama3" if name == "llama3" else "hf_qwen2")
     return build_tokenizer(TokenizerOptions("PretrainedFromHF", tokenizer_model=str(folder)))
 
@@ -23,7 +25,8 @@ def made(name: str):
 @pytest.mark.parametrize("name", ["qwen", "qwen_lf", "qwen3", "llama3", "default", "empty"])
 @pytest.mark.parametrize("messages", [[LAST], [SYSTEM, *FIRST, LAST]])
 def test_the_prompt_is_the_sources_of_the_data(name, messages):
-    """All that a record of the same turns has in front of its last answer."""
+    """The prompt of messages is all that a training record of the same turns has in front of its last answer, for each
+    template, with and without a system text."""
     template, tokenizer = load_template(name), made(name)
     chat = Chat(template, tokenizer)
     encoder = ConversationEncoder(template, tokens_for(template, tokenizer))
@@ -35,12 +38,14 @@ def test_the_prompt_is_the_sources_of_the_data(name, messages):
 
 
 def test_the_stop_word_ends_an_answer():
-    """The tokenizer's end of text is another one."""
+    """Llama 3's <|eot_id|>, which is not the tokenizer's end of text, is among the ids that end an answer."""
     tokenizer = made("llama3")
     assert tokenizer.token_to_id("<|eot_id|>") in Chat(load_template("llama3"), tokenizer).ends
 
 
 @pytest.mark.parametrize("messages", [[], FIRST, [LAST, LAST], [SYSTEM], [LAST, SYSTEM]])
 def test_messages_out_of_turn_are_refused(messages):
+    """Messages that are empty, end with the assistant, have two of one role in a row, or a system text alone or later,
+    are an error."""
     with pytest.raises(ValueError, match="in turn"):
         Chat(load_template("qwen"), made("qwen")).prompt(messages)

@@ -1,4 +1,4 @@
-"""Order, batches and masks of fine-tuning equal those that MindSpeed-LLM's trainer gets."""
+"""Instruction fine-tuning's order of samples, batches and masks equal those recorded from MindSpeed-LLM's trainer."""
 
 from functools import cache
 from itertools import islice
@@ -22,12 +22,13 @@ SAMPLES = {"train": None, "valid": 10, "test": 5}
 
 @cache
 def folder():
+    """The temporary folder of this module's preprocessed data."""
     return TemporaryDirectory()
 
 
 @cache
 def conversations(name):
-    """The data sets of a case of preprocessing."""
+    """The path prefix of the data sets that the preprocessing case `name` writes, made once."""
     out = Path(folder().name, name)
     out.mkdir()
     main(flags(CASES["preprocess"][name], out))
@@ -35,7 +36,7 @@ def conversations(name):
 
 
 def orders(case):
-    """The orders of samples of each part of a split that has a share."""
+    """{part: order of its samples} of a case, for each of train, valid and test that has a share of the split."""
     given, data = case["flags"], IndexedLength(conversations(case["preprocessed"]))
     parts = zip(SAMPLES.items(), split_bounds(given.get("split", "100,0,0"), len(data)), strict=True)
     return {
@@ -53,7 +54,7 @@ def orders(case):
 
 
 class IndexedLength:
-    """The number of conversations, of answers to compare as well."""
+    """The number of conversations of a data set, also of one with pairwise answers, which `Conversations` refuses."""
 
     def __init__(self, prefix):
         self.names = list(Path(prefix).parent.glob("*_input_ids_document.idx"))
@@ -65,7 +66,7 @@ class IndexedLength:
 
 
 def dataset(case):
-    """As --is-instruction-dataset makes it."""
+    """The training data set of a case, as --is-instruction-dataset makes it."""
     given, length = case["flags"], case["seq_length"]
     rules = SampleRules(
         seq_length=length,
@@ -86,7 +87,7 @@ def dataset(case):
 
 
 def micro_batches(case, data):
-    """The samples that the sampler gives this rank."""
+    """The case's sampler: lists of sample numbers, one for each micro-batch of its data-parallel rank."""
     given = case["flags"]
     rank, size = given.get("dp", (0, 1))
     return build_step_loader(
@@ -103,7 +104,8 @@ def micro_batches(case, data):
 
 @pytest.mark.parametrize("name", RECORDED)
 def test_order_of_samples(name):
-    """Whole passes, shuffled or not, with as many samples as there; the parts of a split."""
+    """The order of samples of each part of the split equals the recorded one, shuffled or not, and so does its
+    length."""
     case = RECORDED[name]
     made = orders(case)
     assert {part: hashed_array(order) for part, order in made.items()} == {
@@ -116,7 +118,8 @@ def test_order_of_samples(name):
 
 @pytest.mark.parametrize("name", [name for name in RECORDED if name != "pairwise"])
 def test_batches(name):
-    """Ids, labels, masks, positions and documents of the first micro-batches."""
+    """Sample numbers of the first 8 micro-batches, and ids, labels, masks, positions and documents of three, equal the
+    recorded ones."""
     case = RECORDED[name]
     data = dataset(case)
     numbers = list(islice(micro_batches(case, data), 16))
@@ -133,7 +136,8 @@ def test_batches(name):
 
 
 def check_batch(case, number, padded, batch):
-    """Against micro-batch `number`."""
+    """Compare micro-batch `number` with the record: `padded` are its rows as MindSpeed-LLM has them, `batch` what the
+    model reads, whose labels and mask are one position earlier."""
     recorded, given = case["arrays"], case["flags"]
     for part in ("input_ids", "labels", "attention_mask"):
         array = padded[part]
@@ -164,7 +168,8 @@ def check_batch(case, number, padded, batch):
 
 
 def ends_of(starts, ids, neat):
-    """Ends of documents in the concatenated rows; a remainder without an end of text has none."""
+    """Ends of documents, counted through the concatenated rows; a row's remainder without an end of text has none
+    unless `neat`."""
     ends = []
     for row, (begin, tokens) in enumerate(zip(starts, ids, strict=True)):
         changes = np.flatnonzero(begin[1:] != begin[:-1]) + 1
@@ -174,7 +179,7 @@ def ends_of(starts, ids, neat):
 
 
 def test_fixed_lengths_cut_documents_anywhere():
-    """--fix-sub-seq-length."""
+    """--fix-sub-seq-length 3 begins a document at every third position."""
     rules = SampleRules(seq_length=8, reset_attention_mask=True, fixed_length=3)
     ids = np.arange(8, dtype=np.int32)
     sample = sampled({"input_ids": ids, "labels": ids, "attention_mask": ids}, rules)
@@ -182,12 +187,13 @@ def test_fixed_lengths_cut_documents_anywhere():
 
 
 def test_answers_to_compare_are_refused():
-    """The error calls them pairwise preferences."""
+    """Data sets of pairwise preferences (a chosen and a rejected answer) are refused, as fine-tuning has no use for
+    them."""
     with pytest.raises(ValueError, match="holds answers to compare"):
         Conversations(conversations("pairwise.qwen"))
 
 
 def test_missing_data_are_named(tmp_path):
-    """The error gives the file's name."""
+    """Instruction data that do not exist are an error with the file's name."""
     with pytest.raises(ValueError, match=r"data_packed_input_ids_document\.idx does not exist"):
         Conversations(tmp_path / "data")

@@ -1,4 +1,4 @@
-"""Handlers that no recorded run has, the tokenizer's own template, and mixtures of data sets."""
+"""Handlers of instruction data without a recorded run, the tokenizer's own chat template, and mixtures of data sets."""
 
 import json
 
@@ -21,7 +21,7 @@ def tokenizer():
 
 
 def written(tmp_path, rows, handler, *more):
-    """A data set's sequences under each key."""
+    """{key: its sequences} of the data set that preprocessing writes for these rows with this handler."""
     (tmp_path / "in.jsonl").write_text("\n".join(map(json.dumps, rows)))
     given = ["--input", str(tmp_path / "in.jsonl")] if "--input" not in more else []
     main(
@@ -39,12 +39,13 @@ def written(tmp_path, rows, handler, *more):
 
 
 def answer(sets, tokenizer, number=0):
-    """The tokens that carry loss."""
+    """The text of the labels that carry loss in sequence `number`."""
     return tokenizer.detokenize([label for label in sets["labels"][number] if label != -100])
 
 
 def test_the_tokenizers_own_template_writes_conversations(tmp_path, tokenizer):
-    """As it does with the whole conversation; answers with their ends carry loss."""
+    """--prompt-type chat_template gives the ids of the tokenizer's template for the whole conversation; the answers and
+    their ends carry loss."""
     turns = [("human", "q"), ("gpt", "a"), ("human", "r"), ("gpt", "b")]
     row = {"conversations": [{"from": role, "value": text} for role, text in turns], "system": "Be kind."}
     more = ("--prompt-type", "chat_template", "--map-keys", '{"system": "system"}')
@@ -57,7 +58,8 @@ def test_the_tokenizers_own_template_writes_conversations(tmp_path, tokenizer):
 
 
 def test_prompts_with_fixed_headings(tmp_path, tokenizer):
-    """Belle's turns within one text, and LeetCode's columns."""
+    """Belle's handler splits the turns within one text and puts headings before them; LeetCode's reads its own columns;
+    the last answer carries loss."""
     row = {"instruction": "Human: q\nAssistant: a\nHuman: r\nAssistant:", "input": "", "output": " b "}
     sets = written(tmp_path, [row], "BelleMultiTurnInstructionHandler", "--append-eod")
     assert answer(sets, tokenizer) == "b\n<|im_end|>"
@@ -71,7 +73,8 @@ def test_prompts_with_fixed_headings(tmp_path, tokenizer):
 
 
 def test_chats_of_moss(tmp_path, tokenizer):
-    """A sample for each turn, with those before; or one in Baichuan's form."""
+    """MOSS's handler writes a sample for each turn, with the turns before it; the multi-turn one writes a single sample
+    with Baichuan's role ids (195, 196)."""
     turns = {f"turn_{n}": {"Human": f"<|Human|>: q{n}<eoh>\n", "MOSS": f"<|MOSS|>: a{n}<eom>\n"} for n in (1, 2)}
     sets = written(tmp_path, [{"chat": turns}], "MOSSInstructionHandler")
     assert [answer(sets, tokenizer, number) for number in (0, 1)] == ["a1\n", "a2\n"]
@@ -82,7 +85,8 @@ def test_chats_of_moss(tmp_path, tokenizer):
 
 
 def test_rewards_data_have_prompts_alone(tmp_path, tokenizer):
-    """The answer stands apart, if it is asked for."""
+    """The handler for reward training (R1) writes prompts, and the answer under `labels` if --dataset-additional-keys
+    asks for it."""
     row = {"instruction": "q", "input": "", "output": "the answer"}
     more = ("--prompt-type", "qwen", "--dataset-additional-keys", "labels")
     sets = written(tmp_path, [row], "R1AlpacaStyleInstructionHandler", *more)
@@ -91,7 +95,8 @@ def test_rewards_data_have_prompts_alone(tmp_path, tokenizer):
 
 
 def test_data_sets_of_a_list_are_mixed(tmp_path, tokenizer):
-    """LlamaFactory's dataset_info.json: one behind the other, or in turn until the longest ends."""
+    """Data sets named by LlamaFactory's dataset_info.json are mixed by --mix-strategy: one after the other, or in turn
+    until the shortest or the longest ends."""
     info = {}
     for name, number in (("one", 3), ("two", 2)):
         rows = [{"instruction": "q", "input": "", "output": f"{name}{at}"} for at in range(number)]
@@ -110,7 +115,8 @@ def test_data_sets_of_a_list_are_mixed(tmp_path, tokenizer):
 
 
 def test_drawn_mixtures_end_as_asked():
-    """They end with the first data set that ends, or with the last, while the others are read again."""
+    """`interleaved` draws data sets by probability, and ends with the first that is used up, or with the last, while
+    the others begin again."""
     under = list(interleaved([5, 50], [0.5, 0.5], 1234, until_all=False))
     assert [number for which, number in under if which == 0] == [0, 1, 2, 3, 4]
     over = list(interleaved([5, 50], [0.5, 0.5], 1234, until_all=True))
@@ -118,6 +124,7 @@ def test_drawn_mixtures_end_as_asked():
 
 
 def test_packs_are_filled_with_what_fits_best():
-    """Longest first; of equal ones the last."""
+    """`best_fit` fills packs of a length with the indices of sequences: the longest that fits first, of equal ones the
+    last."""
     assert best_fit([3, 5, 2, 5, 4], 9) == [[3, 4], [1, 0], [2]]
     assert best_fit([], 9) == []

@@ -1,4 +1,5 @@
-"""Two hundred drawn records and templates that are damaged: clear errors, counted records, nothing half-written."""
+"""Damaged records and templates of instruction data, drawn by seed: clear errors, counted records, and no half-written
+files."""
 
 import gzip
 import json
@@ -34,7 +35,7 @@ def tokenizer():
 
 
 def damaged(value, draw):
-    """A value with one of its parts, at any depth, replaced, renamed or left out."""
+    """A copy of the value in which one part, at any depth, is replaced, renamed or left out."""
     value = deepcopy(value)
     holder = value
     while True:
@@ -54,13 +55,14 @@ def damaged(value, draw):
 
 
 def as_line(row, draw):
-    """The row as a line, sometimes cut, doubled, or with bytes that are no text."""
+    """The row as a line of JSON, sometimes cut, doubled, or with bytes that are no UTF-8."""
     line = json.dumps(row).encode()
     return draw.choice([line, line, line, line, line[: draw.randrange(1, len(line))], line + line, line[:9] + b"\xff"])
 
 
 def preprocessed(tmp_path, tokenizer, lines, **more):
-    """Whether data were written; the error if not."""
+    """Preprocess the lines: None if all three data sets were written (and removed again), else the error, which leaves
+    no file."""
     (tmp_path / "in.jsonl").write_bytes(b"\n".join(lines))
     out = tmp_path / "out"
     out.mkdir(exist_ok=True)
@@ -81,7 +83,8 @@ def preprocessed(tmp_path, tokenizer, lines, **more):
 @pytest.mark.parametrize("handler_name", HANDLERS)
 @pytest.mark.parametrize("on_bad_record", ["skip", "stop", "reference"])
 def test_damaged_records(handler_name, on_bad_record, tmp_path, tokenizer):
-    """180 of them beside a good one: left out, or the run stops and names the line."""
+    """A damaged record behind a good one, 20 draws for each handler: with `skip` it is left out, otherwise some stop
+    the run with an error that names line 2."""
     good = HANDLERS[handler_name]
     ends = set()
     for seed in range(20):
@@ -96,7 +99,7 @@ def test_damaged_records(handler_name, on_bad_record, tmp_path, tokenizer):
 
 @pytest.mark.slow
 def test_damaged_templates(tmp_path, tokenizer):
-    """100 tables: an error names the table and says what is wrong, or the damage was harmless."""
+    """100 damaged tables of templates: either the damage is harmless, or the error names the table or --prompt-type."""
     table = list(load_table(TABLE).values())
     good = [json.dumps(HANDLERS["AlpacaStyleInstructionHandler"]).encode()]
     errors = 0
@@ -117,7 +120,7 @@ def test_damaged_templates(tmp_path, tokenizer):
 
 @pytest.mark.parametrize("content", ["", "[", "{}", "[1]", '[{"name": 3}]', "[]", "\ud800"])
 def test_files_that_are_no_table(content, tmp_path, tokenizer):
-    """Named as such."""
+    """A --prompt-type-path whose file is no table of templates is an error with its name."""
     path = tmp_path / "templates.json"
     path.write_bytes(content.encode("utf-8", "surrogatepass"))
     error = preprocessed(
@@ -131,6 +134,7 @@ def test_files_that_are_no_table(content, tmp_path, tokenizer):
 @pytest.mark.parametrize("ending", ["", ".gz", ".zst"])
 @pytest.mark.parametrize(("name", "content"), [("a.jsonl", b'{"a": 1}\n{"a": 2}'), ("a.json", b'[{"a": 1}, {"a": 2}]')])
 def test_packed_files_are_read(tmp_path, name, content, ending):
+    """JSON lines and a JSON list are read alike, plain and packed by gzip or zstd."""
     packed = {"": content, ".gz": gzip.compress(content), ".zst": zstandard.compress(content)}[ending]
     (tmp_path / f"{name}{ending}").write_bytes(packed)
     assert [record.row for record in read_records(tmp_path / f"{name}{ending}")] == [{"a": 1}, {"a": 2}]

@@ -1,4 +1,5 @@
-"""MindSpeed-LLM's flags as they stand write what its preprocess_data.py writes, byte by byte."""
+"""Preprocessing of instruction data: MindSpeed-LLM's flags, unchanged, write the bytes that its preprocess_data.py
+wrote."""
 
 import json
 import shutil
@@ -16,8 +17,8 @@ pytestmark = pytest.mark.slow
 
 RECORDED = CASES["preprocess"]
 READ_BY_TRANSFORMERS_5 = {"alpaca_bad.llama2", "pretrain.llama"}
-"""Texts with leading blanks or with special names in them, which transformers 5 reads with Llama's newer rule although
-tokenizer.json has the older one. Ours reads the file; these are compared with a file that says the newer."""
+"""Cases recorded with transformers 5, which tokenizes leading blanks and special names by Llama's newer rule although
+tokenizer.json has the older one; ours follows the file, so these are compared with a file that has the newer rule."""
 
 GOOD_RESULTS = {
     "openai.qwen3_true": None,
@@ -29,7 +30,8 @@ GOOD_RESULTS = {
     "thinking.qwen3_none": "thinking_tools.qwen3_none",
     "thinking.qwen3_true": "thinking_tools.qwen3_true",
 }
-"""Case that fails there and not here -> the case that says what was meant."""
+"""Case that fails in MindSpeed-LLM and not here -> the recorded case with the files that it should give, None if there
+is none."""
 CLEAR_ERRORS = {
     "bad_map_key": "prompts is no key of this handler",
     "bad_map_value": "no record has nowhere",
@@ -38,7 +40,8 @@ CLEAR_ERRORS = {
 
 
 def newer_llama(tmp_path):
-    """The Llama tokenizer as transformers 5 reads it: a blank before the text alone, and not before one."""
+    """The folder of the Llama tokenizer with transformers 5's rule: a blank is put before the text's beginning alone,
+    and not if it begins with one."""
     shutil.copytree(inputs() / "tokenizers" / "hf_llama", tmp_path / "tokenizer")
     file = tmp_path / "tokenizer" / "tokenizer.json"
     content = json.loads(file.read_bytes())
@@ -50,7 +53,7 @@ def newer_llama(tmp_path):
 
 @pytest.mark.parametrize("name", [name for name, case in RECORDED.items() if case["status"] == "ok"])
 def test_files_equal_recorded_ones(name, tmp_path):
-    """The three data sets (or the one of running text) of each run that succeeds there."""
+    """All written files equal, byte for byte, those of each recorded run that succeeded."""
     (tmp_path / "out").mkdir()
     given = flags(RECORDED[name], tmp_path / "out")
     if "--workers" in given:
@@ -63,7 +66,8 @@ def test_files_equal_recorded_ones(name, tmp_path):
 
 @pytest.mark.parametrize("name", [name for name, case in RECORDED.items() if case["status"] != "ok"])
 def test_runs_that_fail_there_end_clearly(name, tmp_path, capsys):
-    """A good result, or an error that says what is wrong; a failure leaves no file."""
+    """A case in which MindSpeed-LLM failed gives a good result here, or an error that says what is wrong and leaves no
+    file."""
     if name in CLEAR_ERRORS:
         with pytest.raises(SystemExit):
             main(flags(RECORDED[name], tmp_path))
@@ -79,13 +83,13 @@ def test_runs_that_fail_there_end_clearly(name, tmp_path, capsys):
 
 
 def test_workers_change_nothing(tmp_path):
-    """Two processes write what one writes."""
+    """--workers 2 writes the files that one process writes."""
     main([*flags(RECORDED["alpaca.qwen"], tmp_path), "--workers", "2"])
     assert hashed_files(tmp_path) == RECORDED["alpaca.qwen"]["files"]
 
 
 def alpaca(tmp_path, rows, *more):
-    """Flags for rows, each a value or a line of text."""
+    """The flags of a run over these rows, each an object or a line of text."""
     lines = [row if isinstance(row, str) else json.dumps(row) for row in rows]
     (tmp_path / "in.jsonl").write_text("\n".join(lines))
     (tmp_path / "out").mkdir(exist_ok=True)
@@ -111,7 +115,8 @@ GOOD = {"instruction": "Say yes.", "input": "", "output": "yes"}
     ],
 )
 def test_bad_records_are_named_and_left_out_or_refused(row, place_and_reason, tmp_path, capsys):
-    """--on-bad-record skip leaves them out and says so; stop writes nothing."""
+    """A bad record is named by file, line and reason: --on-bad-record skip leaves it out and counts, stop is an error
+    and writes nothing."""
     given = alpaca(tmp_path, [GOOD, row, GOOD], "--seq-length", "64")
     main([*given, "--on-bad-record", "skip"])
     said = capsys.readouterr().out
@@ -127,7 +132,7 @@ def test_bad_records_are_named_and_left_out_or_refused(row, place_and_reason, tm
 
 
 def test_nothing_to_train_on_is_an_error(tmp_path, capsys):
-    """The error says what was wrong with the records."""
+    """Input without one usable record is an error, and no file is written."""
     with pytest.raises(SystemExit):
         main(alpaca(tmp_path, [{"instruction": "q"}]))
     assert "no record that can be trained on" in capsys.readouterr().err
@@ -135,7 +140,8 @@ def test_nothing_to_train_on_is_an_error(tmp_path, capsys):
 
 
 def test_contradictions_come_all_at_once(tmp_path, capsys):
-    """Each with its flag."""
+    """Flags that contradict one another are reported together, each by name; flags and handlers that this project does
+    not have are refused."""
     with pytest.raises(SystemExit):
         main([*alpaca(tmp_path, [GOOD]), "--neat-pack", "--seq-length", "1"])
     said = capsys.readouterr().err
@@ -154,7 +160,8 @@ STOPPED = ["alpaca.qwen", *(name for name in ("neat_pack.qwen", "pack.qwen") if 
 @pytest.mark.parametrize("name", STOPPED)
 @pytest.mark.parametrize("after", [1, 3])
 def test_a_stopped_run_goes_on_to_the_same_files(name, after, tmp_path, monkeypatch, capsys):
-    """It continues after the written blocks; its report is that of an uninterrupted run."""
+    """A run stopped by Ctrl-C after some blocks goes on behind them by the same command, to the same files and report;
+    other flags are refused without --restart."""
     monkeypatch.setattr(preprocess, "_BLOCK", 2)
     (tmp_path / "whole").mkdir()
     main(flags(RECORDED[name], tmp_path / "whole"))
@@ -185,7 +192,7 @@ def test_a_stopped_run_goes_on_to_the_same_files(name, after, tmp_path, monkeypa
 
 
 def test_progress_is_of_the_bytes_of_all_input(tmp_path, monkeypatch):
-    """Progress reaches the end for each kind of file, packed or not."""
+    """The progress counts bytes of the input, rises, and ends at its whole size."""
     shown = []
     monkeypatch.setattr(preprocess.ProgressBar, "show", lambda bar, documents, read: shown.append((documents, read)))
     monkeypatch.setattr(preprocess, "_BLOCK", 2)

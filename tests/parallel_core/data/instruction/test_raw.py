@@ -1,4 +1,5 @@
-"""Pai-Megatron-Patch's raw data: samples against what its classes give, worked out by hand."""
+"""Pai-Megatron-Patch's raw data (LLama-Pretrain-Raw, LLama-SFT-Raw): samples against those of its classes, worked out
+by hand."""
 
 import json
 
@@ -17,7 +18,8 @@ TEXT, CHAT = "LLama-Pretrain-Raw", "LLama-SFT-Raw"
 
 
 class Letters(MegatronTokenizer):
-    """a is 1, b is 2; a chat is a role's id, its letters and an end for each message."""
+    """A tokenizer whose ids are 1 for a, 2 for b, ...; its chat template writes for each message the role's id, the
+    letters and an end."""
 
     vocab = {}  # noqa: RUF012
 
@@ -37,7 +39,7 @@ class Letters(MegatronTokenizer):
 
 @pytest.fixture
 def samples(tmp_path):
-    """The samples of rows: (tokens, labels that count by position), and how many were left out."""
+    """A function from rows to ([(tokens, {position: label with loss})], number of rows left out)."""
 
     def made(rows, form=TEXT, length=5, seq_length=6, pad=PAD):
         path = tmp_path / "rows.jsonl"
@@ -58,7 +60,8 @@ def samples(tmp_path):
 
 
 def test_question_and_answer_are_one_text(samples):
-    """The answer and its end are learned, each by the token before; padding is behind."""
+    """Question, input (after a blank) and answer are one text with an end; the labels with loss are the answer's tokens
+    and the end; the rest is padding."""
     rows = [{"instruction": "ab", "output": "cd"}, {"query": "a", "input": "b", "response": "c"}]
     found, _ = samples(rows)
     assert found == [
@@ -68,32 +71,34 @@ def test_question_and_answer_are_one_text(samples):
 
 
 def test_an_empty_input_leaves_its_blank(samples):
-    """The text is written as there: a question, a blank, nothing; null is as if it were not there."""
+    """An empty `input` still adds its blank behind the question, as in Pai-Megatron-Patch; null adds nothing."""
     rows = [{"instruction": "a", "input": "", "content": "b"}, {"instruction": "a", "input": None, "content": "b"}]
     found, _ = samples(rows)
     assert [tokens for tokens, _ in found] == [[1, BLANK, 2, END, PAD, PAD], [1, 2, END, PAD, PAD, PAD]]
 
 
 def test_an_answer_that_does_not_end_is_left_out(samples):
-    """A sample takes one token more than its length, of which the last is a label alone."""
+    """A row whose end does not fit into length + 1 tokens (the last is a label alone) is left out and counted."""
     found, left_out = samples([{"query": "ab", "output": "cde"}, {"query": "ab", "output": "cdef"}])
     assert found == [([1, 2, 3, 4, 5, PAD], {1: 3, 2: 4, 3: 5, 4: END})] and left_out == 1
 
 
 def test_the_id_of_padding_is_no_label(samples):
-    """Also within an answer, as there; a question's own are not counted as its tokens."""
+    """A token with the padding id has no loss, also within an answer; within a question such tokens do not count in the
+    question's length, so that its last tokens get loss, as in Pai-Megatron-Patch."""
     c = 3
     assert samples([{"query": "ab", "output": "cd"}], pad=c)[0][0][1] == {2: 4, 3: END}
     assert samples([{"query": "cb", "output": "ad"}], pad=c)[0][0][1] == {0: 2, 1: 1, 2: 4, 3: END}
 
 
 def test_a_vocabulary_without_padding_is_filled_up(samples):
-    """Nothing is taken for padding then, and the end of a text is learned."""
+    """Without a padding id samples are filled with 0, no token is taken for padding, and the end has loss."""
     assert samples([{"query": "a", "output": "b"}], pad=None)[0] == [([1, 2, END, 0, 0, 0], {0: 2, 1: END})]
 
 
 def test_messages_are_written_by_the_chat_template(samples):
-    """What follows the question is learned, the assistant's opening too."""
+    """LLama-SFT-Raw writes a row by the chat template, cut at the length; all behind the question has loss, the
+    assistant's role id too; a row whose question fills the sample is left out."""
     found, left_out = samples(
         [
             {"instruction": "a", "input": "b", "output": "c"},  # without a blank between
@@ -117,12 +122,14 @@ RUN = (
 
 
 def provided(path, more, sizes=(4, 2, 0)):
+    """(train, valid, test) that a run's flags give for the raw file `path` and these numbers of samples."""
     flags = f"{RUN} --load {inputs() / 'tokenizers' / 'hf_qwen2'} --train-data-path {path} --dataset {TEXT} {more}"
     return datasets_provider(config_of(flags, 1))(sizes)
 
 
 def test_flags_make_the_data(tmp_path):
-    """Records are in their order, again and again in whole passes; the loader that shuffles gets one pass."""
+    """A run's raw data are the records in order, repeated in whole passes until there are enough; --dataloader-type
+    cyclic gets one pass; --max-padding-length leaves out longer ones."""
     path = inputs() / "input" / "alpaca_en.jsonl"
     train, valid, test = provided(path, f"--valid-data-path {path}", (1000, 2, 0))
     number = train.samples_per_epoch
@@ -144,7 +151,7 @@ def test_flags_make_the_data(tmp_path):
     ],
 )
 def test_bad_records_are_named_before_training(row, reason, tmp_path):
-    """The error gives file and line."""
+    """A row without question or answer, or of another type, is an error with file and line when the data are built."""
     path = tmp_path / "rows.jsonl"
     path.write_text(json.dumps({"query": "a", "output": "b"}) + "\n" + json.dumps(row))
     with pytest.raises(ValueError, match=f"rows.jsonl, line 2: {reason}"):
@@ -152,6 +159,7 @@ def test_bad_records_are_named_before_training(row, reason, tmp_path):
 
 
 def test_a_file_of_which_nothing_fits_is_refused(tmp_path):
+    """A raw file without a record that fits the length is an error."""
     (tmp_path / "rows.jsonl").write_text(json.dumps({"query": "a " * 200, "output": "b"}))
     with pytest.raises(ValueError, match="has no record of 128 tokens or fewer"):
         provided(tmp_path / "rows.jsonl", "")
@@ -168,11 +176,12 @@ def test_a_file_of_which_nothing_fits_is_refused(tmp_path):
     ],
 )
 def test_flags_that_do_not_go_together_are_named(change, rule):
+    """Raw data without a file, with several, or beside flags that they cannot follow, is one error with the rule."""
     (error,) = reading(f"--dataset {TEXT} {change}").errors
     assert rule in error
 
 
 def test_names_of_indexed_files_stay_what_they_were():
-    """--dataset MMAP is no raw data, and --max-padding-length does nothing beside it."""
+    """--dataset MMAP means indexed files, not raw data; --max-padding-length beside it does nothing and is no error."""
     found = reading("--dataset MMAP --max-padding-length 4096 --data-path a")
     assert found.errors == [] and found.config.dataset_config.instruction.raw is None

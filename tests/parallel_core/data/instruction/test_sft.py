@@ -1,4 +1,4 @@
-"""Megatron's --sft: conversations and samples equal those of its SFTTokenizer and SFTDataset."""
+"""Megatron's --sft: conversations and packed samples equal those recorded from its SFTTokenizer and SFTDataset."""
 
 import json
 from dataclasses import replace
@@ -23,11 +23,13 @@ SPLITS = ("train", "valid", "test")
 
 
 def value(given, flag):
+    """The value behind `flag` in a list of words."""
     return given[given.index(flag) + 1]
 
 
 def case_of(name):
-    """The case, its flags, and the format as the recorded program has it: main appends nothing."""
+    """(recorded case, its flags, its prompt format); for cases of Megatron's main branch (`.head`) the format appends
+    no end-of-document id."""
     case, folder = RECORDED[name], inputs() / "megatron_sft" / name.split(".")[0]
     given = flags(case, of_case=folder)
     form = PROMPT_FORMATS[value(given, "--sft-tokenizer-prompt-format")]
@@ -35,6 +37,7 @@ def case_of(name):
 
 
 def tokenizer_for(given):
+    """The SFTTokenizer that the flags ask for."""
     prompt_format = value(given, "--sft-tokenizer-prompt-format")
     folder = value(given, "--tokenizer-model")
     return build_tokenizer(
@@ -43,7 +46,7 @@ def tokenizer_for(given):
 
 
 def datasets(name):
-    """The data sets of the three splits."""
+    """(train, valid, test) of a case."""
     case, given, form = case_of(name)
     start = given.index("--data-path") + 1
     stop = next(at for at in range(start, len(given)) if given[at].startswith("--"))
@@ -60,7 +63,7 @@ def datasets(name):
 
 
 def sample(data, number):
-    """Before training's masks are made, also of a blend."""
+    """Sample `number` of a data set or blend, packed from conversations, before training's masks are made."""
     if isinstance(data, SFTDataset):
         return data.packed(number)
     return data.datasets[data.dataset_index[number]].packed(int(data.dataset_sample_index[number]))
@@ -74,7 +77,8 @@ GOOD = [
 
 @pytest.mark.parametrize("name", GOOD)
 def test_samples(name):
-    """Ids, labels, positions and where conversations begin, of each sample that there is there."""
+    """Tokens, labels, positions, loss masks and starts of conversations of each recorded sample are equal, and so are
+    the lengths of the splits."""
     recorded, made = RECORDED[name], dict(zip(SPLITS, datasets(name), strict=True))
     assert {split: None if data is None else len(data) for split, data in made.items()} == recorded["lengths"]
     for key, expected in recorded["arrays"].items():
@@ -91,7 +95,8 @@ def test_samples(name):
 
 
 def test_rows_that_are_too_long_there_are_cut():
-    """Rows on which 0.16.1 fails give a sample whose last label is padding."""
+    """A row on which Megatron 0.16.1 fails because it is too long is cut to a sample whose last position has no
+    loss."""
     (train, _, _) = datasets("aligned_64_truncates.v0.16.1")
     assert RECORDED["aligned_64_truncates.v0.16.1"]["sample_errors"]["train.1"].startswith("TypeError")
     assert train[1]["tokens"].shape == (64,) and train[1]["loss_mask"][-1] == 0
@@ -99,7 +104,8 @@ def test_rows_that_are_too_long_there_are_cut():
 
 @pytest.mark.parametrize("name", [name for name in GOOD if RECORDED[name]["conversations"]] + BAD)
 def test_conversations(name):
-    """Ids and targets; what fails there is a BadRecord that says why."""
+    """Ids and targets of each recorded conversation are equal; where Megatron fails, the conversation is a BadRecord
+    with a reason."""
     case, given, form = case_of(name)
     tokenizer = tokenizer_for(given)
     for recorded in case["conversations"]:
@@ -121,13 +127,14 @@ RUN = (
 
 
 def provider(path, more=""):
+    """The function that gives a run's data sets for the file `path`; "qwen" in `more` chooses Qwen2's tokenizer."""
     folder = inputs() / "tokenizers" / ("hf_qwen2" if "qwen" in more else "hf_nemotron")
     line = f"{RUN} --tokenizer-model {folder} --data-path {path} {more.replace('qwen', '')}"
     return datasets_provider(config_of(line, 1))
 
 
 def test_flags_make_the_data():
-    """A command line gives the samples that the model reads."""
+    """--sft on a command line gives 30 training samples of the arrays and types that the model reads."""
     train, valid, test = provider(inputs() / "input" / "messages.jsonl")((30, 0, 0))
     assert len(train) == 30 and valid is None and test is None
     assert {name: array.dtype.name for name, array in train[0].items()} == {
@@ -150,7 +157,7 @@ def test_flags_make_the_data():
     ],
 )
 def test_bad_rows_are_named_before_training(row, reason, tmp_path):
-    """The error gives file and line."""
+    """A row that is no conversation is an error with file and line when the data are built."""
     path = tmp_path / "rows.jsonl"
     good = {"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]}
     path.write_text(json.dumps(good) + "\n" + (row if isinstance(row, str) else json.dumps(row)))
@@ -159,7 +166,8 @@ def test_bad_rows_are_named_before_training(row, reason, tmp_path):
 
 
 def test_rows_without_tokens_are_named_when_they_are_read(tmp_path):
-    """A role that the format does not write."""
+    """A conversation whose roles the format does not write, so that it has no token, is an error with file and line
+    when its sample is read."""
     path = tmp_path / "rows.jsonl"
     path.write_text(json.dumps({"messages": [{"role": "User", "content": "q"}]}))
     train = provider(path)((1, 0, 0))[0]
@@ -168,6 +176,6 @@ def test_rows_without_tokens_are_named_when_they_are_read(tmp_path):
 
 
 def test_a_tokenizer_without_the_formats_padding_is_refused():
-    """The error names a format that the tokenizer fits."""
+    """A prompt format whose padding token the tokenizer lacks is refused."""
     with pytest.raises(ValueError, match="fills up samples with <SPECIAL_233>"):
         provider(inputs() / "input" / "messages.jsonl", "qwen")

@@ -1,1 +1,1 @@
-"""Text to token files."""
+"""Tests of preprocessing: text to token files."""

@@ -1,4 +1,4 @@
-"""Input of preprocessing: kinds of files, their order, places of mistakes, and resuming in the middle."""
+"""Input files of preprocessing: formats, order, errors by file and line, and reading from the middle."""
 
 import gzip
 import json
@@ -30,16 +30,20 @@ WRITERS = {
 
 @pytest.fixture
 def small_blocks(monkeypatch):
+    """Blocks of 200 bytes and of 7 parquet rows."""
     monkeypatch.setattr(inputs, "BLOCK", 200)
     monkeypatch.setattr(inputs, "_ROWS", 7)
 
 
 def texts(found) -> list[str]:
+    """The texts of all blocks, in order."""
     return [each["text"][0] for block in found for _, _, each in block.documents(("text",))]
 
 
 @pytest.mark.parametrize("name", WRITERS)
 def test_every_kind_is_read_and_taken_up_after_any_block(tmp_path, name, small_blocks):
+    """Each format of file is read in order, in several blocks, and reading from the end of any block gives the rest,
+    with right line numbers."""
     WRITERS[name](tmp_path / name)
     files = input_files(str(tmp_path / name))
     found = list(blocks(files))
@@ -52,6 +56,8 @@ def test_every_kind_is_read_and_taken_up_after_any_block(tmp_path, name, small_b
 
 
 def test_a_directory_is_read_in_order_without_hidden_files(tmp_path):
+    """A folder's files are read by path, subfolders included, hidden files and folders left out; other files than JSON
+    are one document each."""
     for name, text in {"b.txt": "2", "a/z.py": "1", ".hidden": "9", ".git/x": "9", "c.jsonl": '{"text": "3"}'}.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
@@ -62,12 +68,14 @@ def test_a_directory_is_read_in_order_without_hidden_files(tmp_path):
 
 
 def test_a_pattern_names_files_in_order(tmp_path):
+    """A pattern (`p*.jsonl`) names its files in alphabetical order."""
     for name in ("p2.jsonl", "p1.jsonl", "q.jsonl"):
         (tmp_path / name).write_text("{}")
     assert [file.name for file in input_files(str(tmp_path / "p*.jsonl"))] == ["p1.jsonl", "p2.jsonl"]
 
 
 def test_a_list_is_a_document_of_several_sequences(tmp_path):
+    """A list of texts under a key is one document of several sequences; empty lines are passed over."""
     (tmp_path / "a.jsonl").write_text('{"text": ["one", "two"]}\n\n{"text": []}')
     assert list(read_documents(tmp_path / "a.jsonl")) == [{"text": ["one", "two"]}, {"text": []}]
 
@@ -89,6 +97,7 @@ def test_a_list_is_a_document_of_several_sequences(tmp_path):
     ],
 )
 def test_a_wrong_line_is_named_with_its_file_and_number(tmp_path, line, reason):
+    """A line that is no JSON object with the key is a BadRecord with file, line (empty ones counted) and reason."""
     (tmp_path / "a.jsonl").write_bytes(b'{"text": "good"}\n\n' + line + b"\n")
     [(_, _, good), (number, place, wrong)] = next(blocks([tmp_path / "a.jsonl"])).documents(("text",))
     assert good == {"text": ["good"]}
@@ -108,12 +117,14 @@ def test_a_wrong_line_is_named_with_its_file_and_number(tmp_path, line, reason):
     ],
 )
 def test_a_damaged_file_is_named(tmp_path, name, content, message):
+    """A damaged gzip, zstd or parquet file is an error with its name."""
     (tmp_path / name).write_bytes(content)
     with pytest.raises(ValueError, match=f"{name}: {message}"):
         list(read_documents(tmp_path / name))
 
 
 def test_nothing_to_read_is_said(tmp_path):
+    """An --input that does not exist, a pattern that nothing matches, or an empty folder is an error."""
     (tmp_path / "empty").mkdir()
     for name, message in {"nowhere": "does not exist", "x*": "does not exist", "empty": "empty directory"}.items():
         with pytest.raises(ValueError, match=message):
@@ -121,6 +132,8 @@ def test_nothing_to_read_is_said(tmp_path):
 
 
 def test_a_missing_package_is_named_with_the_command_that_installs_it(tmp_path, monkeypatch):
+    """A zstd or parquet file without its package is an error with the pip command of the extra."""
+
     def missing(name):
         raise ImportError(name)
 

@@ -1,4 +1,4 @@
-"""`inspect` of a data set, as a user sees it."""
+"""`inspect` of a data set: the printed text."""
 
 import numpy as np
 import pytest
@@ -11,11 +11,14 @@ NULL = ["--tokenizer-type", "NullTokenizer", "--vocab-size", "50"]
 
 
 def inspect(capsys, *arguments) -> str:
+    """The output of `mapping inspect` with these arguments, which must succeed."""
     assert main(["inspect", *map(str, arguments)]) == 0
     return capsys.readouterr().out
 
 
 def test_sizes_lengths_and_a_sample(tmp_path, capsys):
+    """Documents, sequences, tokens and their type, quantiles of lengths, largest id, documents that end with the
+    end-of-document id, and the first text are printed."""
     write(tmp_path / "d", [[[1, 2, 50]], [], [[3], [4, 50]], [[5] * 99]])
     said = inspect(capsys, tmp_path / "d", *NULL)
     for line in (
@@ -31,6 +34,7 @@ def test_sizes_lengths_and_a_sample(tmp_path, capsys):
 
 
 def test_without_a_tokenizer_ids_are_shown(tmp_path, capsys):
+    """--samples N prints the ids of N sequences, each cut after 64, where no tokenizer is given."""
     write(tmp_path / "d", [[[1, 2]], [[3]], [list(range(100))]])
     said = inspect(capsys, tmp_path / "d", "--samples", 3)
     assert "sequence 0 (2 tokens):\n  1 2\n" in said and "sequence 2 (100 tokens):\n  0 1 2" in said
@@ -41,18 +45,21 @@ def test_without_a_tokenizer_ids_are_shown(tmp_path, capsys):
 
 
 def test_ids_of_another_tokenizer_are_noticed(tmp_path, capsys):
+    """Ids beyond the tokenizer's vocabulary are counted, with the remark that another tokenizer made the data."""
     write(tmp_path / "d", [[[1, 60, 70]]])
     assert "made with another tokenizer: 2 ids are none of its 51" in inspect(capsys, tmp_path / "d", *NULL)
 
 
 def test_an_empty_data_set_is_shown(tmp_path, capsys):
+    """A data set of empty documents alone is printed without an error."""
     write(tmp_path / "d", [[], []])
     assert "documents: 2, 2 of them empty\nsequences: 0\n" in inspect(capsys, tmp_path / "d", *NULL)
 
 
 @pytest.mark.parametrize("name", ["d", "d_packed", "d_packed_input_ids_document"])
 def test_instruction_data_show_which_tokens_count(tmp_path, capsys, name):
-    """As training counts them: the label of a token is what the token before it predicts."""
+    """Instruction data print which tokens count in the loss, by training's rule: the label of a token is predicted at
+    the position before it. Prefixes with and without `_packed` and the key name the same data."""
     for key, tokens in {"input_ids": [9, 1, 2, 3, 4, 5], "labels": [9, -100, -100, 3, 4, -100]}.items():
         with IndexedDatasetBuilder(f"{tmp_path}/d_packed_{key}_document", np.int32) as builder:
             builder.add_document(tokens, [len(tokens)])
@@ -63,6 +70,7 @@ def test_instruction_data_show_which_tokens_count(tmp_path, capsys, name):
 
 
 def test_parts_that_differ_are_refused(tmp_path, capsys):
+    """Instruction data whose input_ids and labels differ in length are an error."""
     for key, length in {"input_ids": 3, "labels": 2}.items():
         write(f"{tmp_path}/d_packed_{key}_document", [[[1] * length]], np.int32)
     with pytest.raises(SystemExit):
@@ -71,6 +79,7 @@ def test_parts_that_differ_are_refused(tmp_path, capsys):
 
 
 def test_a_missing_data_set_is_an_error(tmp_path, capsys):
+    """A data set that does not exist is an error with its .idx, exit code 2."""
     with pytest.raises(SystemExit) as stopped:
         inspect(capsys, tmp_path / "nowhere")
     assert stopped.value.code == 2 and "nowhere.idx does not exist" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Two hundred damaged inputs: each ends in a clear error or in whole files, and nothing is half-written."""
+"""200 damaged inputs of preprocessing: each ends in a clear error or in whole files, and nothing is half-written."""
 
 import gzip
 import json
@@ -41,7 +41,7 @@ def tokenizer(tmp_path_factory):
 
 
 def damaged(drawn: random.Random) -> bytes:
-    """Lines among which is one that is wrong, or that has other bytes or an end in the middle."""
+    """Good lines of JSON with a wrong one among them, or with up to three bytes replaced and cut at a random place."""
     lines = [json.dumps(line, ensure_ascii=drawn.random() < 0.5).encode() for line in GOOD * drawn.choice((1, 5))]
     if drawn.random() < 0.5:
         lines.insert(drawn.randrange(len(lines)), drawn.choice(WRONG))
@@ -54,6 +54,8 @@ def damaged(drawn: random.Random) -> bytes:
 
 @pytest.mark.slow
 def test_two_hundred_damaged_inputs(tmp_path, tokenizer, monkeypatch):
+    """Damaged lines, packed or not, with and without skipping of bad records: the error names --input and leaves no
+    file, or the written data sets agree with the reported counts."""
     built = build_tokenizer(tokenizer)
     monkeypatch.setattr(text, "build_tokenizer", lambda _: built)
     outcomes = {"written": 0, "refused": 0}

@@ -1,4 +1,4 @@
-"""Several data sets in one."""
+"""`preprocess merge`: several data sets joined to one."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from parallel_core.data.preprocess.command_line import main
 
 
 def write(prefix, documents, dtype=np.uint16, modes=False) -> str:
-    """A data set with documents of sequences."""
+    """Write a data set of documents, each a list of sequences of ids; with `modes` a multimodal one."""
     with IndexedDatasetBuilder(prefix, dtype, multimodal=modes) as builder:
         for document in documents:
             tokens = [token for sequence in document for token in sequence]
@@ -19,6 +19,7 @@ def write(prefix, documents, dtype=np.uint16, modes=False) -> str:
 
 @pytest.mark.parametrize("modes", [False, True])
 def test_merged_files_are_those_of_all_documents_in_one_go(tmp_path, modes):
+    """Merging data sets, listed or as a folder, gives the bytes of one data set written with all documents."""
     parts = [[[[1, 2], [3]], []], [[[4]]], [[[5, 6, 7]], [], [[8]]]]
     prefixes = [write(tmp_path / "in" / f"{name}", part, modes=modes) for name, part in zip("abc", parts, strict=True)]
     whole = write(tmp_path / "whole", [document for part in parts for document in part], modes=modes)
@@ -31,6 +32,7 @@ def test_merged_files_are_those_of_all_documents_in_one_go(tmp_path, modes):
 
 
 def test_the_order_is_that_of_the_command(tmp_path, capsys):
+    """Data sets are joined in the order of the command line."""
     prefixes = [write(tmp_path / name, [[[number]]]) for number, name in enumerate("ab")]
     main(["merge", *reversed(prefixes), "--output-prefix", str(tmp_path / "merged")])
     assert IndexedDataset(tmp_path / "merged").tokens.tolist() == [1, 0]
@@ -52,6 +54,8 @@ def test_the_order_is_that_of_the_command(tmp_path, capsys):
     ],
 )
 def test_what_cannot_be_merged_is_said_and_nothing_is_written(tmp_path, capsys, arguments, message):
+    """Data sets of other types or kinds, missing ones, or an output that is an input are an error, and no file
+    changes."""
     names = {name: tmp_path / name for name in ("a", "other", "modes", "out", "empty", "half")}
     write(names["a"], [[[1]]])
     write(names["other"], [[[1]]], np.int32)

@@ -1,4 +1,4 @@
-"""The commands that docs/data.md shows, in the order in which they stand there."""
+"""The commands of docs/data.md, run in the order of the page."""
 
 import gzip
 import json
@@ -13,6 +13,7 @@ COMMAND = "python -m mapping preprocess "
 
 
 def test_the_commands_of_the_page_run_as_shown(tmp_path, monkeypatch, capsys):
+    """Each command of the page succeeds on files of the names that it uses, and prints the expected counts."""
     page = (ROOT / "docs" / "data.md").read_text(encoding="utf-8")
     blocks = re.findall(r"```bash\n(.*?)```", page, re.DOTALL)
     commands = [line for block in blocks for line in block.splitlines()]

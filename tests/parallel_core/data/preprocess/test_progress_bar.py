@@ -1,4 +1,4 @@
-"""Progress of a run, on a terminal and in a file."""
+"""The progress line of preprocessing, on a terminal and in a file."""
 
 import io
 
@@ -18,6 +18,8 @@ class Clock:
 
 
 def test_rates_share_and_remaining_time_are_those_of_this_run():
+    """A resumed run's line has the share of all bytes, but documents/s, MB/s and the time left by what this run has
+    done."""
     clock = Clock()
     bar = ProgressBar(100_000_000, io.StringIO(), documents=1000, bytes_read=20_000_000, clock=clock)
     clock.now = 10

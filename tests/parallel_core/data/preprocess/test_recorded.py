@@ -1,4 +1,5 @@
-"""Runs of Megatron's `tools/preprocess_data.py` (core_v0.16.1), by its flags as they stand: the same bytes."""
+"""Recorded runs of Megatron's `tools/preprocess_data.py` (core_v0.16.1): its flags, unchanged, write the same bytes
+here."""
 
 import json
 import pickle
@@ -24,7 +25,8 @@ def folders(tmp_path_factory):
 
 @pytest.fixture
 def flags(folders, tmp_path):
-    """The flags of a case, with files that are there; `out` is empty. One case has two processes."""
+    """A function from a case's name to its flags with existing paths; output goes to the empty folder `out`, and only
+    one case uses two processes."""
     (tmp_path / "out").mkdir()
     (tmp_path / "numbers.jsonl").write_text("\n".join(map(json.dumps, RECORDED["numbers.jsonl"])) + "\n")
 
@@ -39,6 +41,7 @@ def flags(folders, tmp_path):
 
 @pytest.mark.parametrize("name", GOOD)
 def test_the_files_are_those_that_megatron_wrote(flags, tmp_path, name):
+    """Each good case writes Megatron's bytes; with two keys it writes, besides, the index that 0.16.1 leaves out."""
     assert main(flags(name)) == 0
     made = hashed_files(tmp_path / "out")
     assert {file: made[file] for file in CASES[name]["files"]} == CASES[name]["files"]
@@ -50,6 +53,8 @@ def test_the_files_are_those_that_megatron_wrote(flags, tmp_path, name):
 
 
 def test_a_missing_key_is_said_where_megatron_ends_well_with_half_a_file(flags, tmp_path, capsys):
+    """A record without the key is an error with its line, and leaves no file, where Megatron writes half a file with
+    exit code 0."""
     with pytest.raises(SystemExit) as stopped:
         main(flags("missing_key"))
     assert stopped.value.code == 2 and not list((tmp_path / "out").iterdir())
@@ -58,6 +63,8 @@ def test_a_missing_key_is_said_where_megatron_ends_well_with_half_a_file(flags, 
 
 @pytest.mark.parametrize("name", GOOD)
 def test_every_tokenizer_goes_to_worker_processes_and_takes_many_texts_at_once(flags, name):
+    """Each case's tokenizer survives pickling, and `tokenize_batch` of the copy equals tokenizing one text after
+    another."""
     given = flags(name)
     first, last = given.index("--tokenizer-type"), given.index("--workers")
     tokenizer = build_tokenizer(options([flag for flag in given[first:last] if flag != "--append-eod"]))
@@ -68,6 +75,7 @@ def test_every_tokenizer_goes_to_worker_processes_and_takes_many_texts_at_once(f
 
 @pytest.mark.parametrize("name", [name for name in GOOD if name != "null"])
 def test_half_a_surrogate_pair_is_named_by_its_line(flags, tmp_path, name, capsys):
+    """A text with half a surrogate pair is an error with its line, for each tokenizer."""
     (tmp_path / "in.jsonl").write_text('{"title": "a", "text": "good"}\n{"title": "a", "text": "\\ud83d"}\n')
     given = flags(name)
     given[given.index("--input") + 1] = str(tmp_path / "in.jsonl")

@@ -1,4 +1,4 @@
-"""A run that is stopped: what stays, and how the next one goes on."""
+"""Preprocessing that is stopped: which files stay, and how the next run goes on."""
 
 import json
 import os
@@ -24,10 +24,11 @@ NULL = TokenizerOptions("NullTokenizer", vocab_size=1000)
 
 
 class Stop(BaseException):
-    """Ends a run as a kill does: nothing is saved."""
+    """Ends a run as a kill does: no handler saves its progress."""
 
 
 def job(folder: Path, **more) -> TextOptions:
+    """Options of a run over 50 lines with two keys in `folder`, changed by `more`."""
     (folder / "in.jsonl").exists() or (folder / "in.jsonl").write_text(
         "".join(json.dumps({"text": f"{number} {number}", "more": str(number)}) + "\n" for number in range(50))
     )
@@ -36,13 +37,14 @@ def job(folder: Path, **more) -> TextOptions:
 
 
 def data_sets(folder: Path) -> list[bytes]:
+    """The bytes of .bin and .idx of both keys."""
     prefixes = [folder / f"p_{key}_document" for key in ("text", "more")]
     return [path(prefix).read_bytes() for prefix in prefixes for path in (bin_path, idx_path)]
 
 
 @pytest.fixture
 def whole(tmp_path, monkeypatch) -> list[bytes]:
-    """The data sets of a run that nothing stops."""
+    """The bytes of the data sets of a run in small blocks that nothing stops."""
     monkeypatch.setattr(inputs, "BLOCK", 100)
     (tmp_path / "whole").mkdir()
     preprocess_text(job(tmp_path / "whole"))
@@ -50,7 +52,8 @@ def whole(tmp_path, monkeypatch) -> list[bytes]:
 
 
 def stop_after(monkeypatch, number: int, error: type[BaseException], saved_every: float = 0) -> None:
-    """Raise when block `number` is to be added."""
+    """Raise `error` in place of adding the block after `number` blocks; progress is saved every `saved_every`
+    seconds."""
     add, calls = Unfinished.add, []
 
     def counted(self, *given):
@@ -69,6 +72,8 @@ def stop_after(monkeypatch, number: int, error: type[BaseException], saved_every
 def test_a_stopped_run_goes_on_to_the_same_files(
     tmp_path, monkeypatch, whole, capsys, error, saved_every, after, partitions
 ):
+    """A run that was killed or interrupted after 1 or 10 blocks has no data set; the next run goes on from its last
+    saved block and writes the whole run's bytes."""
     if partitions > 1:
         preprocess_text(job(tmp_path / "whole", partitions=partitions))
         whole = data_sets(tmp_path / "whole")
@@ -89,6 +94,7 @@ def test_a_stopped_run_goes_on_to_the_same_files(
 
 @pytest.mark.parametrize("calls", range(4))
 def test_a_run_that_is_stopped_while_names_are_given_goes_on(tmp_path, monkeypatch, whole, calls):
+    """A run killed between the renames of its four finished files completes them in the next run."""
     renamed = []
     replaces = os.replace
 
@@ -108,6 +114,7 @@ def test_a_run_that_is_stopped_while_names_are_given_goes_on(tmp_path, monkeypat
 
 
 def test_what_was_written_behind_the_last_save_is_cut_off(tmp_path, monkeypatch, whole):
+    """Bytes written after the last saved progress are cut off by the next run."""
     with monkeypatch.context() as patched:
         stop_after(patched, 6, Stop)
         with pytest.raises(Stop):
@@ -130,6 +137,7 @@ def test_what_was_written_behind_the_last_save_is_cut_off(tmp_path, monkeypatch,
     ],
 )
 def test_other_flags_or_input_are_refused_unless_begun_anew(tmp_path, monkeypatch, change, named):
+    """A resumed run with other flags, or with a changed input, is an error that names them; --restart begins anew."""
     with monkeypatch.context() as patched:
         patched.setattr(inputs, "BLOCK", 100)
         stop_after(patched, 4, Stop)
@@ -145,6 +153,7 @@ def test_other_flags_or_input_are_refused_unless_begun_anew(tmp_path, monkeypatc
 
 
 def test_two_runs_of_one_output_do_not_meet(tmp_path, monkeypatch):
+    """A second run with the same output prefix, while the first is writing, is refused."""
     messages = []
 
     def second(*_):
@@ -161,6 +170,8 @@ def test_two_runs_of_one_output_do_not_meet(tmp_path, monkeypatch):
 
 
 def test_a_full_disk_is_an_error_that_leaves_no_data_set(tmp_path, monkeypatch, capsys):
+    """A disk that is full when files get their names is an error and leaves no data set."""
+
     def full(self):
         raise OSError(28, "No space left on device")
 
@@ -189,7 +200,8 @@ if __name__ == "__main__":
 
 @pytest.mark.slow
 def test_a_killed_process_is_taken_up(tmp_path):
-    """Killed behind the first save, with two workers, whose processes end with it."""
+    """A process with two workers is killed after its first save: the workers end with it, and the next run writes all
+    4000 documents."""
     (tmp_path / "in.jsonl").write_text("".join(json.dumps({"text": f"{i % 1000} " * 200}) + "\n" for i in range(4000)))
     (tmp_path / "run.py").write_text(KILLED)
     flags = ["--input", str(tmp_path / "in.jsonl"), "--output-prefix", str(tmp_path / "p"), "--workers", "2"]

@@ -1,4 +1,5 @@
-"""Text to token files: what is written, in which order, and what stays when it fails."""
+"""Preprocessing of text with the NullTokenizer: written sequences, their order, and the files that stay when a run
+fails."""
 
 import gzip
 import json
@@ -19,6 +20,7 @@ def sequences(prefix) -> list[list[int]]:
 
 
 def run(folder, *flags: str, tokenizer=NULL) -> list[list[int]]:
+    """Preprocess `in.jsonl` of the folder and give the sequences under the key `text`."""
     assert main(["--input", str(folder / "in.jsonl"), "--output-prefix", str(folder / "p"), *tokenizer, *flags]) == 0
     return sequences(folder / "p_text_document")
 
@@ -29,7 +31,8 @@ def write_lines(folder, texts) -> None:
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_json_lines_become_a_sequence_per_document(tmp_path, workers, capsys, monkeypatch):
-    """With two processes, too, in small blocks: order is kept, and each key has its data set."""
+    """Each key has its data set with a sequence for each text, in order, also from two processes in small blocks; an
+    empty text is a document without a sequence."""
     monkeypatch.setattr(inputs, "BLOCK", 10)
     lines = [{"text": "1 2 3", "title": "4"}, {"text": "", "title": "5 6"}, {"text": ["7", "", "8"], "title": "8"}]
     (tmp_path / "in.jsonl").write_text("\n\n".join(map(json.dumps, lines)))
@@ -43,12 +46,14 @@ def test_json_lines_become_a_sequence_per_document(tmp_path, workers, capsys, mo
 
 
 def test_without_append_eod_nothing_is_added(tmp_path):
+    """Without --append-eod a sequence has the text's ids alone."""
     write_lines(tmp_path, ["1 2", "3"])
     assert run(tmp_path) == [[1, 2], [3]]
 
 
 @pytest.mark.parametrize(("vocab_size", "token_type"), [("60000", np.uint16), ("70000", np.int32)])
 def test_token_type_follows_the_vocabulary(tmp_path, vocab_size, token_type):
+    """Tokens are uint16 for a vocabulary of 60,000 and int32 for 70,000."""
     write_lines(tmp_path, ["1"])
     run(tmp_path, tokenizer=["--tokenizer-type", "NullTokenizer", "--vocab-size", vocab_size])
     assert IndexedDataset(tmp_path / "p_text_document").dtype == token_type
@@ -56,6 +61,8 @@ def test_token_type_follows_the_vocabulary(tmp_path, vocab_size, token_type):
 
 @pytest.mark.parametrize("block", [1, 20, 1000])
 def test_partitions_deal_out_lines_in_turn_or_keep_their_order(tmp_path, block, monkeypatch):
+    """--partitions 3 writes every third line together, as Megatron does; with --keep-sequential-samples the order is
+    the input's."""
     monkeypatch.setattr(inputs, "BLOCK", block)
     write_lines(tmp_path, map(str, range(8)))
     order = [0, 3, 6, 1, 4, 7, 2, 5]
@@ -64,6 +71,7 @@ def test_partitions_deal_out_lines_in_turn_or_keep_their_order(tmp_path, block, 
 
 
 def test_records_that_are_wrong_are_left_out_and_counted_when_told(tmp_path, capsys):
+    """--on-bad-record skip leaves out wrong records, and prints their number and each line's reason."""
     lines = ['{"text": "1"}', "{", '{"body": "2"}', '{"text": "x"}', '{"text": "3"}']
     (tmp_path / "in.jsonl").write_text("\n".join(lines))
     assert run(tmp_path, "--on-bad-record", "skip") == [[1], [3]]
@@ -90,6 +98,7 @@ def test_records_that_are_wrong_are_left_out_and_counted_when_told(tmp_path, cap
     ],
 )
 def test_a_mistake_is_said_and_nothing_is_written(tmp_path, content, flags, message, capsys):
+    """A wrong record, input without text, or a wrong flag is an error with exit code 2 and no output file."""
     (tmp_path / "in.jsonl").write_text(content)
     with pytest.raises(SystemExit) as stopped:
         run(tmp_path, *flags)
@@ -98,6 +107,7 @@ def test_a_mistake_is_said_and_nothing_is_written(tmp_path, content, flags, mess
 
 
 def test_an_older_data_set_stays_when_a_run_fails(tmp_path):
+    """The data set of an earlier run stays when a run with the same output fails."""
     write_lines(tmp_path, ["1 2"])
     run(tmp_path)
     (tmp_path / "in.jsonl").write_text("{")
@@ -107,6 +117,7 @@ def test_an_older_data_set_stays_when_a_run_fails(tmp_path):
 
 
 def test_packed_files_and_texts_give_what_their_content_gives(tmp_path):
+    """A folder with a gzip file of JSON lines and a text file gives their documents in order; the text file is one."""
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.jsonl.gz").write_bytes(gzip.compress(b'{"text": "1 2"}\n{"text": "3"}\n'))
     (tmp_path / "in" / "b.txt").write_text("4\n5")

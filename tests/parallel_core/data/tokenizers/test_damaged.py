@@ -1,4 +1,4 @@
-"""Damaged tokenizer files: an error in words that names the file, or a tokenizer that works; never a traceback."""
+"""Damaged tokenizer files: an error that names the folder, or a tokenizer that works; never a traceback."""
 
 import json
 import random
@@ -32,15 +32,17 @@ KINDS = {
     "gpt2_bos": ("merges.txt", "--tokenizer-type PretrainedFromHF --tokenizer-name-or-path {}"),
     "qwen2": ("vocab.json", "--tokenizer-type PretrainedFromHF --tokenizer-name-or-path {}"),
 }
-"""Folder -> the file that is damaged, and the flags that read it."""
+"""Folder -> (the file that is damaged, the flags that read the folder)."""
 VALUES = (None, -1, 1.5, 10**12, "x", "", True, [], {}, [[]], {"id": "x"}, "\ud800")
 
 
 def cut(content: bytes, draws: random.Random) -> bytes:
+    """The content up to a random place."""
     return content[: draws.randrange(len(content))]
 
 
 def turn_bits(content: bytes, draws: random.Random) -> bytes:
+    """The content with up to 20 random bits flipped."""
     changed = bytearray(content)
     for _ in range(20):
         changed[draws.randrange(len(changed))] ^= 1 << draws.randrange(8)
@@ -48,7 +50,7 @@ def turn_bits(content: bytes, draws: random.Random) -> bytes:
 
 
 def replace_value(content: bytes, draws: random.Random) -> bytes:
-    """Another value at some place of a JSON file, mostly near its root."""
+    """JSON with one value, mostly near its root, replaced by another of `VALUES`."""
     try:
         root = json.loads(content)
     except ValueError:
@@ -76,7 +78,8 @@ def folders(tmp_path_factory):
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
 @pytest.mark.parametrize("name", KINDS)
 def test_a_damaged_file_is_named(name, damage, folders, tmp_path):
-    """With a tokenizer's library and without; nine draws of each."""
+    """Nine draws of each damage: reading facts (without a library) and building the tokenizer fail with an error that
+    names the folder, or work; some fail."""
     file, flags = KINDS[name]
     folder = tmp_path / name
     shutil.copytree(folders / name, folder)
@@ -89,7 +92,7 @@ def test_a_damaged_file_is_named(name, damage, folders, tmp_path):
 
 
 def works(use, folder: Path, flags: str) -> bool:
-    """Whether the folder is read and what is read can be used. An error must name the folder."""
+    """Whether `use` reads the folder and its result can be used; False for an error, which must name the folder."""
     try:
         made = use(options(flags.format(folder).split()))
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Byte-level BPE: nothing is lost, merges go by rank, and files that don't fit are refused."""
+"""GPT-2's byte-level BPE: texts survive encoding, merges go by rank, and wrong files are refused."""
 
 import json
 import time
@@ -21,26 +21,32 @@ def tokenizer(vocab_file: Path, merge_file: Path) -> MegatronTokenizer:
 
 @pytest.fixture(scope="module")
 def shipped() -> MegatronTokenizer:
+    """The tokenizer of the vocabulary in examples/gpt/vocab."""
     return tokenizer(VOCABULARY / "vocab.json", VOCABULARY / "merges.txt")
 
 
 @given(text=st.text())
 def test_any_text_comes_back(shipped, text):
+    """Decoding the ids of any text gives the text."""
     assert shipped.detokenize(shipped.tokenize(text)) == text
 
 
 def test_known_ids_of_the_shipped_vocabulary(shipped):
+    """The shipped vocabulary has 4096 entries, end-of-document id 4095, no padding, and whole words of Python as
+    tokens."""
     assert shipped.vocab_size == 4096 and shipped.eod == 4095 and shipped.pad is None
     assert [shipped.inv_vocab[i] for i in shipped.tokenize("def self.return")] == ["def", "Ġself", ".", "return"]
     assert shipped.vocab["def"] == shipped.tokenize("def")[0]
 
 
 def test_end_of_document_is_only_the_id_never_the_text(shipped):
+    """The text <|endoftext|> is not encoded as the end-of-document id, which is decoded to that text."""
     assert shipped.eod not in shipped.tokenize("<|endoftext|>")
     assert shipped.detokenize([shipped.eod, *shipped.tokenize("é"), shipped.eod]) == "<|endoftext|>é<|endoftext|>"
 
 
 def test_part_of_a_character_is_shown_as_unknown(shipped):
+    """Ids of a part of a character's bytes are decoded to U+FFFD."""
     ids = [shipped.vocab[symbol] for symbol in ("\u00e4", "\u00b8", "\u0143")]
     assert shipped.detokenize(ids) == "\u4e2d" and shipped.detokenize(ids[:2]) == "\ufffd"
 
@@ -78,6 +84,7 @@ WHOLE = {token: i for i, token in enumerate([*pre_tokenizers.ByteLevel.alphabet(
     ],
 )
 def test_wrong_files_are_named(tmp_path, vocab, merges, message):
+    """A vocabulary that lacks bytes or is no object of ids, and merges that are no pairs, are errors."""
     with pytest.raises(ValueError, match=message):
         tokenizer(*write_files(tmp_path, vocab, merges))
 

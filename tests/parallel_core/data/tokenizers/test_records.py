@@ -1,4 +1,5 @@
-"""Every recorded id, text, special id and padded size, of Megatron 0.16.1, its main, MindSpeed-LLM and transformers."""
+"""Tokenizers against 104 records of Megatron 0.16.1, its main branch, MindSpeed-LLM and transformers: ids, texts,
+special ids and padded sizes."""
 
 import json
 import shutil
@@ -35,7 +36,8 @@ OTHERWISE: dict[str, tuple[tuple[str, ...], str]] = {
     ),
     "tiktoken_a.head": (("text",), "main decodes the joined bytes; 0.16.1 each token alone: --legacy-tokenizer joins"),
 }
-"""Record -> what of it contradicts Megatron 0.16.1 or the tokenizer.json, and why. The rest of it holds."""
+"""Record -> (kinds of facts in it that contradict Megatron 0.16.1 or the tokenizer.json, the reason); its other facts
+hold."""
 
 
 @pytest.fixture(scope="module")
@@ -52,11 +54,12 @@ def answer(work, *arguments):
 
 
 def is_error(recorded) -> bool:
+    """Whether the recorded program failed here."""
     return isinstance(recorded, dict) and "error" in recorded
 
 
 def id_differences(case, tokenizer):
-    """Texts whose ids differ. Where the program fails, an error or a good result will do."""
+    """(text's name, recorded ids, ours) of each text whose ids differ; none where the recorded program fails."""
     record = CASES[case]
     for texts, recorded in (("texts", record["encode"]), ("surrogates", record["encode_surrogates"])):
         for name, wanted in recorded.items():
@@ -66,7 +69,7 @@ def id_differences(case, tokenizer):
 
 
 def text_differences(case, tokenizer):
-    """Ids whose text differs."""
+    """(ids, recorded text, ours) of each list of ids whose text differs; none where the recorded program fails."""
     record = CASES[case]
     texts = {**records()["texts"], **records()["surrogates"]}
     decoded = [(entry["ids"], entry["text"]) for entry in record["decode"] if entry["ids"] != [-1]]
@@ -81,7 +84,7 @@ def text_differences(case, tokenizer):
 
 
 def role_differences(case, found):
-    """Special ids that differ; -1 and None both say that there is none."""
+    """(role, recorded id, ours) of each special id that differs; a recorded -1 says, as None, that there is none."""
     recorded = CASES[case]["properties"]
     for role in ("eod", *ROLES):
         wanted = None if recorded[role] == -1 else recorded[role]
@@ -93,7 +96,7 @@ def role_differences(case, found):
 
 
 def size_differences(case, options):
-    """The vocabulary, as it is and as training pads it."""
+    """Vocabulary sizes that differ, as they are and as training pads them."""
     record, found = CASES[case], facts(options)
     if found.vocab_size != record["properties"]["vocab_size"]:
         yield "vocab_size", record["properties"]["vocab_size"], found.vocab_size
@@ -106,8 +109,8 @@ def size_differences(case, options):
 
 @pytest.mark.parametrize("case", RECORDED)
 def test_a_record(case, folders):
-    """Ids of 72 texts, texts of some hundred lists of ids, special ids, sizes; what differs is listed with its reason,
-    and does differ."""
+    """Ids of 72 texts, texts of some hundred lists of ids, special ids and sizes equal the record, but for the kinds in
+    `OTHERWISE`, of which at least one does differ."""
     options = options_of(case, folders)
     tokenizer = build_tokenizer(options)
     assert tokenizer.facts == facts(options), "the same with the library as without"
@@ -124,7 +127,8 @@ def test_a_record(case, folders):
 
 @pytest.mark.parametrize("case", sorted(case for case, (_, reason) in OTHERWISE.items() if reason == _HEAD))
 def test_mains_ids_and_texts_are_there_with_the_older_flag(case, folders):
-    """All but blanks before punctuation, which BERT's folder asks to remove and Megatron's main branch keeps."""
+    """--legacy-tokenizer gives the ids and texts of Megatron's main branch, but for blanks before punctuation, which
+    BERT's folder asks to remove and the main branch keeps."""
     tokenizer = build_tokenizer(options_of(case, folders, "--legacy-tokenizer"))
     assert list(id_differences(case, tokenizer)) == []
     assert [got for _, wanted, got in text_differences(case, tokenizer) if got != without_blanks(wanted)] == []
@@ -132,13 +136,15 @@ def test_mains_ids_and_texts_are_there_with_the_older_flag(case, folders):
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_an_error_that_is_recorded_is_one_in_words(case, folders):
+    """A record in which building the tokenizer failed is an error here that names a flag."""
     with pytest.raises(ValueError, match=r"^--tokenizer-(special-tokens|model .*vocab\.json): .*;"):
         build_tokenizer(options_of(case, folders))
 
 
 @pytest.mark.parametrize("case", CHATS)
 def test_conversations_by_the_folders_own_template(case, folders):
-    """transformers 5 reads text behind a special token of hf_llama as 4 does not: its ids differ there."""
+    """Ids of conversations by the folder's chat template equal the record, but for two of hf_llama, where transformers
+    5 reads blanks behind a special token otherwise than 4."""
     tokenizer = build_tokenizer(options_of(case, folders))
     differing = [
         entry["text"]
@@ -150,7 +156,8 @@ def test_conversations_by_the_folders_own_template(case, folders):
 
 
 def test_the_class_that_a_folder_names_is_heeded_as_by_transformers_4(folders, tmp_path):
-    """A byte-level folder that says LlamaTokenizerFast, as published ones of DeepSeek do: BOS, and EOS if it asks."""
+    """A byte-level folder with tokenizer_class LlamaTokenizerFast, as DeepSeek publishes, adds BOS, and EOS with
+    add_eos_token, as transformers 4 does; `encode` adds neither."""
     folder = shutil.copytree(folders / "hf_deepseek", tmp_path / "hf_deepseek")
     plain = build_tokenizer(options_of("hf_deepseek.legacy", tmp_path))
     path = folder / "tokenizer_config.json"
@@ -164,4 +171,5 @@ def test_the_class_that_a_folder_names_is_heeded_as_by_transformers_4(folders, t
 
 
 def test_every_record_is_looked_at():
+    """Each of the 104 records is used by one of the tests above."""
     assert len(RECORDED) + len(CHATS) + len(REFUSED) == len(CASES) == 104

@@ -1,4 +1,5 @@
-"""HuggingFace folders without tokenizer.json: ids, texts and special ids as transformers 4.57.1 reads their files."""
+"""HuggingFace folders without tokenizer.json (vocab and merges, SentencePiece): ids, texts and special ids as
+transformers 4.57.1 reads them."""
 
 import json
 from argparse import Namespace
@@ -21,7 +22,8 @@ def options(folder, **more) -> TokenizerOptions:
 
 @pytest.mark.parametrize("name", sorted(slow_folders()))
 def test_a_folder_without_tokenizer_json(name, folders, tmp_path, monkeypatch):
-    """70 texts with and without what stands around them, their decoding, sizes and roles, these without a library."""
+    """Ids of 70 texts with and without special tokens around them, their decoding, sizes and special ids equal the
+    record; sizes and special ids need no tokenizer library."""
     record, folder = slow_folders()[name], make_slow_folder(name, folders, tmp_path / name)
     tokenizer = build_tokenizer(options(folder))
     for text, wanted in record["encode"].items():
@@ -37,7 +39,7 @@ def test_a_folder_without_tokenizer_json(name, folders, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", ["hf_llama", "hf_qwen2", "hf_t5"])
 def test_the_same_tokenizer_as_with_tokenizer_json(name, folders, tmp_path):
-    """The conversations' template too."""
+    """The folder without tokenizer.json gives the facts, vocabulary and chat ids of the one with it."""
     with_json = build_tokenizer(options(folders / name))
     folder = make_slow_folder(name.removeprefix("hf_"), folders, tmp_path / name)
     config = json.loads((folders / name / "tokenizer_config.json").read_text())
@@ -61,6 +63,7 @@ def test_the_same_tokenizer_as_with_tokenizer_json(name, folders, tmp_path):
     ],
 )
 def test_a_folder_that_is_read_otherwise_is_named(changed, words, folders, tmp_path):
+    """A tokenizer_config.json whose class or settings are read otherwise is refused with words, not guessed."""
     folder = make_slow_folder("t5", folders, tmp_path / "t5")
     path = folder / "tokenizer_config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **changed}))
@@ -71,6 +74,7 @@ def test_a_folder_that_is_read_otherwise_is_named(changed, words, folders, tmp_p
 
 @pytest.mark.slow
 def test_generation_takes_such_a_folders_tokenizer(folders, tmp_path):
+    """`generate --load` of such a folder uses its tokenizer, and without its merges.txt finds none."""
     from pynative.generation.options import tokenizer_of
 
     folder = make_slow_folder("qwen2", folders, tmp_path / "qwen2")
@@ -81,7 +85,7 @@ def test_generation_takes_such_a_folders_tokenizer(folders, tmp_path):
 
 
 def test_trust_in_code_is_not_asked_for_files_that_are_read(folders, tmp_path):
-    """--trust-remote-code beside a plain folder needs no transformers."""
+    """--trust-remote-code beside a folder without code of its own needs no transformers package."""
     folder = make_slow_folder("llama", folders, tmp_path / "llama")
     plain = options_of("hf_llama.legacy", folders)
     assert facts(options(folder, trust_remote_code=True)) == facts(plain)

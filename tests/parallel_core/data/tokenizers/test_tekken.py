@@ -1,4 +1,5 @@
-"""Mistral's tekken.json: ids behind the special tokens, texts without any, and mistakes named."""
+"""Mistral's tekken.json: ids of tokens come behind those of special tokens, no text is encoded as a special token, and
+mistakes are named."""
 
 import base64
 import json
@@ -10,11 +11,11 @@ from parallel_core.data.tokenizers import TokenizerOptions, build_tokenizer, fac
 SPECIAL = ["<unk>", "<s>", "</s>", "[INST]", "[/INST]", "<pad>"]
 MERGES = [b"th", b"the", b" the", b"\xc3\xa9", b"zz"]
 FIRST = 8
-"""Ids of special tokens, two of which have no name."""
+"""Number of special ids; the last two have no name."""
 
 
 def content(**changes):
-    """A small file's, with the last merge beyond its size."""
+    """The content of a small tekken.json, with `changes`; its last merge lies beyond default_vocab_size."""
     tokens = [*(bytes([byte]) for byte in range(256)), *MERGES]
     return {
         "config": {
@@ -44,8 +45,8 @@ def flags(path):
 
 
 def test_ids_come_behind_special_tokens_and_no_text_is_one(folder):
-    """Ids worked out by hand: merges by rank, bytes else; a folder is as good as its file, and what is beyond the size
-    is left out."""
+    """Ids equal those worked out by hand: merges by rank, else bytes; a merge beyond the size is not used; special
+    tokens are dropped in decoding; a folder and its file give the same."""
     tokenizer = build_tokenizer(flags(folder))
     assert tokenizer.tokenize("the the\u00e9zz") == [FIRST + n for n in (257, 258, 259, 122, 122)]
     assert tokenizer.tokenize("</s>") == [FIRST + byte for byte in b"</s>"]
@@ -66,6 +67,7 @@ def test_ids_come_behind_special_tokens_and_no_text_is_one(folder):
     ],
 )
 def test_a_damaged_file_is_named(folder, changes, words):
+    """A tekken.json without its sections or with wrong entries is an error in words."""
     (folder / "tekken.json").write_text(json.dumps(content(**changes)), encoding="utf-8")
     with pytest.raises(ValueError, match=words):
         build_tokenizer(flags(folder))

@@ -1,4 +1,4 @@
-"""`python -m mapping tokenize`: ids and texts of lines, facts about a vocabulary, mistakes by file and line."""
+"""`python -m mapping tokenize`: ids and texts of lines, --info about a vocabulary, errors by file and line."""
 
 import json
 import subprocess
@@ -27,7 +27,7 @@ def refusal(capsys, *arguments) -> str:
 
 @pytest.mark.slow
 def test_the_command_prints_a_line_for_each(folders, tmp_path):
-    """As the project's command, in a process of its own: the recorded ids and texts of all lines."""
+    """The command, in a process of its own, prints the recorded ids and decoded text of each line."""
     texts, record = records()["texts"], records()["cases"]["hf_llama.mindspeed"]["encode"]
     agreeing = {name for name, one in records()["cases"]["hf_llama.legacy"]["encode"].items() if one == record[name]}
     (tmp_path / "in.jsonl").write_text("".join(json.dumps({"text": texts[name]}) + "\n" for name in agreeing))
@@ -41,7 +41,7 @@ def test_the_command_prints_a_line_for_each(folders, tmp_path):
 
 @pytest.mark.slow
 def test_a_reader_that_leaves_is_no_error(tmp_path):
-    """`| head` closes the pipe before all lines are printed."""
+    """A closed pipe, as by `| head`, ends the command with exit code 0 and no message."""
     (tmp_path / "in.jsonl").write_text('{"text": "1"}\n' * 10_000)
     command = [sys.executable, "-m", "mapping", "tokenize", "--tokenizer-type", "NullTokenizer", "--vocab-size", "9"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
@@ -52,6 +52,7 @@ def test_a_reader_that_leaves_is_no_error(tmp_path):
 
 
 def test_the_file_may_stand_behind_a_list(folders, tmp_path, capsys):
+    """The file of lines is recognised behind a flag that takes a list of values."""
     (tmp_path / "in.jsonl").write_text('{"text": "hello"}')
     record = records()["cases"]["tiktoken_a.core_specials"]
     flags = [flag.replace("{T}", f"{folders}/tiktoken_a") for flag in record["flags"]]
@@ -60,6 +61,8 @@ def test_the_file_may_stand_behind_a_list(folders, tmp_path, capsys):
 
 
 def test_facts_need_no_package(folders, capsys, monkeypatch):
+    """--info prints size, padded size and special ids without the tokenizer's package; encoding asks for it with the
+    pip command."""
     monkeypatch.setattr(libraries, "find_spec", lambda name: None)
     flags = ["--tokenizer-type", "SentencePieceTokenizer", "--tokenizer-model", f"{folders}/sp_llama/tokenizer.model"]
     main([*flags, "--info", "--tensor-model-parallel-size", "8"])
@@ -73,6 +76,7 @@ def test_facts_need_no_package(folders, capsys, monkeypatch):
     ['{"text": 1}', '{"body": "x"}', "[1]", '"text"', "{", "null", "\xff", "[" * 100_000, '{"text": "a\\ud83d b"}'],
 )
 def test_a_bad_line_is_named(folders, line, tmp_path, capsys):
+    """A line that is no JSON object with a text is an error with file and line."""
     path = tmp_path / "in.jsonl"
     path.write_bytes(b'{"text": "good"}\n\n' + line.encode("latin-1") + b"\n")
     said = refusal(capsys, "--tokenizer-type", "HuggingFaceTokenizer", "--tokenizer-model", folders / "hf_qwen2", path)
@@ -91,11 +95,13 @@ def test_a_bad_line_is_named(folders, line, tmp_path, capsys):
     ],
 )
 def test_flags_that_say_too_little(flags, words, capsys):
+    """A missing tokenizer type, file or size, or an unreadable file, is one error line with the flag."""
     assert words in refusal(capsys, *flags.split())
 
 
 def test_code_of_a_folder_runs_only_if_it_is_trusted(tmp_path, capsys, monkeypatch):
-    """Without trust the folder lacks a tokenizer.json; with it the package that runs its code is asked for."""
+    """A folder with tokenizer code is refused as without tokenizer.json unless trust_remote_code is given; then
+    transformers, which would run the code, is asked for."""
     (tmp_path / "tokenization_mine.py").write_text("raise SystemExit('ran')")
     flags = ["--tokenizer-type", "PretrainedFromHF", "--tokenizer-name-or-path", tmp_path, "--info"]
     assert "has no tokenizer.json" in refusal(capsys, *flags)

@@ -1,4 +1,4 @@
-"""The table of tokenizers, and the one for data that is ids already."""
+"""The choice of a tokenizer by --tokenizer-type, and NullTokenizer, for data that are ids already."""
 
 import pytest
 
@@ -12,6 +12,7 @@ def null(vocab_size: int, **more: int):
 
 
 def test_null_tokenizer_adds_one_id_for_the_end_of_document():
+    """--vocab-size 100 gives a vocabulary of 101 with end-of-document id 100, no padding; texts are decimal ids."""
     tokenizer = null(100)
     assert (tokenizer.vocab_size, tokenizer.eod, tokenizer.pad) == (101, 100, None)
     assert tokenizer.tokenize(" 3 99\n0 ") == [3, 99, 0]
@@ -29,6 +30,7 @@ def test_null_tokenizer_refuses_what_is_no_id(text, message):
 
 @pytest.mark.parametrize("more", [{"null_tokenizer_eod_id": 100}, {"null_tokenizer_pad_id": -2}])
 def test_null_tokenizer_refuses_ids_out_of_range(more):
+    """--null-tokenizer-eod-id and --null-tokenizer-pad-id must be ids of the vocabulary."""
     with pytest.raises(ValueError, match=r"--null-tokenizer-(eod|pad)-id -?\d+: must be .*--vocab-size 100"):
         null(100, **more)
 
@@ -48,13 +50,14 @@ def test_unknown_type_names_those_there_are():
     ],
 )
 def test_missing_option_is_named(kind, given, missing):
+    """A tokenizer type without a flag that it needs is an error with type and flag."""
     for use in (build_tokenizer, facts):
         with pytest.raises(ConfigError, match=f"--tokenizer-type {kind}: {missing}"):
             use(TokenizerOptions(kind, **given))
 
 
 def test_a_missing_package_is_named_with_the_command_that_installs_it(monkeypatch):
-    """Only where text is encoded or decoded: size and special ids need no package."""
+    """Encoding without the tokenizer's package is an error with the pip command; size and special ids need none."""
     monkeypatch.setattr(libraries, "find_spec", lambda name: None)
     options = TokenizerOptions("GPT2BPETokenizer", vocab_file="v", merge_file="m")
     with pytest.raises(ConfigError, match=r"package tokenizers, not installed; pip install -e '\.\[tokenizers\]'"):

@@ -1,5 +1,5 @@
-"""One short training of given flags in processes of its own, beside its plan: the common part of `planner.py` and
-`suggested.py`."""
+"""Short trainings of given flags in processes of their own, one after the other, beside their plans: the common part
+of `bubbles.py`, `planner.py` and `suggested.py`."""
 
 import json
 import os
@@ -12,11 +12,12 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
-RESULT = "RESULT "
+RESULT, LINES = "RESULT ", "lines.json"
+RECORDED = ("--trace", "--profile-step-start", "2", "--profile-step-end", "1000")
 
 Found = dict[str, list[float]]
-"""Quantity -> [predicted, measured] of a rank: seconds of a step, the bubble's share and the seconds by part, of the
-fastest step from the third on; and bytes of memory."""
+"""Quantity -> predicted, measured: seconds of a step, the bubble's share and the seconds by part, the mean of the
+recorded steps without the quarter that was over first and the quarter that took longest; and bytes."""
 
 
 def calibrated(folder: str) -> str:
@@ -27,45 +28,49 @@ def calibrated(folder: str) -> str:
     return path
 
 
-def measured(ranks: int, flags: Sequence[str]) -> list[Found]:
-    """Train with these of Megatron's flags in `ranks` processes; each rank's figures. Raises RuntimeError if one
-    fails."""
-    common = os.environ | {"RANK_SIZE": str(ranks), "MS_SCHED_PORT": f"planned-{os.getpid()}", "GLOG_v": "3"}
+def measured(ranks: int, lines: Sequence[Sequence[str]]) -> list[list[Found]]:
+    """Train with each line of Megatron's flags; the figures of each rank. Raises RuntimeError if one fails."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [
-            sys.executable,
-            __file__,
-            *flags,
-            "--trace",
-            "--profile-step-start",
-            "2",
-            "--profile-step-end",
-            "1000",
-        ]
-        started = [
-            subprocess.Popen(
-                command, cwd=folder, text=True, stdout=subprocess.PIPE,
-                env=common | {"RANK_ID": str(rank), "PYTHONPATH": str(ROOT)},
-            )
-            for rank in range(ranks)
-        ]  # fmt: skip
-        said = [process.communicate()[0] for process in started]
-        lines = [line for text in said for line in text.splitlines() if line.startswith(RESULT)]
-        if len(lines) < ranks:
-            raise RuntimeError(f"{' '.join(flags)}: {said}")
-        seconds = seconds_of(Path(folder, "output"))
-    return [seconds[rank] | json.loads(line.removeprefix(RESULT)) for rank, line in enumerate(lines)]
+        results = trained(ranks, lines, folder)
+        seconds = [seconds_of(Path(folder, str(number), "output")) for number in range(len(lines))]
+    return [
+        [times | memory for times, memory in zip(*of_ranks, strict=True)]
+        for of_ranks in zip(seconds, results, strict=True)
+    ]
+
+
+def trained(ranks: int, lines: Sequence[Sequence[str]], folder: str) -> list[list[Found]]:
+    """Train with each line in a sub-folder of its number, recording all steps from the second on; what each rank has
+    found beside the times. Raises RuntimeError if a rank fails."""
+    common = os.environ | {"RANK_SIZE": str(ranks), "MS_SCHED_PORT": f"planned-{os.getpid()}", "GLOG_v": "3"}
+    for number in range(len(lines)):
+        Path(folder, str(number)).mkdir()
+    Path(folder, LINES).write_text(json.dumps([[*flags, *RECORDED] for flags in lines]))
+    started = [
+        subprocess.Popen(
+            [sys.executable, __file__],
+            cwd=folder,
+            text=True,
+            stdout=subprocess.PIPE,
+            env=common | {"RANK_ID": str(rank), "PYTHONPATH": str(ROOT)},
+        )
+        for rank in range(ranks)
+    ]
+    said = [process.communicate()[0] for process in started]
+    found = [[line.removeprefix(RESULT) for line in text.splitlines() if line.startswith(RESULT)] for text in said]
+    if any(len(own) < len(lines) for own in found):
+        raise RuntimeError(f"a rank has failed: {said}")
+    return [[json.loads(line) for line in of_ranks] for of_ranks in zip(*found, strict=True)]
 
 
 def seconds_of(folder: Path) -> list[Found]:
     """Each rank's figures of time, from the folder of a recorded run."""
     from parallel_core.planner import Plan
-    from parallel_core.planner.beside import measured_seconds
-    from parallel_core.planner.refine import fastest_step, read_run, stage_of
+    from parallel_core.planner.refine import mean_seconds, read_run, stage_of
 
     run = read_run(folder)
-    plan, fastest = Plan.of_run(run.config), fastest_step(run)
-    took = {rank: measured_seconds(fastest[rank], plan.placement.topology) for rank in sorted(fastest)}
+    plan = Plan.of_run(run.config)
+    took = mean_seconds(run, plan.placement.topology)
     return [_beside(plan.step.of_stage(stage_of(plan, rank)), seconds) for rank, seconds in took.items()]
 
 
@@ -77,20 +82,37 @@ def _beside(predicted: Mapping[str, float], took: Mapping[str, float]) -> Found:
     return {"seconds": [*both], "bubble": bubble, **named}
 
 
-def train(flags: Sequence[str]) -> None:
-    """Train as one of the ranks, and print the memory that was predicted and measured."""
+def train(lines: Sequence[Sequence[str]]) -> None:
+    """As one of the ranks: train with each line in its folder, and print the memory that was predicted and measured."""
     from mapping import init_configs_from_args, initialize_megatron
+    from pynative import parallel_state
+    from pynative.training.utils import set_seed
+
+    folder = Path.cwd()
+    for number, flags in enumerate(lines):
+        os.chdir(folder / str(number))
+        config = init_configs_from_args(initialize_megatron(argv=[*flags]))
+        if number:  # the connection stays from line to line
+            backend = parallel_state.get_backend()
+            parallel_state.destroy_model_parallel()
+            config.parallel_config.found_device = "CPU"
+            parallel_state.initialize_from_config(config.parallel_config, backend)
+            set_seed(config.training_config.seed)
+        _train(config)
+
+
+def _train(config: Any) -> None:
     from pynative.calibrate.training import RandomTokens
     from pynative.training.callbacks import Callback
     from pynative.training.training import pretrain
     from pynative.transformer.gpt_model import GPTModel
 
-    config = init_configs_from_args(initialize_megatron(argv=[*flags]))
     model, steps = config.model_config, config.training_config.training_iters
-    assert isinstance(model.vocab_size, int) and steps
     rows = RandomTokens(model.vocab_size, model.seq_length, steps * config.batch_sizes.final)
 
     class Meter(Callback):
+        """Prints the bytes of a rank, predicted and measured, at the end."""
+
         def on_train_end(self, state: Any) -> None:
             memory = state.comparison.memory
             found = {"memory": [memory.predicted, memory.measured]}
@@ -99,11 +121,11 @@ def train(flags: Sequence[str]) -> None:
 
     pretrain(
         lambda samples: (rows, None, None),
-        lambda **where: GPTModel(config.model_config, **where),
+        lambda **where: GPTModel(model, **where),
         all_config=config,
         callbacks=[Meter()],
     )
 
 
 if __name__ == "__main__":
-    train(sys.argv[1:])
+    train(json.loads(Path(LINES).read_text()))

@@ -1,23 +1,26 @@
 """The planner beside this machine: a step's time, bubble and memory of 12 layouts on two ranks, predicted and measured.
 
-    python benchmarks/planner.py [--only zb-h1 experts ...] [--device FILE.yaml]
+    python benchmarks/planner.py [--only zb-h1 experts ...] [--device FILE.yaml] [--rounds 3]
 
-Calibrates first (`plan --calibrate`) unless a device file is given, then trains each layout in processes of its own.
-One line of JSON a layout: `time` and `memory` are measured over predicted of the rank where that is farthest from 1,
-`bubble_points` the largest distance of the bubbles, in hundredths of the step; `ranks` has each rank's figures, and the
-parts of its second step. Times say something on a quiet machine alone; memory, the arrays that were allocated, on any.
+Each round calibrates (`plan --calibrate`) unless a device file is given, then trains the layouts in processes of their
+own. One line of JSON a layout and round: `time` and `memory` are measured over predicted of the rank where that is
+farthest from 1, `bubble_points` the largest distance of the bubbles, in hundredths of the step; `ranks` has each rank's
+figures, and the parts of its steps. The last lines have the medians of the rounds. Times say something on a quiet
+machine alone; memory, the arrays that were allocated, on any.
 """
 
 import argparse
 import json
 import sys
 import tempfile
+from collections import defaultdict
 from pathlib import Path
+from statistics import median
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.model import model_flags, parser_of
-from benchmarks.planned_run import calibrated, measured
+from benchmarks.planned_run import Found, calibrated, measured
 
 PP2 = "--pipeline-model-parallel-size 2"
 FULL = "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"
@@ -35,13 +38,16 @@ LAYOUTS = {
     "experts": (2, "--num-experts 4 --expert-model-parallel-size 2 --moe-token-dispatcher-type alltoall"),
     "zero 3": (2, "--zero-stage 3"),
 }
-"""Name of a layout -> (ranks, flags)."""
+"""Name -> ranks, and flags."""
+KEYS = {"time": "seconds", "memory": "memory"}
+"""Ratio -> the quantity that it is of."""
 
 
 def parse() -> argparse.Namespace:
-    """The options of the command line."""
-    parser = parser_of(__doc__, hidden=512, layers=4, heads=8, seq=512, mbs=2, vocab=4096, micro_batches=4, steps=6)
+    """The command line."""
+    parser = parser_of(__doc__, hidden=512, layers=4, heads=8, seq=256, mbs=1, vocab=4096, micro_batches=4, steps=16)
     parser.add_argument("--only", nargs="+", choices=tuple(LAYOUTS), default=list(LAYOUTS), help="layouts")
+    parser.add_argument("--rounds", type=int, default=1, help="how often all layouts are measured in turns")
     parser.add_argument("--device", help="a device file, instead of a calibration")
     return parser.parse_args()
 
@@ -58,18 +64,28 @@ def flags_of(options: argparse.Namespace, layout: str, device: str) -> list[str]
     return [*named, "--swiglu", "--normalization", "RMSNorm", *more.split()]
 
 
+def compared(found: list[Found]) -> dict[str, float]:
+    """Measured beside predicted of the rank where they are farthest apart."""
+    ratios = {name: [one[key][1] / one[key][0] for one in found] for name, key in KEYS.items()}
+    worst = {name: round(max(values, key=lambda ratio: abs(ratio - 1)), 4) for name, values in ratios.items()}
+    points = max(100 * abs(one["bubble"][1] - one["bubble"][0]) for one in found)
+    return {**worst, "bubble_points": round(points, 1)}
+
+
 def main() -> None:
-    """Calibrate, measure all layouts, and print a line for each."""
-    options = parse()
-    with tempfile.TemporaryDirectory() as folder:
-        device = str(Path(options.device).absolute()) if options.device else calibrated(folder)
-        for layout in options.only:
-            found = measured(LAYOUTS[layout][0], flags_of(options, layout, device))
-            ratios = {name: [one[name][1] / one[name][0] for one in found] for name in ("seconds", "memory")}
-            worst = {name: round(max(values, key=lambda ratio: abs(ratio - 1)), 4) for name, values in ratios.items()}
-            points = max(100 * abs(one["bubble"][1] - one["bubble"][0]) for one in found)
-            line = {"layout": layout, "time": worst["seconds"], "memory": worst["memory"]}
-            print(json.dumps({**line, "bubble_points": round(points, 1), "ranks": found}), flush=True)
+    """Calibrate, measure all layouts, and print a line for each; as often as there are rounds, and then the medians."""
+    options, rounds = parse(), defaultdict(list)
+    for _ in range(options.rounds):
+        with tempfile.TemporaryDirectory() as folder:
+            device = str(Path(options.device).absolute()) if options.device else calibrated(folder)
+            for ranks in (1, 2):
+                layouts = [layout for layout in options.only if LAYOUTS[layout][0] == ranks]
+                runs = measured(ranks, [flags_of(options, layout, device) for layout in layouts])
+                for layout, found in zip(layouts, runs, strict=True):
+                    rounds[layout].append(compared(found))
+                    print(json.dumps({"layout": layout, **rounds[layout][-1], "ranks": found}), flush=True)
+    for layout, lines in rounds.items():
+        print(json.dumps({"median of": layout} | {key: median(line[key] for line in lines) for key in lines[0]}))
 
 
 if __name__ == "__main__":

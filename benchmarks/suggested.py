@@ -4,7 +4,7 @@
 
 Calibrates first (`plan --calibrate`) unless a device file is given. For each of five models it asks for the fastest
 layout of four devices, then trains that one and every layout that differs in more than recompute and sharding (these
-spend time to save memory, which is not scarce here) in processes of their own. One line of JSON a model: `behind` says
+spend time to save memory, which is not scarce here) in four processes. One line of JSON a model: `behind` says
 by how much the suggested layout's step is longer than that of the fastest one that was measured. Says something on a
 quiet machine alone.
 """
@@ -78,11 +78,14 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         device = str(Path(options.device).absolute()) if options.device else calibrated(folder)
         for case in options.only:
-            flags, seconds = flags_of(options, case, device), dict[Layout, list[float]]()
+            flags = flags_of(options, case, device)
             suggested, everything = layouts_of(flags, device)
-            for layout in dict.fromkeys([suggested, *everything]):
-                found = measured(RANKS, [*without_layout(flags), *layout.flags()])
-                seconds[layout] = max((one["seconds"] for one in found), key=lambda both: both[1])
+            layouts = [*dict.fromkeys([suggested, *everything])]
+            runs = measured(RANKS, [[*without_layout(flags), *layout.flags()] for layout in layouts])
+            seconds = {
+                layout: max((one["seconds"] for one in found), key=lambda both: both[1])
+                for layout, found in zip(layouts, runs, strict=True)
+            }
             best = min(seconds, key=lambda layout: seconds[layout][1])
             rows = [[" ".join(layout.flags()), *both] for layout, both in seconds.items()]
             line = {

@@ -17,6 +17,7 @@ from parallel_core.numerics.dtypes import Array
 from parallel_core.planner.beside import measured_seconds
 from parallel_core.planner.device import Calibration, Device
 from parallel_core.planner.plan import Plan
+from parallel_core.topology.topology import Topology
 from parallel_core.trace import Kind, Span, read_chrome
 
 ROUNDS = 6
@@ -35,15 +36,25 @@ class Recorded:
     """(rank, step) -> spans of that step."""
 
 
-def fastest_step(run: Recorded) -> dict[int, Sequence[Span]]:
-    """Rank -> spans of the recorded step whose slowest rank took the shortest: other programs on the machine disturbed
-    it least."""
-    took: dict[int, float] = {}
+def typical_steps(run: Recorded) -> list[int]:
+    """Numbers of the recorded steps without the quarter that was over first and the quarter that took longest: without
+    those that compile operators, and those in which the machine was busy or idle by chance."""
+    took: Counter[int] = Counter()
     for (_, step), spans in run.steps.items():
-        seconds = max((span.seconds for span in spans if span.kind is Kind.STEP), default=0.0)
-        took[step] = max(took.get(step, 0.0), seconds)
-    fastest = min(took, key=took.__getitem__)
-    return {rank: spans for (rank, step), spans in run.steps.items() if step == fastest}
+        longest = max((span.seconds for span in spans if span.kind is Kind.STEP), default=0.0)
+        took[step] = max(took[step], longest)  # type: ignore[assignment]
+    numbers, quarter = sorted(took, key=took.__getitem__), len(took) // 4
+    return numbers[quarter : len(numbers) - quarter]
+
+
+def mean_seconds(run: Recorded, topology: Topology) -> dict[int, dict[str, float]]:
+    """Rank -> seconds that each part of a step took, the mean of the typical steps."""
+    sums: dict[int, Counter[str]] = {}
+    steps = typical_steps(run)
+    for (rank, step), spans in run.steps.items():
+        if step in steps:
+            sums.setdefault(rank, Counter()).update(measured_seconds(spans, topology))  # type: ignore[arg-type]
+    return {rank: {part: seconds / len(steps) for part, seconds in sums[rank].items()} for rank in sorted(sums)}
 
 
 def read_run(folder: Path) -> Recorded:
@@ -87,7 +98,7 @@ class Seen:
 
     config: AllConfig
     seconds: Mapping[int, Mapping[str, float]]
-    """Rank -> seconds of each of `TIME_PARTS`."""
+    """Rank -> seconds of each part of a typical step."""
     moved: Mapping[str, float]
     """Operation -> seconds in which its messages moved data, summed over all ranks."""
     is_alone: bool
@@ -175,16 +186,16 @@ def stage_of(plan: Plan, rank: int) -> int:
 
 
 def _measured(plan: Plan, run: Recorded) -> tuple[dict[int, dict[str, float]], dict[str, float]]:
-    """Of the run's fastest step: rank -> part -> seconds, and operation -> seconds in which messages moved, all ranks
-    summed."""
-    seconds: dict[int, dict[str, float]] = {}
+    """Seconds of a typical step: rank -> those of each part; and those of all ranks in which messages moved, by
+    operation."""
     moved: Counter[str] = Counter()
-    for rank, spans in fastest_step(run).items():
-        seconds[rank] = measured_seconds(spans, plan.placement.topology)
+    steps = typical_steps(run)
+    for (_, step), spans in run.steps.items():
         for span in spans:
-            if span.kind is Kind.MOVING:
+            if span.kind is Kind.MOVING and step in steps:
                 operation = span.name.partition(" ")[0]
-                moved["send" if operation == "recv" else operation] += span.seconds  # type: ignore[assignment]
+                moved["send" if operation == "recv" else operation] += span.seconds / len(steps)  # type: ignore[assignment]
+    seconds = mean_seconds(run, plan.placement.topology)
     return {rank: parts for rank, parts in seconds.items() if parts}, dict(moved)
 
 

@@ -26,12 +26,14 @@ from parallel_core.planner.refine import read_run, refined
 from parallel_core.system.files import replacing
 from pynative import kernels
 from pynative.calibrate import messages, rates
-from pynative.calibrate.training import MODELS, options_of, train
+from pynative.calibrate.training import MODELS, train
 from pynative.collectives import connect
 
 SECONDS, MOST_RANKS = 300, 64
-"""The most seconds that a calibration's processes may take; the ranks of a node in the device file, more than a job
-has, since all of a job's are on this machine."""
+"""Seconds of a job at the most, and ranks of a node: all of a job's are on this one."""
+STEPS = 20
+"""Steps of each training, of which the middle half by length counts: a machine that others use changes its speed within
+a second."""
 MEASURES, TRAINS = "--measure", "--train"
 RESULT = "MEASURED "
 SOURCE, TIME_RANGE = "plan --calibrate, two processes of one thread", 0.25
@@ -89,8 +91,8 @@ def trained(device: Device) -> Device:
     """The device with rates refined so that the planner's times of the small models agree with those of their
     trainings."""
     with tempfile.TemporaryDirectory() as folder:
-        for model in MODELS:
-            _ranks([TRAINS, model, f"{folder}/{model}"], options_of(model)["parallel_config.world_size"])
+        for ranks in (1, 2):
+            _ranks([TRAINS, folder, str(ranks), str(STEPS)], ranks)
         found = refined(device, [read_run(Path(folder, model)) for model in MODELS])
     old = found.calibration
     return replace(found, calibration=replace(old, source=SOURCE, ranges=replace(old.ranges, time=TIME_RANGE)))
@@ -134,8 +136,8 @@ def main(argv: Sequence[str]) -> int:
     if [*argv] == [MEASURES]:
         measure()
         return 0
-    if len(argv) == 3 and argv[0] == TRAINS:
-        train(*argv[1:])
+    if len(argv) == 4 and argv[0] == TRAINS:
+        train(Path(argv[1]), *map(int, argv[2:]))
         return 0
     if len(argv) != 1 or Path(argv[0]).suffix != ".yaml":
         print(f"error: --calibrate {' '.join(argv)}: needs one file that ends in .yaml", file=sys.stderr)

@@ -1,13 +1,14 @@
 """Short traced trainings, by which rates of single operations are corrected to those of a whole step: there weights and
 activations come from memory, not from a cache that the operation before has filled."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from parallel_core.config.serialise import build
 
-STEPS = 8
+WORLD_SIZE = "parallel_config.world_size"
 _COMMON = {
     "model_config.num_layers": 2,
     "model_config.hidden_size": 512,
@@ -26,12 +27,11 @@ _COMMON = {
     "optimizer_config.learning_rate": 1e-4,
     "parallel_config.threads": 1,
     "parallel_config.device_target": "CPU",
-    "training_config.training_iters": STEPS,
     "training_config.eval_iters": 0,
-    "training_config.log_interval": STEPS,
+    "training_config.log_interval": 1000,
     "training_config.profiler.trace": True,
     "training_config.profiler.profile_step_start": 1,
-    "training_config.profiler.profile_step_end": STEPS,
+    "training_config.profiler.profile_step_end": 1000,
 }
 """Values by option path of a model of usual proportions, of which each of two ranks trains two micro-batches a step."""
 MODELS: dict[str, dict[str, Any]] = {
@@ -57,7 +57,7 @@ MODELS: dict[str, dict[str, Any]] = {
         "model_config.num_attention_heads": 4,
         "model_config.vocab_size": 16384,
     },
-    "alone": {"parallel_config.world_size": 1, "dataset_config.global_batch_size": 2},
+    "alone": {WORLD_SIZE: 1, "dataset_config.global_batch_size": 2},
 }
 """Options, by a training's name, in which it differs from `_COMMON`: most time is spent in attention ("long"), in the
 host's launches ("small"), in elementwise sweeps ("vocabulary"), or by a rank alone ("alone")."""
@@ -79,19 +79,30 @@ class RandomTokens:
 
 
 def options_of(model: str) -> dict[str, Any]:
-    """The option values, by path, of the training with this name."""
-    return {"parallel_config.world_size": 2, **_COMMON, **MODELS[model]}
+    """Path of an option -> value."""
+    return {WORLD_SIZE: 2, **_COMMON, **MODELS[model]}
 
 
-def train(model: str, folder: str) -> None:
-    """Train the model of this name as one of the ranks, numbered by the environment; the trace is written to
-    `folder`."""
+def models_of(world_size: int) -> list[str]:
+    """Names of the models that a job of so many ranks trains."""
+    return [model for model in MODELS if options_of(model)[WORLD_SIZE] == world_size]
+
+
+def train(folder: Path, world_size: int, steps: int) -> None:
+    """Train a job's models one after the other as the rank that the environment numbers; the trace of each is left in
+    the sub-folder of its name."""
+    for model in models_of(world_size):
+        _train(model, folder / model, steps)
+
+
+def _train(model: str, folder: Path, steps: int) -> None:
     from pynative.training.training import pretrain
     from pynative.transformer.gpt_model import GPTModel
 
-    config = build({**options_of(model), "training_config.checkpoint.output_dir": folder})
+    run = {"training_config.training_iters": steps, "training_config.checkpoint.output_dir": str(folder)}
+    config = build({**options_of(model), **run})
     sizes = config.model_config
-    samples = RandomTokens(sizes.vocab_size, sizes.seq_length, STEPS * config.batch_sizes.final)
+    samples = RandomTokens(sizes.vocab_size, sizes.seq_length, steps * config.batch_sizes.final)
     pretrain(
         lambda counts: (samples, None, None),
         lambda **where: GPTModel(sizes, **where),

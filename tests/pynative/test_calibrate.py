@@ -9,8 +9,9 @@ from pynative.calibrate.__main__ import main
 from tests.parallel_core.planner.test_search import SMALL
 
 
-def test_a_measured_machine_is_a_device(tmp_path, capsys):
+def test_a_measured_machine_is_a_device(tmp_path, capsys, monkeypatch):
     """Its rates are those of a machine, its shares lie below one, and a plan on it takes longer than on an A100."""
+    monkeypatch.setattr("pynative.calibrate.__main__.STEPS", 3)
     path = tmp_path / "cpu.yaml"
     assert main([str(path)]) == 0
     assert "GFLOP/s" in capsys.readouterr().out

@@ -13,7 +13,7 @@ import pytest
 from parallel_core.config.tree import PUBLIC
 from tests.support.distributed import run
 from tests.support.effects.models import MODELS, line
-from tests.support.effects.search import OPTIONS, Tried, tries
+from tests.support.effects.search import NEVER_LEGAL, OPTIONS, Tried, tries
 from tests.support.effects.step import figures, write_corpora
 from tests.support.printed.outcomes import recorded
 
@@ -125,6 +125,11 @@ WHOLE = [pytest.param(model, True, marks=pytest.mark.exhaustive) for model in AL
 def test_a_second_value_is_seen_or_reported(model, is_whole):
     seen = observed(model, is_whole)
     assert [one.change for one in seen if not (one.where or one.reason or one.option in EXCEPTIONS)] == []
+
+
+def test_every_option_is_tried():
+    """Beside one of the models at least."""
+    assert OPTIONS.keys() - NEVER_LEGAL.keys() == {one.option for model in MODELS for one in observed(model)}
 
 
 def test_exceptions_are_few_and_needed():

@@ -37,8 +37,11 @@ VALUES = {
     "--save-retain-interval": "2",
     "--min-loss-scale": "32",
     "--moe-router-bias-update-rate": "1",
-    **dict.fromkeys(("--beta-fast", "--rope-scaling-beta-fast"), "2"),
-    **dict.fromkeys(("--beta-slow", "--rope-scaling-beta-slow"), "0.25"),
+    **dict.fromkeys(("--beta-fast", "--rope-scaling-beta-fast", "--beta-slow", "--rope-scaling-beta-slow"), "2"),
+    **dict.fromkeys(("--train-data-path", "--valid-data-path", "--test-data-path"), "DATA-2"),
+    "--pad-vocab-size-to": "128",
+    "--encoder-num-layers": "4",
+    "--encoder-seq-length": "8",
     "--kernels": "ops",
     "--log-interval": "4",
     "--eval-iters": "2",
@@ -93,7 +96,15 @@ BESIDE = {
     ),
     "--qk-clip-alpha": "--qk-clip --qk-clip-threshold 1e-6 --train-iters 2",
     "--qk-clip-threshold": "--qk-clip --train-iters 2",
-    "--make-vocab-size-divisible-by": "~padded-vocab-size",
+    **dict.fromkeys(
+        ("--make-vocab-size-divisible-by", "--pad-vocab-size-to", "--extra-vocab-size"), "~padded-vocab-size"
+    ),
+    **dict.fromkeys(
+        ("--train-data-path", "--valid-data-path", "--test-data-path"),
+        "~data-path ~split --train-data-path DATA --valid-data-path DATA --test-data-path DATA",
+    ),
+    "--encoder-num-layers": "~num-layers --encoder-num-layers 2",
+    "--encoder-seq-length": "~seq-length --encoder-seq-length 16",
     **dict.fromkeys(("--context-parallel-algo", "--ulysses-degree-in-cp"), "--context-parallel-size 2"),
     **dict.fromkeys(_OF_WRITERS, "--tensorboard-dir SAVE/curves --log-timers-to-tensorboard " + _EVALUATED),
     "--wandb-project": "--wandb-exp-name x",
@@ -108,6 +119,19 @@ BESIDE = {
     **dict.fromkeys(("--summary-dir", "--summary-collect-freq"), "--num-experts 4 --save-token-distribution"),
 }
 """Flags that are tried first beside a value, for the same reason."""
+
+
+NEVER_LEGAL = {
+    "--tokenizer-type": "these runs' tokenizer has no files",
+    "--patch-tokenizer-type": "these runs' tokenizer has no files",
+    "--mock-data": "stands in the place of --data-path",
+    "--enable-shared-expert": "stands beside --shared-moe-ffn-hidden-size alone",
+    "--shared-moe-ffn-hidden-size": "needs --enable-shared-expert, which needs it",
+}
+"""Options without a second value that is legal beside a model that is legal without it -> why."""
+
+
+FEW = 4
 
 
 class Tried(NamedTuple):
@@ -126,7 +150,8 @@ class Tried(NamedTuple):
 
 def tries(model: str) -> list[Tried]:
     """One for every option that has a legal second value there."""
-    return [found for name in OPTIONS if (found := _first_legal(model, name)) is not None]
+    named = (name for name in OPTIONS if name not in NEVER_LEGAL)
+    return [found for name in named if (found := _first_legal(model, name)) is not None]
 
 
 @cache
@@ -139,31 +164,40 @@ def _part(model: str, company: str, part: str) -> str:
     return str(PARTS[part](_before(model, company).config))
 
 
-_legal: dict[str, dict[str, None]] = defaultdict(dict)
-"""Option -> its values that were legal beside other models, to be tried first."""
+_legal: dict[str, dict[tuple[str, str], None]] = defaultdict(dict)
+"""Option -> company and value that were legal beside other models, to be tried first."""
 _changed: dict[str, str] = {}
 """Option -> the part of the plan that it changed beside another model."""
 
 
 def _first_legal(model: str, name: str) -> Tried | None:
-    companies = dict.fromkeys((BESIDE.get(name, ""), COMPANY.get(name, "")))
-    tried = (_tried(model, name, OPTIONS[name], company) for company in companies)
+    """The first company and value of an option that are legal beside a model."""
+    tried = (_tried(model, name, *pair) for pair in _pairs(name))
     return next((one for one in tried if one is not None), None)
 
 
-def _tried(model: str, name: str, row: Flag, company: str) -> Tried | None:
+def _pairs(name: str) -> Iterable[tuple[str, str]]:
+    """Companies and values in the order of trial: what a run shows best first, then what was legal beside another
+    model; then few others, if something was."""
+    known = _legal[name]
+    values = [VALUES[name]] if name in VALUES else [*dict.fromkeys(_values(OPTIONS[name]))][: FEW if known else None]
+    companies = dict.fromkeys((BESIDE.get(name, ""), COMPANY.get(name, "")))
+    pairs = [(company, value) for value in values for company in companies]
+    chosen = [pair for pair in (*known, *pairs) if name in BESIDE and pair[0] == BESIDE[name]]
+    return dict.fromkeys([*chosen, *known, *pairs])
+
+
+def _tried(model: str, name: str, company: str, value: str) -> Tried | None:
     before = _before(model, company)
     if before.errors:
         return None
-    was = value_of(before.config, row.target)
-    for value in [VALUES[name]] if name in VALUES else dict.fromkeys([*_legal[name], *_values(row)]):
-        change = f"{company} {name} {value}".strip()
-        found = read(line(model, change), world_size=MODELS[model].ranks)
-        if not found.errors and value_of(found.config, row.target) != was:
-            _legal[name][value] = None
-            reason = _said(found, name)
-            return Tried(name, change, company, reason, "" if reason else _difference(model, name, company, found))
-    return None
+    row, change = OPTIONS[name], f"{company} {name} {value}".strip()
+    found = read(line(model, change), world_size=MODELS[model].ranks)
+    if found.errors or value_of(found.config, row.target) == value_of(before.config, row.target):
+        return None
+    _legal[name][company, value] = None
+    reason = _said(found, name)
+    return Tried(name, change, company, reason, "" if reason else _difference(model, name, company, found))
 
 
 def _values(row: Flag) -> Iterable[str]:

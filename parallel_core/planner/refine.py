@@ -186,8 +186,8 @@ def stage_of(plan: Plan, rank: int) -> int:
 
 
 def _measured(plan: Plan, run: Recorded) -> tuple[dict[int, dict[str, float]], dict[str, float]]:
-    """Seconds of a typical step: rank -> those of each part; and those of all ranks in which messages moved, by
-    operation."""
+    """Means of the typical steps: rank -> part -> seconds, and operation -> seconds in which messages moved, all ranks
+    summed."""
     moved: Counter[str] = Counter()
     steps = typical_steps(run)
     for (_, step), spans in run.steps.items():

@@ -30,7 +30,8 @@ from pynative.calibrate.training import MODELS, train
 from pynative.collectives import connect
 
 SECONDS, MOST_RANKS = 300, 64
-"""Seconds of a job at the most, and ranks of a node: all of a job's are on this one."""
+"""The most seconds that a calibration's processes may take; the ranks of a node in the device file, more than a job
+has, since all of a job's are on this machine."""
 STEPS = 20
 """Steps of each training, of which the middle half by length counts: a machine that others use changes its speed within
 a second."""

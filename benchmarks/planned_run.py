@@ -16,8 +16,8 @@ RESULT, LINES = "RESULT ", "lines.json"
 RECORDED = ("--trace", "--profile-step-start", "2", "--profile-step-end", "1000")
 
 Found = dict[str, list[float]]
-"""Quantity -> [predicted, measured] of a rank: seconds of a step, the bubble's share and the seconds by part, the mean of
-the recorded steps without the quarter that was over first and the quarter that took longest; and bytes of memory."""
+"""Quantity -> [predicted, measured] of a rank: seconds of a step, the bubble's share and the seconds by part, the
+mean of the recorded steps without the quarter that was over first and the quarter that took longest; and bytes."""
 
 
 def calibrated(folder: str) -> str:

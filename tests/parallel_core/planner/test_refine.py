@@ -11,7 +11,7 @@ from mapping.plan import main
 from parallel_core.findings import ConfigError
 from parallel_core.planner import Plan, find_device
 from parallel_core.planner.device import device_file
-from parallel_core.planner.refine import Recorded, read_run, refined
+from parallel_core.planner.refine import Recorded, mean_seconds, read_run, refined, typical_steps
 from parallel_core.planner.speed import interpolated
 from parallel_core.trace import Kind, Span, chrome_json
 from tests.support.engine import TINY, config_of
@@ -52,6 +52,20 @@ def test_a_plan_takes_as_long_as_the_run_did(tmp_path):
     path = tmp_path / "mine.yaml"
     path.write_text(yaml.safe_dump(device_file(found)))
     assert find_device(str(path)) == replace(found, names=found.names)
+
+
+def test_unusual_steps_count_for_nothing():
+    """Of eight recorded steps the two shortest and the two longest; a step is as long as its slowest rank's."""
+    lengths = {1: (9, 9), 2: (1, 2), 3: (2, 1), 4: (4, 5), 5: (6, 5), 6: (5, 8), 7: (3, 4), 8: (3, 3)}
+    steps = {
+        (rank, step): [Span(rank, Kind.STEP, "step", 0.0, seconds, step)]
+        for step, both in lengths.items()
+        for rank, seconds in enumerate(map(float, both))
+    }
+    config = config_of(FLAGS, 2)
+    run, topology = Recorded(config, steps), Plan(config, find_device("CPU")).placement.topology
+    assert typical_steps(run) == [8, 7, 4, 5]
+    assert [sum(mean_seconds(run, topology)[rank].values()) for rank in (0, 1)] == [4.0, 4.25]
 
 
 def seen_by(plan: Plan) -> Recorded:

@@ -18,7 +18,7 @@ from mapping.memory import does_not_fit
 from mapping.merge import Reading
 from mapping.readers.command_line import lacks_value
 from mapping.reading import read, run_findings
-from parallel_core.data.from_config import gpt_dataset_config
+from parallel_core.data.datasets import check_data
 from parallel_core.findings import Finding
 
 _HERE = Path(__file__).resolve()
@@ -133,7 +133,7 @@ def _refused(reading: Reading, launch: Launch, how: How) -> Sequence[Finding | s
 def _of_data(reading: Reading) -> Iterator[str]:
     """Messages about mistakes in the data's flags and in the tokenizer's files."""
     try:
-        gpt_dataset_config(reading.config)
+        check_data(reading.config)
     except ValueError as error:
         yield str(error)
 

@@ -30,6 +30,12 @@ def datasets_provider(config: AllConfig) -> Provider:
     return lambda sizes: build_train_valid_test_datasets(described, sizes)
 
 
+def check_data(config: AllConfig) -> None:
+    """Look for mistakes in the data's flags and the tokenizer's files, without opening data. Raises ValueError."""
+    is_raw = config.dataset_config.instruction.raw is not None
+    (from_config.tokenizer_facts if is_raw else from_config.gpt_dataset_config)(config)
+
+
 def samples_per_epoch(config: AllConfig) -> int | None:
     """The number of samples in one pass over the training data; None where passes are not known (mock data, blends with
     weights, --sft). Raises FileNotFoundError or ValueError for files that are missing or damaged."""

@@ -139,6 +139,7 @@ ROWS = (
     ),
     needs("instruction.enabled", below(InstructionConfig, *_OTHER_DATA)),
     needs("instruction.raw", "max_padding_length"),
+    Idle("split", unless("instruction.raw", None), "each split has a file of its own"),
     Idle("eod_mask_loss", unless("instruction.raw", None), "padding behind an answer carries no loss in any case"),
     needs("reset_attention_mask", "create_attention_mask_in_dataloader"),
     Idle("eos_token_id", all_of(*map(unless, _READ_ENDS)), _NO_ENDS),

@@ -455,6 +455,7 @@ IDLE = [
     ("--prompt-type qwen", "", None, "--is-instruction-dataset"),
     ("--dataset MMAP", "", None, "indexed files"),
     ("--max-padding-length 8", "", f"{RAW} --dataset LLama-SFT-Raw", "--dataset"),
+    ("--split 90,10,0", f"{RAW} --dataset LLama-SFT-Raw", "", "a file of its own"),
     ("--eod-mask-loss", f"{RAW} --dataset LLama-SFT-Raw", "", "padding"),
     ("--mup-embedding-mult 2", "", "--use-mup", "--use-mup"),
     ("--fsdp2-config-path not/there.yaml", "--use-torch-fsdp2", None, "no such file"),

@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from parallel_core.data.datasets import datasets_provider
+from parallel_core.data.datasets import check_data, datasets_provider
 from parallel_core.data.instruction.raw import RawDataset, RawRecords, RawRules
 from parallel_core.data.tokenizers import Facts, MegatronTokenizer
 from tests.support.engine import config_of
@@ -138,6 +138,15 @@ def test_flags_make_the_data(tmp_path):
     assert len(provided(path, "--dataloader-type cyclic", (1000, 0, 0))[0]) == number
     shorter, _, _ = provided(path, "--max-padding-length 32")
     assert shorter.samples_per_epoch < number and not any(shorter[one]["loss_mask"][32:].any() for one in range(4))
+
+
+def test_a_launch_takes_a_split_beside_files_of_their_own():
+    """Public scripts give both; what cuts up --data-path has nothing to cut here, and stays a mistake without
+    --dataset."""
+    flags = f"{RUN} --load {inputs() / 'tokenizers' / 'hf_qwen2'} --train-data-path a --valid-data-path b"
+    check_data(config_of(f"{flags} --dataset {TEXT}", 1))
+    with pytest.raises(ValueError, match="--split cuts up --data-path"):
+        check_data(config_of(flags, 1))
 
 
 @pytest.mark.parametrize(

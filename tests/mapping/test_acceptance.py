@@ -31,7 +31,7 @@ def starting(scripts):
     [
         ("examples/mindspore", 1.0),
         ("dense pretraining", 0.99),
-        ("dense", 0.97),
+        ("dense", 0.98),
         ("fine-tuning", 0.96),
         ("all", 0.97),
         ("mixture of experts", 0.95),

@@ -41,8 +41,8 @@ def files() -> list[str]:
 
 
 def passed(backend, flags: str) -> dict[str, list[str]]:
-    """ "kernel", "sum" -> `files` when the first weight gradient is computed, and when the first bucket's reduction
-    starts."""
+    """The `files` when the first weight gradient is computed ("kernel"), and when the first bucket's reduction starts
+    ("sum")."""
     from pynative import kernels
     from pynative.collectives.wire.shared_memory import SharedMemoryGroup
     from pynative.training.callbacks import Callback

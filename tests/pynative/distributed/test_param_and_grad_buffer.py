@@ -1,4 +1,4 @@
-"""Parameters in the flat buffers' memory: of each type, trained there, and refused when they are elsewhere."""
+"""Flat buffers of parameters and gradients: a buffer for each type, whose memory the model's parameters share."""
 
 import mindspore as ms
 import numpy as np
@@ -32,7 +32,8 @@ def buffers_of(model: nn.Cell) -> ParamAndGradBuffers:
 
 @pytest.mark.parametrize("optimizer", ["adam", "sgd", "lion"])
 def test_parameters_of_every_type_are_trained(optimizer):
-    """A buffer for each type; gradients are float32; an update changes the parameter that the model computes with."""
+    """A buffer for each parameter type, with float32 gradients; an update of the buffer changes the parameter that the
+    model computes with."""
     model = OfAllTypes()
     buffers = buffers_of(model)
     assert [(b.plan.parameter_type, b.plan.gradient_type) for b in buffers] == [(name, "float32") for name in TYPES]
@@ -58,7 +59,8 @@ def test_values_stay_when_parameters_move_in():
 
 
 def test_an_unused_parameter_has_gradient_zero():
-    """Not last step's."""
+    """`zero_unused_gradients` clears the gradients that no backward wrote in this step, so last step's are not applied
+    again."""
     buffers = buffers_of(OfAllTypes())
     for _, parameter in buffers.entries:
         parameter.main_grad.asnumpy()[...] = 7.0
@@ -69,7 +71,7 @@ def test_an_unused_parameter_has_gradient_zero():
 
 @pytest.mark.parametrize("name", TYPES)
 def test_a_parameter_that_left_the_buffer_is_named(name):
-    """set_data replaces the memory, so that the parameter would never be trained."""
+    """set_data gives a parameter other memory than its buffer's, where no update would reach it: an error names it."""
     model = OfAllTypes()
     buffers = buffers_of(model)
     getattr(model, name).set_data(as_type(np.zeros((3, 5), np.float32), TYPES[name]))

@@ -1,4 +1,5 @@
-"""Gradients leave their slots in turn (ZeRO stage 2), whatever cells on the way have none, on all ranks or on some."""
+"""ZeRO stages 2 and 3: gradients leave the slots of transient buckets in turn, also where cells between have no
+gradients, on all ranks or on some."""
 
 import re
 
@@ -17,7 +18,7 @@ def layers_of(model) -> list:
 
 
 def leave_out(layer) -> None:
-    """Have a layer's input passed on by whoever calls it, without an event."""
+    """Make a layer return its input without running, so that none of its hooks is called."""
     layer.__class__ = type("Skipped", (type(layer),), {"__call__": lambda self, states, *rest, **named: states})
 
 
@@ -34,7 +35,7 @@ GAPS = {
 
 
 def with_gap(backend, flags: str, gap: str) -> Trained:
-    """A run in which cells between others send no gradients."""
+    """Train a model in which cells between others send no gradients (GAPS[gap])."""
     from pynative.transformer.gpt_model import GPTModel
 
     def build(*arguments, **stage):
@@ -47,7 +48,8 @@ def with_gap(backend, flags: str, gap: str) -> Trained:
 
 @pytest.mark.parametrize(("gap", "stage"), [("frozen layer", 2), ("layer left out", 3), ("frozen decoder", 2)])
 def test_gradients_have_left_a_slot_when_the_next_ones_come(gap, stage):
-    """Those of cells next but one, of first and last cell: the one between has no turn. Bit-equal to stage 0."""
+    """A slot is free when the cell after the gap needs it: gradients of cells before and behind a frozen or skipped one
+    are stage 0's to the bit."""
     flags = f"{TINY} --untie-embeddings-and-output-weights --num-layers 3 --global-batch-size 4 --clip-grad 0"
     plain, cut = (
         run(2, with_gap, f"{flags} {stages}", gap)[0]
@@ -59,7 +61,7 @@ def test_gradients_have_left_a_slot_when_the_next_ones_come(gap, stage):
 
 
 def dropping(backend, flags: str) -> tuple[float, float]:
-    """A run in which a layer passes its input on in every second micro-batch of rank 1."""
+    """Train while a layer passes its input on, unused, in every second micro-batch of rank 1; (loss, norm)."""
     from pynative.transformer.gpt_model import GPTModel
     from tests.support.pretraining import pretrain_tiny
 
@@ -83,14 +85,15 @@ def dropping(backend, flags: str) -> tuple[float, float]:
 
 @pytest.mark.parametrize("stage", [2, 3])
 def test_a_layer_that_some_replicas_leave_out(stage):
-    """Its gradients are summed in its turn all the same."""
+    """A layer that one replica does not use in a micro-batch still takes part in the reduction in its turn: loss and
+    norm are stage 0's."""
     flags = f"{TINY} {UNTIED} --global-batch-size 8"
     expected = run(2, dropping, f"{flags} --zero-stage 0")[0]
     assert run(2, dropping, f"{flags} --zero-stage {stage}")[0] == pytest.approx(expected, rel=1e-6)
 
 
 def skipping(backend, flags: str) -> None:
-    """A run in which rank 1 does not call a layer."""
+    """Train while rank 1 does not call a layer at all."""
     from pynative.transformer.gpt_model import GPTModel
     from tests.support.pretraining import pretrain_tiny
 
@@ -107,8 +110,8 @@ def skipping(backend, flags: str) -> None:
 
 @pytest.mark.parametrize(("stage", "what"), [(2, "gradients of"), (3, "parameters")])
 def test_a_layer_that_some_replicas_do_not_call_is_an_error(stage, what):
-    """Layers are alike, so that the sum of two different ones' gradients, or a gather of different ones' weights, would
-    pass for right."""
+    """CollectiveMismatch that names both layers: these have equal shapes, so adding the gradients, or gathering the
+    weights, of different ones would go unnoticed."""
     flags = f"{TINY} {UNTIED} --num-layers 3 --global-batch-size 4 --zero-stage {stage}"
     for outcome in outcomes(2, skipping, flags):
         assert outcome.kind == "CollectiveMismatch" and re.search(

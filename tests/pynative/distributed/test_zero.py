@@ -1,4 +1,5 @@
-"""ZeRO's stages against each other: what ranks keep differs, what they compute does not."""
+"""ZeRO stages 0 - 3 against each other: ranks keep different parts of weights, gradients and states, but compute the
+same."""
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ FLAGS = f"{TINY} --micro-batch-size 1 --weight-decay 0.1"
 TP2 = "--tensor-model-parallel-size 2 --sequence-parallel"
 RECOMPUTED = "--recompute-granularity full --recompute-method uniform --recompute-num-layers 2 --hidden-dropout 0.1"
 EXPERTS = FAMILIES["experts"]
-"""In every second layer."""
+"""Flags of a model with experts in every second layer."""
 LAYOUTS = [
     (2, "--zero-stage 2", ""),
     (2, "--zero-stage 3", ""),
@@ -34,14 +35,14 @@ LAYOUTS = [
 
 @pytest.mark.parametrize(("world", "layout", "model"), LAYOUTS)
 def test_it_is_one_process(world, layout, model):
-    """Losses, norms, first gradients, updates of every parameter, states; replicas' shards equal to the bit. Each rank
-    of the data has two micro-batches."""
+    """Each stage under each layout, two micro-batches a data rank: losses, norms, first gradients, updates and states
+    are one process's, replicas' shards equal to the bit."""
     replicas = config_of(f"{FLAGS} --global-batch-size 8 {model} {layout}", world).parallel_config.data_parallel_size
     check_layout(f"{FLAGS} --global-batch-size {2 * replicas} {model}", world, layout)
 
 
 def ahead_or_not(backend, flags: str, ahead: bool) -> Trained:
-    """A run that fetches parameters ahead, or one that gathers them when they are needed."""
+    """Train with parameters fetched ahead of the layer that needs them, or gathered only when needed."""
     from pynative.distributed.zero import FetchParameters
 
     with pytest.MonkeyPatch.context() as patch:
@@ -75,7 +76,8 @@ def test_stages_are_equal_to_the_bit(types):
 
 
 def allocated(backend, flags: str) -> tuple[list[int], list[int]]:
-    """Bytes of what a rank holds: parameters and gradients of each buffer with slots, all states; and the plan's."""
+    """(bytes of each buffer's parameters and gradients; bytes of each buffer's optimizer states) that this rank has
+    allocated."""
     from tests.support.pretraining import pretrain_tiny
 
     optimizer = pretrain_tiny(backend, flags).step_cell.optimizer
@@ -87,7 +89,8 @@ def allocated(backend, flags: str) -> tuple[list[int], list[int]]:
 @pytest.mark.parametrize("types", ["", "--bf16"])
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
 def test_bytes_are_the_plans(stage, types):
-    """Error 0. In float32, where everything divides: 16P; 8P + 8P/N; 4P + 12P/N and slots; 16P/N and slots."""
+    """Allocated bytes equal the planner's exactly. In float32, P parameters on N ranks: 16P; 8P + 8P/N; 4P + 12P/N and
+    slots; 16P/N and slots."""
     flags = f"{TINY} {UNTIED} --global-batch-size 4 --train-iters 1 --zero-stage {stage} {types}"
     config, found = config_of(flags, 2), run(2, allocated, flags)
     memories, states = zip(*found, strict=True)
@@ -111,7 +114,7 @@ def test_bytes_are_the_plans(stage, types):
 
 
 def gathered(backend, flags: str) -> list[int]:
-    """The number of gathers of weights in each step."""
+    """The number of all-gathers of weights in each training step."""
     from pynative import parallel_state
     from pynative.training.callbacks import Callback
     from tests.support.pretraining import pretrain_tiny
@@ -134,8 +137,8 @@ def gathered(backend, flags: str) -> list[int]:
 
 @pytest.mark.parametrize("micro_batches", [1, 2])
 def test_weights_are_kept_for_the_backward_if_the_documents_key_says_so(micro_batches, tmp_path):
-    """One gather for each of the embedding, five layers, the final norm and the head; where it says True another in
-    each backward that finds another layer's in the slot, and in each forward after it."""
+    """`parallel_optimizer_comm_recompute: False` gathers each of 8 cells once a step; True again for each backward, and
+    following forward, whose slot holds another layer's weights."""
     file = tmp_path / "file.yaml"
     flags = f"{TINY} {UNTIED} --global-batch-size {4 * micro_batches} --micro-batch-size 2 --zero-stage 3"
     steps = {}
@@ -148,7 +151,8 @@ def test_weights_are_kept_for_the_backward_if_the_documents_key_says_so(micro_ba
 
 
 def watched(backend, flags: str) -> list:
-    """Readers of weights around training: validation losses, norms of weights, generated tokens."""
+    """[validation losses, norm of the weights, tokens generated, number of tokens generated from a prompt that differs
+    by rank, or the error] of a trained model."""
     from pynative.generation import generate
     from pynative.optimizer.statistics import ModelStatistics
     from tests.support.engine import job
@@ -167,8 +171,8 @@ def watched(backend, flags: str) -> list:
 
 
 def test_what_reads_weights_finds_them():
-    """Evaluation between steps, the norm of the weights, generation: of a text of each rank's own where ranks have all
-    weights, and else an error on all of them."""
+    """Stage 3 gives stage 0's validation losses, norm of weights and generated tokens; a prompt that differs by rank,
+    where ranks lack weights, is an error on all."""
     flags = f"{TINY} {UNTIED} --global-batch-size 4 --clip-grad 0"
     (plain_seen, plain_norm, plain_tokens, first), (*_, second) = run(2, watched, f"{flags} --zero-stage 0")
     assert (first, second) == (2, 3)
@@ -179,7 +183,8 @@ def test_what_reads_weights_finds_them():
 
 
 def assigned(backend, flags: str, event: str, value: float | None) -> None:
-    """A script that writes a value into a parameter, or what it makes of those there, is told so."""
+    """Train with a callback that assigns a value (None: the parameter + 1) to a parameter at this event, and check that
+    an error says to use load_weights."""
     from mindspore import Tensor
 
     from pynative.memory import in_place
@@ -196,7 +201,8 @@ def assigned(backend, flags: str, event: str, value: float | None) -> None:
 
 
 def test_values_that_a_checkpoint_would_lack_are_an_error(tmp_path):
-    """Assigned after the last step: no forward comes that would find them."""
+    """Stage 3: values assigned after the last step, which no forward would gather over, are found when the checkpoint
+    is saved; none is written."""
     flags = f"{TINY} {UNTIED} --global-batch-size 4 --zero-stage 3 --save {tmp_path} --save-interval 9"
     run(2, assigned, flags, "on_train_end", 1.0)
     assert not list(tmp_path.glob("iter_*"))
@@ -205,14 +211,15 @@ def test_values_that_a_checkpoint_would_lack_are_an_error(tmp_path):
 @pytest.mark.parametrize("types", ["", "--bf16"])
 @pytest.mark.parametrize(("event", "value"), [("on_train_begin", None), ("on_train_begin", 0.0), ("on_step_end", 1.0)])
 def test_values_that_would_be_lost_are_an_error(event, value, types):
-    """Writing is an error before the first step and between steps, for zeros, too."""
+    """Stage 3: a value that a script assigns to a parameter before the first step or between steps is an error, also if
+    it is zero."""
     if value is not None or not types:
         run(2, assigned, f"{TINY} {UNTIED} --global-batch-size 4 --zero-stage 3 {types}", event, value)
 
 
 def read(backend, flags: str) -> list[float]:
-    """The least and the largest element of parameters that a callback reads by itself, and sums of those that are
-    gathered for it."""
+    """For each step: least and largest element of the parameters as a callback finds them, then the sum of each
+    parameter that `whole_parameters` gathers."""
     from pynative.parameter import whole_parameters
     from pynative.training.callbacks import Callback
     from tests.support.pretraining import pretrain_tiny
@@ -230,7 +237,8 @@ def read(backend, flags: str) -> list[float]:
 
 
 def test_whoever_reads_weights_between_steps_has_them_or_sees_that_they_are_not_there():
-    """With stage 3 as without, to the bit, if they are asked for; else no other layer's."""
+    """Stage 3: `whole_parameters` gives a callback stage 0's weights to the bit; a parameter read without it is -1024
+    everywhere, no other layer's values."""
     flags = f"{TINY} {UNTIED} --global-batch-size 4 --clip-grad 0 --train-iters 1"
     (plain, _), (cut, _) = (run(2, read, f"{flags} --zero-stage {stage}") for stage in (0, 3))
     assert cut[:2] == [-1024, -1024] and plain[0] > -1024
@@ -238,7 +246,7 @@ def test_whoever_reads_weights_between_steps_has_them_or_sees_that_they_are_not_
 
 
 def with_optimizers(backend, flags: str, count: int) -> list:
-    """Results of steps with the last of so many optimizers over one model, of which the others are gone."""
+    """Results of two steps by the last of `count` optimizers that were built over one model, one after the other."""
     import gc
 
     from pynative.optimizer import get_optimizer, get_optimizer_param_scheduler
@@ -262,13 +270,14 @@ def with_optimizers(backend, flags: str, count: int) -> list:
 
 
 def refused(backend, flags: str) -> None:
-    """The error of a second optimizer."""
+    """Check the error of a second optimizer over a model that stage 3 of the first has cut."""
     with pytest.raises(ValueError, match="--zero-stage 3 of an earlier optimizer has cut it"):
         with_optimizers(backend, flags, 2)
 
 
 def test_an_optimizer_is_built_anew():
-    """Hooks of an earlier optimizer act no longer, and parameters that it has cut are refused."""
+    """Stage 2: a second optimizer over a model trains as the only one would, without hooks of the first. Stage 3: it is
+    refused."""
     flags = f"{TINY} {UNTIED} --global-batch-size 4"
     twice, once = (run(2, with_optimizers, f"{flags} --zero-stage 2", count) for count in (2, 1))
     assert twice == once
@@ -276,7 +285,7 @@ def test_an_optimizer_is_built_anew():
 
 
 def warnings_of(backend, flags: str) -> list[str]:
-    """Warnings about a model without an observed cell, and about GPTModel."""
+    """The warnings of building an optimizer over a model none of whose cells can be observed, and over GPTModel."""
     from mindspore import Parameter, Tensor, nn
 
     from pynative.optimizer import get_optimizer
@@ -290,7 +299,7 @@ def warnings_of(backend, flags: str) -> list[str]:
             self.weight = Parameter(Tensor(np.ones((8, 8), np.float32)), name="weight")
 
         def set_input_tensor(self, tensor):
-            """There is one stage."""
+            """Ignored: there is no stage before this one."""
 
     config, found = config_of(flags, backend.world_size), []
     with job(backend, config), pytest.MonkeyPatch.context() as patch:

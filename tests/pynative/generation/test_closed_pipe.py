@@ -1,4 +1,4 @@
-"""A reader of the commands' output leaves, as `| head` does."""
+"""Output of the commands `generate` and `evaluate` into a pipe whose reader has ended, as `| head` does."""
 
 import json
 import os
@@ -10,7 +10,7 @@ from tests.support.checkpoint_cases import unpack
 
 
 def test_a_reader_that_leaves_is_no_error(tmp_path):
-    """Nobody reads what generate and evaluate print: no message, exit code 0."""
+    """Both commands end with exit code 0 and no message when nobody reads what they print."""
     folder, prompts, held = unpack("hf/llama", tmp_path / "model"), tmp_path / "prompts.jsonl", tmp_path / "held.jsonl"
     prompts.write_text(json.dumps({"ids": [3, 1, 4]}) + "\n")
     held.write_text(json.dumps({"prompt": "3 1 4", "answer": "1 5"}) + "\n")

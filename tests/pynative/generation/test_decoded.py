@@ -1,4 +1,4 @@
-"""Words that end a text, and pieces of it that are written as they become certain."""
+"""Stop words that end a generated text, and pieces of the text that are written as soon as they are certain."""
 
 import pytest
 
@@ -25,7 +25,8 @@ class Bytes(MegatronTokenizer):
 
 
 def said(words: str, stops: list[str]) -> tuple[str, list[str], str, int]:
-    """(the words, the pieces that were written, what the ids that stay are, how many were drawn)."""
+    """(final text, pieces written, text of the ids that are kept, number of tokens drawn) when a model's tokens are the
+    bytes of `words`."""
     tokenizer, pieces, text = Bytes(), [], Text([1])
     decoded = Decoded(tokenizer, stops, pieces.append)
     for token in words.encode():
@@ -40,13 +41,13 @@ def said(words: str, stops: list[str]) -> tuple[str, list[str], str, int]:
 
 
 def test_pieces_are_whole_characters():
-    """The three bytes of one come as one piece."""
+    """The three tokens of a three-byte character are written as one piece."""
     assert said("ab€c", []) == ("ab€c", ["a", "b", "€", "c"], "ab€c", 6)
 
 
 @pytest.mark.parametrize("stops", [["\nQ:"], ["never", "\nQ:", "Q: and"]])
 def test_a_stop_word_is_neither_written_nor_kept(stops):
-    """Its beginning is not written either; the text ends with it at once."""
+    """Drawing ends with the stop word's last token; no part of it is written as a piece or kept in text and ids."""
     whole, pieces, kept, drawn = said("yes\nno\nQ: and more", stops)
     assert whole == "".join(pieces) == kept == "yes\nno" and drawn == len("yes\nno\nQ:")
 

@@ -1,4 +1,4 @@
-"""Answers of a held file: their loss, exact matches, and lines that are no question."""
+"""The command `evaluate`: loss and exact matches of the answers in a file, and lines of it that are no question."""
 
 import json
 from pathlib import Path
@@ -32,7 +32,7 @@ def scored(backend, folder, **parallel):
 
 
 def by_hand(backend, folder):
-    """From the whole logits of each text alone."""
+    """Log probabilities of each task's answer tokens, from the whole logits of its text alone."""
     from parallel_core.sampling import log_probability
     from pynative.generation.checkpoint_logits import config_in_float32, logits_of
 
@@ -55,7 +55,8 @@ TENSOR, PIPELINE = {"tensor_model_parallel_size": 2}, {"pipeline_model_parallel_
     ids=["one", "tp2", "sp2", "pp2"],
 )
 def test_probabilities_of_answers_are_those_of_the_whole_logits(world_size, parallel, tmp_path):
-    """In a batch of different lengths, on every rank."""
+    """The log probabilities of answers of different lengths in one batch are `by_hand`'s, on every rank of
+    each layout."""
     folder = unpack("hf/llama", tmp_path)
     (wanted,) = run(1, by_hand, folder)
     for found in run(world_size, scored, folder, **parallel):

@@ -1,4 +1,4 @@
-"""A token's layers on plain arrays, against the cells that train."""
+"""The decoder on numpy arrays that generates a token on a CPU, against the cells that train."""
 
 import numpy as np
 import pytest
@@ -28,7 +28,7 @@ def two_threads():
 @pytest.mark.parametrize("outputs, inputs", [(1, 40), (MATMUL_ROWS, 40), (165, SHARED_BYTES // 4 // 165 + 1)])
 @pytest.mark.parametrize("rows", [1, 3, 40])
 def test_products(two_threads, outputs, inputs, rows):
-    """One thread and two give the same product of x's current values."""
+    """`Product` prepared once gives x W^T + b for each new content of x, with two threads as with numpy."""
     rng, shapes = np.random.default_rng(0), ((outputs, inputs), outputs, (2, rows, inputs))
     weight, bias, texts = (rng.standard_normal(shape).astype(np.float32) for shape in shapes)
     shifted, product = Product(weight, bias, rows), Product(weight, None, rows)
@@ -38,8 +38,8 @@ def test_products(two_threads, outputs, inputs, rows):
 
 
 def logits(backend, flags: str) -> list[np.ndarray]:
-    """Logits of the tokens after two prompts: by arrays that threads share, by cells with a cache, and by whole
-    forwards."""
+    """Logits of five steps after two prompts, computed three ways: by the numpy decoder, by cells with a cache, by
+    whole forwards."""
     from pynative.generation import host_layers, host_products
     from pynative.generation.forward import Forward
     from pynative.parameter import initialize_parameters
@@ -67,7 +67,8 @@ def logits(backend, flags: str) -> list[np.ndarray]:
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("flags", KINDS.values(), ids=KINDS)
 def test_logits_equal_those_of_the_cells(flags, threads):
-    """Every step agrees, for texts of different lengths; two threads divide heads and outputs."""
+    """The numpy decoder's logits equal those of cells with and without a cache in every step, for texts of different
+    lengths, with its heads and outputs divided between threads."""
     arrays, cells, whole = run(1, logits, f"{flags} --threads {threads}")[0]
     np.testing.assert_allclose(arrays, whole, atol=1e-5)
     np.testing.assert_allclose(cells, whole, atol=1e-5)

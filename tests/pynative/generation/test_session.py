@@ -1,4 +1,4 @@
-"""A person chats, line by line."""
+"""`generate --chat`: a conversation line by line, its template, and the tokenizer that flags choose."""
 
 import io
 from pathlib import Path
@@ -14,7 +14,7 @@ from tests.support.engine import TINY, config_of, job
 
 
 class Letters(MegatronTokenizer):
-    """Ids 1 ... 60 are letters; a conversation is its words after one another."""
+    """A tokenizer of ids 1 ... 60, one a letter; its chat template joins the messages, which `asked` keeps."""
 
     def __init__(self) -> None:
         super().__init__(Facts(61))
@@ -36,7 +36,7 @@ class Letters(MegatronTokenizer):
 
 
 def chatted(backend, lines: str) -> tuple[str, list]:
-    """(what was printed, the conversations that the tokenizer was given)."""
+    """(output, conversations that the chat template was given) of a session that is typed these lines."""
     from pynative.generation import Asked
     from pynative.generation.session import Session
     from pynative.parameter import initialize_parameters
@@ -55,7 +55,8 @@ def chatted(backend, lines: str) -> tuple[str, list]:
 
 
 def test_answers_are_part_of_the_conversation():
-    """Empty lines are no messages; the end of the input ends it."""
+    """The second question's template has the first question and its answer; an empty line is no message, and the end of
+    input ends the session."""
     printed, asked = run(1, chatted, "hi\n\nmore\n")[0]
     first, second = (line for line in printed.replace("> ", "").split("\n") if line)
     assert len(first) == len(second) == 3
@@ -64,7 +65,7 @@ def test_answers_are_part_of_the_conversation():
 
 
 def template_error(backend, *words: str) -> str:
-    """About --prompt-type, of a command line."""
+    """The error about --prompt-type that `generate` with these words raises."""
     from pynative.generation.options import parse, template_of
 
     with pytest.raises(ValueError) as error:
@@ -73,20 +74,21 @@ def template_error(backend, *words: str) -> str:
 
 
 def test_a_template_is_one_of_the_table_and_for_chats():
-    """Any other would have no effect."""
+    """--prompt-type without --chat, where it has no effect, and with an unknown name is an error."""
     assert "add --chat" in run(1, template_error, "--prompt", "x", "--prompt-type", "qwen")[0]
     assert "choose one of" in run(1, template_error, "--prompt", "x", "--chat", "--prompt-type", "qwem")[0]
 
 
 def tokenizer_named(backend, folder: Path, *words: str) -> TokenizerOptions:
-    """The tokenizer options of a command line."""
+    """The tokenizer options that `generate` uses for a checkpoint folder and these flags."""
     from pynative.generation.options import configured, parse
 
     return tokenizer_options(configured(parse(["--load", str(folder), "--device-target", "CPU", *words])))
 
 
 def test_every_tokenizer_flag_reaches_the_tokenizer(tmp_path):
-    """A setting that were left at its default would encode prompts as the model was never trained."""
+    """Each tokenizer flag of `generate` arrives in the tokenizer options: a default in its place would encode prompts
+    as the model was never trained."""
     folder = unpack("hf/llama", tmp_path)
     settings = [
         "--legacy-tokenizer",
@@ -106,7 +108,7 @@ def test_every_tokenizer_flag_reaches_the_tokenizer(tmp_path):
 
 
 def test_the_vocabularys_size_is_the_models(capsys):
-    """A flag that could not act is none of `generate`'s."""
+    """`generate --vocab-size` is refused as unknown, since the checkpoint's model decides the size."""
     from pynative.generation.options import parse
 
     with pytest.raises(SystemExit) as ended:

@@ -18,7 +18,8 @@ PROMPT = [3, 1, 4, 1, 5]
 
 
 def continuations(backend, flags: str, asked: list[dict]) -> list[list[int]]:
-    """An untrained model's continuations of PROMPT, for each set of options."""
+    """Continuations of PROMPT (or the `tokens` given) by an untrained model, one for each set of options of
+    `generate`."""
     from pynative.generation import generate
     from pynative.parameter import initialize_parameters
     from pynative.transformer.gpt_model import GPTModel
@@ -31,7 +32,7 @@ def continuations(backend, flags: str, asked: list[dict]) -> list[list[int]]:
 
 
 def by_hand(backend, flags: str, count: int) -> list[int]:
-    """The likeliest continuation, from the whole logits of one forward a token."""
+    """The greedy continuation, by the argmax of the whole logits of one forward for each token."""
     import mindspore as ms
 
     from pynative.parameter import initialize_parameters
@@ -57,14 +58,16 @@ DRAWN = {"max_new_tokens": 20, "temperature": 1.5, "top_k": 30, "seed": 3}
 
 @pytest.mark.parametrize("flags", ["", "--bf16", "--fp16"])
 def test_greedy_is_the_likeliest_token_each_time(flags):
-    """Also when the text has grown past the window of --seq-length 16; in every type."""
+    """Greedy generation takes the argmax of the whole logits, in every type, also when the text has grown past the
+    --seq-length of 16."""
     (said,) = run(1, continuations, flags, [GREEDY])[0]
     assert said == run(1, by_hand, flags, 20)[0] and len(said) == 20
 
 
 @pytest.mark.parametrize("flags", ["--bf16", "--fp16"])
 def test_sixteen_bits_draw_as_they_are_seeded(flags):
-    """Probabilities are float32's: a seed repeats, another differs, and two ranks of a layer draw the same."""
+    """In 16-bit models probabilities are computed in float32: a seed repeats its text, another differs, and two
+    tensor-parallel ranks draw the same."""
     same, again, other = run(1, continuations, flags, [DRAWN, DRAWN, DRAWN | {"seed": 4}])[0]
     assert same == again != other and max(same + other) < 61
     two = run(2, continuations, f"{layout_flags(2, 1)} {flags}", [DRAWN])
@@ -73,25 +76,27 @@ def test_sixteen_bits_draw_as_they_are_seeded(flags):
 
 @pytest.mark.parametrize("more", ["", "--sequence-parallel"])
 def test_ranks_that_share_layers_say_the_same_as_one(more):
-    """Tensor-parallel size 2: both ranks, greedy and drawn; also where every second text does not cut in two."""
+    """tp2 gives one rank's text on both ranks, greedy and drawn; with sequence parallelism also for texts of odd
+    length."""
     alone = run(1, continuations, "", [GREEDY, DRAWN])[0]
     assert run(2, continuations, f"{layout_flags(2, 1)} {more}", [GREEDY, DRAWN]) == [alone, alone]
 
 
 def test_a_seed_repeats_and_another_differs():
-    """Drawing differs from the likeliest tokens."""
+    """Equal seeds draw equal texts; another seed, and the greedy text, differ."""
     same, again, other, greedy = run(1, continuations, "", [DRAWN, DRAWN, DRAWN | {"seed": 4}, GREEDY])[0]
     assert same == again and len({tuple(same), tuple(other), tuple(greedy)}) == 3
 
 
 def test_padding_of_the_vocabulary_is_never_said():
-    """61 ids in a table of 64, at a temperature that makes all rows equally likely."""
+    """Of a table padded from 61 ids to 64 the padding is never drawn, even at a temperature at which all rows are
+    equally likely."""
     (said,) = run(1, continuations, "", [{"max_new_tokens": 120, "temperature": 1e6}])[0]
     assert max(said) < 61 and len(set(said)) > 45
 
 
 def test_the_end_of_the_document_ends_it():
-    """The end itself is left out of the text."""
+    """Generation stops at the end-of-document token, which is left out of the result."""
     first, stopped = run(1, continuations, "", [GREEDY, GREEDY])[0]
     end = first[7]
     (stopped,) = run(1, continuations, "", [GREEDY | {"end_of_document": end}])[0]
@@ -113,18 +118,19 @@ def prompts_of_their_own(backend) -> str:
 
 
 def test_ranks_that_share_layers_ask_alike():
-    """Otherwise a text would be made of both prompts."""
+    """Different prompts on two tensor-parallel ranks, of which a mixed text would be made, are an error on both."""
     assert all("call it alike" in message for message in run(2, prompts_of_their_own))
 
 
 def test_a_cut_sequence_is_refused():
-    """A prompt is no piece of a sequence."""
+    """Generation with --context-parallel-size 2 is an error, as a prompt is not cut."""
     with pytest.raises(ValueError, match=r"--context-parallel-size 2: .*use 1"):
         run(2, continuations, "--context-parallel-size 2", [GREEDY])
 
 
 def test_a_batch_says_what_each_of_its_texts_says_alone():
-    """Prompts of different lengths; drawn tokens of the first text alone, because each text has draws of its own."""
+    """A batch of prompts of different lengths gives each greedy text as alone; of drawn texts only the first, as each
+    text has random numbers of its own."""
     prompts = [PROMPT, [7], [2, 9, 9]]
     for asked in (GREEDY, DRAWN):
         together = run(1, batch, "", prompts, asked)[0]
@@ -133,7 +139,7 @@ def test_a_batch_says_what_each_of_its_texts_says_alone():
 
 
 def batch(backend, flags: str, prompts: list[list[int]], asked: dict) -> list[list[int]]:
-    """An untrained model's continuations of a batch."""
+    """Continuations of a batch of prompts by an untrained model with these options."""
     from parallel_core.sampling import Sampling
     from pynative.generation import Asked, generate_texts
     from pynative.parameter import initialize_parameters
@@ -166,13 +172,14 @@ KINDS = {
 
 @pytest.mark.parametrize("flags", KINDS.values(), ids=KINDS)
 def test_a_cache_changes_nothing(flags):
-    """The models have each kind of layer; the last tokens lie beyond --seq-length, where no cache is used."""
+    """For each kind of layer the texts with a key/value cache are those without, also beyond --seq-length, where none
+    is used."""
     cached, whole = run(1, continuations, flags, [GREEDY, GREEDY | {"use_cache": False}])[0]
     assert cached == whole and len(set(cached)) > 1
 
 
 def heads_of_keys(backend) -> list[int]:
-    """Numbers of key heads in each forward of a layer."""
+    """The number of key heads that latent attention makes in each of a layer's forwards during generation."""
     from pynative.transformer.multi_latent_attention import MLASelfAttention
 
     heads, project_up = [], MLASelfAttention.project_up
@@ -189,14 +196,14 @@ def heads_of_keys(backend) -> list[int]:
 
 
 def test_latent_attention_makes_no_keys_of_cached_tokens():
-    """The first forward makes them of the prompt; a token behind others meets the latents, one head for all; beyond the
+    """Keys of all heads are made for the prompt only; later tokens attend to the cached latents as one head; beyond the
     cache's 16 tokens texts are computed whole."""
     made = run(1, heads_of_keys)[0]
     assert made == [made[0], *[1] * (16 - len(PROMPT)), *[made[0]] * (len(PROMPT) + 4 - 1)] and made[0] > 1
 
 
 def fails(backend) -> tuple[bool, bool]:
-    """Whether a model is in training before and after an error."""
+    """(whether the model is in training mode before, whether it is after) a generation that a script's error ends."""
     from pynative.generation import Asked, generate_texts
     from pynative.transformer.gpt_model import GPTModel
 
@@ -218,7 +225,8 @@ def test_an_error_leaves_the_model_in_training():
 
 
 def test_the_command_continues_what_two_ranks_trained(tmp_path):
-    """Model and tokenizer from the checkpoint alone; the prompt and ids behind it are printed."""
+    """generate.py --load of a tp2 checkpoint, on one rank: model and tokenizer are the checkpoint's; prompt and
+    continuation are printed."""
     run(2, train, f"--save {tmp_path} {layout_flags(2, 1)}")
     command = [ROOT / "examples/gpt/generate.py", "--load", tmp_path, "--prompt", "3 1 4 "]
     done = warm.run([*command, "--max-new-tokens", "5"], tmp_path)
@@ -228,8 +236,8 @@ def test_the_command_continues_what_two_ranks_trained(tmp_path):
 
 
 def test_the_command_continues_prompts_of_a_file(tmp_path):
-    """A folder of HuggingFace's, ids and texts; `transformers`' ids are recorded. No tokenizer is named, so that ids
-    are what is said, and none of them ends a text. A stop word ends one."""
+    """A HuggingFace folder and a file of prompts: the recorded ids of `transformers`. Without a tokenizer ids are
+    printed and none ends a text; a stop word ends one."""
     folder, (first, second, _) = unpack("hf/llama", tmp_path), recorded()["llama"]["prompts"]
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text(f"{json.dumps({'ids': first})}\n{json.dumps({'text': ' '.join(map(str, second))})}\n")
@@ -244,7 +252,7 @@ def test_the_command_continues_prompts_of_a_file(tmp_path):
 
 
 def test_the_command_runs_on_several_ranks(tmp_path):
-    """Under msrun, with the flags of a layout; the first rank alone prints."""
+    """generate.py under msrun with tp2 prints the recorded text once, on the first rank."""
     case, (prompt, *_) = recorded()["mixtral"], recorded()["mixtral"]["prompts"]
     words = "".join(f"{token} " for token in prompt)
     asked = ["--load", unpack("hf/mixtral", tmp_path), "--prompt", words, "--max-new-tokens", "24"]

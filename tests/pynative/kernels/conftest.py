@@ -19,6 +19,6 @@ def default_kernels():
 
 @pytest.fixture(params=["host", "ops"])
 def implementation(request) -> str:
-    """Both implementations, one after the other, selected."""
+    """Run the test with `host` kernels, then with `ops`; the name of the one selected."""
     kernels.use(request.param)
     return request.param

@@ -26,10 +26,10 @@ from tests.support.operator_calls import CALLS
 
 ENGINES = {"this process's": ENGINE, "numpy": NumpyEngine()}
 FAR = (64, 1024, 4096)
-"""Bytes: a cache line, and what a page or a cache might repeat after."""
+"""Distances in bytes: a cache line, and those after which a page or a cache might repeat."""
 TRIALS = (1, 2, 4, 8, 15, *range(16, 16 + len(FAR)))
-"""The first input lies 4, 8, 16, 32 or 60 bytes behind a multiple of 64, so that every width of vectors begins at an
-element of its own; or far."""
+"""Numbers of trials (`Moved`). In the first five the first input lies 4, 8, 16, 32 or 60 bytes behind a multiple of 64,
+so every width of vectors begins at another element; then FAR."""
 SETTINGS = [
     ("this process's", mindspore.float32, TRIALS),
     ("this process's", mindspore.bfloat16, TRIALS[::2]),
@@ -39,7 +39,7 @@ SETTINGS = [
 
 @pytest.fixture
 def engine(request, monkeypatch) -> None:
-    """All operators of the host compute with it."""
+    """Make all host operators compute with the engine that the test's parameter names."""
     for name, module in sys.modules.items():
         if name.startswith("pynative.kernels.host.") and hasattr(module, "ENGINE"):
             monkeypatch.setattr(module, "ENGINE", ENGINES[request.param])
@@ -61,20 +61,21 @@ class Moved:
 
 
 def bits(result) -> list[bytes]:
-    """The bits of everything in a result."""
+    """The bytes of every array in a result."""
     if isinstance(result, Tensor):
         return [array_of(result).tobytes()]
     return [np.float64(result).tobytes()] if isinstance(result, float) else [x for part in result for x in bits(part)]
 
 
 def outcome(call, trial: int, dtype: mindspore.Type) -> list[bytes]:
-    """The result of a call whose inputs and allocations have other addresses in every trial."""
+    """The `bits` of a call whose inputs and allocations lie at the addresses of this trial."""
     with allocations_at(16 * (trial % 4) if trial < 16 else FAR[trial - 16]):
         return bits(call(Moved(trial, dtype)))
 
 
 def trials_that_differ(call, dtype: mindspore.Type = mindspore.float32, trials: Sequence[int] = TRIALS) -> list[int]:
-    """From a call in ordinary memory, where what is kept for later calls has to be."""
+    """Trials whose result has other bits than a first call in ordinary memory, which also fills caches that outlive a
+    call."""
     expected = bits(call(Moved(0, dtype)))
     return [trial for trial in trials if outcome(call, trial, dtype) != expected]
 
@@ -86,12 +87,14 @@ def test_every_operator_is_tried():
 @pytest.mark.parametrize(("engine", "dtype", "trials"), SETTINGS, indirect=["engine"], ids=["float32", "bf16", "numpy"])
 @pytest.mark.parametrize("name", CALLS)
 def test_addresses_change_nothing(name, engine, dtype, trials):
-    """Results and gradients are the same bits, whatever the operator allocates."""
+    """Results and gradients of each operator have the same bits wherever its inputs and the arrays that it allocates
+    lie."""
     assert trials_that_differ(CALLS[name], dtype, trials) == []
 
 
 def test_a_sum_that_begins_where_an_address_suits_is_found():
-    """The tests above would find such a sum in an input, and in memory that an operator allocates."""
+    """The method finds a sum that takes elements singly up to an aligned address, in an input and in memory that an
+    operator allocates."""
 
     def peeled(array: np.ndarray) -> float:
         first = -array.ctypes.data % 64 // 4
@@ -113,7 +116,7 @@ PRODUCTS = {
 
 @pytest.fixture(params=usable_cores(platform.machine(), cpu_flags()))
 def core(request) -> Iterator[str]:
-    """Every OpenBLAS of this process uses its kernels: those of each width of vectors that this CPU has."""
+    """Make every OpenBLAS of this process use the kernels of one core type, in turn all that this CPU can run."""
     before = list(zip(blas._libraries(), blas.cores(), strict=True))
     for library, _ in before:
         blas._select(library, request.param)
@@ -124,7 +127,7 @@ def core(request) -> Iterator[str]:
 
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_addresses_change_no_product_of_any_blas_core(name, core):
-    """The machine decides which core a process gets, so all are tried."""
+    """Products have the same bits at any address with each core's kernels; OpenBLAS chooses the core by the machine."""
     multiply, *axes = PRODUCTS[name]
     for sizes in ((5, 7, 9), (64, 32, 96), (133, 257, 65), (1, 500, 33), (300, 1, 20)):
         size = dict(zip("rkc", sizes, strict=True))
@@ -137,5 +140,6 @@ def test_addresses_change_no_product_of_any_blas_core(name, core):
 
 
 def test_addresses_change_no_norm_by_any_blas_core(core):
-    """Its float64 products: without AVX those of operands between multiples of 16 bytes are summed in another order."""
+    """`squared_norm`, a float64 product, has the same bits at any address; without AVX, operands off multiples of 16
+    bytes are summed in another order."""
     assert trials_that_differ(CALLS["squared_norm"]) == []

@@ -1,4 +1,4 @@
-"""At sizes of several blocks: the two implementations agree, and the number of threads changes nothing."""
+"""Operators at sizes of several blocks: `host` and `ops` agree, and the number of threads changes nothing."""
 
 from types import SimpleNamespace
 
@@ -37,13 +37,14 @@ def attention(q, k, v, **rule):
 
 
 def _with_sinks(q, k, v, sinks):
-    """In a window, of which a sink takes no part."""
+    """Windowed attention with a learned sink for each head, which is outside of the window's count."""
     rule = AttentionRule(scale=0.2, form=FORMS["window"])
     return ring_attention(q, k, v, SimpleNamespace(size=1, rank=0), rule, Sinks(sinks, 0))
 
 
 def _cases():
-    """name -> (operator, inputs): rows enough for several cache blocks, none a multiple of anything."""
+    """Name -> (operator, inputs), with rows enough for several cache blocks and of numbers that no block size
+    divides."""
     angles = normal(SEQUENCE, 16, seed=3)
     heads = [normal(SEQUENCE, 2, n, 16, seed=n) for n in (6, 3, 3)]
     hidden = np.random.default_rng(1).random((2, 1, SEQUENCE, SEQUENCE)) < 0.5
@@ -105,7 +106,8 @@ def test_implementations_agree(name):
 
 @pytest.mark.parametrize("name", [*FORMS, "window, masked", *(n for n in _cases() if n.startswith("documents"))])
 def test_blocks_of_queries_agree(name):
-    """The form that keeps no scores, which looks at the keys in a window alone."""
+    """`ops` attention in blocks of queries, which keeps no scores and reads a window's keys alone, agrees
+    with `host`."""
     case = _cases()[name]
     kernels.use("ops", fused=FusedOperators(("attention",)))
     in_blocks = [array for arrays in run_operator(*case) for array in arrays]
@@ -115,7 +117,8 @@ def test_blocks_of_queries_agree(name):
 
 @pytest.mark.parametrize("name", _cases())
 def test_threads_change_nothing(name):
-    """To the last bit, because blocks are cut by shape alone. Only a linear layer's sums may round otherwise."""
+    """One thread and two give the same bits, since blocks are cut by shape alone; only a linear layer's sums may be
+    rounded otherwise."""
     case = _cases()[name]
     for one, two in zip(_under("host", 1, case), _under("host", 2, case), strict=True):
         if name == "linear":
@@ -149,7 +152,7 @@ def test_attention_agrees_at_any_shape(sequence, batch, groups, heads_per_group,
 
 
 def test_dropout_of_attention_follows_the_global_head():
-    """Half of the heads with their offset give what they gave among all heads."""
+    """Heads 2 and 3 alone, with head_offset 2, have the attention dropout that they have among all four."""
     heads = [normal(40, 2, 4, 8, seed=i) for i in range(3)]
 
     def run(first, stop):

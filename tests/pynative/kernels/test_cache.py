@@ -19,13 +19,14 @@ FORMS = {
     "all": ScoreForm(window=4, soft_cap=2.0, slopes=alibi_slopes(6)),
 }
 LENGTHS = (5, 2, 7)
-"""Lengths of the texts when the cache begins; 6 tokens of each follow."""
+"""Lengths of the three texts when the cache begins; 6 more tokens of each follow."""
 
 
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 @pytest.mark.parametrize("table", [host.OPERATORS, ops.OPERATORS], ids=["host", "ops"])
 def test_the_last_query_sees_what_it_sees_in_the_whole_text(table, form, monkeypatch):
-    """Texts of different lengths; 4 of 6 heads in 2 groups; a window keeps its keys alone."""
+    """`cached_attention` of the newest token equals the last row of attention over the whole text, for texts of
+    different lengths and grouped heads; a window's cache keeps its own keys alone."""
     for name in ("write_slots", "cached_attention"):
         monkeypatch.setattr(kernels, name, table[name])
     rng, total = np.random.default_rng(0), max(LENGTHS) + 6

@@ -18,9 +18,9 @@ from tests.support.kernels import normal, tensor
 @pytest.mark.parametrize("overwrite", [False, True])
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_cross_entropy_pieces_make_up_the_cross_entropy(ranks, overwrite, dtype, implementation):
-    """Loss and gradient from each rank's columns, the collectives between done here by hand.
+    """Loss and gradient from each rank's columns of logits, with the collectives between done by hand here.
 
-    Statistics and losses are float32 of the logits as they are; the gradient is rounded once, to the logits' type.
+    Statistics and losses are float32; the gradient is rounded once, to the logits' type.
     """
     target = np.array([[0, 9], [5, 4], [3, 3], [8, 1]], np.int32)
     width, weights = 10 // ranks, normal(4, 2, seed=5)
@@ -52,7 +52,7 @@ def test_cross_entropy_pieces_make_up_the_cross_entropy(ranks, overwrite, dtype,
 
 
 def test_cross_entropy_in_blocks_of_rows(implementation, monkeypatch):
-    """The numbers are those of one block."""
+    """Statistics and gradient computed in several blocks of rows are those of one block."""
     logits, target, ones = tensor(normal(7, 12)), from_numpy(np.arange(7, dtype=np.int32)), tensor(np.ones(7))
 
     def everything() -> list[np.ndarray]:
@@ -68,7 +68,7 @@ def test_cross_entropy_in_blocks_of_rows(implementation, monkeypatch):
 
 
 def test_logits_that_are_infinite_or_no_numbers_show(implementation):
-    """An overflow in the head must reach the gradients: loss scaling looks for it there."""
+    """Infinite and NaN logits give gradients that are not finite, where loss scaling looks for an overflow."""
     ids, ones = from_numpy(np.zeros(2, np.int32)), tensor(np.ones(2))
     for bad in (np.inf, np.nan):
         logits = tensor(np.array([[0, bad, 1, 2], [0, 1, 2, 3]]))
@@ -81,7 +81,7 @@ def test_logits_that_are_infinite_or_no_numbers_show(implementation):
 
 
 class OneRank:
-    """A group of one."""
+    """A process group of one rank."""
 
     rank = 0
 
@@ -91,7 +91,7 @@ class OneRank:
 
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_overwriting_the_logits_changes_no_gradient(overwrite, implementation):
-    """Logits change only where overwriting is asked for."""
+    """The gradient is right with overwrite_logits and without; without, the logits' memory is unchanged."""
     array, target = normal(6, 12), from_numpy(np.arange(6, dtype=np.int32))
     logits = leaf(tensor(array.copy()))
     with recording():
@@ -105,7 +105,8 @@ def test_overwriting_the_logits_changes_no_gradient(overwrite, implementation):
 
 @pytest.mark.parametrize("operator", [lambda x: kernels.soft_cap(x, 3.0), lambda x: kernels.scale(x, 0.5)])
 def test_what_makes_the_logits_does_not_need_them(operator, implementation):
-    """Overwritten by the head's loss, they are no longer there for the backward of the operator before it."""
+    """The operators that may stand before the loss, soft_cap and scale, have the same gradient when the loss overwrites
+    their output."""
     gradients = []
     for overwrite in (False, True):
         start = leaf(tensor(3 * normal(6, 12)))
@@ -118,7 +119,7 @@ def test_what_makes_the_logits_does_not_need_them(operator, implementation):
 
 
 def test_a_second_backward_of_overwritten_logits_is_refused():
-    """Its result would be wrong."""
+    """It would start from overwritten logits: an AssertionError."""
     logits, target = leaf(tensor(normal(2, 5))), from_numpy(np.zeros(2, np.int32))
     with recording():
         losses = vocab_parallel_cross_entropy(logits, target, OneRank(), overwrite_logits=True)

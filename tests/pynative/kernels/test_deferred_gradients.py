@@ -1,4 +1,4 @@
-"""Weight gradients that are put off: zero-bubble schedules rest on it."""
+"""`deferred_weight_gradients`, which puts weight gradients off to a later call; zero-bubble schedules rest on it."""
 
 import gc
 import weakref
@@ -27,14 +27,15 @@ IDS = np.array([[1, 4, 1, 5]], np.int32)
 
 
 def parameter_of(*shape: int) -> Parameter:
-    """One whose gradient goes into a piece of memory that holds rubbish, as after an earlier step."""
+    """A parameter of this shape whose main_grad holds rubbish, as after an earlier step."""
     parameter = Parameter(tensor(normal(*shape)))
     parameter.meta = ParameterMeta(ShardSpec(shape=shape), main_grad=from_numpy(np.full(shape, 77, np.float32)))
     return parameter
 
 
 class Network:
-    """Every kind of parameter that an operator adds gradients to; `tied`, the embedding's weight is used twice."""
+    """A network with every kind of parameter that an operator adds gradients to; tied: the embedding's weight is the
+    output layer's, too."""
 
     def __init__(self, tied: bool = False) -> None:
         self.parameters = [parameter_of(*shape) for shape in ((6, 5), (4, 5), (4,), (5, 4), (5,), (5,), (6, 5))]
@@ -49,7 +50,7 @@ class Network:
         return linear(linear(hidden, second, None), output, None)
 
     def gradients(self) -> list[np.ndarray]:
-        """Copies of what was added up; everything is empty again after."""
+        """Copies of the parameters' main_grads, which are marked as empty afterwards."""
         assert not any(parameter.meta.main_grad_is_empty for parameter in self.parameters)
         found = [parameter.meta.main_grad.asnumpy().copy() for parameter in self.parameters]
         for parameter in self.parameters:
@@ -58,7 +59,8 @@ class Network:
 
 
 def run(network: Network, micro_batch: int) -> np.ndarray:
-    """Forward and backward of a micro-batch; the input's gradient."""
+    """Gradient of the input after forward and backward of a micro-batch; parameters' gradients go to main_grad, or are
+    put off."""
     x = leaf(tensor(normal(1, 4, 5, seed=micro_batch)))
     with recording():
         y = network(x)
@@ -69,9 +71,9 @@ def run(network: Network, micro_batch: int) -> np.ndarray:
 
 @pytest.mark.parametrize(("implementation", "tied"), [("host", True), ("ops", False)])
 def test_put_off_and_run_equals_the_whole_backward(implementation, tied):
-    """Bit for bit: the input's gradient at once, the parameters' when two micro-batches' are run.
+    """Bit for bit: the input's gradient at once, the parameters' when those of two micro-batches are run.
 
-    With `ops` the embedding's gradient comes over the tape, at once, so a tied one would add up in another order.
+    With `ops` the embedding's gradient comes over the tape, at once, so a tied one would be added up in another order.
     """
     kernels.use(implementation)
     network = Network(tied)
@@ -89,7 +91,7 @@ def test_put_off_and_run_equals_the_whole_backward(implementation, tied):
 
 
 def test_what_was_run_is_let_go():
-    """Each contribution's inputs are free before the next one is computed."""
+    """`run` frees each contribution's inputs before the next one is computed."""
     alive = []
     parameter = parameter_of(2)
     kept = [np.ones(2, np.float32) for _ in range(3)]
@@ -109,7 +111,7 @@ def test_what_was_run_is_let_go():
 
 
 def test_outside_of_the_block_nothing_is_put_off():
-    """The block ends with an error, and the next backward adds at once."""
+    """After a `with` block that an error ended, the next backward adds weight gradients at once."""
     network = Network()
     with pytest.raises(RuntimeError, match="stop"), deferred_weight_gradients():
         raise RuntimeError("stop")

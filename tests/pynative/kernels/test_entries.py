@@ -20,7 +20,8 @@ def _softmax(x: Array, axis: int) -> Array:
 
 
 def pooled(x: Array, gates: Array, bias: Array) -> Array:
-    """Entry by entry."""
+    """The definition, entry by entry: softmax(gates + bias)-weighted sum of a window of RATIO tokens, and of the window
+    before it where x has two parts."""
     out = np.empty((COUNT, BATCH, SIZE))
     for i in range(COUNT):
         own = slice(i * RATIO, (i + 1) * RATIO)
@@ -35,7 +36,8 @@ def pooled(x: Array, gates: Array, bias: Array) -> Array:
 
 @pytest.mark.parametrize("parts", [1, 2])
 def test_windows_are_pooled(parts):
-    """Side by side, and overlapping; tokens behind the last whole window have no part."""
+    """`pool_windows` of separate and of overlapping windows equals `pooled`; tokens behind the last whole window have
+    no part."""
     width = parts * SIZE
     inputs = normal(LENGTH, BATCH, width), normal(LENGTH, BATCH, width, seed=1), normal(RATIO, width, seed=2)
     assert_equals_reference(lambda x, z, b: kernels.pool_windows(x, z, b, RATIO, SIZE), pooled, inputs)
@@ -50,7 +52,8 @@ def scores(query: Array, key: Array, weights: Array) -> Array:
 
 
 def test_the_best_entries_are_chosen():
-    """Among those whose windows are whole."""
+    """`choose_entries` takes the two entries with the best scores among those whose window each query has
+    seen whole."""
     hidden = values(kernels.choose_entries(tensor(QUERY), tensor(KEY), tensor(WEIGHTS), 2, SEEN))
     allowed = np.where(np.arange(COUNT) < SEEN, scores(QUERY, KEY, WEIGHTS), -np.inf)
     order = np.argsort(allowed, axis=-1, kind="stable")[..., -2:]
@@ -60,7 +63,8 @@ def test_the_best_entries_are_chosen():
 
 
 def test_targets_are_probabilities_among_all_keys():
-    """The statistics of attention's rows give the targets."""
+    """`entries_target` is the sum over heads of exp(score - maximum) x inverse, with attention's own statistics of all
+    keys."""
     q, k = normal(LENGTH, BATCH, 2, SIZE), normal(COUNT, BATCH, 1, SIZE, seed=3)
     hidden = (np.arange(COUNT) >= SEEN)[None, None]
     maximum, inverse = normal(BATCH, 2, LENGTH, seed=5), np.abs(normal(BATCH, 2, LENGTH, seed=6))
@@ -71,7 +75,7 @@ def test_targets_are_probabilities_among_all_keys():
 
 
 def test_the_indexer_learns_what_attention_sees():
-    """The loss, and its gradients by finite differences."""
+    """`entries_gradient`: the indexer's KL loss, and its gradients against finite differences in float64."""
     hidden = (np.arange(COUNT) >= SEEN)[None, None]
     target = np.where(hidden[:, 0], 0, np.abs(normal(BATCH, LENGTH, COUNT, seed=7)))
     given = [tensor(x) for x in (QUERY, KEY, WEIGHTS)]

@@ -17,14 +17,14 @@ COUNTS = [(3, 0, 2), (0, 0, 5), (5,), (1, 4, 0)]
 
 
 def _spread(groups, counts):
-    """Each row's group's entry."""
+    """The entry of each row's group: group i's is repeated counts[i] times."""
     return np.concatenate([np.repeat(group[None], count, axis=0) for group, count in zip(groups, counts, strict=True)])
 
 
 @pytest.mark.usefixtures("implementation")
 @pytest.mark.parametrize("counts", COUNTS)
 def test_grouped_linear(counts):
-    """A row meets its group's weight, whose gradient is zero where there are no rows."""
+    """Each row is multiplied by its group's weight; a group without rows has a weight gradient of zero."""
     weights = [normal(4, 3, seed=seed) for seed in range(len(counts))]
     assert_equals_reference(
         lambda x, *ws: grouped_linear(x, ws, counts),
@@ -74,7 +74,7 @@ def test_sigmoid_gate():
 @pytest.mark.usefixtures("implementation")
 @pytest.mark.parametrize("counts", COUNTS)
 def test_rows_are_split_and_joined(counts):
-    """Into the groups' rows, empty ones too, and back; each the other's backward."""
+    """`split_rows` gives each group's rows, also none, `join_rows` the whole again; each is the other's backward."""
     x = normal(5, 3)
 
     def through(x):
@@ -88,7 +88,8 @@ def test_rows_are_split_and_joined(counts):
 @pytest.mark.usefixtures("implementation")
 @pytest.mark.parametrize("accumulate", [True, False])
 def test_weight_gradients_go_where_they_are_wanted(accumulate):
-    """Into memory that is given, on top of what is there or instead; a group without rows adds nothing."""
+    """Weight gradients of grouped products go into given memory, added or in its place; a group without rows adds
+    nothing."""
     counts, dy, x = (2, 0, 3), normal(5, 4), normal(5, 3, seed=1)
     before = [normal(4, 3, seed=seed) for seed in range(3)]
     out = [tensor(array.copy()) for array in before]
@@ -101,7 +102,7 @@ def test_weight_gradients_go_where_they_are_wanted(accumulate):
 @pytest.mark.usefixtures("implementation")
 @pytest.mark.parametrize("dtype", ROUNDING, ids=str)
 def test_16_bit_types(dtype):
-    """Computed in float32, rounded once: results and gradients of an expert's operators; factors stay float32."""
+    """Experts' operators compute in float32 and round results and gradients once; the routing factors stay float32."""
     counts, shape = (3, 0, 2), (5, 6)
     x, weights = normal(*shape), [normal(4, 6, seed=seed) for seed in range(3)]
     cases = [
@@ -118,7 +119,7 @@ def test_16_bit_types(dtype):
 
 
 def test_no_rows_at_all():
-    """A rank to which no token goes computes nothing, and its weights' gradients are zero."""
+    """Operators of experts on a rank to which no token goes give empty results and weight gradients of zero."""
     for name in ("host", "ops"):
         kernels.use(name)
         weights = [normal(4, 3, seed=seed) for seed in range(2)]
@@ -133,8 +134,8 @@ def test_no_rows_at_all():
 
 
 def test_products_have_few_shapes(monkeypatch):
-    """oneDNN makes a primitive for each number of rows, and experts get another in every step: on the host products
-    have multiples of 32 rows, and the results are those of all rows."""
+    """On the host, grouped products are given multiples of 32 rows, as oneDNN makes a primitive for each number of
+    rows, which changes in every step; results are unchanged."""
     counts, asked = [1, 0, 31, 32, 33, 75], []
     product = host_experts.ENGINE.matmul
 

@@ -18,7 +18,8 @@ SIZE = 40_001  # more than two chunks, the last one shorter
 
 
 def _state(count: int) -> tuple[list[np.ndarray], list]:
-    """Slices in the middle of a flat buffer each, and tensors over them."""
+    """(arrays, tensors over all but the first and last element of each), so that writing beyond a slice would
+    be seen."""
     arrays = [np.abs(normal(SIZE + 2, seed=i)) for i in range(count)]
     return arrays, [from_numpy(array[1:-1]) for array in arrays]
 
@@ -26,7 +27,7 @@ def _state(count: int) -> tuple[list[np.ndarray], list]:
 @pytest.mark.parametrize("decoupled", [True, False], ids=["AdamW", "L2"])
 @pytest.mark.parametrize("corrected", [True, False], ids=["corrected", "uncorrected"])
 def test_adam_over_several_steps(decoupled, corrected):
-    """AdamW, Adam with L2 regularisation, and each of them without corrections."""
+    """AdamW, and Adam with L2 regularisation, each with and without bias corrections, over several steps."""
     arrays, tensors = _state(4)
     for array in arrays[2:]:
         array[:] = 0
@@ -42,7 +43,8 @@ def test_adam_over_several_steps(decoupled, corrected):
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_averages_in_16_bits_are_rounded_once_a_step(dtype):
-    """Each step is that of float32 averages from the rounded ones, and leaves those of it, rounded."""
+    """Adam with 16-bit averages: each step computes in float32 from the rounded averages, and rounds the new
+    ones once."""
     (param, gradient), (param_tensor, gradient_tensor) = _state(2)
     averages = [FlatMemory([Span(0, SIZE)], dtype).span(0, SIZE) for _ in range(2)]
     for step in range(1, 4):
@@ -58,13 +60,14 @@ def test_averages_in_16_bits_are_rounded_once_a_step(dtype):
 
 
 def momentum(_, param, grad, buffer):
-    """A formula: gradient descent with momentum 0.9, weight decay 0.01 and learning rate 0.1."""
+    """A formula for `update_`: (new parameter, new buffer) of gradient descent with momentum 0.9, weight decay 0.01 and
+    learning rate 0.1."""
     buffer = buffer * 0.9 + grad + param * 0.01
     return param - buffer * 0.1, buffer
 
 
 def test_an_updates_formula_over_several_steps():
-    """Each chunk uses its own operands and the previous step's states."""
+    """`update_` applies a formula chunk by chunk, each with its own operands and the state of the step before."""
     arrays, tensors = _state(3)
     arrays[2][:] = 0
     p, gradient, rule = arrays[0].astype(np.float64), 0.5 * arrays[1].astype(np.float64), update_rules.Sgd()
@@ -101,7 +104,8 @@ UPDATES = {"adam_": (4, _adam), "update_": (3, _update), "combine_": (2, _combin
 @pytest.mark.parametrize("model_type", ["float16", "bfloat16"])
 @pytest.mark.parametrize("name", UPDATES)
 def test_an_update_rounds_into_the_models_parameters(name, model_type, gradient_type):
-    """They are the float32 ones to nearest even; those are as if the gradient had been float32."""
+    """The 16-bit parameters are the updated float32 ones, rounded to nearest even; those are as with a float32
+    gradient."""
     count, update = UPDATES[name]
     (_, plain), (_, mixed) = _state(count), _state(count)
     gradient = mixed[1].astype(getattr(ms, gradient_type))
@@ -143,7 +147,7 @@ def test_arithmetic_in_every_type(dtype):
 
 @pytest.mark.parametrize("dtype", [ms.float32, ms.bfloat16, ms.float16], ids=str)
 def test_clamped_values_that_are_not_finite(dtype):
-    """Infinity comes to the limit; a NaN stays, so that what is wrong is still seen behind the clamp."""
+    """A clamp brings infinity to the limit and leaves NaN, so that an error is still seen behind it."""
     x = from_numpy(np.array([np.nan, np.inf, -np.inf, 3.0, -0.25], np.float32)).astype(dtype)
     kernels.clamp_(x, 1.0)
     expected = np.array([np.nan, 1.0, -1.0, 1.0, -0.25], np.float32)
@@ -167,7 +171,7 @@ def test_squared_norm():
 
 @pytest.mark.parametrize(("largest", "is_finite"), [(1e30, True), (np.inf, False), (-np.inf, False), (np.nan, False)])
 def test_squared_norm_is_finite_where_all_elements_are(largest, is_finite):
-    """Although the square of the largest, or the sum of squares, is beyond float32."""
+    """The sum of squares is finite for finite elements even if it is beyond float32; infinite or NaN elements show."""
     (x,), (x_tensor,) = _state(1)
     x[SIZE // 2] = largest
     found = kernels.squared_norm(x_tensor)
@@ -177,7 +181,7 @@ def test_squared_norm_is_finite_where_all_elements_are(largest, is_finite):
 
 
 def test_weight_gradients_into_a_given_tensor():
-    """`out` is filled in place, whatever it held; with `accumulate` that is added to."""
+    """`out` is filled whatever it held; with `accumulate` the gradient is added to it."""
     x, dy = normal(6, 2, 5), normal(6, 2, 3, seed=1)
     weight_out, bias_out = np.full((3, 5), 9, np.float32), np.full(3, 9, np.float32)
     kernels.linear_weight_gradient(from_numpy(dy), from_numpy(x), out=from_numpy(weight_out))

@@ -1,4 +1,4 @@
-"""Products with weights that are rounded to 4 bits where they are multiplied."""
+"""Products with weights rounded to MXFP4, 4 bits and a scale for each block, when they are multiplied."""
 
 import mindspore
 import numpy as np
@@ -15,7 +15,8 @@ from tests.support.kernels import ONE_RANK, assert_close, normal, run_operator, 
 @pytest.mark.usefixtures("implementation")
 @pytest.mark.parametrize("axis", [0, 1])
 def test_both_implementations_round_to_the_bit(axis):
-    """Numbers of any size, powers of two among them, and those of blocks that are cut short or zero."""
+    """`mxfp4` equals its definition for numbers of any size, powers of two, zeros, and blocks cut short by the weight's
+    edge."""
     weight = normal(40, 70) * np.exp2(np.arange(70) - 35).astype(np.float32)
     weight[:, 3:5], weight[2] = 0.25, 0
     for dtype in (mindspore.float32, mindspore.bfloat16):
@@ -25,7 +26,7 @@ def test_both_implementations_round_to_the_bit(axis):
 
 @pytest.mark.usefixtures("implementation")
 def test_gradients_of_weights_pass_as_if_they_were_not_rounded():
-    """Output and input gradient are those of the rounded weights, the weights' those of any linear."""
+    """Output and input gradient are those of the rounded weights; the weights' gradient is any linear's."""
     x, weight, dy = normal(3, 2, 64), normal(48, 64, seed=1), upstream((3, 2, 48), 0)
 
     def product(x, weight):
@@ -41,7 +42,7 @@ def test_gradients_of_weights_pass_as_if_they_were_not_rounded():
 
 @pytest.mark.usefixtures("implementation")
 def test_experts_share_a_scale_between_results():
-    """Blocks lie along a weight's results, as in MindSpeed's grouped products."""
+    """In grouped products a block of one scale lies along the outputs of a weight (axis 0), as in MindSpeed's."""
     x, weights, dy = normal(5, 4), [normal(40, 4, seed=seed) for seed in (1, 2)], upstream((5, 40), 0)
     (y,), (dx, *dws) = run_operator(
         lambda x, *ws: grouped_linear(x, ws, (3, 2), grouped_products([RoundedWeights()] * 2)), (x, *weights)

@@ -30,7 +30,7 @@ OPERATORS = {
 
 
 def _buffered(shape, seed, dtype):
-    """A parameter whose main_grad is a piece of a flat float32 buffer full of rubbish, as after an optimizer step."""
+    """(parameter, its main_grad): a piece of a flat float32 buffer full of rubbish, as after an optimizer step."""
     buffer = np.full(int(np.prod(shape)) + 2, 77, np.float32)
     parameter = Parameter(tensor(normal(*shape, seed=seed), dtype))
     parameter.meta = ParameterMeta(ShardSpec(shape=shape), main_grad=from_numpy(buffer[1:-1].reshape(shape)))
@@ -58,7 +58,7 @@ def test_two_micro_batches_add_up(name, dtype):
 
 
 def test_ops_leave_gradients_to_the_tape():
-    """`ops` puts gradients into `_grad`, and `TapeGradients` adds them to `main_grad`."""
+    """With `ops` gradients come to `_grad`, and `TapeGradients` adds them to `main_grad`."""
     kernels.use("ops")
     function, (x_shape, *shapes) = OPERATORS["layer_norm"]
     parameters = [_buffered(shape, i, mindspore.float32)[0] for i, shape in enumerate(shapes)]
@@ -75,7 +75,7 @@ def test_ops_leave_gradients_to_the_tape():
 
 @pytest.mark.parametrize("name", OPERATORS)
 def test_later_micro_batches_add_in_place(name, monkeypatch):
-    """Nothing but the operator itself adds: no gradient of a parameter's size is made first and added by another."""
+    """An operator adds to `main_grad` itself: assign_add is never called, and `_grad` stays empty."""
     function, (x_shape, *shapes) = OPERATORS[name]
     parameters = [_buffered(shape, i, mindspore.float32)[0] for i, shape in enumerate(shapes)]
     monkeypatch.setattr(autograd.in_place, "assign_add", None)
@@ -88,7 +88,7 @@ def test_later_micro_batches_add_in_place(name, monkeypatch):
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_large_weight_gradients_add_up_in_blocks(threads):
-    """Rows enough for several blocks of the scratch memory, the last one shorter."""
+    """A weight gradient of several blocks of scratch memory, the last one shorter, is added right."""
     kernels.use("host", threads)
     rows = products.SCRATCH_BYTES // (4 * 700) * 3 + 50
     x, dy, out = normal(3, 700), normal(3, rows, seed=1), normal(rows, 700, seed=2)
@@ -99,7 +99,8 @@ def test_large_weight_gradients_add_up_in_blocks(threads):
 
 @pytest.mark.parametrize("engine", [NumpyEngine(), ENGINE], ids=lambda engine: type(engine).__name__)
 def test_a_later_micro_batch_makes_no_gradient_of_its_own(engine, monkeypatch):
-    """Temporary memory is at most one block, not the size of the weight."""
+    """Adding a later micro-batch's weight gradient takes at most one block of temporary memory, not a whole
+    gradient."""
     monkeypatch.setattr(host_linear, "ENGINE", engine)
     x, dy, out = normal(3, 1024), normal(3, 8192, seed=1), normal(8192, 1024, seed=2)
     arguments = tensor(dy), tensor(x), from_numpy(out)

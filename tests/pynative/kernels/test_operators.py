@@ -86,7 +86,7 @@ def test_activation(name, shape, biased):
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_activations_stay_finite_far_out(name):
-    """exp overflows for large negative inputs; neither the result nor the gradient may be NaN for it."""
+    """Result and gradient are finite for large negative inputs, where exp overflows."""
     x = np.array([[-1e4, -200, -90, 0, 90, 1e4]], np.float32)
     outputs, gradients = support.run_operator(lambda x: kernels.bias_activation(x, None, name), (x,))
     with np.errstate(over="ignore"):  # exp overflows to infinity, and x / infinity is 0, which is right
@@ -98,7 +98,8 @@ def test_activations_stay_finite_far_out(name):
 @pytest.mark.parametrize("dtype", [mindspore.float32, mindspore.float16, mindspore.bfloat16], ids=str)
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_a_nan_stays_one(name, dtype):
-    """A NaN of either sign, anywhere in a row wide enough for a CPU's vectors; a relu that compares makes 0 of it."""
+    """A NaN of either sign, anywhere in a row wider than a CPU's vectors, comes out as NaN; a relu made with a
+    comparison would give 0."""
     x = normal(2, 70)
     x[0, 3], x[0, 68], x[1, 40] = np.nan, -np.nan, np.nan
     expected = np.isnan(x[:, :35] + x[:, 35:]) if gated_unit(name) else np.isnan(x)
@@ -108,7 +109,8 @@ def test_a_nan_stays_one(name, dtype):
 
 @pytest.mark.parametrize(("groups", "heads_per_group"), [(2, 1), (2, 3), (1, 4)])
 def test_split_qkv(groups, heads_per_group):
-    """Within each group: its query heads, its key head, its value head."""
+    """[s, b, groups x (queries, key, value)] is split into q, k and v: in each group its query heads come first, then
+    its key head, its value head."""
 
     def reference(qkv):
         grouped = qkv.reshape(3, 2, groups, heads_per_group + 2, 5)
@@ -123,7 +125,8 @@ def test_split_qkv(groups, heads_per_group):
 @pytest.mark.parametrize("rotated", [6, 4])
 @pytest.mark.parametrize("per_sample", [False, True])
 def test_rotary(interleaved, rotated, per_sample):
-    """Angles that differ between the two halves too: nothing may assume that they are equal."""
+    """Rotary embedding of a whole or a part of each head, with angles that differ between the two halves, which nothing
+    may assume equal."""
     shape = (3, 2, rotated) if per_sample else (3, rotated)
     cos, sin = normal(*shape, seed=1), normal(*shape, seed=2)
     assert_equals_reference(
@@ -136,7 +139,7 @@ def test_rotary(interleaved, rotated, per_sample):
 @pytest.mark.parametrize("interleaved", [False, True])
 @pytest.mark.parametrize("size", [7, 9])
 def test_rotary_from_an_element_on(interleaved, size):
-    """In a head of latent attention the elements that do not rotate stay."""
+    """Rotation of the last elements of each head, as in latent attention; those before stay."""
     cos, sin = normal(3, 4, seed=1), normal(3, 4, seed=2)
 
     def reference(x):
@@ -148,7 +151,8 @@ def test_rotary_from_an_element_on(interleaved, size):
 
 
 def test_heads_of_latent_attention():
-    """Features apart, as heads, and one rotary key for all of them, whose gradient is the sum over heads."""
+    """`latent_keys_values`, `split_features`, `as_heads`: keys end in one rotary key that all heads share, whose
+    gradient is the sum over heads."""
 
     def reference(rows, key):
         heads = rows.reshape(3, 2, 4, 7)
@@ -162,7 +166,7 @@ def test_heads_of_latent_attention():
 
 
 def _heads(sequence, batch, heads, groups):
-    """Queries, keys, and values of another width."""
+    """[q, k, v]: queries [s, b, n, d], keys [s, b, g, d], values of another width."""
     shapes = ((sequence, batch, *shape) for shape in ((heads, 3), (groups, 3), (groups, 2)))
     return tuple(normal(*shape, seed=i) for i, shape in enumerate(shapes))
 
@@ -171,7 +175,8 @@ def _heads(sequence, batch, heads, groups):
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("sequence", [5, 1])
 def test_attention(heads, groups, causal, sequence):
-    """Size 1 comes last: when the first softmax gradient is of size 1, MindSpore's CPU gets all later ones wrong."""
+    """Forward and gradients for grouped heads. Sequences of 1 come last: after a softmax gradient of size 1,
+    MindSpore's CPU gets all later ones wrong."""
     hidden = np.triu(np.ones((sequence, sequence), bool), 1) & causal
     assert_equals_reference(
         lambda q, k, v: kernels.attention(q, k, v, AttentionRule(scale=0.6, causal=causal)),
@@ -224,7 +229,7 @@ def test_dropout():
 
 
 def test_dropout_of_a_piece_of_the_sequence():
-    """Forward and backward use the same rows of the whole mask."""
+    """Forward and backward of a rank's rows (positions 7, 8, 2) use those rows of the whole sequence's mask."""
     kept = dropout_mask((5,), (9, 2, 4), 0.5)[[7, 8, 2]]
     rows = (range(7, 9), range(2, 3))
     x, residual, bias = normal(3, 2, 4), normal(3, 2, 4, seed=1), normal(4, seed=2)
@@ -242,7 +247,7 @@ def test_bias_alone():
 
 @pytest.mark.parametrize(("axis", "index"), [(0, 0), (0, 1), (-1, 1)])
 def test_chunk(axis, index):
-    """A copy: what is written to it does not reach the whole."""
+    """`chunk` returns a contiguous copy of one of two parts, so writing to it does not reach the whole."""
     x = from_numpy(normal(4, 3, 6))
     part = kernels.chunk(x, axis, index, 2)
     np.testing.assert_array_equal(part.asnumpy(), np.split(x.asnumpy(), 2, axis)[index])
@@ -251,7 +256,7 @@ def test_chunk(axis, index):
 
 @pytest.mark.parametrize("ids", [[[3, 4, 3, 9, 2], [8, 3, 0, 4, 7]], [[0]], [[50, 60]]])
 def test_embedding(ids):
-    """Repeated ids add up; ids of other ranks, below and above, give zeros and no gradient."""
+    """Gradients of repeated ids add up; ids of other ranks' rows, below and above, give zeros and no gradient."""
     first_id, ids = 3, np.array(ids, np.int32)
 
     def reference(weight):
@@ -263,7 +268,7 @@ def test_embedding(ids):
 
 @pytest.mark.parametrize("mask", [None, np.zeros((3, 2)), np.array([[1, 0], [1, 1], [0, 1]])])
 def test_masked_mean(mask):
-    """The mean over the tokens that count; zero, not NaN, where none does; a mask of any type."""
+    """The mean over tokens whose mask is 1; zero, not NaN, where none is; for masks of any type."""
     given = None if mask is None else from_numpy(mask.astype(np.int32))
 
     def reference(losses):
@@ -275,12 +280,12 @@ def test_masked_mean(mask):
 
 @pytest.mark.parametrize("shape", [(1,), (3, 4), (0, 4), (2, 0)])
 def test_scale(shape):
-    """Nothing can be scaled, too: the adapter of an expert without a token."""
+    """Forward and gradient, also of an empty tensor: the adapter of an expert without a token."""
     assert_equals_reference(lambda x: kernels.scale(x, 0.3), lambda x: x * 0.3, (normal(*shape),))
 
 
 def test_fork_adds_the_gradients_of_both_ways():
-    """The values stay as they are."""
+    """`fork` returns its input twice and adds both gradients."""
 
     def both(x):
         one, other = kernels.fork(x)
@@ -290,14 +295,14 @@ def test_fork_adds_the_gradients_of_both_ways():
 
 
 def test_joined_features_part_again():
-    """Features of any widths are joined; each side gets its own part of the gradient."""
+    """`join_features` concatenates tensors of any widths; each gets its own part of the gradient."""
     for widths in ((4, 4), (1, 7)):
         x, y = (normal(3, 2, width, seed=width) for width in widths)
         assert_equals_reference(kernels.join_features, lambda *sides: np.concatenate(sides, axis=-1), (x, y))
 
 
 def test_sequence_first():
-    """Ids, labels and masks turned, whatever their type."""
+    """`sequence_first` turns ids, labels and masks [b, s] into [s, b], whatever their type."""
     for dtype in (np.int32, np.float32, np.bool_):
         rows = (normal(2, 5) > 0).astype(dtype)
         np.testing.assert_array_equal(kernels.sequence_first(from_numpy(rows)).asnumpy(), rows.T)

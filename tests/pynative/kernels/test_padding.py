@@ -1,4 +1,4 @@
-"""Padding between the parameters of a flat buffer changes nothing: jobs that only lay theirs out otherwise agree."""
+"""Padding between the parameters of a flat buffer changes no bit, so jobs that differ in the alignment alone agree."""
 
 import mindspore
 import numpy as np
@@ -14,7 +14,7 @@ OPERATORS = [name for name, operator in CONTRACT.items() if operator.__module__ 
 
 
 class Padded:
-    """Lays parameters of drawn sizes at multiples of `alignment` elements, zeros between them."""
+    """Lays a flat array's parameters, of drawn sizes, at multiples of `alignment` elements with zeros between."""
 
     def __init__(self, alignment: int) -> None:
         cuts = np.sort(np.random.default_rng(0).choice(FLAT, 100, replace=False))
@@ -29,7 +29,8 @@ class Padded:
         return from_numpy(buffer)
 
     def outcome(self, call) -> list[bytes]:
-        """Bytes of the parameters alone, or of a flag; of a sum in float32, the type in which ranks exchange it."""
+        """Bytes of the parameters in an operator's results, without padding; of a number, as float32, the type in which
+        ranks exchange it."""
         result = call(self)
         if isinstance(result, float):
             return [np.float32(result).tobytes()]
@@ -41,5 +42,6 @@ class Padded:
 @pytest.mark.parametrize("alignment", [16, 64, 256])
 @pytest.mark.parametrize("name", OPERATORS)
 def test_padding_changes_nothing(name, alignment):
-    """To the last bit of every element. In float32 a sum of squares would depend on what BLAS adds up first."""
+    """Each operator over flat buffers gives the same bits with any padding. A sum of squares in float32 would depend on
+    what BLAS adds up first."""
     assert Padded(alignment).outcome(CALLS[name]) == Padded(1).outcome(CALLS[name])

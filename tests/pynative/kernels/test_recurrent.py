@@ -1,4 +1,4 @@
-"""Linear attention's operators, in both implementations, equal their definitions token by token in float64."""
+"""Linear attention's operators, in both implementations, against their definitions token by token in float64."""
 
 import numpy as np
 import pytest
@@ -29,7 +29,8 @@ def convolution(x: Array, weight: Array, bias: Array | float = 0.0) -> Array:
 
 
 def recurrence(q: Array, k: Array, v: Array, log_decay: Array, rate: Array, form: RecurrenceForm) -> Array:
-    """Token by token, as it is written."""
+    """The definition, token by token: state = decay x state + k (rate x new value)^T; the output is scale x
+    state^T q."""
     repeats = v.shape[2] // q.shape[2]
     if form.unit:
         q, k = (x / np.sqrt((x**2).sum(-1, keepdims=True) + 1e-6) for x in (q, k))
@@ -44,7 +45,7 @@ def recurrence(q: Array, k: Array, v: Array, log_decay: Array, rate: Array, form
 
 
 def drawn(tokens: int, keys: int = 2, heads: int = 4, batch: int = 2) -> tuple[Array, ...]:
-    """q, k, v, log decay, rate."""
+    """(q, k, v, log decay, rate) for so many tokens, with `keys` heads of keys and `heads` of values."""
     decay = -np.abs(normal(tokens, batch, heads, seed=3))
     rate = _sigmoid(normal(tokens, batch, heads, seed=4)).astype(np.float32)
     q, k = (0.7 * normal(tokens, batch, keys, 3, seed=seed) for seed in (0, 1))
@@ -54,7 +55,8 @@ def drawn(tokens: int, keys: int = 2, heads: int = 4, batch: int = 2) -> tuple[A
 @pytest.mark.parametrize("biased", [True, False])
 @pytest.mark.parametrize("tokens", [1, 6])
 def test_short_convolution(tokens, biased):
-    """Zeros stand before the first token."""
+    """The causal convolution over four tokens and the SiLU behind it, with and without bias; zeros stand before the
+    first token."""
     inputs = normal(tokens, 2, 3), normal(3, 1, 4, seed=1), normal(3, seed=2)
     assert_equals_reference(
         lambda x, w, b=None: kernels.short_convolution(x, w, b), convolution, inputs if biased else inputs[:2]
@@ -63,7 +65,8 @@ def test_short_convolution(tokens, biased):
 
 @pytest.mark.parametrize("rated", [True, False])
 def test_recurrent_gates(rated):
-    """A rate of its own goes through a sigmoid; without one it is the step."""
+    """(log decay, rate) from their projections: a rate of its own goes through a sigmoid; without one softplus(x +
+    bias) is the rate."""
 
     def expected(x, a_log, bias, rate=None):
         step = np.log1p(np.exp(x + bias))
@@ -77,7 +80,7 @@ def test_recurrent_gates(rated):
 
 @pytest.mark.parametrize("activation", ["silu", "sigmoid"])
 def test_gate(activation):
-    """The gate's shape need not be the result's."""
+    """x times activation(z), where z may have heads and width as one axis."""
     factors = {"silu": lambda z: z * _sigmoid(z), "sigmoid": _sigmoid}
     assert_equals_reference(
         lambda x, z: kernels.gate(x, z, activation),
@@ -87,7 +90,7 @@ def test_gate(activation):
 
 
 def test_add_scaled_heads():
-    """A factor for each head."""
+    """y + x times a learned factor for each head."""
     assert_equals_reference(
         kernels.add_scaled_heads,
         lambda y, x, factors: y + x * factors[:, None],
@@ -96,7 +99,7 @@ def test_add_scaled_heads():
 
 
 def test_grouped_rms_norm():
-    """Groups have statistics of their own, features weights of their own."""
+    """An RMS norm with statistics for each group of features and a weight for each feature."""
 
     def expected(x, weight):
         grouped = x.reshape(*x.shape[:-1], 2, -1)
@@ -110,7 +113,7 @@ def test_grouped_rms_norm():
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("tokens", [1, 5])
 def test_recurrence(form, tokens):
-    """Outputs and every gradient, value heads sharing keys."""
+    """Output and every gradient of `linear_recurrence`, with value heads that share key heads."""
     rule = FORMS[form]
     assert_equals_reference(
         lambda *x: kernels.linear_recurrence(*x, rule), lambda *x: recurrence(*x, rule), drawn(tokens)
@@ -119,7 +122,7 @@ def test_recurrence(form, tokens):
 
 @pytest.mark.parametrize("form", FORMS)
 def test_chunks_and_segments_are_one_sequence(form):
-    """530 tokens are nine chunks in two segments: the gradients of its first tokens come through all of them. They are
+    """530 tokens, nine chunks in two segments: output and gradients, which reach the first tokens through all of them,
     compared along two directions."""
     rule, inputs = FORMS[form], drawn(530, keys=1, heads=2, batch=1)
     if form == "delta of any length":
@@ -142,7 +145,8 @@ def test_chunks_and_segments_are_one_sequence(form):
 
 
 def test_value_heads_of_a_key_head_in_parts():
-    """Heads too wide to be worked on together: as if each part had a key head of its own, whose gradients add up."""
+    """Value heads too wide to be computed together give what key heads repeated for each of them give; the gradients of
+    keys and queries add up."""
     rule, (q, k, v, decay, rate) = FORMS["delta"], drawn(20, keys=1, heads=4, batch=1)
     v = normal(20, 1, 4, 200, seed=2)
     (out,), (dq, dk, *others) = run_operator(lambda *x: kernels.linear_recurrence(*x, rule), (q, k, v, decay, rate))
@@ -160,7 +164,7 @@ def test_value_heads_of_a_key_head_in_parts():
 
 
 def test_equal_keys_lose_no_digits():
-    """The hardest triangle to invert: all keys alike and nothing decays, so that its powers are of size 1e18."""
+    """The hardest triangular matrix to invert: all keys equal and no decay, so that its powers reach 1e18."""
     q, k, v, decay, rate = drawn(64, keys=1, heads=1, batch=1)
     k, decay, rate = np.broadcast_to(k[:1], k.shape), np.zeros_like(decay), np.full_like(rate, 0.999)
     rule = FORMS["delta"]
@@ -170,7 +174,8 @@ def test_equal_keys_lose_no_digits():
 
 @pytest.mark.parametrize("form", FORMS)
 def test_states_continue_texts_of_any_length(form):
-    """Texts of 5 and 9 tokens, padded, then one token more each: as if computed at once."""
+    """Texts of 5 and 9 tokens, padded to one batch, then one more token each from the kept states: as if computed at
+    once."""
     rule, (q, k, v, decay, rate) = FORMS[form], drawn(10)
     x, weight = normal(10, 2, 3, seed=7), tensor(normal(3, 1, 4, seed=8))
     lengths = np.array([5, 9], np.int32)

@@ -1,4 +1,4 @@
-"""The operators of a router: MindSpore's agree with the host's, which are numpy's; forward and backward."""
+"""A router's operators: `ops` agrees with `host`, whose are numpy's, forward and backward."""
 
 import mindspore as ms
 import numpy as np
@@ -11,7 +11,7 @@ from pynative import kernels
 from tests.support.kernels import assert_close, normal, run_operator, tensor, upstream
 
 LOGITS = (np.argsort(normal(50, 3, 12, seed=8), axis=-1) * 0.3 - 1.5).astype(np.float32)
-"""Logits of a row are all different, in 16 bits, too."""
+"""[s, b, experts]; in a row all are different, in 16 bits, too."""
 RULES = {
     "softmax": RoutingRule(topk=2),
     "softmax of all": RoutingRule(topk=3, pre_softmax=True, normalize=True, scale=2.5),
@@ -22,7 +22,7 @@ BIAS = np.linspace(-0.3, 0.3, 12, dtype=np.float32)
 
 
 def both(case):
-    """Results and gradients of the host's and MindSpore's operators."""
+    """Yield results and gradients of (operator, inputs) under `host`, then under `ops`."""
     for implementation in ("host", "ops"):
         kernels.use(implementation)
         yield [array for arrays in run_operator(*case) for array in arrays]
@@ -31,7 +31,8 @@ def both(case):
 @pytest.mark.parametrize("dtype", [ms.float32, ms.bfloat16])
 @pytest.mark.parametrize("name", RULES)
 def test_choice_and_weights(name, dtype):
-    """The choice is the same to the last; 16-bit logits give float32 weights and gradients of their own type."""
+    """Chosen experts are the same in every row; weights are float32 also for 16-bit logits, whose gradients have their
+    type."""
     rule, logits = RULES[name], Tensor(LOGITS).astype(dtype)
     rows = logits.astype(ms.float32).asnumpy().reshape(-1, 12)
     experts = routing.choose(rows, rule, BIAS if rule.sigmoid else None)
@@ -51,7 +52,7 @@ def test_choice_and_weights(name, dtype):
 
 @pytest.mark.parametrize("name", RULES)
 def test_of_equal_scores_the_first_are_chosen(name):
-    """Logits of three values: every row has ties, within groups and between them."""
+    """Rows full of ties, within groups of experts and between them: both choose those with the lowest numbers."""
     logits = np.random.default_rng(13).integers(0, 3, (40, 2, 12)).astype(np.float32)
     expected = routing.choose(logits.reshape(-1, 12), RULES[name])
     for implementation in ("host", "ops"):
@@ -61,7 +62,7 @@ def test_of_equal_scores_the_first_are_chosen(name):
 
 @pytest.mark.parametrize("sigmoid", [False, True])
 def test_losses(sigmoid):
-    """Statistics, and what a loss of them adds to the logits' gradient."""
+    """`router_statistics` agree, and `with_router_losses` leaves the logits and adds the losses' gradient to theirs."""
     rule, weights = RoutingRule(topk=2, sigmoid=sigmoid), normal(3, 12, seed=9)
     statistics = []
     for implementation in ("host", "ops"):
@@ -83,7 +84,8 @@ def test_losses(sigmoid):
 )
 @pytest.mark.parametrize("by_position", [False, True])
 def test_dropping(by_position, capacity):
-    """Among probabilities that are equal, or would be if 1 were added to them."""
+    """`drop_over_capacity` keeps the same choices under both where probabilities are equal, or would be if 1 were added
+    to them."""
     rows = LOGITS.reshape(-1, 12)
     rule = RULES["softmax of all"]
     experts = routing.choose(rows, rule)
@@ -102,7 +104,7 @@ def test_dropping(by_position, capacity):
 
 
 def test_sampling_and_sinkhorn():
-    """Both from the same random numbers."""
+    """`sample_experts` from the same random numbers, and the choice balanced by Sinkhorn iterations."""
     generator, tokens = np.random.default_rng(10), LOGITS.shape[0] * LOGITS.shape[1]
     noise = Noise(
         generator.random((2, tokens, 12)).astype(np.float32), generator.random((2, tokens)).astype(np.float32)

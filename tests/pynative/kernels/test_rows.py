@@ -1,4 +1,5 @@
-"""Rows gathered and summed: every stack and type, against numpy; rows that are not there; several blocks of rows."""
+"""`gather_rows` and `sum_rows` in every stack and type against numpy: rows that are not there (-1), and several blocks
+of rows."""
 
 import mindspore
 import numpy as np
@@ -15,7 +16,7 @@ TYPES = (mindspore.float32, mindspore.float16, mindspore.bfloat16)
 @pytest.mark.parametrize("stack", STACKS)
 @pytest.mark.parametrize(("rows", "width"), [(7, 5), (900, 700), (0, 3)])
 def test_rows_of_any_number(stack, dtype, rows, width):
-    """Gathering moves bits; a sum of 16-bit rows is rounded once."""
+    """`gather_rows` moves bits; `sum_rows` of 16-bit rows rounds once; row -1 is zeros."""
     generator = np.random.default_rng(rows)
     x = values(tensor(normal(rows, width), dtype))
     whole = np.concatenate([x, np.zeros((1, width), np.float32)])

@@ -1,4 +1,4 @@
-"""Choosing an implementation, and the thread pool beneath the host's."""
+"""Choosing an implementation of the kernels, and the thread pool of `host`."""
 
 import threading
 
@@ -60,12 +60,14 @@ def test_spans_cover_all_rows_once(rows):
 
 
 def test_numpy_computes_with_one_blas_thread():
-    """The pool splits the work; a BLAS that split it once more would fight over the cores."""
+    """BLAS uses one thread under `host`: the pool splits the work, and BLAS's own threads would compete for
+    the cores."""
     assert blas.set_blas_threads(1), "no OpenBLAS found in this process"
 
 
 def test_the_device_is_prepared_with_the_fused_operators():
-    """Training, generation and scripts get the operators that the flags ask for."""
+    """`device.initialize` selects the fused operators that it is given, as training, generation and scripts do by
+    flags."""
     device.initialize("CPU", "ops", 1, 1)
     composed = kernels.attention
     device.initialize("CPU", "ops", 1, 1, FusedOperators(("attention",)))

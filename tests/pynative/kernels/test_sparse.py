@@ -25,7 +25,7 @@ def scores(query=QUERY, key=KEY, weights=WEIGHTS) -> np.ndarray:
 
 
 def best(values: np.ndarray) -> np.ndarray:
-    """Bool [b, s, s]; a stable sort has the first of equal ones before the others."""
+    """The TOPK keys that each query may see with the largest values, bool [b, s, s]; of equal ones the first."""
     values = np.where(CAUSAL, values, -np.inf)
     order = np.argsort(-values, axis=-1, kind="stable")[..., :TOPK]
     shown = np.zeros(values.shape, bool)
@@ -40,7 +40,7 @@ def softmax(values: np.ndarray, shown: np.ndarray) -> np.ndarray:
 
 
 def probabilities(shown: np.ndarray) -> np.ndarray:
-    """Attention's, [b, n, s, s]."""
+    """Attention's probabilities in float64, [b, n, s, s], among the keys shown."""
     return softmax(np.einsum("sbnd,tbnd->bnst", Q, K, dtype=np.float64) * SCALE, shown[:, None])
 
 
@@ -52,7 +52,8 @@ def shown_by(chosen: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("ties", [False, True])
 def test_choice(implementation, ties):
-    """The same keys to the last, equal scores included: most are 0 where keys are orthogonal to all queries."""
+    """`choose_keys` chooses numpy's keys, of equal scores the first; most scores are 0, as keys are orthogonal to all
+    queries."""
     key = np.where(np.arange(S)[:, None, None] % 3 == 0, KEY, 0).astype(np.float32) if ties else KEY
     chosen = kernels.choose_keys(tensor(QUERY), tensor(key), tensor(WEIGHTS), TOPK, WHOLE).asnumpy()
     assert np.array_equal(shown_by(chosen), best(scores(key=key)))
@@ -60,7 +61,7 @@ def test_choice(implementation, ties):
 
 
 def test_attention_to_chosen_keys(implementation):
-    """Forward and gradients are those of attention with a mask that hides all the others."""
+    """`sparse_attention` has output and gradients of attention with a mask that hides all keys but the chosen ones."""
     chosen = kernels.choose_keys(tensor(QUERY), tensor(KEY), tensor(WEIGHTS), TOPK, WHOLE)
     hidden = from_numpy(~shown_by(chosen.asnumpy())[:, None])
     sparse = run_operator(lambda *x: kernels.sparse_attention(*x, chosen, SCALE), (Q, K, V))
@@ -73,7 +74,7 @@ def test_attention_to_chosen_keys(implementation):
 
 @pytest.mark.parametrize("of_chosen_alone", [False, True])
 def test_loss_of_the_indexer(implementation, of_chosen_alone):
-    """Its value, and its gradients against differences of the value in float64, block by block."""
+    """The indexer's loss, and its gradients against finite differences in float64, in several blocks."""
     shown = best(scores()) if of_chosen_alone else np.broadcast_to(CAUSAL, (B, S, S))
     chosen = kernels.choose_keys(tensor(QUERY), tensor(KEY), tensor(WEIGHTS), TOPK, WHOLE) if of_chosen_alone else None
     target = probabilities(shown).sum(axis=1)
@@ -105,11 +106,11 @@ def test_loss_of_the_indexer(implementation, of_chosen_alone):
 
 
 SHARD = (range(40, 110), range(200, 290))
-"""Queries of a rank."""
+"""Positions of the queries of one context-parallel rank."""
 
 
 def test_queries_of_a_shard(implementation):
-    """Choice, target, loss and gradients of some queries among everyone's keys are their part of the whole's."""
+    """Choice, target, loss and gradients of a rank's queries among all keys are their rows of the whole result."""
     places = np.concatenate([np.array(run) for run in SHARD])
     own = [tensor(QUERY[places]), tensor(KEY), tensor(WEIGHTS[places])]
     whole = [tensor(QUERY), tensor(KEY), tensor(WEIGHTS)]
@@ -130,7 +131,8 @@ def test_queries_of_a_shard(implementation):
 
 
 def test_blocks_of_a_ring(implementation):
-    """Queries that see chosen keys of two blocks, some of which have none of theirs: as all at once."""
+    """Queries whose chosen keys lie in two blocks, in some of which they have none: blocks added up equal sparse
+    attention at once."""
     chosen = kernels.choose_keys(tensor(QUERY), tensor(KEY), tensor(WEIGHTS), 2, WHOLE)
     rule, half = AttentionRule(scale=SCALE, chosen=chosen), S // 2
     ones = np.ones((S, B, V.shape[2] * V.shape[3]), np.float32)

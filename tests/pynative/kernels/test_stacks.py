@@ -24,13 +24,13 @@ STACKS = [
 
 
 def arguments(operator) -> list[tuple[str, Parameter.kind, object]]:
-    """Names, kinds and defaults in their order."""
+    """(name, kind, default) of each of an operator's arguments, in order."""
     return [(p.name, p.kind, p.default) for p in signature(operator).parameters.values()]
 
 
 @pytest.mark.parametrize(("stack", "fused"), STACKS)
 def test_every_stack_has_the_contract(stack, fused):
-    """Each operator is there, and can be called as the contract says."""
+    """Each operator of the contract is in the stack and has the contract's arguments."""
     operators = selection.merged(stack.tables(fused))
     assert list(operators) == list(CONTRACT)
     assert {name: arguments(operator) for name, operator in operators.items()} == {
@@ -42,7 +42,8 @@ def test_every_stack_has_the_contract(stack, fused):
 @pytest.mark.parametrize("operator", CONTRACT)
 @pytest.mark.parametrize("key", selection.STACKS, ids="-".join)
 def test_a_stack_without_an_operator_is_not_selected(key, operator, fused, monkeypatch):
-    """Removed from every layer, whichever operator it is, the selection fails and names it."""
+    """Selecting a stack of which one operator, any, is missing from every layer is an error that names it, and leaves
+    the selection as it was."""
     layers = selection.STACKS[key].tables(fused)
     without = [{name: form for name, form in layer.items() if name != operator} for layer in layers]
     monkeypatch.setattr(selection.Stack, "tables", lambda self, fused: without)
@@ -58,7 +59,8 @@ def test_an_operator_that_the_contract_does_not_know_is_refused():
 
 
 def test_the_first_layer_wins():
-    """An Ascend's layer norm stands before the composed one, its fused RMS norm before both."""
+    """Of an operator in several layers the first layer's is taken: an Ascend's layer norm before the composed one, its
+    fused RMS norm before both."""
     plain = selection.merged(selection.STACKS["ops", "Ascend"].tables(NOTHING_FUSED))
     fused = selection.merged(selection.STACKS["ops", "Ascend"].tables(EVERYTHING_FUSED))
     modules = [operators[name].__module__ for operators in (plain, fused) for name in ("layer_norm", "rms_norm")]
@@ -75,7 +77,8 @@ def test_a_call_reaches_the_selected_operator_without_a_detour():
 
 
 def test_operators_are_looked_up_when_they_are_called():
-    """`from pynative.kernels import attention` would keep the implementation of the moment of the import."""
+    """No source has `from pynative.kernels import` of an operator, which would keep the implementation selected at the
+    import."""
     importing = {
         str(file.relative_to(ROOT)): alias.name
         for file in (ROOT / "pynative").rglob("*.py")

@@ -31,7 +31,8 @@ def collapse(x: Array, weight: Array, base: Array, scale: Array) -> Array:
 
 
 def read(x: Array, weight: Array, base: Array, scale: Array) -> tuple[Array, Array]:
-    """As the paper has it, an iteration at a time."""
+    """The definition of `read_streams`: (block's input, weights for writing), with the Sinkhorn iterations one by one
+    as in the paper."""
     u = _linear(x, weight) * np.repeat(scale, (3, 3, 9)) + base
     comb = u[..., 6:].reshape(*TOKENS, 3, 3)
     comb = np.exp(comb) / np.exp(comb).sum(-1, keepdims=True) + RULE.epsilon
@@ -53,25 +54,26 @@ STREAMS = normal(*TOKENS, 3 * WIDTH)
 
 
 def test_repeated_streams_are_equal():
-    """Their gradients are added up."""
+    """`repeat_streams` copies the hidden state into each stream; the streams' gradients are added up."""
     assert_equals_reference(
         lambda x: kernels.repeat_streams(x, 3), lambda x: np.tile(x, (1, 1, 3)), (normal(*TOKENS, WIDTH),)
     )
 
 
 def test_streams_are_read_by_weights_of_their_own():
-    """A block's input, and the weights by which it is written."""
+    """`read_streams` returns the block's input and the weights by which its output is written back."""
     inputs = STREAMS, normal(15, 3 * WIDTH) / 3, normal(15, seed=1), normal(3, seed=2)
     assert_equals_reference(lambda *given: kernels.read_streams(*given, RULE), read, inputs)
 
 
 def test_streams_collapse_into_one():
-    """The streams are joined before the last norm."""
+    """`collapse_streams` is the weighted sum of the streams before the last norm."""
     inputs = STREAMS, normal(3, 3 * WIDTH), normal(3, seed=1), normal(1, seed=2)
     assert_equals_reference(lambda *given: kernels.collapse_streams(*given, RULE), collapse, inputs)
 
 
 def test_streams_are_written():
-    """Columns of the weights between streams say where each goes."""
+    """`write_streams` mixes the streams and adds the block's output; columns of the mixing weights say where each
+    stream goes."""
     inputs = STREAMS, normal(*TOKENS, WIDTH, seed=1), normal(*TOKENS, 12, seed=2)
     assert_equals_reference(kernels.write_streams, write, inputs)

@@ -1,4 +1,5 @@
-"""The switched operators of `ops`: both forms give the same, and a switch changes the form of its operator alone."""
+"""Operators of `ops` that have a fused and a composed form: both give the same, and a switch changes its own operator
+alone."""
 
 import mindspore
 import numpy as np
@@ -34,7 +35,7 @@ def _run(settings, dtype=mindspore.float32):
 @pytest.mark.parametrize("dtype", [mindspore.float32, mindspore.float16], ids=str)
 @pytest.mark.parametrize("name", CASES)
 def test_both_forms_of_attention_agree(name, dtype, monkeypatch):
-    """Outputs and all gradients; in 16 bits to the rounding of the composed form's intermediate results."""
+    """Outputs and all gradients; in 16 bits within the rounding of the composed form's intermediate results."""
     monkeypatch.setattr(blocked_attention, "QUERY_BLOCK", 4)  # 11 queries: three blocks, the last one shorter
     kernels.use("ops")
     composed = _run(CASES[name], dtype)
@@ -60,7 +61,7 @@ def _selected(implementation, *switches):
 
 
 OTHER_FORMS = {"attention"}
-"""Operators whose composed form keeps more than the fused one."""
+"""Operators that the switches replace: the composed form keeps more for the backward than the fused one."""
 
 
 @pytest.mark.parametrize("switch", NAMES)

@@ -32,7 +32,7 @@ class Case(NamedTuple):
 
 
 def exact(array: Array) -> Array:
-    """The nearest values of 8 significant bits, which every type has."""
+    """The nearest values with 8 significant bits, which all three types represent."""
     return values(tensor(array, mindspore.bfloat16))
 
 
@@ -153,13 +153,13 @@ ROUNDS_BETWEEN = {
     "ascend": {*_COMPOSED, "swiglu", *_ROTARY, "latent_keys_values", *_ATTENTION},
     "ascend fused": _COMPOSED,
 }
-"""Stack -> what it computes in several kernels of the type, rounding after each; two roundings of the largest element
-are enough."""
+"""Stack -> operators that it composes of several kernels, each of which rounds to the type; checked to two roundings of
+the largest element."""
 
 
 @cache
 def expected(name: str) -> tuple[list[Array], list[Array], list[Array]]:
-    """Inputs that all types represent, results and gradients in float64."""
+    """(inputs that all types represent, results in float64, gradients in float64) of the case of that name."""
     case = CASES[name]
     inputs = [exact(x) for x in case.inputs]
     results = support.outputs_of(case.reference(*(x.astype(np.float64) for x in inputs)))
@@ -167,7 +167,7 @@ def expected(name: str) -> tuple[list[Array], list[Array], list[Array]]:
 
 
 def check(actual: Array, wanted: Array, rounding: float, roundings: int, noise: float) -> None:
-    """Within one rounding of each element, or several of the largest; and within float32's own noise."""
+    """Check within one rounding of each element, or `roundings` of the largest, and float32's own `noise`."""
     largest = max(0.1, float(np.abs(wanted).max()))
     allowed = rounding * (np.abs(wanted) if roundings == 1 else roundings * largest) + noise * largest
     error = np.abs(actual - wanted)
@@ -179,7 +179,7 @@ def check(actual: Array, wanted: Array, rounding: float, roundings: int, noise: 
 @pytest.mark.parametrize("stack", STACKS)
 @pytest.mark.parametrize("name", CASES)
 def test_an_operator_in_a_type(name, stack, dtype):
-    """`run_operator` checks that results and gradients have the inputs' type."""
+    """Results and gradients within rounding of float64, and of the inputs' type, which `run_operator` checks."""
     inputs, wanted_results, wanted_gradients = expected(name)
     with selected(stack):
         results, gradients = run_operator(CASES[name].operator, inputs, dtype)
@@ -194,7 +194,7 @@ def test_an_operator_in_a_type(name, stack, dtype):
 @pytest.mark.parametrize("dtype", ROUNDING, ids=str)
 @pytest.mark.parametrize("stack", ["host", "ops", "ascend"])
 def test_a_cast_and_its_gradient(stack, dtype, target):
-    """To the other type and, the gradient, back: one rounding each; of the same type nothing happens at all."""
+    """A cast rounds once, its gradient back once; a cast to the tensor's own type returns it unchanged."""
     x, dy = normal(6, 2, 8), exact(normal(6, 2, 8, seed=1))
     with selected(stack), recording():
         start = leaf(tensor(x, dtype))
@@ -211,7 +211,7 @@ def test_a_cast_and_its_gradient(stack, dtype, target):
 @pytest.mark.parametrize("dtype", ROUNDING, ids=str)
 @pytest.mark.parametrize("stack", STACKS)
 def test_a_scale_too_small_for_the_type(stack, dtype):
-    """1e-9 is 0 in float16: the factor is float32's, whatever the tensor's type."""
+    """`scale` by 1e-9, which is 0 in float16: the factor is kept in float32 whatever the tensor's type."""
     x = np.full((2, 8), 2.0**15, np.float32)
     with selected(stack):
         result = values(kernels.scale(tensor(x, dtype), 1e-9))
@@ -221,7 +221,8 @@ def test_a_scale_too_small_for_the_type(stack, dtype):
 @pytest.mark.parametrize("dtype", ROUNDING, ids=str)
 @pytest.mark.parametrize("stack", ["host", "ops", "ascend"])
 def test_cross_entropy_in_a_type(stack, dtype, monkeypatch):
-    """Columns of two ranks: losses are float32, the gradient is the logits' type, rounded once; rows in blocks."""
+    """Logits cut over two ranks, in blocks of rows: float32 losses; the gradient is of the logits' type,
+    rounded once."""
     monkeypatch.setattr(vocabulary, "BLOCK_ENTRIES", 2 * 15)
     logits, target = exact(3 * normal(2, 4, 30)), np.arange(8, dtype=np.int32).reshape(2, 4) * 4
     dloss, ids = normal(2, 4, seed=2), from_numpy(target)

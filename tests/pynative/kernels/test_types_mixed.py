@@ -1,4 +1,4 @@
-"""Tensors of several types in one operator, and what is not recorded, in every type and stack."""
+"""Operators whose tensors have several types, and what no tape records, in every type and stack."""
 
 import mindspore
 import numpy as np
@@ -18,7 +18,7 @@ from tests.support.kernels import assert_close, normal, tensor, upstream, values
 
 BFLOAT16, FLOAT16, FLOAT32 = mindspore.bfloat16, mindspore.float16, mindspore.float32
 PLAIN = ["host", "ops", "ascend"]
-"""Stacks that differ where no operator is switched."""
+"""The stacks without those that only switch operators of `ops`."""
 
 X, KV = normal(4, 3, 6), normal(2, 4, 3, 2, 6)
 
@@ -37,7 +37,7 @@ MOVES = {
 @pytest.mark.parametrize("stack", PLAIN)
 @pytest.mark.parametrize("name", MOVES)
 def test_a_move_changes_no_value(name, stack, dtype):
-    """In 16 bits it is where float32 is, to the bit."""
+    """Operators that only move values (MOVES) give in 16 bits what they give in float32, rounded, to the bit."""
     with selected(stack):
         moved, wide = (support.outputs_of(MOVES[name](each)) for each in (dtype, FLOAT32))
     for one, other in zip(moved, wide, strict=True):
@@ -48,7 +48,7 @@ def test_a_move_changes_no_value(name, stack, dtype):
 @pytest.mark.parametrize("dtype", ROUNDING, ids=str)
 @pytest.mark.parametrize("stack", PLAIN)
 def test_copies_of_heads_add_up(stack, dtype):
-    """Rounded once."""
+    """`unpack_heads` adds the gradients of copied heads and rounds the sum once."""
     whole = normal(4, 3, 12)
     with selected(stack):
         (heads,) = kernels.unpack_heads(tensor(whole, dtype), 1, ((2, 3),), (2,))
@@ -65,7 +65,8 @@ def test_copies_of_heads_add_up(stack, dtype):
 )
 @pytest.mark.parametrize("stack", PLAIN)
 def test_weight_gradients_in_the_buffers_type(stack, dtype, memory, kept):
-    """Into memory of this type, in place of what it holds or added to that; without memory in the type of dy."""
+    """Weight gradients into memory of this type, in its place or added to it; without memory a new tensor of
+    dy's type."""
     dy, x = tensor(normal(6, 2, 3, seed=1), dtype), tensor(normal(6, 2, 5), dtype)
     weight_out, bias_out = (tensor(normal(*shape, seed=9), memory) for shape in ((3, 5), (3,)))
     exact = np.einsum("sbo,sbi->oi", *(values(each).astype(np.float64) for each in (dy, x)))
@@ -107,7 +108,7 @@ def test_a_float32_residual_beside_a_narrow_branch(stack, dtype):
 @pytest.mark.parametrize("stack", STACKS)
 @pytest.mark.parametrize("norm", ["layer_norm", "rms_norm"])
 def test_a_norm_of_the_float32_residual(norm, stack):
-    """16-bit weights beside it; the result is the residual's type."""
+    """A norm of float32 with bfloat16 weights: the result is float32."""
     x, vectors = normal(4, 2, 8), [tensor(normal(8, seed=i), BFLOAT16) for i in (1, 2)]
     given = vectors if norm == "layer_norm" else vectors[:1]
     with selected(stack):
@@ -119,7 +120,8 @@ def test_a_norm_of_the_float32_residual(norm, stack):
 @pytest.mark.parametrize("dtype", ROUNDING, ids=str)
 @pytest.mark.parametrize("stack", PLAIN)
 def test_a_block_of_attention(stack, dtype):
-    """Over all keys it is attention, values narrower than keys; what is put together and the gradients are float32."""
+    """One `attention_block` over all keys is attention, with values narrower than keys; its partial results and
+    gradients are float32."""
     given = [tensor(normal(6, 2, *shape, seed=i), dtype) for i, shape in enumerate(((4, 16), (2, 16), (2, 8)))]
     scores = Scores(
         scale=0.25, causal=True, mask=None, dropout_rate=0.0, dropout_key=(), head_offset=0,
@@ -143,7 +145,8 @@ def test_a_block_of_attention(stack, dtype):
 @pytest.mark.parametrize("memory", [FLOAT32, FLOAT16, BFLOAT16], ids=str)
 @pytest.mark.parametrize("stack", ["ops", "ascend"])
 def test_what_the_tape_leaves_reaches_buffers_of_any_type(stack, memory):
-    """Two micro-batches' gradients of a norm's weight add up in memory of 16 bits, too."""
+    """Gradients of a norm's weight that come over the tape are added up over two micro-batches in main_grad, also of 16
+    bits."""
     dtype = BFLOAT16 if memory == FLOAT32 else memory
     parameter = Parameter(tensor(normal(8), dtype))
     parameter.meta = ParameterMeta(ShardSpec(shape=(8,)), main_grad=tensor(np.full(8, 77, np.float32), memory))
@@ -163,7 +166,8 @@ def test_what_the_tape_leaves_reaches_buffers_of_any_type(stack, memory):
 
 @pytest.mark.parametrize("dtype", ROUNDING, ids=str)
 def test_capped_scores_are_float32(dtype):
-    """Products are rounded to the type of the queries on an Ascend, what the cap makes of them is not once more."""
+    """Attention with a soft cap: products are rounded to the queries' type, as on an Ascend, and the capped scores not
+    once more."""
     products = tensor(8 * normal(1, 2, 4, 4), dtype)
     capped = formed(products, 3.0, None)
     assert capped.dtype == FLOAT32

@@ -18,7 +18,7 @@ TYPES = ["float32", "float16", "bfloat16"]
 @pytest.mark.parametrize("source", TYPES)
 @pytest.mark.parametrize("target", TYPES)
 def test_a_part_of_flat_memory(target, source):
-    """Assigned, then added to, rounded once to the memory's type; what lies beside it stays."""
+    """`assign` and `assign_add` to a view of flat memory round once to its type and leave the elements beside it."""
     memory = FlatMemory([Span(0, 6)], target)
     whole, part = memory.view(0, (6,)), memory.view(1, (2, 2))
     given = tensor(np.array([[1 / 3, 2.0], [-5.5, 1e-3]], np.float32), getattr(mindspore, source))
@@ -44,6 +44,7 @@ WRITERS = {
 
 @pytest.mark.parametrize("write", WRITERS.values(), ids=WRITERS)
 def test_a_copy_is_not_written_to(write):
-    """MindSpore gives the memory of a view as a copy: what is written there would be lost."""
+    """Writing to a non-contiguous view, of which MindSpore gives a copy's memory, is an error: the values would be
+    lost."""
     with pytest.raises(ValueError, match="a view of another"):
         write()

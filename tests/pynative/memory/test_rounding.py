@@ -12,7 +12,7 @@ FLOAT16 = np.dtype(np.float16)
 
 @pytest.fixture(params=["onednn", "numpy"])
 def library(request, monkeypatch) -> str:
-    """The converter: oneDNN, for any number of entries, or numpy."""
+    """Run the test with oneDNN as converter, for any number of entries, then with numpy; its name."""
     monkeypatch.setattr(rounding, "FEW", 0 if request.param == "onednn" else 1 << 40)
     return request.param
 
@@ -26,7 +26,8 @@ def bits(array: np.ndarray) -> np.ndarray:
 
 
 def numbers(seed: int = 0, count: int = 5000) -> np.ndarray:
-    """float32 values of all magnitudes that a sum may have, and those that decide how it is rounded."""
+    """float32 values of all magnitudes, ties between two bfloat16 values and their neighbours, infinities and the ends
+    of float16."""
     random = np.random.default_rng(seed)
     spread = random.standard_normal(count) * np.exp(random.uniform(-60, 60, count))
     ties = (0x3F80_0000 + (np.arange(64, dtype=np.uint32) << 15)).view(np.float32)  # halfway between two bfloat16
@@ -57,7 +58,7 @@ def test_numbers_are_rounded_to_nearest_even(dtype, library):
 
 
 def test_not_a_number_stays_one(library):
-    """Also one whose upper bits are those of infinity, and one whose bits carry over when rounded."""
+    """NaN stays NaN in 16 bits, also one whose upper bits are infinity's, and one whose rounding would carry over."""
     values = np.array([0x7F80_0001, 0xFF80_0001, 0x7FFF_FFFF, 0xFFFF_FFFF, 0x7FC0_0000], np.uint32).view(np.float32)
     out = np.empty(len(values), BFLOAT16)
     convert(values, out)
@@ -79,7 +80,8 @@ def test_arrays_of_any_strides(dtype, library):
 @pytest.mark.parametrize("count", [2, 3, 17])
 @pytest.mark.parametrize("dtype", [FLOAT16, BFLOAT16], ids=str)
 def test_sums_are_rounded_once(dtype, count, library):
-    """In order and in float32: 256 + 1 + 1 is 258, where rounding after each addition gives 256."""
+    """16-bit terms are added in order in float32 and rounded once: 256 + 1 + 1 is 258, not 256 as with rounding after
+    each addition."""
     parts = [np.full(100, 256, np.float32).astype(dtype), *[np.ones(100, np.float32).astype(dtype)] * (count - 1)]
     expected = np.full(100, 256 + count - 1, np.float32).astype(dtype)
     sum_into(parts[0], parts)

@@ -42,8 +42,8 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_no_bit_changes(case):
-    """Losses, gradients, weights and moments: a random stream of another micro-batch, a weight gradient added twice or
-    into another micro-batch's sum, or a message that meets another one would show."""
+    """Losses, gradients, weights and moments with and without the flag. Another micro-batch's random numbers, a weight
+    gradient added twice or to the wrong sum, or mixed-up messages would show."""
     world, form, flags = CASES[case]
     plain = f"{BASE} {FORMS[form]} {EP2} {flags} {STEPS}"
     np.testing.assert_equal(run(world, train, f"{plain} {OVERLAP}"), run(world, train, plain))
@@ -72,7 +72,8 @@ def waits(backend, flags: str) -> tuple[int, int]:
 
 
 def test_messages_travel_while_another_micro_batch_computes():
-    """All but those of the first forward, of the last backward, and of the end of the longer one of each pair."""
+    """In at least 75% of the waits for experts' messages another micro-batch computed meanwhile (the ends of a step
+    have none), without the flag in none."""
     flags = f"{BASE} {FORMS['mixtral']} {EP2} --global-batch-size 16 --train-iters 1"
     for waited, hidden in run(2, waits, f"{flags} {OVERLAP}"):
         assert waited > 90 and hidden >= 0.75 * waited

@@ -16,12 +16,13 @@ EXPERTS = (
     "--untie-embeddings-and-output-weights"
 )
 TOKENS = normal(8, 4, 32)
-"""[s, b, h]; data-parallel ranks have sequences of it."""
+"""Hidden states [s, b, h] of all data-parallel ranks, divided along b."""
 FAVOURED = np.linspace(1, 4, 32, dtype=np.float32)
 
 
 def through(backend, flags: str, favourite: bool = False) -> dict[str, np.ndarray]:
-    """Result, and gradients by name, of this rank's part of TOKENS; with `favourite` all go to experts 2 and 3."""
+    """A MoELayer's "output", gradient of the "input", and gradients by parameter name on this rank's part of TOKENS;
+    favourite: all tokens choose experts 2 and 3."""
     from pynative.moe.moe_layer import MoELayer
     from pynative.parameter import initialize_parameters, name_parameters, write_parameter
     from pynative.tape.autograd import backward, leaf, recording, take_gradient
@@ -50,7 +51,7 @@ def through(backend, flags: str, favourite: bool = False) -> dict[str, np.ndarra
 
 
 def _part(config, rank: int) -> tuple[int, int]:
-    """The number of a rank's part of the sequences, and of all parts: tensor-parallel ranks have the same."""
+    """(number of this rank's part of TOKENS, number of parts), one for each data-parallel rank."""
     tensor = config.parallel_config.tensor_model_parallel_size
     return rank // tensor, config.parallel_config.data_parallel_size
 
@@ -65,7 +66,8 @@ FORMS = {
 @pytest.mark.parametrize(("world", "favourite"), [(1, False), (2, False), (2, True)])
 @pytest.mark.parametrize("form", FORMS)
 def test_grouped_is_sequential_exactly(form, world, favourite):
-    """Also where all tokens go to two experts, which are on one rank."""
+    """Grouped experts give the sequential ones' results and gradients, also where all tokens go to two experts of one
+    rank."""
     flags = f"{EXPERTS} {FORMS[form]} --expert-model-parallel-size {world}"
     sequential, grouped = (run(world, through, f"{flags} {option}", favourite) for option in ("", "--moe-grouped-gemm"))
     for one, other in zip(sequential, grouped, strict=True):
@@ -75,7 +77,7 @@ def test_grouped_is_sequential_exactly(form, world, favourite):
 
 
 def seen(backend, flags: str) -> tuple[dict[str, np.ndarray], list[tuple[int, ...]]]:
-    """`through` where all tokens go to two of the experts, and the numbers of rows that grouped products got."""
+    """(`through` with all tokens on two experts, rows of each expert in each grouped product)."""
     from pynative.moe import experts
 
     counts: list[tuple[int, ...]] = []
@@ -92,8 +94,8 @@ def seen(backend, flags: str) -> tuple[dict[str, np.ndarray], list[tuple[int, ..
 @pytest.mark.parametrize("world", [1, 2])
 @pytest.mark.parametrize("form", FORMS)
 def test_a_row_of_zeros_for_experts_without_tokens_changes_no_bit(form, world):
-    """enable_gmm_safe_tokens: no grouped product has an expert without rows, not even on a rank to which nothing goes;
-    results and gradients are the same."""
+    """enable_gmm_safe_tokens: every grouped product has rows for each expert, even on a rank without tokens, and
+    results and gradients stay the same bits."""
     flags = f"{EXPERTS} {FORMS[form]} --moe-grouped-gemm --expert-model-parallel-size {world}"
     without, filled = (run(world, seen, f"{flags} {option}") for option in ("", "--enable-gmm-safe-tokens"))
     assert all(0 in rows for rows in without[0][1])
@@ -115,7 +117,7 @@ LAYOUTS = {
 
 @pytest.mark.parametrize(("layout", "form"), [(layout, "biases") for layout in LAYOUTS] + [("ep2", "shared, gate")])
 def test_any_layout_computes_what_one_rank_does(layout, form):
-    """Results and every gradient: an expert's is whole on its rank, the others are sums over replicas."""
+    """Output and every gradient: of an expert from its rank, of other parameters summed over replicas."""
     world, options = LAYOUTS[layout]
     (whole,) = run(1, through, f"{EXPERTS} {FORMS[form]}")
     parts = run(world, through, f"{EXPERTS} {FORMS[form]} {options}")
@@ -131,7 +133,7 @@ def test_any_layout_computes_what_one_rank_does(layout, form):
 
 
 def traced(backend, flags: str) -> tuple[dict[str, np.ndarray], list[str]]:
-    """`through`, and what was done in which order."""
+    """(`through`, the first four of "send", "shared", "come" in the order in which they happened)."""
     from pynative.moe.moe_layer import SharedExperts
     from pynative.moe.token_dispatcher import AllToAllRoute
 
@@ -158,7 +160,8 @@ CUT = "--tensor-model-parallel-size 2 --sequence-parallel --expert-tensor-parall
 
 @pytest.mark.parametrize("tp", ["", CUT])
 def test_shared_experts_are_computed_while_tokens_travel(tp):
-    """--moe-shared-expert-overlap: what leaves is waited for after them; results and gradients are the same bits."""
+    """--moe-shared-expert-overlap: shared experts are computed between sending the tokens and waiting for them; results
+    and gradients are the same bits."""
     flags = f"{EXPERTS} {FORMS['shared, gate']} --expert-model-parallel-size 2 {tp}"
     after, while_ = (run(2, traced, f"{flags} {option}") for option in ("", "--moe-shared-expert-overlap"))
     for (plain, order), (overlapped, other_order) in zip(after, while_, strict=True):
@@ -169,7 +172,8 @@ def test_shared_experts_are_computed_while_tokens_travel(tp):
 
 
 def by_scripts(backend, flags: str) -> tuple[np.ndarray, np.ndarray]:
-    """A layer's result, and the same of its parts as a script of Megatron-Core calls them."""
+    """(a MoELayer's output, the output of router, dispatcher and experts called one by one as a script of Megatron-Core
+    does)."""
     from mindspore.ops import matmul
 
     from pynative.moe.experts import GroupedMLP, SequentialMLP
@@ -213,7 +217,7 @@ def by_scripts(backend, flags: str) -> tuple[np.ndarray, np.ndarray]:
 
 @pytest.mark.parametrize("world", [1, 2])
 def test_parts_of_a_layer_are_called_as_megatrons(world):
-    """Constructors and calls by position; put together they are the layer."""
+    """Router, dispatcher and experts take Megatron's positional arguments, and together give the layer's output."""
     ep = f"--expert-model-parallel-size {world}"
     for layer, parts in run(world, by_scripts, f"{EXPERTS} {FORMS['swiglu']} {ep}"):
         assert_close(parts, layer, 1e-6)
@@ -221,7 +225,8 @@ def test_parts_of_a_layer_are_called_as_megatrons(world):
 
 @pytest.mark.parametrize("layout", ["ep2", "ep2 grouped"])
 def test_all_tokens_to_the_experts_of_one_rank(layout):
-    """The other rank's experts get none: its part of the graph runs all the same, and their gradients are zero."""
+    """The other rank, whose experts get no token, runs its part of the graph all the same; its experts' gradients are
+    zero."""
     world, options = LAYOUTS[layout]
     (whole,) = run(1, through, f"{EXPERTS} {FORMS['swiglu']}", True)
     parts = run(world, through, f"{EXPERTS} {FORMS['swiglu']} {options}", True)
@@ -235,7 +240,7 @@ def test_all_tokens_to_the_experts_of_one_rank(layout):
 
 
 def test_shared_experts_are_one_feed_forward_block_that_all_tokens_pass():
-    """sigmoid(x g^T) (W2 gelu(W1 x + b1) + b2), of which the biases count, too."""
+    """sigmoid(x g^T) (W2 relu(W1 x + b1)^2 + b2): with gate and biases."""
     flags = f"{EXPERTS} --moe-shared-expert-intermediate-size 16 --moe-shared-expert-gate --squared-relu"
     (found,) = run(1, shared_alone, flags)
     x, w = TOKENS.astype(np.float64), {name: value.astype(np.float64) for name, value in found.items()}
@@ -245,7 +250,7 @@ def test_shared_experts_are_one_feed_forward_block_that_all_tokens_pass():
 
 
 def shared_alone(backend, flags: str) -> dict[str, np.ndarray]:
-    """Weights, biases far from zero among them, and the result of TOKENS."""
+    """Weights by name, biases far from zero among them, and "output" for TOKENS of a SharedExperts cell alone."""
     from pynative.moe.moe_layer import SharedExperts
     from pynative.parameter import initialize_parameters, name_parameters, write_parameter
 

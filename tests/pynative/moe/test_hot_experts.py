@@ -1,4 +1,5 @@
-"""Hot experts: copies on every rank change nothing but where tokens are computed, and what cold experts take."""
+"""Hot experts, which have a copy on every rank: only where tokens are computed changes, and which tokens cold experts
+drop."""
 
 import json
 from operator import attrgetter
@@ -38,20 +39,22 @@ LAYOUTS = {
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_layout_is_one_process_without(layout):
-    """Losses, every gradient, weights and moments after steps between which the hot experts change."""
+    """A layout with hot experts against one process without: losses, gradients, weights and moments after steps between
+    which the hot experts change."""
     world, flags = LAYOUTS[layout]
     check_layout(EXPERTS, world, f"{flags} --hot-expert-update-step 1")
 
 
 def test_biases_have_their_gradients_by_mindspores_operators():
-    """The tape leaves those in `_grad` of the copies, where no buffer looks."""
+    """--kernels ops, where biases' gradients of the copies come over the tape into `_grad`: they reach the owner's
+    gradient."""
     with_biases = EXPERTS.replace("--disable-bias-linear", "")
     check_layout(with_biases, 2, f"{EP2} --hot-expert-num 2 --hot-expert-update-step 1 --kernels ops")
 
 
 @pytest.mark.parametrize("layout", ["", "--use-distributed-optimizer", "--pipeline-model-parallel-size 2", TP2])
 def test_any_number_of_hot_experts_has_the_losses_of_none(layout):
-    """None, one, ... all of them, at ep2 and its combinations."""
+    """0 to 4 of four hot experts, with ep2 and in its combinations: the same losses (1e-6)."""
     world = 2 if "parallel-size" not in layout else 4
     numbers = range(5) if not layout else (0, 4)
     none, *others = (
@@ -63,8 +66,8 @@ def test_any_number_of_hot_experts_has_the_losses_of_none(layout):
 
 
 def test_in_bfloat16_only_the_order_of_sums_differs():
-    """The first loss is the same; gradients are float32 sums in another order, so that a later weight may round to its
-    other neighbour: measured no difference in four steps."""
+    """The first loss is equal; float32 gradients are summed in another order, so a later weight may round to its other
+    neighbour (measured: no difference in four steps)."""
     losses = [
         run(2, train, f"{EXPERTS} {EP2} --bf16 --train-iters 4 --hot-expert-num {hot}")[0].losses for hot in (0, 3)
     ]
@@ -74,14 +77,15 @@ def test_in_bfloat16_only_the_order_of_sums_differs():
 
 @pytest.mark.parametrize("dispatcher", ["alltoall", "allgather"])
 def test_cold_experts_drop_alike_on_any_layout(dispatcher):
-    """Ranks with other tokens drop what one process drops, by whose choice the hot experts change."""
+    """With capacities for cold experts ep2 drops the tokens that one process drops, and changes the hot
+    experts alike."""
     cold = f"{EXPERTS} --hot-expert-num 2 --hot-expert-update-step 1 {COLD} --moe-token-dispatcher-type {dispatcher}"
     check_layout(cold, 2, EP2)
 
 
 def watched(backend, flags: str) -> dict[str, list]:
-    """For each micro-batch the experts with most capacity; for each micro-batch of each step the choices, their
-    weights, and the choices left after dropping; for each step the reported number of choices of each expert."""
+    """By "hot" the hot experts of each micro-batch; by "dropped", of each step and micro-batch (choices, weights,
+    choices after dropping); by "counts", of each step the reported choices of each expert."""
     from pynative import kernels
     from pynative.moe import router
     from pynative.training.callbacks import Callback
@@ -113,8 +117,8 @@ def watched(backend, flags: str) -> dict[str, list]:
 
 
 def recounted(experts: np.ndarray, probs: np.ndarray, hot: tuple[int, ...]) -> np.ndarray:
-    """The choices [T, k] that are left of 16 tokens' two choices among four experts: hot experts have an even share of
-    capacity, the others half of it; the largest weights stay."""
+    """The choices [T, k] that are left (-1: dropped) of 16 tokens with two each among four experts: a hot expert takes
+    an even share, a cold one half of it, by largest weight."""
     left, share = experts.copy(), experts.size // 4
     for expert in range(4):
         takers = sorted(zip(*np.nonzero(experts == expert), strict=True), key=lambda place: -probs[place])
@@ -124,7 +128,8 @@ def recounted(experts: np.ndarray, probs: np.ndarray, hot: tuple[int, ...]) -> n
 
 
 def test_a_run_drops_and_chooses_as_a_plain_recount_says(tmp_path):
-    """Chosen anew after steps 1, 2 (powers of two up to 3), 3, 6 (multiples), and 5, where a checkpoint is written."""
+    """Dropped choices equal `recounted`. Hot experts are chosen anew after steps 1, 2 (powers of two below the interval
+    3), 3, 6 (its multiples) and 5, where a checkpoint is written."""
     flags = f"{EXPERTS} {EP2} --num-layers 1 --hot-expert-num 2 --hot-expert-update-step 3 {COLD} --lr 3e-2"
     ranks = run(2, watched, f"{flags} --train-iters 8 --save {tmp_path} --save-interval 5")
     hot, expected = (0, 1), []
@@ -147,13 +152,13 @@ HOT = f"{EP2} --hot-expert-num 2 --moe-expert-capacity-factor 1.0 --cold-token-p
 
 
 def checkpointed(flags: str, steps: bool = True) -> checkpoint_jobs.Outcome:
-    """Rank 0's outcome of a run on two ranks."""
+    """Rank 0's outcome of a run on two ranks; steps=False: right after loading."""
     return run(2, checkpoint_jobs.train, f"{SAVED} {flags}", steps)[0]
 
 
 def test_a_run_is_resumed_bit_by_bit(tmp_path):
-    """After a step that is no power of two, with capacities that the choice decides; and trained weights come into
-    a run without hot experts, or with more."""
+    """Resumed after step 3 with hot experts and capacities: the uninterrupted run, to the bit. Its final weights load
+    into runs without hot experts, with another layout, or with more."""
     save = f"--save {tmp_path} --save-interval 3"
     whole = checkpointed(f"{HOT} {save} --train-iters 6")
     resumed = checkpointed(f"{HOT} --load {tmp_path} --ckpt-step 3 --train-iters 6 --save {tmp_path}/again")
@@ -164,7 +169,7 @@ def test_a_run_is_resumed_bit_by_bit(tmp_path):
 
 
 def ordered(backend, flags: str, saves_first: bool, folder: str) -> None:
-    """Train with a monitor before or after the callback that saves, as a script may give them."""
+    """Train with a script's own ColdHotExpertMonitor before or after its CheckpointCallback."""
     from pynative.training.callbacks import CheckpointCallback, ColdHotExpertMonitor
 
     moe = config_of(flags, backend.world_size).moe_config
@@ -174,7 +179,7 @@ def ordered(backend, flags: str, saves_first: bool, folder: str) -> None:
 
 
 def test_the_order_of_callbacks_does_not_matter(tmp_path):
-    """The files of both orders are the same: weights, moments, and which experts are hot."""
+    """The checkpoint is the same for both orders of `ordered`: weights, moments, and which experts are hot."""
     flags = f"{EXPERTS} {EP2} --num-layers 1 --hot-expert-num 2 {COLD} --lr 3e-2 --train-iters 3"
     for saves_first in (True, False):
         run(2, ordered, flags, saves_first, str(tmp_path / str(saves_first)))
@@ -189,7 +194,8 @@ def test_the_order_of_callbacks_does_not_matter(tmp_path):
 
 
 def own_loops(backend, flags: str) -> dict[str, list]:
-    """Losses and hot experts of three steps by a step cell that a script calls, and of its gradients by a function."""
+    """Losses ("losses") and hot experts ("hot") of three steps of a script's TrainOneStepCell; gradients ("gradients")
+    and hot experts ("function's hot") of its forward-backward function."""
     from pynative.optimizer import get_optimizer, get_optimizer_param_scheduler
     from pynative.training.forward_backward import ForwardBackward, get_forward_backward_func
     from pynative.training.train_step import TrainOneStepCell
@@ -219,7 +225,8 @@ def own_loops(backend, flags: str) -> dict[str, list]:
 
 
 def test_a_loop_of_ones_own_has_hot_experts():
-    """They are chosen anew there too, and their copies' gradients come to the owners."""
+    """A script's own step cell and forward-backward function choose hot experts anew after steps, and add the copies'
+    gradients to the owners'."""
     flags = f"{EXPERTS} {EP2} --lr 3e-2"
     plain, hot = (run(2, own_loops, f"{flags} --hot-expert-num {number}") for number in (0, 2))
     for without, found in zip(plain, hot, strict=True):

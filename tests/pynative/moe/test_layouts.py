@@ -48,7 +48,8 @@ ROWS = [
 
 @pytest.mark.parametrize(("form", "layout"), ROWS)
 def test_a_layout_equals_one_process(form, layout):
-    """A rank of the data has two micro-batches."""
+    """Each model under each layout, at least two micro-batches a data rank: one process's losses, gradients, weights
+    and moments."""
     samples = 8 if layout in ("ep2", "ep2 x ring x dp2") else 4
     check_layout(f"{TINY} --global-batch-size {samples} {FORMS[form]}", *LAYOUTS[layout])
 
@@ -57,8 +58,8 @@ def test_a_layout_equals_one_process(form, layout):
     ("size", "layout"), [(4, f"{EP2} --micro-batch-size 2 --moe-aux-loss-coeff 1.0"), (2, f"{EP2} {RING}")]
 )
 def test_the_load_of_all_replicas_is_that_of_one_process(size, layout):
-    """Two replicas have half of each of two micro-batches. A replica's loss uses its own tokens' scores over all
-    replicas' tokens and is averaged over the replicas, as in Megatron: two of them need twice the coefficient."""
+    """Two replicas with half of each of two micro-batches. A replica's loss uses its own tokens' scores over all
+    replicas' tokens and is averaged over replicas, as in Megatron, so two need twice the coefficient."""
     balanced = "--moe-router-load-balancing-type global_aux_loss --moe-aux-loss-coeff 0.5 --calculate-per-token-loss"
     batch = f"--micro-batch-size {size} --global-batch-size {2 * size}"
     check_layout(f"{TINY} {FAMILIES['llama']} {EXPERTS} {balanced} {batch}", 2, layout)

@@ -1,4 +1,4 @@
-"""Megatron's functions of routers: the values that the real ones give, by hand, and their gradients."""
+"""Megatron's functions of routers, under its names: values computed by hand, and gradients."""
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ def _on_a_cpu():
 
 
 def gradient(function):
-    """The gradient of a scalar function of LOGITS."""
+    """The gradient of a scalar function at LOGITS."""
     with autograd.recording():
         x = autograd.leaf(Tensor(LOGITS))
         autograd.backward([function(x)], [Tensor(np.float32(1.0))])
@@ -30,7 +30,8 @@ def gradient(function):
 
 
 def test_losses():
-    """Counts are (2, 1, 1) at four tokens, and sums 8, 8, 10, 10; the gradient is 2 log(sum) softmax / T."""
+    """switch_load_balancing_loss_func for counts (2, 1, 1) of four tokens; z_loss_func, whose gradient is 2 log(sum)
+    softmax / T, for sums of exponentials 8, 8, 10, 10."""
     probs = Tensor(np.full((4, 3), 1 / 3, np.float32))
     loss = switch_load_balancing_loss_func(probs, Tensor(np.array([2, 1, 1], np.int32)), 4, 1, 3, 0.5)
     assert np.isclose(float(loss.asnumpy()), 0.5 * 3 * 4 / 3 * 4 / 16)
@@ -41,7 +42,8 @@ def test_losses():
 
 
 def test_routing():
-    """One expert a token: of two that want expert 0 the capacity of one leaves the likelier."""
+    """topk_softmax_with_capacity, one expert a token: of two tokens for expert 0 its capacity of one leaves the
+    likelier; by position, the first."""
     assert get_capacity(4, 3, 0.75) == 1
     probs, routed, load = topk_softmax_with_capacity(Tensor(LOGITS), 1, 0.75, use_pre_softmax=True)
     assert load.asnumpy().tolist() == [2, 1, 1]
@@ -53,14 +55,15 @@ def test_routing():
 
 
 def test_padded_routing():
-    """Everybody gets two tokens, some of them with probability 0."""
+    """pad_to_capacity gives each expert two tokens, those that did not choose it with probability 0."""
     probs, routed, _ = topk_softmax_with_capacity(Tensor(LOGITS), 1, 1.5, pad_to_capacity=True, use_pre_softmax=True)
     assert routed.asnumpy().sum(axis=0).tolist() == [2, 2, 2]
     assert not probs.asnumpy()[~routed.asnumpy()].any() and (probs.asnumpy() > 0).sum() == 4
 
 
 def test_a_sigmoids_weights_have_a_gradient():
-    """Normalized weights of two experts sum to the scaling factor, whatever the logits."""
+    """Sigmoid scores of two experts, normalized, sum to the scaling factor whatever the logits, so the sum's gradient
+    is zero."""
 
     def total(x):
         return topk_softmax_with_capacity(x, 2, scaling_factor=2.5, score_function="sigmoid")[0].sum()

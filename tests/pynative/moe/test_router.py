@@ -16,7 +16,8 @@ ROUTER = f"{TINY} --num-experts {EXPERTS} --moe-router-topk 2 --disable-bias-lin
 
 
 def route(backend, flags: str) -> dict:
-    """A router's results of this rank's share of HIDDEN, in a step of one micro-batch, and its summed gradient."""
+    """A router's "experts", "probs", "figures" and the weight's "gradient" summed over ranks, for this rank's "places"
+    of HIDDEN, in a step of one micro-batch."""
     from mindspore import Tensor
 
     from parallel_core.numerics.averaging import Averaging
@@ -69,7 +70,7 @@ LOSSES = {
 
 
 def loss_of(logits: np.ndarray, flags: str, experts: np.ndarray) -> float:
-    """The losses in float64, written from their papers: loads by loops, means over tokens."""
+    """The sum of the balancing losses in float64, from the papers' formulas: loads by loops, means over tokens."""
     moe = config_of(f"{ROUTER} {flags}", 1).moe_config
     rule, total = RoutingRule.of(moe), 0.0
     scores = routing.normalized_scores(logits, rule).reshape(SEQUENCE, BATCH, EXPERTS)
@@ -87,7 +88,8 @@ def loss_of(logits: np.ndarray, flags: str, experts: np.ndarray) -> float:
 
 @pytest.mark.parametrize("name", LOSSES)
 def test_one_rank_against_float64(name):
-    """The weight's gradient by finite differences in some directions, with the choices held."""
+    """The gradient of the router's weight against finite differences of `loss_of` along some directions, the choices
+    held."""
     found = run(1, route, LOSSES[name])[0]
     rule = RoutingRule.of(config_of(f"{ROUTER} {LOSSES[name]}", 1).moe_config)
     rows, weight = HIDDEN.reshape(-1, 32).astype(np.float64), WEIGHT.astype(np.float64)
@@ -111,7 +113,7 @@ def test_one_rank_against_float64(name):
 @pytest.mark.parametrize("layout", ["--context-parallel-size 2", "--tensor-model-parallel-size 2 --sequence-parallel"])
 @pytest.mark.parametrize("name", ["micro-batch, z", "sequences of sigmoids", "groups", "global"])
 def test_ranks_that_share_a_micro_batch(name, layout):
-    """Each routes its own tokens; gradient and figures are those of one rank."""
+    """Ranks that each route a part of the tokens choose one rank's experts; gradient and figures are one rank's."""
     one, shares = run(1, route, LOSSES[name])[0], run(2, route, f"{LOSSES[name]} {layout}")
     for share in shares:
         assert np.array_equal(share["experts"], one["experts"][share["places"]])
@@ -121,7 +123,8 @@ def test_ranks_that_share_a_micro_batch(name, layout):
 
 
 def test_figures():
-    """Even loads give a loss of one; counts are of choices before and after experts drop some."""
+    """The balancing loss is near one at nearly even loads; tokens_chosen counts choices before, tokens_routed after
+    dropping over capacity."""
     flags = "--moe-aux-loss-coeff 0.5 --moe-expert-capacity-factor 1.0"
     found = run(1, route, flags)[0]
     chosen, routed = (found["figures"][name][0] for name in ("tokens_chosen", "tokens_routed"))
@@ -136,7 +139,7 @@ def test_figures():
     "flags", ["--fix-router", "--moe-input-jitter-eps 0.1", "--moe-router-load-balancing-type sparsemixer_topk"]
 )
 def test_random_numbers_are_functions_of_place(flags):
-    """A rank that has a part of the sequence draws that part's."""
+    """A rank that has a part of the sequence draws the random numbers that one rank draws for those places."""
     one = run(1, route, flags)[0]
     plain = run(1, route, "")[0]
     assert not np.array_equal(one["probs"], plain["probs"])
@@ -146,7 +149,8 @@ def test_random_numbers_are_functions_of_place(flags):
 
 
 def moved_bias(backend, more: str) -> tuple[list, list, bool]:
-    """An expert bias before and after a step in which experts got 1, 2, 3, 2, 2, 2 tokens."""
+    """(expert bias before, expert bias after a step in which experts got 1, 2, 3, 2, 2, 2 tokens, whether it requires a
+    gradient)."""
     from mindspore import nn
 
     from pynative.moe.expert_bias import ExpertBiases
@@ -167,12 +171,12 @@ def test_the_expert_bias_moves_towards_idle_experts():
 
 
 def test_the_expert_bias_stays_beside_adapters():
-    """They are of a model that does not change: who loads them beside it again has the same network."""
+    """With adapters the expert bias is not moved: the base must stay the network beside which they are loaded again."""
     assert run(1, moved_bias, "--lora-target-modules linear_qkv")[0] == ([0.0] * 6, [0.0] * 6, False)
 
 
 def evaluated(backend, flags: str) -> np.ndarray:
-    """The experts that a router chooses outside of training, with a bias that is for the last one."""
+    """The experts chosen by a router in evaluation, whose expert bias favours the last one."""
     from mindspore import Tensor
 
     from pynative.memory.in_place import assign
@@ -188,7 +192,8 @@ def evaluated(backend, flags: str) -> np.ndarray:
 
 
 def test_sinkhorn_chooses_without_the_bias_in_evaluation_too():
-    """As Megatron does; in training it balances by its own iteration."""
+    """With sinkhorn the choice in evaluation is by plain logits, as in Megatron; with other balancing the expert bias
+    counts."""
     assert (run(1, evaluated, "")[0] == EXPERTS - 1).any(axis=-1).all()
     experts = run(1, evaluated, "--moe-router-load-balancing-type sinkhorn")[0]
     logits = HIDDEN.reshape(-1, 32) @ WEIGHT.T
@@ -196,7 +201,7 @@ def test_sinkhorn_chooses_without_the_bias_in_evaluation_too():
 
 
 def gated(backend, flags: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Logits, and the gradients of hidden states and weight of their sum."""
+    """Logits of the router's `gating`, and the gradients of (hidden states, weight) of the logits' sum."""
     from mindspore import Tensor
 
     from pynative.memory.in_place import assign
@@ -231,12 +236,13 @@ def summed_load(backend, load: list[float]) -> list[float]:
 
 
 def test_loads_of_many_tokens_are_counted_exactly():
-    """Three ranks' sum is odd and beyond 2^24, where float32 has even numbers only."""
+    """Loads summed over three ranks, odd and beyond 2^24, where float32 has even numbers only, are exact."""
     assert run(3, summed_load, [2.0**23 - 1, 5]) == [[3 * 2.0**23 - 3, 15]] * 3
 
 
 def dense_and_back(backend) -> tuple[list[np.ndarray], np.ndarray]:
-    """Megatron's form of a routing with a dropped choice, made ours again; the gradient of the choices' weights."""
+    """([probabilities and map of `dense`, weights and experts of `of_dense`], gradient of the weights) of a routing
+    with a dropped choice."""
     from mindspore import Tensor
 
     from pynative.moe.router import Routing
@@ -253,7 +259,8 @@ def dense_and_back(backend) -> tuple[list[np.ndarray], np.ndarray]:
 
 
 def test_a_routing_in_megatrons_form():
-    """Probabilities and map over all experts, and back; a dropped choice is in neither."""
+    """`Routing.dense` gives probabilities and map over all experts, `of_dense` the routing again; a dropped choice is
+    in neither."""
     (((dense, chosen, weights, experts), gradient),) = run(1, dense_and_back)
     np.testing.assert_array_equal(dense, np.array([[0.2, 0, 0.7], [0, 0.9, 0]], np.float32))
     np.testing.assert_array_equal(chosen, [[True, False, True], [False, True, False]])

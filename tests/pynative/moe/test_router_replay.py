@@ -1,4 +1,5 @@
-"""Routing replay: the experts that a generation went to are on record, and training goes to those on record."""
+"""Routing replay: generation records each token's experts in a file, and training sends the tokens to the recorded
+ones."""
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ LAYOUTS = {
 
 
 def told(backend, flags: str, path: str, use_cache: bool = True):
-    """Texts and their experts [s, L, k], which rank 0 saves."""
+    """(texts, experts [s, L, k] of each) that this rank generates with a record; rank 0 saves both to `path`."""
     from pynative.generation import Asked, generate_texts
     from pynative.moe.router_replay import RoutingRecord, save_routing
     from pynative.parameter import initialize_parameters
@@ -45,7 +46,7 @@ def told(backend, flags: str, path: str, use_cache: bool = True):
 
 @pytest.mark.parametrize("layout", [*LAYOUTS, "without a cache"])
 def test_a_generation_is_on_record(tmp_path, layout):
-    """Each token but the last has its two experts of each layer, the same ones in any layout."""
+    """Each token but the last has two different experts in each layer, the same in any layout and without a cache."""
     world, flags = LAYOUTS.get(layout, (1, ""))
     ranks = run(world, told, f"{MODEL} {flags}", str(tmp_path / "texts.npz"), layout != "without a cache")
     alone, expected = run(1, told, MODEL, str(tmp_path / "again.npz"))[0]
@@ -57,7 +58,7 @@ def test_a_generation_is_on_record(tmp_path, layout):
 
 
 def trained(backend, flags: str, path: str):
-    """(losses, the tokens of each expert in the first step) of training on a file."""
+    """(losses, for each step the tokens of each expert by layer) of training on the texts and routing in a file."""
     from pynative.moe.router_replay import ReplayedTexts
     from pynative.training.callbacks import Callback
     from pynative.training.training import pretrain
@@ -82,7 +83,8 @@ def trained(backend, flags: str, path: str):
 
 @pytest.fixture(scope="module")
 def drawn(tmp_path_factory):
-    """A file of four texts as long as a sample whose experts are drawn, and how many tokens each has by layer."""
+    """(path of a file of four texts of a sample's length with drawn experts, number of tokens of each expert
+    by layer)."""
     from pynative.moe.router_replay import save_routing
 
     generator, path = np.random.default_rng(4), str(tmp_path_factory.mktemp("replay") / "drawn.npz")
@@ -94,7 +96,8 @@ def drawn(tmp_path_factory):
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_training_goes_to_the_experts_on_record(drawn, layout):
-    """In every step, recomputed layers too, and with one rank's losses; without the record it would go elsewhere."""
+    """Every step, with recomputed layers too, routes as the file says, with one rank's losses; without the flag tokens
+    go elsewhere."""
     path, expected = drawn
     world, flags = LAYOUTS[layout]
     again = "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"
@@ -128,7 +131,7 @@ def replaying(config):
 
 
 def test_token_by_token():
-    """Given experts are chosen, with weights by the scores of those; -1 leaves the choice to the router."""
+    """A router given experts chooses them, with weights by their own scores; -1 leaves the token to the router."""
     given = np.random.default_rng(2).random((5, 3, 2, 4)).argsort(axis=-1)[..., :2].astype(np.int32)
     given[3:] = -1
     chosen, experts, probs, logits = run(1, routed, given)[0]
@@ -139,7 +142,7 @@ def test_token_by_token():
 
 
 def test_wrong_records_are_named():
-    """Shape, type and range, before a router sees them."""
+    """A record of wrong shape, type or range is an error before a router sees it."""
     from pynative.moe.router_replay import checked
 
     config = config_of(MODEL, 1).model_config
@@ -151,7 +154,7 @@ def test_wrong_records_are_named():
 
 @pytest.mark.parametrize("lacks", ["the entry", "the flag"])
 def test_neither_goes_without_the_other(drawn, lacks):
-    """A record that nobody reads is a mistake, and so is training without one."""
+    """A file with routing but without the flag is an error, and so is the flag with a file without routing."""
     path, _ = drawn
     if lacks == "the flag":
         with pytest.raises(ValueError, match="add --moe-enable-routing-replay"):

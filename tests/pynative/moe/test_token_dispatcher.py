@@ -1,4 +1,5 @@
-"""Tokens come to their experts and back on every layout: the sum over choices and shards, and every gradient.
+"""Token dispatchers: tokens go to their experts and back on every layout; the sum over choices and shards, and every
+gradient.
 
 An expert's shard multiplies by a number of its own, so each rank knows what its tokens must have become.
 """
@@ -14,7 +15,7 @@ from tests.support.kernels import assert_close
 
 EXPERTS, TOP, HIDDEN = 8, 3, 5
 LENGTH, BATCH = 8, 3
-"""Shape of a rank's tokens."""
+"""(s, b) of each rank's tokens."""
 
 
 class Layout(NamedTuple):
@@ -42,7 +43,7 @@ LAYOUTS = {
 
 
 def choices(kind: str, seed: int, tokens: int) -> np.ndarray:
-    """Experts [tokens, TOP], each token's different ones."""
+    """Chosen experts [tokens, TOP] of one of KINDS, different ones for a token; -1: dropped."""
     generator = np.random.default_rng([seed, 3])
     experts = np.argsort(generator.random((tokens, EXPERTS)), axis=1)[:, :TOP].astype(np.int32)
     if kind == "few experts":
@@ -60,12 +61,12 @@ KINDS = ("spread", "few experts", "dropped", "padded", "a rank without", "nothin
 
 
 def weight(expert: np.ndarray, shard: int) -> np.ndarray:
-    """The factor of an expert's shard; 0 for no expert."""
+    """The factor by which a shard of an expert multiplies its tokens; 0 for expert -1."""
     return np.where(expert < 0, 0.0, np.sin(1.0 + 2.0 * expert + 5.0 * shard))
 
 
 def exchange(backend, layout: Layout, dispatcher: str, implementation: str, bf16: bool = False) -> list:
-    """For every kind of choices [(name, ours, expected)], of this rank."""
+    """[(name, found, expected)] on this rank for every kind of choices, under this layout, dispatcher and kernels."""
     from pynative import kernels, parallel_state
 
     if implementation != "ascend":
@@ -142,7 +143,8 @@ def check(ranks: list, tolerance: float) -> None:
 @pytest.mark.parametrize("dispatcher", ["alltoall", "allgather"])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_there_and_back(layout, dispatcher):
-    """Experts without tokens, ranks without tokens, dropped choices and padded experts included."""
+    """Experts without tokens, ranks without tokens, dropped choices and padded experts: outputs and gradients
+    to 1e-6."""
     check(run(LAYOUTS[layout].ranks, exchange, LAYOUTS[layout], dispatcher, "host"), 1e-6)
 
 

@@ -1,4 +1,4 @@
-"""The product in BLAS's manner: where it is missing, the engine multiplies by primitives."""
+"""oneDNN's gemm for bfloat16, and the engine's products where it is missing."""
 
 from inspect import unwrap
 from types import SimpleNamespace
@@ -18,7 +18,8 @@ pytestmark = pytest.mark.skipif(library() is None, reason="no oneDNN here")
 
 @pytest.mark.parametrize("missing", ["the function", "kernels of this CPU"])
 def test_where_it_is_missing_primitives_multiply(missing, monkeypatch):
-    """Another oneDNN may not export it; with ONEDNN_MAX_CPU_ISA=AVX2 there are no kernels, but a slow definition."""
+    """Without the exported function, or with ONEDNN_MAX_CPU_ISA=AVX2, where there is only a slow reference: the
+    engine's product, by primitives, is right."""
     available = unwrap(gemm.is_available)  # unwrapped: asks again instead of using the cached answer
     if missing == "the function":
         monkeypatch.setattr(gemm, "library", SimpleNamespace)

@@ -1,4 +1,4 @@
-"""oneDNN through ctypes: what the threads of one process share, and what each has of its own."""
+"""oneDNN through ctypes: objects that the threads of a process share, and those of one thread."""
 
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +16,7 @@ THREADS = 4
 
 
 def in_threads(action) -> list:
-    """Results of `action(thread)` of several threads that start together."""
+    """Results of `action(thread number)` on THREADS threads that start together."""
     start = Barrier(THREADS)
 
     def work(thread: int):
@@ -28,7 +28,8 @@ def in_threads(action) -> list:
 
 
 def test_what_threads_ask_for_at_once_is_made_a_single_time():
-    """oneDNN's engine, descriptors and primitives: a thread's own would not fit the others'."""
+    """`once` makes oneDNN's engine, descriptors and primitives once for all threads: different objects would not fit
+    each other."""
     made = []
 
     @once
@@ -44,7 +45,7 @@ def test_what_threads_ask_for_at_once_is_made_a_single_time():
 
 @pytest.mark.parametrize("dtype", [np.dtype(np.float32), np.dtype(np.float16), BFLOAT16], ids=str)
 def test_addresses_are_those_that_numpy_says(dtype):
-    """Read from an array's header; of views, too."""
+    """`address_of`, which reads an array's header, gives numpy's address, of views too."""
     array = np.zeros((6, 8), dtype)
     for view in (array, array.T, array[2:5, 3:], array[::-1], array.reshape(-1)[7:]):
         assert address_of(view) == view.ctypes.data
@@ -52,7 +53,8 @@ def test_addresses_are_those_that_numpy_says(dtype):
 
 @pytest.mark.skipif(library() is None, reason="no oneDNN here")
 def test_threads_that_start_on_new_shapes_together_compute_their_own_results():
-    """Every round's primitives are new, so that all threads make, scratch and execute them at the same time."""
+    """Threads that make new primitives, allocate their scratch memory and execute them at the same time get their own
+    results."""
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
 

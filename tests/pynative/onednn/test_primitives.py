@@ -1,4 +1,4 @@
-"""Primitives by what they compute: which are taken, and how many are kept."""
+"""The caches of oneDNN's primitives and layouts: which implementations are taken, and how many objects are kept."""
 
 import gc
 import weakref
@@ -22,7 +22,7 @@ def relu(entries: int):
 
 
 def test_a_sequence_that_grows_keeps_no_more_primitives():
-    """As generation makes them: new shapes at each step, of which the last used stay."""
+    """Of twice KEPT primitives for new shapes, as a growing text asks for, at most KEPT stay: those used last."""
     made = [weakref.ref(relu(entries)) for entries in range(1000, 1000 + 2 * primitives.KEPT)]
     gc.collect()
     alive = [primitive() is not None for primitive in made]
@@ -30,7 +30,7 @@ def test_a_sequence_that_grows_keeps_no_more_primitives():
 
 
 def test_a_sequence_that_grows_keeps_no_more_layouts():
-    """Those used last stay, and what a primitive was made for: none of another test's is for so many rows."""
+    """Of twice KEPT layouts at most KEPT stay, the last one and one that is held elsewhere among them."""
     held = layout_of(np.empty((1, 7), np.float32))
     made = [weakref.ref(layout_of(np.empty((1009, entries), np.float32))) for entries in range(1, 2 * layouts.KEPT)]
     gc.collect()
@@ -39,7 +39,7 @@ def test_a_sequence_that_grows_keeps_no_more_layouts():
 
 
 def test_one_that_is_made_again_computes_the_same():
-    """Nothing is left of the one that was let go."""
+    """A primitive that the cache dropped and made again computes right."""
     x = np.linspace(-1, 1, 900, dtype=np.float32)[None]
     for _ in range(2):
         out = np.empty_like(x)
@@ -51,8 +51,7 @@ def test_one_that_is_made_again_computes_the_same():
 
 @pytest.mark.parametrize("kind", ["a product and a function of it", "a gradient"])
 def test_nothing_of_the_librarys_is_left_of_one_that_was_let_go(monkeypatch, kind):
-    """Every handle that it gave for a primitive is given back: text of growing length asks for new ones with each
-    token."""
+    """Every oneDNN handle made for a primitive is destroyed with it: a growing text makes new ones with each token."""
     calls, function = Counter[str](), library_module.function
 
     def counted(name: str):
@@ -79,7 +78,8 @@ def test_nothing_of_the_librarys_is_left_of_one_that_was_let_go(monkeypatch, kin
 
 
 def test_what_oneDNN_only_defines_is_not_taken():
-    """Its reference implementations: here of a sum of float16, on CPUs without arithmetic of that type."""
+    """A primitive that has only a reference implementation in oneDNN, as sums of float16 on some CPUs, is not
+    returned."""
     layout = layout_of(np.empty(64, np.float16))
     found = primitives.total(layout, 2)
     assert found is None or not found.implementation.startswith(("ref", "simple:any"))

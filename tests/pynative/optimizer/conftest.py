@@ -1,4 +1,4 @@
-"""The kernels' fixtures."""
+"""The fixtures of the kernels' tests for those of the optimizer."""
 
 from tests.pynative.kernels.conftest import default_kernels, implementation
 

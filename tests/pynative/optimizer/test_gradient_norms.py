@@ -11,7 +11,7 @@ MODEL = f"{TINY} --train-iters 1 --global-batch-size 4 --untie-embeddings-and-ou
 
 
 def norms(backend, flags: str) -> tuple[dict[str, float], float]:
-    """Norms by name, as the callback logs them, and the norm of all."""
+    """(norm of each parameter's gradient that this rank logs with --log-local-norm, norm of the whole gradient)."""
     from pynative.training import callbacks
     from pynative.training.training import pretrain
     from pynative.transformer.gpt_model import GPTModel
@@ -40,7 +40,8 @@ def test_parts_add_up_to_the_whole(layout):
 
 
 def test_each_expert_is_logged_by_a_rank_that_has_it():
-    """Once, with one process's norm; all other parameters by the first rank."""
+    """ep2: each parameter's norm is logged once and is one process's, experts' on their own rank, all others on the
+    first."""
     experts = "--num-experts 4 --moe-token-dispatcher-type alltoall"
     alone, whole = run(1, norms, experts)[0]
     (first, _), (second, _) = run(2, norms, f"{experts} --expert-model-parallel-size 2")

@@ -1,5 +1,5 @@
-"""Float32 values of 16-bit parameters: updated, rounded into the model after each step, and taken from it when it is
-overwritten."""
+"""main_param, the float32 values of 16-bit parameters: updated, rounded into the model after each step, and taken from
+it when a script overwrites it."""
 
 import mindspore as ms
 import numpy as np
@@ -43,14 +43,15 @@ def values(tensor) -> np.ndarray:
 
 
 def is_rounded(parameter) -> bool:
-    """Whether the model's parameter is the float32 one, to nearest even, to the bit."""
+    """Whether the model's parameter equals its main_param rounded to nearest even, to the bit."""
     return np.array_equal(values(parameter), values(parameter.main_param.astype(parameter.dtype)))
 
 
 @pytest.mark.parametrize("kind", ["adam", "sgd", "lion"])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_small_steps_add_up(dtype, kind):
-    """Each is lost when it is rounded; after 40 the model has moved as a float32 one has."""
+    """Steps too small for 16 bits: after 40 the main_param is a float32 run's parameter to the bit, and the model has
+    moved."""
     model, exact = Weight(dtype), Weight("float32")
     exact.weight.set_data(as_type(values(model.weight), ms.float32))
     optimizers = [optimizer_of(model, kind), optimizer_of(exact, kind)]
@@ -74,7 +75,8 @@ def test_small_steps_add_up(dtype, kind):
     ],
 )
 def test_gradients_are_of_megatrons_type(dtype, flags, gradient_type):
-    """float16 is left to --accumulate-allreduce-grads-in-fp32, bfloat16 goes to float32 by itself."""
+    """Gradients of bfloat16 are added up in float32 unless grad_reduce_in_bf16; of float16 in float16 unless
+    accumulate_allreduce_grads_in_fp32."""
     model = Weight(dtype)
     with rank_of_a_job(0, 1):
         ParamAndGradBuffers(name_parameters(model), GradientConfig(**flags))
@@ -82,7 +84,7 @@ def test_gradients_are_of_megatrons_type(dtype, flags, gradient_type):
 
 
 def test_values_assigned_before_the_first_step_count():
-    """A script writes them with MindSpore's own operators, without a word to the optimizer."""
+    """Values that a script assigns by MindSpore's own operators before the first step become the main_param."""
     model = Weight("float16")
     optimizer = optimizer_of(model)
     ms.ops.assign(model.weight, as_type(START + 2, ms.float16))
@@ -101,7 +103,8 @@ def test_values_assigned_later_count_after_reload_model_params():
 
 
 def load_between_steps(backend, dtype: str) -> tuple[np.ndarray, np.ndarray]:
-    """The model's values and the float32 ones after weights that no 16-bit type holds were loaded, and a step of 0."""
+    """(model's values, main_param) after `load_weights` of values that no 16-bit type holds and a step with learning
+    rate 0."""
     with job(backend, config_of(TINY, 1)):
         model = Weight(dtype)
         buffers = ParamAndGradBuffers(name_parameters(model), GradientConfig())
@@ -114,7 +117,7 @@ def load_between_steps(backend, dtype: str) -> tuple[np.ndarray, np.ndarray]:
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_loaded_weights_are_rounded_and_not_undone_by_the_next_step(dtype):
-    """As Megatron's reload_model_params: the float32 values are the rounded ones."""
+    """Loaded weights are rounded and the main_param is the rounded value, as by Megatron's reload_model_params."""
     model, main = run(1, load_between_steps, dtype)[0]
     expected = values(as_type(START + np.float32(1.0001), getattr(ms, dtype)))
     np.testing.assert_array_equal(model, expected)

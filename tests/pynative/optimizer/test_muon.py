@@ -30,13 +30,13 @@ TP2, SHARDED = "--tensor-model-parallel-size 2", "--use-distributed-optimizer"
     ],
 )
 def test_a_layout_trains_as_one_process(world, layout):
-    """Losses, updates and every state; also where slices of the distributed optimizer, or of ZeRO's stages 2 and 3, cut
-    matrices in two."""
+    """Losses, updates and every state, also where the distributed optimizer's or ZeRO's slices cut a matrix in two."""
     check_layout(MODEL, world, layout)
 
 
 def updates_of_modes(backend, axis: int, rows: tuple[int, ...]) -> list[np.ndarray]:
-    """This rank's part of a matrix's update in each mode; the matrix alone and this rank's block alone."""
+    """This rank's [update in mode duplicated, distributed, blockwise, update of the whole matrix, update of this rank's
+    block alone]."""
     from pynative.optimizer.muon import scaled_update
 
     whole = normal(12, 20, seed=3)
@@ -56,7 +56,8 @@ def updates_of_modes(backend, axis: int, rows: tuple[int, ...]) -> list[np.ndarr
 
 @pytest.mark.parametrize(("axis", "rows"), [(0, ()), (1, ()), (0, (3, 2, 1)), (1, (3, 2, 1))])
 def test_modes_of_tensor_parallelism(axis, rows):
-    """Duplicated and distributed are parts of the whole matrix's update, blockwise is the block's own."""
+    """Modes duplicated and distributed give this rank's part of the whole matrix's update, blockwise the update of its
+    block alone."""
     for rank, (duplicated, distributed, blockwise, whole, block) in enumerate(run(2, updates_of_modes, axis, rows)):
         own = np.split(whole, 2, axis)[rank]
         np.testing.assert_allclose(duplicated, own, atol=1e-5)
@@ -66,7 +67,7 @@ def test_modes_of_tensor_parallelism(axis, rows):
 
 
 def parts_of_fused(backend) -> tuple[np.ndarray, list[np.ndarray]]:
-    """The update of a matrix that holds three, and those of the three."""
+    """(update of a fused matrix of q, k and v rows, [update of q, of k, of v as matrices of their own])."""
     from pynative.optimizer.muon import scaled_update
 
     x, config = normal(12, 5, seed=4), MuonConfig(muon_fp32_matmul_prec="high")
@@ -78,7 +79,7 @@ def parts_of_fused(backend) -> tuple[np.ndarray, list[np.ndarray]]:
 
 
 def test_queries_keys_and_values_are_three_matrices():
-    """Two groups have three rows of queries, two of keys and one of values each."""
+    """Muon orthogonalizes q, k and v of a fused matrix apart: two groups of three rows of q, two of k, one of v."""
     fused, parts = run(1, parts_of_fused)[0]
     merged = np.concatenate([part.reshape(2, -1, 5) for part in parts], axis=1).reshape(12, 5)
     np.testing.assert_array_equal(fused, merged)

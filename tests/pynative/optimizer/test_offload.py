@@ -1,4 +1,4 @@
-"""Optimizer states in host memory or in files: where they lie, who updates them, and that nothing else changes."""
+"""Optimizer states in host memory or in files: which part, who updates it, and that nothing else changes."""
 
 import errno
 import re
@@ -31,7 +31,8 @@ FLAGS = f"{TINY} --global-batch-size 4 --weight-decay 0.1 --lr 1e-2"
 
 @given(st.lists(st.integers(1, 300), min_size=1, max_size=6), st.floats(0, 1), st.integers(1, 3))
 def test_the_share_that_is_offloaded(sizes, fraction, replicas):
-    """At least what was asked for, by less than one parameter; each element is in one place; cut at parameters."""
+    """`offloaded` cuts at parameters, puts each element in one place, and takes at least the fraction asked for, by
+    less than one parameter more."""
     specs = [(place(ShardSpec(shape=(size,)), {}), "float32") for size in sizes]
     (plan,) = plan_buffers(specs, rule=BucketRule.sharded(replicas))
     owned = plan.owned_by({"intra-dp-cp": (replicas - 1, replicas)}, sharded=True)
@@ -46,7 +47,8 @@ def test_the_share_that_is_offloaded(sizes, fraction, replicas):
 
 
 def in_files(backend, flags: str, directory: str):
-    """A run, and what of its states is mapped from files of a directory, by the operating system."""
+    """(outcome of a run, for each step (states' elements mapped from files of the directory, all), by
+    /proc/self/maps)."""
     from pynative.optimizer.flat_optimizer import FlatOptimizer
 
     sizes = []
@@ -71,7 +73,8 @@ def in_files(backend, flags: str, directory: str):
 @pytest.mark.parametrize(("fraction", "least", "most"), [(1.0, 1.0, 1.0), (0.5, 0.5, 0.9)])
 @pytest.mark.parametrize("types", ["", "--bf16"])
 def test_states_in_files_are_states(tmp_path, fraction, least, most, types):
-    """Bit for bit; as much of them lies in the directory's files as was asked for, and no file is left."""
+    """The run equals one with states in memory bit for bit, as large a part as was asked for is mapped from files, and
+    no file is left."""
     plain = run(1, train, f"{FLAGS} {types}")[0]
     flags = f"{FLAGS} {types} --nvme-path {tmp_path} --optimizer-offload-fraction {fraction}"
     found, sizes = run(1, in_files, flags, str(tmp_path))[0]
@@ -92,7 +95,8 @@ def test_a_directory_that_cannot_be_written_to_is_named(tmp_path):
 
 
 def test_a_full_disk_is_an_error(tmp_path):
-    """Not a signal at the first update. Room is asked for when the states are made."""
+    """Room for states in files is asked for when they are made, so a full disk is an error about --nvme-path, not
+    SIGBUS at the first update."""
     from pynative.optimizer.offload import InFiles
 
     files, full = InFiles(str(tmp_path)), OSError(errno.ENOSPC, "No space left on device")
@@ -106,8 +110,8 @@ def test_a_full_disk_is_an_error(tmp_path):
 
 @pytest.mark.parametrize("is_16_bit", [False, True])
 def test_an_accelerators_states_are_the_hosts(is_16_bit):
-    """On the doubles of an Ascend: states in numpy's memory, weights and gradients in the device's; the host's kernel
-    updates copies of those, and what it made of the weights comes back."""
+    """On doubles of an Ascend: states are numpy arrays, weights and gradients the device's; the host kernel updates
+    copies, and new weights are copied back."""
     from pynative.distributed.flat_memory import FlatMemory, SplitMemory
     from pynative.kernels.host import optimizer as host
     from pynative.optimizer.offload import where_states_are

@@ -1,4 +1,4 @@
-"""Newton-Schulz iterations and Muon's step against the package that Megatron calls for them."""
+"""Newton-Schulz iterations and Muon's step against records of the package that Megatron calls for them."""
 
 import json
 
@@ -30,7 +30,7 @@ def sines(shape: tuple[int, ...], frequency: float) -> np.ndarray:
 @pytest.mark.usefixtures("implementation")
 @pytest.mark.parametrize(("kind", "steps", "shape"), ITERATED)
 def test_iterations_are_those_of_the_package(kind, steps, shape):
-    """Up to rounding, which iterations amplify: measured at most 7e-6."""
+    """Equal up to rounding, which iterations amplify: measured at most 7e-6."""
     rows, columns = map(int, shape.split("x"))
     found = orthogonalized(Tensor(sines((rows, columns), 0.7)), coefficients(kind, int(steps)))
     np.testing.assert_allclose(found.asnumpy(), RECORDED[f"{kind} {steps} {shape}"], atol=1e-5)
@@ -51,7 +51,7 @@ def test_iterations_in_bfloat16_are_near_those_in_float32(shape):
 
 @pytest.mark.parametrize("kind", COEFFICIENTS)
 def test_iterations_converge(kind):
-    """Ten of any kind bring singular values of a random matrix between 0.6 and 1.3."""
+    """Ten iterations with any kind of coefficients bring the singular values of a random matrix between 0.6 and 1.3."""
     found = orthogonalized(Tensor(normal(7, 12)), coefficients(kind, 10)).asnumpy()
     values = np.linalg.svd(found, compute_uv=False)
     assert values.min() > 0.6 and values.max() < 1.3
@@ -85,13 +85,13 @@ def three_steps(backend, nesterov: bool, scale: str) -> np.ndarray:
 
 @pytest.mark.parametrize(("nesterov", "scale"), STEPPED)
 def test_a_step_is_that_of_the_package(nesterov, scale):
-    """Average of the gradient, Nesterov or not, scale by shape, decoupled weight decay."""
+    """Three steps of Muon with weight decay, with Nesterov or not, for each scale by shape."""
     found = run(1, three_steps, nesterov == "True", scale)[0]
     np.testing.assert_allclose(found, RECORDED[f"muon {nesterov} {scale}"], atol=1e-6)
 
 
 class Vectors(nn.Cell):
-    """A model of vectors alone."""
+    """A model whose only parameter is a vector."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The schedule that a configuration asks for."""
+"""The learning-rate schedule of a DeepSpeed file."""
 
 import json
 
@@ -14,7 +14,8 @@ SIZES = (
 
 
 def test_a_deepspeed_files_schedule_steps_as_deepspeeds(tmp_path):
-    """Its scheduler is made at batch -1 with the lowest rate and steps after an update, to batch 0: that rate again."""
+    """WarmupDecayLR has the lowest rate in the first two steps: DeepSpeed's scheduler starts at batch -1 and steps
+    after an update, to batch 0, with that rate again."""
     keys = {"warmup_min_lr": 0.1, "warmup_max_lr": 0.5, "warmup_num_steps": 4, "total_num_steps": 6}
     scheduler = {"type": "WarmupDecayLR", "params": {**keys, "warmup_type": "linear"}}
     (tmp_path / "x.json").write_text(json.dumps({"scheduler": scheduler}))

@@ -18,7 +18,7 @@ from tests.support.kernels import normal
 
 
 class Model(nn.Cell):
-    """A word embedding, a matrix, a norm of queries' heads, and a bias."""
+    """A model of a word embedding, a matrix, a norm of queries' heads ("q_norm") and a bias."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -31,7 +31,8 @@ class Model(nn.Cell):
 
 
 def trained(config: OptimizerConfig, rates: list[tuple[float, float, float]]) -> tuple[dict, dict, FlatOptimizer]:
-    """Values by name before and after steps of (learning rate, weight decay, decoupled learning rate)."""
+    """(values by name before, values after, optimizer) of steps with these (learning rate, weight decay, decoupled
+    learning rate)."""
     model = Model()
     with rank_of_a_job(0, 1):
         buffers = ParamAndGradBuffers(name_parameters(model), GradientConfig())
@@ -70,7 +71,8 @@ CASES = {
 @pytest.mark.parametrize("decoupled", [False, True], ids=["", "decoupled-lr"])
 @pytest.mark.parametrize("case", CASES)
 def test_several_steps(case, decoupled):
-    """Each parameter by its rule; weight decay on some; the embedding with another learning rate, if it has one."""
+    """Each optimizer's update rule on every parameter; weight decay on those that the case lists; the embedding at
+    --decoupled-lr where given."""
     options, rule, settings, decayed = CASES[case]
     config = OptimizerConfig(**options, decoupled_lr=2e-2 if decoupled else None)
     found, after, _ = trained(config, RATES)
@@ -84,8 +86,8 @@ def test_several_steps(case, decoupled):
 
 @pytest.mark.parametrize(("case", "of_matrix", "of_others"), [("AdamW", 1 / 4, 1), ("SGD", 1, 4), ("Lion", 1 / 4, 1)])
 def test_mup_divides_rates_by_the_width(case, of_matrix, of_others):
-    """Four times the width: the matrix between embedding and output layer learns at a quarter of the rate, with a
-    quarter of Adam's epsilon; of plain gradient descent the others, the embedding too, at four times the rate."""
+    """mu-P at four times the width: the matrix learns at 1/4 of the rate with 1/4 of Adam's epsilon; with SGD the other
+    parameters, the embedding too, at 4 times."""
     options, rule, settings, decayed = CASES[case]
     found, after, _ = trained(OptimizerConfig(**options, width_multiplier=4.0), RATES)
     for name, value in found.items():
@@ -99,7 +101,8 @@ def test_mup_divides_rates_by_the_width(case, of_matrix, of_others):
 
 @pytest.mark.parametrize("algorithm", ["ema", "sma"])
 def test_averages_of_weights_replace_them(algorithm):
-    """Every second step is taken; after three of those the average becomes the weights, and begins anew at zero."""
+    """PmAdamW with interleave 2 and num 3: every second step enters the average, which after three becomes the weights
+    and begins anew at zero."""
     pma = {"pma_fused_algo": algorithm, "pma_fused_num": 3, "pma_interleave_step": 2, "pma_ema_alpha": 0.3}
     found, after, optimizer = trained(OptimizerConfig(optimizer_type="PmAdamW", **ADAM, **pma), [(1e-2, 0.1, 0.0)] * 8)
     averages = {p.meta.spec.name: states["pma_weight"].asnumpy() for p, _, states in optimizer.states_of_parameters()}
@@ -117,7 +120,7 @@ def test_averages_of_weights_replace_them(algorithm):
 
 
 def test_gradients_are_clipped_by_value():
-    """Every entry of the global batch's gradient is clipped, after scaling."""
+    """clip_grad_value clips every entry of the global batch's gradient after scaling."""
     found, after, _ = trained(OptimizerConfig(optimizer_type="sgd", clip_grad=0.0, clip_grad_value=0.3), [(1.0, 0, 0)])
     for name, value in found.items():
         clipped = np.clip(gradient(name, value.shape, 0), -0.3, 0.3)
@@ -135,13 +138,13 @@ def test_states_have_the_types_that_were_asked_for(dtype):
 
 
 def test_every_rule_has_its_arithmetic():
-    """Each rule's name leads to a sweep, where it acts element by element, or to an update of whole parameters."""
+    """Each optimizer rule's name has a kernel: in UPDATES if it acts element by element, else in WHOLE_UPDATES."""
     assert set(UPDATES) == {name for name, rule in RULES.items() if rule.is_elementwise}
     assert set(WHOLE_UPDATES) == set(RULES) - set(UPDATES)
 
 
 def test_muon_keeps_one_state_of_a_matrix():
-    """Other parameters have Adam's two."""
+    """Muon keeps a momentum buffer for a matrix, and Adam's two averages for embedding, norms and biases."""
     model = Model()
     with rank_of_a_job(0, 1):
         buffers = ParamAndGradBuffers(name_parameters(model), GradientConfig())

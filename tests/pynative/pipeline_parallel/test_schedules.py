@@ -12,7 +12,7 @@ MODELS = {
     "untied, per token": "--untie-embeddings-and-output-weights --calculate-per-token-loss",
     "layers that do nothing": "--noop-layers 0,5 --hidden-dropout 0.1",
 }
-"""The loss mask differs between micro-batches in all of them."""
+"""Name -> flags. In all of them the loss mask differs between micro-batches."""
 
 SPLITS = [
     ("1f1b", 2, "--num-layer-list 5,9"),
@@ -41,8 +41,8 @@ def check_schedule(model: str, schedule: str, stages: int, more: str = "") -> No
 
 @pytest.mark.parametrize(("model", "schedule", "stages"), ROWS)
 def test_a_schedule_equals_one_process(model, schedule, stages):
-    """Averaging in the wrong place, a dropout mask of another micro-batch, a gradient added twice or not at all; on
-    four stages the models take turns."""
+    """Would fail on an average in the wrong place, another micro-batch's dropout mask, or a gradient added twice or
+    never; on four stages the models take turns."""
     check_schedule(model, schedule, stages)
 
 
@@ -82,7 +82,8 @@ def test_weight_gradients_of_their_own_change_no_bit():
 
 @pytest.mark.parametrize(("schedule", "stages", "split"), SPLITS)
 def test_an_uneven_split(schedule, stages, split):
-    """Layers by a list, of stages or of each chunk's stages; fewer at the ends; embedding or output layer alone."""
+    """Uneven layers a stage: by a list for stages or for chunks, fewer at the ends, embedding or output layer on a
+    stage alone."""
     layout = pipeline(schedule, stages, split)
     check_layout(f"{BASE} --num-layers 14 {MODELS['tied, dropout']}", stages, layout, steps=ONE_STEP)
 
@@ -98,6 +99,6 @@ def test_an_uneven_split(schedule, stages, split):
     ],
 )
 def test_other_ways_to_run(schedule, flags):
-    """Exchanges waited for where they stand; the operators that Ascend runs; larger rounds; four chunks a stage."""
+    """Without overlapped exchanges, with --kernels ops, interleaving in groups of 4, and four chunks a stage."""
     long = LONG if LONG in flags else ""
     check_layout(f"{BASE} {long} {MODELS['tied, dropout']}", 2, pipeline(schedule, 2, flags))

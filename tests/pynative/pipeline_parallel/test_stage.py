@@ -1,4 +1,4 @@
-"""The tensors that a stage keeps between a forward and its backward."""
+"""`Stage`: the tensors that it keeps between a micro-batch's forward and backward."""
 
 import gc
 import weakref
@@ -15,7 +15,7 @@ from pynative.startup import device
 
 
 class Doubling(nn.Cell):
-    """x + x, of what the stage before sent."""
+    """A chunk of the model that returns x + x for the x that the stage before sent."""
 
     def set_input_tensor(self, x: Tensor) -> None:
         self.x = x
@@ -25,17 +25,17 @@ class Doubling(nn.Cell):
 
 
 class ForwardStep:
-    """Runs the chunk; the loss of the last one is its sum."""
+    """A forward step that runs the chunk and takes the sum of the last one's output as loss."""
 
     def begin(self, data_iterator, model, micro_batches, rules) -> None:
-        """Nothing to draw."""
+        """Nothing to do: there are no data."""
 
     def __call__(self, model, micro_batch, chunk):
         return model(), lambda y: MicroBatchLoss(y.sum(), MicroBatchWeight(1.0))
 
 
 def stage(is_last: bool) -> Stage:
-    """A stage of one chunk, in a training step of two micro-batches."""
+    """A stage of one Doubling chunk, begun for a training step of two micro-batches."""
     device.initialize("CPU", "host", 1, 1)
     averaging = Averaging(per_token=False, micro_batches=2, replicas=1)
     made = Stage(nn.CellList([Doubling()]), averaging, is_last, lambda micro_batch, chunk: None)
@@ -48,7 +48,8 @@ def hidden_states(value: float) -> Tensor:
 
 
 def test_what_was_sent_is_not_kept_for_the_backward():
-    """Only the input is, which the layers need: with p micro-batches in flight the outputs would be p more."""
+    """After sending its output a stage keeps the input alone, which the layers need: with p micro-batches in flight
+    outputs would be p tensors more."""
     middle = stage(is_last=False)
     sent = [middle.compute(Forward(m), [hidden_states(m)])[0] for m in range(2)]
     left = [weakref.ref(output) for output in sent]
@@ -61,7 +62,7 @@ def test_what_was_sent_is_not_kept_for_the_backward():
 
 
 def test_losses_are_read_at_the_end_of_the_step(monkeypatch):
-    """Each read of the device's memory would make the host wait for it, once a micro-batch."""
+    """No loss is copied to the host during micro-batches, as the host would wait for the device at each."""
     last, read, asnumpy = stage(is_last=True), [], Tensor.asnumpy
     monkeypatch.setattr(Tensor, "asnumpy", lambda tensor: read.append(id(tensor)) or asnumpy(tensor))
     for micro_batch in range(2):
@@ -73,7 +74,7 @@ def test_losses_are_read_at_the_end_of_the_step(monkeypatch):
 
 
 def test_nothing_is_kept_after_the_backward():
-    """Neither input nor graph."""
+    """After a micro-batch's backward neither its input nor its graph is alive."""
     last = stage(is_last=True)
     received = hidden_states(1.0)
     left = weakref.ref(received)

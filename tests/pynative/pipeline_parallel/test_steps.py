@@ -22,7 +22,7 @@ WAITING = "--no-overlap-p2p-communication"
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_evaluation(schedule):
-    """Validation losses, without dropout, and the training losses around them are one process's."""
+    """Validation losses, computed without dropout, and the training losses around them are one process's."""
     flags = f"{TINY} --num-layers 4 --global-batch-size 4 --hidden-dropout 0.3 --eval-interval 1 --eval-iters 2"
     flags += " --untie-embeddings-and-output-weights"
     (expected,) = run(1, evaluated, flags)
@@ -33,7 +33,7 @@ def test_evaluation(schedule):
 
 @pytest.mark.parametrize("layout", ["--micro-batch-size 2", "--micro-batch-size 2 --pipeline-model-parallel-size 2"])
 def test_evaluation_in_batches_of_another_size(layout):
-    """Two batches of four samples are the four batches of two: the mean is over the same tokens."""
+    """--eval-global-batch-size: two batches of four samples have the mean loss of four batches of two."""
     flags = f"{TINY} {layout} --global-batch-size 8 --eval-interval 1"
     ranks = config_of(flags, 2).parallel_config.pipeline_model_parallel_size
     twice = run(ranks, evaluated, f"{flags} --eval-iters 2 --eval-global-batch-size 4")
@@ -44,20 +44,20 @@ def test_evaluation_in_batches_of_another_size(layout):
 
 
 def micro_batches() -> list[dict[str, np.ndarray]]:
-    """Eight of two rows, each cut to a length of its own."""
+    """Eight micro-batches of two rows, each cut to a length of its own."""
     rows = Rows()
     pairs = [(rows[2 * i], rows[2 * i + 1], length) for i, length in enumerate(LENGTHS)]
     return [{n: np.stack([a[n][:length], b[n][:length]]) for n in a} for a, b, length in pairs]
 
 
 def forward_step(data_iterator, model):
-    """Megatron's form."""
+    """Megatron's form: (loss of the next micro-batch, function of it that returns (loss, {"lm loss": loss}))."""
     batch = {name: Tensor(value) for name, value in next(data_iterator).items()}
     return model(**batch), lambda loss: (loss, {"lm loss": loss})
 
 
 def train_lengths(backend, flags: str) -> tuple:
-    """Train on micro-batches of different lengths."""
+    """Train on `micro_batches` by `forward_step`."""
     return train(backend, flags, train_data_loader=micro_batches(), forward_step_func=forward_step)
 
 
@@ -66,21 +66,23 @@ def train_lengths(backend, flags: str) -> tuple:
     [*((schedule, "") for schedule in SCHEDULES), *((name, WAITING) for name in ("1f1b", "interleaved", "zb-v"))],
 )
 def test_micro_batches_of_different_lengths(schedule, more):
-    """Stages tell each other the shape of every tensor, of micro-batches that differ in both steps."""
+    """--variable-seq-lengths: stages send the shape of every tensor, as lengths differ between micro-batches and steps;
+    one process's results."""
     layout = pipeline(schedule, 2, more)
     flags = f"{SHALLOW} --variable-seq-lengths --hidden-dropout 0.1 --untie-embeddings-and-output-weights"
     check_layout(flags, 2, layout, how=train_lengths)
 
 
 def test_micro_batches_of_different_lengths_in_pieces():
-    """The same with each stage's activations cut over two ranks."""
+    """--variable-seq-lengths on pp2 with tp2 and sequence parallelism, which cuts each stage's activations over two
+    ranks."""
     more = "--tensor-model-parallel-size 2 --sequence-parallel"
     flags = f"{SHALLOW} --variable-seq-lengths --hidden-dropout 0.1"
     check_layout(flags, 4, pipeline("zb-h1", 2, more), how=train_lengths)
 
 
 def test_without_the_flag_another_length_is_an_error():
-    """The flag makes the test above pass."""
+    """Without --variable-seq-lengths a micro-batch of another length is refused with both shapes."""
     with pytest.raises(
         ValueError, match=r"rank 0, step 1: tokens has shape \[2, 10\], must have \[2, 16\]: --seq-length"
     ):
@@ -89,7 +91,8 @@ def test_without_the_flag_another_length_is_an_error():
 
 @pytest.mark.parametrize("form", ["one iterator", "an iterator a chunk"])
 def test_every_chunk_sees_the_same_micro_batches(form):
-    """All chunks see the same ones in two steps, whichever runs ahead."""
+    """Virtual chunks get the same micro-batches in the same order over two steps, whichever runs ahead, from one
+    iterator or one each."""
     data = iter(range(6)) if form == "one iterator" else [iter(range(6)), iter(range(6))]
     step = MegatronForwardStep(lambda data_iterator, model: (next(data_iterator), None), 3)
     seen: dict[int, list[int]] = {0: [], 1: []}
@@ -102,12 +105,12 @@ def test_every_chunk_sees_the_same_micro_batches(form):
 
 
 def train_from_dataset(backend, flags: str) -> tuple:
-    """Megatron's form on the data that a provider gives."""
+    """Train by `forward_step` on the dataset that the provider gives."""
     return train(backend, flags, forward_step_func=forward_step)
 
 
 def test_megatrons_form_draws_micro_batches_of_a_dataset():
-    """Not steps: the stages would be sent all micro-batches at once."""
+    """The iterator of Megatron's form yields micro-batches, not whole steps, which stages would send as one tensor."""
     check_layout(SHALLOW, 2, pipeline("interleaved", 2), how=train_from_dataset)
 
 
@@ -125,7 +128,7 @@ def test_megatrons_form_goes_on_where_it_stopped(tmp_path):
     ("before", "after"), [("interleaved", None), (None, "interleaved"), ("zb-h1", "interleaved"), ("zb-v", None)]
 )
 def test_a_checkpoint_fits_every_schedule(tmp_path, before, after):
-    """Weights and moments are the saving run's bits."""
+    """Weights and moments loaded under another schedule are the saving run's to the bit."""
 
     def at(schedule: str | None, flags: str, steps: bool) -> jobs.Outcome:
         layout = pipeline(schedule, 2) if schedule else ""

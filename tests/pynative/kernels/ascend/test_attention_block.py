@@ -1,4 +1,5 @@
-"""A block of the ring's scores through an Ascend's flash attention, whose kernels are doubles: forward and backward."""
+"""`attention_block`, one block of ring attention's scores, by an Ascend's flash attention (doubles of its kernels):
+forward and backward."""
 
 import mindspore
 import numpy as np
@@ -15,11 +16,11 @@ from tests.support.kernels import assert_close, normal, tensor, values
 HEADS, GROUPS, SIZE = 4, 2, 16
 
 VALUE_SIZES = 8, 32
-"""By the member's place: narrower and wider than keys."""
+"""Width of the values, by the ring member's place: narrower and wider than the keys."""
 
 
 def inputs(kind: mindspore.dtype, value_size: int) -> tuple[Tensor, list[tuple[Tensor, Tensor]], Tensor]:
-    """Queries, keys and values of two members, and the gradient of the output."""
+    """(q, the k and v of each of two ring members, gradient of the output) of this type."""
     kvs = [
         tuple(tensor(normal(8, 2, GROUPS, width, seed=seed + width), kind) for width in (SIZE, value_size))
         for seed in (2, 3)
@@ -44,7 +45,7 @@ def block_of(queries: Ranges, keys: Ranges, causal: bool) -> Scores:
 
 
 def through(module, q, kvs, dout, scores) -> list[np.ndarray]:
-    """Output, statistics and gradients of a member's two blocks."""
+    """Output, softmax statistics and gradients of a ring member's two blocks, computed by this module."""
     partial = dq = None
     for kv, block in zip(kvs, scores, strict=True):
         partial = module.attention_block(q, *kv, block, partial)
@@ -58,7 +59,8 @@ def through(module, q, kvs, dout, scores) -> list[np.ndarray]:
 @pytest.mark.parametrize("place", [0, 1])
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float16", 2.0**-8), ("bfloat16", 2.0**-5)])
 def test_blocks_through_the_kernels_are_the_composed_ones(dtype, tolerance, place):
-    """They are equal but for the rounding of 16 bits, at the causal block and at either half."""
+    """Causal blocks and blocks of half the sequence, at both places of a ring of two: equal to the composed operators
+    but for the rounding of 16 bits."""
     q, kvs, dout = inputs(getattr(mindspore, dtype), VALUE_SIZES[place])
     expected = through(composed, q, kvs, dout, blocks(place))
     with ascend_operators():
@@ -68,7 +70,7 @@ def test_blocks_through_the_kernels_are_the_composed_ones(dtype, tolerance, plac
 
 
 def test_float32_blocks_are_composed():
-    """The kernel takes 16-bit types only; to the bit, then, nothing differs."""
+    """Flash attention takes 16-bit types only, so float32 blocks run the composed operators: equal to the bit."""
     q, kvs, dout = inputs(mindspore.float32, SIZE)
     with ascend_operators():
         fused = through(fused_block, q, kvs, dout, blocks(0))

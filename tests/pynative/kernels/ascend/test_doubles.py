@@ -1,4 +1,4 @@
-"""The doubles of an Ascend's operators: none is missing, they are called as MindSpore's are, and refuse wrong calls."""
+"""The doubles of an Ascend's operators: every operator that device code calls has one, with MindSpore's arguments."""
 
 import ast
 from inspect import signature
@@ -49,7 +49,7 @@ def used(file: Path) -> set[str]:
 
 
 def doubled() -> set[str]:
-    """Names that have a mock, as device code spells them."""
+    """MindSpore names that have a double, as device code spells them."""
     modules = {ops: "ops.", mint.nn.functional: "mint.nn.functional."}
     operators = {modules[d.owner] + d.name if d.owner in modules else d.owner.__name__ for d in DOUBLES}
     communication = {name.removesuffix("_v_single") + "_single" if "_v_" in name else name for name in hccl.NAMES}
@@ -64,13 +64,15 @@ def test_whatever_device_code_calls_of_mindspore_has_a_double():
 
 
 def test_no_double_is_left_over():
-    """A double that nobody calls proves nothing; mint.zeros is called by distributed/flat_memory.py."""
+    """Every double is called by device code; mint.zeros is by distributed/flat_memory.py, which is not among
+    its files."""
     assert doubled() - set().union(*map(used, DEVICE_FILES)) == {"mint.zeros"}
 
 
 @pytest.mark.parametrize("double", [d for d in DOUBLES if d.name != "gelu"], ids=lambda d: d.function.__name__)
 def test_a_double_has_mindspores_arguments(double):
-    """Names, order, defaults. gelu's are in C++; MindSpore is asked at each call."""
+    """A double's arguments have the names, order and defaults of MindSpore's function. gelu's are in C++, so MindSpore
+    is asked at each call."""
     theirs, own = double.arguments()
     assert own == theirs
 

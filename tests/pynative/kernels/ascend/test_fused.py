@@ -28,7 +28,8 @@ SEQUENCE, BATCH, HEADS, GROUPS, SIZE = 24, 2, 4, 2, 16
 
 
 def computed(operator: str, inputs: list[np.ndarray], dtype: object, arguments: tuple = (), **settings) -> list:
-    """Output and gradients of the inputs, through the tape; constants follow in `arguments`."""
+    """Output and gradients of an operator on these inputs, through the tape; `arguments` follow the inputs and get no
+    gradient."""
     leaves = [leaf(tensor(x, dtype)) for x in inputs]
     with recording():
         y = getattr(kernels, operator)(*(x * 1.0 for x in leaves), *arguments, **settings)
@@ -67,7 +68,7 @@ def calls(monkeypatch) -> list[str]:
 
 
 def heads(size: int = SIZE, value_size: int = SIZE) -> list[np.ndarray]:
-    """q, k, v."""
+    """Drawn [q, k, v] of SEQUENCE x BATCH tokens."""
     shapes = [(SEQUENCE, BATCH, *shape) for shape in ((HEADS, size), (GROUPS, size), (GROUPS, value_size))]
     return [normal(*shape, seed=seed) for seed, shape in enumerate(shapes)]
 
@@ -81,14 +82,15 @@ MASKS = {
 
 
 VALUE_SIZES = {"causal": 8, "all": 32}
-"""Narrower and wider than keys."""
+"""Mask -> width of the values, narrower and wider than the keys; the width of the keys where a mask is not here."""
 
 
 @pytest.mark.parametrize("layout", flash_attention.AXES)
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("dtype", TYPES)
 def test_flash_attention(dtype, mask, layout, calls):
-    """All layouts and masks, query heads that share keys. A CPU multiplies no bfloat16, so float16 is compared."""
+    """Every layout and mask, grouped heads: the fused operator is called and equals the composed one; bfloat16 is
+    compared with float32, as a CPU multiplies none."""
     (given, causal), arrays = MASKS[mask], heads(value_size=VALUE_SIZES.get(mask, SIZE))
     rule = AttentionRule(scale=0.25, causal=causal, mask=None if given is None else Tensor(given))
     kind, tolerance = TYPES[dtype]
@@ -108,7 +110,8 @@ def test_flash_attention(dtype, mask, layout, calls):
     [(16, "Float32", 0.0), (8, "Float16", 0.0), (528, "Float16", 0.0), (16, "Float16", 0.1)],
 )
 def test_what_flash_attention_does_not_take_is_composed(size, dtype, dropout, calls):
-    """Float32, head sizes beyond its limits, dropout."""
+    """float32, head sizes of 8 and 528, and dropout, which the kernel does not take: no flash attention is called,
+    results are equal."""
     kind = getattr(mindspore, dtype.lower())
     rule = AttentionRule(scale=0.25, dropout_rate=dropout, dropout_key=(1, 2))
     equal(on_both("attention", heads(size, size), kind, rule=rule), 2.0**-7)
@@ -116,7 +119,7 @@ def test_what_flash_attention_does_not_take_is_composed(size, dtype, dropout, ca
 
 
 def test_a_window_is_a_band_of_the_kernel(calls):
-    """sparse_mode 4; a cap and ALiBi, and a window beside a mask, are composed."""
+    """A window runs flash attention (sparse_mode 4); a soft cap, ALiBi, and a window beside a mask are composed."""
     form = ScoreForm(window=3)
     equal(on_both("attention", heads(), mindspore.float16, rule=AttentionRule(scale=0.25, form=form)), 2.0**-7)
     assert calls
@@ -136,7 +139,7 @@ STARTS = np.array([[0] * 5 + [5] * 11 + [16] * 8, [0, 1, 2, *[3] * 21]], np.int3
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_documents_lie_one_behind_the_other_for_the_kernel(dtype, calls):
-    """Layout TND and the lengths of documents; with a window, of which the kernel takes none there, or beside a mask
+    """Documents run flash attention in layout TND with their lengths; with a window, which TND lacks, or beside a mask
     they are composed."""
     rule = AttentionRule(scale=0.25, first_keys=STARTS)
     kind, tolerance = TYPES[dtype]
@@ -170,7 +173,8 @@ ANGLES = normal(SEQUENCE, 1, SIZE), normal(SEQUENCE, BATCH, SIZE)
 @pytest.mark.parametrize("angles", ANGLES, ids=["shared", "per sample"])
 @pytest.mark.parametrize("size", [SIZE, SIZE + 8], ids=["whole", "part"])
 def test_rotary(size, angles, interleaved):
-    """All or a part of each head, a position's angles or a sample's."""
+    """The fused rotary embedding equals the composed one, on all or a part of each head, with angles by position or by
+    sample, halves or interleaved."""
     cos, sin = tensor(np.cos(angles)), tensor(np.sin(angles))
     x = [normal(SEQUENCE, BATCH, HEADS, size)]
     equal(on_both("rotary", x, mindspore.float32, (cos, sin, interleaved)), 1e-6)
@@ -196,7 +200,7 @@ def test_norms_and_activations(operator, widths, arguments, dtype):
 @pytest.mark.parametrize("activation", ["swiglu", "gelu_tanh"])
 @pytest.mark.parametrize("rows", [5, 0])
 def test_experts_have_the_activations_of_dense_blocks(rows, activation, dtype, monkeypatch):
-    """The same fused operators; a rank to which no token goes calls none."""
+    """Experts' swiglu and gelu run the fused operators of dense blocks; a rank with no rows calls none."""
     seen: list[str] = []
     for name in ("swiglu", "gelu"):
         number, double = next((n, d) for n, d in enumerate(stack.DOUBLES) if d.name == name)
@@ -223,8 +227,8 @@ COUNTS = [(3, 0, 2), (0, 0, 5), (1, 4, 0), (0, 0, 0), (5,)]
 @pytest.mark.parametrize("dtype", [mindspore.float16, mindspore.bfloat16, mindspore.float32], ids=str)
 @pytest.mark.parametrize("counts", COUNTS, ids=str)
 def test_experts_products_are_grouped(counts, dtype, monkeypatch):
-    """Forward and both gradients, each in calls of as many products as the kernel takes; experts without rows are not
-    among them. float32 is composed."""
+    """Forward and both gradients run the grouped product kernel in calls of as many groups as it takes, without experts
+    that have no rows; float32 is composed."""
     calls: list[int] = []
     made = grouped_matmul._grouped_matmul
     monkeypatch.setattr(grouped_matmul, "MOST_GROUPS", 2)
@@ -250,7 +254,8 @@ def test_experts_products_are_grouped(counts, dtype, monkeypatch):
 
 @pytest.mark.parametrize("accumulate", [True, False])
 def test_gradients_of_grouped_products_go_where_they_are_wanted(accumulate):
-    """Into float32 memory, on top of what is there or instead; an expert without rows adds nothing."""
+    """Weight gradients of the grouped product go into given float32 memory, added or in its place; an expert without
+    rows adds nothing."""
     counts, dy, x = (2, 0, 3), normal(5, 4), normal(5, 3, seed=1)
     before = [normal(4, 3, seed=seed) for seed in range(3)]
     out = [tensor(array.copy()) for array in before]
@@ -265,7 +270,8 @@ def test_gradients_of_grouped_products_go_where_they_are_wanted(accumulate):
 
 @pytest.mark.parametrize("variant", [{}, {"is_decoupled": False}, {"is_corrected": False}], ids=str)
 def test_adam_counts_steps_as_the_composed_update_does(variant):
-    """Three updates; the kernel's first step is 0, and L2 regularisation is added to the gradient before it."""
+    """Three steps of an Ascend's fused Adam, which counts them from 0, equal the composed update; L2 regularisation is
+    added to the gradient before the call."""
     states = []
     settings = {"learning_rate": 1e-2, "beta1": 0.9, "beta2": 0.95, "epsilon": 1e-8, "weight_decay": 0.1} | variant
     for device in ("CPU", "Ascend"):

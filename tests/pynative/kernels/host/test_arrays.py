@@ -28,7 +28,7 @@ def test_views_hold_their_own_entries():
 
 
 def test_an_array_keeps_the_memory_of_a_tensor_that_is_gone():
-    """Without the tensor behind it the memory would be the next tensor's."""
+    """`array_of` holds on to its tensor, whose memory the next tensor would otherwise get."""
     array = array_of(Tensor(np.full(1000, 7, np.float32)) * 1)
     gc.collect()
     others = [Tensor(np.zeros(1000, np.float32)) * 1 for _ in range(50)]

@@ -29,7 +29,7 @@ MODULES = (heads, forward, backward)
 
 @contextmanager
 def computing_with(engine: str) -> Iterator[None]:
-    """Inside, attention computes with one of ENGINES."""
+    """Within the context, attention computes with this one of ENGINES."""
     with pytest.MonkeyPatch.context() as patch:
         for module in MODULES:
             patch.setattr(module, "ENGINE", ENGINES[engine])
@@ -68,8 +68,8 @@ def reference(q, k, v, scale, hidden, kept, upstream_gradient, form=PLAIN, first
 
 
 def check(shape, options, dtype=mindspore.float32, spread=1.0, engines=ENGINES):
-    """Compare each engine with the reference, which is computed once: shape (s, b, n, g, d, and of values e); `spread`
-    scales queries and keys."""
+    """Compare output and gradients of each engine with the float64 reference. shape: (s, b, n, g, d, width of values);
+    `spread` multiplies queries and keys."""
     length, batch, count, groups, size, value_size = shape
     shapes = ((count, size), (groups, size), (groups, value_size))
     arrays = [normal(length, batch, *each, seed=seed) for seed, each in enumerate(shapes)]
@@ -115,7 +115,8 @@ def test_causal(shape, dtype):
 
 
 def document_mask(batch: int, length: int, hidden_row: int) -> np.ndarray:
-    """Causal, some more hidden, and a row that sees nothing: it attends evenly and gives queries and keys nothing."""
+    """bool [b, 1, s, s], true where hidden: causal, 30% more at random, and `hidden_row` of the first sample, which
+    sees nothing and so attends evenly."""
     mask = ~np.tri(length, dtype=bool) | (np.random.default_rng(3).random((batch, 1, length, length)) < 0.3)
     mask[0, 0, hidden_row] = True
     return mask
@@ -156,12 +157,14 @@ def test_options(option, dtype):
 
 @pytest.mark.parametrize("window", [1, 100, 127, 128, 600, 1098, 1099])
 def test_windows_across_several_tiles(window):
-    """Tiles that no query of a block sees are not computed; one that some see is cut at its edge."""
+    """Windows shorter and longer than tiles: a tile that no query of the block sees is left out, one that some see is
+    cut at its edge."""
     check(SHAPES["several tiles of keys"], {"form": ScoreForm(window=window)})
 
 
 def test_a_window_saves_work(monkeypatch):
-    """Only scores within 128 of the window are computed, in tiles of 128 queries, of s x s / 2 in all."""
+    """With a window, scores are computed in tiles of 128 queries within 128 keys of it alone, without one s x s / 2 of
+    them."""
     computed = []
     real = ENGINE.score_exponentials
 
@@ -178,7 +181,7 @@ def test_a_window_saves_work(monkeypatch):
 @pytest.mark.parametrize("form", [PLAIN, ScoreForm(window=300)], ids=["all", "window"])
 @pytest.mark.parametrize("starts", [(700,), (3, 131, 640), (90, 100, 230, 231, 990), (513, 1025)], ids=str)
 def test_documents_across_several_tiles(starts, form):
-    """Longer than tiles and shorter, wherever they begin."""
+    """Packed documents longer and shorter than tiles, beginning anywhere, equal the reference with a mask."""
     first_keys = np.zeros((1, 1100), np.int32)
     for start in starts:
         first_keys[:, start:] = start
@@ -194,7 +197,8 @@ def test_documents_across_several_tiles(starts, form):
 )
 @settings(max_examples=15, deadline=None)
 def test_any_documents(lengths, batch, groups, window, dropout):
-    """The second sample's row has the documents in reverse order."""
+    """Drawn documents, windows and dropout equal the reference; the second sample has the documents in
+    reverse order."""
     rows = [np.repeat(np.cumsum([0, *order[:-1]]), order) for order in (lengths, lengths[::-1])][:batch]
     options = {"first_keys": np.array(rows, np.int32), "form": ScoreForm(window)}
     options |= {"dropout_rate": dropout, "dropout_key": (3,)} if dropout else {}
@@ -203,7 +207,8 @@ def test_any_documents(lengths, batch, groups, window, dropout):
 
 @pytest.mark.parametrize("length", [8, 130, 300, 512])
 def test_documents_of_a_row_are_what_they_are_apart(length):
-    """Outputs and gradients, and how many scores are computed, but for short documents that share a block."""
+    """Packed documents have the outputs and gradients of separate ones, and compute as many scores; short ones, which
+    share a block, some more."""
     arrays = [normal(2048 // length * length, 1, n, 8, seed=seed) for seed, n in enumerate((4, 2, 2))]
     starts = np.arange(len(arrays[0]), dtype=np.int32)[None] // length * length
     apart = [x.reshape(-1, length, *x.shape[2:]).swapaxes(0, 1) for x in arrays]
@@ -216,7 +221,7 @@ def test_documents_of_a_row_are_what_they_are_apart(length):
 
 
 def counted(arrays, gradients, **options) -> tuple[list, int]:
-    """(output and gradients, the scores that were computed forward and backward)."""
+    """(output and gradients of attention, number of scores that were computed forward and backward)."""
     computed, real = [], ENGINE.score_exponentials
 
     def counting(keys, queries, out, *rest):
@@ -234,9 +239,8 @@ def counted(arrays, gradients, **options) -> tuple[list, int]:
 @pytest.mark.parametrize("option", ["causal", "everything seen", "a mask each", "window", "documents"])
 @pytest.mark.parametrize("spread", [12.0, 30.0])
 def test_scores_that_exp_cannot_take(spread, option):
-    """Scores of hundreds and thousands: sums of exp(s) overflow or vanish unless the maximum is subtracted.
-
-    Such scores have fewer digits after the point, so that much less is exact."""
+    """Scores of hundreds and thousands, whose exp overflows or vanishes unless the maximum is subtracted. Such scores
+    have fewer digits after the point, so the tolerance is wider."""
     check((140, 3, 4, 2, 8, 8), OPTIONS.get(option, {}), spread=spread)
 
 
@@ -251,7 +255,8 @@ def test_not_a_number_is_not_hidden(engine):
 
 @pytest.mark.parametrize("dtype", [mindspore.float32, mindspore.bfloat16], ids=str)
 def test_threads_change_nothing(dtype):
-    """Runs of heads and blocks of rows depend on the shape alone."""
+    """One thread and two give the same bits, as the division into heads and blocks of rows depends on the
+    shape alone."""
     arrays = [normal(300, 2, n, 16, seed=seed) for seed, n in enumerate((16, 8, 8))]
     kernels.use("host", threads=1)
     alone = run_operator(lambda *x: kernels.attention(*x, AttentionRule(scale=0.4)), arrays, dtype)
@@ -262,7 +267,7 @@ def test_threads_change_nothing(dtype):
 
 
 def peak_bytes(length: int, **options) -> int:
-    """Most memory that arrays had during a forward and a backward pass, beyond what was there before."""
+    """Most bytes that numpy arrays took during forward and backward of attention, beyond those before."""
     arrays = [normal(length, 1, 2, 4, seed=seed) for seed in range(3)]
     tracemalloc.start()
     try:

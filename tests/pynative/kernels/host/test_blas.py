@@ -1,4 +1,4 @@
-"""numpy's OpenBLAS: what it chose is corrected in a process that already uses it."""
+"""numpy's OpenBLAS, which may have chosen slow kernels for this CPU: corrected in a process that already uses it."""
 
 import os
 import platform
@@ -62,7 +62,7 @@ print(*seen[1], *settings(), seen[0] == seen[1], sep="|")
 
 
 def printed(script: str, **environment: str) -> list[str]:
-    """The parts of the last line that a process prints."""
+    """The fields, separated by "|", of the last line that a Python process with this script prints."""
     environment = os.environ | {"PYTHONPATH": str(ROOT), "GLOG_v": "3"} | environment
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT, env=environment
@@ -71,20 +71,22 @@ def printed(script: str, **environment: str) -> list[str]:
 
 
 def outcome(variable: str) -> list[str]:
-    """Output of a process whose numpy uses the oldest kernels; `variable`: the change to the environment variable."""
+    """The fields printed by a process in which OpenBLAS has chosen its oldest kernels and `variable`, a statement, was
+    run."""
     return printed(SLOW_LIBRARY.format(variable=variable))
 
 
 @needs_a_choice
 def test_importing_leaves_the_process_as_it_is():
-    """BLAS's threads and kernels, and where malloc takes large blocks from, change when operators are selected."""
+    """Importing the kernels changes neither BLAS's threads and kernels nor malloc's limits; selecting them does."""
     imported, used = ["2", "Prescott", "False"], ["1", CORES[0], "True"]
     assert printed(IMPORTS, OPENBLAS_NUM_THREADS="2") == [*imported, *used, "True"]
 
 
 @needs_a_choice
 def test_a_loaded_numpy_gets_the_fast_kernels():
-    """As in a notebook: numpy was loaded, chose the wrong kernels and computed with them."""
+    """numpy was loaded, has chosen slow kernels and computed with them, as in a notebook: selecting ours switches to
+    the fast ones."""
     cores, is_right, variable, notice = outcome(UNSET)
     assert "Prescott" not in cores and CORES[0] in cores
     assert (is_right, variable, notice) == ("True", "None", "None")
@@ -101,6 +103,7 @@ def test_the_users_variable_counts_and_one_line_says_what_it_costs():
 
 @needs_a_choice
 def test_a_library_that_cannot_choose_again_is_reported():
-    """Built for one CPU, or with hidden functions: the line names the variable to set."""
+    """An OpenBLAS built for one CPU, or with hidden functions, stays as it is: a printed line says which
+    OPENBLAS_CORETYPE to set."""
     cores, _, _, notice = outcome(f"{UNSET}\n{CANNOT_CHOOSE}")
     assert "Prescott" in cores and f": set OPENBLAS_CORETYPE={CORES[0]} before Python starts" in notice

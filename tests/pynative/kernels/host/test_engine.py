@@ -1,4 +1,5 @@
-"""The engine of primitives beneath the host operators, and that operators need nothing else of it."""
+"""The interface of primitives ("engine") beneath the host operators: its products, and that operators need nothing else
+of it."""
 
 from threading import Thread
 
@@ -34,7 +35,8 @@ def typed(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
 @pytest.mark.parametrize("accumulate", [False, True])
 @pytest.mark.parametrize("biased", [False, True])
 def test_products_of_any_strides(engine, dtype, out_dtype, accumulate, biased):
-    """Transposed operands, an operand and a result with gaps; float32 or 16-bit results; added or not."""
+    """`matmul` of transposed operands, operands and results with gaps, into float32 or 16 bits, added or not, with bias
+    or not, equals numpy."""
     left, right = typed(normal(9, 40), dtype).T, typed(normal(9, 14, seed=1), dtype)[:, ::2]
     bias = typed(normal(7, seed=2), dtype) if biased else None
     out = typed(normal(40, 8, seed=3), dtype if out_dtype == "own" else np.dtype(np.float32))[:, :7]
@@ -47,7 +49,8 @@ def test_products_of_any_strides(engine, dtype, out_dtype, accumulate, biased):
 @pytest.mark.parametrize("engine", ENGINES, ids=ENGINES.get)
 @pytest.mark.parametrize("columns", [1, 7])
 def test_a_prepared_product_is_of_what_its_arrays_hold(engine, columns):
-    """Twice, by another thread than the one that prepared it."""
+    """`prepared_matmul` multiplies what its arrays hold at each call, twice, on another thread than the one that
+    prepared it, and writes no further."""
     left, right, out = (
         np.empty((40, 9), np.float32),
         np.empty((9, columns), np.float32),
@@ -65,7 +68,7 @@ def test_a_prepared_product_is_of_what_its_arrays_hold(engine, columns):
 
 @pytest.mark.parametrize("engine", ENGINES, ids=ENGINES.get)
 def test_a_product_computes_in_float32_and_rounds_once(engine):
-    """Sums that 16 bits cannot hold between the terms: 2048 + 1 - 2048."""
+    """The 16-bit product 2048 + 1 - 2048 is 1: its partial sums are not rounded to 16 bits."""
     left, right = np.array([[2048, 1, -2048]], np.float16), np.ones((3, 1), np.float16)
     out = np.zeros((1, 1), np.float16)
     engine.matmul(left, right, out)
@@ -73,7 +76,8 @@ def test_a_product_computes_in_float32_and_rounds_once(engine):
 
 
 class PlainEngine:
-    """Another engine: each primitive by its definition, in float64, on float32 arrays."""
+    """Another engine: each primitive by its definition, in float64, on float32 arrays. `calls`: names of the primitives
+    used."""
 
     def __init__(self) -> None:
         self.calls: set[str] = set()
@@ -156,12 +160,12 @@ class PlainEngine:
 
 
 def cross_entropy_of(logits, target):
-    """Cross entropy of one rank."""
+    """The vocabulary-parallel cross entropy on one rank."""
     return vocab_parallel_cross_entropy(logits, target, OneRank())
 
 
 class OneRank:
-    """A group of one."""
+    """A process group of one rank."""
 
     rank = 0
 
@@ -188,12 +192,13 @@ OPERATORS = {
         lambda x: cross_entropy_of(x, IDS), (X,), {"logit_statistics", "weighted_exponentials"},
     ),
 }  # fmt: skip
-"""name -> (operator, inputs, the primitives that it is made of)."""
+"""Name -> (operator, inputs, names of the primitives that it calls)."""
 
 
 @pytest.mark.parametrize("name", OPERATORS)
 def test_another_engine_can_serve_the_operators(name, monkeypatch):
-    """Results and gradients are those of numpy's engine, from one that has the interface's methods and no more."""
+    """With PlainEngine, which has the interface's methods and no more, each operator calls the primitives listed and
+    gives the same results and gradients."""
     function, inputs, primitives = OPERATORS[name]
     expected = run_operator(function, inputs)
     engine = PlainEngine()
@@ -206,7 +211,7 @@ def test_another_engine_can_serve_the_operators(name, monkeypatch):
 
 
 def test_sixteen_bits_are_not_widened_as_a_whole(monkeypatch):
-    """An operator hands arrays of the tensor's own type to the engine."""
+    """The engine gets arrays of the tensor's own 16-bit type, not float32 copies of them."""
     seen = set()
 
     class Watching(PlainEngine):

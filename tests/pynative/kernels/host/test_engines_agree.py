@@ -1,4 +1,4 @@
-"""This process's engine computes what numpy's does: every primitive and type, with bias and without."""
+"""Each primitive of this process's engine computes what numpy's engine does, in every type, with bias and without."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,8 @@ ROWS = 37
 
 @pytest.fixture(autouse=True, params=["this CPU", "a CPU without 16-bit arithmetic"])
 def cpu(request, monkeypatch) -> str:
-    """The machine's own instructions, or oneDNN's float32 primitives alone."""
+    """Run the test with this CPU's own instructions, then with oneDNN's float32 primitives alone, as on a CPU without
+    16-bit arithmetic."""
 
     def float32_only(make):
         def made(*arguments):
@@ -50,7 +51,7 @@ def assert_equal(ours: np.ndarray | None, numpys: np.ndarray | None, tolerance: 
 
 
 def norms(engine, dtype: np.dtype, size: int, centred: bool, shifted: bool) -> list[np.ndarray | None]:
-    """Everything that a norm's two primitives fill."""
+    """Results of a norm's two primitives, forward and gradient; None for those that this norm does not have."""
     x, dy, scale, shift = typed(dtype, ROWS, size), typed(dtype, ROWS, size, seed=1), normal(size), normal(size, seed=2)
     x += 3  # rows with a mean, which layer norm subtracts and RMS norm does not
     out, dx = np.empty_like(x), np.empty_like(x)
@@ -70,7 +71,7 @@ def test_norms(dtype, centred, shifted, size):
 
 
 def activations(engine, name: str, dtype: np.dtype, biased: bool) -> list[np.ndarray | None]:
-    """Everything that an activation's two primitives fill."""
+    """Results of an activation's two primitives, forward and gradient; None for those without a bias."""
     features = 48
     x, bias = typed(dtype, ROWS, features), typed(dtype, features, seed=1) if biased else None
     shape = (ROWS, features // 2 if name == "swiglu" else features)
@@ -90,7 +91,7 @@ def test_activations(dtype, name, biased):
 
 
 def score_tiles(engine, dtype: np.dtype, heads: int, keys: int, queries: int, size: int) -> list[np.ndarray]:
-    """Everything that the primitives of attention's scores fill, with each of their options, and products of a tile."""
+    """Results of the primitives of attention's scores with each of their options, and of the products of a tile."""
     # every second head: strides are those of one query head of each group
     k, q, v, dout = (typed(dtype, n, 2 * heads, size, seed=i)[:, ::2].transpose(1, 0, 2)
                      for i, n in enumerate((keys, queries, keys, queries)))  # fmt: skip
@@ -116,7 +117,8 @@ def score_tiles(engine, dtype: np.dtype, heads: int, keys: int, queries: int, si
 @pytest.mark.parametrize("shape", [(4, 64, 128, 16), (1, 37, 33, 5), (3, 1, 1, 4), (2, 1, 17, 3), (5, 16, 1, 64)])
 @pytest.mark.parametrize("dtype", [FLOAT32, BFLOAT16], ids=str)
 def test_tiles_of_scores(dtype, shape):
-    """Single keys and queries too: matrices of one row with gaps between them once led a product astray."""
+    """Scores of a tile, also of a single key or query: matrices of one row with gaps between them once gave a wrong
+    product."""
     for ours, numpys in zip(*(score_tiles(e, dtype, *shape) for e in (ENGINE, NUMPY)), strict=True):
         assert_equal(ours, numpys, TYPES[dtype] * 2)
 
@@ -137,9 +139,11 @@ def test_products(dtype, accumulate, out_dtype):
 @pytest.mark.parametrize("accumulate", [False, True])
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 def test_gradients_of_weights(dtype, accumulate):
-    """Many rows are summed in float32, between gaps on all sides; memory that is only written may hold any values.
-    Where the CPU multiplies bfloat16, a part that another thread would compute has the same bits: the number of rows
-    does not decide between gemm and a primitive."""
+    """dy^T x of 700 rows into a matrix with gaps, added or over NaN, is summed in float32.
+
+    Where the CPU multiplies bfloat16, the part that another thread would compute has the same bits: the number of rows
+    does not decide between gemm and a primitive.
+    """
     dy, x = typed(dtype, 700, 330)[:, 3:303], typed(dtype, 700, 270, seed=1)[:, :260]
     results = []
     for engine in (ENGINE, NUMPY):
@@ -155,7 +159,7 @@ def test_gradients_of_weights(dtype, accumulate):
 
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 def test_additions(dtype):
-    """Bias, mask and residual, each of them or not; a residual of float32 beside 16-bit values."""
+    """`add` with and without bias, mask and residual, which may be float32 beside 16-bit values."""
     x, bias, mask = typed(dtype, ROWS, 40), typed(dtype, 40, seed=1), normal(ROWS, 40, seed=2)
     for residual in (None, typed(dtype, ROWS, 40, seed=3), typed(FLOAT32, ROWS, 40, seed=3)):
         for given in ((bias, mask), (bias, None), (None, mask), (None, None)):
@@ -167,7 +171,7 @@ def test_additions(dtype):
 
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 def test_cross_entropy(dtype):
-    """The statistics of logits and their exponentials, over the logits themselves and elsewhere."""
+    """Maximum and sum of exponentials of logits, and weighted exponentials written over the logits or elsewhere."""
     x, weight = typed(dtype, ROWS, 130), normal(ROWS, seed=1)
     ours, numpys = [], []
     for engine, results in ((ENGINE, ours), (NUMPY, numpys)):
@@ -209,7 +213,8 @@ def test_a_primitive_runs_in_several_threads_at_once():
 
 @pytest.mark.parametrize("decay", [0.99, 0.0])
 def test_adamw(decay):
-    """Parameters and both averages, over two steps, the first of which has learning rate 0; decay 0 is numpy's."""
+    """Parameters and both averages after two steps, the first with learning rate 0; with a second decay of 0, for which
+    ours calls numpy's engine."""
     results = []
     for engine in (ENGINE, NUMPY):
         arrays = [normal(40_001, seed=i).astype(np.float32) for i in range(2)]

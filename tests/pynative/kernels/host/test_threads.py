@@ -1,4 +1,4 @@
-"""Work shared out to threads, asleep and awake."""
+"""The thread pool of the host kernels: jobs shared out to helpers that sleep, or that wait awake."""
 
 import os
 from threading import Barrier, Thread, get_ident
@@ -22,7 +22,7 @@ def three_threads(request):
 
 
 def test_jobs_are_done_at_once(three_threads):
-    """Each waits for the others, many times over, and each is a thread's own."""
+    """Three jobs of `together` run at the same time, each on a thread of its own, many times over."""
     for _ in range(50):
         together, seen = Barrier(3, timeout=60), []
 
@@ -36,7 +36,7 @@ def test_jobs_are_done_at_once(three_threads):
 
 @pytest.mark.parametrize("wrong", range(3))
 def test_an_error_reaches_the_caller(three_threads, wrong):
-    """Whichever job it comes from; then the threads go on."""
+    """An error in any of three jobs is raised in the caller, and the pool works on afterwards."""
     together = Barrier(3, timeout=60)
 
     def job(number):
@@ -52,7 +52,7 @@ def test_an_error_reaches_the_caller(three_threads, wrong):
 
 
 def test_another_thread_does_its_work_itself(three_threads):
-    """Threads that wait awake for one are not waited for by another."""
+    """A thread that is not the pool's owner runs all its jobs itself, as helpers wait awake for one thread alone."""
     done = []
     other = Thread(target=threads.run, args=(done.append, [(n,) for n in range(5)]))
     other.start()
@@ -61,7 +61,8 @@ def test_another_thread_does_its_work_itself(three_threads):
 
 
 def test_a_job_that_nobody_began_is_the_callers():
-    """A helper that is late finds nothing to do, and goes on with the next job."""
+    """A job that the helper has not begun when the caller comes to `finish` is run by the caller; the helper takes the
+    next one."""
     helper, seen = AwakeHelper(), []
     helper.hand(lambda: seen.append(get_ident()))
     assert helper.finish() is None
@@ -78,7 +79,7 @@ def test_a_job_that_nobody_began_is_the_callers():
 
 
 def test_a_forked_child_shares_out_work_of_its_own(three_threads):
-    """No thread survives a fork, and nobody waits for one there."""
+    """In a forked child, to which no helper thread survives, work is done and nobody waits for one."""
     child = os.fork()
     if child == 0:
         done = []

@@ -1,4 +1,4 @@
-"""Sizes of growing batches are Megatron's."""
+"""Growing batch sizes (--rampup-batch-size, --step-batch-size-schedule) are Megatron's."""
 
 import pytest
 from hypothesis import given
@@ -13,11 +13,12 @@ RECORDED = {
     (12, 4, 4, 8): [4, 8, 12, 12],
     (64, 16, 8, 1000): [16] * 11 + [24] * 7 + [32] * 5 + [40] * 5 + [48] * 3 + [56] * 3 + [64] * 2,
 }
-"""Final size, --rampup-batch-size -> what Megatron-Core 0.14's RampupBatchsizeNumMicroBatchesCalculator gives."""
+"""(final size, *--rampup-batch-size) -> sizes of the steps by Megatron-Core 0.14's
+RampupBatchsizeNumMicroBatchesCalculator."""
 
 
 def sequence(sizes: BatchSizes, steps: int) -> list[int]:
-    """The sizes of the first steps."""
+    """The batch sizes of the first `steps` steps."""
     seen, found = 0, []
     for _ in range(steps):
         found.append(sizes.at(seen))
@@ -27,11 +28,13 @@ def sequence(sizes: BatchSizes, steps: int) -> list[int]:
 
 @pytest.mark.parametrize("case", RECORDED)
 def test_a_ramp_is_megatrons(case):
+    """The sizes of a ramp's steps equal the recorded ones."""
     final, *ramp = case
     assert sequence(BatchSizes(final, tuple(ramp)), len(RECORDED[case])) == RECORDED[case]
 
 
 def test_a_schedule_counts_tokens():
+    """--step-batch-size-schedule "0:8 1K:16 0.01M:32" changes the size after these numbers of tokens."""
     pairs = batch_sizes("0:8 1K:16 0.01M:32")
     assert pairs == [[0, 8], [1000, 16], [10_000, 32]]
     sizes = BatchSizes(32, None, tuple((tokens // 10, size) for tokens, size in pairs))
@@ -41,7 +44,7 @@ def test_a_schedule_counts_tokens():
 
 @given(st.integers(1, 5), st.integers(1, 5), st.integers(0, 6), st.integers(0, 200), st.integers(0, 400))
 def test_steps_are_counted(start, increment, increments, ramp_samples, samples):
-    """As many whole steps as fit, by going through them."""
+    """`BatchSizes.steps(samples)` is the number of whole steps that fit into the samples, as counted one by one."""
     sizes = BatchSizes(start + increments * increment, (start, increment, ramp_samples))
     assert sizes.is_sound
     seen = steps = 0
@@ -52,6 +55,7 @@ def test_steps_are_counted(start, increment, increments, ramp_samples, samples):
 
 
 def test_a_run_in_samples_counts_its_steps():
+    """--train-samples with growing batches gives the run's number of whole iterations."""
     flags = "--num-layers 1 --hidden-size 8 --num-attention-heads 1 --seq-length 10 --max-position-embeddings 10"
     flags += " --micro-batch-size 2 --train-samples 40 --lr 1e-3 --padded-vocab-size 8 --mock-data"
     ramp = config_of(f"{flags} --global-batch-size 12 --rampup-batch-size 4 4 8", 1)

@@ -1,4 +1,4 @@
-"""The layout of sequences over context-parallel ranks, and the plan of the ring's scores."""
+"""The layout of a sequence over context-parallel ranks, and which blocks of scores a ring computes."""
 
 import numpy as np
 import pytest
@@ -11,12 +11,14 @@ layouts = st.builds(ContextLayout, ulysses=st.integers(1, 5), ring=st.integers(1
 
 
 def expand(ranges) -> list[int]:
+    """The positions of all ranges, in order."""
     return [position for run in ranges for position in run]
 
 
 @given(layouts, st.integers(1, 4))
 def test_every_position_is_on_one_rank_and_comes_back(layout, scale):
-    """Shards are equally long, cover the sequence, and `to_whole` undoes the cut."""
+    """Shards of a sequence are equally long and have each position once, and `to_whole` restores the order of the
+    concatenated shards."""
     length = 2 * layout.size * scale
     positions = [expand(layout.positions(length, rank)) for rank in range(layout.size)]
     assert {len(shard) for shard in positions} == {length // layout.size}
@@ -29,7 +31,8 @@ def test_every_position_is_on_one_rank_and_comes_back(layout, scale):
 
 @given(layouts, st.integers(1, 4), st.integers(1, 3))
 def test_sequence_parallelism_cuts_the_context_parallel_shards_again(context, tensor, scale):
-    """The tensor-parallel ranks' shards one after another are the context-parallel rank's; gathered, each has that."""
+    """The shards of the tensor-parallel ranks, in order, are the context-parallel rank's shard; after a gather each
+    rank has the whole of it."""
     layout, length = SequenceLayout(context, tensor), 2 * context.size * tensor * scale
     local = layout.local_length(length)
     for rank in range(context.size):
@@ -42,7 +45,8 @@ def test_sequence_parallelism_cuts_the_context_parallel_shards_again(context, te
 
 @given(layouts, st.integers(1, 4))
 def test_a_block_of_neighbours_has_the_ring_members_shard_in_order(layout, scale):
-    """The result of the inner all-to-all needs no reordering."""
+    """The shards of a Ulysses group, concatenated, are its ring member's positions in order, so that the all-to-all
+    needs no reordering."""
     length = 2 * layout.size * scale
     for place in range(layout.ring):
         block = range(place * layout.ulysses, (place + 1) * layout.ulysses)
@@ -51,7 +55,7 @@ def test_a_block_of_neighbours_has_the_ring_members_shard_in_order(layout, scale
 
 
 def test_the_three_algorithms_by_hand():
-    """Sixteen positions over four ranks; without an algorithm it is the ring."""
+    """Positions of 16 over four ranks for ring (zigzag; also the default), Ulysses, and hybrid with degree 2."""
 
     def local(algorithm, degree=None):
         return [layout_of(algorithm, degree).positions(16, rank) for rank in range(4)]
@@ -66,13 +70,13 @@ def test_the_three_algorithms_by_hand():
 
 
 def test_an_odd_sequence_needs_no_ring():
-    """Ulysses alone cuts without zigzag, so the length need not be even."""
+    """Ulysses alone cuts a sequence of 9 over 3 ranks, as it needs no two chunks for each rank."""
     assert ContextLayout.of(3, ULYSSES).positions(9, 1) == (range(3, 6),)
 
 
 @given(st.lists(st.integers(1, 5), max_size=4), st.integers(0, 20), st.integers(0, 20))
 def test_cut_is_slicing(lengths, start, stop):
-    """`cut` gives what slicing the list of positions gives."""
+    """`cut(ranges, start, stop)` has the positions of the list's slice."""
     starts = np.cumsum([0, *lengths]) + 10 * np.arange(len(lengths) + 1)
     ranges = [range(first, first + length) for first, length in zip(starts, lengths, strict=False)]
     assert expand(cut(ranges, start, stop)) == expand(ranges)[start:stop]
@@ -80,8 +84,8 @@ def test_cut_is_slicing(lengths, start, stop):
 
 @pytest.mark.parametrize("ring", range(2, 9))
 def test_a_causal_ring_computes_every_visible_score_once_and_balanced(ring):
-    """Against the positions themselves, with two positions to a chunk: nothing visible is missing, nothing that is
-    wholly invisible is multiplied, and every member multiplies equally many scores at every step."""
+    """`ring_block` computes exactly the visible scores of each pair of ring members, and as many chunks for each member
+    in every step."""
     layout, length = ContextLayout(ring=ring), 4 * ring
     positions = [np.array(expand(layout.ring_positions(length, place))) for place in range(ring)]
     for place in range(ring):
@@ -97,5 +101,6 @@ def test_a_causal_ring_computes_every_visible_score_once_and_balanced(ring):
 
 
 def test_with_a_mask_every_score_is_computed():
-    """Masked scores are -10000, not minus infinity, so none may be skipped."""
+    """With a dense attention mask a ring computes all blocks: masked scores are -10000, not minus infinity, so none may
+    be left out."""
     assert {ring_block(place, source, causal=False) for place in range(3) for source in range(3)} == {(2, 2, False)}

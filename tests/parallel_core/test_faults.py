@@ -1,4 +1,4 @@
-"""Spikes, slow ranks, and the sentences about a step that was computed twice."""
+"""Faults as values: loss spikes, slow ranks, and the sentences about a step that was computed twice."""
 
 import math
 
@@ -24,7 +24,8 @@ SPIKES = {
 
 @pytest.mark.parametrize("name", SPIKES)
 def test_spikes(name):
-    """Spikes are found by deviation and by Megatron's factor; a spike does not change the measure for later steps."""
+    """`Spikes.judge` finds a loss by its deviation from the mean or by Megatron's factor of ten, and not before enough
+    steps; a spike does not change the measure, so that a second one is found, too."""
     spikes, before, figures, said = SPIKES[name]
     assert not any(spikes.judge(Figures(loss, 1.0)) for loss in before)
     for _ in range(2):
@@ -48,7 +49,8 @@ SLOW = {
 
 @pytest.mark.parametrize("name", SLOW)
 def test_stragglers(name):
-    """Rank and part, among ranks that do the same work."""
+    """`stragglers` names rank and part of the step that is slower than in the other ranks with the same work; a stage
+    with more work is not slow."""
     seconds, alike, slow = SLOW[name]
     said = stragglers(PARTS, seconds, alike, step=0.15)
     assert sorted(line.split(":")[0] for line in said) == sorted(f"rank {r} is slow in {PARTS[c]}" for r, c in slow)
@@ -61,7 +63,8 @@ PLACE = Place(
 
 
 def test_what_made_it_goes_before_what_was_given_it():
-    """A rank whose inputs were finite is the origin; others only received it. Weights go before both."""
+    """The sentence about a non-finite result names the rank whose inputs were finite, with operator, module,
+    micro-batch and samples, and no rank that only received it; non-finite weights come before both."""
     found = [Findings(0, carried=PLACE), Findings(1, origin=PLACE, gradients="rank 1: the gradient of w is not finite")]
     text = "\n".join(explained(3, "a result that is no number", NAN, NAN, found))
     assert "repeatable" in text and "rank 0" not in text
@@ -73,12 +76,12 @@ def test_what_made_it_goes_before_what_was_given_it():
 
 
 def test_another_result_is_hardware():
-    """The rank whose own figures differ is named."""
+    """A second computation with another result is called transient, with the rank whose own figures differ."""
     (line,) = explained(3, "x", NAN, Figures(2.0, 1.0), [Findings(0), Findings(1, differs=True)])
     assert "transient" in line and "on rank 1" in line and "second result" in line
 
 
 @pytest.mark.parametrize("one", [Findings(1), Findings(2, PLACE, PLACE, ("w",), "sentence", True)])
 def test_findings_travel_as_text(one):
-    """Between ranks."""
+    """A rank's findings survive packing to text, in which they are sent between ranks."""
     assert Findings.unpacked(one.packed()) == one

@@ -1,4 +1,4 @@
-"""The assignment of layers to stages, and layouts that are refused."""
+"""The assignment of layers to stages and chunks, and layouts that are refused."""
 
 import re
 
@@ -11,7 +11,7 @@ from parallel_core.partition import chunk_layers
 
 
 def config(num_layers: int, stages: int, micro_batches: int | None = None, **parallel) -> AllConfig:
-    """A model of `num_layers` over `stages`; as many micro-batches as the schedule needs if not given."""
+    """A config of `num_layers` over `stages`; without `micro_batches` there are as many as the schedule needs."""
     return AllConfig(
         model_config=ModelConfig(
             vocab_size=8, num_layers=num_layers, hidden_size=4, num_attention_heads=1, seq_length=4
@@ -22,7 +22,7 @@ def config(num_layers: int, stages: int, micro_batches: int | None = None, **par
 
 
 def counts(made: AllConfig) -> list[list[int]]:
-    """[chunk][stage] -> how many layers."""
+    """The number of layers by [chunk][stage]."""
     return [[len(layers) for layers in row] for row in chunk_layers(made.model_config, made.parallel_config)]
 
 
@@ -82,14 +82,14 @@ GROUP = "microbatch_group_size_per_virtual_pipeline_stage"
     ],
 )
 def test_how_layers_are_split(layers, stages, parallel, expected):
-    """Megatron's splits, and the uneven one of MindFormers; [chunk][stage]."""
+    """Layers by [chunk][stage] for Megatron's ways to divide them and MindFormers' uneven ones."""
     made = config(layers, stages, **parallel)
     assert counts(made) == expected
     assert (made.parallel_config.virtual_pipeline_model_parallel_size or 1) == len(expected)
 
 
 def test_layers_are_numbered_chunk_after_chunk():
-    """The order in which a micro-batch meets them."""
+    """Layers are numbered through all stages of chunk 0, then of chunk 1, as a micro-batch meets them."""
     made = config(6, 2, num_layer_list=[[1, 2], [2, 1]])
     assert chunk_layers(made.model_config, made.parallel_config) == [
         [range(0, 1), range(1, 3)],
@@ -98,7 +98,7 @@ def test_layers_are_numbered_chunk_after_chunk():
 
 
 def test_layers_that_do_nothing_keep_their_numbers():
-    """They even out the stages, so they are counted."""
+    """Layers of --noop-layers are counted when layers are divided, to even out the stages."""
     assert counts(config(8, 4, noop_layers=[0, 7])) == [[2, 2, 2, 2]]
 
 
@@ -170,13 +170,13 @@ BAD = [
 
 @pytest.mark.parametrize(("layers", "stages", "micro_batches", "parallel", "message"), BAD)
 def test_bad_layouts_are_refused(layers, stages, micro_batches, parallel, message):
-    """With flag, value, rule and fix, before anything starts."""
+    """An impossible layout is an error that begins with flag and value."""
     with pytest.raises(ConfigError, match="(?m)^" + re.escape(message)):
         config(layers, stages, micro_batches, **parallel)
 
 
 def test_interleaving_makes_its_own_number_of_micro_batches():
-    """If no batch size is given, one whole group."""
+    """Without a batch size interleaving has one whole group of micro-batches."""
     assert config(8, 2, virtual_pipeline_model_parallel_size=2).dataset_config.micro_batch_num == 2
     assert config(8, 2, **{VPP: 2, GROUP: 3}).dataset_config.micro_batch_num == 3
 
@@ -204,7 +204,8 @@ A_FEW = st.lists(st.sampled_from(sorted(LAYOUTS)), max_size=3, unique=True).flat
 @settings(max_examples=300)
 @given(st.integers(1, 24), st.integers(1, 5), st.integers(1, 12), A_FEW)
 def test_every_layout_is_refused_or_owns_each_layer_once(layers, stages, micro_batches, parallel):
-    """No third outcome, and only an end of the pipeline may be without layers, if the user said so."""
+    """Drawn layouts are refused, or have each layer once in order; only a first or last stage may be without layers, if
+    the user said so."""
     try:
         made = config(layers, stages, micro_batches, **parallel)
     except ConfigError:

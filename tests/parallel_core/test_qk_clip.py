@@ -1,4 +1,4 @@
-"""Factors of rows by which `--qk-clip` bounds scores."""
+"""`--qk-clip`: factors of the rows of query and key weights that bound attention scores."""
 
 import numpy as np
 import pytest
@@ -15,14 +15,16 @@ def weight(rows: int, seed: int) -> np.ndarray:
 
 
 def test_only_what_is_too_large_shrinks():
-    """Heads without a score, or with small and negative ones, stay."""
+    """`shrinking(largest scores, limit)` is limit / score for heads above the limit and 1 for the others, also with
+    negative scores or none."""
     assert shrinking(np.array([50.0, 100.0, 200.0, -3.0, -np.inf]), 100.0).tolist() == [1.0, 1.0, 0.5, 1.0, 1.0]
 
 
 @pytest.mark.parametrize("alpha", ALPHAS)
 @pytest.mark.parametrize("gated", [False, True])
 def test_scores_of_a_group_shrink_by_its_least_factor(alpha, gated):
-    """Each division between queries and keys gives the same scores; values and gates do not change."""
+    """With fused query-key-value weights all scores of a key-value group are multiplied by its smallest factor, however
+    alpha divides it between queries and keys; values and gates do not change."""
     rows, eta = QueryKeyValueRows(HEADS, 2, PLAIN, gated), np.array([0.5, 1.0, 1.0, 0.8])
     before, x = weight(rows.count, 1), weight(1, 2)[0]
     after = before * fused_rows(rows, eta, alpha)[:, None]
@@ -36,7 +38,8 @@ def test_scores_of_a_group_shrink_by_its_least_factor(alpha, gated):
 
 @pytest.mark.parametrize("alpha", ALPHAS)
 def test_scores_of_latent_attention_shrink_by_each_heads_factor(alpha):
-    """Plain and rotary channels alike, though the rotary key, which all heads share, stays; and values do."""
+    """Latent attention's scores are multiplied by each head's factor, in plain and rotary channels; the rotary key,
+    which heads share, and the values do not change."""
     eta = np.array([1.0, 0.5, 0.8, 0.1])
     queries, keys = weight(HEADS * (PLAIN + ROTARY), 3), weight(HEADS * (PLAIN + VALUE), 4)
     x, rotary_key = weight(1, 5)[0], weight(1, 6)[0, :ROTARY]

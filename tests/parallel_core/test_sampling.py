@@ -1,4 +1,4 @@
-"""The choice of the next token."""
+"""`Sampling`: the choice of the next token."""
 
 import numpy as np
 import pytest
@@ -9,6 +9,7 @@ LOGITS = np.log(np.array([0.1, 0.4, 0.2, 0.25, 0.05], np.float32))
 
 
 def _frequencies(**how) -> np.ndarray:
+    """The share of each token of 4000 draws."""
     generator = np.random.default_rng(0)
     sampling = Sampling(**how)
     drawn = [sampling.next_token(LOGITS, generator) for _ in range(4000)]
@@ -24,7 +25,7 @@ def test_temperature_1_draws_by_probability():
 
 
 def test_temperature_divides_logits():
-    """At 1/2 probabilities are squared."""
+    """Temperature 1/2 draws by squared probabilities."""
     squared = np.exp(2 * LOGITS)
     np.testing.assert_allclose(_frequencies(temperature=0.5), squared / squared.sum(), atol=0.03)
 
@@ -44,7 +45,8 @@ def test_large_logits_do_not_overflow():
 
 
 def test_a_penalty_is_on_tokens_that_were_said():
-    """Positive logits are divided by it, negative ones multiplied; others stay."""
+    """--repetition-penalty divides positive and multiplies negative logits of tokens that occurred, each once; the
+    given logits are not changed."""
     logits = np.array([4.0, 3.0, -1.0, -1.5], np.float32)
     said = Sampling(repetition_penalty=2.0)
     assert said.next_token(logits, np.random.default_rng(0), [0]) == 1
@@ -54,11 +56,12 @@ def test_a_penalty_is_on_tokens_that_were_said():
 
 
 def test_probabilities_are_the_models_own():
+    """`log_probability` is the model's log softmax, whatever the sampling."""
     np.testing.assert_allclose([log_probability(LOGITS, token) for token in range(5)], LOGITS, atol=1e-6)
 
 
 def test_texts_of_a_batch_have_draws_of_their_own():
-    """The first one's are those of a text alone."""
+    """Each text of a batch has its own random numbers; the first one's are those of a text alone."""
     sampling = Sampling(temperature=1.0, seed=5)
     alone, first, second = (sampling.generator(number).random(8).tolist() for number in (0, 0, 1))
     assert alone == first != second

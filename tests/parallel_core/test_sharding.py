@@ -1,4 +1,4 @@
-"""Cuts of parameters, and initial values that don't depend on them."""
+"""`ShardSpec`: cuts of parameters over groups, and initial values that do not depend on them."""
 
 from dataclasses import replace
 from itertools import product
@@ -15,7 +15,7 @@ from parallel_core.topology import Topology
 
 @st.composite
 def cut_parameters(draw) -> tuple[ShardSpec, list[dict[str, tuple[int, int]]]]:
-    """A parameter cut over up to two groups, perhaps along one axis, and the coordinates of all of their ranks."""
+    """(spec of a parameter cut over none, one or two groups, perhaps along one axis; the coordinates of each rank)."""
     sizes = {"ep": draw(st.sampled_from([1, 2, 3])), "expert-tp": draw(st.sampled_from([1, 2, 4]))}
     lengths = draw(st.lists(st.integers(1, 3), min_size=1, max_size=3))
     cuts = []
@@ -32,7 +32,7 @@ def cut_parameters(draw) -> tuple[ShardSpec, list[dict[str, tuple[int, int]]]]:
 
 @given(cut_parameters())
 def test_merge_undoes_cut(cut):
-    """Any axes, any numbers of fused parts, over one group, two or none."""
+    """`merge` of all ranks' shards is the whole parameter, for any axes, fused parts and groups."""
     spec, ranks = cut
     whole = np.arange(np.prod(spec.shape)).reshape(spec.shape)
     shards = [(place(spec, rank), place(spec, rank).cut(whole)) for rank in ranks]
@@ -42,7 +42,8 @@ def test_merge_undoes_cut(cut):
 
 @given(cut_parameters())
 def test_boxes_are_disjoint_and_cover(cut):
-    """The ranks that count a parameter have each of its elements once, and each box fills its part of the shard."""
+    """The boxes of the ranks that count a parameter have each element of the whole once, and a rank's boxes fill its
+    shard."""
     spec, ranks = cut
     times = np.zeros(spec.shape, int)
     for rank in ranks:
@@ -56,7 +57,8 @@ def test_boxes_are_disjoint_and_cover(cut):
 
 
 def test_a_second_cut_of_an_axis_cuts_what_the_first_left():
-    """[gate; up] over tensor parallelism, and each rank's rows over data parallelism: rows 2, 3, 6, 7, then 6, 7."""
+    """[gate; up] of 8 rows over tp gives rank 1 rows 2, 3, 6, 7; a second cut of that axis over two replicas gives the
+    second of them 6, 7."""
     spec = ShardSpec(shape=(8,), cuts=(Cut(0, parts=2), Cut(0, "dp-cp")))
     part = place(spec, {"tp": (1, 2), "dp-cp": (1, 2)})
     assert part.cut(np.arange(8)).tolist() == [6, 7]
@@ -64,8 +66,8 @@ def test_a_second_cut_of_an_axis_cuts_what_the_first_left():
 
 @pytest.mark.parametrize("initial", [Normal(1.0), Constant(1.0)])
 def test_units_that_ranks_do_not_divide_are_padded_at_the_end(initial):
-    """Two fused parts of 5 units of 2 over 4 ranks: shards of one shape, whose values are the whole parameter's, and
-    zeros; the fourth rank has nothing else."""
+    """A cut of 5 units over 4 ranks gives shards of one shape, filled up with zeros at the end of each fused part;
+    values are the whole parameter's, and the fourth rank has zeros alone."""
     spec = ShardSpec(name="w", shape=(20, 3), cuts=(Cut(0, parts=2, unit=2),))
     places = [place(spec, {"tp": (rank, 4)}) for rank in range(4)]
     whole = initial.shard(0, place(spec, {}))
@@ -78,7 +80,8 @@ def test_units_that_ranks_do_not_divide_are_padded_at_the_end(initial):
 
 
 def test_padding_is_cut_again():
-    """5 rows over 2 ranks are 3, and 2 and a zero; those over 3: a row each, of which the last is padding."""
+    """5 rows over 2 ranks are 3 each, one of them padding; the second rank's over 3 replicas are a row each, the last
+    one padding."""
     spec = ShardSpec(name="w", shape=(5,), cuts=(Cut(0, unit=1), Cut(0, "dp-cp")))
     parts = [place(spec, {"tp": (1, 2), "dp-cp": (rank, 3)}) for rank in range(3)]
     assert [part.cut(np.arange(5)).tolist() for part in parts] == [[3], [4], [0]]
@@ -86,7 +89,8 @@ def test_padding_is_cut_again():
 
 
 def test_who_counts_a_parameter():
-    """The lowest rank in each group of copies: not a cut, not an expert's own, not the last stage's tied embedding."""
+    """`is_counted`, which makes norms count each element once: of copies the lowest rank, every rank of a cut and of an
+    expert's own parameter, and not the last stage for a tied embedding."""
     second = {"tp": (1, 2), "expert-tp": (1, 2), "ep": (1, 2), "embedding": (1, 2)}
     vector = ShardSpec(shape=(3,))
     assert is_counted(vector, {"tp": (0, 2)}) and not is_counted(vector, second)
@@ -99,7 +103,8 @@ def test_who_counts_a_parameter():
 @pytest.mark.parametrize("expert_tensor", [1, 2])
 @pytest.mark.parametrize("experts", [1, 2])
 def test_a_sum_over_the_model_has_each_element_once(experts, expert_tensor):
-    """In every group that holds one replica of the model, of the dense parameters and of the experts'."""
+    """In each model-parallel group (of dense and of expert parameters) each element is counted by exactly one rank of a
+    stage."""
     topology = Topology(
         world_size=8,
         tensor_model_parallel_size=2,
@@ -124,20 +129,20 @@ def test_a_sum_over_the_model_has_each_element_once(experts, expert_tensor):
 
 
 def test_weight_decay_is_said_by_the_spec():
-    """Megatron's rule unless the spec says otherwise."""
+    """Parameters of two dimensions decay and vectors do not, as in Megatron, unless the spec says otherwise."""
     assert ShardSpec(shape=(3, 2)).is_decayed and not ShardSpec(shape=(3,)).is_decayed
     assert not ShardSpec(shape=(3, 2), weight_decay=False).is_decayed
 
 
 def test_swiglu_halves_are_cut_on_their_own():
-    """Rank r holds [gate_r; up_r], not a contiguous block."""
+    """Tensor-parallel rank r of a gated linear holds [gate_r; up_r], not a contiguous block."""
     part = place(ShardSpec(shape=(8, 1), cuts=(Cut(0, parts=2),)), {"tp": (1, 2)})
     assert part.cut(np.arange(8).reshape(8, 1)).ravel().tolist() == [2, 3, 6, 7]
 
 
 @given(cut_parameters())
 def test_initial_values_do_not_depend_on_the_layout(cut):
-    """The shards of any cut are parts of the same array."""
+    """Initial values of a shard are that part of the whole parameter's values, for any cut."""
     spec, ranks = cut
     whole = Normal(0.02).shard(1234, place(spec, {}))
     np.testing.assert_array_equal(whole.ravel(), standard_normal(1234, "w", 0, whole.size) * np.float32(0.02))
@@ -146,7 +151,8 @@ def test_initial_values_do_not_depend_on_the_layout(cut):
 
 
 def test_normal_values_are_normal_and_differ_by_seed_and_name():
-    """Moments of a million values, and no correlation between streams."""
+    """A million initial values have a normal distribution's moments, other seeds and names are uncorrelated, and any
+    run of the stream is computed alone."""
     values = standard_normal(1, "a", 0, 1_000_000)
     assert abs(values.mean()) < 4e-3 and abs(values.std() - 1) < 3e-3 and abs((values**4).mean() - 3) < 0.03
     for other in (standard_normal(2, "a", 0, 1000), standard_normal(1, "b", 0, 1000)):
@@ -155,13 +161,14 @@ def test_normal_values_are_normal_and_differ_by_seed_and_name():
 
 
 def test_constant():
-    """Norm weights and biases."""
+    """`Constant` gives its value to each element of the shard."""
     spec = ShardSpec(name="n", shape=(3,))
     assert Constant(1.0).shard(0, place(spec, {"tp": (1, 2)})).tolist() == [1.0, 1.0, 1.0]
 
 
 def test_sizes_that_do_not_divide_are_refused():
-    """The message names the parameter and the flag."""
+    """An axis that the group does not divide is an error with parameter and flag; an array of another shape is
+    refused."""
     with pytest.raises(ValueError, match=r"w: 6 entries.*--tensor-model-parallel-size 4"):
         place(ShardSpec(name="w", shape=(6, 2), cuts=(Cut(0),)), {"tp": (0, 4)})
     with pytest.raises(ValueError, match="expected shape"):

@@ -1,4 +1,4 @@
-"""The lines that describe a run before its first step."""
+"""The log lines that describe a run before its first step."""
 
 from parallel_core.planner import Plan
 from parallel_core.start_lines import ParameterCount, start_lines
@@ -8,11 +8,12 @@ COUNT = ParameterCount(1_000_000, 600_000, 5_000)
 
 
 def lines(flags: str, world_size: int = 4, source: str = "", is_planned: bool = True) -> list[str]:
+    """The start lines of rank 1 for TINY's model with these flags."""
     return [*start_lines(Plan.of_run(config_of(f"{TINY} {flags}", world_size)), 1, 0, COUNT, source, is_planned)]
 
 
 def test_a_line_for_each_matter():
-    """Layout, parameters, data, precision, memory."""
+    """The lines about layout, parameters, data and precision, by their text."""
     flags = "--tensor-model-parallel-size 2 --data-path 0.3 a 0.7 b --split 90,10,0 --global-batch-size 8"
     assert lines(flags)[:4] == [
         "Layout: rank 1 of 4 = tensor 2 x pipeline 1 x context 1 x data 2; a step has 8 samples, micro-batches on each "
@@ -24,7 +25,7 @@ def test_a_line_for_each_matter():
 
 
 def test_memory_is_that_of_explain():
-    """The sum of what a rank of the stage keeps."""
+    """The predicted memory in the last line is that of `explain`: all that a rank of the stage keeps."""
     from mapping.memory import memory_of_stages
 
     flags = "--tensor-model-parallel-size 2 --bf16"
@@ -34,12 +35,12 @@ def test_memory_is_that_of_explain():
 
 
 def test_a_model_of_the_scripts_own_has_no_prediction():
-    """The configuration does not describe it."""
+    """A run of a script's own model has no line about memory, since the config does not describe it."""
     assert not any("Memory" in line for line in lines("", is_planned=False))
 
 
 def test_pipelines_experts_growing_batches_and_scales_are_named():
-    """Start lines use the words of the flags."""
+    """The lines name experts, schedule, growing batches, the script's own data source and the loss scale."""
     flags = (
         "--pipeline-model-parallel-size 2 --num-experts 4 --expert-model-parallel-size 2 --fp16 --loss-scale 128 "
         "--global-batch-size 8 --rampup-batch-size 4 4 8 --train-samples 40"
@@ -54,7 +55,8 @@ def test_pipelines_experts_growing_batches_and_scales_are_named():
 
 
 def test_steps_that_are_spikes_are_said():
-    """A run with spike detection says at its start by which rule a step is a spike, and what follows."""
+    """A run with spike detection says by which rules a step is a spike and what is then done; one without has no such
+    line."""
     assert not any(line.startswith("Spikes") for line in lines(""))
     flags = "--check-for-spiky-loss --loss-spike-deviations 6 --loss-spike-action skip"
     (line,) = (line for line in lines(flags) if line.startswith("Spikes"))

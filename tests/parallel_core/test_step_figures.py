@@ -1,4 +1,4 @@
-"""The figures that a step reports, and those that are logged."""
+"""Figures that a model adds to a step's report (losses and loads of experts), and those that are logged."""
 
 import numpy as np
 
@@ -12,17 +12,18 @@ SIZES = (
 
 
 def model(flags=""):
-    """A model's configuration."""
+    """The model section of a small model of 4 layers with these flags."""
     return config_of(f"{SIZES} {flags}", 1).model_config
 
 
 def test_a_dense_model_reports_nothing():
-    """The sum at the end of its step has three numbers."""
+    """A dense model adds no figures to the sum over ranks at a step's end."""
     assert figures_of(model()) == ()
 
 
 def test_the_logged_loss_is_the_mean_over_layers_that_have_it():
-    """It is a mean over micro-batches and replicas, too; counts are not divided."""
+    """The logged auxiliary losses are means over the layers with experts, micro-batches and replicas (`parts`); counts
+    of tokens are not divided."""
     config = model("--num-experts 2 --moe-layer-freq [0,1,0,1] --moe-aux-loss-coeff 0.1 --moe-z-loss-coeff 0.1")
     figures = figures_of(config)
     values = {f.name: np.arange(np.prod(f.shape), dtype=float).reshape(f.shape) for f in figures}
@@ -34,8 +35,8 @@ def test_the_logged_loss_is_the_mean_over_layers_that_have_it():
 
 
 def test_layers_that_do_nothing_have_no_loss():
-    """The mean is over the others, and over multi-token prediction's layer, which is as the last even if that is
-    idle."""
+    """The mean leaves out layers of --noop-layers and counts multi-token prediction's layer, which is of the last
+    layer's kind even if that one is idle."""
     config = model(
         "--num-experts 2 --moe-z-loss-coeff 0.1 --noop-layers 0,3 --mtp-num-layers 1 --position-embedding-type rope"
     )
@@ -47,7 +48,8 @@ def test_layers_that_do_nothing_have_no_loss():
 
 
 def test_megatron_divides_by_all_depths():
-    """Megatron-Core, as recorded, counts a dense depth, too; its decoder has two layers of experts here."""
+    """The mean is divided by the depths of multi-token prediction, too, even if those are dense, as recorded from
+    Megatron-Core."""
     config = model(
         "--num-experts 2 --moe-layer-freq [1,1,0,0] --moe-z-loss-coeff 0.1 --mtp-num-layers 1 "
         "--position-embedding-type rope"

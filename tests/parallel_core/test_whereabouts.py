@@ -1,4 +1,4 @@
-"""The table of a hang: who is awaited, which members of each message came, and what a rank says of itself."""
+"""The table of a hang: which ranks are awaited, which members of each message came, and each rank's own answer."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from parallel_core.whereabouts import Standing, Whereabouts, late, table
 
 
 def waiting(rank: int, *missing: int, members: tuple[int, ...] = (0, 1, 2), group: str = "tp") -> Whereabouts:
-    """A rank that waits in an all_reduce for others."""
+    """The answer of a rank that waits in an all_reduce for the ranks `missing`."""
     message = Standing("all_reduce", group, 7, "op=sum float32[2] at x.py:1", members, missing)
     return Whereabouts(rank, 3, layer="decoder.layers.1", action="forward 2.0", waits=True, standing=(message,))
 
@@ -26,7 +26,8 @@ HANGS = {
 
 @pytest.mark.parametrize("name", HANGS)
 def test_who_is_awaited(name):
-    """The table marks ranks that others wait for and that wait for no rank."""
+    """`late` gives the ranks that others wait for and that wait for none, also one without an answer, and the table
+    marks them."""
     found, expected = HANGS[name]
     assert late(found) == expected
     lines = table(found, 3)
@@ -34,14 +35,14 @@ def test_who_is_awaited(name):
 
 
 def test_the_members_of_a_message_that_came():
-    """All ranks' answers together tell the members that came: a member that is elsewhere did not."""
+    """The answers of all ranks together tell which members came to a message: one that is elsewhere did not."""
     lines = table([waiting(0, 1, 2), waiting(1, 2), BUSY], 3)
     assert "all_reduce of group tp, call 7: came 0, 1; did not come 2" in lines
 
 
 @pytest.mark.parametrize("one", [waiting(1, 2), BUSY])
 def test_an_answer_travels_as_text(one):
-    """Everything but frames that have no room: the outermost are left out."""
+    """An answer survives packing to text; of a stack that is too long the outermost frames are left out."""
     assert Whereabouts.unpacked(one.packed()) == one
     deep = Whereabouts(0, stack=tuple(f"{number} {'x' * 1000}" for number in range(30)))
     kept = Whereabouts.unpacked(deep.packed()).stack
@@ -49,7 +50,7 @@ def test_an_answer_travels_as_text(one):
 
 
 def test_a_rank_says_where_it_is():
-    """Place, message with its members, frames."""
+    """A rank's lines have iteration, action and layer, the message with the members that came, and stack frames."""
     lines = [*waiting(0, 2).lines(), *BUSY.lines()]
     assert lines[0] == "rank 0 is in iteration 3: forward 2.0, decoder.layers.1"
     assert "came 0, 1; did not come 2" in lines[1] and lines[-1].strip() == "y()"

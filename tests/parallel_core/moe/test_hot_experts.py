@@ -1,4 +1,5 @@
-"""Hot experts: their choice, its time, rows of experts, and destinations of tokens."""
+"""Hot experts (--hot-expert-num): which are chosen, in which steps, their capacity, and the slots that tokens are sent
+to."""
 
 import numpy as np
 from hypothesis import given
@@ -8,14 +9,16 @@ from parallel_core.moe.hot_experts import Slots, capacities, first_hot, hottest,
 
 
 def test_steps_of_revision():
-    """Powers of two up to the update step, and its multiples."""
+    """`is_revised`: hot experts are chosen anew in steps that are powers of two, up to the update interval, and then in
+    its multiples."""
     revised = [step for step in range(1, 45) if is_revised(step, 10)]
     assert revised == [1, 2, 4, 8, 10, 20, 30, 40]
     assert is_revised(8192, 10000) and not is_revised(16384, 10000) and is_revised(20000, 10000)
 
 
 def test_the_hottest():
-    """Those with most tokens, in the order of their numbers; of equal ones the first."""
+    """`hottest` gives the experts with most tokens by ascending number; of equal ones the first. `first_hot(n)` are
+    experts 0 to n - 1."""
     assert first_hot(3) == (0, 1, 2)
     assert hottest(np.array([3, 9, 9, 1, 9]), 2) == (1, 2)
     assert hottest(np.array([3, 9, 9, 1, 9]), 4) == (0, 1, 2, 4)
@@ -23,14 +26,15 @@ def test_the_hottest():
 
 
 def test_capacities():
-    """Rounded down, as int does."""
+    """`capacities` gives hot experts the whole capacity and the others its cold share, rounded down."""
     assert capacities(7, 0.5, (1, 3), 4).tolist() == [3, 7, 3, 7]
     assert capacities(7, 1.0, (), 2).tolist() == [7, 7]
 
 
 @given(st.integers(1, 4), st.integers(1, 3), st.data())
 def test_slots(owners, each, data):
-    """No slot twice; hot experts stay with the rank, cold ones are at their owner's own places."""
+    """`Slots.with_copies`: each expert has another slot; a hot one's is on the token's own rank, behind its own
+    experts, a cold one's on its owner; `rows` puts counts by expert at their slots."""
     experts = owners * each
     hot = tuple(sorted(data.draw(st.sets(st.integers(0, experts - 1)))))
     own = data.draw(st.integers(0, owners - 1))
@@ -48,6 +52,7 @@ def test_slots(owners, each, data):
 
 
 def test_without_copies_slots_are_the_experts():
+    """Without hot experts slot n is expert n, and `has_copies` is false."""
     slots = Slots.plain(4)
     assert slots.number.tolist() == [0, 1, 2, 3] and not slots.has_copies
     assert not Slots.with_copies((), 4, 2, 0).has_copies and Slots.with_copies((1,), 4, 2, 0).has_copies

@@ -1,4 +1,5 @@
-"""The weights of chosen experts: closed forms, and gradients by finite differences in float64."""
+"""The weights of chosen experts and the router's losses: published formulas, and gradients against finite differences
+in float64."""
 
 import numpy as np
 import pytest
@@ -42,7 +43,8 @@ def differences(function, x, step=1e-6):
 
 @pytest.mark.parametrize("name", RULES)
 def test_gradients_of_weights(name):
-    """The gradient of any weighted sum of the weights, with the choice held fixed."""
+    """`probabilities_gradient`, for each routing rule, equals the finite differences of a weighted sum of the weights
+    with the choice held fixed."""
     rule = RULES[name]
     experts, upstream = choose(LOGITS, rule), np.random.default_rng(4).normal(size=(7, rule.topk))
     expected = differences(lambda x: (probabilities(x, experts, rule) * upstream).sum(), LOGITS)
@@ -51,7 +53,8 @@ def test_gradients_of_weights(name):
 
 @pytest.mark.parametrize("sigmoid", [False, True])
 def test_gradients_of_losses(sigmoid):
-    """A weighted sum of normalized scores, and the squares of log-sum-exp."""
+    """`loss_gradient` equals the finite differences of a weighted sum of normalized scores (balancing loss) plus
+    squares of log-sum-exp (z-loss)."""
     rule, weights = RoutingRule(topk=2, sigmoid=sigmoid), np.random.default_rng(5).normal(size=LOGITS.shape)
 
     def loss(x):
@@ -61,8 +64,8 @@ def test_gradients_of_losses(sigmoid):
 
 
 def test_weights_as_published():
-    """Mixtral's softmax over the chosen; DeepSeek-V3's sigmoids, normalized and scaled; unchosen experts count in a
-    softmax over all."""
+    """Weights by hand: a softmax over the chosen (Mixtral); over all, unnormalized; sigmoids, normalized and scaled
+    (DeepSeek-V3)."""
     row, experts = np.log(np.array([[1.0, 2.0, 3.0, 4.0]])), np.array([[3, 2]], np.int32)
     assert np.allclose(probabilities(row, experts, RoutingRule(topk=2)), [[4 / 7, 3 / 7]])
     assert np.allclose(probabilities(row, experts, RoutingRule(topk=2, pre_softmax=True)), [[0.4, 0.3]])
@@ -73,7 +76,9 @@ def test_weights_as_published():
 
 @pytest.mark.parametrize("turn", [0, 1])
 def test_sampling_estimates_the_gradient_of_the_multiplier(turn):
-    """Whole weights where the best was drawn; a third in three of four other draws; none without noise."""
+    """SparseMixer's sampled routing: the weight is the whole multiplier where the best expert was drawn and in a
+    quarter of the other draws, a third of it in the rest; the gradient is the multiplier's softmax; without noise the
+    two best experts are chosen."""
     generator = np.random.default_rng(6)
     logits = generator.normal(size=(4000, 4)) * 0.1 + 2.0
     noise = Noise(generator.random((2, 4000, 4)), generator.random((2, 4000)))

@@ -1,4 +1,4 @@
-"""The plan of the tokens' ways to the experts, by brute force."""
+"""The plan that sends tokens to experts and back, against brute force."""
 
 import numpy as np
 from hypothesis import given
@@ -10,7 +10,8 @@ from parallel_core.moe.token_dispatch import Copies
 
 @given(st.integers(1, 9), st.integers(1, 3), st.integers(3, 7), st.integers(0, 99))
 def test_choices_by_expert(tokens, top, experts, seed):
-    """All of expert 0 in the tokens' order, then of expert 1; dropped ones nowhere; padded, each expert has as many."""
+    """`sorted_by_expert` lists choices (token x k + place) by expert, in the tokens' order, without dropped ones;
+    padded with -1 to given counts; `of_experts` is a run of experts."""
     chosen = np.random.default_rng(seed).integers(-1, experts, (tokens, top)).astype(np.int32)
     expected = [[i for i, e in enumerate(chosen.reshape(-1)) if e == expert] for expert in range(experts)]
     found = token_dispatch.sorted_by_expert(chosen, experts)
@@ -27,7 +28,8 @@ def test_choices_by_expert(tokens, top, experts, seed):
 
 @given(st.integers(1, 3), st.integers(1, 3), st.integers(1, 3), st.integers(0, 99))
 def test_addresses(owners, shards, experts, seed):
-    """Every rank of an owner gets the rows of all of its experts; the ranks of an owner are neighbours."""
+    """`addressed` lists, for each rank, the choices of all experts that it owns; the `shards` ranks that cut one
+    owner's experts are neighbours and each get all of them."""
     chosen = np.random.default_rng(seed).integers(-1, owners * experts, (7, 2)).astype(np.int32)
     by_expert = token_dispatch.sorted_by_expert(chosen, owners * experts)
     sent = token_dispatch.addressed(by_expert, owners * shards, shards)
@@ -42,7 +44,8 @@ def test_addresses(owners, shards, experts, seed):
 
 @given(st.integers(1, 4), st.integers(1, 4), st.integers(0, 99))
 def test_what_came_by_expert(ranks, experts, seed):
-    """Runs of (rank, expert) become runs of (expert, rank), empty ones included; and back."""
+    """`by_expert` reorders received rows from (rank, expert) to (expert, rank), empty runs included; `inverse` undoes
+    it."""
     received = np.random.default_rng(seed).integers(0, 4, (ranks, experts))
     came = [(rank, e, i) for rank in range(ranks) for e in range(experts) for i in range(received[rank, e])]
     order = token_dispatch.by_expert(received)
@@ -52,6 +55,8 @@ def test_what_came_by_expert(ranks, experts, seed):
 
 @given(st.integers(1, 5), st.integers(1, 3), st.integers(0, 99))
 def test_places_are_where_the_copies_are(rows, most, seed):
+    """`Copies.of(sources, ...)`: `places[row]` are the copies that `sources` makes of that row, -1 where there are
+    fewer."""
     generator = np.random.default_rng(seed)
     sources = np.repeat(np.arange(rows), generator.integers(0, most + 1, rows))
     sources = generator.permutation(np.concatenate([sources, [-1, -1]]))
@@ -62,14 +67,14 @@ def test_places_are_where_the_copies_are(rows, most, seed):
 
 
 def test_copies_of_rows_that_are_one():
-    """Choices 2 t and 2 t + 1 are token t's."""
+    """`of_rows(2)` turns copies of choices 2 t and 2 t + 1 into copies of token t."""
     copies = Copies.of(np.array([3, 0, -1, 1]), 4, 1).of_rows(2)
     assert copies.sources.tolist() == [1, 0, -1, 0] and copies.places.tolist() == [[1, 3], [-1, 0]]
 
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=6))
 def test_one_row_at_least(counts):
-    """Experts without rows get one of zeros, the others keep theirs; and back."""
+    """`one_row_at_least` adds a row of zeros (-1) for each expert without rows, and `undone` takes those out again."""
     filled, rows = token_dispatch.one_row_at_least(np.array(counts))
     assert rows.tolist() == [max(count, 1) for count in counts]
     of_expert = np.split(filled.sources, np.cumsum(rows)[:-1])

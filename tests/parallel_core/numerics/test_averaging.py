@@ -1,4 +1,4 @@
-"""The factors of averaging, in one home."""
+"""Averaging of losses and gradients: the factors at the seed, before and after the sum over replicas."""
 
 from dataclasses import replace
 
@@ -13,8 +13,8 @@ counts = st.lists(st.lists(st.integers(1, 50), min_size=3, max_size=3), min_size
 
 @given(counts, st.booleans(), st.booleans(), st.sampled_from([None, 1.0, 3.0, 2.0**16]))
 def test_seeds_and_scale_give_the_two_rules(replicas, per_token, is_mean, loss_scale):
-    """The weight of token j of micro-batch k of replica r in the gradient is that of Megatron's documentation; a loss
-    scale multiplies the seed alone."""
+    """Seed x factor before the sum x gradient scale gives each token Megatron's weight: 1 / all tokens per token, else
+    1 / (tokens of its micro-batch x micro-batches x replicas); a loss scale multiplies the seed alone."""
     scaler = None if loss_scale is None else ConstantLossScaler(loss_scale)
     averaging = Averaging(per_token=per_token, micro_batches=3, replicas=len(replicas), loss_scaler=scaler)
     total = sum(map(sum, replicas))
@@ -30,14 +30,15 @@ def test_seeds_and_scale_give_the_two_rules(replicas, per_token, is_mean, loss_s
 
 
 def test_replicas_average_before_they_sum_where_a_loss_scale_fills_the_range():
-    """As Megatron does: whether a 16-bit gradient overflows is decided by each replica's, not by their sum."""
+    """With a loss scale gradients are divided by the replicas before their sum, as in Megatron, so that the sum does
+    not overflow 16 bits; not so when averaging per token."""
     scaled = Averaging(per_token=False, micro_batches=1, replicas=4, loss_scaler=ConstantLossScaler(8.0))
     assert (scaled.factor_before_sum, scaled.gradient_scale(1.0)) == (1 / 4, 1 / 8)
     assert replace(scaled, per_token=True).factor_before_sum == 1.0
 
 
 def test_micro_batches_without_a_token_that_counts():
-    """Nothing is divided by zero."""
+    """A micro-batch without a token that counts divides nothing by zero."""
     for per_token in (True, False):
         averaging = Averaging(per_token=per_token, micro_batches=1, replicas=1)
         assert averaging.seed(MicroBatchWeight(0.0, is_mean=False)) * averaging.gradient_scale(0.0) == 1.0

@@ -1,4 +1,4 @@
-"""4-bit formats, against their definitions written out and a record of bitsandbytes."""
+"""4-bit formats (MXFP4, NF4): against their definitions, and against values of bitsandbytes."""
 
 import numpy as np
 
@@ -8,8 +8,8 @@ E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
 
 
 def test_mxfp4_is_the_nearest_number_of_its_block():
-    """Blocks of 31 and 33 numbers, so that one is cut short: each is the nearest of the 16, and of two as near the one
-    further from zero; the power of two is that of the largest magnitude over 4."""
+    """MXFP4 rounds each number of a block of 32 (or fewer at the end) to the nearest of E2M1's 16 times the block's
+    power of two, halves away from zero; the power is that of the largest magnitude over 4."""
     generator = np.random.default_rng(3)
     for length in (31, 33, 64):
         values = (generator.normal(size=(3, length)) * np.exp(generator.normal(size=(3, 1)) * 8)).astype(np.float32)
@@ -24,7 +24,7 @@ def test_mxfp4_is_the_nearest_number_of_its_block():
 
 
 def test_blocks_lie_along_an_axis_and_rounding_twice_is_rounding_once():
-    """Zeros stay zeros."""
+    """MXFP4's blocks lie along `axis`; rounding a rounded array changes nothing; zeros stay zeros in both formats."""
     values = np.random.default_rng(4).normal(size=(96, 5)).astype(np.float32)
     np.testing.assert_array_equal(mxfp4(values, axis=0), mxfp4(np.ascontiguousarray(values.T)).T)
     np.testing.assert_array_equal(mxfp4(mxfp4(values)), mxfp4(values))
@@ -32,14 +32,14 @@ def test_blocks_lie_along_an_axis_and_rounding_twice_is_rounding_once():
 
 
 def test_mxfp4_halves_go_away_from_zero():
-    """6 sets the scale to 1."""
+    """MXFP4 by hand, in a block whose scale is 1: halves go away from zero, and 7 is cut to 6."""
     values = np.array([6, 0.25, -0.75, 2.5, -5, 0.24, 7], np.float32)
     assert mxfp4(values).tolist() == [6, 0.5, -1, 3, -6, 0, 6]
 
 
 def test_nf4_is_a_quantile_times_a_scale_of_8_bits():
-    """Each of a block over its scale is one of the 16 numbers, and the scale is within a hundredth of the largest
-    magnitude: of 8 bits the nearest of 256 are no further."""
+    """NF4 rounds each number of a block of 64 to the nearest of 16 quantiles times the block's scale, which is the
+    largest magnitude to 8 bits (within 1%)."""
     values = np.random.default_rng(5).normal(size=(7, 100)).astype(np.float32)
     found, flat = nf4(values).reshape(-1), values.reshape(-1)
     for start in range(0, flat.size, 64):
@@ -51,7 +51,8 @@ def test_nf4_is_a_quantile_times_a_scale_of_8_bits():
 
 
 def test_nf4_is_that_of_bitsandbytes():
-    """Version 0.50.2 on a CPU, with double quantisation: eight of the values that it gave, and the sum of all."""
+    """NF4 with double quantisation equals bitsandbytes 0.50.2 on a CPU: eight recorded values, and the sum of all
+    magnitudes."""
     found = nf4(np.random.default_rng(12).normal(size=(7, 100)).astype(np.float32))
     recorded = [-0.5485676, -1.5588717, -0.2703154, 1.6703347, 1.3084086, 0.0, -0.8444685, 0.0]
     np.testing.assert_allclose(found[3, 40:48], recorded, rtol=1e-6)

@@ -1,4 +1,4 @@
-"""8-bit formats: every code, every float16, and the scales of each recipe, against tables made from the codes' bits."""
+"""8-bit formats E4M3 and E5M2: rounding of every code and every float16, and the scales of each recipe."""
 
 import numpy as np
 import pytest
@@ -7,11 +7,11 @@ from parallel_core.numerics.float8 import E4M3, E5M2, exact_scale, lower_power, 
 from parallel_core.numerics.float8_recipes import GRADIENT, INPUT, WEIGHT, DelayedScale, Recipe
 
 BITS = {E4M3: (4, 3, 7), E5M2: (5, 2, 15)}
-"""Bits of exponent and of mantissa, and the exponent's bias."""
+"""Format -> (bits of the exponent, bits of the mantissa, bias of the exponent)."""
 
 
 def finite_values(form):
-    """The numbers of codes 0, 1, ...: with the sign's bit off, until those that are no numbers."""
+    """All finite numbers of the format from 0 on, by ascending code."""
     exponents, mantissas, bias = BITS[form]
     codes = np.arange(2 ** (exponents + mantissas) - (1 if form is E4M3 else 4))
     exponent, mantissa = codes >> mantissas, codes % 2**mantissas
@@ -20,7 +20,7 @@ def finite_values(form):
 
 
 def nearest(x, form):
-    """The nearest value by search: the code below and the one above, of two as near the even one."""
+    """The format's number nearest to each x, found by search; of two as near the one with the even code."""
     table, size = finite_values(form), np.abs(x).astype(np.float64)
     above = np.minimum(np.searchsorted(table, size), len(table) - 1)
     below = np.maximum(above - 1, 0)
@@ -31,6 +31,7 @@ def nearest(x, form):
 
 @pytest.mark.parametrize("form", [E4M3, E5M2])
 def test_every_code_stays_what_it_is(form):
+    """Each number of the format is rounded to itself, also negative; there are 127 of E4M3 and 124 of E5M2."""
     table = finite_values(form).astype(np.float32)
     assert len(table) == {E4M3: 127, E5M2: 124}[form] and table[-1] == form.largest
     assert np.array_equal(rounded(table, form), table) and np.array_equal(rounded(-table, form), -table)
@@ -38,7 +39,8 @@ def test_every_code_stays_what_it_is(form):
 
 @pytest.mark.parametrize("form", [E4M3, E5M2])
 def test_every_float16_rounds_to_the_nearest_even_value(form):
-    """Among them the middles between two values, what is below the smallest, and what is beyond the largest."""
+    """Each float16, and each middle between two numbers of the format, is rounded to the nearest, halves to even;
+    beyond the largest to the largest; NaN stays."""
     x = np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32)
     found = rounded(x, form)
     assert np.array_equal(np.isnan(found), np.isnan(x))
@@ -49,6 +51,8 @@ def test_every_float16_rounds_to_the_nearest_even_value(form):
 
 
 def test_scales_are_those_of_the_largest_magnitude():
+    """Scales by the largest magnitude: exact, lowered to a power of two, and MXFP8's shared exponent; 1 for 0, infinity
+    and NaN where the recipe says so."""
     amax = np.array([0, 1, 448, 3, 1e-44, np.inf, np.nan], np.float32)
     largest = np.finfo(np.float32).max
     third = np.float32(448) / np.float32(3)
@@ -61,6 +65,8 @@ def test_scales_are_those_of_the_largest_magnitude():
 
 
 def test_no_value_of_a_block_is_beyond_the_largest_and_each_block_has_its_own_scale():
+    """MXFP8 quantises blocks of 32 along the summed axis, each with its own shared exponent; the blockwise recipe has
+    128 x 128 blocks for weights along either axis."""
     x = np.random.default_rng(0).standard_normal((70, 90)).astype(np.float32)
     x[:, :32] *= 1e-6
     for operand, summed, block in ((INPUT, 1, (1, 32)), (GRADIENT, 0, (32, 1)), (WEIGHT, 0, (32, 1))):
@@ -80,6 +86,8 @@ def test_no_value_of_a_block_is_beyond_the_largest_and_each_block_has_its_own_sc
 
 
 def test_a_delayed_scale_follows_the_steps_that_it_remembers():
+    """A delayed scale follows the newest or the largest of the magnitudes that it remembers; 0, infinity and NaN leave
+    it as it is."""
     latest, largest = (DelayedScale(448 / 2, 2, algorithm) for algorithm in ("most_recent", "max"))
     found = []
     for amax in (4.0, 2.0, 0.0, 1.0, np.inf, np.nan, 8.0):

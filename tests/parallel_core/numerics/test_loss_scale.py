@@ -1,4 +1,4 @@
-"""Loss scalers: Megatron's as recorded, DeepSpeed's and the adaptive one as documented."""
+"""Loss scalers: Megatron's as recorded, DeepSpeed's and MindFormers' adaptive one as documented."""
 
 import json
 
@@ -38,12 +38,14 @@ def test_the_dynamic_scaler_is_megatrons(case):
     ],
 )
 def test_windows(limits, expected):
-    """As documented; never below the shortest, none twice."""
+    """`windows(longest, shortest)` gives the adaptive scaler's documented list of windows: none below the shortest,
+    none twice."""
     assert windows(*limits) == expected
 
 
 def test_the_adaptive_trace():
-    """From 2^16: rises at 20 ... 270 with longer windows, three falls to the hidden level, and out of it again."""
+    """The adaptive scaler by hand, from 2^16: it doubles after 20 clean steps, then after longer windows; three
+    overflows in a row give window 1, from which three clean steps lead back to the first."""
     scaler, changes = AdaptiveLossScaler(2.0**16, 2, 20), {}
     for step in range(1, 271):
         before = scaler.scale
@@ -72,6 +74,8 @@ def test_the_adaptive_scale_stays_at_one_or_above():
 
 
 def test_an_adaptive_window_that_is_none_of_the_list_starts_with_the_first():
+    """A start window that is not in the list is replaced by the first, with a warning; a list that would be empty is
+    refused."""
     with pytest.warns(UserWarning, match="not among"):
         assert AdaptiveLossScaler(1.0, 2, 33).window == 20
     with pytest.raises(ValueError, match="--max-scale-window 20"):
@@ -79,7 +83,8 @@ def test_an_adaptive_window_that_is_none_of_the_list_starts_with_the_first():
 
 
 def test_deepspeed_grows_after_clean_windows_and_shrinks_without_hysteresis_left():
-    """The first overflow uses up the hysteresis, the second shrinks; growth restores it."""
+    """DeepSpeed's scaler with window 2 and hysteresis 2: the first overflow uses up the hysteresis, the second halves
+    the scale; growth after a clean window restores it."""
     scaler = DeepSpeedLossScaler(scale=64.0, window=2, hysteresis=2)
     scales = []
     for overflow in (True, True, False, False, False, True, True, False):
@@ -89,7 +94,8 @@ def test_deepspeed_grows_after_clean_windows_and_shrinks_without_hysteresis_left
 
 
 def test_deepspeeds_consecutive_hysteresis():
-    """A clean step between two overflows restores it, so that neither shrinks the scale."""
+    """With consecutive_hysteresis a clean step between two overflows restores the hysteresis, so that neither shrinks
+    the scale."""
     plain, consecutive = (DeepSpeedLossScaler(scale=64.0, consecutive_hysteresis=value) for value in (False, True))
     for overflow in (True, False, True):
         plain.update(overflow)
@@ -105,7 +111,7 @@ def test_deepspeeds_consecutive_hysteresis():
     ],
 )  # fmt: skip
 def test_a_scaler_goes_on_from_its_state(make):
-    """Through JSON, as in a checkpoint."""
+    """Each scaler whose state was saved as JSON and loaded halfway ends as one that ran through."""
     straight, first = make(), make()
     overflows = [step % 7 == 3 for step in range(60)]
     for overflow in overflows[:30]:
@@ -120,7 +126,7 @@ def test_a_scaler_goes_on_from_its_state(make):
 
 
 def test_of_another_scalers_state_the_scale_is_taken():
-    """A run goes on with another kind of scaler where the scale had come to; a constant scale is what the flag says."""
+    """A scaler that loads another kind's state takes the scale alone; a constant scaler keeps its flag's scale."""
     other = AdaptiveLossScaler(2.0**7, 2, 20)
     dynamic, constant = DynamicLossScaler(scale=2.0, window=3), ConstantLossScaler(5.0)
     for scaler in (dynamic, constant):
@@ -129,7 +135,8 @@ def test_of_another_scalers_state_the_scale_is_taken():
 
 
 def test_settings_are_not_state():
-    """A run goes on with the flags it is given, such as another window; a level beyond an adaptive list is the last."""
+    """A loaded state changes counters and scale, not settings such as the window; a level beyond the adaptive list
+    becomes the last."""
     scaler = DynamicLossScaler(window=7)
     scaler.load_state_dict(DynamicLossScaler(window=1000, growth_tracker=5).state_dict())
     assert (scaler.window, scaler.growth_tracker) == (7, 5)

@@ -1,7 +1,5 @@
-"""Loss scalers against their rules written a second time, sentence by sentence, over drawn runs of overflows.
-
-A state that is saved and loaded somewhere in each run changes nothing.
-"""
+"""Loss scalers against their rules written a second time, over drawn runs of overflows, in each of which the state is
+saved and loaded once."""
 
 import json
 import random
@@ -18,10 +16,11 @@ from parallel_core.numerics.loss_scale import (
 )
 
 Rule = Generator[float, bool, None]
-"""Takes whether a step overflowed, gives the scale after it."""
+"""A generator that is sent whether a step overflowed and gives the scale after it."""
 
 
 def megatron(scale: float, smallest: float, factor: float, window: int, hysteresis: int) -> Rule:
+    """Megatron's dynamic scaler: divided after `hysteresis` overflows, multiplied after `window` clean steps."""
     grown, left = 0, hysteresis
     overflow = yield scale
     while True:
@@ -36,6 +35,7 @@ def megatron(scale: float, smallest: float, factor: float, window: int, hysteres
 
 
 def deepspeed(scale: float, smallest: float, window: int, hysteresis: int, consecutive: bool) -> Rule:
+    """DeepSpeed's scaler, with its hysteresis restored by growth or, if `consecutive`, by each clean step."""
     iteration, last, left = 0, -1, hysteresis
     overflow = yield scale
     while True:
@@ -56,7 +56,8 @@ def deepspeed(scale: float, smallest: float, window: int, hysteresis: int, conse
 
 
 def adaptive(scale: float, factor: float, levels: list[int], level: int) -> Rule:
-    """`level` 0 is the hidden one, of window 1; the list's own begin at 1."""
+    """The adaptive scaler with windows `levels`, beginning at `level`; level 0 of the rule is an additional window of
+    1."""
     levels = [1, *levels]
     level, iteration, last, up, down = level + 1, 1, 0, 0, 0
     overflow = yield scale
@@ -77,18 +78,21 @@ def adaptive(scale: float, factor: float, levels: list[int], level: int) -> Rule
 
 
 def of_megatron(chance: random.Random) -> tuple[Callable[[], LossScaler], Rule]:
+    """(function that makes Megatron's scaler, its rule) with drawn settings."""
     factor, window, hysteresis = chance.choice([2.0, 4.0, 1.5]), chance.choice([1, 2, 7, 20]), chance.randint(1, 4)
     names = {"min_scale": 4.0, "factor": factor, "window": window, "hysteresis": hysteresis}
     return lambda: DynamicLossScaler(scale=2.0**16, **names), megatron(2.0**16, *names.values())
 
 
 def of_deepspeed(chance: random.Random) -> tuple[Callable[[], LossScaler], Rule]:
+    """(function that makes DeepSpeed's scaler, its rule) with drawn settings."""
     window, hysteresis, consecutive = chance.choice([1, 2, 7, 20]), chance.randint(1, 4), chance.random() < 0.5
     names = {"min_scale": 4.0, "window": window, "hysteresis": hysteresis, "consecutive_hysteresis": consecutive}
     return lambda: DeepSpeedLossScaler(scale=2.0**16, **names), deepspeed(2.0**16, *names.values())
 
 
 def of_adaptive(chance: random.Random) -> tuple[Callable[[], LossScaler], Rule]:
+    """(function that makes the adaptive scaler, its rule) with drawn settings."""
     shortest = chance.choice([1, 2, 5, 20])
     levels = windows(shortest + chance.choice([1, 10, 80]), shortest)
     level = chance.randrange(len(levels))
@@ -99,7 +103,7 @@ def of_adaptive(chance: random.Random) -> tuple[Callable[[], LossScaler], Rule]:
 
 
 def overflows(chance: random.Random, steps: int) -> list[bool]:
-    """Clean and bad stretches, and single steps between."""
+    """Whether each step overflows: clean and bad stretches of up to 40 steps, and single steps between."""
     found: list[bool] = []
     while len(found) < steps:
         found += [chance.random() < chance.choice([0.0, 0.1, 1.0])] * chance.choice([1, 1, 2, 3, 5, 40])
@@ -108,7 +112,7 @@ def overflows(chance: random.Random, steps: int) -> list[bool]:
 
 @pytest.mark.parametrize("draw", [of_megatron, of_deepspeed, of_adaptive])
 def test_drawn_runs(draw):
-    """A hundred of 300 steps."""
+    """The scale after each of 300 steps equals the rule's, in a hundred drawn runs for each kind of scaler."""
     for seed in range(100):
         chance = random.Random(seed)
         make, rule = draw(chance)

@@ -1,4 +1,4 @@
-"""Learning rate and weight decay against Megatron-Core's own scheduler."""
+"""Learning rate and weight decay: against recorded curves of Megatron-Core's scheduler, and DeepSpeed's rule."""
 
 import json
 import math
@@ -13,7 +13,8 @@ CASES = json.loads(asset("golden/lr_schedule/lr_schedule.json").read_text())["ca
 
 @pytest.mark.parametrize("name", CASES)
 def test_every_row_of_megatrons_curve(name):
-    """125 steps, past the end of the decay, including a group with its own maximum and minimum."""
+    """Learning rate, weight decay and consumed samples of 125 recorded steps are equal, past the end of the decay, and
+    for a parameter group with its own maximum and minimum."""
     case = CASES[name]
     arguments = {k: v for k, v in case["args"].items() if v is not None}
     scheduler = OptimizerParamScheduler(**arguments)
@@ -29,8 +30,8 @@ LOW, HIGH, WARM_UP, TOTAL = 1e-4, 1e-3, 10, 25
 
 
 def deepspeeds_rates(decays: bool, logarithmic: bool, updates: int) -> list[float]:
-    """The learning rate of each update, by steps as DeepSpeed's engine makes them: its scheduler sets the lowest rate
-    when it is made, at batch -1, and the next batch's after each update."""
+    """The learning rate of each update by DeepSpeed's WarmupLR or (`decays`) WarmupDecayLR: the scheduler sets the
+    lowest rate when it is made, at batch -1, and after each update the next batch's."""
     rate, batch, rates = LOW, -1, []
     for _ in range(updates):
         rates.append(rate)
@@ -46,7 +47,8 @@ def deepspeeds_rates(decays: bool, logarithmic: bool, updates: int) -> list[floa
 @pytest.mark.parametrize("decays", [False, True], ids=["WarmupLR", "WarmupDecayLR"])
 @pytest.mark.parametrize("style", ["log", "linear"])
 def test_with_a_delay_of_one_update_the_rates_are_deepspeeds(decays, style):
-    """All rates are equal, past the end of the decay, too; the second update has the lowest rate once more."""
+    """A schedule with lr_delay_steps of one update equals DeepSpeed's rates, past the end of the decay; the second
+    update has the lowest rate once more."""
     arguments = dict(lr_decay_style="linear" if decays else "constant", lr_decay_steps=8 * TOTAL, lr_delay_steps=8)
     arguments |= dict(max_lr=HIGH, min_lr=LOW, init_lr=LOW, start_wd=0.0, end_wd=0.0, wd_incr_steps=4)
     arguments |= dict(lr_warmup_style=style, lr_warmup_steps=8 * WARM_UP, lr_warmup_unit=8)
@@ -60,7 +62,8 @@ def test_with_a_delay_of_one_update_the_rates_are_deepspeeds(decays, style):
 
 
 def test_a_checkpoint_continues_the_curve():
-    """State saved and loaded gives the next value; with override the command line's schedule goes on from there."""
+    """A scheduler that loads a state continues its curve; with `override` the new schedule goes on from the saved
+    step."""
     arguments = dict(max_lr=1.0, lr_decay_steps=100, start_wd=0.1, end_wd=0.1, wd_incr_steps=100)
     first, second = OptimizerParamScheduler(**arguments), OptimizerParamScheduler(**arguments)
     first.step(30)
@@ -72,6 +75,6 @@ def test_a_checkpoint_continues_the_curve():
 
 
 def test_warm_up_longer_than_decay_is_refused():
-    """The message names the flags."""
+    """A warm-up as long as the decay is an error with the flag --lr-warmup."""
     with pytest.raises(ValueError, match="--lr-warmup"):
         OptimizerParamScheduler(max_lr=1, lr_decay_steps=10, lr_warmup_steps=10, start_wd=0, end_wd=0, wd_incr_steps=1)

@@ -1,4 +1,5 @@
-"""The states that an optimizer keeps of a stage's parameters, and its treatment of them."""
+"""Treatment of each parameter by the optimizer (rule, weight decay, learning rate), and the states that it has, as a
+plan."""
 
 from collections import Counter
 
@@ -14,6 +15,7 @@ MODEL = f"{TINY} --untie-embeddings-and-output-weights --qk-layernorm"
 
 
 def treated(flags: str) -> dict[str, tuple]:
+    """{parameter: (update rule, whether it decays, whether it has the decoupled learning rate)} of the model."""
     config = config_of(f"{MODEL} {flags}", 1)
     specs = StagePlan(config, 0).parameters
     found = {spec.name: treatment(spec, config.optimizer_config) for spec in specs}
@@ -21,13 +23,15 @@ def treated(flags: str) -> dict[str, tuple]:
 
 
 def test_embedding_and_output_layer_have_their_own_rate():
+    """--decoupled-lr is the learning rate of the word embedding and the output layer, and of no other parameter."""
     own = {name for name, (_, _, own) in treated("--decoupled-lr 1e-4").items() if own}
     assert own == {"embedding.word_embeddings.weight", "output_layer.weight"}
     assert not any(own for _, _, own in treated("").values())
 
 
 def test_muon_has_the_matrices_of_the_layers_and_the_positions():
-    """As Megatron's: everything with two dimensions but the word embedding and the output layer."""
+    """--optimizer muon updates every two-dimensional parameter but the word embedding and the output layer by Muon, as
+    in Megatron, the others by Adam."""
     rules = Counter(rule for rule, _, _ in treated("--optimizer muon").values())
     matrices = {name for name, (rule, _, _) in treated("--optimizer muon").items() if rule == "muon"}
     layers = ("self_attention.linear_qkv", "self_attention.linear_proj", "mlp.linear_fc1", "mlp.linear_fc2")
@@ -36,7 +40,8 @@ def test_muon_has_the_matrices_of_the_layers_and_the_positions():
 
 
 def test_which_parameters_decay():
-    """Matrices; the head norms too, by either of two flags; or what a list of ends of names leaves."""
+    """Matrices decay by default; the head norms, too, by either of two flags; with --no-weight-decay-params all but
+    parameters whose names end as listed."""
     usual = {name for name, (_, decays, _) in treated("").items() if decays}
     head_norms = {name for name in treated("") if "q_layernorm" in name or "k_layernorm" in name}
     assert usual and head_norms and not usual & head_norms
@@ -62,7 +67,8 @@ WIDER = "--use-mup --mup-base-hidden-size 16 --init-method-std 0.01"
     ],
 )
 def test_mup_has_a_factor_for_each_parameter(flags, matrices, others, outer):
-    """Twice the base's width: matrices of layers, vectors with learned positions, embedding with output layer."""
+    """muP's factor of the learning rate at twice the base width: for the layers' matrices, for vectors and learned
+    positions (`others`), for embedding and output layer (`outer`), by optimizer."""
     config = config_of(f"{MODEL} {WIDER} {flags}", 1)
     assert config.optimizer_config.width_multiplier == 2
     for spec in StagePlan(config, 0).parameters:
@@ -84,8 +90,9 @@ def test_mup_has_a_factor_for_each_parameter(flags, matrices, others, outer):
     ],
 )
 def test_mup_has_initial_values_and_scales(flags, matrix, projection, embedding, scales):
-    """Standard deviations fall with the root of the width, but for embedding and output layer; logits and scores are
-    multiplied by less. The factors are those that Megatron works out of these flags; heads have 8 channels here."""
+    """muP divides initial standard deviations by the root of the width's factor, except in embedding and output layer,
+    and scales embedding, logits and attention scores; all as Megatron computes them from these flags (heads have 8
+    channels)."""
     config = config_of(f"{MODEL} {flags}", 1)
     model = config.model_config
     (chunk,) = stage_chunks(model, 0)
@@ -119,8 +126,8 @@ def test_mup_has_initial_values_and_scales(flags, matrix, projection, embedding,
     ],
 )
 def test_bytes_of_states(flags, matrix, other):
-    """Bytes for an element of a matrix and of other parameters; with the distributed optimizer each of two ranks has
-    half."""
+    """Bytes of optimizer states for an element of a matrix and of other parameters, by optimizer and types; with the
+    distributed optimizer each of two ranks has half."""
     for shared, world in (("", 1), ("--use-distributed-optimizer", 2)):
         config = config_of(f"{MODEL} --global-batch-size 4 {flags} {shared}", world)
         wanted = 0

@@ -1,4 +1,5 @@
-"""A plan beside a recorded step: whose part a message is, and that the parts are the step."""
+"""A plan beside a recorded step (`compare`): to which part a message's time belongs, and that the parts add up to the
+step."""
 
 import pytest
 
@@ -26,7 +27,8 @@ STEP = [
 
 
 def test_the_parts_are_the_step():
-    """Each second once; waits for other stages are the bubble, whatever message they stand in."""
+    """`measured_seconds` assigns each second of a recorded step to one part; waits for other stages are the bubble,
+    whatever message they belong to."""
     sizes = {"tensor_model_parallel_size": 2, "pipeline_model_parallel_size": 2}
     found = measured_seconds(STEP, Topology(world_size=8, **sizes))
     expected = {"forward": 2.5, "backward": 7.0, "tensor parallel": 0.5, "bubble": 4.0, "data parallel": 1.0}
@@ -48,7 +50,8 @@ def test_the_parts_are_the_step():
     ],
 )
 def test_groups_of_the_same_ranks_are_told_apart(sizes, inside, part):
-    """The operation tells them apart: one group of two ranks has the world's name."""
+    """A message of the group `world` belongs to tensor, context or expert parallelism inside a forward, by the size
+    that is above 1, and to data parallelism outside."""
     message = Span(0, Kind.MOVING, "all_reduce of world", 1.0 if inside else 5.0, 0.5, 2, "world")
     step = [Span(0, Kind.STEP, "step", 0.0, 6.0, 2), Span(0, Kind.FORWARD, "forward 0.0", 0.0, 4.0, 2), message]
     assert measured_seconds(step, Topology(world_size=2, **sizes))[part] == pytest.approx(0.5)
@@ -56,7 +59,8 @@ def test_groups_of_the_same_ranks_are_told_apart(sizes, inside, part):
 
 @pytest.mark.parametrize("flags", ["--pipeline-model-parallel-size 2", "--zero-stage 3"])
 def test_the_plan_of_a_stage_adds_up(flags):
-    """Over parts to the step and to what is allocated, on every stage; what is not measured is said."""
+    """Predicted parts add up to the step's time and to the stage's memory, on every stage; a part that was not measured
+    prints a dash, and a total outside the range says so."""
     plan = Plan.of_run(config_of(f"{TINY} --num-layers 4 --global-batch-size 8 --bf16 {flags}", 2))
     for stage, memory in enumerate(plan.memory):
         found = compare(plan, 2, stage, STEP, {"weights": 5.0})
@@ -70,7 +74,8 @@ def test_the_plan_of_a_stage_adds_up(flags):
 
 
 def test_a_forward_beside_a_backward_is_one_part_of_the_step():
-    """Seconds of all passes are compared together, since nobody knows each one's; messages inside are the model's."""
+    """A step with pairs (combined 1F1B) is compared by one row "forward and backward", less the messages inside, which
+    belong to their own part."""
     plan = Plan.of_run(config_of(f"{TINY} --num-experts 4 --expert-model-parallel-size 2", 2))
     step = [
         Span(0, Kind.STEP, "step", 0.0, 6.0, 2),

@@ -1,4 +1,4 @@
-"""Device files: every one can be read, and what is wrong with one is said all at once."""
+"""Device files: each shipped one can be read, and all mistakes in a file are reported at once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from parallel_core.planner.device import known_devices
 
 
 def test_every_device_is_complete():
-    """All names lead to a device whose peaks and shares can be reached."""
+    """Each known name gives a device whose calibration shares are in (0, 1] and whose reserved bytes are below its
+    memory."""
     for name in known_devices():
         device = find_device(name)
         calibration = device.calibration
@@ -21,7 +22,7 @@ def test_every_device_is_complete():
 
 
 def test_a_file_changes_some_keys_of_another(tmp_path):
-    """`like` takes the rest from there, inside tables too."""
+    """`like: A100` takes the keys that a file lacks from A100, inside tables too."""
     path = tmp_path / "mine.yaml"
     path.write_text("names: [Mine]\nlike: A100\nmemory_bytes: 40.0e+9\ncalibration: {products: 0.5}\n")
     mine, a100 = find_device(str(path)), find_device("A100")
@@ -42,7 +43,7 @@ def test_a_file_changes_some_keys_of_another(tmp_path):
     ],
 )
 def test_what_is_wrong_with_a_file(tmp_path, text, words):
-    """Key, value and rule."""
+    """A wrong key or value in a device file is an error with key, value and rule."""
     path = tmp_path / "mine.yaml"
     path.write_text(text)
     with pytest.raises(ConfigError) as caught:
@@ -51,6 +52,6 @@ def test_what_is_wrong_with_a_file(tmp_path, text, words):
 
 
 def test_an_unknown_device_names_the_known_ones():
-    """The error lists the first name of each known device."""
+    """An unknown device is an error that lists the first name of each known one."""
     with pytest.raises(ConfigError, match="choose A100-PCIe-80GB, A100-SXM, A100-SXM-40GB"):
         find_device("abacus")

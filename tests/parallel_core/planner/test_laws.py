@@ -1,4 +1,4 @@
-"""Laws that every plan keeps, over drawn legal configurations; with PLANNER_EXAMPLES=2000 over so many."""
+"""Laws that every plan must keep, checked on drawn legal configurations (200, or PLANNER_EXAMPLES)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Job = dict
 
 @st.composite
 def jobs(draw: st.DrawFn) -> Job:
-    """Sizes that go together, and kinds of blocks, schedules and sharding."""
+    """A drawn job: sizes that fit together, kinds of blocks, schedule, ZeRO stage and device."""
     tensor, context, replicas = (draw(st.sampled_from(sizes)) for sizes in ((1, 2, 4), (1, 1, 2), (1, 2, 4)))
     pipeline = draw(st.sampled_from((1, 2, 4)))
     per_stage = draw(st.sampled_from((1, 2, 4)))
@@ -59,7 +59,7 @@ def jobs(draw: st.DrawFn) -> Job:
 
 
 def planned(job: Job, more: str = "", **changed: int) -> Plan:
-    """The plan of a drawn job with some sizes changed."""
+    """The plan of a drawn job with further flags and some sizes changed."""
     sizes = {**job, **{name.replace("_", "-"): value for name, value in changed.items()}}
     batch = sizes["micro-batches"] * sizes["micro-batch-size"] * sizes["replicas"]
     others = ("world", "micro-batches", "replicas", "more", "device")
@@ -70,7 +70,7 @@ def planned(job: Job, more: str = "", **changed: int) -> Plan:
 
 
 def legal(job: Job, more: str = "", **changed: int) -> Plan:
-    """The same; a draw that the rules refuse does not count."""
+    """The plan as `planned` gives it; a draw that the config's rules refuse is left out."""
     try:
         return planned(job, more, **changed)
     except ConfigError:
@@ -79,12 +79,13 @@ def legal(job: Job, more: str = "", **changed: int) -> Plan:
 
 
 def most(plan: Plan) -> float:
-    """Bytes of the fullest stage."""
+    """Bytes of the stage that needs most memory."""
     return max(stage.total for stage in plan.memory)
 
 
 def more_recompute_saves_memory_and_costs_time(plan: Plan, job: Job) -> None:
-    """Never the other way round: none, the core of attention, whole layers."""
+    """Recomputing core attention needs no more memory and no less time than recomputing nothing; whole layers take no
+    less time either."""
     selective = legal(job, " ".join(RECOMPUTE["selective"]))
     assert most(selective) <= most(plan) * A_LITTLE and plan.step.total <= selective.step.total * A_LITTLE
     if "zb-h1" not in job["more"]:
@@ -93,39 +94,40 @@ def more_recompute_saves_memory_and_costs_time(plan: Plan, job: Job) -> None:
 
 
 def more_micro_batches_bubble_less(plan: Plan, job: Job) -> None:
-    """Their share of the step; but they take longer."""
+    """Twice the micro-batches have no larger share of bubble, and a longer step."""
     longer = planned(job, micro_batches=2 * job["micro-batches"])
     assert longer.step.bubble_fraction <= plan.step.bubble_fraction * A_LITTLE + 1e-12
     assert longer.step.total > plan.step.total
 
 
 def a_larger_micro_batch_needs_more(plan: Plan, job: Job) -> None:
-    """Memory, and time."""
+    """Micro-batches of twice the size need no less memory and no less time."""
     wider = planned(job, micro_batch_size=2 * job["micro-batch-size"])
     assert most(wider) >= most(plan) and wider.step.total * A_LITTLE >= plan.step.total
 
 
 def more_layers_need_more(plan: Plan, job: Job) -> None:
-    """Memory, time and floating-point operations."""
+    """Twice the layers need more memory, time and floating-point operations."""
     deeper = planned(job, num_layers=2 * job["num-layers"])
     assert deeper.step.total > plan.step.total and most(deeper) > most(plan) and deeper.flops > plan.flops
 
 
 def longer_sequences_need_more(plan: Plan, job: Job) -> None:
-    """Memory, and more than twice the operations; no less time, since launches may be all of it."""
+    """Sequences of twice the length need more memory and more than twice the operations, and no less time (launches may
+    be all of it)."""
     longer = planned(job, seq_length=2 * job["seq-length"])
     assert most(longer) > most(plan) and longer.flops > 2 * plan.flops
     assert longer.step.total * A_LITTLE >= plan.step.total
 
 
 def more_replicas_need_no_more_memory(plan: Plan, job: Job) -> None:
-    """On each rank; all together train more tokens a second."""
+    """Twice the data-parallel replicas need no more memory on a rank, and train no fewer tokens a second."""
     more = planned(job, world=2 * job["world"], replicas=2 * job["replicas"])
     assert most(more) <= most(plan) * 1.001 and more.tokens_per_second > plan.tokens_per_second * 0.99
 
 
 def more_sharding_needs_less_memory(plan: Plan, job: Job) -> None:
-    """Buffers alone: states, gradients and weights each at most as much as with the stage before."""
+    """A higher ZeRO stage needs no more bytes of optimizer states."""
     bare = {**job, "more": job["more"].replace("--use-distributed-optimizer", "").partition("--zero-stage")[0]}
     plans = [legal(bare, " ".join(flags)) for flags in ZERO_STAGES.values()]
     for less, more in pairwise(plans):
@@ -134,7 +136,7 @@ def more_sharding_needs_less_memory(plan: Plan, job: Job) -> None:
 
 
 def a_faster_device_is_not_slower(plan: Plan, job: Job) -> None:
-    """With twice the peaks and bandwidth; links that are twice as fast do not hurt either."""
+    """A device of twice the peak and bandwidth, or with faster links, takes no longer for a step."""
     device = find_device(job["device"])
     peaks = {dtype: 2 * peak for dtype, peak in device.peak_flops.items()}
     links = {name: replace(getattr(device, name), bandwidth=9e12) for name in ("inside", "between")}
@@ -157,8 +159,8 @@ LAWS: tuple[Callable[[Plan, Job], None], ...] = (
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
 @given(jobs(), st.sampled_from(LAWS))
 def test_laws(job, law):
-    """Two of each plan - all parts add up, and no part is negative; no more is computed than the peak allows - and one
-    of the others, drawn as well."""
+    """In every plan the parts of memory and time are not negative and add up, on each stage, and 0 < MFU <= HFU < 1;
+    and one drawn law holds."""
     plan = legal(job)
     step = plan.step
     for stage in plan.memory:

@@ -1,4 +1,4 @@
-"""Memory of our own engine beside arrays that were counted on a CPU by `python benchmarks/planner.py`."""
+"""Predicted memory of our engine against bytes that `python benchmarks/planner.py` counted on a CPU."""
 
 from __future__ import annotations
 
@@ -24,12 +24,13 @@ MEASURED = {
     "context": (296590254,),
     "experts": (611575346,),
 }
-"""Layout of the benchmark -> bytes of a rank of each stage: weights, gradients, states, and the most of activations."""
+"""Layout of the benchmark -> measured bytes of a rank of each stage: weights, gradients, states and the peak of
+activations together."""
 
 
 @pytest.mark.parametrize("layout", MEASURED)
 def test_memory_of_measured_layouts(layout):
-    """Within 1.5% on every stage."""
+    """The predicted sum of these parts is within 1.5% of the measured one on every stage."""
     plan = plan_of(flags_of(SIZES, layout, "CPU"), LAYOUTS[layout][0], "CPU")
     for stage, measured in enumerate(MEASURED[layout]):
         parts = predicted_bytes(plan, stage)

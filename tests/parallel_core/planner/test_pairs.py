@@ -1,4 +1,5 @@
-"""Pairs of a schedule in a plan: the experts' messages of one travel while the other computes."""
+"""Plans of schedules with pairs of a forward and a backward (--overlap-moe-expert-parallel-comm): the messages of the
+experts travel while the other one computes."""
 
 from dataclasses import replace
 
@@ -18,14 +19,14 @@ OVERLAP, EXPERTS = "--overlap-moe-expert-parallel-comm", "expert parallel"
 
 
 def planned(more: str = "") -> Plan:
-    """Four devices, two micro-batches in each of two chunks at least."""
+    """The plan of a model with experts on four A100 (ep2, pp2), with `more` flags."""
     return plan_of(f"{SIZES} {more}".split(), 4, "A100")
 
 
 @pytest.mark.parametrize("schedule", ["", "--num-layers-per-virtual-pipeline-stage 2", "--schedules-method dualpipev"])
 def test_pairs_hide_most_of_the_exchange(schedule):
-    """Half of it at least; what is hidden and what is exposed is the whole, the step is shorter by what is hidden, and
-    a stage's parts add up to it."""
+    """Pairs hide at least half of the experts' exchange; hidden and exposed time are the whole exchange, the step is
+    shorter, and each stage's parts add up to it."""
     apart, beside = planned(schedule), planned(f"{schedule} {OVERLAP}")
     whole, exposed = apart.step.parts[EXPERTS], beside.step.parts[EXPERTS]
     assert 0 < exposed <= whole / 2
@@ -36,7 +37,8 @@ def test_pairs_hide_most_of_the_exchange(schedule):
 
 
 def test_a_pair_hides_no_more_than_it_computes():
-    """On a device whose links are a thousand times slower the exchange hides behind all that there is, and shows."""
+    """With links a thousand times slower, less is hidden than the pair computes, and most of the exchange is
+    exposed."""
     device = find_device("A100")
     slow = replace(device, inside=replace(device.inside, bandwidth=device.inside.bandwidth / 1000), messages={})
     step = Plan(planned(OVERLAP).config, slow).step

@@ -20,8 +20,8 @@ COUNT = 60
 
 
 def starting(scripts: list[dict[str, Any]]) -> Iterator[tuple[list[str], int]]:
-    """Arguments and world sizes of scripts that start as they are, from all over the list, which is sorted by
-    repository and folder."""
+    """(arguments, world size) of recorded public scripts that start as they are, spread over the list, which is sorted
+    by repository and folder."""
     own = [script for script in scripts if script["world_from"] in ("script", "recipe")]
     spread = sorted(range(len(own)), key=lambda number: number % 7)
     for script in (own[number] for number in spread):
@@ -31,7 +31,8 @@ def starting(scripts: list[dict[str, Any]]) -> Iterator[tuple[list[str], int]]:
 
 
 def planned_in(argv: list[str], world: int) -> float:
-    """Seconds of the processor for all that `plan --json` says: others on the machine do not count."""
+    """Seconds of processor time that a whole `plan --json` answer takes, not counting other processes on the
+    machine."""
     start = time.process_time()
     found = answer(plan_of(argv, world, "Ascend-910B"))
     seconds = time.process_time() - start
@@ -40,7 +41,8 @@ def planned_in(argv: list[str], world: int) -> float:
 
 
 def test_sixty_public_scripts_are_planned_in_under_a_second_each():
-    """None fails; the best of three runs counts."""
+    """Sixty public scripts of several world sizes are planned without an error, each in under a second of processor
+    time (best of three)."""
     chosen = [*islice(starting(recorded("megatron_flags/scripts.json.xz")["scripts"]), COUNT)]
     assert len(chosen) == COUNT and len({world for _, world in chosen}) >= 5
     slow = [script for script in chosen if planned_in(*script) >= 1.0]

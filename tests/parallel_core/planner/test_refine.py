@@ -1,4 +1,4 @@
-"""A device file refined by a finished run, and what a file may say of messages."""
+"""`--calibrate-from`: a device file refined by recorded runs; and a device file's table of message times."""
 
 import json
 from dataclasses import replace
@@ -21,7 +21,8 @@ FLAGS = f"{TINY} --num-layers 4 --global-batch-size 8 --tensor-model-parallel-si
 
 
 def recorded(folder: Path) -> Path:
-    """A run of two ranks whose passes took 30 ms and 50 ms, the update 4 ms and the messages inside 10 ms."""
+    """The folder of a recorded run of two ranks: forward 40 ms of which 10 are a message, backward 50 ms, update 4
+    ms."""
     spans = []
     for rank in (0, 1):
         spans += [
@@ -38,7 +39,8 @@ def recorded(folder: Path) -> Path:
 
 
 def test_a_plan_takes_as_long_as_the_run_did(tmp_path):
-    """Its passes, update and messages, by a device of which the file is written and read again."""
+    """After `refined` by a run, the plan's passes and update take the run's time and its messages are scaled to it; the
+    device survives being written to a file and read."""
     run = read_run(recorded(tmp_path))
     device = replace(find_device("CPU"), messages={"all_reduce": tuple(map(tuple, POINTS))})
     found = refined(device, [run])
@@ -69,7 +71,7 @@ def test_unusual_steps_count_for_nothing():
 
 
 def seen_by(plan: Plan) -> Recorded:
-    """A run that took as long as a plan says."""
+    """A recorded run whose forward, backward and update take the times of a plan, on each rank."""
     steps = {}
     for rank in range(plan.config.parallel_config.world_size):
         parts, at, spans = plan.step.of_stage(0), 0.0, []
@@ -81,8 +83,8 @@ def seen_by(plan: Plan) -> Recorded:
 
 
 def test_runs_of_several_models_tell_kinds_of_operations_apart():
-    """The plan of a further model takes the right time on a machine with other shares than the file's, whose runs are
-    made by its plans; the run of one rank says how much faster it is alone."""
+    """Runs made by plans of a machine with known shares (products, attention, elementwise, ...) refine another device
+    so that it predicts a further model on that machine within 1%; the run of one rank gives the factor `alone`."""
     assumed = find_device("CPU")
     shares = {"products": 0.6, "attention": 0.2, "elementwise": 0.2, "update": 0.3, "launch": 90e-6, "alone": 1.1}
     machine = replace(assumed, calibration=replace(assumed.calibration, **shares))
@@ -108,7 +110,8 @@ def test_runs_of_several_models_tell_kinds_of_operations_apart():
 
 
 def test_the_command_refines_a_file(tmp_path, capsys):
-    """It makes one of the run's own device if there is none; what is no run is refused."""
+    """`--calibrate-from RUN FILE` writes FILE, from the run's own device if there is none; a folder that is no run, or
+    a missing argument, is an error."""
     path = tmp_path / "cpu.yaml"
     assert main(["--calibrate-from", str(recorded(tmp_path)), str(path)]) == 0
     assert "+- " in capsys.readouterr().out and find_device(str(path)).calibration.update > 0
@@ -118,7 +121,8 @@ def test_the_command_refines_a_file(tmp_path, capsys):
 
 
 def test_messages_between_the_measured_ones():
-    """On the line between two; outside by the smallest's time and by the last two's rate."""
+    """Times of messages are interpolated between measured sizes; below the smallest they are its time, above the
+    largest they follow the rate of the last two."""
     points = [(1e3, 1e-5), (1e5, 1e-4), (1e6, 1e-3)]
     assert interpolated(points, 10) == 1e-5 and interpolated(points, 1e5) == 1e-4
     assert interpolated(points, 550e3) == pytest.approx(5.5e-4) and interpolated(points, 2e6) == pytest.approx(2e-3)
@@ -127,7 +131,7 @@ def test_messages_between_the_measured_ones():
 
 @pytest.mark.parametrize("points", ["[[1, 2], [1, 3]]", "[[2, 1], [1, 1]]", "[[1, 0]]", "[]", "3", "[[1, 2, 3]]"])
 def test_messages_of_another_form_are_refused(points, tmp_path):
-    """The error names the operation."""
+    """A device file's message table that is not ascending pairs of bytes and seconds is an error with the operation."""
     path = tmp_path / "mine.yaml"
     path.write_text(f"names: [X]\nlike: CPU\nmessages: {{all_reduce: {points}}}\n")
     with pytest.raises(ConfigError, match=r"messages\.all_reduce: must be pairs"):

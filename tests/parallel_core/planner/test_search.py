@@ -1,4 +1,4 @@
-"""The search for layouts beside the exhaustive one; failures; pictures."""
+"""`plan --suggest`, failures, pictures and the subjects of the `plan` command."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ EXPERTS = ["--num-experts", "4", "--moe-router-topk", "2"]
 
 @cache
 def planned(words: tuple[str, ...], world: int) -> Plan:
-    """A plan that memories of several sizes are tried with."""
+    """The plan of these words on A100, cached: it is tried with several sizes of memory."""
     return plan_of(words, world, "A100")
 
 
 @pytest.mark.parametrize(("more", "world", "memory"), [([], 4, 80e9), ([], 4, 3.2e9), (EXPERTS, 2, 6e9)])
 def test_the_search_finds_what_trying_all_finds(more, world, memory):
-    """Bounds are below every layout's time and memory, and the fastest ones are the same: of each layout with the least
-    recompute and sharding with which it fits. The best changes are the fastest plans that differ in one thing."""
+    """`suggest` gives the five fastest layouts and the best single changes that planning every layout gives; the
+    search's bounds are never above a layout's time, nor refuse one that fits."""
     device = replace(find_device("A100"), memory_bytes=memory)
     words = [*SMALL, *more]
     plan = replace(plan_of(words, world, "A100"), device=device)
@@ -73,7 +73,8 @@ def test_the_search_finds_what_trying_all_finds(more, world, memory):
 
 
 def test_a_layouts_flags_replace_the_scripts():
-    """Their values go with them, whatever their form."""
+    """`without_layout` removes the flags of a layout and of recompute with their values, whether `=` or spaces divide
+    them."""
     words = [
         "--lr",
         "1",
@@ -88,7 +89,8 @@ def test_a_layouts_flags_replace_the_scripts():
 
 
 def test_the_best_interval_between_checkpoints():
-    """No other interval has a better goodput; rarer failures leave more of the time."""
+    """`best_interval` has a goodput that half, 0.8, 1.25 and twice the interval do not exceed; rarer failures give a
+    higher one."""
     for between in (3600.0, 86400.0):
         best = best_interval(between, 60)
         of_best = goodput(between, 60, 300, best)
@@ -99,12 +101,13 @@ def test_the_best_interval_between_checkpoints():
 
 @pytest.fixture(scope="module")
 def pipelined() -> Plan:
-    """Four stages."""
+    """A plan with four pipeline stages on 8 ranks."""
     return plan_of([*SMALL, "--pipeline-model-parallel-size", "4"], 8, "A100")
 
 
 def test_a_step_is_drawn(pipelined: Plan, tmp_path: Path):
-    """As a picture of all stages, and as a trace in which every stage ends with its update."""
+    """--draw writes the step as SVG with all stages, or as a trace (.json) in which all stages end with the update at
+    the same time."""
     draw(pipelined, tmp_path / "step.svg")
     picture = (tmp_path / "step.svg").read_text()
     assert picture.startswith("<svg") and "stage 3" in picture
@@ -116,7 +119,7 @@ def test_a_step_is_drawn(pipelined: Plan, tmp_path: Path):
 
 
 def test_memory_over_the_step_is_drawn(pipelined: Plan):
-    """A line for each stage, whose peak is that of the plan; later stages keep less."""
+    """--draw-memory has a line for each stage with the plan's peak; memory rises and falls over the step."""
     picture = memory_svg(pipelined)
     peaks = [float(one) for one in re.findall(r"stage \d: ([\d.]+) GiB", picture)]
     assert peaks == [round(stage.total / 2**30, 1) for stage in pipelined.memory] and picture.count("<polyline") == 4
@@ -126,7 +129,8 @@ def test_memory_over_the_step_is_drawn(pipelined: Plan):
 
 
 def test_ranks_are_drawn_on_their_nodes(pipelined: Plan):
-    """Each once, with its stage; of a large job the first nodes, and how many there are more."""
+    """--draw-ranks shows each rank once with its coordinates; of a large job the first 64 nodes, and the number of the
+    others."""
     picture = ranks_svg(pipelined)
     assert [int(rank) for rank in re.findall(r"<title>rank (\d+):", picture)] == [*range(8)]
     assert "rank 7: tp 1, pp 3" in picture
@@ -135,7 +139,7 @@ def test_ranks_are_drawn_on_their_nodes(pipelined: Plan):
 
 
 def test_the_options_of_the_command(capsys, tmp_path):
-    """Suggestions, failures and a picture at once; sizes that mean nothing are refused."""
+    """--suggest, --mtbf-hours and the pictures work together, with JSON; values that make no sense are refused."""
     options = ["--world-size", "4", "--device", "A100", "--json", "--suggest", "--mtbf-hours", "40000"]
     pictures = {flag: tmp_path / f"{flag}.svg" for flag in ("--draw", "--draw-memory", "--draw-ranks")}
     drawn = [word for flag, path in pictures.items() for word in (flag, str(path))]
@@ -149,7 +153,7 @@ def test_the_options_of_the_command(capsys, tmp_path):
 
 
 def test_a_hundred_thousand_ranks():
-    """Memory, time and messages, in seconds; groups are looked up without listing all of them."""
+    """A plan of 102,400 ranks fits and has times; one group of replicas is looked up without listing all."""
     flags = [*SMALL, "--pipeline-model-parallel-size", "4", "--global-batch-size", "51200"]
     plan = plan_of(flags, 102400, "H100")
     assert plan.fits and plan.step.total > 0
@@ -157,7 +161,8 @@ def test_a_hundred_thousand_ranks():
 
 
 def test_groups_and_schedules_are_subjects_of_the_same_command(capsys):
-    """A script's sizes behind `--` are read, its other flags passed over; a flag before it must be the command's."""
+    """`plan groups` and `plan schedule` print process groups and a schedule; behind `--` a script's sizes are read and
+    its other flags passed over, before it a foreign flag is an error."""
     assert main(["groups", "--world-size", "8", "--rank", "5", "--json", "--", *SMALL]) == 0
     groups = json.loads(capsys.readouterr().out)
     assert groups["tp"] == [4, 5] and groups["dp"] == [1, 3, 5, 7]

@@ -1,4 +1,5 @@
-"""Both notations give the layers and modules that their documents say."""
+"""`RecomputePlan`: Megatron's flags and MindFormers' tables give the recomputed layers and modules that their documents
+say."""
 
 import re
 
@@ -19,7 +20,7 @@ UP_PROJECTIONS = "self_attention.up_projections"
 
 
 def parts_of(family: str) -> LayerParts:
-    """The parts of a model's first layer."""
+    """The module names of the first layer of a family's model."""
     return layer_of(config_of(f"{TINY} {FAMILIES[family]}", 1).model_config, 0).parts()
 
 
@@ -27,16 +28,18 @@ DENSE, EXPERTS, LATENT = parts_of("gpt"), parts_of("experts"), parts_of("latent 
 
 
 def plan(counts=COUNTS, **settings) -> RecomputePlan:
+    """The plan of these recompute settings for `counts` = layers by [chunk][stage]."""
     return RecomputePlan.of(RecomputeConfig(**settings), counts)
 
 
 def in_chunk(plan: RecomputePlan, stage: int, chunk: int, there: LayerParts = DENSE) -> ChunkRecompute:
-    """The plan of one of a stage's chunks, of layers that all have these parts."""
+    """The plan of one chunk of a stage, all of whose layers have the parts `there`."""
     layers = range(plan.counts[chunk][stage])
     return plan.of_layers(plan.layer(stage, chunk, index, there) for index in layers)
 
 
 def test_the_documented_example_is_logged_character_for_character():
+    """MindFormers' documented settings give the log lines of its document, and lines for each layer of a chunk."""
     example = plan(
         recompute=[[2, 1, 0, 0, 0], [1, 0, 0, 0, 0]],
         select_recompute={
@@ -57,6 +60,7 @@ def test_the_documented_example_is_logged_character_for_character():
 
 
 def test_nothing_asked_for_is_nothing():
+    """Without settings no layer or module is recomputed, and nothing is logged."""
     assert not any(layer.full or layer.modules for layer in in_chunk(plan(), 2, 1).layers)
     assert list(plan().log_lines()) == []
 
@@ -78,10 +82,13 @@ def test_nothing_asked_for_is_nothing():
     ],
 )
 def test_whole_layers_by_flags(settings, full):
+    """--recompute-granularity full with uniform or block gives the number of whole layers by [chunk][stage]."""
     assert plan(recompute_granularity="full", **settings).full == full
 
 
 def test_uniform_layers_go_in_groups_of_a_chunk():
+    """Uniform recompute of 2 layers groups a chunk's layers in twos, with the rest alone; block recompute runs each
+    layer alone."""
     settings = plan(recompute_granularity="full", recompute_method="uniform", recompute_num_layers=2)
     assert in_chunk(settings, 0, 1).groups() == [range(0, 2), range(2, 4), range(4, 5)]
     block = plan(recompute_granularity="full", recompute_method="block", recompute_num_layers=2)
@@ -97,11 +104,14 @@ def test_uniform_layers_go_in_groups_of_a_chunk():
     ],
 )
 def test_selected_modules(settings, modules):
+    """--recompute-granularity selective gives core attention by default, else the modules that are named."""
     chosen = plan(recompute_granularity="selective", **settings)
     assert {layer.modules for layer in in_chunk(chosen, 3, 0).layers} == {modules}
 
 
 def test_activations_are_counted_after_whole_layers():
+    """MindSpeed's recompute of activation functions in n layers counts the layers behind those that are recomputed
+    whole; norms are recomputed in all of them."""
     settings = plan(
         [[4]],
         recompute_granularity="full",
@@ -118,7 +128,7 @@ def test_activations_are_counted_after_whole_layers():
 
 
 def test_up_projections_by_either_flag():
-    """MindSpeed's flag says what Megatron's module does."""
+    """MindSpeed's --recompute-mla-up-proj equals Megatron's module mla_up_proj."""
     by_flag = plan(recompute_mla_up_proj=True)
     by_module = plan(recompute_granularity="selective", recompute_modules=["mla_up_proj"])
     layers = in_chunk(by_flag, 1, 1, LATENT).layers
@@ -127,6 +137,7 @@ def test_up_projections_by_either_flag():
 
 
 def test_excluded_modules_are_kept():
+    """select_recompute_exclude takes modules out in the first n layers of the selection."""
     settings = plan([[2]], select_recompute=["mlp.*", r".*\.core_attention"], select_recompute_exclude={"mlp": [1]})
     assert [layer.modules for layer in in_chunk(settings, 0, 0).layers] == [(CORE,), (CORE, "mlp")]
 
@@ -144,7 +155,8 @@ ALL_BUT_MLP = ("input_layernorm", "self_attention", "pre_mlp_layernorm")
     ],
 )
 def test_of_a_whole_layer_all_but_the_excluded_modules_are_computed_again(excluded, modules):
-    """The second layer has no exclusion and stays whole, the third is none of them."""
+    """A whole layer with excluded modules becomes a selection of all others; here the first layer, while the second
+    stays whole and the third is not recomputed."""
     settings = plan([[3]], recompute=[2], select_recompute_exclude={excluded: [1]})
     first, second, third = in_chunk(settings, 0, 0).layers
     assert not first.full and first.modules == modules
@@ -152,8 +164,8 @@ def test_of_a_whole_layer_all_but_the_excluded_modules_are_computed_again(exclud
 
 
 def test_up_projections_lie_in_the_attention():
-    """A whole layer that saves their results recomputes only core attention; a request for both the attention and them
-    means the attention."""
+    """A whole layer that keeps latent attention's up-projections recomputes only core attention within the attention;
+    asking for both the attention and its up-projections means the attention."""
     asked = plan([[1]], recompute=[1], select_recompute_exclude=[r"latent\.up_projections"])
     (layer,) = in_chunk(asked, 0, 0, LATENT).layers
     assert not layer.full and layer.modules == ("input_layernorm", CORE, "pre_mlp_layernorm", "mlp")
@@ -162,7 +174,7 @@ def test_up_projections_lie_in_the_attention():
 
 
 def test_of_a_layer_only_what_it_has_is_named():
-    """A pattern may be about layers of another kind."""
+    """A selection names in each layer only modules that it has: mlp in a dense one, moe in one with experts."""
     asked = plan([[1]], select_recompute=["mlp", "moe", r"latent\.up_projections"])
     for there, modules in ((DENSE, ("mlp",)), (EXPERTS, ("moe",)), (LATENT, (UP_PROJECTIONS, "mlp"))):
         assert in_chunk(asked, 0, 0, there).layers[0].modules == modules
@@ -170,7 +182,8 @@ def test_of_a_layer_only_what_it_has_is_named():
 
 @pytest.mark.parametrize("pattern", ["moe", r"moe\.shared_experts", r"latent\.up_projections"])
 def test_a_pattern_that_names_nothing_of_the_model_is_refused(pattern):
-    """With the modules that there are; another kind of layer has it."""
+    """A pattern that matches no module of any layer is an error with the modules that there are; it is accepted if
+    another kind of layer in the model has it."""
     flags = {name: f"--{name}" for name in vars(RecomputeConfig())}
     settings = RecomputeConfig(select_recompute=[pattern], select_recompute_exclude=[pattern])
     found = list(wrong_settings(settings, COUNTS, flags, DENSE))
@@ -181,6 +194,8 @@ def test_a_pattern_that_names_nothing_of_the_model_is_refused(pattern):
 
 
 def test_collectives_are_kept_where_nothing_asks_for_them():
+    """With mp_comm_recompute false the results of a recomputed layer's collectives are kept, but for those that
+    select_comm_recompute names; by default none are kept."""
     whole = {"recompute": [2]}
     assert in_chunk(plan([[2]], **whole), 0, 0).layers[0].kept_collectives == frozenset()
     kept = plan([[2]], mp_comm_recompute=False, select_comm_recompute={r"ffn_norm\.norm": [1]}, **whole)
@@ -202,6 +217,7 @@ def test_collectives_are_kept_where_nothing_asks_for_them():
     ],
 )
 def test_patterns_match_whole_names(pattern, modules):
+    """A pattern, in MindFormers' or our names, matches modules by their whole names."""
     assert DENSE.matching(pattern) == {*modules}
 
 
@@ -221,6 +237,7 @@ def test_patterns_match_whole_names(pattern, modules):
     ],
 )
 def test_wrong_settings_are_named(settings, says):
+    """A wrong recompute setting is one finding with its flag and rule."""
     flags = {name: f"--{name}" for name in vars(RecomputeConfig())}
     (finding,) = wrong_settings(RecomputeConfig(**settings), COUNTS, flags, DENSE)
     assert finding.flag == f"--{next(iter(settings))}"

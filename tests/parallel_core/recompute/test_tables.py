@@ -1,4 +1,5 @@
-"""Settings by stage against the rules that MindFormers documents, its worked example first."""
+"""Recompute settings by stage (MindFormers' tables): the forms that they can have, and how layers are dealt to
+chunks."""
 
 import pytest
 from hypothesis import given
@@ -7,7 +8,7 @@ from hypothesis import strategies as st
 from parallel_core.recompute.tables import as_logged, dealt, table_of, tables_of
 
 COUNTS = [[4, 5, 5, 5, 5], [5, 5, 5, 5, 4]]
-"""48 layers on 5 stages with 2 chunks each, offset [[0,1,1,1,1],[1,1,1,1,0]]."""
+"""Layers by [chunk][stage]: 48 on 5 stages with 2 chunks each, offset [[0,1,1,1,1],[1,1,1,1,0]]."""
 
 
 @pytest.mark.parametrize(
@@ -24,6 +25,8 @@ COUNTS = [[4, 5, 5, 5, 5], [5, 5, 5, 5, 4]]
     ],
 )
 def test_forms(setting, table):
+    """`table_of` turns true, false, a list by stage or a list by chunk and stage into recomputed layers by
+    [chunk][stage]."""
     assert table_of(setting, COUNTS) == table
 
 
@@ -45,11 +48,14 @@ def test_forms(setting, table):
     ],
 )
 def test_other_forms_are_refused(setting):
+    """A setting of another form or length is an error."""
     with pytest.raises(ValueError, match=r"must be|has "):
         table_of(setting, COUNTS)
 
 
 def test_patterns():
+    """`tables_of` gives a table for each pattern of a list or dictionary, and for true one for each default pattern;
+    `as_logged` prints patterns as the user wrote them."""
     two = {"a": COUNTS, r"b\.c": COUNTS}
     assert tables_of(["a", r"b\.c"], COUNTS, ("d",)) == two
     assert tables_of(True, COUNTS, ("d",)) == {"d": COUNTS}
@@ -70,7 +76,8 @@ def test_patterns():
     )
 )
 def test_dealing_is_even(case):
-    """Every stage gets what it asked for or all it has; chunks differ by one unless one of them is full."""
+    """`dealt` gives each stage the layers it asked for, or all it has, spread over its chunks so that they differ by at
+    most one unless a chunk is full; earlier chunks get more."""
     counts, layers = case
     table = dealt(layers, counts)
     for stage, wanted in enumerate(layers):

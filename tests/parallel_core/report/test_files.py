@@ -1,4 +1,5 @@
-"""Files that grow, are cut, replaced, or broken; and curves of few points."""
+"""A report's reading of metrics.jsonl and events.jsonl while they grow, are cut, replaced or broken; and curves reduced
+to few points."""
 
 from itertools import pairwise
 
@@ -12,7 +13,8 @@ from tests.support.report import metrics, start, write_lines
 
 
 def test_what_is_added_is_read_once_it_is_whole(tmp_path):
-    """A line that is still being written comes with its end; nothing new is said to be nothing new."""
+    """`Run.refresh` reads only what was added, a half-written line when it is whole, and returns whether there was
+    anything new."""
     path = tmp_path / "metrics.jsonl"
     run = Run(tmp_path)
     assert not run.refresh() and run.is_empty
@@ -27,7 +29,8 @@ def test_what_is_added_is_read_once_it_is_whole(tmp_path):
 
 
 def test_a_file_that_was_cut_or_replaced_is_read_anew(tmp_path):
-    """As a run does that goes on from an earlier step."""
+    """A metrics file that was replaced or emptied, as by a run that goes on from an earlier step, is read from its
+    beginning."""
     path = tmp_path / "metrics.jsonl"
     write_lines(path, metrics(4))
     run = Run(tmp_path)
@@ -40,7 +43,8 @@ def test_a_file_that_was_cut_or_replaced_is_read_anew(tmp_path):
 
 
 def test_lines_that_are_none_are_counted(tmp_path):
-    """Readable ones around them stay; of a step that is there twice the later counts; no number is a gap."""
+    """Unreadable lines are left out and counted; of two lines of one step the later counts; NaN and infinity are gaps,
+    and the page says both."""
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(
         b'{"step": 1, "loss": 5.0}\n\xff\xfe\n[1]\n{"loss": 2.0}\n{"step": NaN}\n{"step": "2"}\n'
@@ -65,7 +69,7 @@ def test_lines_that_are_none_are_counted(tmp_path):
 
 
 def test_events_of_another_run_in_the_folder_are_left_out(tmp_path):
-    """A restart of one run is no other run."""
+    """Events of another run id are left out; a second start of the same run is kept."""
     write_lines(tmp_path / "events.jsonl", [start(run_id="x"), {"event": "warning"}, start(), start(step=5)])
     run = Run(tmp_path)
     run.refresh()
@@ -74,7 +78,8 @@ def test_events_of_another_run_in_the_folder_are_left_out(tmp_path):
 
 @pytest.mark.parametrize("count", [0, 1, 2 * BINS, 2 * BINS + 1, 100_003])
 def test_a_thinned_curve_keeps_its_extremes(count):
-    """In each part of it; indices rise, and there are no more than twice the bins and both ends."""
+    """`thinned` gives ascending indices, at most two for each bin and both ends, with each bin's smallest and largest
+    value; a short curve stays whole."""
     values = np.random.default_rng(count).normal(size=count)
     kept = thinned(values)
     assert np.all(np.diff(kept) > 0) and len(kept) <= 2 * BINS + 2
@@ -88,7 +93,8 @@ def test_a_thinned_curve_keeps_its_extremes(count):
 
 
 def test_gaps_stay_gaps():
-    """A bin is a gap where none of its values is a number; one NaN hides no other value."""
+    """A bin without any finite value is a gap in `thinned` and `means`; a single NaN or infinity hides no other
+    value."""
     values = np.arange(100_000.0)
     values[40_000:50_000] = np.nan
     values[77] = np.inf

@@ -1,4 +1,4 @@
-"""A page's data: every curve, several runs, what is not there, hostile words."""
+"""The data of a report's page: curves, tables, several runs, missing parts, hostile text."""
 
 import json
 from pathlib import Path
@@ -15,6 +15,7 @@ ALL = ["overview", "learning", "speed", "experts", "timeline", "events", "flags"
 
 
 def read(*folders: Path) -> Page:
+    """The page of these run folders."""
     runs = [Run(folder) for folder in folders]
     for run in runs:
         run.refresh()
@@ -23,17 +24,19 @@ def read(*folders: Path) -> Page:
 
 
 def lines_of(page: Page) -> dict[str, Lines]:
-    """The lines of a chart, by title."""
+    """The page's line charts, by title."""
     return {plot.title: plot for section in page.sections for plot in section.plots if isinstance(plot, Lines)}
 
 
 def cells(page: Page, caption: str) -> list[list[str]]:
+    """The rows of the table with this caption."""
     tables = {table.caption: table for section in page.sections for table in section.tables}
     return tables[caption].rows
 
 
 def test_every_curve_is_there(tmp_path):
-    """Each value of each figure over all three axes, in words and in a table; and one that nothing knows of."""
+    """Each figure of metrics.jsonl, known or not, is a curve over steps, samples and hours, with a sentence and a
+    table; the predicted memory is a constant line."""
     page = read(write_run(tmp_path / "run"))
     assert [section.id for section in page.sections] == ALL
     curves = {tuple(series.y): series.x for plot in lines_of(page).values() for series in plot.series}
@@ -49,7 +52,8 @@ def test_every_curve_is_there(tmp_path):
 
 
 def test_experts_and_the_timeline(tmp_path):
-    """Shares by layer, over steps and by expert; what a rank did, and the plan from its first forward on."""
+    """Shares of the experts are shown by layer over steps and by expert, and the timeline has a rank's recorded spans
+    beside the planned stage's."""
     page = read(write_run(tmp_path / "run"))
     over, newest, step = (plot for section in page.sections for plot in section.plots if not isinstance(plot, Lines))
     assert isinstance(over, Heat) and over.y == ["0", "2"] and over.z == [[1.5] * 4, [1.25] * 4]
@@ -63,6 +67,8 @@ def test_experts_and_the_timeline(tmp_path):
 
 
 def test_what_happened(tmp_path):
+    """Tables: starts and ends, warnings, runs, flags and what became of them, a step beside its plan (time and memory),
+    memory of rank 0."""
     page = read(write_run(tmp_path / "run"))
     assert [row[3:] for row in cells(page, "Starts and ends")] == [["start", "the beginning"], ["end", ""]]
     assert cells(page, "Warnings") == [["run", "2026-01-02 03:04:06", "2", "the disk is full"]]
@@ -83,7 +89,8 @@ def test_what_happened(tmp_path):
 
 
 def test_several_runs_stand_beside_each_other(tmp_path):
-    """A curve each; what differs in the configuration is marked, and nothing else; names are apart."""
+    """Two runs have a curve each, names that tell them apart, and a table of configuration in which the options that
+    differ are marked."""
     other = {"training_config": {"training_iters": 5}, "model_config": {"moe_config": {"num_experts": 4}}}
     page = read(write_run(tmp_path / "a" / "run"), write_run(tmp_path / "b" / "run", config=other))
     assert page.runs == ["a/run", "b/run"]
@@ -94,7 +101,7 @@ def test_several_runs_stand_beside_each_other(tmp_path):
 
 
 def test_a_run_with_figures_alone(tmp_path):
-    """As of an earlier version, dense, without validation, a trace or events."""
+    """A folder with metrics.jsonl alone gives a page with the sections that it has figures for."""
     write_lines(tmp_path / "metrics.jsonl", [{"step": 1, "loss": 2.0}, {"step": 2, "loss": 1.0}])
     page = read(tmp_path)
     assert [section.id for section in page.sections] == ["overview", "learning", "speed", "events"]
@@ -102,6 +109,7 @@ def test_a_run_with_figures_alone(tmp_path):
 
 
 def test_runs_of_which_one_lacks_a_figure(tmp_path):
+    """A figure that one run lacks has the other's curve alone, and a dash in the table."""
     write_lines(tmp_path / "dense" / "metrics.jsonl", [{"step": step, "loss": 1.0} for step in (2, 3)])
     page = read(write_run(tmp_path / "experts"), tmp_path / "dense")
     plots = lines_of(page)
@@ -110,7 +118,8 @@ def test_runs_of_which_one_lacks_a_figure(tmp_path):
 
 
 def test_hostile_words_are_data(tmp_path):
-    """In flags, names of figures, messages and the folder's name: not one `<` of theirs is in the file."""
+    """HTML and scripts in flags, figures, messages and folder names appear in the page's data only, escaped, and the
+    page fetches nothing."""
     folder = tmp_path / HOSTILE.replace("/", "")
     flag = {"flag": HOSTILE, "value": HOSTILE, "status": "ignored", "target": "", "reason": HOSTILE}
     write_run(
@@ -142,13 +151,14 @@ def test_hostile_words_are_data(tmp_path):
     ],
 )
 def test_events_of_another_form(line, tmp_path):
-    """The page is made whatever a line of the events contains."""
+    """A page is made though a line of events.jsonl has another form than ours."""
     write_lines(tmp_path / "events.jsonl", [start(), line])
     write_lines(tmp_path / "metrics.jsonl", metrics())
     assert as_json(read(tmp_path))
 
 
 def test_a_trace_of_another_program_is_said(tmp_path):
+    """A trace.json of another form leaves out the timeline and is named among the warnings."""
     write_run(tmp_path / "run")
     (tmp_path / "run" / "trace.json").write_text("[1]")
     page = read(tmp_path / "run")

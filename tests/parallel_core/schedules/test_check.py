@@ -1,4 +1,4 @@
-"""The checker finds what is wrong: each way to break a schedule is refused for its own reason."""
+"""The checker of schedules: each way to break one is refused, with its own reason."""
 
 import pytest
 from hypothesis import given
@@ -19,12 +19,12 @@ from parallel_core.schedules import (
 
 
 def send(action, peer) -> Exchange:
-    """An exchange of one send."""
+    """An exchange that sends the result of `action` to stage `peer`."""
     return Exchange((Transfer(action, action, peer),))
 
 
 def receive(action, peer) -> Exchange:
-    """An exchange of one receive."""
+    """An exchange that receives the input of `action` from stage `peer`."""
     return Exchange((), (Transfer(action, action, peer),))
 
 
@@ -53,7 +53,8 @@ TOWARDS_EACH_OTHER = [
     ],
 )
 def test_the_checker_refuses(schedule, message):
-    """A missing, a second or a foreign action, wrong orders, missing transfers, a deadlock."""
+    """`check` refuses a missing, repeated or foreign action, wrong orders, missing transfers and a deadlock, each with
+    its message."""
     with pytest.raises(AssertionError, match=message):
         check(schedule, 1)
 
@@ -70,7 +71,7 @@ SCHEDULES = [
 
 @given(st.data())
 def test_no_action_can_be_left_out(data):
-    """Drop any one action of any stage, computation or exchange."""
+    """A right schedule without any one computation or exchange of a stage is refused."""
     schedule, micro_batches, placement = built(data)
     actions = data.draw(st.sampled_from(schedule))
     actions.pop(data.draw(st.integers(0, len(actions) - 1)))
@@ -80,7 +81,7 @@ def test_no_action_can_be_left_out(data):
 
 @given(st.data())
 def test_no_transfer_can_be_left_out(data):
-    """Drop any one send or receive of any exchange."""
+    """A right schedule without any one send or receive is refused."""
     schedule, micro_batches, placement = built(data)
     actions = data.draw(st.sampled_from(schedule))
     place = data.draw(st.sampled_from([i for i, action in enumerate(actions) if isinstance(action, Exchange)]))
@@ -97,7 +98,8 @@ def test_no_transfer_can_be_left_out(data):
 
 @given(st.data())
 def test_no_result_can_be_sent_early_and_no_input_received_late(data):
-    """Swap a computation with the exchange beside it that sends its result or receives its input."""
+    """A right schedule in which a computation changes places with the neighbouring exchange that sends its result or
+    receives its input is refused."""
     schedule, micro_batches, placement = built(data)
     actions = data.draw(st.sampled_from(schedule))
     place = data.draw(st.sampled_from([i for i in range(len(actions) - 1) if depends(actions[i], actions[i + 1])]))
@@ -107,14 +109,15 @@ def test_no_result_can_be_sent_early_and_no_input_received_late(data):
 
 
 def depends(first, second) -> bool:
-    """Whether `second` sends what `first` made, or computes with what `first` received."""
+    """Whether `second` sends what `first` computed, or computes with what `first` received."""
     sends = [t.produced for t in second.sends] if isinstance(second, Exchange) else []
     receives = [t.consumed for t in first.receives] if isinstance(first, Exchange) else []
     return first in sends or second in receives
 
 
 def built(data) -> tuple[list[list], int, Placement]:
-    """(a right schedule, its micro-batches, where its chunks are)."""
+    """(a right schedule drawn from `SCHEDULES`: actions of each stage, its number of micro-batches, its placement of
+    chunks)."""
     name, stages, micro_batches, chunks = data.draw(st.sampled_from(SCHEDULES))
     placement = Placement(stages, chunks, name in FOLDED)
     return communicate(GENERATORS[name](stages, micro_batches, chunks, None), placement), micro_batches, placement

@@ -1,4 +1,4 @@
-"""The pictures, the command that makes them, and the page that shows them."""
+"""Pictures of schedules: text, SVG and PNG, the command `plan schedule`, and the page docs/schedules.md."""
 
 import builtins
 import re
@@ -18,23 +18,24 @@ EXAMPLES = re.findall(r"```\n\$ python -m mapping plan schedule (.*?) --svg (\S+
 
 
 def test_text_by_hand():
-    """A row a stage, a column a tick."""
+    """The text picture of 1F1B has a row for each stage and a column for each tick of time."""
     assert draw.text(simulate(one_f_one_b(2, 2))) == (
         "stage 0  F0 F1 .  .  B0--- .  B1---\nstage 1  .  F0 B0--- F1 B1--- .  .\n"
     )
 
 
 def test_a_tick_divides_every_time():
-    """Forward 1/2 and backward 3/4: a forward is two columns, a backward three."""
+    """A tick is the largest time that divides all: with forward 1/2 and backward 3/4 they are two and three columns."""
     assert draw.text(simulate(one_f_one_b(1, 1), Times(Fraction(1, 2), Fraction(3, 4)))) == "stage 0  F0--- B0------\n"
 
 
 def test_chunks_are_named():
+    """With virtual stages an action's name has its chunk: F1.1."""
     assert "F1.1" in draw.text(simulate(interleaved(2, 2, 2), placement=Placement(2, 2)))
 
 
 def test_svg_has_a_box_for_each_computation():
-    """Well-formed, inside its frame, with the kinds it has in the legend."""
+    """The SVG is well-formed, has a box for each computation inside its frame, and a legend of the kinds that occur."""
     root = ElementTree.fromstring(draw.svg(simulate(zb_h1(3, 4)), "a title"))
     space = "{http://www.w3.org/2000/svg}"
     boxes = root.findall(f"{space}g")
@@ -49,7 +50,7 @@ def test_svg_has_a_box_for_each_computation():
 
 @pytest.mark.parametrize(("arguments", "file", "printed"), EXAMPLES, ids=[example[1] for example in EXAMPLES])
 def test_the_page_shows_what_the_command_makes(arguments, file, printed, capsys, tmp_path):
-    """Text and picture."""
+    """Each example of docs/schedules.md is what its command prints, and its picture's file what --svg writes."""
     picture = tmp_path / "picture.svg"
     main([*arguments.split(), "--svg", str(picture)])
     assert capsys.readouterr().out == printed
@@ -57,6 +58,7 @@ def test_the_page_shows_what_the_command_makes(arguments, file, printed, capsys,
 
 
 def test_the_page_shows_every_schedule():
+    """The page has an example of each schedule, in order."""
     assert [re.search(r"--schedule (\S+)", example[0])[1] for example in EXAMPLES] == [
         "gpipe",
         "1f1b",
@@ -99,7 +101,7 @@ SIZES = ["--stages", "2", "--micro-batches", "4"]
     ],
 )
 def test_bad_arguments_are_refused(arguments, message, capsys):
-    """With flag, value, rule and fix, and exit code 2."""
+    """A wrong size or time is an error with flag, value and rule, exit code 2."""
     with pytest.raises(SystemExit) as stop:
         main(arguments)
     assert stop.value.code == 2
@@ -107,25 +109,28 @@ def test_bad_arguments_are_refused(arguments, message, capsys):
 
 
 def test_a_picture_too_wide_for_a_terminal_is_left_to_svg(capsys):
+    """A text picture that is too wide is replaced by the advice to write an --svg; the bubble is printed all the
+    same."""
     main(["--schedule", "1f1b", "--stages", "2", "--micro-batches", "200"])
     printed = capsys.readouterr().out
     assert "write an --svg" in printed and "bubble 3, 0.5 %" in printed
 
 
 def test_a_picture_too_wide_is_not_even_drawn(capsys):
-    """Times that have next to no common part would make rows of gigabytes."""
+    """Times whose common tick makes rows of gigabytes are not drawn; the line says how many columns it would be."""
     main(["--schedule", "1f1b", *SIZES, "--forward", "1000000000", "--backward", "2000000001"])
     assert "a picture of 45000000015 columns is not printed" in capsys.readouterr().out
 
 
 def test_png(tmp_path):
-    """With matplotlib, which only the extras `plot` and `test` install."""
+    """--png writes a PNG with matplotlib, which the extras `plot` and `test` install."""
     picture = tmp_path / "picture.png"
     main(["--schedule", "zb-h1", *SIZES, "--png", str(picture)])
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
 def test_png_without_matplotlib_says_what_to_do(monkeypatch, capsys, tmp_path):
+    """--png without matplotlib is an error with the pip command."""
     real_import = builtins.__import__
 
     def without_matplotlib(name, *rest):
@@ -140,7 +145,7 @@ def test_png_without_matplotlib_says_what_to_do(monkeypatch, capsys, tmp_path):
 
 
 def test_sizes_may_be_given_by_megatrons_names(capsys):
-    """A line of a training script can be pasted."""
+    """Sizes may be given under the names of a training script's flags, with the same picture."""
     short = "--schedule interleaved --stages 2 --micro-batches 4 --chunks 2 --group-size 2"
     long = (
         "--pipeline-schedule interleaved --pipeline-model-parallel-size 2 --micro-batch-num 4 "

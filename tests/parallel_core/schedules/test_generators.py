@@ -1,4 +1,5 @@
-"""Schedules are proven here, without a device."""
+"""Generators of schedules: each result passes the checker, for all sizes, and keeps the activations that its paper
+says."""
 
 from fractions import Fraction
 
@@ -35,13 +36,14 @@ KEPT = {
     "zb-1p": lambda stages, micro_batches, stage: min(stages, micro_batches),
     "zb-2p": lambda stages, micro_batches, stage: min(2 * stages, micro_batches),
 }
-"""The most activations that stage `stage` keeps."""
+"""Schedule -> function of (stages, micro-batches, stage) to the most activations that the stage keeps."""
 
 
 @pytest.mark.parametrize("stages", STAGES)
 @pytest.mark.parametrize("name", KEPT)
 def test_every_size_without_chunks_is_right_and_frugal(name, stages):
-    """Proven for each number of micro-batches, and each stage keeps exactly as many activations as the paper says."""
+    """Schedules without virtual stages pass the checker for each number of micro-batches, and each stage keeps exactly
+    as many activations as the paper says."""
     for micro_batches in MICRO_BATCHES if name not in TIMED else (1, 2, stages, 2 * stages, 3 * stages + 1):
         kept = check(communicate(GENERATORS[name](stages, micro_batches)), micro_batches)
         assert kept == [KEPT[name](stages, micro_batches, stage) for stage in range(stages)], micro_batches
@@ -50,7 +52,8 @@ def test_every_size_without_chunks_is_right_and_frugal(name, stages):
 @pytest.mark.parametrize("chunks", CHUNKS)
 @pytest.mark.parametrize("stages", STAGES)
 def test_every_size_of_interleaving_is_right_and_frugal(stages, chunks):
-    """Whole rounds of micro-batches; a stage keeps those of its warm-up and the one it works on."""
+    """Interleaved 1F1B of whole rounds of micro-batches passes the checker; a stage keeps the activations of its
+    warm-up and one more."""
     for micro_batches in range(stages, 33, stages):
         placement = Placement(stages, chunks)
         kept = check(communicate(interleaved(stages, micro_batches, chunks), placement), micro_batches, placement)
@@ -61,8 +64,8 @@ def test_every_size_of_interleaving_is_right_and_frugal(stages, chunks):
 @pytest.mark.parametrize("chunks", CHUNKS)
 @pytest.mark.parametrize("stages", STAGES)
 def test_every_size_of_combined_1f1b_is_right_and_keeps_one_more(stages, chunks):
-    """A forward beside a backward needs both inputs before either runs; each stage keeps one activation more than
-    interleaved 1F1B. In the steady state nothing is alone."""
+    """Combined 1F1B passes the checker, where a pair of forward and backward needs both inputs before it starts; a
+    stage keeps one activation more than interleaved 1F1B, and after its warm-up every forward is in a pair."""
     for micro_batches in MICRO_BATCHES if chunks == 1 else range(stages, 33, stages):
         placement, own = Placement(stages, chunks), micro_batches * chunks
         entries = combined_1f1b(stages, micro_batches, chunks)
@@ -75,7 +78,8 @@ def test_every_size_of_combined_1f1b_is_right_and_keeps_one_more(stages, chunks)
 
 @pytest.mark.parametrize("stages", range(2, 9))
 def test_interleaving_in_larger_groups_is_right(stages):
-    """Groups of any size that leave no rest smaller than the pipeline, as Megatron allows."""
+    """Interleaved 1F1B in groups of any size whose rest is empty or not below the number of stages, as Megatron allows,
+    passes the checker."""
     for micro_batches in MICRO_BATCHES:
         for group in range(stages, micro_batches + 1, 3):
             if micro_batches % group == 0 or micro_batches % group >= stages:
@@ -85,7 +89,8 @@ def test_interleaving_in_larger_groups_is_right(stages):
 
 @pytest.mark.parametrize("stages", range(2, 9))
 def test_every_size_of_a_folded_pipeline_is_right_and_frugal(stages):
-    """No stage keeps more than 1F1B's first does: p activations, each of two chunks of half a stage."""
+    """ZB-V passes the checker, and no stage keeps more than 2 p activations of half a stage, as much as 1F1B's first
+    stage."""
     placement = Placement(stages, 2, folded=True)
     for micro_batches in (1, 2, stages - 1, stages, stages + 1, 2 * stages - 1, 3 * stages + 1):
         kept = check(communicate(zb_v(stages, micro_batches), placement), micro_batches, placement)
@@ -95,7 +100,8 @@ def test_every_size_of_a_folded_pipeline_is_right_and_frugal(stages):
 @pytest.mark.parametrize("stages", range(2, 9))
 @pytest.mark.parametrize(("name", "share"), [("v-half", 1), ("v-min", Fraction(2, 3))])
 def test_every_size_of_a_building_block_is_right_and_keeps_a_part(name, share, stages):
-    """p activations of half a stage, and 2p/3, where ZB-V keeps 2p; two or three more where six does not divide."""
+    """V-Half and V-Min pass the checker and keep at most p and 2p/3 activations of half a stage (ZB-V: 2p), and up to
+    8/3 more."""
     placement = Placement(stages, 2, folded=True)
     for micro_batches in (1, 2, 3, stages, 2 * stages + 1, 4 * stages):
         entries = GENERATORS[name](stages, micro_batches)
@@ -105,8 +111,8 @@ def test_every_size_of_a_building_block_is_right_and_keeps_a_part(name, share, s
 
 @pytest.mark.parametrize("stages", range(2, 9))
 def test_every_size_of_dualpipe_v_is_right_and_frugal(stages):
-    """Proven from 2p - 1 micro-batches on, with 2p + 1 activations of half a stage at most; every stage pairs as many
-    as DeepSeek's steps 4 and 5 do, and leaves the gradients of weights of steps 3, 6 and 7 to other actions."""
+    """DualPipeV passes the checker from 2p - 1 micro-batches on and keeps 2p + 1 activations of half a stage; each
+    stage has as many pairs as DeepSeek's steps 4 and 5, and separate weight gradients as in steps 3, 6 and 7."""
     placement = Placement(stages, 2, folded=True)
     for micro_batches in range(2 * stages - 1, 5 * stages):
         entries = dualpipe_v(stages, micro_batches)
@@ -119,7 +125,7 @@ def test_every_size_of_dualpipe_v_is_right_and_frugal(stages):
 
 
 def test_dualpipe_v_goes_in_deepseeks_order():
-    """Both stages of two, with four micro-batches."""
+    """DualPipeV's actions of both of two stages, with four micro-batches, are in the order of DeepSeek's program."""
     first, last = dualpipe_v(2, 4)
     assert first[:7] == [
         Forward(0),
@@ -144,7 +150,8 @@ def test_dualpipe_v_goes_in_deepseeks_order():
 @pytest.mark.parametrize("stages", STAGES)
 @pytest.mark.parametrize("chunks", CHUNKS)
 def test_evaluation_takes_any_size(stages, chunks):
-    """No backward, no activations kept, and no rule about rounds: as many micro-batches as stages, fewer and more."""
+    """`forward_only` passes the checker for any number of micro-batches, stages and chunks, straight or folded, and
+    keeps no activations."""
     for micro_batches in (*range(1, 10), 16, 31):
         for placement in (Placement(stages, chunks), Placement(stages, chunks, folded=True)):
             schedule = communicate(forward_only(stages, micro_batches, chunks), placement)
@@ -152,7 +159,8 @@ def test_evaluation_takes_any_size(stages, chunks):
 
 
 def test_interleaving_goes_in_megatrons_order():
-    """Megatron's documented example, 2 stages, 5 micro-batches, 2 chunks, groups of 3."""
+    """Interleaved 1F1B has the order of Megatron's documented example: 2 stages, 5 micro-batches, 2 chunks, groups of
+    3."""
     last = interleaved(2, 5, 2, 3)[1]
     forwards = [(action.micro_batch, action.chunk) for action in last if isinstance(action, Forward)]
     assert forwards == [(0, 0), (1, 0), (2, 0), (0, 1), (1, 1), (2, 1), (3, 0), (4, 0), (3, 1), (4, 1)]
@@ -160,14 +168,15 @@ def test_interleaving_goes_in_megatrons_order():
 
 
 def test_zero_bubble_puts_weight_gradients_off_by_the_stage():
-    """The first stage runs them at once; the last of two keeps one for the end."""
+    """ZB-H1's first stage computes each weight gradient at once; the last of two stages leaves one for the end."""
     first, last = GENERATORS["zb-h1"](2, 2)
     assert first == [Forward(0), Forward(1), Backward(0), WeightGrad(0), Backward(1), WeightGrad(1)]
     assert last == [Forward(0), Backward(0), Forward(1), Backward(1), WeightGrad(0), WeightGrad(1)]
 
 
 def test_what_is_made_at_the_same_time_is_exchanged_at_the_same_place():
-    """The last of two stages is sent its second input while it works on the first, and waits for nothing after."""
+    """`communicate` lets the last of two stages receive its second input behind its first forward, in the place where
+    the first stage sends it."""
     second, result = Forward(1), Backward(0)
     _, last = communicate(one_f_one_b(2, 2))
     assert last[1:5] == [
@@ -179,7 +188,8 @@ def test_what_is_made_at_the_same_time_is_exchanged_at_the_same_place():
 
 
 def test_the_last_stage_hands_over_to_the_first():
-    """Chunk 0 of the last stage goes to chunk 1 of the first, and gradients the other way."""
+    """With virtual stages the last stage sends chunk 0's result to the first stage's chunk 1, and gradients go the
+    other way."""
     first, last = communicate(interleaved(2, 2, 2), Placement(2, 2))
     received = {transfer for action in first if isinstance(action, Exchange) for transfer in action.receives}
     assert Transfer(Forward(0, 0), Forward(0, 1), 1) in received
@@ -189,7 +199,7 @@ def test_the_last_stage_hands_over_to_the_first():
 
 
 def test_stages_that_wait_for_each_other_are_refused():
-    """Stages that wait for each other for ever have no schedule of exchanges."""
+    """`communicate` refuses stages that each need the other's result first."""
     with pytest.raises(AssertionError, match="waits for another"):
         communicate([[Backward(0), Forward(0)], [Forward(0), Backward(0)]])
 
@@ -204,5 +214,6 @@ def test_stages_that_wait_for_each_other_are_refused():
     ],
 )
 def test_the_schedule_that_is_not_named(asked, name):
-    """Megatron's choice: interleaved if and only if there are virtual stages."""
+    """The default schedule is interleaved 1F1B with more than one virtual stage and 1F1B otherwise, as in Megatron;
+    --pipeline-schedule names another."""
     assert ParallelConfig(**asked).schedule_name == name

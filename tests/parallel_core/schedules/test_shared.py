@@ -1,4 +1,4 @@
-"""Stages that share processors: by hand, beside stages that have their own, and that no work is lost."""
+"""`simulate_shared`, the timeline of stages that share processor cores: by hand, and against `simulate`."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from parallel_core.schedules.simulate import TimedAction, Times, simulate
 
 
 def cores(count: int):
-    """The speed of stages of one rank each."""
+    """The speed of each of n stages of one rank that compute at once on `count` cores, as a function of n."""
     return lambda stages: min(1.0, count / stages)
 
 
 @pytest.mark.parametrize("name", ["gpipe", "1f1b", "zb-h1", "interleaved"])
 def test_as_many_cores_as_stages_change_nothing(name):
-    """The same spans as `simulate`, transfers and pairs of chunks included."""
+    """With a core for each stage the spans are those of `simulate`, with transfers and virtual stages."""
     chunks = 2 if name == "interleaved" else 1
     entries, placement, times = GENERATORS[name](4, 8, chunks), Placement(4, chunks), Times(3, 5, 2, transfer=1)
     alone, shared = simulate(entries, times, placement), simulate_shared(entries, times, placement, cores(4))
@@ -28,7 +28,7 @@ def test_as_many_cores_as_stages_change_nothing(name):
 
 
 def test_pairs_are_one_entry_here_too():
-    """The folded pipeline of pairs that save time ends when `simulate` says."""
+    """DualPipeV with pairs that save time ends when `simulate` says."""
     entries, placement = dualpipe_v(2, 6), Placement(2, 2, folded=True)
     times = Times(3, 5, 2, saved_by_pairs=1)
     alone = simulate(entries, times, placement)
@@ -36,7 +36,7 @@ def test_pairs_are_one_entry_here_too():
 
 
 def test_one_core_is_never_idle():
-    """One after the other or half as fast at once: the step takes the work of all stages."""
+    """On one core the step takes the work of all stages, whether they compute in turn or at once."""
     for name in ("gpipe", "1f1b", "zb-h1"):
         entries = GENERATORS[name](4, 8)
         alone = simulate(entries, Times(3, 5, 2))
@@ -45,8 +45,8 @@ def test_one_core_is_never_idle():
 
 
 def test_a_shared_timeline_by_hand():
-    """Two stages on one core: the second micro-batch's forward beside the first's on the other stage, each at half its
-    speed; that is over first, so that the rest of the other runs alone."""
+    """Two stages on one core: two forwards at once each take twice as long, and a computation that is alone again has
+    full speed."""
     timeline = simulate_shared(one_f_one_b(2, 2), Times(1, 2), Placement(2), cores(1))
     assert timeline.spans[0][:2] == [TimedAction(Forward(0), 0.0, 1.0), TimedAction(Forward(1), 1.0, 3.0)]
     assert timeline.spans[1][:2] == [TimedAction(Forward(0), 1.0, 3.0), TimedAction(Backward(0), 3.0, 5.0)]
@@ -54,7 +54,7 @@ def test_a_shared_timeline_by_hand():
 
 
 def test_stages_that_wait_for_each_other_have_no_timeline():
-    """As with `simulate`."""
+    """Stages that wait for each other are refused, as by `simulate`."""
     entries = [[Backward(0), Forward(0)], [Forward(0), Backward(0)]]
     with pytest.raises(AssertionError, match="wait for each other"):
         simulate_shared(entries, Times(), Placement(2), cores(2))

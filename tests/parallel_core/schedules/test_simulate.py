@@ -1,4 +1,4 @@
-"""The simulator gives the published bubbles exactly, as whole numbers and fractions."""
+"""The simulator gives the published bubbles exactly, in whole numbers and fractions."""
 
 import time
 from fractions import Fraction
@@ -31,7 +31,8 @@ TIMES = (Times(1, 2), Times(3, 5), Times(Fraction(7, 3), 2))
 @pytest.mark.parametrize("stages", range(1, 9))
 @pytest.mark.parametrize("generator", [gpipe, one_f_one_b])
 def test_the_bubble_without_virtual_stages(generator, stages):
-    """(p-1)(F+B), which is (p-1)/m of the work (Narayanan et al., 2021, section 2.2.1)."""
+    """GPipe and 1F1B: the bubble is (p-1)(F+B), which is (p-1)/m of the work (Narayanan et al., 2021, section
+    2.2.1)."""
     for micro_batches, times in product((*range(1, 12), 32), TIMES):
         timeline = simulate(generator(stages, micro_batches), times)
         assert timeline.bubble == (stages - 1) * (times.forward + times.backward)
@@ -41,7 +42,7 @@ def test_the_bubble_without_virtual_stages(generator, stages):
 
 @pytest.mark.parametrize("stages", range(2, 17))
 def test_the_bubble_of_a_folded_pipeline(stages):
-    """Half of ZB-H1's: (p-1)/2 forwards, until the last stage's first input is there."""
+    """ZB-V: the bubble is (p-1)/2 forwards, half of ZB-H1's, until the last stage's first input is there."""
     for micro_batches in (stages, 2 * stages, 3 * stages):
         bubble = simulate(zb_v(stages, micro_batches), Times(), Placement(stages, 2, folded=True)).bubble
         assert bubble == Fraction(stages - 1, 2)
@@ -50,8 +51,8 @@ def test_the_bubble_of_a_folded_pipeline(stages):
 @pytest.mark.parametrize("name", TIMED)
 @pytest.mark.parametrize("times", [Times(5, 9, 3, 1), Times(4, 5, 3), Times(2, 5, 2, shares=[[1, 2, 3, 1]] * 2)])
 def test_known_times_are_no_worse_than_unknown_ones(name, times):
-    """Gradients of weights placed by times, in the same memory: shorter where a length or a stage differs, at times
-    that do not change during a step."""
+    """Schedules that place weight gradients by given times are no longer than those that assume equal ones, in no more
+    memory."""
     placement = Placement(4, 2, folded=True) if name in FOLDED else Placement(4)
     blind, seeing = TIMED[name](4, 12, placement.chunks), TIMED[name](4, 12, placement.chunks, times=times)
     kept = [max(check(communicate(order, placement), 12, placement)) for order in (blind, seeing)]
@@ -61,8 +62,8 @@ def test_known_times_are_no_worse_than_unknown_ones(name, times):
 
 @pytest.mark.parametrize("stages", range(2, 9))
 def test_the_bubble_of_dualpipe_v(stages):
-    """DeepSeek's (p-1)(F&B + B - 3W) of the times of a chunk, B whole, where gradients of weights are as long as those
-    of inputs or as a forward; pairs take F + B, as without anything to hide."""
+    """DualPipeV: the bubble is DeepSeek's (p-1)(F&B + B - 3W) of a chunk's times, where weight gradients are as long as
+    input gradients or as a forward, and a pair takes F + B."""
     placement = Placement(stages, 2, folded=True)
     several = Times(1, 2, 1), Times(3, 5, 2), Times(3, 6, 3)
     for micro_batches, times in product((2 * stages - 1, 2 * stages, 3 * stages), several):
@@ -76,14 +77,15 @@ def test_the_bubble_of_dualpipe_v(stages):
     [(v_half, 4, 12, 7), (v_half, 8, 24, 19), (v_half, 8, 48, 19), (v_min, 4, 12, 12), (v_min, 8, 24, 25)],
 )
 def test_the_bubble_of_building_blocks(generator, stages, micro_batches, bubble):
-    """The bubble is that of warm-up and drain alone: the steady state has none in a tick for each computation. Qi et
-    al.'s own program has 5 and 17 where V-Half has 7 and 19 here, 11 and 27 where V-Min has 12 and 25."""
+    """V-Half and V-Min: the bubble is that of warm-up and drain alone, whatever the number of micro-batches. (Qi et
+    al.'s own program has 5 and 17 where V-Half has 7 and 19 here, 11 and 27 where V-Min has 12 and 25.)"""
     timeline = simulate(generator(stages, micro_batches), Times(2, 4, 2), Placement(stages, 2, folded=True))
     assert timeline.bubble == bubble
 
 
 def test_a_pair_is_one_entry():
-    """It waits for both inputs, and both results leave at its end, the earlier the more it hides."""
+    """A pair of forward and backward waits for both inputs, and both results leave at its end, which is earlier by the
+    time that the pair saves."""
     pair = Pair(Forward(1), Backward(0))
     first, last = [Forward(0), Forward(1), Backward(0), Backward(1)], [Forward(0), pair, Backward(1)]
     timeline = simulate([first, last], Times(1, 2))
@@ -98,7 +100,8 @@ def test_a_pair_is_one_entry():
 @pytest.mark.parametrize("stages", range(2, 9))
 @pytest.mark.parametrize("chunks", range(2, 5))
 def test_the_bubble_of_interleaving(stages, chunks):
-    """(p-1)(F+B)/v, which is (p-1)/(v m) of the work (the same, section 2.2.2)."""
+    """Interleaved 1F1B: the bubble is (p-1)(F+B)/v, which is (p-1)/(v m) of the work (Narayanan et al., 2021, section
+    2.2.2)."""
     for rounds, times in product((1, 2, 3), TIMES[:2]):
         timeline = simulate(interleaved(stages, stages * rounds, chunks), times, Placement(stages, chunks))
         assert timeline.bubble == Fraction((stages - 1) * (times.forward + times.backward), chunks)
@@ -108,10 +111,8 @@ def test_the_bubble_of_interleaving(stages, chunks):
 @pytest.mark.parametrize("forward", range(1, 5))
 @pytest.mark.parametrize("inputs", range(1, 5))
 def test_the_bubble_of_zero_bubble_h1(forward, inputs):
-    """(p-1)(F+B-W) of table 2 of Qi et al., 2023, from p micro-batches on and for W <= F, W <= B.
-
-    With fewer there are only as many weight gradients to put off: (p-1)(F+B) - (m-1) W.
-    """
+    """ZB-H1: the bubble is (p-1)(F+B-W) of table 2 of Qi et al., 2023, for W <= F, W <= B and at least p micro-batches;
+    with m < p there are fewer weight gradients to put off: (p-1)(F+B) - (m-1) W."""
     for weight in range(1, min(forward, inputs) + 1):
         times = Times(forward, inputs + weight, weight)
         for stages, micro_batches in product((1, 2, 3, 5, 8), (1, 2, 3, 5, 8, 12)):
@@ -122,7 +123,8 @@ def test_the_bubble_of_zero_bubble_h1(forward, inputs):
 
 @pytest.mark.parametrize("times", [Times(1, 5, 3), Times(4, 5, 3)])
 def test_zero_bubble_h1_outside_that_range_is_still_no_worse_than_1f1b(times):
-    """A weight gradient longer than a forward or than an input gradient: the formula is a bound that is not reached."""
+    """ZB-H1 with a weight gradient longer than a forward or an input gradient: the bubble is above the formula, and at
+    most 1F1B's."""
     for stages, micro_batches in product(range(2, 9), (8, 16)):
         plain = simulate(one_f_one_b(stages, micro_batches), times).bubble
         split = simulate(zb_h1(stages, micro_batches), times).bubble
@@ -130,13 +132,14 @@ def test_zero_bubble_h1_outside_that_range_is_still_no_worse_than_1f1b(times):
 
 
 def test_evaluation_only_fills_the_pipeline():
-    """(p-1) F, divided by the chunks."""
+    """Evaluation: the bubble is (p-1) F, divided by the chunks."""
     assert simulate(forward_only(4, 8), Times(3)).bubble == 9
     assert simulate(forward_only(4, 8, 2), Times(3), Placement(4, 2)).bubble == Fraction(9, 2)
 
 
 def test_a_timeline_by_hand():
-    """Two stages, one micro-batch, 10 between them: each computation, the work, the activations."""
+    """Two stages, one micro-batch, transfers of 10: start and end of each computation, length, work, bubble, and
+    activations over time."""
     timeline = simulate(one_f_one_b(2, 1), Times(1, 2, transfer=10))
     f, b = Forward(0), Backward(0)
     assert timeline.spans == [
@@ -148,26 +151,28 @@ def test_a_timeline_by_hand():
 
 
 def test_activations_over_time():
-    """1F1B's first stage fills up, and empties as gradients come back; a zero-bubble one waits for the weights."""
+    """Activations kept after each computation: 1F1B's first stage gives one back with each backward, ZB-H1's only with
+    the weight gradient."""
     assert [count for _, count in simulate(one_f_one_b(2, 2)).activations(0)] == [1, 2, 2, 1]
     assert [count for _, count in simulate(zb_h1(2, 2)).activations(1)] == [1, 1, 2, 2, 2, 1]
 
 
 def test_uneven_stages():
-    """Times by chunk and stage: the heaviest stage sets the pace, and the bubble is measured on it."""
+    """With times by chunk and stage (`shares`) the heaviest stage determines the length."""
     timeline = simulate(one_f_one_b(2, 4), Times(1, 2, shares=[[1, 3]]))
     assert timeline.work == [12, 36]
     assert timeline.length == 36 + 1 + 2
 
 
 def test_stages_that_wait_for_each_other_have_no_timeline():
+    """Stages that each need the other's result first are refused."""
     with pytest.raises(AssertionError, match="wait for each other"):
         simulate([[Backward(0), Forward(0)], [Forward(0), Backward(0)]])
 
 
 def test_a_large_pipeline_is_planned_fast():
-    """64 stages, 512 micro-batches, 4 virtual stages, with all exchanges: half a second of a processor that has nothing
-    else to do. What is quadratic in the micro-batches takes minutes."""
+    """Interleaved 1F1B of 64 stages, 512 micro-batches and 4 chunks, with all exchanges, takes less than 5 s of
+    processor time (0.5 s on a quiet machine; anything quadratic in the micro-batches takes minutes)."""
     start = time.process_time()
     schedule = communicate(GENERATORS["interleaved"](64, 512, 4), Placement(64, 4))
     assert len(schedule) == 64

@@ -1,4 +1,4 @@
-"""The decision which kernels OpenBLAS should use: CPUs that it knows, newer ones, and ones that are not x86."""
+"""The decision which kernels OpenBLAS should use (`decide`), by the CPU's flags and the library's own choice."""
 
 import pytest
 
@@ -26,6 +26,8 @@ ARM = frozenset(["fp", "asimd", "evtstrm", "aes", "crc32", "atomics", "fphp", "a
     ],
 )
 def test_a_slow_choice_is_replaced(flags, chosen, core):
+    """A library's choice that is slower than the CPU allows, as an older library makes for a newer CPU, is replaced by
+    the best core, with the factor."""
     decision = decide("x86_64", flags, chosen)
     assert (decision.status, decision.core) == ("slow", core) and decision.times_slower > 1.1
 
@@ -44,6 +46,7 @@ def test_a_slow_choice_is_replaced(flags, chosen, core):
     ],
 )
 def test_a_good_choice_stays(flags, chosen):
+    """A choice that uses the CPU's vectors is "fine"."""
     assert decide("x86_64", flags, chosen) == Decision("fine")
 
 
@@ -60,15 +63,18 @@ def test_a_good_choice_stays(flags, chosen):
     ],
 )
 def test_what_is_not_known_is_left_alone(architecture, flags, chosen):
+    """Other architectures, CPUs without known flags, and unknown cores are "unknown": nothing is changed."""
     assert decide(architecture, flags, chosen) == Decision("unknown")
 
 
 def test_the_measured_intel_loses_five_times():
-    """37 of 189 GFLOP/s a core were measured on Intel model 207: the message must not say less than four times."""
+    """The factor printed for Intel model 207 with Prescott kernels is between 4 and 6: 37 of 189 GFLOP/s a core were
+    measured."""
     assert 4 < decide("x86_64", SAPPHIRE_RAPIDS, "Prescott").times_slower < 6
 
 
 def test_levels_go_from_fast_to_slow_and_name_a_core_once():
+    """The table of kernels is ordered from fast to slow, names a core once, and its last level needs no flag."""
     rates = [level.gflops for level in LEVELS]
     cores = [core.lower() for level in LEVELS for core in level.cores]
     assert rates == sorted(rates, reverse=True) and len(cores) == len(set(cores))
@@ -76,12 +82,16 @@ def test_levels_go_from_fast_to_slow_and_name_a_core_once():
 
 
 def test_usable_cores():
+    """`usable_cores` lists the kernels that a CPU's flags allow, fastest first; none for other architectures or without
+    flags."""
     assert usable_cores("AMD64", AVX512) == ["SkylakeX", "Haswell", "Sandybridge", "Prescott"]
     assert usable_cores("x86_64", SSE) == ["Prescott"]
     assert usable_cores("aarch64", ARM) == usable_cores("x86_64", frozenset()) == []
 
 
 def test_flags_are_read_from_linux_on_both_architectures(tmp_path):
+    """`cpu_flags` reads /proc/cpuinfo's `flags` (x86) or `Features` (Arm) of the first processor; an absent file gives
+    none."""
     x86, arm, absent = tmp_path / "x86", tmp_path / "arm", tmp_path / "absent"
     x86.write_text("processor\t: 0\nflags\t\t: fpu avx2 fma\nvmx flags\t: vnmi\n\nprocessor\t: 1\nflags\t\t: fpu\n")
     arm.write_text("processor\t: 0\nFeatures\t: fp asimd\nCPU part\t: 0xd01\n")
@@ -101,5 +111,6 @@ def test_flags_are_read_from_linux_on_both_architectures(tmp_path):
     ],
 )
 def test_bfloat16_is_multiplied_where_the_cpu_does(flags, multiplies):
-    """Elsewhere operands are widened: no instruction makes up for what oneDNN would emulate."""
+    """`multiplies_bfloat16` is true for CPUs with instructions for it (AVX512-BF16, AMX); elsewhere operands are
+    widened, since emulation is slower."""
     assert multiplies_bfloat16(flags) is multiplies

@@ -1,4 +1,4 @@
-"""Every command's --help says what each option means, its default and its choices."""
+"""Commands of the project share one parser, whose --help gives each option's meaning, default and choices."""
 
 import ast
 import re
@@ -15,8 +15,8 @@ from tests.support.assets import ROOT
 
 @cache
 def all_calls() -> list[tuple[str, str, ast.Call]]:
-    """Every call in the sources: the function's name, the place, the call. Megatron's half of the benchmark is none of
-    them: it runs where this project is not installed."""
+    """(function's name, place, call) of every call in the sources but benchmarks/megatron, which runs where this
+    project is not installed."""
     found, apart = [], ROOT / "benchmarks" / "megatron"
     for part in ("mapping", "parallel_core", "pynative", "examples", "benchmarks"):
         for file in (ROOT / part).rglob("*.py"):
@@ -28,18 +28,19 @@ def all_calls() -> list[tuple[str, str, ast.Call]]:
 
 
 def calls(wanted: str) -> list[tuple[str, ast.Call]]:
-    """Those of a function, with their places."""
+    """(place, call) of every call of the function `wanted`."""
     return [(place, call) for name, place, call in all_calls() if name == wanted]
 
 
 def test_every_command_has_the_one_parser():
-    """The exception is the reader of a user's own flags, which prints no help."""
+    """No command makes an ArgumentParser of its own: all use `command_line` of parallel_core/system/command_line.py."""
     places = {place.partition(":")[0] for name in ("ArgumentParser", "_Parser") for place, _ in calls(name)}
     assert places == {"parallel_core/system/command_line.py"}
     assert len(calls("command_line")) > 15
 
 
 def test_every_option_says_what_it_means():
+    """Each `add_argument` in the sources, and each option of `convert`, has a help text."""
     arguments = calls("add_argument")
     silent = [
         place
@@ -51,7 +52,8 @@ def test_every_option_says_what_it_means():
 
 
 def test_defaults_and_choices_are_shown():
-    """Not of switches, and not where the sentence says it or nothing holds without it."""
+    """--help shows an option's default and choices; no default for switches, for None, or where the sentence says
+    "default" itself."""
     parser = command_line("A line.\n  kept as it is")
     parser.add_argument("--size", type=int, default=0, help="a number")
     parser.add_argument("--kind", choices=("a", "b"), default="a", help="one of them")
@@ -69,7 +71,7 @@ def test_defaults_and_choices_are_shown():
 
 
 def test_a_complaint_stands_before_the_usage(capsys):
-    """Names are not shortened either."""
+    """An unknown option is an error line before the usage; an abbreviated name is unknown."""
     parser = command_line("A line.")
     parser.add_argument("--size", type=int, help="a number")
     with pytest.raises(SystemExit):
@@ -80,6 +82,7 @@ def test_a_complaint_stands_before_the_usage(capsys):
 @pytest.mark.slow
 @pytest.mark.parametrize("script", ["examples/gpt/pretrain_gpt.py", "examples/gpt/plot_loss.py"])
 def test_a_script_has_help_without_mindspore(script):
+    """The example scripts print --help where importing MindSpore fails."""
     code = (
         "import sys, runpy; sys.modules['mindspore'] = None; sys.argv = ['x.py', '--help']; "
         f"runpy.run_path({script!r}, run_name='__main__')"

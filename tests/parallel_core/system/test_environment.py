@@ -1,4 +1,5 @@
-"""A process that cannot run MindSpore is told why, before MindSpore breaks."""
+"""The environment is checked before MindSpore is imported: versions, the launcher; and it is described without
+secrets."""
 
 import os
 import subprocess
@@ -27,17 +28,18 @@ NO_MINDSPORE = "there is no MindSpore 2.10 for it; make an environment of Python
     ],
 )
 def test_versions_that_cannot_work_are_named(python, numpy, named):
+    """A Python or NumPy version that MindSpore cannot work with is a finding with the version that it needs."""
     assert [str(finding) for finding in unfit_versions(python, numpy)] == named
 
 
 def test_what_is_installed_here_works():
-    """The versions are really asked for."""
+    """The versions installed here give no finding."""
     assert [*unfit_versions()] == []
 
 
 @pytest.mark.slow
 def test_the_first_import_says_it(tmp_path):
-    """A NumPy that calls itself 2: the error is one of the versions, not of tensors."""
+    """`import pynative` with a NumPy whose metadata say version 2 is an ImportError about that version."""
     (tmp_path / "numpy-2.3.1.dist-info").mkdir()
     (tmp_path / "numpy-2.3.1.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: numpy\nVersion: 2.3.1\n")
     environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}"}
@@ -57,14 +59,15 @@ def test_the_first_import_says_it(tmp_path):
     ],
 )
 def test_torchrun_is_named(environment, is_named):
-    """Its processes would each wait for msrun's."""
+    """Variables of torchrun and the like, without msrun's, are a finding that names `python -m mapping launch`: their
+    processes would wait for msrun's."""
     found = [str(finding) for finding in other_launchers(environment)]
     assert (len(found) == 1 and "`python -m mapping launch`" in found[0]) if is_named else not found
 
 
 @pytest.mark.slow
 def test_a_script_that_torchrun_started_ends_at_once():
-    """With a line, not with the traceback of a device."""
+    """A training script started by torchrun ends with exit code 2 and one error line, without a traceback."""
     environment = {**os.environ, "WORLD_SIZE": "2", "RANK": "0", "PYTHONPATH": str(ROOT)}
     command = [sys.executable, str(ROOT / "examples" / "gpt" / "pretrain_gpt.py"), "--num-layers", "2"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
@@ -73,7 +76,8 @@ def test_a_script_that_torchrun_started_ends_at_once():
 
 
 def test_a_run_is_described_without_secrets():
-    """Versions, and variables that MindSpore, an Ascend and numpy read; no other one, which may be a key."""
+    """The description of a run has versions and the variables that MindSpore, Ascend and numpy read, and no other
+    variable, which may be a key."""
     found = described({"MS_WORKER_NUM": "2", "WANDB_API_KEY": "secret", "AWS_SECRET": "secret", "OMP_NUM_THREADS": "1"})
     assert found["MS_WORKER_NUM"] == "2" and found["OMP_NUM_THREADS"] == "1" and found["numpy"].startswith("1.")
     assert "secret" not in found.values()

@@ -1,4 +1,4 @@
-"""Files appear whole or not at all."""
+"""`replacing`: a file appears whole or not at all."""
 
 import pytest
 
@@ -6,6 +6,7 @@ from parallel_core.system.files import replacing
 
 
 def test_the_old_file_stays_until_the_new_one_is_whole(tmp_path):
+    """The old file is there until the block ends, then the new one; no other file stays."""
     path = tmp_path / "new" / "f"
     with replacing(path) as file:
         file.write(b"old")
@@ -18,6 +19,7 @@ def test_the_old_file_stays_until_the_new_one_is_whole(tmp_path):
 
 
 def test_a_failure_leaves_nothing_behind(tmp_path):
+    """An exception in the block leaves neither the file nor a temporary one."""
     with pytest.raises(RuntimeError, match="half way"), replacing(tmp_path / "f") as file:
         file.write(b"half")
         raise RuntimeError("half way")

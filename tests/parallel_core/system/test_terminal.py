@@ -1,4 +1,4 @@
-"""A log on a terminal and elsewhere: what stands on the screen in the end, and in which colours."""
+"""`Screen`, the log of a run: plain lines in a file, one line for all steps and colours on a terminal."""
 
 import io
 import re
@@ -17,14 +17,14 @@ LOG += [LINE.format(step=20, loss="nan"), "INFO - Training success!"]
 
 
 class Terminal(io.StringIO):
-    """One of the user's."""
+    """A stream that says that it is a terminal."""
 
     def isatty(self) -> bool:
         return True
 
 
 def shown(stream: io.StringIO, environment: dict[str, str]) -> str:
-    """The text that a run writes."""
+    """All that the lines of `LOG` write to the stream in this environment, control characters included."""
     told = Screen(stream, environment=environment)
     for line in LOG:
         told.write(line)
@@ -33,14 +33,15 @@ def shown(stream: io.StringIO, environment: dict[str, str]) -> str:
 
 
 def test_elsewhere_lines_are_lines():
-    """A file, a pipe, a terminal that cannot move its cursor."""
+    """A file, a pipe, and a terminal that cannot move its cursor (TERM=dumb) get the log's lines unchanged."""
     plain = "\n".join(LOG) + "\n"
     assert shown(io.StringIO(), {}) == plain == shown(Terminal(), {"TERM": "dumb"})
 
 
 @pytest.mark.parametrize("environment", [{}, {"NO_COLOR": ""}])
 def test_a_terminal_has_one_line_for_all_steps(environment):
-    """The last of them stands below what was said meanwhile, with the bar of all steps and the time that is left."""
+    """A terminal shows other lines above and the newest step in one line with a bar of all steps and the time left;
+    warnings and NaN are coloured unless NO_COLOR is set."""
     written = shown(Terminal(), environment)
     assert ("\x1b[33mWARNING - look out\x1b[0m" in written) == (not environment)
     assert ("\x1b[31mloss nan\x1b[0m" in written) == (not environment)
@@ -51,7 +52,7 @@ def test_a_terminal_has_one_line_for_all_steps(environment):
 
 @pytest.mark.parametrize("width", [10, 40, 60, 200])
 def test_a_line_is_no_wider_than_the_terminal(width):
-    """Colours take no columns, and none is left open."""
+    """The line of steps is shorter than the terminal's width; colours add no visible characters and each is closed."""
     found = STEP.match(LINE.format(step=20, loss="2.5"))
     plain, coloured = (progress_line(found, 40, width, is_coloured) for is_coloured in (False, True))
     assert len(plain) < width and re.sub(r"\x1b\[\d+m", "", coloured) == plain
@@ -59,5 +60,5 @@ def test_a_line_is_no_wider_than_the_terminal(width):
 
 
 def test_no_color_has_no_colours_whatever_its_value():
-    """As no-color.org says, but nothing else is taken away."""
+    """NO_COLOR switches colours off whatever its value, also empty (no-color.org)."""
     assert has_colours(Terminal(), {}) and not has_colours(Terminal(), {"NO_COLOR": ""})

@@ -1,4 +1,4 @@
-"""Process groups: pure arithmetic, checked against Megatron's documented layouts written out, and by properties."""
+"""Process groups of a topology: against Megatron's documented layouts, written out, and by properties of drawn ones."""
 
 import json
 import sys
@@ -13,7 +13,7 @@ from parallel_core.topology.command import main
 from tests.support.processor_time import command_seconds
 
 MEGATRONS_EXAMPLE = Topology(world_size=16, tensor_model_parallel_size=2, pipeline_model_parallel_size=4)
-"""The example of the comment on `initialize_model_parallel`: tp 2, pp 4, 16 ranks."""
+"""The example in the comment of Megatron's `initialize_model_parallel`: tp 2, pp 4, 16 ranks."""
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ MEGATRONS_EXAMPLE = Topology(world_size=16, tensor_model_parallel_size=2, pipeli
     ],
 )
 def test_megatrons_example_of_sixteen_ranks(kind, groups):
-    """The groups that Megatron's comment lists, and who holds tied and position embeddings."""
+    """Groups of each kind, also those of tied and position embeddings, equal the ones that Megatron's comment lists."""
     assert MEGATRONS_EXAMPLE.groups(kind).tolist() == groups
 
 
@@ -43,7 +43,8 @@ def test_megatrons_example_of_sixteen_ranks(kind, groups):
     ],
 )
 def test_stages_before_data_parallel_copies(kind, groups):
-    """--use-tp-pp-dp-mapping: neighbours are stages, copies are far apart."""
+    """--use-tp-pp-dp-mapping: consecutive blocks of tp ranks are pipeline stages, and data-parallel replicas are
+    furthest apart."""
     topology = Topology(
         world_size=8, tensor_model_parallel_size=2, pipeline_model_parallel_size=2, order="tp-cp-ep-pp-dp"
     )
@@ -61,7 +62,8 @@ def test_stages_before_data_parallel_copies(kind, groups):
     ],
 )
 def test_hybrid_context_parallelism(kind, groups):
-    """tp 2, cp 4, dp 2: blocks of two neighbours exchange heads, rings go across the blocks."""
+    """tp 2, cp 4 (Ulysses degree 2), dp 2: two neighbouring context-parallel ranks exchange heads, and rings connect
+    the blocks."""
     topology = Topology(
         world_size=16,
         tensor_model_parallel_size=2,
@@ -73,7 +75,7 @@ def test_hybrid_context_parallelism(kind, groups):
 
 
 def test_the_pure_algorithms_are_the_ends_of_the_hybrid_one():
-    """A ring alone exchanges no heads; Ulysses alone has no ring."""
+    """With the ring alone a rank is by itself in cp-ulysses; with Ulysses alone by itself in cp-ring."""
     ring = Topology(world_size=4, context_parallel_size=4)
     ulysses = Topology(world_size=4, context_parallel_size=4, context_parallel_algo="ulysses_cp_algo")
     assert ring.group("cp-ring", 1) == ulysses.group("cp-ulysses", 1) == (0, 1, 2, 3)
@@ -90,7 +92,7 @@ def test_the_pure_algorithms_are_the_ends_of_the_hybrid_one():
     ],
 )
 def test_expert_groups(kind, groups):
-    """tp 2, cp 2, dp 2, pp 2 with ep 2: the experts of a stage are spread over its context- and data-parallel ranks."""
+    """tp 2, cp 2, dp 2, pp 2, ep 2: experts of a stage are divided over its context- and data-parallel ranks."""
     topology = Topology(
         world_size=16,
         tensor_model_parallel_size=2,
@@ -102,7 +104,8 @@ def test_expert_groups(kind, groups):
 
 
 def test_experts_may_be_cut_over_fewer_ranks_than_the_other_layers():
-    """tp 4 whose ranks hold whole experts: --expert-tensor-parallel-size 1, four experts' shares in place of one."""
+    """--expert-tensor-parallel-size 1 beside tp 4: each rank holds whole experts, and ep has the four ranks that cut
+    the other layers."""
     topology = Topology(
         world_size=8, tensor_model_parallel_size=4, expert_model_parallel_size=4, expert_tensor_parallel_size=1
     )
@@ -113,7 +116,8 @@ def test_experts_may_be_cut_over_fewer_ranks_than_the_other_layers():
 
 @st.composite
 def topologies(draw) -> Topology:
-    """Legal topologies of up to 3 ranks an axis, either order, with experts over any divisor of the copies."""
+    """Drawn legal topologies of up to 3 ranks on an axis, in either order of axes, with experts over a divisor of the
+    context- and data-parallel ranks."""
     tp, cp, dp, pp = (draw(st.sampled_from([1, 2, 3])) for _ in range(4))
     order = draw(st.sampled_from(["tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp"]))
     experts = draw(st.sampled_from([n for n in range(1, cp * dp + 1) if cp * dp % n == 0]))
@@ -137,7 +141,8 @@ PARTITIONS = [kind for kind in KINDS if "embedding" not in kind]
 
 @given(topologies(), st.sampled_from(PARTITIONS))
 def test_groups_of_a_kind_partition_the_world(topology, kind):
-    """Every rank is in exactly one group, ascending, and `group` finds that one."""
+    """For each kind, every rank is in exactly one group, groups are ascending, and `group(kind, rank)` is that
+    group."""
     groups = topology.groups(kind)
     assert sorted(groups.reshape(-1).tolist()) == list(range(topology.world_size))
     for group in groups.tolist():
@@ -147,7 +152,7 @@ def test_groups_of_a_kind_partition_the_world(topology, kind):
 
 @given(topologies())
 def test_ranks_of_a_group_stand_at_their_coordinate(topology):
-    """A rank's place in a group along one axis is its coordinate."""
+    """In a group along one axis (tp, cp, dp, pp) the place of a rank is its coordinate on that axis."""
     for axis in ("tp", "cp", "dp", "pp"):
         for group in topology.groups(axis).tolist():
             assert [topology.dense.coordinate(axis, rank) for rank in group] == list(range(len(group)))
@@ -164,14 +169,15 @@ COMPLEMENTS = [
 
 @given(topologies(), st.sampled_from([*COMPLEMENTS, ("tp", "dp"), ("tp", "pp"), ("ep", "expert-dp"), ("cp", "dp")]))
 def test_groups_of_independent_kinds_meet_in_one_rank(topology, kinds):
-    """Two groups of kinds without a common axis share at most one rank: a collective of one never waits for itself."""
+    """Groups of two kinds without a common axis share at most one rank."""
     one, other = (topology.groups(kind).tolist() for kind in kinds)
     assert all(len(set(a) & set(b)) <= 1 for a in one for b in other)
 
 
 @given(topologies(), st.sampled_from(COMPLEMENTS))
 def test_complements_cover_the_world(topology, kinds):
-    """Between them such kinds cover all axes (within a context-parallel group, the ulysses and ring kinds do)."""
+    """The sizes of two kinds that together have all axes multiply to the world size (cp-ulysses and cp-ring to the
+    context-parallel size, tp-cp and dp to a stage)."""
     one, other = (topology.groups(kind).shape[1] for kind in kinds)
     whole = {
         "cp-ulysses": topology.context_parallel_size,
@@ -182,7 +188,7 @@ def test_complements_cover_the_world(topology, kinds):
 
 @given(topologies())
 def test_a_model_is_spread_over_a_model_parallel_group(topology):
-    """tp-pp consists of tp groups; pipelines of experts are those of the other layers."""
+    """Each tp group lies within a tp-pp group, and the pipelines of the experts are those of the dense layers."""
     model_groups = {frozenset(group) for group in topology.groups("tp-pp").tolist()}
     for group in topology.groups("tp").tolist():
         assert any(set(group) <= whole for whole in model_groups)
@@ -191,7 +197,7 @@ def test_a_model_is_spread_over_a_model_parallel_group(topology):
 
 @given(topologies())
 def test_embeddings_are_on_the_ends_of_each_pipeline(topology):
-    """One group a pipeline; who is in none is neither first nor last stage."""
+    """The embedding group of each pipeline has its first and last stage, the position-embedding group its first."""
     last = topology.pipeline_model_parallel_size - 1
     for rank in range(topology.world_size):
         stage = topology.dense.coordinate("pp", rank)
@@ -241,13 +247,14 @@ def test_embeddings_are_on_the_ends_of_each_pipeline(topology):
     ],
 )
 def test_impossible_sizes_are_refused(make, message):
-    """The message names what to change."""
+    """Sizes that do not divide the world or one another are an error that says what to change."""
     with pytest.raises(ValueError, match=message):
         make()
 
 
 def test_instances_of_the_distributed_optimizer_are_runs_of_the_replicas():
-    """As Megatron's partial data-parallel groups; without several of them an instance is all replicas."""
+    """--num-distributed-optimizer-instances 2 divides the replicas into two runs (intra) and joins equal places of them
+    (inter), as in Megatron; with one instance intra-dp-cp is dp-cp."""
     sizes = {"world_size": 8, "tensor_model_parallel_size": 2}
     twice = Topology(**sizes, num_distributed_optimizer_instances=2)
     assert twice.groups("intra-dp-cp").tolist() == [[0, 2], [4, 6], [1, 3], [5, 7]]
@@ -260,7 +267,8 @@ LARGE = "--world-size 10240 --tensor-model-parallel-size 8 --pipeline-model-para
 
 @pytest.mark.slow
 def test_any_rank_of_ten_thousand_in_under_a_second():
-    """The command as users call it, interpreter included; its groups hold the rank and have the sizes asked for."""
+    """The command prints the groups of a rank of 10,240, of the right sizes and with the rank in each, in under a
+    second with the interpreter's start."""
     command = [sys.executable, "-m", "parallel_core.topology", *LARGE.split(), "--rank", "4711", "--json"]
     seconds, printed = command_seconds(command)
     groups = json.loads(printed)
@@ -270,7 +278,8 @@ def test_any_rank_of_ten_thousand_in_under_a_second():
 
 
 def test_the_command_shows_ranks_and_counts(capsys):
-    """As a table: a rank's groups, or without --rank the number of groups of each kind."""
+    """With --rank the command prints that rank's groups, without it each kind's number of groups, ranks of a group and
+    the first one."""
     assert main(["--world-size", "4", "--tensor-model-parallel-size", "2", "--rank", "2"]) == 0
     lines = {line.split()[0]: line.split()[-2:] for line in capsys.readouterr().out.splitlines()}
     assert lines["tp"] == ["2", "3"] and lines["dp"] == ["0", "2"]
@@ -290,7 +299,7 @@ def test_the_command_shows_ranks_and_counts(capsys):
     ],
 )
 def test_the_command_refuses_in_a_line(flags, message, capsys):
-    """No traceback."""
+    """Wrong sizes or a rank outside the world are one error line, exit code 2."""
     assert main(flags.split()) == 2
     complaint = capsys.readouterr().err
     assert complaint.startswith("error: ") and message in complaint and "Traceback" not in complaint

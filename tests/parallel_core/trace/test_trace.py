@@ -1,4 +1,4 @@
-"""A trace's file and its sums."""
+"""A recorded trace: sums of a step, the Chrome JSON file, and planned spans beside it."""
 
 import pytest
 
@@ -33,7 +33,8 @@ STEP = [
 
 
 def test_sums_of_a_step():
-    """A wait inside a forward is no computing, one for another stage is the bubble, what is under way costs nothing."""
+    """`summary` counts a wait inside a forward as messages, a wait for another stage as bubble, a message under way as
+    nothing, and the rest as unknown."""
     (found,) = summary(STEP)
     assert (found.rank, found.step, found.total) == (1, 3, 10.0)
     assert (found.data, found.bubble, found.messages, found.computing) == pytest.approx((1.0, 2.0, 2.0, 4.5))
@@ -41,7 +42,7 @@ def test_sums_of_a_step():
 
 
 def test_the_file_has_every_span(tmp_path):
-    """Times count from the first span; names of ranks and lanes are events of their own."""
+    """A trace written as Chrome JSON and read again has every span, times counted from the first."""
     path = tmp_path / "trace.json"
     path.write_text(chrome_json(STEP, plan={"bubble": 0.1}))
     read = read_chrome(path)
@@ -50,7 +51,8 @@ def test_the_file_has_every_span(tmp_path):
 
 
 def test_perfetto_takes_every_span(tmp_path):
-    """Messages that are under way at once have rows of their own; ends that are equal stay so when they are rounded."""
+    """In each row of the file spans nest as Perfetto needs it: messages under way at once have rows of their own, and
+    rounding to microseconds makes no overlap."""
     third = 1 / 3
     path = tmp_path / "trace.json"
     spans = [
@@ -66,7 +68,8 @@ def test_perfetto_takes_every_span(tmp_path):
 
 
 def test_the_planned_times_are_each_stages_own():
-    """The mean of a stage's ranks for each chunk; where a stage was not recorded, that of the others."""
+    """`MeasuredTimes` gives for each chunk the mean over a stage's ranks, in whole microseconds; a stage that was not
+    recorded gets the mean of the others."""
     spans = [
         Span(rank, Kind.FORWARD, f"forward {micro_batch}.{chunk}", 0.0, (1 + rank + 4 * chunk + micro_batch) * 1e-3)
         for rank in (0, 1, 2)
@@ -79,6 +82,7 @@ def test_the_planned_times_are_each_stages_own():
 
 
 def test_another_file_is_refused(tmp_path):
+    """A file that is no trace of ours is an error with its name."""
     path = tmp_path / "trace.json"
     for text in ("[1]", '{"traceEvents": [{"ph": "X"}]}', "{"):
         path.write_text(text)
@@ -87,7 +91,7 @@ def test_another_file_is_refused(tmp_path):
 
 
 def test_the_planned_step_lies_beside_the_measured_one(tmp_path):
-    """Each action of two stages with its time, in order; the file that has none gives none."""
+    """Planned spans of each stage are stored in the trace's file and read again; a file without them gives none."""
     timeline = simulate(GENERATORS["1f1b"](2, 2, 1, None), Times(2_000_000, 4_000_000))
     planned = planned_spans(timeline)
     path = tmp_path / "trace.json"

@@ -16,7 +16,7 @@ from tests.support.instruction import CASES, flags, hashed_array
 
 RECORDED = CASES["dataset"]
 EOS, PAD = 3002, 3000
-"""<|im_end|> and <|endoftext|> of the cases' tokenizer."""
+"""Ids of <|im_end|> and <|endoftext|> in the cases' tokenizer."""
 SAMPLES = {"train": None, "valid": 10, "test": 5}
 
 

@@ -60,7 +60,7 @@ def _notation(row: Flag) -> dict[str, Any]:
 
 def _meaning(row: Flag, sentences: dict[str, str]) -> str:
     turns_off = row.type is None and row.stores is False and not row.help
-    return row.help or ("Not: " if turns_off else "") + sentences.get(row.target, "")
+    return row.help or ("Switch off: " if turns_off else "") + sentences.get(row.target, "")
 
 
 def _line(row: Flag, sentences: dict[str, str]) -> str:
@@ -81,8 +81,9 @@ def _outcome(row: Flag, sentences: dict[str, str]) -> Iterator[str]:
         yield f"**{row.status}**: {row.reason}."
     for value, sentence in row.stands_for.items():
         yield f"`{value}`: {sentence}."
-    for value, reason in row.refuses.items():
-        yield f"`{value}` is {REFUSED}: {reason}."
+    for reason in dict.fromkeys(row.refuses.values()):
+        values = [f"`{value}`" for value, its in row.refuses.items() if its == reason]
+        yield f"{', '.join(values)} {'is' if len(values) == 1 else 'are'} {REFUSED}: {reason}."
 
 
 def field_sentences() -> dict[str, str]:

@@ -175,11 +175,14 @@ def _on_hosts(
         "log_dir": log_dir,
         "join": "True",
     }
+    rank: int | None = 0
     if nodes and nodes > 1:
         rank = _number(host, 0, unresolved)
         launch.options["node_rank"] = OPEN if rank is None else str(rank)
         if not address.value:
             unresolved.append(address.breaks(f"must be given for {nodes} hosts", "give the address of the first one"))
+    # Each rank logs each step: without this msrun shows every line once for each rank.
+    launch.options["tail_worker_log"] = OPEN if rank is None or local is None else str(rank * local)
     return launch
 
 

@@ -155,10 +155,16 @@ def _terminate(processes: list[psutil.Process]) -> None:
             process.terminate()
 
 
+_OF_MSRUN = "/process_entity/_api.py:"
+_NOISE = ("Distributed job is spawned", "The '--tail_worker_log' is:")
+
+
 def without_noise(lines: Iterator[str]) -> Iterator[str]:
-    """The lines without msrun's own traceback and without the command that it prints for each process, among which a
-    rank's messages get lost."""
+    """The lines without msrun's own traceback, without its warnings that it waits and that ranks are not shown, and
+    without the command that it prints for each process: a rank's messages get lost among them."""
     for line in lines:
+        if _OF_MSRUN in line and any(words in line for words in _NOISE):
+            continue
         if line.startswith("Traceback "):
             second = next(lines, "")
             if "msrun" in second:

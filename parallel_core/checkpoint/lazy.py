@@ -52,7 +52,7 @@ class LazyTensor:
         return array.astype(np.float32) if self.dtype == "float16" else array
 
     def part(self, box: Box) -> LazyTensor:
-        """The part at `box` (`start` and `shape` of it), in its shape."""
+        """The part that begins at `box.start` and has the shape `box.shape`."""
         return LazyTensor(box.shape, self.dtype, lambda: self.read()[box.in_whole])
 
     def changed(self, shape: tuple[int, ...], change: Callable[[Array], Array]) -> LazyTensor:
@@ -114,7 +114,7 @@ class InFile(LazyTensor):
     """The tensor's first byte in the file."""
 
     def part(self, box: Box) -> LazyTensor:
-        """The part at `box` (`start` and `shape` of it), in its shape."""
+        """The part that begins at `box.start` and has the shape `box.shape`."""
         if not self.shape:
             return self
         row = prod(self.shape[1:]) * np.dtype(NUMPY[self.dtype]).itemsize
@@ -176,7 +176,7 @@ class Assembled(LazyTensor):
     """(box of the whole, the tensor in which it lies at the box's `at`)."""
 
     def part(self, box: Box) -> LazyTensor:
-        """The part at `box` (`start` and `shape` of it), in its shape."""
+        """The part that begins at `box.start` and has the shape `box.shape`."""
         return LazyTensor(box.shape, self.dtype, lambda: _assemble(self.pieces, box, self.dtype))
 
 

@@ -130,8 +130,8 @@ class DatasetConfig(Config):
     """Give, with the cyclic loader, each data-parallel rank a fixed part of the samples, instead of dealing all samples
     to all ranks."""
     drop_remainder: bool = option("--no-drop-remainder", True)
-    """Leave out the last batch of the data if it is not full; otherwise it is filled up with rows that don't count, and
-    every step is averaged by its tokens."""
+    """Leave out the last batch of the data if it is not full. Switched off, it is filled up with rows that don't count,
+    and every step is averaged by its tokens."""
 
     tokenizer_type: str | None = option("--tokenizer-type", None)
     """Kind of tokenizer, which says what --vocab-file, --merge-file and --tokenizer-model are."""
@@ -157,7 +157,7 @@ class DatasetConfig(Config):
     eod_mask_loss: bool = option("--eod-mask-loss", False)
     """Leave the ends of documents out of the loss."""
     create_attention_mask_in_dataloader: bool = option("--no-create-attention-mask-in-dataloader", True)
-    """Let the loader say where documents begin; otherwise attention is causal through a whole sample."""
+    """Let the loader say where documents begin. Switched off, attention is causal through a whole sample."""
     instruction: InstructionConfig = field(default_factory=InstructionConfig)
     """Options of fine-tuning on conversations."""
 

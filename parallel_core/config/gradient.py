@@ -25,7 +25,7 @@ class GradientConfig(Config):
     communication_data_type: str | None = option("--communication-data-type", None, choices=("fp32", "bf16", "fp16"))
     """Type in which gradients are sent between data-parallel ranks; the one that they are added up in if not given."""
     wrap_with_ddp: bool = option("--no-wrap-with-ddp", True)
-    """Reduce gradients in buckets; without it in one, after the last backward."""
+    """Reduce gradients in buckets. Switched off, they are reduced as one, after the last backward."""
     bucket_size: int | None = option("--ddp-bucket-size", None, at_least=1)
     """Elements of gradients in one bucket; Megatron's number if not given. With --overlap-grad-reduce later pipeline
     stages have one bucket a chunk."""

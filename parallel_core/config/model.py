@@ -87,7 +87,7 @@ class ModelConfig(Config):
     glu_linear_offset: float = option("--glu-linear-offset", 0.0)
     """Added to the features that a gated activation gates."""
     bias_gelu_fusion: bool = option("--no-bias-gelu-fusion", True)
-    """Compute --hidden-act gelu by its tanh form; without it, and where linears have no bias, by its erf form."""
+    """Compute --hidden-act gelu by its tanh form. Switched off, and where linears have no bias, by its erf form."""
     normalization: str = option("--normalization", "LayerNorm", choices=("LayerNorm", "RMSNorm", "FusedRMSNorm"))
     """Kind of every norm; FusedRMSNorm is RMSNorm by the device's fused operator where there is one."""
     norm_epsilon: float = option("--norm-epsilon", 1e-5, above=0)

@@ -49,7 +49,7 @@ class ProfilerConfig(Config):
     profile_op_time: bool = option("--no-profile-op-time", True)
     """Record the time of each operator."""
     profile_parallel_strategy: bool = option("--profile-parallel-strategy", False)
-    """Record how operators are split over devices."""
+    """Have MindSpore's profiler also write its parallel strategy: how operators are split over devices."""
     profile_aicore_metrics: int = option("--profile-aicore-metrics", 0, at_least=-1, at_most=6)
     """Group of the device's core counters that is recorded; -1: none."""
     profile_l2_cache: bool = option("--profile-l2-cache", False)

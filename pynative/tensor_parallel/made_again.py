@@ -57,8 +57,8 @@ def detached_made_again(tensor: Tensor) -> Tensor:
 
 @contextmanager
 def left_out(*tensors: Tensor) -> Iterator[None]:
-    """Have operators within the block not save those of the tensors that are recomputed, but the functions that
-    recompute them."""
+    """Within the block, operators save for a recomputed tensor among these the function that recomputes it, in its
+    place; other tensors are saved as usual."""
     ways = {(tensor.data_ptr(), tensor.size): again for tensor in tensors if (again := made_again(tensor)) is not None}
 
     def pack(saved: Tensor) -> Tensor | Kept:

@@ -137,7 +137,7 @@ class Boundary:
 
     @staticmethod
     def of(config: ModelConfig) -> "Boundary":
-        """The edge of the model's tensor-parallel regions: outside every rank has the same [s, b, h] or, with
+        """The boundary of the model's tensor-parallel regions: outside, every rank has the same [s, b, h] or, with
         --sequence-parallel, its shard of the sequence, [s/t, b, h]."""
         layout = SequenceLayout.of(config.parallel_config)
         enter, leave = (_gather_first, _sum_and_cut_first) if layout.tensor > 1 else (_keep, _sum)

@@ -19,8 +19,8 @@ WORD_EMBEDDINGS = "embedding.word_embeddings.weight"
 
 
 class ParallelLMLogits(Observable, ParallelLinear):
-    """Logits, the product of hidden states and the output weight [v, h], whose vocabulary is cut over the ranks:
-    Megatron's `output_layer`. It may be called on several hidden states of a step, each with its own weight gradient.
+    """Logits [s, b, v/t], the product of hidden states and this rank's rows [v/t, h] of the output weight: Megatron's
+    `output_layer`. It may be called several times in a step, and adds a weight gradient for each call.
 
     Args:
         bias: whether the default block has one.

@@ -18,7 +18,8 @@ from pynative.transformer.recurrence import RecurrentMixer, ShortConvolution, co
 
 
 class GroupedNorm(nn.Cell):
-    """The weight of an RMS norm over groups of features; `MambaMixer` computes with it."""
+    """The weight [this rank's features] of an RMS norm by groups of neighbouring features; `MambaMixer` computes the
+    norm."""
 
     def __init__(self, block: blocks.GroupedNorm) -> None:
         super().__init__()

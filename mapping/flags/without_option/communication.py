@@ -40,7 +40,7 @@ FLAGS = group(
     ),
     ignored("--ddp-bucket-size says how large buckets are, which changes no result", "--ddp-num-buckets=int"),
     ignored(
-        "it tunes NCCL, a library of other devices",
+        "it tunes NCCL, a library of GPUs",
         """
         --ddp-pad-buckets-for-high-nccl-busbw --nccl-communicator-config-path=str --use-sharp
         --sharp-enabled-group=str{dp,dp_replica} --use-nccl-ub>nccl_ub --disable-symmetric-registration

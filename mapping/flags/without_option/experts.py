@@ -33,7 +33,7 @@ FLAGS = group(
         """,
     ),
     ignored(
-        "--moe-token-dispatcher-type says how tokens travel; this is a library of other devices for it",
+        "--moe-token-dispatcher-type says how tokens travel; this sets a library of GPUs for that",
         """
         --moe-ncclep-zero-copy --moe-ncclep-static-shape --moe-enable-deepep
         --moe-flex-dispatcher-backend=str{deepep,hybridep,ncclep}:deepep

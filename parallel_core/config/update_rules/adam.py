@@ -29,8 +29,7 @@ class AdamConfig(Config):
     eps: float = option("--adam-eps", 1e-8, above=0)
     """Added to the root of Adam's second moment."""
     adam_bias_correction: bool = option("--no-adam-bias-correction", True)
-    """Divide Adam's moments, which begin at zero, by 1 - beta^step; without it only epsilon is scaled, so that it
-    weighs less at first."""
+    """Divide Adam's moments, which begin at zero, by 1 - beta^step. Switched off, they are used as they are."""
     decoupled_weight_decay: bool = option("--no-decoupled-weight-decay", True)
     """Shrink weights directly instead of adding to the gradient."""
     use_precision_aware_optimizer: bool = option("--use-precision-aware-optimizer", False)

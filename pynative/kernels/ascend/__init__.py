@@ -1,4 +1,5 @@
-"""Operators that an Ascend has fused kernels for, in front of `ops`, and those that flags switch on."""
+"""Operators for which an Ascend has fused kernels, which go before those of `ops`: `OPERATORS` always, `forms` where a
+flag asks for the fused form."""
 
 from pynative.kernels.ascend import always, attention_block, fused, grouped_matmul
 from pynative.kernels.contract import bodies_in

@@ -23,7 +23,7 @@ _transposed_product = ops.BatchMatMul(transpose_a=True)
 
 @lru_cache(maxsize=8)
 def causal_mask(size: int) -> Tensor:
-    """Bool [size, size], True above the diagonal: made once for all layers."""
+    """Bool [size, size], True above the diagonal. The latest sizes are cached, so that all layers share one."""
     return from_numpy(~np.tri(size, dtype=bool))
 
 

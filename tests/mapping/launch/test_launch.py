@@ -39,6 +39,7 @@ def options(command: str, **environment: str) -> str:
     launch = LAUNCHERS[name](words, environment)
     assert (launch.program, launch.arguments) == ("x.py", ["--bf16", "-1"])
     constant = {"log_dir": "msrun_log", "join": "True", "master_port": "8118", "master_addr": "127.0.0.1"}
+    constant |= {"tail_worker_log": "0"}
     shown = [f"{name} {value}" for name, value in launch.options.items() if constant.get(name) != value]
     return ", ".join([*shown, *map(str, launch.unresolved), *(f"without {flag}" for flag in launch.left_out)])
 
@@ -50,7 +51,8 @@ def options(command: str, **environment: str) -> str:
         ("torchrun --standalone --nproc-per-node=2", "worker_num 2, local_worker_num 2"),
         (
             "torchrun --nproc_per_node 8 --nnodes 2 --node_rank=1 --master_addr host0 --master_port 60 --log_dir l",
-            "worker_num 16, local_worker_num 8, master_addr host0, master_port 60, log_dir l, node_rank 1",
+            "worker_num 16, local_worker_num 8, master_addr host0, master_port 60, log_dir l, node_rank 1, "
+            "tail_worker_log 8",
         ),
         (
             "torchrun --nnodes 2 --node_rank 0 --rdzv_endpoint h:99 -r 3",
@@ -58,11 +60,15 @@ def options(command: str, **environment: str) -> str:
         ),
         ("deepspeed --num_gpus 4 --hostfile h", "worker_num 4, local_worker_num 4, without --hostfile"),
         ("deepspeed -i localhost:0,3", "worker_num 2, local_worker_num 2"),
-        ("deepspeed --no_ssh --num_nodes 2 --num_gpus 1 --node_rank 1 --master_addr a", "master_addr a, node_rank 1"),
+        (
+            "deepspeed --no_ssh --num_nodes 2 --num_gpus 1 --node_rank 1 --master_addr a",
+            "a, node_rank 1, tail_worker_log 1",
+        ),
         ("msrun --worker_num 2 --local_worker_num=2 --join True", "worker_num 2, local_worker_num 2"),
     ],
 )
 def test_options_of_a_launcher(command, expected):
+    """Only the first rank's lines are shown: each rank logs each step. msrun's own options stay as they are."""
     assert options(f"{command} x.py --bf16 -1").endswith(expected)
 
 
@@ -312,7 +318,9 @@ def test_ctrl_c_is_said_again_to_an_msrun_that_has_lost_it(folder):
 
 
 def test_msruns_noise_is_left_out():
-    """msrun's own traceback and its processes' command lines are left out; a rank's traceback is shown."""
+    """msrun's traceback, two warnings and its processes' command lines are left out; a rank's traceback is shown."""
+    warning = "[WARNING] ME(1:2,MainProcess):2026-01-01 [mindspore/parallel/cluster/process_entity/_api.py:275] "
+    noise = [f"{warning}Distributed job is spawned.\n", f"{warning}The '--tail_worker_log' is:0, which doesn't\n"]
     lines = """Start worker process with rank id:0, log file:a.log. Environment variable [RANK_ID=0] is
 Traceback (most recent call last):
   File "train.py", line 1
@@ -322,7 +330,7 @@ Traceback (most recent call last):
     sys.exit(main())
 RuntimeError: Distributed job exited with exception. Please check logs
 """.splitlines(keepends=True)
-    assert list(without_noise(iter(lines))) == [
+    assert list(without_noise(iter([*noise, *lines]))) == [
         "Start worker process with rank id:0, log file:a.log.\n",
         *lines[1:4],
         lines[7],

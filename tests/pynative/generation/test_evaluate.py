@@ -1,6 +1,9 @@
 """The command `evaluate`: loss and exact matches of the answers in a file, and lines of it that are no question."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +15,7 @@ from parallel_core.data.questions import Question, Task, Writer, read_questions
 from parallel_core.data.tokenizers import TokenizerOptions, build_tokenizer
 from parallel_core.findings import ConfigError
 from tests.support import warm
+from tests.support.assets import ROOT
 from tests.support.checkpoint_cases import unpack
 from tests.support.distributed import run
 from tests.support.engine import job
@@ -114,6 +118,19 @@ def test_a_line_that_is_no_question_is_named(line, problem, tmp_path):
 def test_a_file_that_cannot_be_read_is_named(tmp_path):
     with pytest.raises(ConfigError, match=f"--task-data-path {tmp_path}/none.jsonl: cannot be read \\(No such file"):
         read_questions(tmp_path / "none.jsonl")
+
+
+@pytest.mark.parametrize("command", ["generate", "evaluate"])
+def test_a_missing_folder_is_named_without_mindspore(command, tmp_path, monkeypatch):
+    """MindSpore's import takes seconds; in this process it fails."""
+    held = tmp_path / "held.jsonl"
+    held.write_text('{"prompt": "1", "answer": "2"}\n')
+    given = {"generate": ("--prompt", "1"), "evaluate": ("--task-data-path", str(held))}[command]
+    words = ["-m", "mapping", command, "--load", str(tmp_path / "none"), *given]
+    (tmp_path / "mindspore.py").write_text("raise SystemExit('MindSpore is imported')")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{ROOT}")
+    done = subprocess.run([sys.executable, *words], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 1 and done.stderr.startswith(f"error: {tmp_path}/none"), done.stderr
 
 
 def test_a_question_that_the_model_has_no_room_or_no_ids_for_is_named(tmp_path):

@@ -1,0 +1,86 @@
+"""The judgement of a model by the answers of a file: the loss on each, and whether it generates it exactly."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mindspore import nn
+
+from parallel_core.data.questions import Task
+from parallel_core.data.tokenizers import MegatronTokenizer
+from parallel_core.sampling import Asked
+from pynative import parallel_state
+from pynative.generation.scores import answer_logprobs
+from pynative.generation.texts import Text, generate_texts
+
+
+@dataclass(frozen=True)
+class Given:
+    """A model's result on one question of the file: the answer's loss, and what it generated. `line` is the question's,
+    from 1."""
+
+    line: int
+    loss: float
+    """Mean over the answer's tokens, natural logarithm."""
+    tokens: int
+    is_exact: bool
+    text: str
+    """The greedy continuation: until its end, or one token beyond the longest answer of the batch."""
+
+
+class Judge:
+    """A model whose answers to questions are compared with given ones.
+
+    Args:
+        ends: ids that end an answer; if there are none, as many generated tokens as the answer has are compared.
+    """
+
+    def __init__(self, model: nn.Cell, tokenizer: MegatronTokenizer, ends: frozenset[int]) -> None:
+        self.model, self.tokenizer, self.ends = model, tokenizer, ends
+
+    def judged(self, tasks: Sequence[Task], batch_size: int) -> list[Given]:
+        """The results on all tasks, in their order; so many of them are computed at a time."""
+        batches = (tasks[first : first + batch_size] for first in range(0, len(tasks), batch_size))
+        return [one for batch in batches for one in self._judged_at_once(batch)]
+
+    def _judged_at_once(self, tasks: Sequence[Task]) -> list[Given]:
+        logprobs = answer_logprobs(self.model, tasks)
+        longest = max(len(task.answer) for task in tasks)
+        texts = generate_texts(self.model, [task.prompt for task in tasks], Asked(longest + 1, ends=self.ends))
+        return [
+            Given(task.line, -float(own.mean()), len(own), *self._compared(task, text))
+            for task, own, text in zip(tasks, logprobs, texts, strict=True)
+        ]
+
+    def _compared(self, task: Task, text: Text) -> tuple[bool, str]:
+        """(Whether the answer was generated, as ids or as words but for blanks around them; the generated words)."""
+        end = next((place for place, token in enumerate(task.answer) if token in self.ends), len(task.answer))
+        answer, said = task.answer[:end], text.new if self.ends else text.new[:end]
+        words = self.tokenizer.detokenize(said)
+        return said == answer or words.strip() == self.tokenizer.detokenize(answer).strip(), words
+
+
+def summary(given: Sequence[Given]) -> dict[str, Any]:
+    """Over all results: the mean loss of the answers' tokens, the share of exact matches, the numbers of answers and
+    tokens."""
+    tokens = sum(one.tokens for one in given)
+    loss = sum(one.loss * one.tokens for one in given) / tokens
+    return {
+        "loss": loss,
+        "exact_match": sum(one.is_exact for one in given) / len(given),
+        "answers": len(given),
+        "tokens": tokens,
+    }
+
+
+def show(given: Sequence[Given], as_json: bool) -> None:
+    """Print the summary on rank 0; as_json: as one object, with the result of each line."""
+    if parallel_state.get_global_rank() != 0:
+        return
+    whole = summary(given)
+    if as_json:
+        print(json.dumps({**whole, "lines": [vars(one) for one in given]}, ensure_ascii=False))
+        return
+    print(f"loss {whole['loss']:.6f} over {whole['tokens']} tokens of {whole['answers']} answers")
+    print(f"exact matches {whole['exact_match']:.2%}")

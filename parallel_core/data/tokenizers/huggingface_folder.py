@@ -144,8 +144,8 @@ class HuggingFaceFolder:
         return {entry["content"]: entry["id"] for entry in entries}
 
     def beside(self) -> Iterator[AddedToken]:
-        """The tokens that tokenizer_config.json (special_tokens_map.json where that names no ids) adds to tokenizer.json's,
-        in transformers' order: those with ids, those with roles, additional ones."""
+        """The tokens that tokenizer_config.json (special_tokens_map.json where that names no ids) adds to
+        tokenizer.json's, in transformers' order: those with ids, those with roles, additional ones."""
         seen = set(self.in_json)
         entries = self.config.get("added_tokens_decoder") or {}
         if not isinstance(entries, Mapping) or not all(str(number).isdecimal() for number in entries):

@@ -174,6 +174,7 @@ def test_print_shows_what_would_run_and_ends_the_script_there(folder, launch):
         "--master_port=8118",
         "--log_dir=msrun_log",
         "--join=True",
+        "--tail_worker_log=0",
         "../mine.py",
     ]
     assert (folder / "sub" / "cleaned").exists() and not (folder / "sub" / "on").exists()

@@ -1,4 +1,5 @@
-"""The directions of imports, the floors within each package, limits of size, and what must import without MindSpore."""
+"""Rules of the sources: directions of imports, floors within each package, limits of size, docstrings' beginnings, and
+what must import without MindSpore."""
 
 import ast
 import re
@@ -20,7 +21,7 @@ OURS = {"mapping", "parallel_core", "pynative", "examples", "tests", "benchmarks
 
 
 def imported(file: Path) -> set[str]:
-    """Top-level packages that a file imports, anywhere in it."""
+    """The top-level packages that a file imports anywhere in it."""
     names = set()
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
@@ -32,7 +33,7 @@ def imported(file: Path) -> set[str]:
 
 @pytest.mark.parametrize("package", MAY_IMPORT)
 def test_import_directions(package):
-    """mapping -> parallel_core <- pynative, and MindSpore in pynative only."""
+    """mapping and pynative import parallel_core, which imports neither; MindSpore is imported in pynative alone."""
     files = list((ROOT / package).rglob("*.py"))
     assert files
     forbidden = OURS - MAY_IMPORT[package] | (set() if package == "pynative" else {"mindspore"})
@@ -41,7 +42,7 @@ def test_import_directions(package):
 
 
 def test_plans_import_without_mindspore():
-    """Every module of mapping and parallel_core, in a process in which importing MindSpore fails."""
+    """Every module of mapping and parallel_core is imported in a process in which importing MindSpore fails."""
     script = (
         "import sys, importlib, pkgutil\n"
         "sys.modules['mindspore'] = None\n"
@@ -56,7 +57,8 @@ def test_plans_import_without_mindspore():
 
 
 def test_the_private_tape_is_named_in_one_file():
-    """The day MindSpore's private autograd moves, one file changes."""
+    """Names of MindSpore's private autograd occur in pynative/tape/autograd.py alone, the one file to change when they
+    move."""
     private = ("_c_expression", "_grad_function", "_pynative_executor")
     naming = {
         str(file.relative_to(ROOT))
@@ -114,7 +116,7 @@ FLOORS = {
 
 
 def test_no_import_circles():
-    """Between modules, and between the parts of a package; imports for types count."""
+    """Neither modules nor the parts of a package import one another in a circle; imports for types count."""
     graph = structure.import_graph()
     assert len(graph) > 200
     assert structure.circles(graph) == []
@@ -127,7 +129,7 @@ def test_no_import_circles():
 
 @pytest.mark.parametrize("package", FLOORS)
 def test_no_arrow_from_a_lower_floor_up(package):
-    """Every part stands on a floor, and imports go down."""
+    """Each part of a package has a floor in `FLOORS`, and imports only parts of lower floors."""
     level = {f"{package}.{part}": floor for floor, parts in enumerate(FLOORS[package]) for part in parts}
     there = {structure.room(module) for module in structure.modules() if module.startswith(f"{package}.")}
     assert there == set(level)
@@ -140,7 +142,7 @@ def test_no_arrow_from_a_lower_floor_up(package):
 
 
 def test_files_and_functions_are_short():
-    """A file below 350 lines, a function of at most 45."""
+    """Files of the packages, examples and benchmarks have fewer than 350 lines, functions at most 45."""
     files = [*structure.modules().values(), *(ROOT / "examples").rglob("*.py"), *(ROOT / "benchmarks").rglob("*.py")]
     long_files = {str(f.relative_to(ROOT)): n for f in files if (n := f.read_text(encoding="utf-8").count("\n")) >= 350}
     assert long_files == {}
@@ -151,7 +153,8 @@ def test_files_and_functions_are_short():
 
 
 def test_docstrings_begin_with_the_thing_that_they_describe():
-    """Not with a relative clause or a genitive. A few are let through, so that no change waits for a word alone."""
+    """Docstrings do not begin with a relative clause or a genitive (What, Of, ...); 25 are let through, so that no
+    change waits for a word alone."""
     clause = re.compile(r"(What|Whose|Of|Which|Where|How|That|Whom)\b")
     files = [*structure.modules().values(), *(ROOT / "tests").rglob("*.py")]
     found = [
@@ -161,6 +164,6 @@ def test_docstrings_begin_with_the_thing_that_they_describe():
 
 
 def test_circles_are_found():
-    """The search finds a circle of two and one of three, and nothing else."""
+    """`structure.circles` finds a circle of two and one of three, and nothing else."""
     graph = {"a": {"b"}, "b": {"a"}, "c": {"d"}, "d": {"e"}, "e": {"c", "a"}, "f": {"a"}}
     assert sorted(structure.circles(graph)) == [["a", "b"], ["c", "d", "e"]]

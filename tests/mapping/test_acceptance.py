@@ -1,4 +1,4 @@
-"""Real launch scripts: how many start, by slice. `acceptance.py` prints the figures and the reasons."""
+"""Recorded public launch scripts: the share that starts, by slice (`acceptance.py` prints shares and reasons)."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def scripts():
+    """The recorded public launch scripts."""
     return recorded("megatron_flags/scripts.json.xz")["scripts"]
 
 
 @pytest.fixture(scope="module")
 def starting(scripts):
-    """Identities of the scripts that nothing stops."""
+    """The ids of the scripts that no error stops."""
     return {script["id"] for script in scripts if not stops_of(script)}
 
 
@@ -39,12 +40,14 @@ def starting(scripts):
     ],
 )
 def test_the_share_of_scripts_that_start(scripts, starting, name, share):
+    """At least `share` of a slice's scripts start."""
     chosen = [script["id"] for script in scripts if SLICES[name](script)]
     assert len(starting.intersection(chosen)) >= share * len(chosen)
 
 
 def test_what_is_filled_in_does_not_change_the_config(scripts):
-    """A plain copy of what `parse_args` returns gives the config of the command line, for every kind of script."""
+    """A plain copy of the arguments that `parse_args` returns gives the config of the command line, for every tenth
+    script."""
     for script in scripts[::10]:
         reading = read(script["argv"], world_size=script["world"]["nnodes"] * script["world"]["nproc"])
         if not reading.errors and not isinstance(reading.config.model_config.unpadded_vocab_size, Unknown):

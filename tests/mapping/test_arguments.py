@@ -1,4 +1,4 @@
-"""From a command line to arguments and config: translation, defaults, the ways in that Megatron's users know."""
+"""From a command line to arguments and config: fields, defaults, and Megatron's ways to call it."""
 
 from __future__ import annotations
 
@@ -149,6 +149,7 @@ FURTHER = "--position-embedding-type rope"
     ],
 )
 def test_a_flag_becomes_its_field(change, target, value):
+    """Each change of the good command line gives the config field its value."""
     found = reading(change, world_size=2 if "pipeline" in change else 1)
     assert found.errors == []
     assert (
@@ -159,6 +160,7 @@ def test_a_flag_becomes_its_field(change, target, value):
 
 
 def test_vocabulary_padding_depends_on_the_layout():
+    """The vocabulary is padded to a multiple of 128 x tensor-parallel size."""
     found = reading("--vocab-size 500 --tensor-model-parallel-size 4", world_size=4)
     assert found.config.model_config.vocab_size == 512
     assert reading("--vocab-size 513 --tensor-model-parallel-size 4", 4).config.model_config.vocab_size == 1024
@@ -169,6 +171,7 @@ def test_the_last_of_a_repeated_flag_counts():
 
 
 def test_the_world_size_comes_from_the_launcher(monkeypatch):
+    """RANK_SIZE and RANK_ID give world size, rank and data-parallel size."""
     monkeypatch.setenv("RANK_SIZE", "4")
     monkeypatch.setenv("RANK_ID", "3")
     args = parse_args(line("--tensor-model-parallel-size 2"))
@@ -176,6 +179,7 @@ def test_the_world_size_comes_from_the_launcher(monkeypatch):
 
 
 def test_arguments_that_were_left_open_are_filled_in():
+    """`parse_args` fills in derived arguments: padded vocabulary, types, sizes, iterations of the decay."""
     args = parse_args(line("--vocab-size 500 --bf16"))
     assert (args.padded_vocab_size, args.params_dtype, args.ffn_hidden_size, args.kv_channels, args.lr_decay_iters) == (
         512,
@@ -187,6 +191,7 @@ def test_arguments_that_were_left_open_are_filled_in():
 
 
 def test_a_namespace_of_megatrons_own_parser_is_enough_and_stays_as_it_is():
+    """A namespace from Megatron's own parser, with other attributes too, gives a config and is not changed."""
     args = Namespace(
         num_layers=4,
         hidden_size=64,
@@ -205,6 +210,8 @@ def test_a_namespace_of_megatrons_own_parser_is_enough_and_stays_as_it_is():
 
 
 def test_a_users_own_flags_pass_through():
+    """Flags of an extra_args_provider are parsed; a wrong value of one is an error with its name."""
+
     def extra(parser):
         group = parser.add_argument_group("mine")
         group.add_argument("--my-number", type=int, default=3)
@@ -223,6 +230,8 @@ def test_defaults_of_the_caller_hold_unless_the_flag_is_given():
 
 
 def test_initialising_keeps_the_arguments_and_lists_what_is_ignored(monkeypatch, capsys):
+    """`initialize_megatron` keeps the arguments for `get_args`, which fails before, and prints the ignored flags
+    alone."""
     monkeypatch.setattr(mapping.arguments, "_global_args", None)
     with pytest.raises(ValueError, match="initialize_megatron"):
         get_args()
@@ -234,7 +243,8 @@ def test_initialising_keeps_the_arguments_and_lists_what_is_ignored(monkeypatch,
 
 @pytest.mark.parametrize("rank, lines", [("0", 2), ("1", 1)])
 def test_errors_end_every_rank_with_2_and_the_first_lists_them(monkeypatch, capsys, rank, lines):
-    """The others leave the word to it first: a launcher that sees one of them end would end it too."""
+    """Wrong flags end each rank with exit code 2; rank 0 prints all errors, the others wait first, since a launcher
+    ends all ranks with the first that ends."""
     waited = []
     monkeypatch.setenv("RANK_ID", rank)
     monkeypatch.setattr(time, "sleep", waited.append)
@@ -245,6 +255,7 @@ def test_errors_end_every_rank_with_2_and_the_first_lists_them(monkeypatch, caps
 
 
 def test_every_golden_command_line_means_what_megatron_resolved():
+    """Each golden case's command line gives the arguments and the number of micro-batches that Megatron resolved."""
     for path in sorted(asset("golden").glob("*/config.json")):
         case = json.loads(path.read_text())
         args = parse_args([*case["megatron_cli"], "--padded-vocab-size", str(case["padded_vocab_size"])], world_size=1)
@@ -258,6 +269,8 @@ def test_every_golden_command_line_means_what_megatron_resolved():
 
 
 def test_values_that_other_parsers_leave_as_text_are_read():
+    """Values that a foreign parser leaves as text (lists, types, expressions such as ([1]*2)*2) are read from its
+    namespace."""
     args = Namespace(
         num_layers=4,
         hidden_size=64,
@@ -280,7 +293,7 @@ def test_values_that_other_parsers_leave_as_text_are_read():
 
 
 def test_help_lists_the_flags_that_act(capsys):
-    """Help shows each flag's values, without refused ones, and Megatron's default."""
+    """--help shows the flags that act with their values, refused ones left out, and Megatron's default."""
     with pytest.raises(SystemExit) as caught:
         initialize_megatron(argv=["--help"])
     text = " ".join(capsys.readouterr().out.split())
@@ -292,7 +305,8 @@ def test_help_lists_the_flags_that_act(capsys):
 
 @pytest.mark.parametrize("ascend", [False, True])
 def test_the_launchers_scheduler_ends_before_mindspore_is_imported(monkeypatch, ascend):
-    """It ends on a CPU; ranks of an Ascend job need it."""
+    """msrun's scheduler process (MS_ROLE=MS_SCHED) ends with 0 in `initialize_megatron` on a CPU, and goes on for an
+    Ascend job, whose ranks need it."""
     monkeypatch.setenv("MS_ROLE", "MS_SCHED")
     monkeypatch.setattr("parallel_core.system.environment.has_ascend", lambda: ascend)
     with nullcontext() if ascend else pytest.raises(SystemExit, match=r"^0$"):
@@ -302,7 +316,8 @@ def test_the_launchers_scheduler_ends_before_mindspore_is_imported(monkeypatch, 
 
 
 def test_the_launchers_scheduler_looks_at_no_files(monkeypatch):
-    """It runs the same script, and may begin when the ranks have saved their first checkpoint."""
+    """The scheduler process does not check files: it runs the same script, and may begin when the ranks have saved
+    their first checkpoint."""
     change = "--load not/there --exit-on-missing-checkpoint"
     assert read(line(change), check_files=True).errors
     monkeypatch.setenv("MS_ROLE", "MS_SCHED")

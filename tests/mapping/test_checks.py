@@ -1,4 +1,5 @@
-"""Every rule: a bad command line is refused by one finding, about the flag at fault; near misses pass."""
+"""Every rule about flags: a bad command line is refused by one finding about the flag at fault, and near misses
+pass."""
 
 from __future__ import annotations
 
@@ -583,7 +584,7 @@ BAD = [
     ("--eos-token-id 512", 1, "--eos-token-id 512"),
     ("--pad-token-id -1", 1, "--pad-token-id -1"),
 ]
-"""A change of the good line, the processes, and how each finding starts: nearly always there is one."""
+"""(change of the good command line, number of processes, beginning of each finding: nearly always one)."""
 
 GOOD = [
     (
@@ -673,6 +674,7 @@ GOOD = [
 
 @pytest.mark.parametrize("row", BAD, ids=[row[0] for row in BAD])
 def test_a_bad_line_is_refused_by_the_finding_that_names_the_fault_and_no_other(row):
+    """Each bad line of `BAD` gives exactly the findings that begin as listed."""
     change, world_size, *blamed = row
     findings = reading(change, world_size).findings
     starts = [start if ": " in start else f"{start}: " for start in blamed]
@@ -681,6 +683,7 @@ def test_a_bad_line_is_refused_by_the_finding_that_names_the_fault_and_no_other(
 
 @pytest.mark.parametrize("change, world_size", GOOD, ids=[row[0] for row in GOOD])
 def test_a_near_miss_passes(change, world_size):
+    """Each line of `GOOD`, close to a bad one, gives no error."""
     assert reading(change, world_size).errors == []
 
 
@@ -698,14 +701,14 @@ def test_all_faults_are_said_at_once_and_none_twice():
     ],
 )
 def test_the_fix_for_cut_weights_on_a_pipeline_is_accepted(asked, instead):
-    """Each way to ask for ZeRO stage 3 gives a fix whose flags are accepted."""
+    """Each way to ask for ZeRO stage 3 on a pipeline is refused with a fix, and the flags of the fix are accepted."""
     (error,) = reading(f"--pipeline-model-parallel-size 2 {asked}", 4).errors
     assert error.startswith(asked) and instead.removeprefix(f"{asked} ") in error
     assert reading(f"--pipeline-model-parallel-size 2 {instead}", 4).errors == []
 
 
 def test_a_value_that_nobody_knows_is_answered_by_those_that_work():
-    """Not by those that are refused as well."""
+    """An unknown value of a flag is answered by the values that work, refused ones left out."""
     (error,) = reading("--optimizer nosuch").errors
     assert "adam, sgd, muon" in error and "soap" not in error
     (error,) = reading("--optimizer soap").errors
@@ -713,6 +716,7 @@ def test_a_value_that_nobody_knows_is_answered_by_those_that_work():
 
 
 def test_a_wrong_value_does_not_blame_the_flags_that_depend_on_it():
+    """A wrong size is one error, without errors about values derived from it."""
     assert len(reading("--hidden-size 0").errors) == 1
     assert len(reading("--tensor-model-parallel-size x", 2).errors) == 1
 

@@ -1,4 +1,4 @@
-"""The one entry point, its help, and shell completion."""
+"""`python -m mapping`: the one command with subcommands, its help, and shell completion."""
 
 import re
 import subprocess
@@ -14,7 +14,7 @@ from parallel_core.system.command_line import DISTRIBUTION, program
 
 
 def test_a_command_that_is_none_is_named(monkeypatch, capsys):
-    """The error lists the commands; without a command all are listed with a sentence."""
+    """An unknown command is an error that lists the commands; without a command each is listed with a sentence."""
     monkeypatch.setattr("sys.argv", ["mapping", "trian"])
     with pytest.raises(SystemExit, match="error: trian: is no command; choose one of launch, explain"):
         main()
@@ -25,7 +25,7 @@ def test_a_command_that_is_none_is_named(monkeypatch, capsys):
 
 
 def test_a_command_names_itself_as_it_was_called(monkeypatch):
-    """Usage lines name the console script, or `python -m mapping` from a clone."""
+    """Usage lines begin with the console script's name, or with `python -m mapping` in a clone."""
     monkeypatch.setattr("sys.argv", [f"/usr/bin/{DISTRIBUTION}"])
     assert program("explain") == f"{DISTRIBUTION} explain"
     monkeypatch.setattr("sys.argv", ["/somewhere/mapping/__main__.py"])
@@ -33,7 +33,7 @@ def test_a_command_names_itself_as_it_was_called(monkeypatch):
 
 
 def test_inspect_takes_a_data_set_or_a_checkpoint(tmp_path, capsys):
-    """Whichever is there; neither is an error that names it."""
+    """`inspect PATH` takes a data set's prefix or a checkpoint; a path that is neither is an error with its name."""
     with IndexedDatasetBuilder(tmp_path / "set") as builder:
         builder.add_document([1, 2, 3], [3])
         builder.finalize()
@@ -44,7 +44,7 @@ def test_inspect_takes_a_data_set_or_a_checkpoint(tmp_path, capsys):
 
 
 def completed(line: str) -> list[str]:
-    """Words that bash offers at the end of a line."""
+    """The words that bash offers at the end of `line`."""
     made = script("bash", {"launch": ["--print"], "explain": ["--json", "--verbose"]}, ["--num-layers", "--lr"])
     asked = f"COMP_WORDS=({line}); COMP_CWORD={len(line.split()) - 1}"
     done = subprocess.run(
@@ -67,6 +67,7 @@ def completed(line: str) -> list[str]:
     ],
 )
 def test_bash_completes(line, offered):
-    """Commands, their options, and Megatron's flags where the script's arguments stand."""
+    """bash completes commands, their options and, where a script's arguments stand, Megatron's flags; zsh's script
+    loads."""
     assert completed(line) == offered
     assert script("zsh", {}, []).startswith("autoload")

@@ -1,4 +1,4 @@
-"""A setting at its default never stops a run: as a flag, in a file of any layout, alone and all at once."""
+"""A setting at its default never stops a run: as flag or in a file of any layout, alone and all at once."""
 
 from __future__ import annotations
 
@@ -32,14 +32,16 @@ BASES = {
 }
 
 OF_THE_TREE = "<path computed by the tree>"
-"""Instead of a default in the facts."""
+"""The recorded text in place of a default that a program computes from its own path."""
 
 NEEDS_ROTARY = "--rope-type"
-"""Its default is yarn in one parser, where positions are rotary; here the model's are not unless it says so."""
+"""A flag left out: its default is yarn in a parser whose models are rotary, while the models here are not by
+default."""
 
 
 def typed(default: Any, *, stores: Any = None) -> list[str] | None:
-    """The words that give a default on a command line; none where no words can: a switch, no value, an empty list."""
+    """The words that give a default on a command line; None where no words can (a switch at its default, None, an empty
+    list)."""
     if stores is not None:
         return [] if default == stores else None
     values = default if isinstance(default, list | tuple) else [default]
@@ -47,7 +49,7 @@ def typed(default: Any, *, stores: Any = None) -> list[str] | None:
 
 
 def of_the_table() -> Iterator[tuple[str, list[str]]]:
-    """Every flag, by every name that it has, with its default."""
+    """(name, words of its default) of each flag of the table, by each of its names."""
     for row in ROWS:
         words = typed(row.default, stores=None if row.type else row.stores)
         if words is not None:
@@ -55,7 +57,7 @@ def of_the_table() -> Iterator[tuple[str, list[str]]]:
 
 
 def of_the_parsers() -> Iterator[tuple[str, list[str]]]:
-    """Every flag of the public parsers, with the default that it has there."""
+    """(name, words of its default there) of each flag of the public parsers."""
     for fact in FACTS:
         stores = {"store_true": True, "store_false": False}.get(fact["action"])
         words = typed(fact["default"], stores=stores) if stores is not None or fact["action"] == "store" else None
@@ -68,7 +70,7 @@ DEFAULTS = sorted({(name, tuple(words)) for name, words in (*of_the_table(), *of
 
 @pytest.mark.parametrize("first", range(20))
 def test_no_flag_stops_a_run_beside_a_few_others(first):
-    """The public parsers' defaults are tried, too: those of one are sometimes another's values."""
+    """Every twentieth flag, given at its default together, gives no error; defaults of all public parsers are tried."""
     few = DEFAULTS[first::20]
     assert {name for name, _ in few} <= BY_NAME.keys() and len(few) > 20
     assert read([*line(), *(word for name, words in few for word in (name, *words))], world_size=1).errors == []
@@ -76,12 +78,13 @@ def test_no_flag_stops_a_run_beside_a_few_others(first):
 
 @pytest.mark.parametrize("base", BASES.values(), ids=BASES)
 def test_no_flag_stops_a_run_beside_all_others(base):
-    """Defaults stand before the user's values: the last value counts."""
+    """All flags of the table at their defaults before the user's values give no error, since the last value counts."""
     every = [word for name, words in of_the_table() for word in (name, *words)]
     assert read([*every, *line(base)], world_size=1).errors == []
 
 
 def errors_of(content: dict) -> list[str]:
+    """The errors of a configuration given as a dictionary."""
     try:
         init_configs_from_dict(content, world_size=1)
     except ConfigError as error:
@@ -91,7 +94,8 @@ def errors_of(content: dict) -> list[str]:
 
 @pytest.mark.parametrize("number", [0, 1])
 def test_no_argument_stops_a_run_in_megatrons_layout(number):
-    """No default is refused, also where programs have different ones."""
+    """All arguments at their defaults in Megatron's YAML layout give no error, also with the other default where
+    programs differ."""
     defaults = {row.dest: (row.default, *row.other_defaults, row.default)[number] for row in ROWS}
     assert errors_of({name: default for name, default in defaults.items() if default is not None} | MEGATRON) == []
 
@@ -101,25 +105,26 @@ def test_no_argument_stops_a_run_in_megatrons_layout(number):
     [("ModelParallelConfig and TransformerConfig", {}), ("MLATransformerConfig", {"position_embedding_type": "rope"})],
 )
 def test_no_field_of_megatrons_model_stops_a_run(kind, more):
-    """A --yaml-cfg must have all of them, or Megatron does not read it."""
+    """All fields of Megatron's model config at their defaults, which its --yaml-cfg must have, give no error."""
     assert errors_of(MEGATRON | more | {"language_model": FIELDS[kind] | MEGATRON["language_model"]}) == []
 
 
 def below(path: str, value: Any) -> dict:
-    """A dictionary with a value at a path."""
+    """A nested dictionary with `value` at the dotted path."""
     for name in reversed(path.split(".")):
         value = {name: value}
     return value
 
 
 def merged(left: dict, right: dict) -> dict:
-    """Both, the second one's values where both have some."""
+    """Both dictionaries joined at every depth; values of `right` count where both have one."""
     both = {key: merged(left[key], right[key]) for key in left.keys() & right.keys() if isinstance(left[key], dict)}
     return {**left, **right, **both}
 
 
 @pytest.mark.parametrize("model", [sections(), nested()], ids=["sections", "nested"])
 def test_no_option_stops_a_run_by_any_of_its_names(model):
+    """All options at their defaults, under their own path and the documents', give no error."""
     every: dict = {}
     for name, default in [(name, one.default) for path, one in OPTIONS.items() for name in {path, PUBLIC[path]}]:
         if default is not None:
@@ -148,6 +153,7 @@ DOCUMENTED = {
 @pytest.mark.parametrize("model", [sections(), nested()], ids=["sections", "nested"])
 @pytest.mark.parametrize("stage", [0, 3])
 def test_no_documented_key_stops_a_run(model, stage):
+    """Each key of the documents at its documented default, alone and all at once, gives no error."""
     content = merged(model, {"training_config": {"zero_stage": stage}})
     for key, value in DOCUMENTED.items():
         assert errors_of(merged(content, below(key, value))) == [], key
@@ -156,7 +162,7 @@ def test_no_documented_key_stops_a_run(model, stage):
 
 
 def test_the_file_that_megatron_ships_is_read():
-    """Its keys and values but for sizes: nothing in it is unknown, refused or contradicts another key."""
+    """Megatron's example YAML (its sizes made small) is read without an error, and its values count."""
     config = init_configs_from_yaml(STOCK, world_size=1)
     model, optimizer = config.model_config, config.optimizer_config
     assert (optimizer.betas, optimizer.min_lr, optimizer.lr_decay_style) == ((0.9, 0.95), 0.0002, "cosine")
@@ -175,6 +181,7 @@ def test_the_file_that_megatron_ships_is_read():
     ],
 )
 def test_a_changed_value_of_that_file_counts(change, field, value):
+    """A changed value in Megatron's example YAML changes the config field."""
     content = yaml.safe_load(STOCK.read_text())
     model = init_configs_from_dict(content | {"language_model": content["language_model"] | change}).model_config
     for name in field.split("."):
@@ -193,13 +200,15 @@ def test_a_changed_value_of_that_file_counts(change, field, value):
     ],
 )
 def test_what_that_file_cannot_say_is_named(change, blamed):
+    """A value of Megatron's YAML layout that is not available is one error with key, value and those that may be."""
     (error,) = errors_of(MEGATRON | change)
     assert error.startswith(blamed)
 
 
 @pytest.mark.parametrize("swapped", [False, True])
 def test_of_two_keys_the_one_that_is_no_default_counts(swapped):
-    """Whichever stands first; the other one says why it does not."""
+    """If two keys of a file fill one field, the one that is not at its default counts, in either order; the other one
+    is said to do nothing."""
     keys = [("norm_epsilon", 1e-5), ("layernorm_epsilon", 1e-6)]
     content = {"language_model": {}, **dict(reversed(keys) if swapped else keys)}
     given, findings = values_of(content, "x.yaml")
@@ -222,7 +231,8 @@ def test_of_two_keys_the_one_that_is_no_default_counts(swapped):
     ],
 )
 def test_a_flag_leaves_a_files_part_of_the_same_field(tmp_path, of_file, of_line, field, value):
-    """A flag replaces the file's value of the same setting, not the values that complete it."""
+    """A flag replaces the file's value of the same setting, and keeps the file's other values that fill the same
+    field."""
     (tmp_path / "x.yaml").write_text(yaml.safe_dump(MEGATRON | of_file))
     found = read(["--yaml-cfg", str(tmp_path / "x.yaml"), *of_line.split()], world_size=1)
     section, name = field.split(".")
@@ -230,6 +240,7 @@ def test_a_flag_leaves_a_files_part_of_the_same_field(tmp_path, of_file, of_line
 
 
 def test_a_flag_leaves_the_other_one_of_a_files_betas(tmp_path):
+    """--adam-beta1 replaces the first of a file's betas and keeps the second."""
     (tmp_path / "x.yaml").write_text(yaml.safe_dump(sections(optimizer_config={"betas": ["8e-1", 0.95]})))
     found = read(["--yaml-cfg", str(tmp_path / "x.yaml"), "--adam-beta1", "0.7"], world_size=1)
     assert found.errors == [] and found.config.optimizer_config.betas == (0.7, 0.95)

@@ -1,4 +1,4 @@
-"""`python -m mapping explain` and the reference page it writes."""
+"""`python -m mapping explain`: its answer in text and JSON, and docs/flags.md, which it writes."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from tests.support.processor_time import command_seconds
 
 
 def answer(capsys, change: str, *options: str) -> dict:
+    """The JSON answer of `explain` for the changed good line; its exit code must agree with `starts`."""
     code = main(["--json", *options, "--", *line(change)])
     result = json.loads(capsys.readouterr().out)
     assert code == (0 if result["starts"] else 1)
@@ -38,6 +39,7 @@ def answer(capsys, change: str, *options: str) -> dict:
     ],
 )
 def test_what_becomes_of_a_flag(capsys, change, status, target, value):
+    """The answer has each flag's status, config field, value and, unless mapped, the reason."""
     outcome = answer(capsys, change)["flags"][-1]
     assert (outcome["flag"], outcome["status"], outcome["target"], outcome["value"]) == (
         change.split()[0].split("=")[0],
@@ -49,13 +51,15 @@ def test_what_becomes_of_a_flag(capsys, change, status, target, value):
 
 
 def test_the_answer_for_a_world_of_any_size(capsys):
+    """--world-size 10240 gives the data-parallel size and micro-batches of such a job."""
     result = answer(capsys, "--tensor-model-parallel-size 2 --global-batch-size 10240", "--world-size", "10240")
     assert result["starts"] and result["config"]["parallel_config"]["data_parallel_size"] == 5120
     assert result["config"]["dataset_config"]["micro_batch_num"] == 1
 
 
 def test_memory_of_each_stage_is_in_the_answer(capsys):
-    """Fewer bytes with more ranks to share them; two middle stages that need the same are one line."""
+    """The answer has a rank's memory by stage and part; the distributed optimizer lowers it, and the text joins stages
+    that need the same to one line."""
     change = "--num-layers 8 --pipeline-model-parallel-size 4 --bf16"
     first, *_, last = answer(capsys, change, "--world-size", "8")["memory"]
     assert first["total"] == sum(first["parts"].values())
@@ -69,7 +73,8 @@ def test_memory_of_each_stage_is_in_the_answer(capsys):
 
 
 def test_what_a_cpu_does_not_keep_is_in_the_answer(capsys):
-    """Fewer activations where the device is said, and a sentence; none where that is not done."""
+    """With --device-target CPU fewer activations are counted (results of norms and activations are not kept) and a
+    sentence says so; with --kernels ops neither."""
     fewer, more = (answer(capsys, flags)["memory"][0]["parts"]["activations"] for flags in ("--device-target CPU", ""))
     assert fewer < more
     for flags, sentence in (
@@ -83,7 +88,7 @@ def test_what_a_cpu_does_not_keep_is_in_the_answer(capsys):
 
 
 def test_states_in_host_memory_are_told_apart(capsys):
-    """The table and its JSON have a column for them."""
+    """Offloaded optimizer states have a column of their own, and are not in the total."""
     (kept,), (moved,) = (answer(capsys, flags)["memory"] for flags in ("", "--cpu-offload-optimizer"))
     assert kept["elsewhere"]["optimizer"] == 0 < moved["elsewhere"]["optimizer"] == kept["parts"]["optimizer"]
     assert moved["total"] == kept["total"] - kept["parts"]["optimizer"]
@@ -92,22 +97,25 @@ def test_states_in_host_memory_are_told_apart(capsys):
 
 
 def test_a_heading_is_a_whole_sentence():
-    """The full stop of "et al." ends none; nor is anything behind the first one in a heading."""
+    """A heading of docs/flags.md is one whole sentence; the full stop of "et al." does not end it."""
     headings = [line for line in reference().splitlines() if line.startswith("## ")]
     assert [line for line in headings if "et al." in line]
     assert not [line for line in headings if line.endswith(" al") or ". " in line.replace("et al. ", "")]
 
 
 def test_a_refused_job_needs_no_memory(capsys):
+    """The answer about a command line with errors has no memory."""
     assert answer(capsys, "--lr x")["memory"] == []
 
 
 def test_errors_are_in_the_answer(capsys):
+    """All errors are in the JSON answer, and `starts` is false."""
     result = answer(capsys, "--lr x --hidden-size 65")
     assert not result["starts"] and len(result["errors"]) == 2
 
 
 def test_files_are_looked_at_only_when_asked(capsys, tmp_path):
+    """Missing files are errors with --check-files alone; with it the vocabulary's size is read from the file."""
     vocabulary = tmp_path / "vocab.json"
     change = f"~vocab-size --tokenizer-type GPT2BPETokenizer --vocab-file {vocabulary} --merge-file {vocabulary}"
     assert answer(capsys, change)["starts"]
@@ -119,7 +127,8 @@ def test_files_are_looked_at_only_when_asked(capsys, tmp_path):
 
 
 def test_pieces_of_a_sentencepiece_model_are_counted(capsys, tmp_path):
-    """Without the package: a piece is a field 1 of the file's message, other fields are passed over."""
+    """The size of a SentencePiece model is counted from its file without the package: pieces are field 1, others are
+    passed over; another file is an error."""
     piece = bytes([0x0A, 4, 0x0A, 2]) + b"ab"
     (tmp_path / "x.model").write_bytes(piece * 200 + bytes([0x12, 3, 0x28, 0x96, 1]) + bytes([0x18, 0x96, 1]) + piece)
     change = f"~vocab-size --tokenizer-type Llama2Tokenizer --tokenizer-model {tmp_path}/x.model"
@@ -130,6 +139,7 @@ def test_pieces_of_a_sentencepiece_model_are_counted(capsys, tmp_path):
 
 
 def test_missing_data_is_found_by_either_suffix(capsys, tmp_path):
+    """With --check-files each missing .bin and .idx of --data-path is an error."""
     (tmp_path / "a.bin").touch()
     result = answer(capsys, f"--data-path 0.5 {tmp_path}/a 0.5 {tmp_path}/b", "--check-files")
     assert [error.split("no file ")[1].split(";")[0] for error in result["errors"]] == [
@@ -144,11 +154,12 @@ def test_missing_data_is_found_by_either_suffix(capsys, tmp_path):
     [("a.idx", "leave .bin and .idx out"), ("0.5,a", "separate weights"), ("a", "give a prefix that has both")],
 )
 def test_a_wrong_prefix_is_answered_by_its_fix(capsys, path, fix):
+    """A --data-path with a suffix or a comma is an error with the fix."""
     assert fix in answer(capsys, f"--data-path {path}", "--check-files")["errors"][0]
 
 
 def _empty(prefix) -> None:
-    """A data set of no text."""
+    """Write a data set without documents."""
     with IndexedDatasetBuilder(prefix) as builder:
         builder.finalize()
 
@@ -162,7 +173,8 @@ def _empty(prefix) -> None:
     ],
 )
 def test_data_of_conversations_are_looked_for_by_their_names(capsys, tmp_path, flags, files, missing):
-    """Three pairs of files, or one of messages; with a plain pair alone such a run cannot start."""
+    """Instruction data need three pairs of files with their own names, --sft one file of messages; the missing one is
+    named, and nothing else is asked for."""
     for part in files.split():
         _empty(tmp_path / f"a_packed_{part}_document")
     result = answer(capsys, f"--data-path {tmp_path}/a {flags}", "--check-files")
@@ -174,13 +186,14 @@ def test_data_of_conversations_are_looked_for_by_their_names(capsys, tmp_path, f
 
 
 def test_the_text_answer_names_flags_config_and_errors(capsys):
+    """The text answer with --verbose begins with the errors and prints the config by section and field."""
     main(["--verbose", "--", *line("--lr x")])
     text = capsys.readouterr().out
     assert "model_config.num_layers = 4" in text and "model_config:" in text and text.startswith("error: --lr x")
 
 
 def test_all_errors_are_said_at_once(capsys):
-    """Names of no linear beside a contradiction and a wrong rate; a flag that an error names is not called mapped."""
+    """Errors of different rules are reported together; a flag that an error names is called wrong, not mapped."""
     main(["--", *line("--lora-r 2 --lora-target-modules nothing --swiglu --hidden-act relu --min-lr -1")])
     text = capsys.readouterr().out
     assert "error: --lora-target-modules nothing: names no linear" in text and "error: --min-lr -1" in text
@@ -189,7 +202,8 @@ def test_all_errors_are_said_at_once(capsys):
 
 
 def test_a_flag_that_a_size_makes_idle_is_said(capsys):
-    """Sequence parallelism on one tensor-parallel rank, and the interval of no evaluation."""
+    """A flag that another value makes useless (sequence parallelism at tp 1, an evaluation interval without evaluation)
+    is ignored with the reason."""
     main(["--", *line("--sequence-parallel --eval-iters 0 --eval-interval 5")])
     text = " ".join(capsys.readouterr().out.split())
     assert "ignored --sequence-parallel no effect: it does nothing at tensor-parallel size 1" in text
@@ -198,6 +212,7 @@ def test_a_flag_that_a_size_makes_idle_is_said(capsys):
 
 @pytest.mark.parametrize("argv", [[], ["--num-layers", "2"], ["--num-layers", "2", "--", "--lr", "1"]])
 def test_it_says_where_the_scripts_arguments_go(capsys, argv):
+    """A script's flags without -- before them are an error that says where they go."""
     with pytest.raises(SystemExit) as ended:
         main(argv)
     assert ended.value.code == 2 and "come after --" in capsys.readouterr().err
@@ -205,7 +220,8 @@ def test_it_says_where_the_scripts_arguments_go(capsys, argv):
 
 @pytest.mark.slow
 def test_it_starts_without_mindspore_and_fast():
-    """Half a second of a processor's time, with room for a slower one; MindSpore alone would take longer."""
+    """`explain` runs without MindSpore in under 2.5 s of processor time, interpreter included (usually half a
+    second)."""
     code = (
         "import sys; sys.modules['mindspore'] = None; from mapping.explain import main; "
         f"sys.exit(main(['--json', '--', *{line()!r}]))"
@@ -214,10 +230,12 @@ def test_it_starts_without_mindspore_and_fast():
 
 
 def test_the_reference_page_is_the_tables():
+    """docs/flags.md is what `explain --doc` writes from the tables."""
     assert (ROOT / "docs/flags.md").read_text(encoding="utf-8") == reference(), "run python -m mapping explain --doc"
 
 
 def test_every_config_field_has_its_sentence():
+    """Each config option has a sentence under its field."""
     sentences = field_sentences()
     for path in OPTIONS:
         assert sentences.get(path, "").endswith("."), path

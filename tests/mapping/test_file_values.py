@@ -1,4 +1,4 @@
-"""Words and types of configuration files: each means what the flags mean by it, or is refused by the file's key."""
+"""Words and types in configuration files: each means what the flags mean by it, or is refused with the file's key."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from tests.support.mapping.yaml_files import MEGATRON, nested, sections
 
 
 def errors(content: dict) -> list[str]:
+    """The errors of a wrong configuration given as a dictionary."""
     with pytest.raises(ConfigError) as caught:
         init_configs_from_dict(content)
     return caught.value.errors
@@ -30,10 +31,13 @@ def errors(content: dict) -> list[str]:
     ],
 )
 def test_heads_share_keys_only_if_that_is_asked_for(content, groups):
+    """num_query_groups counts only if the file asks for grouped-query attention (or does not name a kind); else it is
+    the number of heads."""
     assert init_configs_from_dict(content).model_config.num_query_groups == groups
 
 
 def test_the_rule_of_shared_keys_is_the_configs():
+    """`ModelConfig` itself takes num_query_groups only with group_query_attention."""
     sizes = dict(vocab_size=512, num_layers=4, hidden_size=64, num_attention_heads=4, seq_length=64)
     assert ModelConfig(**sizes, num_query_groups=2).num_query_groups == 4
     assert ModelConfig(**sizes, num_query_groups=2, group_query_attention=True).num_query_groups == 2
@@ -88,6 +92,7 @@ def test_an_unknown_kind_of_attention_is_refused():
     ],
 )
 def test_a_type_that_a_part_cannot_have_is_refused_by_its_key(compute, key, value):
+    """A type that softmax, logits and so on cannot have beside this compute type is one error with the file's key."""
     (error,) = errors(nested(precision={"compute_dtype": compute, key: value}))
     assert error.startswith(f"accelerate_config.precision.{key} {value}: must be one of float32")
 
@@ -105,6 +110,7 @@ def test_a_type_that_a_part_cannot_have_is_refused_by_its_key(compute, key, valu
     ],
 )
 def test_a_type_beside_the_compute_type(compute, key, value, section, field, filled):
+    """A part's type in a file sets the flag for float32 in that part where it differs from the compute type."""
     config = init_configs_from_dict(nested(precision={"compute_dtype": compute, key: value}))
     assert getattr(getattr(config, section), field) is filled
 
@@ -116,17 +122,20 @@ def test_an_unknown_checkpoint_format_is_refused():
 
 @pytest.mark.parametrize("kind", ["safetensors", "ckpt"])
 def test_the_formats_of_the_earlier_system(kind):
+    """--ckpt-format safetensors and ckpt, MindFormers' values, do not stop a run."""
     assert stops(reading(f"--ckpt-format {kind}")) == []
 
 
 @pytest.mark.parametrize("prefix", ["../x", "a/b", ".hidden", "-x", "a b"])
 def test_a_prefix_is_the_start_of_a_name(prefix):
-    """No path: files lie in the checkpoint's folder."""
+    """A checkpoint prefix with a folder, a leading dot or dash, or a blank is refused: it is the beginning of a file
+    name."""
     (error,) = errors(sections(training_config={"prefix": prefix}))
     assert error.startswith(f"training_config.prefix {prefix}: must be")
 
 
 def test_errors_of_a_file_name_no_flag_that_nobody_typed():
+    """Errors about values of a file name its keys and no flags."""
     for content in (
         nested(precision={"compute_dtype": "bfloat16"}, parallelization={"tensor_parallel": 3}),
         sections(model_config={"num_attention_heads": 7, "fp16_lm_cross_entropy": True}),
@@ -137,6 +146,7 @@ def test_errors_of_a_file_name_no_flag_that_nobody_typed():
 
 @pytest.mark.parametrize("nothing", [False, [], [0, 0], [[0, 0], [False, 0]], {"feed_forward\\.mul": False}, 0])
 def test_a_recompute_that_names_no_layer_asks_for_nothing(nothing):
+    """Recompute settings that are false, empty or all zeros equal none."""
     for name in ("recompute", "select_recompute", "select_comm_recompute"):
         assert getattr(RecomputeConfig(**{name: nothing}), name) is None
         config = init_configs_from_dict(sections(parallel_config={name: nothing}))
@@ -145,10 +155,12 @@ def test_a_recompute_that_names_no_layer_asks_for_nothing(nothing):
 
 @pytest.mark.parametrize("something", [True, [0, 1], [[0, 0], [True, 0]], ["feed_forward\\.mul"], {"a": [0, 2]}])
 def test_a_recompute_that_names_a_layer_is_kept(something):
+    """Recompute settings that ask for a layer are kept as they are."""
     assert RecomputeConfig(recompute=something).recompute == something
 
 
 def test_a_recompute_typed_as_false_asks_for_nothing():
+    """--recompute False and --select-recompute [0,0] on a command line do not stop a run."""
     assert stops(reading("--recompute False --select-recompute [0,0]")) == []
 
 
@@ -175,7 +187,8 @@ def test_a_recompute_typed_as_false_asks_for_nothing():
     ],
 )
 def test_findings_beside_a_command_line_name_the_files_keys(content, errors, tmp_path):
-    """An error about a value that neither the file nor the command line gives names the flag, too."""
+    """Errors about a --yaml-cfg name the file's keys; a value that neither file nor command line gives is named by its
+    flag, too."""
     path = tmp_path / "x.yaml"
     path.write_text(yaml.safe_dump(content))
     found = list(map(str, stops(read(["--yaml-cfg", str(path), "--mock-data"]))))

@@ -36,6 +36,8 @@ NAMES = [name for name, row in BY_NAME.items() if row.status == MAPPED]
 
 @pytest.mark.parametrize("seed", range(100))
 def test_a_damaged_line_is_read_to_its_end(seed):
+    """A command line with words replaced, removed or added at random is read without an exception, and both answers of
+    `explain` are made."""
     chance = random.Random(seed)
     words = line()
     for _ in range(chance.randint(1, 4)):
@@ -53,7 +55,7 @@ def test_a_damaged_line_is_read_to_its_end(seed):
 
 @pytest.mark.parametrize("size", ["100000000", "9" * 20])
 def test_no_size_is_laid_out_before_it_is_judged(size):
-    """A huge size costs neither time nor memory: no list of that length is made."""
+    """A size of 10^8 and more costs less than 20 MB: no list of that length is made before it is refused."""
     flags = [name for name in NAMES if name.endswith("-size") or "stage" in name or "layers" in name]
     tracemalloc.start()
     for name in flags:
@@ -65,9 +67,11 @@ def test_no_size_is_laid_out_before_it_is_judged(size):
 
 @pytest.mark.slow
 def test_no_single_flag_breaks_the_reading():
+    """Each mapped flag with the value -1 is read without an exception."""
     for name in NAMES:
         assert as_json(reading(f"{name} -1")), name
 
 
 def test_the_line_that_is_damaged_is_good():
+    """The command line that the tests damage has no errors itself."""
     assert reading().errors == [] and "--num-layers" in GOOD

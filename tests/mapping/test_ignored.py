@@ -1,4 +1,4 @@
-"""An ignored flag can be left out: the configuration is the same without it."""
+"""A key or flag that is reported as ignored can be left out: the config is the same without it."""
 
 from __future__ import annotations
 
@@ -60,7 +60,8 @@ FILES: dict[str, dict[str, Any]] = {
 
 
 def without(content: dict[str, Any], key: str) -> dict[str, Any]:
-    """A copy that lacks a key, which is a path or, in Megatron's layout, stands under a heading; `[n]`: of a list."""
+    """A copy of the content without `key`: a dotted path, in Megatron's layout a key under its heading, or an entry
+    `name[n]` of a list."""
     left = deepcopy(content)
     of_list = re.fullmatch(r"(\w+)\[(\d+)\](?:\.(\w+))?", key)
     if of_list:
@@ -77,11 +78,13 @@ def without(content: dict[str, Any], key: str) -> dict[str, Any]:
 
 
 def config_of(content: dict[str, Any]) -> AllConfig:
+    """The config of a file's content, on 32 processes for the nested layout."""
     return init_configs_from_dict(content, world_size=content.get("accelerate_config") and 32)
 
 
 @pytest.mark.parametrize("content", FILES.values(), ids=FILES)
 def test_a_key_of_a_file_that_is_ignored_can_go(content):
+    """Each ignored key of a YAML file, left out, gives the same config."""
     given, findings = values_of(content, "x.yaml")
     ignored = {entry.name for entry in given if entry.reason and not entry.target}
     whole = config_of(content)
@@ -90,7 +93,7 @@ def test_a_key_of_a_file_that_is_ignored_can_go(content):
 
 
 def test_the_files_have_keys_that_are_ignored():
-    """Files of every layout have ignored keys; otherwise the test above would try nothing."""
+    """Files of each layout do have ignored keys, so that the test above tries something."""
     kinds = {name: sum(bool(entry.reason) for entry in values_of(FILES[name], "x")[0]) for name in FILES}
     assert kinds["Megatron's example"] > 10 and kinds["types"] > 10 and kinds["no adapters"] > 1
 
@@ -104,6 +107,7 @@ JSON: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("offload", JSON.values(), ids=JSON)
 def test_a_key_of_deepspeed_that_is_ignored_can_go(offload, tmp_path):
+    """Each ignored key of a DeepSpeed file, left out, gives the same config."""
     optimizer = {"type": "AdamW", "params": {"lr": 1e-2, "momentum": 0.5, "torch_adam": True}}
     zero = {"stage": 2, "offload_optimizer": offload, "contiguous_gradients": True}
     content = {"zero_optimization": zero, "optimizer": optimizer, "steps_per_print": 5}
@@ -129,7 +133,7 @@ CLIPPED = [
     ({"use_clip_grad": True, "max_grad_norm": 0.5}, 0.5),
     ({}, 1.0),
 ]
-"""Keys of a training step, and the norm that gradients are clipped to; without any the model is Megatron's."""
+"""(keys of MindFormers' training step, the norm that gradients are clipped to; 0 is no clipping)."""
 
 
 @pytest.mark.parametrize(
@@ -141,7 +145,8 @@ CLIPPED = [
     ],
 )
 def test_gradients_are_clipped_if_use_clip_grad_is_true(content, norm, capsys):
-    """False is its default, and 1.0 that of `max_grad_norm`."""
+    """Gradients are clipped only if use_clip_grad is true (default false), to max_grad_norm (default 1.0); a norm that
+    does nothing has a line."""
     assert init_configs_from_dict(content).optimizer_config.clip_grad == norm
     said, has_norm = capsys.readouterr().out, "max_grad_norm" in {**content, **content.get("runner_wrapper", {})}
     assert "use_clip_grad: " not in said and ("not clipped" in said) == (has_norm and norm == 0.0)
@@ -149,11 +154,13 @@ def test_gradients_are_clipped_if_use_clip_grad_is_true(content, norm, capsys):
 
 @pytest.mark.parametrize("norm", [0.5, 1.0])
 def test_a_norm_that_is_given_by_its_own_name_counts_beside_a_runner(norm):
+    """optimizer_config.clip_grad counts beside MindFormers' runner_wrapper."""
     content = sections(runner_wrapper={"type": "MFTrainOneStepCell"}, optimizer_config={"clip_grad": norm})
     assert init_configs_from_dict(content).optimizer_config.clip_grad == norm
 
 
 def test_a_flag_counts_beside_a_runner(tmp_path):
+    """--clip-grad counts beside a YAML with MindFormers' runner_wrapper."""
     Path(tmp_path, "x.yaml").write_text(yaml.safe_dump(sections(runner_wrapper={"type": "MFTrainOneStepCell"})))
     found = read(["--yaml-cfg", str(tmp_path / "x.yaml"), "--clip-grad", "2"], world_size=1)
     assert found.errors == [] and found.config.optimizer_config.clip_grad == 2.0

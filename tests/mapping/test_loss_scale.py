@@ -1,4 +1,4 @@
-"""Loss-scale values beside the types that they are given with."""
+"""Flags of the loss scale beside --bf16, --fp16 or neither: which act."""
 
 import json
 
@@ -13,14 +13,14 @@ SCALE = "--initial-loss-scale 65536 --hysteresis 4 --min-loss-scale 2"
 
 
 def statuses(flags: str) -> dict[str, tuple[str, str]]:
-    """Flag -> what became of it, and why."""
+    """Flag -> (status, reason) of a command line without errors."""
     found = reading(flags)
     assert found.errors == []
     return {outcome.flag: (outcome.status, outcome.reason) for outcome in outcomes(found)}
 
 
 def test_beside_bf16_an_adapting_scale_does_nothing_and_that_is_said(capsys):
-    """The rule is Megatron's: public scripts give these flags for either type."""
+    """Flags of a dynamic loss scale beside --bf16 are ignored with a line, as Megatron ignores them."""
     found = statuses(f"{SCALE} --bf16")
     assert {found[flag][0] for flag in SCALE.split()[::2]} == {IGNORED}
     assert "bfloat16" in found["--hysteresis"][1]
@@ -41,13 +41,13 @@ def test_an_adapting_scale_acts_beside_fp16():
 
 
 def test_without_a_type_each_flag_is_refused():
-    """All at once, with the fix."""
+    """Without --fp16 or --bf16 each flag of the loss scale is an error with the fix."""
     assert [error.split()[0] for error in reading(SCALE).errors] == SCALE.split()[::2]
     assert all("needs --fp16 or --bf16; add one" in error for error in reading(SCALE).errors)
 
 
 def test_a_file_may_keep_what_it_switches_off(tmp_path):
-    """DeepSpeed's part about float16, with `enabled: false`."""
+    """Keys of DeepSpeed's fp16 block with `enabled: false` are ignored with a reason."""
     (tmp_path / "x.json").write_text(json.dumps({"fp16": {"enabled": False, "loss_scale": 128, "hysteresis": 4}}))
     found = read([*line(), "--deepspeed-config", str(tmp_path / "x.json")], world_size=1)
     said = {outcome.flag: (outcome.status, outcome.reason) for outcome in outcomes(found)}

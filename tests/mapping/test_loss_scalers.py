@@ -1,4 +1,4 @@
-"""The loss scaler of a run by flags, by DeepSpeed's JSON and by MindFormers' names."""
+"""The loss scaler of a run, by flags, by DeepSpeed's JSON, and by MindFormers' cells."""
 
 import json
 
@@ -22,6 +22,7 @@ from tests.support.engine import TINY
 
 
 def scaler_of(flags: str) -> LossScaler | None:
+    """The loss scaler of TINY's command line with these flags; None without one."""
     config = init_configs_from_args(parse_args(f"{TINY} {flags}".split(), world_size=1))
     return config.training_config.precision.make_loss_scaler()
 
@@ -48,7 +49,8 @@ def scaler_of(flags: str) -> LossScaler | None:
     ],
 )
 def test_flags(flags, expected):
-    """A scale of 0 adapts, as in DeepSpeed; an adaptive window begins with the shortest."""
+    """Flags give the loss scaler: none, constant, dynamic or adaptive; --loss-scale 0 is dynamic, as in DeepSpeed, and
+    an adaptive window begins with the shortest."""
     assert scaler_of(flags) == expected and type(scaler_of(flags)) is type(expected)
 
 
@@ -65,7 +67,7 @@ def test_flags(flags, expected):
     ],
 )
 def test_deepspeed(tmp_path, block, expected):
-    """Its own state machine, from 2^16 unless it says otherwise."""
+    """DeepSpeed's fp16 block gives its own scaler, from 2^16 unless it says otherwise, or a constant one."""
     path = tmp_path / "ds.json"
     path.write_text(json.dumps({"fp16": {"enabled": True, **block}}))
     found = scaler_of(f"--fp16 --deepspeed-config {path}")
@@ -73,12 +75,13 @@ def test_deepspeed(tmp_path, block, expected):
 
 
 def test_bounds_that_contradict_are_refused():
+    """A longest adaptive window that is not above the shortest is an error."""
     with pytest.raises(ConfigError, match="--max-scale-window 20: must be above --min-scale-window 20"):
         scaler_of("--fp16 --adaptive-loss-scale --max-scale-window 20")
 
 
 def test_a_window_is_whole_steps():
-    """Half a step would be cut off without a word; what is no number at all is said to be none."""
+    """--loss-scale-window must be a whole number."""
     with pytest.raises(ConfigError, match=r"--loss-scale-window 2\.5: must be a whole number"):
         scaler_of("--fp16 --loss-scale-window 2.5")
     with pytest.raises(ConfigError, match="--loss-scale-window x: must be a number"):
@@ -88,12 +91,13 @@ def test_a_window_is_whole_steps():
 @pytest.mark.parametrize("scale", ["1e39", "1e300", "1e-50"])
 @pytest.mark.parametrize("flag", ["--loss-scale", "--initial-loss-scale", "--min-loss-scale"])
 def test_a_scale_is_a_number_of_float32(flag, scale):
-    """Others would be infinite or zero where gradients are multiplied with them, and the run stand still."""
+    """A loss scale beyond float32's range is refused: it would be infinite or zero when gradients are multiplied."""
     with pytest.raises(ConfigError, match=f"{flag} {scale.replace('e', 'e.?')}: must be between"):
         scaler_of(f"--fp16 {flag} {scale}")
 
 
 def test_a_wrong_value_hides_no_other_mistake():
+    """Seven mistakes in flags of the loss scale are all reported at once."""
     flags = "--fp16 --bf16 --adaptive-loss-scale --initial-loss-scale -1 --loss-scale-window 2.5 --max-scale-window 20"
     with pytest.raises(ConfigError) as caught:
         scaler_of(f"{flags} --consecutive-hysteresis --hysteresis 0 --loss-scale 1e39")
@@ -116,7 +120,7 @@ def test_a_wrong_value_hides_no_other_mistake():
     ids=lambda value: str(value)[:8],
 )
 def test_deepspeeds_block_holds_numbers_of_float32(tmp_path, key, value):
-    """Named by the key, none with a traceback, none taken for another."""
+    """A value in DeepSpeed's fp16 block that is no number or beyond float32 is an error with the key."""
     path = tmp_path / "ds.json"
     path.write_text(json.dumps({"fp16": {"enabled": True, key: value}}))
     with pytest.raises(ConfigError, match=f"^fp16.{key}"):
@@ -124,7 +128,7 @@ def test_deepspeeds_block_holds_numbers_of_float32(tmp_path, key, value):
 
 
 def test_deepspeeds_block_and_another_scaler(tmp_path):
-    """The key that names DeepSpeed's is named."""
+    """DeepSpeed's scaler beside --adaptive-loss-scale is an error with the key that asks for DeepSpeed's."""
     path = tmp_path / "ds.json"
     path.write_text(json.dumps({"fp16": {"enabled": True, "initial_scale_power": 12}}))
     with pytest.raises(ConfigError, match=r"^fp16\.initial_scale_power deepspeed: contradicts --adaptive-loss-scale"):
@@ -132,7 +136,8 @@ def test_deepspeeds_block_and_another_scaler(tmp_path):
 
 
 def test_a_files_constant_scale_does_nothing_in_float32(capsys):
-    """It is reported as ignored; acting, it would switch off the check of gradients that are not finite."""
+    """A constant loss scale in a file of a float32 run is ignored with a line, since it would switch off the check of
+    non-finite gradients; with bf16 it acts."""
     sections = {"model_config": {"vocab_size": 64, "num_layers": 1, "hidden_size": 8, "num_attention_heads": 2}}
     sections["model_config"]["seq_length"] = 8
     for types, expected in (({}, None), ({"bf16": True}, ConstantLossScaler(8))):
@@ -153,7 +158,7 @@ def test_a_files_constant_scale_does_nothing_in_float32(capsys):
     ],
 )
 def test_the_earlier_systems_cells_refuse_all_that_is_wrong(make, found):
-    """MindFormers' cells name the wrong arguments."""
+    """MindFormers' loss-scale cells report all wrong arguments at once, by their own names."""
     with pytest.raises(ConfigError) as caught:
         make()
     assert len(caught.value.errors) == len(found) and "--" not in str(caught.value)
@@ -161,7 +166,8 @@ def test_the_earlier_systems_cells_refuse_all_that_is_wrong(make, found):
 
 
 def test_the_earlier_systems_cells_by_their_documented_arguments():
-    """The state machine of the same name; one that every overflow shrinks."""
+    """AdaptiveLossScaleUpdateCell is the adaptive scaler; DynamicLossScaleUpdateCell halves its scale with each
+    overflow and doubles it after a window."""
     cell = AdaptiveLossScaleUpdateCell(1, 2, 20, 1000, 20)
     assert (cell.scale, cell.factor, cell.window, cell.kind) == (1, 2, 20, "adaptive")
     dynamic = DynamicLossScaleUpdateCell(2.0**12, 2, 2)

@@ -1,4 +1,4 @@
-"""The namespace that `parse_args` returns knows its config: built once, and again only from what was changed."""
+"""The namespace of `parse_args` keeps its config: the same object again, and made anew only from changed attributes."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from tests.support.mapping.lines import line, reading
 
 
 def test_the_config_is_the_one_that_was_built():
+    """`init_configs_from_args` of unchanged arguments gives the same object each time, and changes no argument."""
     args = parse_args(line("--swiglu --vocab-size 500"))
     before = dict(vars(args))
     config = init_configs_from_args(args)
@@ -21,7 +22,7 @@ def test_the_config_is_the_one_that_was_built():
 
 
 def test_a_changed_attribute_is_read_and_what_follows_from_it():
-    """A changed attribute acts like its flag: derived values follow, and are shown."""
+    """A changed argument acts like its flag: derived values follow, in the config and in the arguments."""
     args = parse_args(line("--vocab-size 500"))
     args.hidden_size, args.vocab_size = 128, 1000
     config = init_configs_from_args(args)
@@ -31,24 +32,28 @@ def test_a_changed_attribute_is_read_and_what_follows_from_it():
 
 
 def test_a_list_that_was_changed_in_place_is_read():
+    """A list argument that was changed in place counts."""
     args = parse_args(line("--data-path a"))
     args.data_path.append("b")
     assert init_configs_from_args(args).dataset_config.data_path == ["a", "b"]
 
 
 def test_a_deleted_attribute_is_not_given():
+    """A deleted argument counts as not given."""
     args = parse_args(line("--seed 5 --lora-target-modules linear_qkv"))
     del args.lora_target_modules
     assert init_configs_from_args(args).lora_config.lora_rank == 0
 
 
 def test_a_changed_number_of_processes_is_read():
+    """A changed args.world_size gives another data-parallel size."""
     args = parse_args(line("--tensor-model-parallel-size 2"), world_size=2)
     args.world_size = 4
     assert init_configs_from_args(args).parallel_config.data_parallel_size == 2
 
 
 def test_a_mistake_in_a_change_names_the_attribute():
+    """A wrong value set on the arguments is an error that begins with args.NAME; once repaired the config is made."""
     args = parse_args(line())
     args.lr = -1.0
     with pytest.raises(ConfigError) as caught:
@@ -60,20 +65,22 @@ def test_a_mistake_in_a_change_names_the_attribute():
 
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda args: pickle.loads(pickle.dumps(args))])
 def test_copies_know_it_too(copied):
+    """Copied, deep-copied and pickled arguments keep the config, and changes to them count."""
     args = copied(parse_args(line("--swiglu")))
     args.seed = 7
     assert init_configs_from_args(args) == reading("--swiglu --seed 7").config
 
 
 def test_the_attributes_alone_say_the_same():
-    """Filling in what was left open must not change what is derived from it a second time."""
+    """A plain namespace with the same attributes gives the same config: filled-in values are not derived a second
+    time."""
     change = "--swiglu --scale-depth 1.4 --vocab-size 500 --first-k-dense-replace 1 --num-experts 2 --bf16"
     assert init_configs_from_args(Namespace(**vars(parse_args(line(change))))) == reading(change).config
 
 
 @pytest.mark.parametrize("file, content", [("yaml-cfg", "model_config: {seq_length: 64}"), ("deepspeed-config", "{}")])
 def test_attributes_alone_do_not_say_what_a_file_says(tmp_path, file, content):
-    """A plain copy would lose it without a word."""
+    """A plain copy of arguments that name a configuration file is an error: the file's values would be lost."""
     path = tmp_path / "file"
     path.write_text(content)
     args = parse_args(line(f"--{file} {path}"))
@@ -83,7 +90,7 @@ def test_attributes_alone_do_not_say_what_a_file_says(tmp_path, file, content):
 
 
 def test_a_users_own_flag_of_another_spelling_is_read():
-    """--bucket-size and --profile-memory are names that other parsers have."""
+    """A user's own flag with an alias of ours (--bucket-size) fills the field, unless our flag is given."""
 
     def extra(parser):
         parser.add_argument("--bucket-size", type=int, default=None)

@@ -1,4 +1,4 @@
-"""Flags that act only beside another: accepted as Megatron accepts them, with a line that says why nothing happens."""
+"""Flags that act only beside another: accepted, as Megatron accepts them, with a line that says why they do nothing."""
 
 import pytest
 
@@ -515,11 +515,11 @@ IDLE = [
         "--moe-tp-extend-ep",
     ),
 ]
-"""A flag, beside what it does nothing, beside what it acts, and what the line about it names."""
+"""(flag, flags beside which it does nothing, flags beside which it acts or None, what the reason names)."""
 
 
 def outcome_of(flag: str, company: str) -> tuple[str, str]:
-    """Whether a flag acts in company, on four processes, and why not."""
+    """(status, reason) of `flag` beside `company` on four processes."""
     found = reading(f"{company} {flag}", world_size=4)
     assert found.errors == []
     name = flag.split()[0]
@@ -528,22 +528,24 @@ def outcome_of(flag: str, company: str) -> tuple[str, str]:
 
 @pytest.mark.parametrize(("flag", "alone", "beside", "named"), IDLE, ids=lambda value: value)
 def test_a_flag_that_does_nothing_says_so_and_acts_where_it_does(flag, alone, beside, named):
+    """Each flag of `IDLE` is ignored with its reason beside the one company and mapped beside the other."""
     status, reason = outcome_of(flag, alone)
     assert status == IGNORED and reason.startswith("no effect: ") and named in reason
     assert beside is None or outcome_of(flag, beside) == (MAPPED, "")
 
 
 def test_every_row_has_a_case():
-    """At least one option of each row does nothing for the row's reason."""
+    """Each row of the table of idle options has a case in `IDLE`."""
     said = {outcome_of(flag, alone)[1].removeprefix("no effect: ") for flag, alone, _, _ in IDLE}
     assert said == {row.reason for row in ROWS} | {row.idle[1] for row in FLAGS if row.idle}
 
 
 def test_the_line_is_printed(capsys):
-    """It is printed with the other notes before training begins."""
+    """The line about an idle flag is printed with the other notes before training."""
     reading("--muon-momentum 0.8").print_notes()
     assert "ignored: --muon-momentum: no effect: needs --optimizer muon" in capsys.readouterr().out
 
 
 def test_rows_name_options_and_flags():
+    """Each row of the table names options, and flags that exist."""
     assert all(row.paths for row in ROWS) and all(name in BY_NAME for row in FLAGS for name in row.completes)

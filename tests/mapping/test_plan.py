@@ -1,4 +1,4 @@
-"""`python -m mapping plan`: the object for programs and its schema, the lines for people, errors."""
+"""`python -m mapping plan`: the JSON object and its schema, the printed lines, errors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FLAGS = (
 
 
 def fits_type(value: Any, hint: Any) -> bool:
-    """Whether a value of JSON is of an annotated type: a table has all keys of its class and no others."""
+    """Whether a JSON value has the annotated type; a TypedDict must have exactly its keys."""
     if is_typeddict(hint):
         hints = get_type_hints(hint)
         return (
@@ -40,7 +40,7 @@ def fits_type(value: Any, hint: Any) -> bool:
 
 
 def run(capsys: pytest.CaptureFixture[str], *options: str, flags: str = FLAGS) -> tuple[int, str, str]:
-    """Exit code, output, errors."""
+    """(exit code, output, errors) of the command."""
     code = main([*options, "--", *flags.split()])
     printed = capsys.readouterr()
     return code, printed.out, printed.err
@@ -48,7 +48,8 @@ def run(capsys: pytest.CaptureFixture[str], *options: str, flags: str = FLAGS) -
 
 @pytest.mark.parametrize("more", ["", "--num-experts 8 --expert-model-parallel-size 4 --moe-router-topk 2"])
 def test_the_object_for_programs(capsys, more):
-    """Keys and types are the schema's; parts add up; ranges enclose."""
+    """--json fits the schema `Answer`; parts of memory and step add up, values lie in their ranges, and exit code 0
+    means that it fits."""
     options = ["--world-size", "1024", "--device", "A100", "--json"]
     code, out, _ = run(capsys, *options, flags=f"{FLAGS} {more}")
     found = json.loads(out)
@@ -66,7 +67,7 @@ def test_the_object_for_programs(capsys, more):
 
 
 def test_the_lines_for_people(capsys):
-    """The verdict comes first, and each number has its range."""
+    """The first line says whether the job fits, with its range; exit code 1 if it does not."""
     code, out, _ = run(capsys, "--world-size", "16", "--device", "B200")
     first = out.splitlines()[0]
     assert code == 0 and first.startswith("fits 177.9 GiB of B200-SXM: ") and "+-" in first and "stage 0" in first
@@ -76,7 +77,7 @@ def test_the_lines_for_people(capsys):
 
 
 def test_a_refused_flag_is_a_warning(capsys):
-    """Training refuses it; the plan can be made nevertheless, and says so."""
+    """A flag that training refuses is planned without, and named."""
     _, out, _ = run(capsys, "--world-size", "8", "--device", "A100", flags=f"{FLAGS} --no-such-flag")
     assert "training refuses --no-such-flag" in out
 
@@ -90,13 +91,13 @@ def test_a_refused_flag_is_a_warning(capsys):
     ],
 )
 def test_errors(capsys, options, more, words):
-    """Errors give flag, value and rule, and nothing is planned."""
+    """An unknown device or an impossible layout is an error with flag and value, exit code 2, without output."""
     code, out, err = run(capsys, *options.split(), flags=f"{FLAGS} {more}")
     assert code == 2 and out == "" and words in err
 
 
 def test_a_vocabulary_that_only_files_say_is_assumed(capsys):
-    """The assumed vocabulary is listed among the assumptions."""
+    """A vocabulary size that only missing tokenizer files would give is assumed, and named among the assumptions."""
     flags = FLAGS.replace("NullTokenizer --vocab-size 51199", "HuggingFaceTokenizer --tokenizer-model nowhere")
     code, out, _ = run(capsys, "--world-size", "8", "--device", "A100", flags=flags)
     assert code == 0 and "--padded-vocab-size 131072 is assumed" in out

@@ -1,4 +1,5 @@
-"""Flags of public scripts that ask for the same result in other words, or for types that are named as planned."""
+"""Flags of public scripts that ask in other words for an available result, or for the nearest one, which is then
+said."""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ from tests.support.mapping.variations import value_of
 
 
 def _linears(found):
+    """(path, linear) of each linear of a reading's first stage."""
     return linears(stage_chunks(found.config.model_config, 0)[0].decoder, "decoder")
 
 
@@ -45,6 +47,7 @@ def _linears(found):
     ],
 )
 def test_another_spelling_fills_the_field(change, field, value):
+    """A flag of another fork fills the config field."""
     found = reading(change)
     assert found.errors == [] and value_of(found.config, path_of(field)) == value
 
@@ -53,7 +56,8 @@ SWITCH = "--moe-router-load-balancing-type sinkhorn --moe-router-topk 1"
 
 
 def test_the_older_classes_had_one_kind_of_experts():
-    """Sinkhorn's best one, without biases: those are Megatron-Core's as well."""
+    """--use-legacy-models is accepted with experts only as the older classes had them: sinkhorn top-1, no biases, which
+    equals Megatron-Core's."""
     found = reading(f"--use-legacy-models --num-experts 4 --disable-bias-linear {SWITCH}")
     assert found.errors == [] and found.config == reading(f"--num-experts 4 --disable-bias-linear {SWITCH}").config
     for other in (SWITCH, "--disable-bias-linear", f"--disable-bias-linear {SWITCH} --moe-router-topk 2"):
@@ -62,8 +66,8 @@ def test_the_older_classes_had_one_kind_of_experts():
 
 
 def test_hunyuans_spec_has_constants_of_its_own():
-    """Positions of heads of 16 channels stretched by 1000, norms after them, and --scale-depth behind feed-forward
-    blocks alone."""
+    """Hunyuan's --spec sets its constants: rotary base scaled by alpha 1000 (heads of 16 channels), head norms after
+    the rotation, and --scale-depth behind feed-forward blocks alone."""
     flags = "--position-embedding-type rope --qk-layernorm --scale-depth 1.4"
     found = reading(f"{flags} --rotary-base 500 --spec mindspeed_llm.tasks.models.spec.hunyuan_spec layer_spec")
     model = found.config.model_config
@@ -73,6 +77,8 @@ def test_hunyuans_spec_has_constants_of_its_own():
 
 
 def test_eight_bits_are_computed_in_sixteen_and_a_run_says_so_when_it_starts(capsys):
+    """--fp8-format without --fp8-simulate computes in bf16 and is ignored with a line; with it linears have the recipe,
+    but in the first and last layer on request; --fp4-format is refused."""
     found = reading("--bf16 --fp8-format hybrid --fp8-recipe blockwise")
     assert found.errors == [] and [*_linears(found)] == [*_linears(reading("--bf16"))]
     found.print_notes()
@@ -112,6 +118,7 @@ def test_eight_bits_are_computed_in_sixteen_and_a_run_says_so_when_it_starts(cap
     ],
 )
 def test_the_nearest_is_taken_and_that_is_said(change, same):
+    """A flag without its own implementation gives the config of the nearest one, with a note that names it."""
     found = reading(change, 2)
     assert found.errors == [] and found.config == reading(same, 2).config
     (note,) = found.notes
@@ -120,7 +127,8 @@ def test_the_nearest_is_taken_and_that_is_said(change, same):
 
 
 def test_dualpipe_v_is_run():
-    """It is run with multi-token prediction, too, as DeepSeek-V3's scripts ask."""
+    """--schedules-method dualpipev is the schedule dualpipev, also with multi-token prediction, as DeepSeek-V3's
+    scripts ask."""
     flags = "--pipeline-model-parallel-size 2 --schedules-method dualpipev --untie-embeddings-and-output-weights"
     flags += " --micro-batch-size 1 --global-batch-size 8 --position-embedding-type rope --mtp-num-layers 1"
     found = reading(flags, 2)
@@ -139,14 +147,14 @@ def test_dualpipe_v_is_run():
     ],
 )
 def test_zero_bubbles_flags_name_its_schedules(flags, name):
-    """Flags of the papers' own program choose the schedules that the papers describe."""
+    """Flags of the zero-bubble authors' fork choose the schedules zb-1p, zb-2p, zb-v, v-half and v-min."""
     two = "--pipeline-model-parallel-size 2 --untie-embeddings-and-output-weights"
     found = reading(f"{two} --micro-batch-size 1 --global-batch-size 8 {flags}", 2)
     assert found.errors == [] and found.config.parallel_config.schedule_name == name
 
 
 def test_other_numbers_of_pending_backwards_are_refused():
-    """With the numbers that may be."""
+    """--zero-bubble-max-pending-backward must be once or twice the pipeline size."""
     (error,) = reading(
         "--pipeline-model-parallel-size 2 --enable-zero-bubble --zero-bubble-max-pending-backward 3", 2
     ).errors
@@ -155,7 +163,8 @@ def test_other_numbers_of_pending_backwards_are_refused():
 
 @pytest.mark.parametrize("percent, rotating", [(0.51, 66), (0.5, 64), (0.76, 98)])
 def test_an_odd_number_of_rotating_channels_is_rounded_up(percent, rotating):
-    """As Megatron does: its frequencies are one for every second of int(head size x percent) channels."""
+    """--rotary-percent that gives an odd number of channels rotates one more, as in Megatron, which takes every second
+    of int(head size x percent)."""
     from parallel_core.attention.rotary import Rotary
 
     found = reading(f"--position-embedding-type rope --kv-channels 128 --rotary-percent {percent}")
@@ -165,6 +174,7 @@ def test_an_odd_number_of_rotating_channels_is_rounded_up(percent, rotating):
 
 
 def test_an_alias_of_the_users_own_parser_counts_unless_it_is_at_its_default():
+    """A user's own --bucket-size counts if given; at its default our flag's value stays."""
     from mapping.reading import read
     from tests.support.mapping.lines import line
 

@@ -1,4 +1,4 @@
-"""The command: a file, or a server on this host; what it refuses; and the page in a browser, where there is one."""
+"""`python -m mapping report`: a file, or a server on this host (--watch); refusals; and the page in a browser."""
 
 import http.client
 import json
@@ -16,7 +16,7 @@ from tests.support.report import metrics, write_lines, write_run
 
 
 def test_a_file_that_needs_nothing_else(tmp_path, capsys):
-    """The file is in the run's folder, or at --to, with the library in it."""
+    """The page is written to the run's folder, or to --to, with the drawing library in it."""
     folder = write_run(tmp_path / "run")
     assert command.main([str(folder)]) == 0
     written = (folder / "report.html").read_text()
@@ -26,7 +26,8 @@ def test_a_file_that_needs_nothing_else(tmp_path, capsys):
 
 
 def test_what_there_is_no_page_of(tmp_path, capsys):
-    """Everything that is wrong is said at once, and nothing is written."""
+    """A folder given twice, without figures, or missing is an error, all at once, and no page is written; an unreadable
+    file is named."""
     run, empty = write_run(tmp_path / "run"), tmp_path / "empty"
     empty.mkdir()
     assert command.main([str(run), str(run), str(empty), str(tmp_path / "none")]) == 2
@@ -44,6 +45,7 @@ def test_what_there_is_no_page_of(tmp_path, capsys):
 
 
 def test_a_missing_library_is_said_with_its_package(tmp_path, capsys, monkeypatch):
+    """Without plotly the command is an error with the extra to install."""
     monkeypatch.setitem(sys.modules, "plotly", None)
     monkeypatch.delitem(sys.modules, "plotly.offline", raising=False)
     assert command.main([str(write_run(tmp_path / "run"))]) == 2
@@ -51,7 +53,7 @@ def test_a_missing_library_is_said_with_its_package(tmp_path, capsys, monkeypatc
 
 
 def ask(port: int, path: str, **headers: str) -> tuple[int, bytes, str | None]:
-    """Status, content and version."""
+    """(status, body, ETag) of a GET request to the server."""
     connection = http.client.HTTPConnection(HOST, port, timeout=30)
     connection.request("GET", path, headers=headers)
     answer = connection.getresponse()
@@ -60,8 +62,8 @@ def ask(port: int, path: str, **headers: str) -> tuple[int, bytes, str | None]:
 
 @pytest.mark.slow
 def test_watching(tmp_path):
-    """From before the first step on; what a run adds is served, what is the same is not sent again; a page of another
-    site gets nothing; Ctrl-C is the end, and no error."""
+    """--watch serves the page before the first step, new figures as they come, 304 for unchanged data, 403 to another
+    host's page, 404 for other files; Ctrl-C ends it with 0."""
     words = [sys.executable, "-m", "mapping", "report", str(tmp_path), "--watch", "--port", "0"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
         try:
@@ -85,8 +87,8 @@ def test_watching(tmp_path):
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="there is no Chromium")
 def test_a_browser_draws_it(tmp_path):
-    """The first curves and all tables, without an error of the script; hostile names are text. Bare curves are there
-    before the library has started, and gone after it."""
+    """Chromium draws the first curves and all tables without a script error; hostile names are text; previews of curves
+    are there before the library runs and gone after it."""
     folder, page = write_run(tmp_path / "<img src=x onerror=alert(1)>"), tmp_path / "page.html"
     assert command.main([str(folder), "--to", str(page)]) == 0
     counting = 'document.body.dataset.early = document.querySelectorAll(".preview path[d^=M]").length;\n'

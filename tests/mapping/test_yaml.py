@@ -1,4 +1,4 @@
-"""Configuration files in their three layouts give the config that flags give."""
+"""YAML files in their three layouts (sections, nested, Megatron's) give the config that flags give."""
 
 from __future__ import annotations
 
@@ -34,10 +34,12 @@ SECTIONS = {
 
 @pytest.mark.parametrize("content", [SECTIONS, MEGATRON], ids=["sections", "Megatron"])
 def test_a_file_gives_the_config_of_the_flags(content):
+    """A small model as sections and in Megatron's layout gives the config of the good command line."""
     assert init_configs_from_dict(content, world_size=1) == reading("--norm-epsilon 1e-6").config
 
 
 def test_the_38b_example():
+    """The nested 38B example gives its documented layout, sizes, types, fused operators and scales."""
     config = init_configs_from_yaml(EXAMPLE)
     model, parallel = config.model_config, config.parallel_config
     assert parallel.world_size == 32 and parallel.sequence_parallel
@@ -68,6 +70,7 @@ def test_the_38b_example():
     ],
 )
 def test_a_wrong_key_or_value_is_an_error_with_the_nearest_name(content, blamed, near):
+    """An unknown key or value is an error with its path and, for a key, the nearest known one."""
     with pytest.raises(ConfigError) as caught:
         init_configs_from_dict(content)
     assert any(blamed in error and near in error for error in caught.value.errors), caught.value.errors
@@ -88,7 +91,8 @@ def test_flags_win_over_the_file_that_yaml_cfg_names():
 
 
 def test_the_arguments_of_a_file_give_the_config_of_the_file():
-    """The training script builds its config from the arguments: what no single argument says must not be lost."""
+    """The arguments of --yaml-cfg, from which a training script makes its config, give the file's config, also values
+    that no single argument has."""
     argv = ["--yaml-cfg", str(EXAMPLE), "--lr", "1e-3", "--train-iters", "5", "--max-position-embeddings", "4096"]
     args = parse_args(argv, world_size=32)
     config = init_configs_from_args(args)
@@ -104,7 +108,8 @@ def test_the_arguments_of_a_file_give_the_config_of_the_file():
 
 
 def test_flags_and_a_file_in_megatrons_layout_are_one_command_line(tmp_path):
-    """Flags win over the file; derived values, such as the padded vocabulary, follow from the result."""
+    """Flags beside a --yaml-cfg in Megatron's layout equal one command line in which they come last; derived values
+    follow from the result."""
     model = MEGATRON["language_model"] | {"activation_func": "swiglu", "num_query_groups": 2}
     file = tmp_path / "megatron.yaml"
     file.write_text(yaml.safe_dump(MEGATRON | {"language_model": model, "group_query_attention": True}))
@@ -126,20 +131,22 @@ def test_a_missing_file_is_an_error(tmp_path):
     [({"expert_model_parallel_size": 4}, 4), ({"tensor_model_parallel_size": 2, "expert_model_parallel_size": 2}, 4)],
 )
 def test_the_smallest_size_holds_the_experts(sizes, world):
-    """Each of them once; an expert is cut as the rest of the model is, unless it says otherwise."""
+    """Without a world size a file gets the smallest that holds its layout: each expert once, cut over tp unless it says
+    otherwise."""
     content = {"parallel_config": {**sizes, "sequence_parallel": True}, "moe_config": {"num_experts": 4}}
     found = init_configs_from_dict({**SECTIONS, **content})
     assert found.parallel_config.world_size == world
 
 
 def test_a_file_is_explained_on_a_laptop_at_the_smallest_size_that_holds_it():
+    """The 38B example, read without a launcher, has a world size of 32 and no error."""
     found = read(["--yaml-cfg", str(EXAMPLE)])
     assert found.errors == [] and found.args.world_size == found.config.parallel_config.world_size == 32
 
 
 def test_megatrons_names_are_taken_beside_the_fields():
-    """A Megatron name is read in the field's section and in the one around it; a value made of several arguments has
-    one name only."""
+    """A Megatron argument's name is a key in its field's section or the one around it; a field made of several
+    arguments has its own name only."""
     model = {"num_layers": 2, "hidden_size": 8, "num_attention_heads": 2, "seq_length": 8, "padded_vocab_size": 32}
     content = {"model_config": model | {"shape_order": "BSH"}, "training_config": {"train_iters": 3}}
     config = init_configs_from_dict(content)
@@ -150,7 +157,7 @@ def test_megatrons_names_are_taken_beside_the_fields():
 
 
 def test_findings_name_the_keys_of_the_file():
-    """Not the flags, which nobody typed; and the value in the field's terms where the key says it otherwise."""
+    """Errors about a file name its keys instead of flags, and the value in the field's terms."""
     blocks = {"num_layers": 4, "attention": {"head_num": 4}}
     llm = {"embedding": {"hidden_size": 64}, "tokenizer": {"padded_size": 512}, "position": {"max_size": 64}}
     content = {
@@ -178,12 +185,14 @@ def test_findings_name_the_keys_of_the_file():
     ],
 )
 def test_a_key_that_does_nothing_is_ignored_with_a_reason(content, key):
+    """A known key without effect is ignored with a reason."""
     given, findings = values_of(content, "a file")
     (entry,) = [entry for entry in given if entry.name == key]
     assert findings == [] and entry.status == IGNORED and entry.reason
 
 
 def test_what_a_file_ignores_is_printed(capsys):
+    """Ignored keys of a file are printed with reasons, or in one line where the result is the same without."""
     init_configs_from_dict(MEGATRON, world_size=1)
     lines = capsys.readouterr().out.splitlines()
     assert "ignored: gated_linear_unit: activation_func says it" in lines
@@ -193,6 +202,7 @@ def test_what_a_file_ignores_is_printed(capsys):
 @pytest.mark.parametrize("value", ["x", [[1]], {"a": 1}, "None", "9" * 30])
 @pytest.mark.parametrize("key", ["bf16", "params_dtype", "lr", "num_layers", "moe_layer_freq", "noop_layers"])
 def test_a_strange_value_is_a_finding_not_a_traceback(key, value):
+    """A value of the wrong kind for a key is accepted or a finding, never another exception."""
     path = path_of({"lr": "learning_rate", "num_layers": "model_config.num_layers"}.get(key, key))
     for content in (MEGATRON | {key: value}, {path.split(".")[0]: {path.rpartition(".")[2]: value}}):
         try:

@@ -1,4 +1,4 @@
-"""The table against itself, against the config classes, and against the recorded facts of the real parsers."""
+"""The table of flags: consistent in itself, with the config classes, and with recorded facts of the public parsers."""
 
 from __future__ import annotations
 
@@ -17,12 +17,15 @@ NO_FIELD = {"--yaml-cfg", "--deepspeed-config", "--deepspeed", "--fsdp2-config-p
 
 
 def test_no_name_stands_for_two_rows():
+    """A flag's name or alias occurs in one row of the table only."""
     assert not [
         name for name, count in Counter(name for row in ROWS for name in (row.name, *row.aliases)).items() if count > 1
     ]
 
 
 def test_a_mapped_flag_has_a_field_and_the_others_a_reason():
+    """A mapped flag fills an existing option (but for flags that name files), an ignored or refused one has a
+    reason."""
     for row in ROWS:
         if row.status == MAPPED and row.name not in NO_FIELD:
             assert row.target in OPTIONS, row
@@ -41,7 +44,7 @@ def test_every_field_that_names_a_flag_has_that_flag():
 
 
 def test_a_default_differs_from_the_options_only_where_the_field_is_derived():
-    """A flag that fills a field unchanged has the field's default, or none."""
+    """A flag that fills a field unchanged has the field's default, or no default."""
     by_target = defaultdict(list)
     for row in ROWS:
         if row.status == MAPPED and row.target and row.target not in DERIVED:
@@ -53,6 +56,7 @@ def test_a_default_differs_from_the_options_only_where_the_field_is_derived():
 
 
 def test_mapped_rows_of_one_attribute_agree_on_its_default():
+    """Mapped flags that store the same argument (`dest`) have the same default."""
     defaults = defaultdict(set)
     for row in ROWS:
         if row.status == MAPPED:
@@ -61,12 +65,14 @@ def test_mapped_rows_of_one_attribute_agree_on_its_default():
 
 
 def test_refused_values_are_among_the_choices():
+    """A value that a flag refuses is one of its choices."""
     for row in ROWS:
         assert set(row.refuses) <= set(row.choices), row.name
 
 
 @pytest.fixture(scope="module")
 def facts():
+    """Flag -> the facts recorded of it in each public parser."""
     by_flag = defaultdict(list)
     for fact in recorded("megatron_flags/flags.json.xz")["flags"]:
         by_flag[fact["flag"]].append(fact)
@@ -74,11 +80,13 @@ def facts():
 
 
 def test_every_recorded_flag_is_in_the_table(facts):
+    """Each flag and alias of the public parsers has a row."""
     names = {name for rows in facts.values() for row in rows for name in (row["flag"], *row["aliases"])}
     assert not names - BY_NAME.keys()
 
 
 def test_arity_agrees_with_the_recorded_facts(facts):
+    """A flag takes no value, one or several, as in the public parsers."""
     for flag, rows in facts.items():
         row = BY_NAME[flag]
         takes_none = {fact["action"] != "store" for fact in rows}
@@ -104,6 +112,7 @@ OTHER_DEFAULTS = {
 
 
 def test_defaults_of_mapped_flags_are_megatrons(facts):
+    """A mapped flag of Megatron's has its default, but for those in `OTHER_DEFAULTS`."""
     for flag, rows in facts.items():
         row = BY_NAME[flag]
         megatron = [fact for fact in rows if fact["source"] == "megatron"]
@@ -113,6 +122,7 @@ def test_defaults_of_mapped_flags_are_megatrons(facts):
 
 
 def test_recorded_choices_are_known_values(facts):
+    """Each choice of a public parser is among the row's choices."""
     for flag, rows in facts.items():
         row = BY_NAME[flag]
         choices = {choice for fact in rows for choice in fact["choices"] or () if choice is not None}

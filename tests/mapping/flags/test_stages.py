@@ -1,4 +1,5 @@
-"""Megatron's pipeline layouts: what they read as, and the lists of layers that they become."""
+"""--pipeline-model-parallel-layout: Megatron's notation, and the numbers of layers by chunk and stage that it
+becomes."""
 
 import pytest
 
@@ -24,12 +25,13 @@ LAYOUTS = [
 
 @pytest.mark.parametrize(("layout", "size", "layers"), LAYOUTS)
 def test_a_layout_is_layers_by_chunk_and_stage(layout, size, layers):
-    """Repetitions, of groups and within groups, commas, words; chunk after chunk, as a micro-batch goes."""
+    """A layout with repetitions (of stages and within them), commas and words gives the numbers of decoder layers by
+    [chunk][stage]."""
     assert layers_of_stages(pipeline_layout(layout), size) == layers
 
 
 def test_a_layout_says_the_virtual_stages():
-    """The length of the layout gives the number of chunks, as that of a list does; the rest of the plan follows."""
+    """The number of stages in a layout gives the number of virtual stages."""
     found = reading("--pipeline-model-parallel-layout Et|tt|t|L --pipeline-model-parallel-size 2", 2)
     assert found.errors == []
     parallel = found.config.parallel_config
@@ -40,7 +42,8 @@ LISTS = [["embedding", "decoder"], ["decoder", "decoder"], ["decoder"], ["loss"]
 
 
 def test_a_file_may_give_lists_of_words():
-    """Megatron's configs hold them, its command lines cannot."""
+    """A file may give the layout as lists of words, as Megatron's configs hold it; another word is an error with the
+    key."""
     content = MEGATRON | {"pipeline_model_parallel_size": 2, "pipeline_model_parallel_layout": LISTS}
     assert init_configs_from_dict(content).parallel_config.num_layer_list == [[1, 2], [1, 0]]
     with pytest.raises(ConfigError, match=r"pipeline_model_parallel_layout .*must be stages"):

@@ -34,7 +34,8 @@ BYTE_PAIRS = "--tokenizer-type GPT2BPETokenizer --vocab-file v --merge-file m"
 
 
 def options(command: str, **environment: str) -> str:
-    """msrun's options for a launcher's command line, without those that are always the same."""
+    """The msrun options that a launcher's command line becomes, without those that are always the same, and what is
+    unresolved or left out."""
     name, *words = command.split()
     launch = LAUNCHERS[name](words, environment)
     assert (launch.program, launch.arguments) == ("x.py", ["--bf16", "-1"])
@@ -68,7 +69,9 @@ def options(command: str, **environment: str) -> str:
     ],
 )
 def test_options_of_a_launcher(command, expected):
-    """Only the first rank's lines are shown: each rank logs each step. msrun's own options stay as they are."""
+    """Options of torchrun, srun and the other launchers become msrun's numbers of workers, host, port and log folder,
+    with the first rank's log lines alone shown, since each rank logs each step; msrun's own options stay as they
+    are."""
     assert options(f"{command} x.py --bf16 -1").endswith(expected)
 
 
@@ -85,12 +88,14 @@ def test_options_of_a_launcher(command, expected):
     ],
 )
 def test_open_ends_of_a_launcher(command, open_ends):
+    """An option that is missing, has no value, or is no number is named with what must be given."""
     assert open_ends in options(f"{command} x.py --bf16 -1")
 
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch) -> Path:
-    """A folder to work in, with two programs; on the PATH an msrun that says what it is given, and a torchrun."""
+    """A working folder with a program that imports MindSpore and one that imports torch; on the PATH a stand-in of
+    msrun that prints its arguments, and one of torchrun."""
     programs = tmp_path / "programs"
     programs.mkdir()
     for name, lines in {
@@ -153,7 +158,8 @@ STARTS = {
 
 @pytest.mark.parametrize("name", STARTS)
 def test_a_script_starts_msrun(launch, name):
-    """The shell has decided everything; nothing of PyTorch runs."""
+    """A launch script runs in the shell as it is, and starts msrun once, with the values and variables that the shell
+    computed, in place of its launcher."""
     script, expected = STARTS[name]
     code, output, errors = launch(script, "first", "second")
     assert code == 0 and expected in output and "PyTorch" not in output, output + errors
@@ -161,7 +167,8 @@ def test_a_script_starts_msrun(launch, name):
 
 
 def test_print_shows_what_would_run_and_ends_the_script_there(folder, launch):
-    """Commands ahead of the launch run; those behind it don't, but for what the script does when it ends."""
+    """--print shows folder, exported variables and the msrun command; commands of the script before the launch run,
+    those behind it do not, but an EXIT trap does."""
     script = "trap 'touch cleaned' EXIT\nmkdir sub; cd sub; export ONE='1 2'\ntorchrun $1 ../mine.py &\nwait; touch on"
     code, output, errors = launch(script, "--nproc_per_node=2", before=("--print",))
     first, second, *command = output.splitlines()
@@ -181,6 +188,7 @@ def test_print_shows_what_would_run_and_ends_the_script_there(folder, launch):
 
 
 def test_print_says_which_flags_do_nothing(launch):
+    """--print lists the program's flags without effect."""
     code, _, errors = launch(f"torchrun torchs.py {FLAGS} --sequence-parallel", before=("--print",))
     assert code == 0 and "launch: ignored: --sequence-parallel: no effect" in errors
 
@@ -207,20 +215,23 @@ NOT_STARTED = [
 
 @pytest.mark.parametrize(("script", "code", "named"), NOT_STARTED)
 def test_what_is_not_started(launch, script, code, named):
-    """Each is named, wherever the script sends its output, and the exit code says it."""
+    """A launch that cannot be translated (exit code 1) or whose flags are wrong (2) is named on the terminal, wherever
+    the script sends its output, and starts nothing."""
     found, output, errors = launch(script)
     assert found == code and named in errors
     assert "PyTorch" not in output and "msrun " not in output
 
 
 def test_what_is_open_is_printed_all_the_same(launch):
+    """--print shows a command with unknown values (`--worker_num=?`) and names them, exit code 1."""
     code, output, errors = launch("torchrun --nproc_per_node auto mine.py --load\ntouch on", before=("--print",))
     assert code == 1 and "--worker_num=?" in output and output.endswith("--load\n")
     assert "--nproc_per_node auto: must be a number" in errors and "--load: has no value" in errors
 
 
 def test_a_check_starts_nothing_and_misses_no_data(folder, capfd):
-    """Flags and folders are looked at; data may be made afterwards."""
+    """--check examines flags and the folders to load without a start, and does not ask for data, which may be made
+    later; a start does."""
     command = f"msrun --worker_num=2 --local_worker_num=2 --join=True torchs.py {FLAGS} --data-path nowhere"
     words = command.replace("--mock-data ", "").split()
     assert main(["--check", *words]) == 0 and "msrun " not in capfd.readouterr().out
@@ -232,7 +243,7 @@ def test_a_check_starts_nothing_and_misses_no_data(folder, capfd):
 
 
 def test_a_program_that_needs_pytorch_is_replaced(launch):
-    """The example, which takes the same flags, starts in its place, unless --program names another."""
+    """A program that imports torch is replaced by the example, which takes the same flags, or by --program."""
     script = f"torchrun torchs.py {FLAGS}"
     code, output, errors = launch(script)
     example = ROOT / "examples" / "gpt" / "pretrain_gpt.py"
@@ -243,14 +254,14 @@ def test_a_program_that_needs_pytorch_is_replaced(launch):
 
 
 def test_the_exit_code_is_the_scripts(launch, monkeypatch):
-    """The exit code is the script's, also where it changes msrun's."""
+    """`launch` ends with the script's exit code, whether it is msrun's or one that the script sets."""
     monkeypatch.setenv("MSRUN_CODE", "7")
     assert launch("torchrun mine.py")[0] == 7
     assert launch("torchrun mine.py || kill -KILL $$")[0] == 137
 
 
 def test_ranks_that_do_not_watch_msrun_yet_end_when_it_is_killed(folder, launch):
-    """Such as have just been started."""
+    """A rank that was just started, in a session of its own, is ended when msrun is killed."""
     (folder / "programs" / "msrun").write_text("#!/bin/sh\nsetsid sleep 600 &\necho $! > rank\nkill -KILL $$\n")
     assert launch("torchrun mine.py")[0] == 128 + signal.SIGKILL
     assert not psutil.pid_exists(int((folder / "rank").read_text()))
@@ -264,7 +275,7 @@ while :; do sleep 0.1; done
 
 
 def test_ctrl_c_ends_the_script(folder):
-    """msrun, which gets the terminal's signal too, ends with 0; the script goes no further."""
+    """Ctrl-C ends msrun, though it ends with 0, and the script goes no further; `launch` ends by SIGINT."""
     (folder / "programs" / "msrun").write_text(WAITS)
     (folder / "script.sh").write_text("torchrun mine.py\ntouch on")
     command = [sys.executable, "-m", "mapping.launch", "script.sh"]
@@ -286,7 +297,8 @@ time.sleep(60)
 
 
 def test_ctrl_c_ends_a_script_that_was_started_in_the_background(folder):
-    """The shell makes a background job ignore SIGINT; msrun installs a handler and ends with 0."""
+    """SIGINT to a script in the background, whose shell ignores SIGINT, ends msrun and the script with exit code
+    130."""
     (folder / "programs" / "msrun").write_text(HEARS)
     (folder / "script.sh").write_text("set -e\npython -m mapping.launch msrun mine.py\ntouch on")
     ignores = partial(signal.signal, signal.SIGINT, signal.SIG_IGN)
@@ -308,7 +320,8 @@ time.sleep(60)
 
 
 def test_ctrl_c_is_said_again_to_an_msrun_that_has_lost_it(folder):
-    """Python loses it where it comes in a weak reference's callback, as imports have them."""
+    """SIGINT is repeated to an msrun that lost the first one, as Python does within a weak reference's callback during
+    imports."""
     (folder / "programs" / "msrun").write_text(LOSES)
     process = subprocess.Popen([sys.executable, "-m", "mapping.launch", "msrun", "mine.py"], start_new_session=True)
     while not (folder / "started").exists():
@@ -319,7 +332,8 @@ def test_ctrl_c_is_said_again_to_an_msrun_that_has_lost_it(folder):
 
 
 def test_msruns_noise_is_left_out():
-    """msrun's traceback, two warnings and its processes' command lines are left out; a rank's traceback is shown."""
+    """`without_noise` leaves out msrun's own traceback, two of its warnings and the environment in its processes'
+    lines, and keeps a rank's traceback."""
     warning = "[WARNING] ME(1:2,MainProcess):2026-01-01 [mindspore/parallel/cluster/process_entity/_api.py:275] "
     noise = [f"{warning}Distributed job is spawned.\n", f"{warning}The '--tail_worker_log' is:0, which doesn't\n"]
     lines = """Start worker process with rank id:0, log file:a.log. Environment variable [RANK_ID=0] is

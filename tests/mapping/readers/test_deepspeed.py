@@ -1,4 +1,4 @@
-"""A DeepSpeed configuration beside the flags: what it says acts, `auto` is the flags', contradictions are named."""
+"""A DeepSpeed configuration beside flags: its values act, `auto` takes the flags', contradictions are errors."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from tests.support.mapping.lines import line
 
 @pytest.fixture
 def reading_with(tmp_path):
+    """A function from the content of a DeepSpeed file and a change of the good command line to the reading."""
+
     def read_with(content: dict, change: str = "~global-batch-size", world_size: int = 2) -> Reading:
         path = tmp_path / "deepspeed.json"
         path.write_text(json.dumps(content))
@@ -27,7 +29,7 @@ def reading_with(tmp_path):
 
 
 def _offload(device: str, **keys) -> dict:
-    """A file that offloads the optimizer at stage 2."""
+    """DeepSpeed's content for ZeRO 2 with the optimizer offloaded to `device`."""
     return {"zero_optimization": {"stage": 2, "offload_optimizer": {"device": device, **keys}}}
 
 
@@ -78,12 +80,14 @@ def _offload(device: str, **keys) -> dict:
     ],
 )
 def test_a_key_becomes_its_field(reading_with, content, section, field, value):
+    """Each key of DeepSpeed's fills its config field."""
     found = reading_with(content)
     assert found.errors == []
     assert getattr(getattr(found.config, section), field) == value
 
 
 def test_auto_is_what_the_flags_say_and_is_logged(reading_with):
+    """`auto` takes the flag's value, with a note that names key, flag and value."""
     found = reading_with(
         {
             "train_micro_batch_size_per_gpu": "auto",
@@ -100,7 +104,7 @@ def test_auto_is_what_the_flags_say_and_is_logged(reading_with):
 
 
 def test_autos_of_one_field_are_its_parts(reading_with):
-    """The betas are one option and two flags."""
+    """`auto` for betas has a note for each of the two flags that fill the field."""
     found = reading_with({"optimizer": {"type": "AdamW", "params": {"betas": "auto"}}}, "--adam-beta1 0.8")
     assert found.notes == [f"optimizer.params.betas auto: --adam-{name}" for name in ("beta1 0.8", "beta2 0.999")]
 
@@ -118,7 +122,8 @@ def test_autos_of_one_field_are_its_parts(reading_with):
     ],
 )
 def test_a_file_is_named_as_a_trainer_does(tmp_path, flags, clips):
-    """A path, or a switch beside the other flag; several files, none, and one that is not there are named."""
+    """The file is given by --deepspeed PATH, or by --deepspeed as a switch beside --deepspeed_config; two files, none,
+    or a missing one are an error."""
     path = tmp_path / "deepspeed.json"
     path.write_text(json.dumps({"gradient_clipping": 0.3}))
     found = read([*line(), *flags.format(path=path).split()])
@@ -151,7 +156,7 @@ def test_a_file_is_named_as_a_trainer_does(tmp_path, flags, clips):
     ],
 )
 def test_each_auto_follows_its_flag(reading_with, keys, flags, others, field):
-    """Another flag beside the same file is another note and another value."""
+    """For each key that may be `auto`, another value of the flag gives another config value and another note."""
     content = functools.reduce(lambda inner, key: {key: inner}, reversed(keys), "auto")
     one, other = (reading_with(content, f"~global-batch-size {given}") for given in (flags, others))
     assert one.errors == other.errors == []
@@ -160,6 +165,7 @@ def test_each_auto_follows_its_flag(reading_with, keys, flags, others, field):
 
 
 def test_auto_that_nothing_resolves_is_an_error(reading_with):
+    """`auto` for a value that no flag gives is an error with the flag."""
     found = reading_with({"train_micro_batch_size_per_gpu": "auto"}, "~micro-batch-size")
     (error,) = found.errors
     assert "--micro-batch-size" in error
@@ -178,6 +184,7 @@ def test_auto_that_nothing_resolves_is_an_error(reading_with):
     ],
 )
 def test_a_contradiction_names_both_values(reading_with, content, change, values):
+    """A value that contradicts a flag or another key is one error with both."""
     found = reading_with(content, change)
     (error,) = found.errors
     assert all(value in error for value in values)
@@ -231,7 +238,8 @@ AS_PRINTED = """
 
 
 def test_a_block_as_printed_is_read(tmp_path):
-    """Without outer braces, with comments and bare words; its warm-up is logarithmic, and longer than this training."""
+    """A block as guides print it, without outer braces and with comments and bare `auto`, is read; its WarmupLR is
+    logarithmic, and may be longer than the training."""
     (tmp_path / "x.json").write_text(AS_PRINTED)
     found = read([*line(), "--deepspeed-config", str(tmp_path / "x.json")], world_size=1)
     schedule = found.config.optimizer_config
@@ -240,6 +248,7 @@ def test_a_block_as_printed_is_read(tmp_path):
 
 
 def test_a_schedule_without_its_keys_has_deepspeeds_defaults(reading_with):
+    """WarmupLR without parameters warms up logarithmically over 1000 iterations, one update late, as in DeepSpeed."""
     schedule = reading_with({"scheduler": {"type": "WarmupLR"}}).config.optimizer_config
     assert (schedule.lr_warmup_style, schedule.lr_warmup_iters, schedule.lr_schedule_delay) == ("log", 1000, 1)
 
@@ -260,11 +269,14 @@ def test_a_schedule_without_its_keys_has_deepspeeds_defaults(reading_with):
     ],
 )
 def test_what_deepspeed_takes_counts_where_nothing_else_says_it(reading_with, content, change, field, value):
+    """DeepSpeed's own defaults (no clipping, weight decay 0.01, ...) count beside its file where neither flag nor file
+    gives a value."""
     found = reading_with(content, f"~global-batch-size {change}")
     assert found.errors == [] and getattr(found.config.optimizer_config, field) == value
 
 
 def test_the_schedules_learning_rate_counts(reading_with):
+    """warmup_max_lr of the scheduler is the learning rate, though the optimizer gives another."""
     optimizer = {"type": "AdamW", "params": {"lr": 0.011}}
     scheduler = {"type": "WarmupLR", "params": {"warmup_max_lr": 0.001}}
     found = reading_with({"scheduler": scheduler, "optimizer": optimizer})
@@ -272,7 +284,8 @@ def test_the_schedules_learning_rate_counts(reading_with):
 
 
 def test_a_key_that_is_not_read_is_said(reading_with, capsys):
-    """A path beside another device, as the templates of DeepSpeed have it."""
+    """A key that its device does not use, such as nvme_path beside the CPU in DeepSpeed's templates, has a line with
+    the reason."""
     reading_with(_offload("cpu", nvme_path="/nvme", pin_memory=True)).print_notes()
     lines = capsys.readouterr().out.splitlines()
     assert [line for line in lines if "offload_optimizer.nvme_path: only nvme as" in line]
@@ -283,7 +296,7 @@ def test_a_key_that_is_not_read_is_said(reading_with, capsys):
     "key", sorted(key for key, meaning in KEYS.items() if meaning.__qualname__.startswith("nothing."))
 )
 def test_a_key_that_does_nothing_is_ignored_with_a_reason(reading_with, key):
-    """Keys below it may have any value; `explain` lists it like a flag."""
+    """Each key without effect is ignored with a reason in the outcomes, whatever its value."""
     content: dict = True
     for name in reversed(key.split(".")):
         content = {name: content}
@@ -293,7 +306,7 @@ def test_a_key_that_does_nothing_is_ignored_with_a_reason(reading_with, key):
 
 
 def test_a_file_and_the_other_file_must_agree(tmp_path):
-    """Flags win over --yaml-cfg without a word, DeepSpeed's values do not."""
+    """A DeepSpeed value that contradicts --yaml-cfg is an error, whereas a flag replaces the YAML's value."""
     (tmp_path / "x.yaml").write_text("training_config: {bf16: true}")
     (tmp_path / "x.json").write_text(json.dumps({"bf16": {"enabled": False}}))
     files = ["--yaml-cfg", str(tmp_path / "x.yaml"), "--deepspeed-config", str(tmp_path / "x.json")]

@@ -1,4 +1,4 @@
-"""Files of MindFormers and MindSpeed-Core-MS: every key fills a field or does nothing for a reason."""
+"""YAML keys of MindFormers and MindSpeed-Core-MS: each fills a field or does nothing for a reason."""
 
 from __future__ import annotations
 
@@ -40,6 +40,7 @@ ENABLE_LAZY_INLINE: 1
 
 
 def test_a_file_with_a_runner():
+    """A MindFormers file with runner, wrapper, callbacks and experts fills the fields of its keys."""
     config = init_configs_from_dict(yaml.safe_load(RUNNER))
     wanted = {
         "dataset_config.batch_size": 4,
@@ -69,7 +70,7 @@ def test_a_file_with_a_runner():
 
 
 def test_a_whole_run_in_the_nested_layout():
-    """Beside the schema's trees: the run by fields' names in `train_config`, and whole sections."""
+    """The nested layout takes, beside its own trees, a run in `train_config` and whole sections."""
     content = nested(parallelization={"pipeline": {"micro_batch_size": 2, "micro_batch_num": 8}})
     content["train_config"] = {"ms_training_config": {"training_iters": 10, "save_interval": 5}, "learning_rate": 2e-3}
     content |= {"optimizer_config": {"weight_decay": 0.1}, "dataset_config": {"data_path": ["x"]}}
@@ -229,6 +230,7 @@ def test_a_key_of_the_earlier_system_fills_its_field(section, content, field, va
     ],
 )
 def test_what_a_key_cannot_say_is_refused_by_its_name(section, content, rule):
+    """A wrong value is one error that begins with the file's key."""
     with pytest.raises(ConfigError) as caught:
         init_configs_from_dict(sections(**{section: content}))
     (error,) = caught.value.errors
@@ -243,7 +245,8 @@ def test_what_a_key_cannot_say_is_refused_by_its_name(section, content, rule):
 def test_accumulation_steps_are_micro_batches_unless_a_pipeline_has_its_own(
     section, steps, micro_batches, stages, counts
 ):
-    """In a pipeline `micro_batch_num` counts, as documented; else a 1, which is the default, contradicts nothing."""
+    """Micro-batches of a step are gradient_accumulation_steps, but micro_batch_num in a pipeline, as documented; a 1,
+    the default, contradicts nothing."""
     content = sections(**{section: {"micro_batch_num": micro_batches}})
     content.setdefault("parallel_config", {})["pipeline_stage"] = stages
     config = init_configs_from_dict({**content, "runner_config": {"gradient_accumulation_steps": steps}})
@@ -251,7 +254,7 @@ def test_accumulation_steps_are_micro_batches_unless_a_pipeline_has_its_own(
 
 
 def test_a_key_does_nothing_where_its_flag_does_not(capsys):
-    """`divided_by` beside `padded_size`, as the documents' own file has both."""
+    """`divided_by` beside `padded_size`, as the documents' own file has both, is ignored with a line."""
     content = nested()
     content["model_config"]["llm"]["tokenizer"] |= {"padded_size": 160, "divided_by": 32}
     assert init_configs_from_dict(content).model_config.vocab_size == 160
@@ -260,7 +263,7 @@ def test_a_key_does_nothing_where_its_flag_does_not(capsys):
 
 @pytest.mark.parametrize("key", sorted(EARLIER))
 def test_every_key_is_known_and_is_no_name_of_a_field_twice_over(key):
-    """No value of it gives the answer that there is no such key."""
+    """No key of the table of earlier keys is answered with "no such key"."""
     content: object = False
     for name in reversed(key.split(".")):
         content = {name: content}
@@ -269,7 +272,8 @@ def test_every_key_is_known_and_is_no_name_of_a_field_twice_over(key):
 
 
 def test_replicas_are_never_summed():
-    """Their gradients would be as many times as large; one replica's sum is its mean."""
+    """`grad_allreduce_op: sum` is refused with more than one replica, whose gradients would be summed where the losses
+    are averaged."""
     key = "optimizer_config.zero_config.grad_allreduce_op"
     summed, averaged = (sections(optimizer_config={"zero_config": {"grad_allreduce_op": op}}) for op in ("sum", "mean"))
     assert init_configs_from_dict(averaged, world_size=2).parallel_config.data_parallel_size == 2
@@ -283,6 +287,7 @@ def test_replicas_are_never_summed():
 
 @pytest.mark.parametrize("kind", sorted(CALLBACKS))
 def test_every_callback_may_stand_without_options(kind):
+    """Each known callback of a file is read without options."""
     given, findings = values_of({"callbacks": [{"type": kind}]}, "x.yaml")
     assert given and not findings
 
@@ -290,6 +295,7 @@ def test_every_callback_may_stand_without_options(kind):
 @pytest.mark.parametrize("name", ["lazy_inline", "ENABLE_LAZY_INLINE", "ENABLE_LAZY_INLINE_NO_PIPELINE"])
 @pytest.mark.parametrize("section", [None, "model_config", "parallel_config"])
 def test_lazy_inline_does_nothing_and_says_so(name, section, capsys):
+    """lazy_inline, in each spelling and section, leaves the config as it is and prints why."""
     content = sections(**({name: True} if section is None else {section: {name: True}}))
     assert init_configs_from_dict(content) == init_configs_from_dict(sections())
     assert f"{name}: the dynamic graph is not compiled" in capsys.readouterr().out
@@ -308,6 +314,7 @@ def test_lazy_inline_does_nothing_and_says_so(name, section, capsys):
     ],
 )
 def test_more_layers_than_a_stage_has_are_said(content, said, capsys):
+    """A recompute table that asks a stage for more layers than it has prints a line for that stage."""
     stages = {"pipeline_model_parallel_size": 2}
     init_configs_from_dict(sections(recompute_config=content, parallel_config=stages))
     key = f"recompute_config.{next(iter(content))}"

@@ -1,4 +1,4 @@
-"""MindSpeed's file for FSDP2: each key acts, does nothing for a reason, or is refused with one."""
+"""MindSpeed's file for FSDP2 (--fsdp2-config-path): each key acts, is ignored with a reason, or refused."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ CLASSES = "megatron.core.transformer"
 
 @pytest.fixture
 def reading_with(tmp_path):
+    """A function from the file's text and a change of the good command line to the reading."""
+
     def read_with(content: str, change: str = "--bf16 --use-torch-fsdp2") -> Reading:
         path = tmp_path / "fsdp2.yaml"
         path.write_text(content)
@@ -60,7 +62,7 @@ num_to_forward_prefetch: 2
 
 
 def test_every_key_of_a_published_file_is_answered(reading_with):
-    """None is passed over: it fills an option, is compared with one, or does nothing for a reason."""
+    """Each key of a published file fills an option, is compared with one, or is ignored with a reason."""
     found = reading_with(PUBLISHED)
     said = {outcome.flag: outcome for outcome in outcomes(found) if outcome.flag in KEYS}
     assert found.errors == [] and len(said) == 6
@@ -91,12 +93,13 @@ def test_every_key_of_a_published_file_is_answered(reading_with):
     ],
 )
 def test_what_cannot_be_done_is_named(reading_with, content, blamed):
+    """An unknown key or a wrong value is one error with the rule."""
     (error,) = reading_with(content).errors
     assert blamed in error
 
 
 def test_flags_that_say_otherwise_are_named(reading_with):
-    """Recomputation is asked for by the file or by flags; the file goes with its flag alone."""
+    """Recomputation in the file that contradicts flags is an error, and so is the file without --use-torch-fsdp2."""
     content = f"recompute_modules: [{CLASSES}.transformer_layer.TransformerLayer]"
     errors = reading_with(content, "--use-torch-fsdp2 --recompute-granularity selective").errors
     assert any("contradicts --recompute-granularity selective" in error for error in errors)
@@ -105,7 +108,7 @@ def test_flags_that_say_otherwise_are_named(reading_with):
 
 
 def test_a_file_that_is_missing_stops_a_run_but_no_explanation(tmp_path):
-    """A script is judged where its files are not, and does not start there."""
+    """A missing file is ignored with a reason where files are not looked at (`explain`), and an error at a start."""
     given = [*line("--use-torch-fsdp2"), "--fsdp2-config-path", str(tmp_path / "none.yaml")]
     found = read(given, world_size=2)
     assert found.errors == []

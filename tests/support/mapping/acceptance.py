@@ -26,6 +26,7 @@ Script = dict[str, Any]
 
 
 def _dense_pretraining(script: Script) -> bool:
+    """Whether the script pre-trains a dense model."""
     return script["kind"] == "pretrain" and "dense" in script["tags"]
 
 
@@ -49,14 +50,16 @@ SLICES: dict[str, Callable[[Script], bool]] = {
 
 
 def worlds(script: Script) -> list[int]:
-    """The script's own number of processes; several where nobody knows it (`world_from` "default", "inferred ...")."""
+    """The numbers of processes to try: the script's own, or the recorded guess times 1 to 16 where it says none
+    (`world_from`)."""
     recorded = script["world"]["nnodes"] * script["world"]["nproc"]
     is_known = script["world_from"] in ("script", "recipe")
     return [recorded] if is_known else [recorded * more for more in (1, 2, 4, 8, 16)]
 
 
 def stops_of(script: Script, as_recorded: bool = False) -> list[str]:
-    """Errors of `mapping.explain` for the script at its own world size; none if it starts at one of several."""
+    """The errors of the script at the number of processes with fewest; empty if it starts. `as_recorded` tries the
+    recorded number alone."""
     sizes = worlds(script)[: 1 if as_recorded else None]
     found = [list(map(str, stops(read(script["argv"], world_size=size)))) for size in sizes]
     return min(found, key=len)
@@ -86,6 +89,7 @@ def main(argv: Sequence[str]) -> None:
 
 
 def _kind(error: str) -> str:
+    """The error with every number replaced by N, to count errors of one kind."""
     return re.sub(r"\d[\d.]*", "N", error)
 
 

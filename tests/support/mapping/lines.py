@@ -1,4 +1,4 @@
-"""Command lines for tests: a good one, and what is changed in it."""
+"""Command lines for tests: a good one, and changes of it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ GOOD = (
 
 
 def line(change: str = "") -> list[str]:
-    """The good line with `change` behind it; a word `~x` in it takes flag `--x` and its value out."""
+    """The words of the good command line with `change` behind it; a word `~x` takes flag `--x` and its value out."""
     words, added = GOOD.split(), change.split()
     for word in [word for word in added if word.startswith("~")]:
         position = words.index(f"--{word[1:]}")
@@ -22,5 +22,5 @@ def line(change: str = "") -> list[str]:
 
 
 def reading(change: str = "", world_size: int = 1) -> Reading:
-    """The reading of the changed line."""
+    """The reading (config, findings, notes) of the good line with `change`."""
     return read(line(change), world_size=world_size)

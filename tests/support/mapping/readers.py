@@ -21,7 +21,7 @@ from tests.support.assets import ROOT
 ANY = "any section"
 
 _PATHS = {path.rpartition(".")[2]: path for path in SECTIONS} | {"moe": "moe_config"}
-"""Name of a section, and of attributes that cells keep one under -> its path."""
+"""Last part of a section's path, and the attribute under which cells keep a section -> the section's path."""
 _CLASSES = {cls.__name__: path for path, cls in SECTIONS.items()}
 _CLASSES |= {"TransformerConfig": "model_config", "ModelParallelConfig": "parallel_config"}
 _CLASSES |= {"OffloadSettings": "recompute_config", "RecomputeSettings": "recompute_config"}
@@ -32,17 +32,17 @@ BY_NAME = {
     "recompute_config": {*BY_STAGE, *(f"{name}_exclude" for name in PATTERNS)},
     "dataset_config.tokenizer": {field.name for field in fields(TokenizerOptions)},
 }
-"""Section -> fields that are read by `getattr`, as the lists say that are imported."""
+"""Section -> its fields that code reads by `getattr` from the imported lists of names."""
 
 FILLS = {"fused_operators": "fused"}
-"""Property -> the attribute of another section that `AllConfig` fills with it."""
+"""Property of a config section -> the attribute of another section that `AllConfig` fills from it."""
 
 Names = dict[str, str]
 
 
 def files() -> list[Path]:
-    """The engine and the plan; of the config's files those that say what a device is prepared with and what states
-    optimizers keep."""
+    """The source files of the engine and the plan, without the config classes but for those that prepare a device and
+    list optimizers' states."""
     core = ROOT / "parallel_core"
     plan = [file for file in core.rglob("*.py") if "config" not in file.relative_to(ROOT).parts]
     return [
@@ -54,7 +54,7 @@ def files() -> list[Path]:
 
 
 def _section(owner: ast.expr, names: Names) -> str | None:
-    """The section that an expression is, if it says so."""
+    """The path of the section that an expression is (ANY for a bare `config`), None if it is none."""
     last = owner.attr if isinstance(owner, ast.Attribute) else owner.id if isinstance(owner, ast.Name) else ""
     if isinstance(owner, ast.Name) and last in names:
         return names[last]
@@ -62,7 +62,7 @@ def _section(owner: ast.expr, names: Names) -> str | None:
 
 
 def _annotated(function: ast.FunctionDef) -> Names:
-    """Parameters that an annotation makes a section, and those that it makes something else."""
+    """Parameter -> the section that its annotation names, "" for another annotation."""
     found = {}
     for argument in (*function.args.args, *function.args.kwonlyargs):
         if argument.annotation is not None:
@@ -72,7 +72,7 @@ def _annotated(function: ast.FunctionDef) -> Names:
 
 
 def _assigned(tree: ast.AST, names: Names) -> Names:
-    """Names that were assigned a section, in the order of the code."""
+    """`names` and, besides, each name in the tree that is assigned a section -> that section."""
     found = dict(names)
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign):
@@ -88,7 +88,8 @@ def _assigned(tree: ast.AST, names: Names) -> Names:
 
 
 def _reads(tree: ast.AST, names: Names) -> Iterator[tuple[str, str]]:
-    """(section, field) of every attribute that is read in a tree."""
+    """(section, attribute) of each attribute that a tree reads from a section; `names` are the known names of
+    sections."""
     for node in ast.iter_child_nodes(tree):
         inner = _assigned(node, names | _annotated(node)) if isinstance(node, ast.FunctionDef) else names
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
@@ -99,12 +100,12 @@ def _reads(tree: ast.AST, names: Names) -> Iterator[tuple[str, str]]:
 
 
 DERIVING = ("derive", "rules")
-"""Methods of config classes that fill and check fields, which is no use of them."""
+"""Methods of config classes that derive and check fields, which does not count as reading them."""
 
 
 def _methods() -> Iterator[tuple[str, str, ast.FunctionDef]]:
-    """(section, name of its method, function) of what reads fields when that method is called: the method, and the
-    functions of its file that are given the section."""
+    """(section, method's name, function that reads fields when the method is called): the method itself, and each
+    function of its file that takes the section."""
     for file in (ROOT / "parallel_core" / "config").glob("*.py"):
         body = ast.parse(file.read_text(encoding="utf-8")).body
         given = [node for node in body if isinstance(node, ast.FunctionDef)]
@@ -117,7 +118,8 @@ def _methods() -> Iterator[tuple[str, str, ast.FunctionDef]]:
 
 
 def reads() -> dict[str, set[str]]:
-    """Section, or ANY -> the attributes of it that are read."""
+    """Section, or ANY -> names of its attributes that the engine or the plan reads, directly or through a config
+    class's method."""
     found = defaultdict(set)
     for file in files():
         for section, name in _reads(ast.parse(file.read_text(encoding="utf-8")), {}):

@@ -1,4 +1,4 @@
-"""A legal value, other than the default, for every flag: found by trying, not listed."""
+"""A legal value other than the default for every flag, found by trying."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WORDS = (
     "8,0", *NUMBERS, "float16", "mlp", "left", "true", "True", "1,1,1", "Et|tttL", "0:8", "x", "bias", "core_attn",
     "linear_qkv", "M*-M", "0 4 128 4", "A100",
 )  # fmt: skip
-"""Values that are tried for a flag without choices; the flag's type and the rules tell which of them are legal."""
+"""Values to try for a flag without choices; its type and the rules tell which are legal."""
 
 FIRST_START = "--load not/saved/yet --save not/saved/yet --save-interval 4"
 ROTARY = "--position-embedding-type rope"
@@ -192,19 +192,19 @@ COMPANY = {
     "--fine-grained-activation-offloading": "--offload-modules core_attn",
     "--optimizer-offload-fraction": "--cpu-offload-optimizer",
 }
-"""Flag -> what must come with any value of it; `~x` takes flag `--x` out of the good line."""
+"""Flag -> flags that it needs to act; `~x` takes flag `--x` out of the good line."""
 
 WORLD_SIZE = 4
 
 
 def value_of(config: AllConfig, target: str) -> Any:
-    """A field by its path; none if nobody knows it."""
+    """The value at a field's path; None if it is unknown until files are read."""
     value = attrgetter(target)(config)
     return None if isinstance(value, Unknown) else value
 
 
 def typed_values(row: Flag) -> Iterator[str]:
-    """Values that may be typed behind a flag."""
+    """The texts of values to try behind a flag; "" for a switch."""
     if row.type is None:
         yield ""
         return
@@ -216,7 +216,8 @@ def typed_values(row: Flag) -> Iterator[str]:
 
 
 def effect(row: Flag, name: str, *targets: str) -> str | None:
-    """An accepted command line on which the flag changes all `targets`, as a change of the good line; none if none."""
+    """A change of the good line with the flag by this name, accepted, on which all `targets` differ from those without
+    the flag; None if no tried value gives one."""
     company = COMPANY.get(name, "")
     without = reading(company, WORLD_SIZE).config
     for value in typed_values(row):

@@ -1,4 +1,4 @@
-"""Configuration files as dicts."""
+"""Small configuration files for tests, as dictionaries."""
 
 MEGATRON = {
     "language_model": {
@@ -26,7 +26,7 @@ MEGATRON = {
 
 
 def nested(blocks: dict | None = None, precision: dict | None = None, parallelization: dict | None = None) -> dict:
-    """A small model in the nested schema, with what is given in its parts."""
+    """A small model in the nested layout, with these entries in its blocks, precision and parallelization."""
     attention = {"head_num": 8}
     llm = {"embedding": {"hidden_size": 64}, "tokenizer": {"padded_size": 512}, "position": {"max_size": 64}}
     return {
@@ -36,6 +36,6 @@ def nested(blocks: dict | None = None, precision: dict | None = None, paralleliz
 
 
 def sections(**changes: dict) -> dict:
-    """A small model in the layout of sections, with what is given in its sections."""
+    """A small model in the layout of sections, with these entries in its sections."""
     model = {"vocab_size": 512, "num_layers": 4, "hidden_size": 64, "num_attention_heads": 4, "seq_length": 64}
     return {**changes, "model_config": {**model, **changes.get("model_config", {})}}

@@ -1,1 +1,1 @@
-"""The documents' printed blocks, the names in them, and the handling of each by this project."""
+"""The recorded documents' printed blocks, the names in them, and what this project makes of each."""

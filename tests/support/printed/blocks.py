@@ -1,4 +1,4 @@
-"""The documents' blocks and tables as they stand in tests/assets/documents, by document and number."""
+"""The blocks and tables of the documents in tests/assets/documents, by document and number."""
 
 from __future__ import annotations
 
@@ -15,22 +15,23 @@ _IN_TEXT = re.compile(r"^Named in its text: (.*)$", re.MULTILINE)
 
 
 class Block(NamedTuple):
-    """One fenced block."""
+    """One fenced block of a document: its number from 0, its language, its text."""
 
     number: str
     language: str
-    """The word behind the fence in small letters; a block without one that is written in JSON is `json`."""
+    """The word behind the fence in small letters; `json` for one without a word that begins as JSON, `text` for others
+    and logs."""
     text: str
 
 
 def blocks(document: str) -> list[Block]:
-    """The fenced blocks in order."""
+    """The fenced blocks of a document in order."""
     found = _FENCE.findall(_read(document))
     return [Block(str(number), _language(word, text), text) for number, (word, text) in enumerate(found)]
 
 
 def tables(document: str) -> list[list[tuple[str, str]]]:
-    """The rows of each table without its head, as flag and config path."""
+    """The rows of each table of a document, without its head, as (flag, config path)."""
     return [
         [tuple(cell.strip() for cell in line.strip("|").split("|")) for line in table.splitlines()[2:]]
         for table in _TABLE.findall(_FENCE.sub("", _read(document)))
@@ -38,11 +39,12 @@ def tables(document: str) -> list[list[tuple[str, str]]]:
 
 
 def named_in_text(document: str) -> list[str]:
-    """Flags and environment variables that the sentences around the blocks name."""
+    """The flags and environment variables that a document's lines "Named in its text" list."""
     return re.findall(r"`([^`]+)`", " ".join(_IN_TEXT.findall(_read(document))))
 
 
 def python_blocks(document: str) -> list[str]:
+    """The texts of a document's Python blocks."""
     return [block.text for block in blocks(document) if block.language == "python"]
 
 
@@ -57,5 +59,5 @@ def _language(word: str, text: str) -> str:
 
 
 def without_dots(text: str) -> str:
-    """The block without the lines of dots by which the document leaves something out."""
+    """The text without lines of dots alone, by which a document leaves something out."""
     return "".join(line for line in text.splitlines(keepends=True) if not re.fullmatch(r"\s*\.+\s*", line))

@@ -1,4 +1,4 @@
-"""The mapping's result for a block of YAML, JSON or flags, item by item."""
+"""What the mapping makes of each item of a document's YAML, JSON or flags."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ CONTEXT: dict[tuple[str, str], dict[str, Any]] = {
     ("002", "5"): {"model_config": {"compute_dtype": "float16"}},
     ("003", "3"): {"training_config": {"load_checkpoint": "checkpoints"}},
 }
-"""Settings that a document's sentences give beside a block of YAML."""
+"""(document, block) -> settings that the document's sentences add to the YAML block."""
 
 MODEL = (
     "--num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 64 --max-position-embeddings 64 "
     "--vocab-size 512"
 )
 FLAGS = f"{MODEL} --train-iters 10"
-"""A command line that leaves to a block what such blocks say."""
+"""A command line without the values that JSON blocks give."""
 COMPANY = {"--num_train_epochs": "--max_train_samples 500", "--max_train_samples": "--num_train_epochs 1"}
-"""Flag -> others of its block, which say how long the training is."""
+"""Flag of a Trainer -> the flag printed with it that, together, gives the length of the training."""
 BESIDE = {
     "1": "--micro-batch-size 1 --global-batch-size 6 --clip-grad 0.5 --lr 1e-3",
     "2": "--micro-batch-size 1",
@@ -54,15 +54,16 @@ BESIDE = {
     "9": "--micro-batch-size 1 --lr 1e-3 --fp16",
     "11": "--lr 1e-3",
 }
-"""Number of a block of JSON -> the flags that say what it doesn't, or to which its `auto`s leave it."""
+"""Number of a JSON block -> flags for the values that it does not give, or gives as `auto`."""
 ELSE = "--micro-batch-size 1 --lr 1e-3"
 
 AS_MEGATRON = {"hysteresis"}
-"""Flags that fill the field of Megatron's meaning, where the tables of document 003 name another."""
+"""Flags that fill the field that Megatron means by them, where a table of document 003 names another field."""
 
 
 def yaml_reading(document: str, block: Block) -> Reading:
-    """Reading of a block on two replicas of the model. The nested blocks of document 003 are one file."""
+    """The reading of a YAML block on two data-parallel replicas; all YAML blocks of document 003 together are one
+    file."""
     content = yaml_content(block.text)
     if document == "003":
         content = {}
@@ -77,7 +78,8 @@ def yaml_reading(document: str, block: Block) -> Reading:
 
 
 def json_reading(block: Block) -> Reading:
-    """Reading of a block, put between braces where it has none, beside flags that say the rest."""
+    """The reading of a JSON block as a DeepSpeed file, put between braces where it has none, beside flags for the
+    rest."""
     whole = block.text if block.text.lstrip().startswith("{") else "{" + block.text + "}"
     flags = f"{FLAGS} {BESIDE.get(block.number, ELSE)}".split()
     with tempfile.TemporaryDirectory() as folder:
@@ -87,13 +89,13 @@ def json_reading(block: Block) -> Reading:
 
 
 def flag_reading(words: list[str]) -> Reading:
-    """A flag in the company of those that it is printed with."""
+    """The reading of a flag with its values (`words`) beside the flags that it is printed with."""
     beside = COMPANY.get(words[0], "--train-iters 10")
     return read([*MODEL.split(), *beside.split(), *ELSE.split(), *words], world_size=1)
 
 
 def found(reading: Reading, item: str) -> Found:
-    """Outcome of a key or a flag."""
+    """The outcome of a key or flag `item` in a reading, from its findings, outcomes or notes."""
     about = [finding for finding in reading.findings if is_about(finding.flag, item)]
     if about:
         return _of_finding(about[0])
@@ -112,22 +114,24 @@ def found(reading: Reading, item: str) -> Found:
 
 UNSAID = Found(MISSING, "nothing is said of it")
 EMPTY = Found(NOTHING, "a key without a value says nothing")
-"""The outcome for a known key without a value."""
+"""The outcome of a known key that has no value."""
 
 
 def is_about(name: str, item: str) -> bool:
-    """Whether a name that was reported is the item or holds it; what stands in `model` is reported as if outside."""
+    """Whether a reported name is the item or a key that contains it; `model.` before an item is not reported."""
     item = item.removeprefix("model.")
     return item == name or item.startswith((f"{name}.", f"{name}["))
 
 
 def _of_finding(finding: Finding) -> Found:
+    """`missing` for a finding that there is no such key, else `refused`."""
     if "there is no such" in finding.rule or "cannot be read" in finding.rule:
         return Found(MISSING, finding.rule)
     return Found(REFUSED, finding.rule)
 
 
 def _of_outcomes(said: list[Outcome]) -> Found:
+    """`no-op`, `refused` or `acts` of an item's outcomes, by the first one's status."""
     if said[0].status == IGNORED:
         return Found(NOTHING, said[0].reason)
     if said[0].status != MAPPED:
@@ -136,11 +140,13 @@ def _of_outcomes(said: list[Outcome]) -> Found:
 
 
 def _said(outcome: Outcome) -> str:
+    """The config field and value of an outcome, or its reason."""
     return f"{outcome.target} = {outcome.value}" if outcome.target else outcome.reason
 
 
 def table_found(flag: str, key: str) -> Found:
-    """A row of the tables of document 003: Megatron's flag, and where the config has it."""
+    """The outcome of a row of document 003's tables: whether Megatron's flag fills the config path that the row
+    gives."""
     rows = [BY_NAME[name] for on in ("--", "--no-") if (name := on + flag.replace("_", "-")) in BY_NAME]
     row = next((row for row in rows if row.status == MAPPED), rows[0] if rows else None)
     paths: Mapping[str, str] = {public: path for path, public in PUBLIC.items()}

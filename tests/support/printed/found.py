@@ -1,4 +1,4 @@
-"""The outcome of an item: one of five, or missing, and the words for it."""
+"""The outcome of an item that a document prints: one of five, or missing, and its words."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ ACTS, NOTHING, REFUSED, READER, MISSING = "acts", "no-op", "refused", "reader", 
 
 
 class Found(NamedTuple):
-    """An outcome, and to what it leads."""
+    """An outcome and its detail."""
 
     outcome: str
-    """`acts`; `no-op`, said with a reason; `refused`, with a reason;
-    `reader`: prose, or a name that the document leaves to its reader; `missing`: nothing here knows it."""
+    """`acts`; `no-op`, with a reason; `refused`, with a reason; `reader`: prose, or a name that the document leaves to
+    its reader; `missing`: unknown here."""
     detail: str = ""
-    """The config field and its value, the name here, or the reason."""
+    """The config field and its value, the name in this project, or the reason."""

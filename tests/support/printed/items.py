@@ -1,4 +1,4 @@
-"""Every key, flag and name that a block holds, taken from it by its language's grammar."""
+"""The keys, flags and names that a document's block holds, by the grammar of its language."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ import yaml
 from tests.support.printed.blocks import Block, without_dots
 
 _LOOKED_INTO = ("config.", "all_config.", "ms.", "model.")
-"""Objects whose attributes are names of the system."""
+"""Beginnings of dotted names whose attributes are names of the documented system."""
 
 
 def items(block: Block, defined: Collection[str] = ()) -> list[str]:
-    """The names to look up, in order, none twice; names that other blocks define (`defined`) are left out."""
+    """The items of a block to look up, in order, none twice, without names that the document's own blocks define
+    (`defined`)."""
     found = dict.fromkeys(_ITEMS[block.language](block.text))
     return [item for item in found if item.partition("(")[0] not in defined]
 
@@ -29,11 +30,12 @@ def defined_names(texts: Iterable[str]) -> set[str]:
 
 
 def yaml_content(text: str) -> Any:
+    """The parsed content of a YAML block."""
     return yaml.safe_load(without_dots(text))
 
 
 def json_content(text: str) -> Any:
-    """A block of JSON with comments, bare words and without its outer braces."""
+    """The parsed content of a JSON block with comments, bare `auto` and missing outer braces."""
     plain = re.sub(r"//.*", "", text)
     plain = re.sub(r":\s*auto\b", ': "auto"', plain)
     plain = re.sub(r",(\s*)$", r"\1", plain)
@@ -41,7 +43,7 @@ def json_content(text: str) -> Any:
 
 
 def keys(content: Any, path: str = "") -> Iterator[str]:
-    """`a.b.c` for each entry that holds no others; `a[0].b` for those of lists."""
+    """The path `a.b.c` of each entry without entries of its own; `a[0].b` in a list of dictionaries."""
     if isinstance(content, Mapping) and content:
         for key, value in content.items():
             yield from keys(value, f"{path}.{key}" if path else str(key))
@@ -53,7 +55,7 @@ def keys(content: Any, path: str = "") -> Iterator[str]:
 
 
 def empty_keys(content: Any) -> set[str]:
-    """The entries that have no value."""
+    """The paths of the entries whose value is None."""
     inner = content.items() if isinstance(content, Mapping) else ()
     return {path for key, value in inner for path in ([key] if value is None else _under(key, empty_keys(value)))}
 
@@ -63,7 +65,8 @@ def _under(key: str, paths: Iterable[str]) -> list[str]:
 
 
 def shell_items(text: str) -> Iterator[str]:
-    """Flags, environment variables, options of msrun, scripts that are started."""
+    """The exported variables, scripts started by bash, flags, and options of msrun (as `msrun --option`) of a shell
+    block."""
     for line in text.splitlines():
         words = line.partition("#")[0].split()
         if words[:1] == ["export"]:
@@ -76,7 +79,8 @@ def shell_items(text: str) -> Iterator[str]:
 
 
 def python_items(text: str) -> Iterator[str]:
-    """`module.name` for each import, names that nothing defines, attributes of configs, calls of the former."""
+    """The imports of a Python block as `module.name`, names that nothing defines, attributes of config objects, and
+    calls of imported or undefined names."""
     tree = ast.parse(without_dots(text))
     imported = dict(_imports(tree))
     yield from imported.values()
@@ -91,13 +95,13 @@ def python_items(text: str) -> Iterator[str]:
 
 
 def _call(node: ast.Call, name: str) -> str:
-    """`name(_, _, keyword=)`: how many values by place, and the keywords."""
+    """A call as `name(_, _, keyword=)`: a _ for each positional value, and the keywords."""
     keywords = [f"{keyword.arg}=" for keyword in node.keywords if keyword.arg]
     return f"{name}({', '.join(['_'] * len(node.args) + keywords)})"
 
 
 def _imports(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    """Name in the block -> what it is."""
+    """(name in the block, full name of what is imported) of each import."""
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom):
             yield from ((alias.asname or alias.name, f"{node.module}.{alias.name}") for alias in node.names)
@@ -106,12 +110,14 @@ def _imports(tree: ast.Module) -> Iterator[tuple[str, str]]:
 
 
 def _free_names(tree: ast.Module) -> Iterator[str]:
+    """The names that a block uses and neither imports nor defines, builtins left out."""
     known = {*vars(builtins), *dict(_imports(tree)), *_defined(tree)}
     names = (node.id for node in ast.walk(tree) if isinstance(node, ast.Name))
     yield from (name for name in names if name not in known)
 
 
 def _defined(tree: ast.Module) -> set[str]:
+    """The names of functions, classes, parameters and variables that a tree defines."""
     nodes = list(ast.walk(tree))
     return {
         *(node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)),
@@ -121,7 +127,7 @@ def _defined(tree: ast.Module) -> set[str]:
 
 
 def _dotted(node: ast.AST) -> str:
-    """`a.b.c` for an attribute of an attribute of a name, else nothing."""
+    """`a.b.c` of a name or of attributes of a name, "" for another expression."""
     if isinstance(node, ast.Name):
         return node.id
     inner = _dotted(node.value) if isinstance(node, ast.Attribute) else ""
@@ -129,7 +135,7 @@ def _dotted(node: ast.AST) -> str:
 
 
 def _is_inner(node: ast.AST, tree: ast.AST) -> bool:
-    """Whether a longer dotted name begins with this one."""
+    """Whether the node is the beginning of a longer dotted name in the tree."""
     return any(isinstance(outer, ast.Attribute) and outer.value is node for outer in ast.walk(tree))
 
 

@@ -1,4 +1,5 @@
-"""The outcome for a name that a document's Python or shell block uses: importable here, called as printed, or not."""
+"""The outcome of a name in a document's Python or shell block: importable here, called with accepted arguments, or
+not."""
 
 from __future__ import annotations
 
@@ -28,31 +29,32 @@ PREFIXES = {
     "mindformers.wrapper": "pynative.training",
     "mindformers": "pynative.training",
 }
-"""The only part of an import that a user changes: old prefix -> ours."""
+"""Prefix of an import in the documents -> the prefix that a user writes in its place."""
 
 SEEN_OF_MSRUN = ("--worker_num", "--local_worker_num", "--master_port", "--log_dir", "--join")
-"""The options that a launch as printed shows: ranks, a port, logs, and a command that ends with them."""
+"""Options of msrun whose effect a launch as printed shows: number of ranks, port, logs, a command that waits for its
+ranks."""
 OF_MSRUN = Found(READER, "of MindSpore's launcher")
 
 WITHOUT_IMPORT = ("mapping", "pynative.training.training", "pynative.training.data", "pynative.training.utils")
-"""Modules of the names that document 003 uses without an import."""
+"""Modules in which names that document 003 uses without an import are looked for."""
 
 MOMENTUM = ("mindspore.nn.Momentum", "Momentum")
-"""MindSpore's own optimizer, which is made for a wrapper that is refused."""
+"""MindSpore's own optimizer, which a document makes for a wrapper that is refused here."""
 
 READERS = {
     "002": {"self", "config", "nn", "copy", "callbacks", "GPTTransformerDecoderLayer", *MOMENTUM},
     "003": {"enum", "ms", "_add_pangu_args", "train_valid_test_datasets_provider", "get_batch"},
     "004": {"model"},
 }
-"""Names that a document leaves to its reader: usual imports, and the reader's own functions and objects."""
+"""Document -> names that it leaves to its reader: usual imports, and the reader's own functions and objects."""
 
 MIGRATING = ROOT / "docs" / "migrating.md"
 _EXAMPLE = ROOT / "examples" / "gpt" / "pretrain_gpt.sh"
 
 
 def python_found(document: str, item: str) -> Found:
-    """Outcome of an import, a name, an attribute or a call."""
+    """The outcome of an item of a Python block: an import, a name, an attribute or a call."""
     name, is_call, arguments = item.partition("(")
     if is_call:
         return _call_found(document, name, arguments.rstrip(")"))
@@ -66,7 +68,7 @@ def python_found(document: str, item: str) -> Found:
 
 
 def importable(name: str) -> str:
-    """Import path of a name, with our prefix for an old one; empty if it cannot."""
+    """The import path of a name here, an old prefix replaced by ours; "" if it cannot be imported."""
     for old, ours in PREFIXES.items():
         if name.startswith(f"{old}."):
             name = ours + name.removeprefix(old)
@@ -76,7 +78,7 @@ def importable(name: str) -> str:
 
 @cache
 def _object(path: str) -> Any:
-    """A module, or an attribute of one."""
+    """The module or a module's attribute at the path, None if there is none."""
     module, _, attribute = path.rpartition(".")
     for wanted, inside in ((path, ""), (module, attribute)):
         try:
@@ -89,7 +91,8 @@ def _object(path: str) -> Any:
 
 
 def _call_found(document: str, name: str, arguments: str) -> Found:
-    """Whether what is called takes the printed arguments."""
+    """The outcome of a call: `missing` if the callee does not take the printed arguments, `refused` if it refuses one
+    of them."""
     if name in READERS[document]:
         return Found(READER)
     full = next((item for item in _names(document) if item == name or item.endswith(f".{name}")), name)
@@ -108,19 +111,22 @@ def _call_found(document: str, name: str, arguments: str) -> Found:
 
 
 def _names(document: str) -> Iterator[str]:
+    """The items of a document's Python blocks that are no calls."""
     for text in python_blocks(document):
         yield from (item for item in python_items(text) if "(" not in item)
 
 
 @cache
 def _config() -> Any:
+    """The config of a small command line, in which attributes are looked up."""
     from mapping import parse_args
 
     return init_configs_from_args(parse_args([*FLAGS.split(), *ELSE.split()], world_size=1))
 
 
 def _attribute_found(document: str, head: str, rest: str) -> Found:
-    """An attribute of the config that a script is given; that of document 002 is of another system."""
+    """The outcome of an attribute of the config that a script is given; an unknown one in another document than 003 is
+    left to the reader, as another system's."""
     where = f"model_config.{rest}" if (document, head) == ("003", "config") else rest
     try:
         value = attrgetter(where)(_config())
@@ -131,7 +137,8 @@ def _attribute_found(document: str, head: str, rest: str) -> Found:
 
 
 def _migrated(name: str) -> Found:
-    """Outcome of a name by docs/migrating.md: a row `| old | new | what differs |`."""
+    """The outcome of a name by its row `| old | new | what differs |` in docs/migrating.md: `no-op` if the new cell
+    begins with "nothing", else `refused`; `missing` without a row."""
     for old, ours, differs in migrating_rows():
         if name in old or name.rpartition(".")[2] in old:
             return Found(_verdict(ours), differs)
@@ -139,19 +146,22 @@ def _migrated(name: str) -> Found:
 
 
 def _verdict(ours: str) -> str:
+    """`no-op` if the cell begins with "nothing", else `refused`."""
     return NOTHING if ours.partition(" ")[0].rstrip(":") == "nothing" else REFUSED
 
 
 @cache
 def migrating_rows() -> tuple[tuple[frozenset[str], str, str], ...]:
-    """The rows of docs/migrating.md: the names of the first cell, and the other two cells."""
+    """The rows of docs/migrating.md's tables: the names in backticks of the first cell, the second cell, the third
+    cell."""
     text = MIGRATING.read_text(encoding="utf-8")
     rows = re.findall(r"^\| (.*?) \| (.*?) \| (.*?) \|$", text, re.MULTILINE)
     return tuple((frozenset(re.findall(r"`([^`]+)`", old)), ours, differs) for old, ours, differs in rows)
 
 
 def shell_found(item: str, words: list[str]) -> Found:
-    """Outcome of a flag (`words`: it with its values), an option of msrun, an environment variable, a script."""
+    """The outcome of an item of a shell block: a flag (`words`: it and its values), an option of msrun, a script, or an
+    environment variable."""
     if item.startswith("--"):
         return found(flag_reading(words), item)
     if item.startswith("msrun "):
@@ -166,7 +176,7 @@ def shell_found(item: str, words: list[str]) -> Found:
 
 @cache
 def _msrun() -> frozenset[str]:
-    """The options in the source of MindSpore's launcher."""
+    """The option names in the source of MindSpore's msrun."""
     spec = importlib.util.find_spec("mindspore.parallel.cluster.run")
     assert spec is not None and spec.origin is not None
     return frozenset(re.findall(r'"(--\w+)"', Path(spec.origin).read_text(encoding="utf-8")))

@@ -19,7 +19,7 @@ from tests.support.printed.prose import text_found
 
 
 class Row(NamedTuple):
-    """One item of one block."""
+    """The recorded outcome of one item of one block of a document."""
 
     document: str
     block: str
@@ -32,17 +32,17 @@ class Row(NamedTuple):
 
 
 UNTESTED = "?"
-"""The mark of an item that acts and has no test. No row is added with it."""
+"""The mark in place of a test for an item that acts and has none; no row may be added with it."""
 
 
 def recorded() -> list[Row]:
-    """The rows of the file."""
+    """The rows of tests/assets/documents/outcomes.tsv."""
     lines = asset("documents/outcomes.tsv").read_text(encoding="utf-8").splitlines()[1:]
     return [Row(*line.split("\t")) for line in lines]
 
 
 def reality(document: str) -> Iterator[Row]:
-    """The outcome of every item of a document, in the order of its blocks."""
+    """The outcome, as it is now, of every item of a document: of its blocks, tables and sentences."""
     defined = defined_names(python_blocks(document))
     for block in blocks(document):
         for item, what in _of_block(document, block, items(block, defined)):
@@ -56,6 +56,7 @@ def reality(document: str) -> Iterator[Row]:
 
 
 def _of_block(document: str, block: Block, wanted: list[str]) -> Iterator[tuple[str, Found]]:
+    """(item, outcome) of each wanted item of a block."""
     if block.language in ("yaml", "json"):
         reading = yaml_reading(document, block) if block.language == "yaml" else json_reading(block)
         empty = empty_keys(yaml_content(block.text)) if block.language == "yaml" else set()
@@ -73,7 +74,7 @@ def _of_block(document: str, block: Block, wanted: list[str]) -> Iterator[tuple[
 
 
 def write(path: Path) -> None:
-    """Every row as it is found, with the test that it had."""
+    """Write every row as it is now to the file, with the test that it had."""
     tests = {row[:3]: row.test for row in recorded()}
     rows = [Row("document", "block", "item", "outcome", "detail", "test")]
     for row in (row for document in DOCUMENTS for row in reality(document)):
@@ -82,6 +83,7 @@ def write(path: Path) -> None:
 
 
 def _cell(text: str) -> str:
+    """The text on one line."""
     return " ".join(text.split())
 
 

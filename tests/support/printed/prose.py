@@ -1,4 +1,4 @@
-"""Blocks that hold neither code nor configuration."""
+"""Outcomes of the documents' blocks that hold neither code nor configuration."""
 
 from __future__ import annotations
 
@@ -16,4 +16,5 @@ TEXTS = {
 
 
 def text_found(document: str, block: Block) -> Found:
+    """The outcome of a text block, from the table above."""
     return TEXTS[document, block.number]

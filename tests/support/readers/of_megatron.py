@@ -34,7 +34,7 @@ moe_utils.te_general_gemm = None  # Megatron calls Transformer Engine's product 
 
 
 def config_of(args: Namespace) -> TransformerConfig:
-    """The options from which Megatron-LM makes its configuration, for models without latent attention."""
+    """Megatron-Core's config from a checkpoint's args, for models without latent attention."""
     experts = {}
     if args.num_experts:
         experts = {
@@ -71,7 +71,7 @@ def config_of(args: Namespace) -> TransformerConfig:
 
 
 def model_of(args: Namespace) -> GPTModel:
-    """Megatron's model, of its local layers."""
+    """Megatron's GPT model of local (not Transformer Engine) layers for these args."""
     config = config_of(args)
     if args.num_experts:
         spec = get_gpt_decoder_block_spec(config, use_transformer_engine=False, normalization=args.normalization)
@@ -90,7 +90,7 @@ def model_of(args: Namespace) -> GPTModel:
 
 
 def main() -> None:
-    """Each case in turn, in one process group."""
+    """Load each case into Megatron's model over two ranks and write its logits."""
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     parallel_state.initialize_model_parallel(tensor_model_parallel_size=dist.get_world_size())

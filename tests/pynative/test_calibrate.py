@@ -10,7 +10,8 @@ from tests.parallel_core.planner.test_search import SMALL
 
 
 def test_a_measured_machine_is_a_device(tmp_path, capsys, monkeypatch):
-    """Its rates are those of a machine, its shares lie below one, and a plan on it takes longer than on an A100."""
+    """The file has rates that a machine can have and times of five kinds of messages that grow with size; a plan on it
+    is slower than on an A100."""
     monkeypatch.setattr("pynative.calibrate.__main__.STEPS", 3)
     path = tmp_path / "cpu.yaml"
     assert main([str(path)]) == 0
@@ -27,5 +28,5 @@ def test_a_measured_machine_is_a_device(tmp_path, capsys, monkeypatch):
 
 
 def test_a_name_that_is_no_file_is_refused(capsys):
-    """Nothing is measured."""
+    """`--calibrate cpu.txt`: exit code 2, since the file must end in .yaml, before anything is measured."""
     assert main(["cpu.txt"]) == 2 and "ends in .yaml" in capsys.readouterr().err

@@ -1,4 +1,5 @@
-"""Names that scripts of MindSpeed-Core-MS import: each stands on the page of names, and does what it wraps does."""
+"""Names that scripts of MindSpeed-Core-MS import: each stands on docs/migrating.md and does what the function that it
+wraps does."""
 
 import importlib
 import re
@@ -30,7 +31,7 @@ REGIONS = {
 
 
 def table() -> list[tuple[str, str]]:
-    """(old names, what is said to be here) of every row of the page."""
+    """(old names, text about ours) of every row of docs/migrating.md."""
     text = (ROOT / "docs" / "migrating.md").read_text(encoding="utf-8")
     rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| `")]
     return [(row[0], row[1]) for row in rows]
@@ -48,7 +49,7 @@ def test_a_row_names_something_or_says_why_not():
 
 
 def through(function, x: np.ndarray, dy: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """y and dx."""
+    """(y, dx) of a function of x for the gradient dy."""
     from pynative.tape import autograd
 
     with autograd.recording():
@@ -59,7 +60,7 @@ def through(function, x: np.ndarray, dy: np.ndarray) -> tuple[np.ndarray, np.nda
 
 
 def regions(backend) -> list[tuple[str, tuple, tuple]]:
-    """For each cell its name, its output, and its function's output."""
+    """[(name, (y, dx) of the region cell, (y, dx) of its mapping)] for every cell of REGIONS, with axes swapped too."""
     from pynative import parallel_state, tensor_parallel
     from pynative.tensor_parallel import regions
 
@@ -82,7 +83,7 @@ def regions(backend) -> list[tuple[str, tuple, tuple]]:
 
 @pytest.mark.parametrize("world", [1, 2])
 def test_a_region_is_its_mapping(world):
-    """Forward and backward, with and without the first two axes swapped."""
+    """Output and gradient of each region cell equal the mapping's, also with the first two axes swapped."""
     for found in run(world, regions):
         for name, ours, expected in found:
             for left, right in zip(ours, expected, strict=True):
@@ -90,7 +91,7 @@ def test_a_region_is_its_mapping(world):
 
 
 def attention(backend, kind: str) -> tuple[tuple, tuple]:
-    """y and dq of a cell, and of the function that a model calls; q of this rank."""
+    """((y, dq) of the context-parallel cell of that kind, (y, dq) of context_parallel_attention) on this rank."""
     from pynative import kernels, parallel_state
     from pynative.context_parallel import context_parallel_attention
     from pynative.context_parallel.cells import FlashSP, RingAttention, UlyssesContextAttention
@@ -118,7 +119,8 @@ def attention(backend, kind: str) -> tuple[tuple, tuple]:
 
 @pytest.mark.parametrize("kind", ["ring", "flash", "ulysses"])
 def test_attention_over_ranks_is_the_models(kind):
-    """The cell in its own layout gives what a model's attention gives."""
+    """RingAttention, FlashSP and UlyssesContextAttention, in the layouts that they take, give the output and dq of a
+    model's attention."""
     for ours, expected in run(2, attention, kind):
         for left, right in zip(ours, expected, strict=True):
             np.testing.assert_array_equal(left, right)
@@ -154,7 +156,8 @@ def test_what_the_attention_cells_do_not_do_is_refused():
 
 
 def neighbours(backend) -> list[float | None]:
-    """The tensors that one of two stages receives by every method."""
+    """The mean of each tensor that this one of two stages receives by P2PPrimitive's methods in turn; None where there
+    is none."""
     from pynative.pipeline_parallel.p2p_communication import P2PPrimitive
 
     config = config_of(f"{TINY} --global-batch-size 4 --pipeline-model-parallel-size 2", 2)
@@ -178,8 +181,8 @@ def test_single_messages_between_stages():
 
 
 def documented_calls(backend, flags: str) -> dict[str, list]:
-    """Three steps by pretrain, by TrainOneStepCell around DistributedDataParallel, by train; and the loss and the
-    gradients' norm of the first by each function for loops of one's own."""
+    """Name of the call -> losses of three steps by pretrain, TrainOneStepCell and train, or [loss, gradient norm] of
+    the first by each function for own loops."""
     from pynative.distributed import DistributedDataParallel, DistributedDataParallelConfig
     from pynative.optimizer import get_optimizer, get_optimizer_param_scheduler
     from pynative.training import forward_backward as functions
@@ -248,7 +251,8 @@ LAYOUTS = [
 
 @pytest.mark.parametrize(("world", "layout"), LAYOUTS)
 def test_documented_calls_train_as_pretrain_does(world, layout):
-    """get_optimizer, get_model, TrainOneStepCell and train by the documented arguments, dropout and all."""
+    """get_optimizer, get_model, TrainOneStepCell and train with the documented arguments have pretrain's losses,
+    dropout included."""
     for found in run(world, documented_calls, f"--untie-embeddings-and-output-weights {layout}"):
         assert len(found["pretrain"]) == 3 and found["pretrain"] == found["train"] == found["cell"]
         expected, expected_norm = found["pretrain"][0]
@@ -258,8 +262,8 @@ def test_documented_calls_train_as_pretrain_does(world, layout):
 
 
 def own_loop(backend) -> dict[str, list[np.ndarray]]:
-    """Weights after two steps on two replicas: by pretrain; by a function of gradients with an optimizer that is built
-    between the two; and by a wrapped model whose backward the script calls."""
+    """Form of loop ("pretrain" among them) -> weights after two steps on two replicas: a function of gradients with an
+    optimizer built between the steps; a wrapped model whose backward the script calls."""
     from pynative.distributed import DistributedDataParallel, DistributedDataParallelConfig
     from pynative.optimizer import get_optimizer
     from pynative.tape import autograd
@@ -328,7 +332,8 @@ def own_loop(backend) -> dict[str, list[np.ndarray]]:
 
 
 def test_a_loop_of_ones_own_trains_as_pretrain_does():
-    """Gradients are reduced once, into the memory that the optimizer reads, whichever of them was made first."""
+    """Weights equal pretrain's: gradients are reduced once, into the memory that the optimizer reads, whichever was
+    made first."""
     for found in run(2, own_loop):
         for name in found.keys() - {"pretrain"}:
             for ours, expected in zip(found[name], found["pretrain"], strict=True):
@@ -336,7 +341,8 @@ def test_a_loop_of_ones_own_trains_as_pretrain_does():
 
 
 def saved_by_parts(backend, directory) -> list:
-    """Weights, steps and moments that the documented calls load from a checkpoint; then weights alone."""
+    """What load_checkpoint restores: weights, steps and moments of model, optimizer and scheduler; then weights alone.
+    Wrong arguments are checked to raise."""
     from pynative.dist_checkpointing import load_checkpoint, save_checkpoint
     from pynative.optimizer import get_optimizer, get_optimizer_param_scheduler
     from pynative.training.training import TrainOneStepCell, get_model
@@ -378,7 +384,8 @@ def test_checkpoints_by_the_documented_calls(tmp_path):
 
 
 def small_names(backend) -> None:
-    """Names that are a line each."""
+    """Check names whose implementation is a line: optimizer and loss by class, clipping by value, LossWithMask, enums,
+    set_weight_decay, ClipGlobalNorm."""
     from pynative.optimizer import FlatOptimizer, get_optimizer
     from pynative.tensor_parallel.cross_entropy import VocabParallelCrossEntropy
     from pynative.training.forward_backward import forward_backward_pipelining_with_interleaving

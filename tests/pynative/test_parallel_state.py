@@ -16,7 +16,8 @@ SIZES = {
     "context_parallel_algo": "hybrid_cp_algo",
     "ulysses_degree_in_cp": 2,
 }
-"""With 32 ranks: tp 2, cp 4 (two blocks of two), dp 2, pp 2; experts over 2 of the 8 copies."""
+"""A job of 32 ranks: tp 2, cp 4 (two blocks of two: hybrid), dp 2, pp 2; experts over 2 of the 8 copies of a
+tensor-parallel group."""
 
 
 # Rank 13 of 32 = 1 + 2 x 2 + 8 x 1 + 16 x 0: tensor 1, context 2, data 1, stage 0.
@@ -38,7 +39,7 @@ OF_RANK_13 = {
 
 @pytest.mark.parametrize("kind", OF_RANK_13)
 def test_group_size_and_rank(kind):
-    """get_<kind>_group, _world_size and _rank."""
+    """get_<kind>_group, _world_size and _rank of rank 13 of 32, for every kind of OF_RANK_13."""
     ranks, place = OF_RANK_13[kind]
     with rank_of_a_job(13, 32, **SIZES):
         assert getattr(parallel_state, f"get_{kind}_group")() == ranks
@@ -47,7 +48,8 @@ def test_group_size_and_rank(kind):
 
 
 def test_variants_and_single_getters():
-    """Those with a flag, source ranks, the pipeline's neighbours, hybrid context parallelism."""
+    """On ranks 13 and 29 of 32: getters with a flag, source ranks, neighbours in the pipeline, hybrid context
+    parallelism, embedding groups."""
     with rank_of_a_job(13, 32, **SIZES):
         state = parallel_state
         assert state.get_data_parallel_group(with_context_parallel=True) == (1, 3, 5, 7, 9, 11, 13, 15)
@@ -76,7 +78,8 @@ def test_variants_and_single_getters():
 
 
 def test_virtual_stages():
-    """The first chunk of the first stage and the last of the last are the ends, unless chunks are ignored."""
+    """is_pipeline_first_stage and _last_stage hold for the first chunk of the first stage and the last of the last, or
+    for all with ignore_virtual."""
     with rank_of_a_job(1, 2, pipeline_model_parallel_size=2, virtual_pipeline_model_parallel_size=2):
         state = parallel_state
         assert state.get_virtual_pipeline_model_parallel_world_size() == 2
@@ -90,14 +93,16 @@ def test_virtual_stages():
 
 @pytest.mark.parametrize(("size", "message"), [(2, "needs 2 or more stages"), (0, "must be at least 1")])
 def test_virtual_stages_that_cannot_be(size, message):
-    """Without a pipeline nothing would run the second chunk."""
+    """Virtual stages without a pipeline, where nothing runs the second chunk, or 0 of them, are an error; nothing is
+    initialised."""
     with pytest.raises(ValueError, match=f"--virtual-pipeline-model-parallel-size {size}: {message}"):
         parallel_state.initialize_model_parallel(virtual_pipeline_model_parallel_size=size)
     assert not parallel_state.model_parallel_is_initialized()
 
 
 def test_getters_say_what_they_take_and_what_is_missing():
-    """The errors come before initialisation, and for flags of other getters."""
+    """A getter before initialisation, an argument that another getter has, a second initialisation and an unavailable
+    option are errors."""
     with pytest.raises(RuntimeError, match="not initialised"):
         parallel_state.get_tensor_model_parallel_rank()
     with rank_of_a_job(0, 2):
@@ -110,7 +115,7 @@ def test_getters_say_what_they_take_and_what_is_missing():
 
 
 def sums(backend, flags: str) -> list[float]:
-    """The sum of the ranks' numbers over some groups."""
+    """Sums of 2^rank over this rank's tensor, pipeline, data and model-parallel group."""
     kinds = ("tensor_model_parallel", "pipeline_model_parallel", "data_parallel", "model_parallel")
     with job(backend, config_of(f"{TINY} {flags}", backend.world_size)):
         own = ms.Tensor(np.array([2.0**backend.rank], np.float32))
@@ -118,7 +123,8 @@ def sums(backend, flags: str) -> list[float]:
 
 
 def test_groups_work_together():
-    """Real collectives over the groups of 4 ranks, in both orders: bit r of a sum says that rank r took part."""
+    """All-reduces over the groups of 4 ranks, for both orders of the grid: bit r of a sum says that rank r
+    took part."""
     flags = "--pipeline-model-parallel-size 2"
     assert run(4, sums, flags) == [[1, 5, 3, 5], [2, 10, 3, 10], [4, 5, 12, 5], [8, 10, 12, 10]]
     flags += " --use-tp-pp-dp-mapping"

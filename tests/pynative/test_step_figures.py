@@ -1,4 +1,5 @@
-"""Auxiliary losses enter the graph on an activation, from the seed of the step's averaging."""
+"""Figures that layers report in a step, and auxiliary losses, whose gradient enters on an activation with the step's
+averaging."""
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ ROWS = np.array([[1.0, -2.0], [3.0, 0.5]], np.float32)
 
 
 def gradient_of(attach, figures=None):
-    """The gradient of ROWS of sum(activation), to which the loss sum(activation ** 2) is attached."""
+    """d/dx of sum(x) at ROWS, with the auxiliary loss sum(x^2) attached to x by `attach`: 1 + seed x 2 x."""
     device.initialize("CPU", "host", 1, 1)
     with autograd.recording(), collected(figures):
         x = autograd.leaf(Tensor(ROWS))
@@ -28,14 +29,15 @@ def gradient_of(attach, figures=None):
 
 @pytest.mark.parametrize("per_token, seed", [(False, 8.0 / 4), (True, 8.0 * 3)])
 def test_the_seed_is_the_main_losses(per_token, seed):
-    """Loss scale over micro-batches; with --calculate-per-token-loss times the tokens that a mean is of."""
+    """An auxiliary loss's gradient is multiplied by the main loss's seed: loss scale / micro-batches, with
+    --calculate-per-token-loss loss scale x tokens."""
     averaging = Averaging(per_token=per_token, micro_batches=4, replicas=2, loss_scaler=ConstantLossScaler(8.0))
     gradient = gradient_of(lambda x, loss: with_loss(x, loss, MicroBatchWeight(3.0)), StepFigures((), averaging))
     np.testing.assert_allclose(gradient, 1.0 + seed * 2 * ROWS, rtol=1e-6)
 
 
 def test_outside_of_a_step_the_scale_is_megatrons(monkeypatch):
-    """One, or what set_loss_scale says."""
+    """Without a step's figures MoEAuxLossAutoScaler's scale acts: 1, or what set_loss_scale was given."""
     np.testing.assert_allclose(gradient_of(MoEAuxLossAutoScaler.apply), 1.0 + 2 * ROWS)
     monkeypatch.setattr(MoEAuxLossAutoScaler, "main_loss_backward_scale", None)
     MoEAuxLossAutoScaler.set_loss_scale(Tensor(np.float32(0.5)))
@@ -43,7 +45,8 @@ def test_outside_of_a_step_the_scale_is_megatrons(monkeypatch):
 
 
 def test_shares_are_added_up_by_layer():
-    """Layers count from 1; nothing is reported where nothing is recorded, as in the first run of a recomputed part."""
+    """`add` sums by layer, counted from 1, averaged over micro-batches and replicas; nothing is recorded while the tape
+    does not record, as in the first run of a recomputed part."""
     figures = StepFigures((Figure("z_loss", (2,), layers=1),), Averaging(per_token=False, micro_batches=2, replicas=2))
     with collected(figures):
         assert step_figures.current() is None
@@ -56,7 +59,7 @@ def test_shares_are_added_up_by_layer():
 
 
 def test_running_means_are_a_steps_own():
-    """--moe-router-load-balancing-type global_aux_loss counts over the micro-batches so far."""
+    """`running_mean` is the mean over a layer's micro-batches so far, for the load of global_aux_loss."""
     figures = StepFigures((), Averaging(per_token=False, micro_batches=2, replicas=1))
     figures.running_mean("count", 1, np.array([1.0, 2.0]))
     assert figures.running_mean("count", 1, np.array([3.0, 4.0])).tolist() == [2.0, 3.0]
@@ -64,7 +67,8 @@ def test_running_means_are_a_steps_own():
 
 
 def test_the_largest_of_all_micro_batches_is_told():
-    """At its place among the heads; what nobody reported is -inf."""
+    """A figure `is_largest` keeps each head's maximum over micro-batches, at its place among all heads; -inf where
+    nothing was reported."""
     figures = StepFigures(
         (Figure("top", (2, 3), is_loss=False, is_largest=True),),
         Averaging(per_token=False, micro_batches=2, replicas=1),

@@ -12,7 +12,7 @@ from functools import cache
 import numpy as np
 
 PAGE = 8192
-"""Bytes: twice the largest distance that tests move something by."""
+"""Bytes of the unit of addresses: twice the largest distance by which tests move an array."""
 
 
 def placed(array: np.ndarray, offset: int) -> np.ndarray:
@@ -82,13 +82,13 @@ class _Moved:
 
 
 _SET_HANDLER = 304
-"""The place of PyDataMem_SetHandler in numpy's table of C functions, which never changes."""
+"""Index of PyDataMem_SetHandler in numpy's table of C functions, which is part of its ABI."""
 
 _moved = cache(_Moved)
 
 
 def _set_handler(capsule: object) -> object:
-    """Allocate by another handler; returns the one before."""
+    """Make numpy allocate by this handler; return the one before."""
     from numpy.core import _multiarray_umath
 
     at = ctypes.pythonapi.PyCapsule_GetPointer
@@ -99,8 +99,8 @@ def _set_handler(capsule: object) -> object:
 
 @contextmanager
 def allocations_at(offset: int) -> Iterator[None]:
-    """Inside, whatever numpy allocates in this thread begins `offset` bytes, a multiple of 16, behind a multiple of
-    PAGE."""
+    """Within the context, whatever numpy allocates in this thread begins `offset` bytes, a multiple of 16, behind a
+    multiple of PAGE."""
     before = _set_handler(_moved(offset).capsule)
     try:
         yield

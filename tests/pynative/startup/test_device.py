@@ -1,4 +1,4 @@
-"""The device of a process: asked for, set by the script, or found."""
+"""The device of a process: by --device-target, by the script's set_context, or what the host has."""
 
 from types import SimpleNamespace
 
@@ -25,7 +25,7 @@ CASES = {
 
 
 def set_up(monkeypatch, at_import: str, context: str, ascend: bool) -> None:
-    """A host, and what its script did."""
+    """Fake a host with or without an Ascend, and the device target that MindSpore had at our import and has now."""
     monkeypatch.setattr(device, "_CONTEXT_AT_IMPORT", at_import)
     monkeypatch.setattr(ms, "get_context", lambda attribute: context)
     monkeypatch.setattr(device, "has_ascend", lambda: ascend)
@@ -49,7 +49,8 @@ def test_a_contradiction_names_both(monkeypatch, asked, context):
 
 @pytest.mark.parametrize("ascend", [True, False])
 def test_the_scheduler_follows_the_host(monkeypatch, ascend):
-    """There MindSpore turns an Ascend of the script's to CPU; if the scheduler left, the workers would wait for it."""
+    """In msrun's scheduler, where MindSpore turns the script's Ascend to CPU, the target is the host's device; with an
+    error the scheduler would leave and the workers wait for it."""
     set_up(monkeypatch, "Ascend", "CPU", ascend)
     monkeypatch.setenv("MS_ROLE", "MS_SCHED")
     assert device.choose(None).target == ("Ascend" if ascend else "CPU")
@@ -57,7 +58,8 @@ def test_the_scheduler_follows_the_host(monkeypatch, ascend):
 
 
 def test_an_ascend_that_hides_overflows_is_refused(monkeypatch):
-    """Saturating, it makes 65504 of a float16 that overflows, and 0 of NaN: no loss scaler would ever see one."""
+    """An Ascend in saturation mode, which makes 65504 of a float16 overflow and 0 of NaN, is an error: no loss scaler
+    would see an overflow."""
     set_up(monkeypatch, "Ascend", "Ascend", True)
     monkeypatch.setenv("MS_ASCEND_CHECK_OVERFLOW_MODE", "INFNAN_MODE")
     device.check_available("Ascend")
@@ -68,7 +70,8 @@ def test_an_ascend_that_hides_overflows_is_refused(monkeypatch):
 
 
 def test_the_log_names_what_host_operators_compute_with(monkeypatch):
-    """oneDNN where the wheel brings it, numpy elsewhere; other operators are not theirs."""
+    """`engine_notice` names oneDNN where the wheel brings it, else numpy; with kernels other than `host`
+    there is none."""
     assert device.engine_notice() == f"CPU kernels: {'oneDNN' if onednn.is_available() else 'numpy'}"
     monkeypatch.setattr(device, "ENGINE", NumpyEngine())
     assert device.engine_notice() == "CPU kernels: numpy"
@@ -77,7 +80,7 @@ def test_the_log_names_what_host_operators_compute_with(monkeypatch):
 
 
 class ThreadsOfMindSpore:
-    """Its settings, which can be made once in a process."""
+    """A double of MindSpore's RuntimeConf: each number of threads can be set once in a process."""
 
     def __init__(self) -> None:
         self.dispatching = self.computing = None
@@ -99,7 +102,8 @@ class ThreadsOfMindSpore:
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_mindspores_pool_has_the_threads_of_our_kernels(monkeypatch, threads):
-    """The dispatching one among them; once in a process: later jobs, and scripts that set it, keep what is set."""
+    """Dispatching and computing threads of MindSpore together are as many as the kernels' threads, set once: a later
+    job in the process keeps them."""
     settings = ThreadsOfMindSpore()
     monkeypatch.setattr(device, "RuntimeConf", SimpleNamespace(get_instance=lambda: settings))
     device.initialize("CPU", "host", threads=threads, world_size=1)
@@ -113,7 +117,8 @@ def test_mindspores_pool_has_the_threads_of_our_kernels(monkeypatch, threads):
     ("dispatching", "computing", "found"), [(None, 7, (None, 7)), (3, None, (3, 0)), (3, 7, (3, 7))]
 )
 def test_a_script_that_sets_its_threads_keeps_them(monkeypatch, dispatching, computing, found):
-    """Only the dispatching threads: for the others MindSpore's own number is 25."""
+    """A number of threads that the script has set stays; if it set the dispatching ones only, computing ones are left
+    at 0, MindSpore's own number being 25."""
     settings = ThreadsOfMindSpore()
     settings.dispatching, settings.computing = dispatching, computing
     monkeypatch.setattr(device, "RuntimeConf", SimpleNamespace(get_instance=lambda: settings))

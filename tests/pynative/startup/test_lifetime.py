@@ -18,7 +18,7 @@ import pytest
 from tests.support.assets import ROOT
 
 SECONDS = 5.0
-"""Within which ranks end; they wait half a second for each other's last lines."""
+"""Seconds within which ranks end after their launcher; they wait half a second for each other's last lines."""
 LAUNCHER = """
 import os, signal, subprocess, sys, time
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # tests that were started by nohup would hand on that it is ignored
@@ -58,7 +58,8 @@ def start(folder: Path, join: str, *ranks: str) -> tuple[subprocess.Popen, list[
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM, signal.SIGKILL])
 def test_ranks_end_with_their_launcher(tmp_path, number):
-    """Also one with a shell around it, which then does not go on; each says why, and the logs' tails end, too."""
+    """SIGHUP, SIGTERM or SIGKILL of the launcher: every rank logs why and ends, also one below a shell, which does not
+    go on, and so do the logs' tails."""
     launcher, started = start(tmp_path, "--join=True", "exec RANK", "RANK; touch went_on")
     assert len(started) == 5
     launcher.send_signal(number)
@@ -71,7 +72,7 @@ def test_ranks_end_with_their_launcher(tmp_path, number):
 
 
 def test_a_rank_that_handles_sigterm_ends_as_it_likes(tmp_path):
-    """--exit-signal-handler, which saves, installs such a handler."""
+    """A rank with a SIGTERM handler, as --exit-signal-handler installs to save, runs it when the launcher has ended."""
     launcher, started = start(tmp_path, "--join=True", "RANK handles")
     launcher.kill()
     launcher.wait()
@@ -105,7 +106,7 @@ def test_ranks_that_begin_when_their_launcher_has_ended_already_end(tmp_path, po
 
 
 def test_ranks_that_nobody_waits_for_stay(tmp_path):
-    """With --join=False, msrun's default, msrun ends when they have started."""
+    """With --join=False, msrun's default, ranks live on when msrun ends, which it does once they have started."""
     launcher, _ = start(tmp_path, "--join=False", "exec RANK")
     launcher.wait()
     (rank,) = (psutil.Process(int(file.read_text())) for file in tmp_path.glob("pid.*"))

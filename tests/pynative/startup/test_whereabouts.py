@@ -1,4 +1,5 @@
-"""Hangs: whoever waits for too long has all ranks say where they stand, and the first puts it together."""
+"""Hangs: a rank that waits for too long, or gets SIGUSR2, has all ranks say where they stand, and the first prints one
+table."""
 
 import os
 import signal
@@ -18,7 +19,8 @@ TP2, PP2 = "--tensor-model-parallel-size 2", "--pipeline-model-parallel-size 2"
 
 
 def hang(backend, flags: str, owner: str, name: str, address: str) -> tuple[list[str], str]:
-    """Train with a rank 1 that never returns from the second call of a function: what rank 0 says, and raises."""
+    """Train while rank 1, in a step after the first, never returns from the second call of a function; (log lines of
+    this rank, text of its error)."""
     from pynative.startup import whereabouts
 
     own = connect(address=address)
@@ -39,7 +41,7 @@ def hang(backend, flags: str, owner: str, name: str, address: str) -> tuple[list
         return original(*arguments, **named)
 
     class Plant(Callback):
-        """After a first step, in which ranks may be late because they still import what they need."""
+        """Replace the function after the first step, in which ranks may be late because they still import modules."""
 
         def on_step_end(self, state):
             nonlocal original
@@ -66,12 +68,14 @@ HANGS = (
     ("", "tests.support.layouts:Rows", "__getitem__", "run > begin > _next"),
     ("", "pynative.training.callbacks.log:LogCallback", "on_step_end", "stay"),
 )
-"""Layout, and where rank 1 stays -> words of its place; `stay` is the name under which a planted function runs."""
+"""(layout, module or class, function in which rank 1 stays, words of its place in the table); `stay` is the name under
+which the planted function runs."""
 
 
 @pytest.mark.parametrize("row", range(len(HANGS)))
 def test_a_rank_that_hangs_is_named_with_its_place(row):
-    """Layer, action of the schedule or part of the step, and the message that the other rank waits in."""
+    """The table has rank 1's layer, action of the schedule or part of the step, and the message that rank 0
+    waits for."""
     flags, owner, name, place = HANGS[row]
     (said, error), _ = run(2, hang, flags, owner, name, f"hang-{row}")
     (line,) = [line for line in said if line.startswith("1 <-")]
@@ -80,7 +84,8 @@ def test_a_rank_that_hangs_is_named_with_its_place(row):
 
 
 def ask(backend) -> list[str]:
-    """Rank 1 gets SIGUSR2 after the first step, and goes on when there was time to answer."""
+    """Train while rank 1 gets SIGUSR2 after the first step and sleeps for two seconds; the lines of this
+    rank's table."""
     from pynative.startup import whereabouts
     from pynative.training.callbacks import Callback
 
@@ -103,7 +108,7 @@ def ask(backend) -> list[str]:
     "apart", [False, pytest.param(True, marks=pytest.mark.skipif(bool(why_not()), reason="no hosts"))]
 )
 def test_a_signal_to_one_rank_shows_all_and_ends_nothing(apart):
-    """SIGUSR2; the table comes once, also if the first rank is on another host."""
+    """SIGUSR2 to rank 1: rank 0 prints the table once, also from another host, and training goes on to its end."""
     said, _ = run(2, ask, between_hosts=apart)
     assert sum(line.startswith("rank") for line in said) == 1
     (line,) = [line for line in said if line.startswith("1 ")]

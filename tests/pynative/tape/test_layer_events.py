@@ -20,7 +20,8 @@ EVENTS = (*FORWARD, "before_backward", "after_backward")
 
 
 def observed(backend, flags: str, build=None) -> list:
-    """(event, chunk, cell's path) of a step, with what had not arrived when gradients were said to be complete."""
+    """[(event, chunk, cell's path)] of a step; asserts at each "gradients complete" event that the cell's gradients are
+    those of the end."""
     from pynative.tape.layer_events import LayerEvents
     from pynative.training.callbacks import Callback
 
@@ -61,14 +62,15 @@ def observed(backend, flags: str, build=None) -> list:
 
 
 def state_of(flags: str, backend):
-    """The model section of the flags' configuration."""
+    """The model section of these flags' configuration."""
     from tests.support.engine import config_of
 
     return config_of(flags, backend.world_size).model_config
 
 
 def step_of(layers: range, *, recomputed_with: int = 0) -> list[tuple[str, str]]:
-    """The events of one micro-batch on one stage."""
+    """The expected [(event, cell)] of one micro-batch on a stage with these layers; recomputed_with: layers that run
+    their forward again together."""
     cells = ["embedding", *(f"decoder.layers.{n}" for n in layers), "decoder.final_layernorm", "output_layer"]
     events = [("before_forward", ""), *((event, cell) for cell in cells for event in FORWARD), ("after_forward", "")]
     events.append(("before_backward", ""))
@@ -105,7 +107,8 @@ MORE = {
 
 @pytest.mark.parametrize("case", MORE)
 def test_gradients_are_complete(case):
-    """They are the same bits whichever operators compute them; `observed` compares them."""
+    """When the events say so a cell's gradients have their final bits, whichever operators compute them; `observed`
+    compares them."""
     world, flags = MORE[case]
     assert all(run(world, observed, flags))
 
@@ -127,7 +130,8 @@ def test_pipelines(schedule, more):
 
 
 def test_weight_gradients_that_are_put_off_come_before_the_event():
-    """The layers' backwards of a micro-batch are all over before the first of its layers is complete."""
+    """ZB-H1: the backward of all layers of a micro-batch has begun before the first layer is said to be complete, as
+    weight gradients come later."""
     seen, _ = run(2, observed, f"{FOUR} {pipeline('zb-h1', 2)}")
     first = next(i for i, (event, _, _) in enumerate(seen) if event == "after_backward")
     begun = [path for event, _, path in seen[:first] if event == "before_backward"]
@@ -135,7 +139,7 @@ def test_weight_gradients_that_are_put_off_come_before_the_event():
 
 
 def test_a_model_of_ones_own():
-    """Only its norm is an observed cell; the other gradients are complete with the chunk."""
+    """In a user's model whose norm alone is an observed cell, all other gradients are complete with the chunk."""
     (seen,) = run(1, observed, f"{TINY} --global-batch-size 4 --untie-embeddings-and-output-weights", own_model)
     assert [(event, path) for event, _, path in seen[:7]] == [
         ("before_forward", ""),
@@ -163,13 +167,13 @@ def trained_with_observer(backend, flags: str, is_observed: bool):
 
 @pytest.mark.parametrize("more", ["--kernels ops", f"{FULL} 1 --hidden-dropout 0.2"])
 def test_an_observer_changes_no_bit(more):
-    """Gradients, weights and the optimizer's state are the same bits."""
+    """Gradients, weights and optimizer states with observers of the events are those without, to the bit."""
     (plain,), (seen,) = (run(1, trained_with_observer, f"{LLAMA} {more}", observes) for observes in (False, True))
     assert seen[:2] == plain[:2] and seen.digests == plain.digests
 
 
 def unobserved(backend) -> tuple[bool, bool]:
-    """Whether cells tell of themselves before anybody listens, and after."""
+    """(whether any cell is hooked before an observer is added, whether all are afterwards)."""
     from pynative.tape.layer_events import LayerEvents
     from pynative.transformer.gpt_model import GPTModel
     from tests.support.engine import config_of, job

@@ -1,4 +1,4 @@
-"""Two computations that take turns: the order is theirs, and what one raises ends both."""
+"""`Turns`: two computations that take turns; their order, their own state, and errors, which end both."""
 
 import signal
 import threading
@@ -34,7 +34,8 @@ def test_they_alternate_until_one_is_over(first, second, order):
 
 
 def test_the_thread_whose_turn_it_is_is_known():
-    """A table of where ranks stand shows its stack: the other one only waits for it."""
+    """The thread whose turn it is is on record, so a table of where ranks stand shows its stack, not that of the one
+    that waits."""
     seen = []
 
     def run():
@@ -47,7 +48,8 @@ def test_the_thread_whose_turn_it_is_is_known():
 
 
 def test_each_has_its_own_switches():
-    """Whether the tape records, and where weight gradients go that are put off."""
+    """Each computation keeps its own recording switch of the tape and its own queue of deferred weight gradients across
+    turns."""
     seen, queue = [], autograd.DeferredGradients()
 
     def first():
@@ -69,8 +71,8 @@ def test_each_has_its_own_switches():
 
 
 def test_each_has_its_own_position_and_random_numbers():
-    """Otherwise a mask would be drawn twice, or recompute would take the other computation's message; nothing of either
-    stays behind."""
+    """Each keeps its step position and random streams; else a mask would be drawn twice, or recompute would take the
+    other's message. Neither stays behind."""
     of_process = Local("nobody's")
 
     def drawing(name: str, micro_batch: int, tracer: RNGStateTracer, drawn: list):
@@ -95,7 +97,8 @@ def test_each_has_its_own_position_and_random_numbers():
 @pytest.mark.parametrize("which", [0, 1])
 @pytest.mark.parametrize("after", [0, 1, 2])
 def test_an_error_of_either_ends_both(which, after):
-    """No thread is left, the error arrives whole, and later messages find nobody to give way to."""
+    """An error of the first or second computation is raised whole, the thread ends, and a later `give_way` returns at
+    once."""
 
     def failing():
         for _ in range(after):
@@ -111,8 +114,8 @@ def test_an_error_of_either_ends_both(which, after):
 
 
 def test_an_interrupt_ends_both():
-    """Ctrl-C reaches the first one, which waits; the second ends where it gives way next, not where it is over. Another
-    signal stands for SIGINT, of which MindSpore makes a SIGTERM once it has run."""
+    """Ctrl-C raises in the first computation, which waits; the second ends where it gives way next, not at its end.
+    SIGUSR1 stands for SIGINT, of which MindSpore makes a SIGTERM."""
     passed = []
 
     def interrupt(*_):

@@ -1,4 +1,4 @@
-"""Low-rank adapters of linears: against numpy, at every layout against one process, and beside a base that stays."""
+"""Low-rank adapters of linears: against numpy, under every layout against one process, and with the base unchanged."""
 
 import numpy as np
 import pytest
@@ -35,12 +35,12 @@ ROWS = [
     ("experts with biases", OF_ALL, 4, f"{EP2} --expert-tensor-parallel-size 2 {TP2} {SP}"),
     ("two tokens further", OF_ALL, 4, f"{PP2} {TP2}"),
 ]
-"""Family, adapters, ranks, layout. What `-m exhaustive` adds are parts of other rows: of ZeRO stage 3, and of experts
+"""(family, adapters, ranks, layout). The rows of `-m exhaustive` are parts of others: of ZeRO stage 3, and of experts
 that tensor-parallel ranks cut as well."""
 
 
 def with_b(*arguments, **named):
-    """A model in which no adapter is zero, so that every gradient is something."""
+    """A GPTModel whose adapters begin with random B instead of zero, so that no gradient is zero."""
     from pynative.transformer.gpt_model import GPTModel
 
     model = GPTModel(*arguments, **named)
@@ -56,7 +56,7 @@ def train(backend, flags):
 
 @pytest.mark.parametrize(("family", "adapters", "world", "layout"), ROWS)
 def test_a_layout_equals_one_process(family, adapters, world, layout):
-    """Losses, the gradient of every adapter, updates and states; and nothing else has any."""
+    """Losses, the gradient of every adapter, updates and states; no other parameter has a gradient or state."""
     flags = f"{TINY} {FAMILIES[family]} {adapters} --num-layers 2 --global-batch-size 8"
     layouts.check_layout(flags, world, layout, how=train)
     found = layouts.reference(flags, train)
@@ -68,8 +68,8 @@ def test_a_layout_equals_one_process(family, adapters, world, layout):
 
 
 def recounted(backend, kind: str) -> tuple[float, list[bool]]:
-    """The largest relative difference between a linear with an adapter and numpy, of y and all gradients; and which of
-    its parameters are trained."""
+    """(largest relative difference from numpy of y and all gradients of a column- or row-parallel linear with an
+    adapter, which of its parameters are trained)."""
     import mindspore as ms
 
     from pynative import parallel_state
@@ -118,7 +118,7 @@ def test_a_linear_of_ones_own_is_numpys(world, kind):
 
 @pytest.mark.parametrize("cut_axis", [0, 1])
 def test_an_adapter_is_cut_as_its_linear(cut_axis):
-    """Fused parts of what the linear's weight is cut along, each on its own."""
+    """The factor of an adapter along the linear's cut axis has the weight's cuts, fused parts included."""
     linear = Linear(12, 8, cut_axis, Normal(1.0), "float32", parts=2)
     adapter = Adapter(12, 8, cut_axis, 2, 3, 1.0, 0.0, Normal(1.0), "float32", "tp").parameters()
     whole, cut = linear.parameters()["weight"].shard, adapter["lora_b" if cut_axis == 0 else "lora_a"].shard
@@ -126,7 +126,7 @@ def test_an_adapter_is_cut_as_its_linear(cut_axis):
 
 
 def without_adapters(backend, flags: str) -> str:
-    """The error of a run whose model's own linears have no adapters."""
+    """The error text of training with adapter flags a script's model that was built without adapters."""
     from pynative.transformer.gpt_model import GPTModel
 
     bare = config_of(TINY, backend.world_size).model_config

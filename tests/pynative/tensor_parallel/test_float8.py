@@ -15,7 +15,8 @@ RECIPES = ("tensorwise", "delayed", "blockwise", "mxfp8")
 
 
 def rounded_by_blocks(x, rows, columns, scale_of, form):
-    """Blocks of so many rows and columns, one after the other."""
+    """x rounded to a float8 form in blocks of `rows` x `columns`, each scaled by its largest magnitude, and scaled
+    back."""
     found = np.empty_like(x)
     for row in range(0, len(x), rows):
         for column in range(0, x.shape[1], columns):
@@ -36,7 +37,7 @@ BLOCKS = {"tensorwise": (WHOLE, WHOLE), "delayed": (WHOLE, WHOLE), "blockwise": 
 
 
 def expected(x, weight, dy, recipe):
-    """y, dx and dW of operands that are rounded along the axis that is summed over."""
+    """(y, dx, dW) in numpy from operands that are rounded along the axis summed over, as the recipe says."""
     scale_of, (rows, columns) = SCALES[recipe], BLOCKS[recipe]
 
     def by(a, form, summed, square=False):
@@ -52,7 +53,7 @@ def expected(x, weight, dy, recipe):
 
 
 def products_of_a_linear(backend, recipe, kernels):
-    """y, dx, and dW of a linear, with the operands; and of two linears of which each has some rows."""
+    """((x, weight, dy), [y, dx, dW of one linear, then those of grouped linears with 20, 0 and 28 of the rows])."""
     from mindspore import Tensor
 
     from parallel_core.numerics.float8_recipes import Recipe
@@ -82,8 +83,8 @@ def products_of_a_linear(backend, recipe, kernels):
 
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_products_are_those_of_rounded_operands(recipe):
-    """Products of operands rounded by a search of the formats' tables, block by block, in numpy; by
-    MindSpore's operators as by the host's."""
+    """Products equal numpy's of operands rounded block by block by a search of the formats' tables, with `host` and
+    `ops` kernels."""
     for kernels in ("host", "ops"):
         ((x, weight, dy), found) = run(1, products_of_a_linear, recipe, kernels)[0]
         of_all, ends = expected(x, weight, dy, recipe), ((0, 20), (20, 48))
@@ -121,8 +122,8 @@ def losses(backend, flags):
     ],
 )
 def test_a_layout_equals_one_process(family, layout):
-    """Scales are those of whole inputs, and delayed ones of all ranks. A value that rounds to its other neighbour,
-    because a sum ran in another order, changes a loss by less than 1e-4; 8 bits change it by more than 1e-3."""
+    """Scales follow whole inputs, delayed ones all ranks'. A value that rounds to its other neighbour, as a sum ran in
+    another order, changes a loss by less than 1e-4; 8 bits change it by more than 1e-3."""
     line = f"{TINY} {FAMILIES[family]} {STEPS}"
     (plain,), (alone,) = run(1, losses, line), run(1, losses, f"{line} {DELAYED}")
     for found in run(2, losses, f"{line} {DELAYED} {layout}"):
@@ -131,7 +132,8 @@ def test_a_layout_equals_one_process(family, layout):
 
 
 def test_a_second_run_and_a_resumed_one_have_the_scales_of_the_first(tmp_path):
-    """To the bit, with bfloat16: layers that are computed again, and a run that goes on behind its second step."""
+    """bfloat16 with delayed scaling: losses with full recompute, and of a run resumed after step 2, equal the plain
+    run's to the bit."""
     line = f"{TINY} {FAMILIES['llama']} --bf16 {STEPS} {DELAYED}"
     (once,) = run(1, losses, f"{line} --save {tmp_path} --save-interval 2")
     assert run(1, losses, f"{line} {FULL}") == [once]

@@ -11,7 +11,7 @@ TP2 = f"{TINY} --tensor-model-parallel-size 2"
 
 
 def apply(backend, name: str, options: dict, x: np.ndarray, dy: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """y and dx of a mapping on this rank's x and dy."""
+    """(y, dx) of the mapping of that name on this rank's x and dy."""
     from pynative import parallel_state, tensor_parallel
     from pynative.tape import autograd
 
@@ -68,7 +68,8 @@ MAPPINGS = [
 
 @pytest.mark.parametrize("mapping", MAPPINGS, ids=lambda m: "-".join([m[0], *m[1]]))
 def test_forward_and_its_conjugate_backward(mapping):
-    """Against what the names say, done to the arrays of both ranks by numpy."""
+    """Each mapping's forward and backward on two ranks equal the numpy functions of both ranks' arrays that MAPPINGS
+    lists."""
     name, options, forward, backward, x_shape, y_shape = mapping
     generator = np.random.default_rng(1)
     x, dy = (generator.standard_normal((2, *shape)).astype(np.float32) for shape in (x_shape, y_shape))
@@ -78,7 +79,7 @@ def test_forward_and_its_conjugate_backward(mapping):
 
 
 def cut_unevenly(backend) -> str:
-    """The message of a sequence that two ranks cannot share."""
+    """The error text of scattering a sequence whose length two ranks cannot share."""
     from pynative import parallel_state, tensor_parallel
 
     with job(backend, config_of(TP2, 2)), pytest.raises(ValueError) as raised:
@@ -88,12 +89,13 @@ def cut_unevenly(backend) -> str:
 
 
 def test_a_sequence_that_does_not_divide_is_refused():
-    """The message has shape, axis and ranks."""
+    """The error names shape, axis and number of ranks."""
     assert all("(3, 2): dimension 0 cannot be cut evenly over 2" in message for message in run(2, cut_unevenly))
 
 
 def linear(backend, kind: str, flags: str, options: dict, x: np.ndarray, w: np.ndarray, b: np.ndarray, dy: np.ndarray):
-    """A linear layer's output, returned bias, and gradients of input, weight shard and bias shard."""
+    """(output, returned bias, gradients of input, weight shard and bias shard) of a column- or row-parallel linear on
+    this rank."""
     from parallel_core.sharding import place
     from pynative import parallel_state, tensor_parallel
     from pynative.parameter import write_parameter
@@ -164,14 +166,16 @@ def test_two_ranks_hold_the_pieces_of_one(kind, options, flags):
 
 
 def merged(parts: list, i: int, axis: int | str | None) -> np.ndarray:
-    """The whole of the ranks' i-th results: cut along an axis, shares of a sum, or equal."""
+    """The i-th results of both ranks as one array: concatenated along `axis`, added if it is "share", the first if it
+    is None."""
     if axis == "share":
         return parts[0][i] + parts[1][i]
     return parts[0][i] if axis is None else np.concatenate([part[i] for part in parts], axis)
 
 
 def order_of_work(backend, flags: str) -> list[str]:
-    """The actions in the backward of a column-parallel linear, in order."""
+    """Names of the products and collectives in the backward of a column-parallel linear, in the order in which they
+    start."""
     from pynative import kernels, tensor_parallel
     from pynative.collectives import Group
     from pynative.collectives.engine import Work
@@ -214,12 +218,13 @@ def order_of_work(backend, flags: str) -> list[str]:
     ],
 )
 def test_weight_gradients_are_computed_while_the_inputs_gradient_travels(flags, expected):
-    """The collective starts before and is waited for after; with shards the input is gathered again."""
+    """The all-reduce (reduce-scatter) of the input's gradient starts before the weight gradient and is waited for after
+    it; with sequence parallelism the input is gathered again."""
     assert run(2, order_of_work, flags)[0] == expected
 
 
 def losses(backend, flags: str, logits: np.ndarray, target: np.ndarray, dy: np.ndarray):
-    """Losses and this rank's gradient of its logits."""
+    """(losses, gradient of this rank's columns of the logits) of the vocabulary-parallel cross entropy."""
     from pynative.tape import autograd
     from pynative.tensor_parallel import VocabParallelCrossEntropy
 
@@ -233,7 +238,8 @@ def losses(backend, flags: str, logits: np.ndarray, target: np.ndarray, dy: np.n
 
 
 def test_cross_entropy_over_a_cut_vocabulary():
-    """Against the definition in float64, with logits large enough to overflow without a maximum."""
+    """Losses and gradients on two ranks equal the definition in float64, for logits so large that exp overflows without
+    a maximum."""
     generator = np.random.default_rng(3)
     logits = (generator.standard_normal((3, 5, 8)) * 60).astype(np.float32)
     target, dy = generator.integers(0, 8, (3, 5)).astype(np.int32), generator.standard_normal((3, 5)).astype(np.float32)
@@ -250,7 +256,7 @@ def test_cross_entropy_over_a_cut_vocabulary():
 
 
 def of_whole_logits(backend, parallel_logits: bool) -> np.ndarray:
-    """Losses of logits that are whole on each rank."""
+    """Losses by VocabParallelCrossEntropy of logits that each of two ranks has whole."""
     from pynative.tensor_parallel import VocabParallelCrossEntropy
 
     config = config_of(TP2, backend.world_size)
@@ -261,7 +267,8 @@ def of_whole_logits(backend, parallel_logits: bool) -> np.ndarray:
 
 
 def test_whole_logits_are_said_to_be():
-    """It is not guessed from their shape; where they are not, each rank would count all exponentials: an error."""
+    """With parallel_logits=False whole logits give the right loss; without, each rank would count all exponentials: an
+    error, not a guess by shape."""
     logits = np.linspace(-1, 1, config_of(TP2, 2).model_config.vocab_size)
     for found in run(2, of_whole_logits, False):
         np.testing.assert_allclose(found, [[np.log(np.exp(logits).sum()) - logits[3]]], rtol=1e-5)
@@ -281,7 +288,7 @@ REFUSED = [
 
 
 def refusal(backend, kind: str, options: dict, flags: str) -> str:
-    """The message with which a layer is refused."""
+    """The error text with which constructing or calling a parallel layer with these options is refused."""
     from pynative import tensor_parallel
 
     config = config_of(flags, backend.world_size)
@@ -292,12 +299,13 @@ def refusal(backend, kind: str, options: dict, flags: str) -> str:
 
 @pytest.mark.parametrize(("kind", "options", "flags", "word"), REFUSED)
 def test_what_is_not_available_is_refused(kind, options, flags, word):
-    """No argument is accepted and ignored."""
+    """Each option of Megatron's layers that is not available raises an error that names it, instead of being
+    ignored."""
     assert all(word in message for message in run(2 if flags == SP2 else 1, refusal, kind, options, flags))
 
 
 def test_label_smoothing_is_refused():
-    """Cross entropy's one argument that is not available."""
+    """Cross entropy with label_smoothing, its only argument that is not available, raises."""
     from pynative.tensor_parallel import VocabParallelCrossEntropy
 
     with pytest.raises(ValueError, match="label_smoothing"):

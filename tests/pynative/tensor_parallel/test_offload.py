@@ -1,4 +1,4 @@
-"""Activations that lie in host memory between forward and backward, on doubles of a device with memory of its own."""
+"""Activations in host memory between forward and backward, on doubles of a device with memory of its own."""
 
 from unittest.mock import patch
 
@@ -17,7 +17,8 @@ DROPOUT = "--attention-dropout 0.2 --hidden-dropout 0.1 --global-batch-size 4"
 
 
 def trained(backend, flags: str) -> tuple[list[float], dict[str, str], int, int, int]:
-    """Losses, digests of weights and states; bytes that went to host memory, came back, and lay there at most."""
+    """(losses, digests of weights and states, bytes that went to host memory, bytes that came back, most bytes that lay
+    there after a forward)."""
     from pynative.pipeline_parallel.stage import Stage
     from pynative.training.callbacks import Callback
     from pynative.training.training import pretrain
@@ -65,7 +66,8 @@ WAYS = [
 
 @pytest.mark.parametrize("way", WAYS)
 def test_activations_go_to_host_memory_and_come_back(way):
-    """The bits are those of a run that keeps them on the device; each tensor travels once in each direction."""
+    """Losses, weights and states equal those of a run without offloading to the bit; as many bytes come back
+    as went."""
     types = "--bf16" if "--bf16" in way else ""
     ((losses, weights, *nothing),) = run(1, trained, f"{TINY} {DROPOUT} {types}")
     ((found, updated, out, back, there),) = run(1, trained, f"{TINY} {DROPOUT} {way}")
@@ -75,7 +77,7 @@ def test_activations_go_to_host_memory_and_come_back(way):
 
 
 def test_a_whole_layers_activations_go():
-    """All of them: what two layers keep is twice what one keeps."""
+    """--cpu-offloading-num-layers 2 puts exactly twice the bytes of 1 into host memory."""
     one, two = (run(1, trained, f"{TINY} {DROPOUT} --cpu-offloading-num-layers {n}")[0][4] for n in (1, 2))
     assert two == 2 * one
 

@@ -1,4 +1,4 @@
-"""A model that is not ours, made of our layers: sequence parallelism belongs to the layers, not to GPT."""
+"""A model of a user's own made of our parallel layers: sequence parallelism belongs to the layers, not to GPT."""
 
 import mindspore as ms
 import numpy as np
@@ -57,7 +57,7 @@ def own_model(config, whole_logits: bool = False) -> nn.Cell:
 
 
 def warned(backend, flags: str) -> list[str]:
-    """Warnings while the model above is built."""
+    """Warnings logged while `own_model` is built."""
     from unittest.mock import patch
 
     from pynative.training import training
@@ -75,7 +75,7 @@ def test_recomputation_of_a_model_without_our_layers_is_not_silent():
 
 
 def train_own_model(backend, flags: str) -> Trained:
-    """The model above, which is one stage."""
+    """Train `own_model`, which is one pipeline stage."""
     return train(backend, flags, build=lambda config, **stage: own_model(config))
 
 
@@ -89,7 +89,8 @@ def train_own_model(backend, flags: str) -> Trained:
     ],
 )
 def test_a_model_of_ones_own_equals_one_process(world, layout):
-    """Every gradient, of the norm, the row-parallel bias and the author's parameter too."""
+    """Losses and every gradient, those of the norm, the row-parallel bias and the author's own parameter included, are
+    one process's."""
     check_layout(BASE, world, layout, how=train_own_model)
 
 
@@ -98,12 +99,13 @@ def train_with_whole_logits(backend, flags: str) -> Trained:
 
 
 def test_whole_logits_of_ones_own_count_once():
-    """As the document's own model has them with parallel_output=False: each rank counted every token's exponentials."""
+    """A model whose logits are gathered on each rank, as the document's with parallel_output=False, has one process's
+    loss: each rank counted every token's exponentials."""
     check_layout(BASE, 2, "--tensor-model-parallel-size 2", how=train_with_whole_logits)
 
 
 def frozen(backend, flags: str) -> tuple[list[str], tuple[int, ...]]:
-    """Collectives of the backward of a column-parallel linear with a frozen weight, and the shape of dx."""
+    """(collectives in the backward of a column-parallel linear with a frozen weight, shape of dx)."""
     from pynative.tape import autograd
     from pynative.tensor_parallel import ColumnParallelLinear
 
@@ -121,6 +123,7 @@ def frozen(backend, flags: str) -> tuple[list[str], tuple[int, ...]]:
 
 
 def test_a_frozen_weight_needs_no_input_in_backward():
-    """Nothing is gathered for a weight gradient that nobody wants."""
+    """With sequence parallelism its backward runs the reduce-scatter of dx alone and gathers no input, as there is no
+    weight gradient."""
     for calls, shape in run(2, frozen, f"{TINY} --tensor-model-parallel-size 2 --sequence-parallel"):
         assert calls == ["reduce_scatter"] and shape == (4, 2, 32)

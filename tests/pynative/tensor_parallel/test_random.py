@@ -1,4 +1,5 @@
-"""Random numbers: what repeats, what differs between ranks, and what does not depend on the order of things."""
+"""Random streams of a job (RNGStateTracer): which numbers repeat, which differ between ranks, and that order does not
+matter."""
 
 from itertools import chain
 from types import SimpleNamespace
@@ -21,7 +22,7 @@ from tests.support.engine import TINY, config_of, job, rank_of_a_job
 
 
 def drawn(rank: int, world_size: int = 8, micro_batch: int = 0, **sizes) -> dict[str, tuple]:
-    """Two keys of each stream on one rank of a job."""
+    """Stream name -> its first two keys, on this rank of a job of these sizes."""
     with rank_of_a_job(rank, world_size, **sizes):
         tracer = RNGStateTracer(7)
         set_step_position(StepPosition(micro_batch=micro_batch))
@@ -44,14 +45,15 @@ PAIRS = [
 
 @pytest.mark.parametrize(("sizes", "one", "other", "differing"), PAIRS)
 def test_streams_differ_where_activations_are_cut(sizes, one, other, differing):
-    """They agree where activations are replicated: over ranks, experts, stages and copies of the same micro-batch."""
+    """Of two ranks (PAIRS) the streams listed differ, as activations are cut there; the others agree, as activations
+    are replicated."""
     here, there = drawn(one, **sizes), drawn(other, **sizes)
     assert {name for name in here if not set(here[name]) & set(there[name])} == differing
     assert all(here[name] == there[name] for name in here.keys() - differing)
 
 
 def test_no_key_is_given_twice():
-    """Streams, draws, micro-batches and the masks of the layers all have keys of their own."""
+    """Different streams, draws, micro-batches and layers' masks never get the same key."""
     tracer = RNGStateTracer(7)
     keys = [key for micro_batch in (0, 1) for pair in drawn(0, micro_batch=micro_batch).values() for key in pair]
     keys += [tracer.key(0, 0), tracer.key(1, 0), (*tracer.key(1, 0), 0, 1)]
@@ -59,7 +61,7 @@ def test_no_key_is_given_twice():
 
 
 def test_chunks_of_a_stage_differ():
-    """Virtual stages of one rank run the same micro-batch, and draw their own numbers."""
+    """Two virtual stages of a rank, which run the same micro-batch, draw different keys."""
     with rank_of_a_job(0, 2, pipeline_model_parallel_size=2, virtual_pipeline_model_parallel_size=2):
         tracer = RNGStateTracer(7)
         first = tracer.next_key()
@@ -68,7 +70,7 @@ def test_chunks_of_a_stage_differ():
 
 
 def test_what_a_micro_batch_draws_does_not_depend_on_the_others_in_flight():
-    """GPipe runs all forwards first, 1F1B some: either way a micro-batch draws the same, in any order and number."""
+    """A micro-batch draws the same keys whichever others are in flight, in any order, as GPipe and 1F1B have them."""
 
     def keys_by_order(order: list[int]) -> dict[int, list]:
         tracer, keys = RNGStateTracer(7), {}
@@ -83,7 +85,7 @@ def test_what_a_micro_batch_draws_does_not_depend_on_the_others_in_flight():
 
 
 def test_a_forward_is_repeated_with_the_same_numbers():
-    """As recompute does: states kept before a forward, and taken up again after others ran."""
+    """Stream states kept before a forward and restored after others ran repeat its keys, as recompute does."""
     tracer = RNGStateTracer(7)
     set_step_position(StepPosition(iteration=5, micro_batch=1))
 
@@ -102,7 +104,7 @@ def test_a_forward_is_repeated_with_the_same_numbers():
 
 
 def test_forks_nest_and_end():
-    """The stream from before comes back, also after an error; drawing from one moves no other."""
+    """Leaving `fork`, also by an error, goes back to the stream from before; drawing from one stream moves no other."""
     tracer = RNGStateTracer(7)
     outside = tracer.next_key()
     with pytest.raises(KeyError), tracer.fork(MODEL_PARALLEL_RNG):
@@ -114,7 +116,8 @@ def test_forks_nest_and_end():
 
 
 def test_a_stream_of_ones_own():
-    """It has the seed it was given; a name or a seed is used once; without adding it there is none."""
+    """A stream added by a script has its seed; a name or seed that is taken, an unknown stream, and one from before
+    `reset` are errors."""
     tracer = RNGStateTracer(7)
     tracer.add("augmentation", 99)
     with tracer.rng_fork("augmentation"):
@@ -130,7 +133,7 @@ def test_a_stream_of_ones_own():
 
 
 def test_generators_differ_by_draw_and_repeat_by_position():
-    """The numbers, not just the keys."""
+    """`generator()` gives other random numbers at each draw, and the same at the same place of the step."""
     one, other = RNGStateTracer(7), RNGStateTracer(7)
     first, second = one.generator().random(4), one.generator().random(4)
     assert not np.array_equal(first, second)
@@ -156,7 +159,8 @@ LAYOUTS = [
 
 @pytest.mark.parametrize(("world", "flags"), LAYOUTS)
 def test_every_position_is_on_one_rank(world, flags):
-    """Between tensor-parallel regions; without sequence parallelism tensor-parallel ranks have the same."""
+    """`positions` of all ranks cover the sequence once between tensor-parallel regions; without sequence parallelism,
+    once for each tensor-parallel rank."""
     config = config_of(f"{TINY} {flags}", world)
     parallel = config.parallel_config
     local, layout = [], SequenceLayout.of(parallel)
@@ -171,7 +175,7 @@ def test_every_position_is_on_one_rank(world, flags):
 
 
 def layer_mask(backend, flags: str) -> np.ndarray:
-    """The mask of the dropout after a layer's attention, on this rank."""
+    """This rank's mask of the dropout after a layer's attention."""
     from parallel_core.blocks.layer import Layer
     from pynative.transformer.enums import AttnMaskType
     from pynative.transformer.layer import ParallelTransformerLayer
@@ -189,7 +193,8 @@ def layer_mask(backend, flags: str) -> np.ndarray:
 
 
 def test_masks_differ_where_the_sequence_is_cut_and_agree_where_it_is_whole():
-    """Pieces of the one-process mask; and the same again when a layer runs again."""
+    """tp2: both ranks have one process's dropout mask; with sequence parallelism their own pieces of it. A second run
+    of the layer repeats it."""
     (whole,) = run(1, layer_mask, "")
     for rank in run(2, layer_mask, "--tensor-model-parallel-size 2"):
         np.testing.assert_array_equal(rank, whole)
@@ -202,7 +207,7 @@ def test_masks_differ_where_the_sequence_is_cut_and_agree_where_it_is_whole():
 
 
 def noisy_losses(backend, flags: str) -> tuple[list[float], list]:
-    """Losses of a GPT whose embedding is dropped out by its author with a stream; the keys of the first step."""
+    """(losses, keys of the first step) of a GPT whose author drops out the embedding with a stream of his own."""
     from mindspore import nn
 
     from pynative import kernels
@@ -246,7 +251,8 @@ def noisy_losses(backend, flags: str) -> tuple[list[float], list]:
 
 
 def test_a_users_stream_agrees_on_replicas_and_differs_on_shards():
-    """Losses with a stream of one's own are those of one process at tp 2; shards get their own numbers."""
+    """tp2: losses with a user's stream for replicated activations are one process's; a stream for shards differs by
+    rank."""
     ((alone, keys),) = run(1, noisy_losses, "")
     assert len(set(keys)) == len(keys) == 8
     for losses, rank_keys in run(2, noisy_losses, "--tensor-model-parallel-size 2"):
@@ -257,7 +263,7 @@ def test_a_users_stream_agrees_on_replicas_and_differs_on_shards():
 
 
 def test_a_users_stream_goes_on_where_a_checkpoint_left_it(tmp_path):
-    """Two steps, saved, and two more are the four steps of one run: streams have no history beyond the iteration."""
+    """Two steps, saved, and two more are one run's four: a user's stream depends on the iteration only."""
     ((whole, _),) = run(1, noisy_losses, "")
     ((first, _),) = run(1, noisy_losses, f"--save {tmp_path} --exit-interval 2 --save-interval 2")
     ((rest, _),) = run(1, noisy_losses, f"--load {tmp_path}")

@@ -15,7 +15,7 @@ MICRO_BATCHES, SHAPE = 4, (8, 2, 16)
 
 
 def part(x: ms.Tensor) -> ms.Tensor:
-    """Dropout by a key of a named stream and of the tracer's own, as a user's layer has it."""
+    """A user's layer: dropout with a key of a named stream and with one of the tracer's default stream."""
     tracer = get_rng_tracer()
     with tracer.rng_fork(MODEL_PARALLEL_RNG):
         x = kernels.dropout(x, 0.5, tracer.next_key())
@@ -23,9 +23,9 @@ def part(x: ms.Tensor) -> ms.Tensor:
 
 
 def gradients_and_later_key(backend, recomputes: bool, order: list[str]) -> tuple[dict[str, np.ndarray], tuple]:
-    """Gradients of the inputs of two parts after one another, by micro-batch, and the key that is drawn next.
+    """(micro-batch -> gradient of the input of two `part`s one after the other, key drawn next).
 
-    order: forwards ("f0") and backwards ("b0") of micro-batches.
+    order: forwards ("f0") and backwards ("b0") of micro-batches, one after the other.
     """
     set_rng_seed(5)
     inputs, outputs, found = {}, {}, {}
@@ -51,7 +51,8 @@ ORDERS = {
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_every_micro_batch_in_flight_has_its_own_random_state(order):
-    """A state that was kept once for a cell would be the last forward's when the first micro-batch's backward comes."""
+    """Recomputed gradients are those without recompute for each order of micro-batches; a state kept once for a cell
+    would be the last forward's."""
     ((plain, _),) = run(1, gradients_and_later_key, False, ORDERS[order].split())
     ((found, _),) = run(1, gradients_and_later_key, True, ORDERS[order].split())
     assert len({gradient.tobytes() for gradient in plain.values()}) == MICRO_BATCHES
@@ -61,6 +62,6 @@ def test_every_micro_batch_in_flight_has_its_own_random_state(order):
 
 
 def test_a_second_run_leaves_the_streams_where_they_were():
-    """A micro-batch draws other numbers after its backward than in its forward."""
+    """Recompute in a backward does not move the streams: the next key is that without recompute."""
     (_, plain), (_, found) = (run(1, gradients_and_later_key, again, ["f0", "b0"])[0] for again in (False, True))
     assert found == plain

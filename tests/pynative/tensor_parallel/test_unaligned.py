@@ -35,14 +35,14 @@ MODELS = {
 
 @pytest.mark.parametrize("model", MODELS)
 def test_trains_as_one_process(model):
-    """First values, losses, every gradient, updates and the optimizer's state; of 5 heads and 4 ranks one has none."""
+    """Initial values, losses, every gradient, updates and optimizer states; of 5 heads on 4 ranks one rank has none."""
     flags, world, layout = MODELS[model]
     check_layout(f"{TINY} --global-batch-size 4 {flags}", world, layout)
 
 
 def padding_of(backend, flags: str) -> tuple[int, float, float, int]:
-    """Entries of this rank's padding, the largest magnitude in it after two steps, the norm of the model's weights and
-    the zeros of its gradient, as they are logged."""
+    """(entries of padding in this rank's weights, their largest magnitude after two steps, logged norm of the weights,
+    logged zeros of the gradient)."""
     from pynative.parameter import place_of
     from pynative.training.callbacks import Callback
 
@@ -63,7 +63,8 @@ def padding_of(backend, flags: str) -> tuple[int, float, float, int]:
 
 
 def test_padding_stays_zero_and_is_not_counted():
-    """The model's norm and zeros are one process's; the last of 4 ranks has zeros in place of heads."""
+    """After two steps padding is zero, and the logged norm and number of zeros are one process's; the last of 4 ranks
+    has padding in place of heads."""
     (alone,) = run(1, padding_of, HEADS)
     ranks = run(4, padding_of, f"{HEADS} {TP4}")
     assert alone[:2] == (0, 0.0)
@@ -74,7 +75,7 @@ def test_padding_stays_zero_and_is_not_counted():
 
 @pytest.mark.parametrize("is_sharded", [False, True])
 def test_checkpoints_hold_no_padding(tmp_path, is_sharded):
-    """4 ranks, of which one has no head, two replicas of 2 ranks, and one process: each takes over bit for bit."""
+    """Checkpoints pass to the bit between 4 ranks (one without a head), two replicas of 2 ranks, and one process."""
     layouts = [(4, TP4), (4, f"{TP2} --use-distributed-optimizer")]
     saving = layouts.pop(is_sharded)
     check_taken_over(saving, [(1, ""), *layouts], f"{HEADS} --swiglu --bf16", tmp_path)

@@ -1,4 +1,4 @@
-"""A loader of one's own that gives nonsense ends the run before it is trained on: rank, step, key, value and place."""
+"""A user's loader that gives nonsense ends the run before it trains on it, naming rank, step, key, value and place."""
 
 import re
 from collections.abc import Callable
@@ -15,13 +15,13 @@ FLAGS = f"{TINY} --global-batch-size 4"
 
 
 def rows(number: int = 4) -> dict[str, np.ndarray]:
-    """A step's, of all micro-batches."""
+    """A good batch of a whole step: of `number` samples, keys to arrays."""
     data = Rows()
     return {name: np.stack([data[i][name] for i in range(number)]) for name in data[0]}
 
 
 def shifted(name: str, by: int) -> dict[str, np.ndarray]:
-    """One id of an entry far off."""
+    """A good batch in which one id of the entry `name` is off by `by`."""
     batch = rows() | {"loss_mask": np.ones((4, 16), np.float32)}
     batch[name] = batch[name].copy()
     batch[name][1, 5] += by
@@ -51,23 +51,23 @@ OF_BATCHES = {
     "unknown": (lambda: rows() | {"lables": rows()["labels"]}, "lables is no argument of GPTModel, which takes tokens"),
     "a tuple": (lambda: tuple(rows().values()), "the loader gave a tuple: must be a dict of the model's arguments"),
 }
-"""Errors of the form that gives the model its arguments."""
+"""Mistake -> (function that makes the batch, words of the error), for loaders whose dicts are the model's arguments."""
 
 
 def of_a_script(data_iterator, model):
-    """Megatron's form: a script may call an entry anything, and compute what the model is given."""
+    """Megatron's forward step of a script that has other names for the entries and computes the model's arguments."""
     batch = {name.removeprefix("my "): array + 0 for name, array in next(data_iterator).items()}
     return model(**batch), lambda loss: (loss, {"lm loss": loss})
 
 
 def micro_batches(steps: list[dict[str, np.ndarray]]) -> list[dict[str, np.ndarray]]:
-    """Two of each step, by other names."""
+    """Each step's batch as two micro-batches, with other names for its entries."""
     halves = [{name: np.split(array, 2) for name, array in step.items()} for step in steps]
     return [{f"my {name}": both[i] for name, both in step.items()} for step in halves for i in (0, 1)]
 
 
 def said(backend, flags: str, names: list[str], in_megatrons_form: bool) -> dict[str, str]:
-    """The answer to each mistake, in the second step."""
+    """Mistake -> text of the error of a training whose second step has it."""
     answers = {}
     for name in names:
         steps, form = [rows(), (MISTAKES | OF_BATCHES)[name][0]()], {}
@@ -86,7 +86,8 @@ def said(backend, flags: str, names: list[str], in_megatrons_form: bool) -> dict
     [(1, "", None), (2, "--tensor-model-parallel-size 2 --kernels ops", ["id beyond", "id below", "label"])],
 )
 def test_nonsense_is_named(world, flags, only, in_megatrons_form):
-    """Each rank that has it reports it; in Megatron's form the error names the model's argument."""
+    """Each mistake's error has rank, step, key, value and place, on each rank that has it; in Megatron's form it names
+    the model's argument."""
     expected = MISTAKES if in_megatrons_form else MISTAKES | OF_BATCHES
     names = only or list(expected)
     for rank, answers in enumerate(run(world, said, flags, names, in_megatrons_form)):
@@ -96,12 +97,13 @@ def test_nonsense_is_named(world, flags, only, in_megatrons_form):
 
 
 def train_on(backend, flags: str, of_rank: dict[int, dict[str, np.ndarray]]) -> None:
-    """Right data on all ranks but some, whose first step is another one."""
+    """Train on good data, but for the ranks in `of_rank`, whose first step is the batch given there."""
     pretrain_tiny(backend, f"{FLAGS} {flags}", train_data_loader=[of_rank.get(backend.rank, rows(2))])
 
 
 def test_one_rank_of_a_job():
-    """The whole global batch instead of the rank's own, and a wrong id: the other rank neither waits nor trains on."""
+    """One rank's loader gives the global batch instead of the rank's own, or a wrong id: it raises, and the other rank
+    neither hangs nor trains on."""
     wrong = {name: array[:2] for name, array in shifted("tokens", 99).items()}
     for mistake, message in ((rows(4), "tokens has 4 rows, 2 are due"), (wrong, r"tokens\[1, 5\] is 1")):
         other, answer = outcomes(2, train_on, "--global-batch-size 4", {1: mistake})
@@ -110,7 +112,7 @@ def test_one_rank_of_a_job():
 
 
 def mean_as_a_sum(data_iterator, model):
-    """As if the model gave each token's loss."""
+    """A forward step that takes the model's mean loss for each token's, with context parallelism."""
     from pynative.context_parallel import get_batch_on_this_cp_rank
 
     batch = get_batch_on_this_cp_rank(next(data_iterator))
@@ -120,7 +122,8 @@ def mean_as_a_sum(data_iterator, model):
 
 
 def without_a_mask(data_iterator, model):
-    """As Megatron's scripts had it before multi-token prediction."""
+    """A forward step that withholds the loss mask from the model and applies it to the returned loss, as Megatron's
+    older scripts."""
     batch = next(data_iterator)
     mask = batch.pop("loss_mask")
     return model(**batch), lambda loss: ((loss * mask).sum(), mask.sum(), {"lm loss": (loss, mask.sum())})
@@ -134,7 +137,7 @@ def without_a_mask(data_iterator, model):
     ],
 )
 def test_a_mean_is_not_taken_for_losses(world, function, message):
-    """The gradient would be another one, with the loss as it should be."""
+    """Such forward steps are errors: the loss would look right, but its gradient would be another."""
     with pytest.raises(ValueError, match=message):
         run(world, train_in_megatrons_form, function)
 

@@ -19,7 +19,8 @@ RAMP = f"{MODEL} --global-batch-size 12 --rampup-batch-size 4 4 8"
     ids=["dp", "vpp", "zb"],
 )
 def test_layouts(layout):
-    """Every rank cuts each step as it should, and schedules differ from step to step."""
+    """Under each layout a run whose batch grows equals one process's: ranks cut each step anew and schedules differ
+    from step to step."""
     (expected,) = run(1, train, RAMP)
     assert len(expected.losses) == 3
     results = run(2, train, f"{RAMP} {layout}")

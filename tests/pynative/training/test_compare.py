@@ -1,4 +1,5 @@
-"""Planted differences: `compare` names the kind, and where it begins. One recorded run each, of one step or two."""
+"""Planted differences between two runs: `compare` names the kind of each, and where it begins. One recorded run of one
+or two steps each."""
 
 from contextlib import ExitStack
 from pathlib import Path
@@ -23,40 +24,40 @@ TP2, PP2 = "--tensor-model-parallel-size 2 --sequence-parallel", "--pipeline-mod
 
 
 class Plant(NamedTuple):
-    """A difference, and the words by which it must be named."""
+    """A difference between a run and one without it, and the words by which `compare` must name it."""
 
     named: str
     flags: str = ""
     code: str = ""
-    """A function of this file that plants it."""
+    """Name of the function or data set of this file that plants it."""
     settings: tuple[str, ...] = ()
-    """Options that are named."""
+    """Options that must be named as differing."""
     ranks: int = 1
     base: str = ""
     """Flags that the run without the difference has, too."""
 
 
 def scaled_weight(state, stack, backend):
-    """One weight of one layer times 1.01."""
+    """Multiply one weight of one layer by 1.01."""
     (weight,) = (p for p in state.model.get_parameters() if p.meta.spec.name == FC2)
     weight.asnumpy()[...] *= 1.01
 
 
 def one_element(state, stack, backend):
-    """One element of a weight."""
+    """Change one element of one weight."""
     (weight,) = (p for p in state.model.get_parameters() if p.meta.spec.name == QKV)
     weight.asnumpy()[3, 5] += 0.01
 
 
 def other_masks(state, stack, backend):
-    """Dropout's masks come from another seed."""
+    """Draw dropout masks from another seed."""
     from pynative.tensor_parallel.random import get_rng_tracer
 
     get_rng_tracer().seed += 1
 
 
 def _patched(stack, name: str, change, call: int | None = None):
-    """Have an operator's result changed, in its n-th call of a micro-batch or each."""
+    """Pass an operator's result through `change`, at its n-th call in a micro-batch (`call`), or at each."""
     from pynative import kernels
     from pynative.step_position import get_step_position
 
@@ -72,21 +73,21 @@ def _patched(stack, name: str, change, call: int | None = None):
 
 
 def wrong_attention(state, stack, backend):
-    """The second layer's attention gives a thousandth too much."""
+    """Make the second layer's attention a thousandth too large."""
     from pynative import kernels
 
     _patched(stack, "attention", lambda x: kernels.scale(x, 1.001), call=1)
 
 
 def wrong_activation(state, stack, backend):
-    """The first layer's gated activation."""
+    """Change the first layer's gated activation."""
     from pynative import kernels
 
     _patched(stack, "bias_activation", lambda x: kernels.scale(x, 0.999), call=0)
 
 
 def halved_gradient(state, stack, backend):
-    """The whole gradient of rank 1 is half of what it is."""
+    """Halve rank 1's own gradients."""
     from pynative.training.train_step import TrainOneStepCell
 
     real = TrainOneStepCell._reduce_gradients
@@ -100,7 +101,7 @@ def halved_gradient(state, stack, backend):
 
 
 def lost_gradient(state, stack, backend):
-    """One weight's gradient is zero."""
+    """Set one weight's gradient to zero."""
     from pynative.training.train_step import TrainOneStepCell
 
     real = TrainOneStepCell._reduce_gradients
@@ -114,7 +115,7 @@ def lost_gradient(state, stack, backend):
 
 
 def kept_weight(state, stack, backend):
-    """One weight is not updated."""
+    """Undo each update of one weight."""
     from pynative.optimizer.flat_optimizer import FlatOptimizer
 
     real = FlatOptimizer.step
@@ -129,14 +130,14 @@ def kept_weight(state, stack, backend):
 
 
 class Swapped(Rows):
-    """Two documents have changed their places: sample 5 and sample 14."""
+    """Data in which samples 5 and 14 have changed places."""
 
     def __getitem__(self, i):
         return super().__getitem__({5: 14, 14: 5}.get(i, i))
 
 
 class OneToken(Rows):
-    """One token of sample 9 is another."""
+    """Data in which one token of sample 9 is another."""
 
     def __init__(self):
         super().__init__()
@@ -176,7 +177,7 @@ PLANTS = {
 
 
 def train(backend, folder: str, plant: Plant) -> None:
-    """A recorded run with a difference."""
+    """Train a run with this difference, recorded into `folder`."""
     from pynative.training.callbacks import Callback
 
     planted = globals().get(plant.code)
@@ -195,7 +196,7 @@ def train(backend, folder: str, plant: Plant) -> None:
 
 @pytest.fixture(scope="module")
 def right(tmp_path_factory) -> dict[str, Path]:
-    """Recorded runs without a difference, by the flags that they need beside the model's."""
+    """Flags beside the model's -> folder of a recorded run without a difference."""
     folders = {}
     for base in {plant.base for plant in PLANTS.values()}:
         folders[base] = tmp_path_factory.mktemp("right") / "run"
@@ -205,7 +206,8 @@ def right(tmp_path_factory) -> dict[str, Path]:
 
 @pytest.mark.parametrize("name", PLANTS)
 def test_a_planted_difference_is_named(name, right, tmp_path):
-    """Its kind, its place, and the option where it is one; no difference is named where a layout alone differs."""
+    """`compare` names the kind, the first place, and the option where it is one; a run under another layout alone has
+    no difference."""
     plant = PLANTS[name]
     run(plant.ranks, train, str(tmp_path / "run"), plant)
     lines, differ = report(ComparedRun(right[plant.base]), ComparedRun(tmp_path / "run"), exact=False)

@@ -1,4 +1,4 @@
-"""Logs and records of experts: counts of choices, and of tokens that experts drop."""
+"""Logs and records of experts: how many choices each gets, and how many tokens are dropped."""
 
 import subprocess
 import sys
@@ -29,7 +29,7 @@ ROUTED = np.minimum(COUNTS, 4)
 
 @pytest.fixture(autouse=True)
 def lines(monkeypatch):
-    """The lines that rank 0 logs."""
+    """The list of lines that rank 0 logs."""
     written = []
     monkeypatch.setattr(experts, "log", written.append)
     monkeypatch.setattr(parallel_state, "get_global_rank", lambda: 0)
@@ -37,7 +37,8 @@ def lines(monkeypatch):
 
 
 def state(iteration=1, counts=COUNTS):
-    """A run of three layers, the first of them dense."""
+    """A training state with figures of three layers with routers: a dense and two with experts, one of them a predicted
+    depth."""
     model = SimpleNamespace(
         num_layers=2,
         moe_config=SimpleNamespace(
@@ -52,7 +53,8 @@ def state(iteration=1, counts=COUNTS):
 
 
 def test_drop_rates(lines):
-    """An expert with capacity factor 1 takes 4 of 16 choices: six of the first one's ten are too many."""
+    """Capacity factor 1 of 16 choices over 4 experts allows 4 each: the first expert's six too many are a rate of
+    0.375."""
     callback = MoEDropRateCallback(4, 1.0, 2, 1)
     callback.on_train_begin(state())
     callback.on_step_end(state())
@@ -69,7 +71,8 @@ def test_another_models_settings_are_refused(given, wrong):
 
 
 def test_token_distributions_are_written_and_drawn(tmp_path):
-    """At every second step; the picture has a band for each expert, and the hottest of the last step are printed."""
+    """SummaryMonitor writes a .npy for each layer at every second step; the drawing has a band for each expert, and the
+    hottest of the last step are printed."""
     monitor = SummaryMonitor(tmp_path, collect_freq=1, collect_tensor_freq=2, export_options={"tensor_format": "npy"})
     monitor.on_train_begin(state())
     for step in range(1, 5):
@@ -90,7 +93,8 @@ def test_token_distributions_are_written_and_drawn(tmp_path):
 
 
 def test_runs_are_merged_and_models_are_not(tmp_path):
-    """The later counts of a step that two runs recorded stay; a directory with other numbers of experts is refused."""
+    """Of a step recorded by two runs the later counts are read; a directory with records of different numbers of
+    experts is refused."""
     for run_at, step, counts in (("10", 1, [1, 2]), ("10", 2, [3, 4]), ("11", 2, [5, 6])):
         folder = tmp_path / f"export_20260101_0000{run_at}" / "tensor"
         folder.mkdir(parents=True, exist_ok=True)
@@ -117,8 +121,8 @@ MOE = (
 
 
 class Recount:
-    """Counts of the rows that this rank's dispatchers sent to its experts, step by step, and of the choices of its
-    routers, micro-batch by micro-batch."""
+    """Rows that this rank's dispatchers sent to experts, by step (`arrived`), and its routers' choices, by step and
+    micro-batch (`chosen`)."""
 
     def __init__(self) -> None:
         self.arrived, self.chosen = [0], [[]]
@@ -128,7 +132,8 @@ class Recount:
         self.chosen.append([])
 
     def send(self, dispatcher, hidden, routing):
-        """Rows of padding have no weight."""
+        """Count the rows that arrive, in place of the dispatcher's send; padding, which has weight 0, is not
+        counted."""
         arriving = self.of_dispatcher(dispatcher, hidden, routing)
 
         def arrived():
@@ -157,7 +162,7 @@ class Recount:
 
 
 def trained(backend, flags: str) -> tuple[list[str], list[dict], tuple[list[int], list]]:
-    """The lines and figures of a run of two steps, and what this rank counted meanwhile."""
+    """(log lines, figures of each step, (arrived, chosen) of `Recount`) of two steps."""
     from pynative.training.callbacks import Callback, log
 
     lines, metrics, recount = [], [], Recount()
@@ -182,7 +187,7 @@ CAPACITY = "--expert-model-parallel-size 2 --moe-expert-capacity-factor"
 
 
 def test_a_callback_that_a_script_gives_takes_the_place_of_the_flags(tmp_path):
-    """Otherwise each line would be logged twice."""
+    """A script's own callback beside the flag that makes one: each line is logged once."""
     flags = f"{MOE} --moe-expert-capacity-factor 2 --hot-expert-num 1 --save-token-distribution"
     config = config_of(flags, 1).model_config
     kinds = [type(callback) for callback in expert_callbacks(config, tmp_path, [])]
@@ -193,7 +198,8 @@ def test_a_callback_that_a_script_gives_takes_the_place_of_the_flags(tmp_path):
 
 @pytest.mark.parametrize("wrong", [{"hidden_size": 77}, {"ffn_hidden_size": 77}, {"expert_parallel": 8}, None])
 def test_hot_experts_of_another_model_are_refused(wrong):
-    """Sizes that a script says are the model's; a configuration with other hot experts is another model's, too."""
+    """ColdHotExpertMonitor with a script's sizes, or a configuration with a number of hot experts, that differ from the
+    model's is an error."""
     config = config_of(f"{MOE} --moe-expert-capacity-factor 2 --hot-expert-num 1", 1)
     others = config_of(f"{MOE} --moe-expert-capacity-factor 2 --hot-expert-num 2", 1).moe_config
     monitor = ColdHotExpertMonitor(**wrong or {"moe_config": others})
@@ -215,7 +221,8 @@ def test_hot_experts_of_another_model_are_refused(wrong):
     ],
 )
 def test_drop_rates_are_of_the_tokens_that_did_not_arrive(flags):
-    """Recounted at the experts of both ranks, which have two micro-batches a step each (four with tp 2)."""
+    """Logged rates equal a recount at the experts of both ranks, with two micro-batches a step each (four
+    with tp 2)."""
     ranks = run(2, trained, flags)
     rates = [line for line in ranks[0][0] if line.startswith("layer:")]
     arrived = np.sum([counts for *_, (counts, _) in ranks], axis=0)
@@ -225,7 +232,8 @@ def test_drop_rates_are_of_the_tokens_that_did_not_arrive(flags):
 
 
 def test_what_another_capacity_would_drop_is_counted_micro_batch_by_micro_batch():
-    """Nothing is dropped without a capacity; losses are logged by layer too."""
+    """--moe-drop-rate-capacity-factor logs what that capacity would drop of each micro-batch, while nothing is dropped;
+    losses are logged by layer, too."""
     ranks = run(2, trained, "--expert-model-parallel-size 2 --moe-drop-rate-capacity-factor 1.1")
     lines, metrics, _ = ranks[0]
     rates = [line for line in lines if line.startswith("layer:")]

@@ -1,4 +1,4 @@
-"""Planted faults: each is found when the step is computed again, and is named: operator, layer, rank, micro-batch, row.
+"""Planted NaN, loss spikes and slow ranks: each is found and named by operator, layer, rank, micro-batch and row.
 
 One run has a fault a step, so that a row costs a step of a tiny model.
 """
@@ -21,23 +21,23 @@ MODEL = f"{TINY} --swiglu --normalization RMSNorm --disable-bias-linear --global
 
 
 class Fault(NamedTuple):
-    """A NaN in a row of what the n-th call of an operator gives in one micro-batch of a step, on one rank."""
+    """A NaN in `row` of the result of the `call`-th call of an operator, in one micro-batch of a step, on one rank."""
 
     operator: str
     call: int
     named: str
-    """Words of the place that is said."""
+    """Words by which the report names the place."""
     micro_batch: int = 0
     rank: int = 0
     row: int = 1
     backward: bool = False
-    """In the gradient of its first input instead."""
+    """The NaN is put into the gradient of the operator's first input instead."""
     once: bool = False
-    """Only the first time that the step is computed."""
+    """The NaN is there only the first time that the step is computed."""
 
     @property
     def said(self) -> str:
-        """As a pattern."""
+        """The pattern of the report."""
         if self.once:
             return rf"transient: .* on rank {self.rank}"
         direction = "backward" if self.backward or self.operator.endswith("_gradient") else "forward"
@@ -73,7 +73,7 @@ STAGES = (
 
 
 def planted(backend, flags: str, faults: tuple[Fault, ...]) -> list[str]:
-    """Train, a fault a step: what is said of each."""
+    """Train with one fault in each step; the report about each."""
     from pynative import kernels
     from pynative.step_position import get_step_position
     from pynative.tape.autograd import Moved
@@ -131,7 +131,8 @@ def planted(backend, flags: str, faults: tuple[Fault, ...]) -> list[str]:
     ("ranks", "flags", "faults"), [(1, "", SINGLE), (2, "", PAIR), (2, PP2, STAGES), (2, TP2, PAIR[:2])]
 )
 def test_planted_values_that_are_no_numbers_are_named(ranks, flags, faults):
-    """All of them, by a run with one in each step; the run goes on after those that do not repeat."""
+    """Each step's NaN is reported with its place; those that do not repeat are told to be transient, and the run goes
+    on."""
     faults = tuple(fault._replace(micro_batch=fault.micro_batch % 4) for fault in faults)
     found = run(ranks, planted, flags, faults)[0]
     wrong = [(f.said, text) for f, text in zip(faults, found, strict=True) if not re.search(f.said, text, re.DOTALL)]
@@ -139,7 +140,7 @@ def test_planted_values_that_are_no_numbers_are_named(ranks, flags, faults):
 
 
 def ruined(backend, flags: str) -> str:
-    """Train on weights that hold no number: the error."""
+    """The error text of training with a NaN in a weight."""
     from pynative.training.callbacks import Callback
 
     class Ruin(Callback):
@@ -154,13 +155,14 @@ def ruined(backend, flags: str) -> str:
 
 
 def test_weights_that_hold_no_number_go_before_operators():
-    """They were there before the step; --rerun-mode disabled tells the gradients alone, as before."""
+    """The error says that a weight was NaN before the step; with --rerun-mode disabled it names the gradient alone."""
     assert "no number in the weights decoder.layers.1.mlp.linear_fc1.weight" in run(1, ruined, "")[0]
     assert "weights" not in run(1, ruined, "--rerun-mode disabled")[0]
 
 
 def spikes(backend, flags: str) -> tuple[list[tuple[int, float, bool]], list[str]]:
-    """Train 30 steps of which one has a loss ten times too high: (iteration, loss, skipped), and what is warned."""
+    """((iteration, loss, skipped) of each of 30 steps, lines about a spike), where step 25's loss is ten times too high
+    until it was told."""
     from pynative import kernels
     from pynative.step_position import get_step_position
     from pynative.training.callbacks import Callback
@@ -188,7 +190,8 @@ def spikes(backend, flags: str) -> tuple[list[tuple[int, float, bool]], list[str
 
 @pytest.mark.parametrize("action", ["report", "skip", "rollback"])
 def test_a_loss_spike(action, tmp_path):
-    """Told as repeatable; skipped; or undone up to the last checkpoint, with the data behind it."""
+    """--loss-spike-action: report says that it repeats; skip skips the update; rollback goes back to the last
+    checkpoint and on behind the step's data."""
     flags = f"--loss-spike-action {action}" + (f" --save {tmp_path} --save-interval 10" if action == "rollback" else "")
     (steps, said), _ = run(2, spikes, flags)
     assert "iteration 25: a loss spike" in said[0] and "repeatable" in said[0]
@@ -202,7 +205,7 @@ def test_a_loss_spike(action, tmp_path):
 
 
 def slow(backend, owner: str, name: str) -> list[str]:
-    """Train with a rank 1 to which each call of a function takes 50 ms longer: what the report says of it."""
+    """Lines of the report about a training in which each call of a function takes 50 ms longer on rank 1."""
     from pynative.training.callbacks import Callback
 
     module, _, inside = owner.partition(":")
@@ -236,7 +239,8 @@ STRAGGLERS = (
 
 @pytest.mark.parametrize("row", range(len(STRAGGLERS)))
 def test_a_slow_rank_is_named_with_its_part(row):
-    """Only one of two equal ranks is slow; the other's waiting does not count as its own time."""
+    """--log-straggler names rank 1 and the slow part of its step; rank 0's waiting for it does not count as its own
+    time."""
     owner, name, part = STRAGGLERS[row]
     report, *said = run(2, slow, owner, name)[0]
     assert "slowest" in report and "(rank 1)" in report.split("slowest")[1]

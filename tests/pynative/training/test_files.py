@@ -1,4 +1,4 @@
-"""Training as a configuration file says, and as a command line that says the same."""
+"""A training by a configuration file has the losses of the command line that says the same."""
 
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ def losses(backend, flags: list[str], **arguments) -> list[float]:
 
 
 def test_the_file_that_megatron_ships_trains_as_flags_do():
-    """All its keys, sizes changed: rotary positions, swiglu, a growing batch, a schedule in samples."""
+    """All keys of the file with smaller sizes: rotary positions, swiglu, a growing batch, a schedule in samples."""
     sizes = "--seq-length 16 --max-position-embeddings 16 --make-vocab-size-divisible-by 1"
     flags = (
         "--num-layers 2 --hidden-size 64 --num-attention-heads 4 --vocab-size 511 --tokenizer-type NullTokenizer "
@@ -46,7 +46,7 @@ def test_the_file_that_megatron_ships_trains_as_flags_do():
 
 
 def losses_beside(folder: Path, content: dict[str, Any], flags: str = "", base: str = BATCHES, **more) -> list[float]:
-    """Losses of a small model, with a file that gives more options."""
+    """Losses of a small model with these flags and a YAML file of this content."""
     (folder / "more.yaml").write_text(yaml.safe_dump(content))
     (found,) = run(1, losses, [*f"{base} {flags}".split(), "--yaml-cfg", str(folder / "more.yaml")], **more)
     return found
@@ -61,7 +61,8 @@ def losses_beside(folder: Path, content: dict[str, Any], flags: str = "", base: 
     ],
 )
 def test_gradients_are_clipped_as_the_runner_says(runner, flag, tmp_path):
-    """The optimizer depends on a gradient's length; all three norms differ from Megatron's default of 1."""
+    """runner_wrapper's clipping equals --clip-grad's; with SGD, whose update depends on a gradient's length, and norms
+    other than Megatron's default of 1."""
     kind = "--optimizer sgd --lr 0.1"
     of_file = losses_beside(tmp_path, {"runner_wrapper": runner}, kind)
     (of_flag,) = run(1, losses, f"{BATCHES} {kind} {flag}".split())
@@ -70,7 +71,7 @@ def test_gradients_are_clipped_as_the_runner_says(runner, flag, tmp_path):
 
 
 ENDLESS = BATCHES.replace("--train-iters 2 ", "")
-"""A run whose length something else says."""
+"""Flags of a run without a number of steps."""
 IN_LAYOUTS = {
     "runner": lambda epochs: {"runner_config": {"epochs": epochs}},
     "sections": lambda epochs: {"training_config": {"epochs": epochs}},
@@ -80,7 +81,7 @@ IN_LAYOUTS = {
 
 
 def batches(items: int = 4) -> list[dict[str, np.ndarray]]:
-    """A loader of one's own: a step's samples, or with forward_step_func a micro-batch's, in each item."""
+    """A script's own loader: a step's samples in each item, or with forward_step_func a micro-batch's."""
     rows = [Rows()[i] for i in range(16)]
     size = 16 // items
     parts = [rows[i : i + size] for i in range(0, 16, size)]
@@ -89,14 +90,14 @@ def batches(items: int = 4) -> list[dict[str, np.ndarray]]:
 
 @pytest.mark.parametrize("content", IN_LAYOUTS.values(), ids=IN_LAYOUTS)
 def test_epochs_of_a_loader_are_counted(content, tmp_path):
-    """Its length is known when the training begins: 1.5 x 4 steps, over which the learning rate decays."""
+    """1.5 epochs of a loader of 4 items are 6 steps, over which the learning rate decays, as with --train-iters 6."""
     of_file = losses_beside(tmp_path, content(1.5), base=ENDLESS, train_data_loader=batches())
     (of_flags,) = run(1, losses, f"{ENDLESS} --train-iters 6".split(), train_data_loader=batches())
     assert of_file == of_flags and len(of_file) == 6
 
 
 def forward_step(data_iterator, model):
-    """Megatron's form, which draws a micro-batch."""
+    """Megatron's form: (loss of the next micro-batch, function of it that returns (loss, {"lm loss": loss}))."""
     import mindspore as ms
 
     batch = {name: ms.Tensor(value) for name, value in next(data_iterator).items()}
@@ -145,7 +146,8 @@ def test_a_length_that_is_none_is_named_before_the_model_is_built(content, loade
     ],
 )
 def test_what_a_training_must_be_told_is_asked_for_as_on_the_command_line(missing, asked_for, tmp_path, capsys):
-    """Rank 0 reports it without a traceback, by the file's keys; no default stands in for a learning rate."""
+    """A missing length or learning rate is reported by rank 0 without a traceback, by the file's keys; there is no
+    default."""
     (tmp_path / "x.yaml").write_text("training_config: {seed: 2}")
     assert missing in BATCHES
     argv = BATCHES.replace(missing, "").split()

@@ -10,7 +10,7 @@ MODEL = BATCHES.replace("--train-iters 2", "--micro-batch-size 1 --num-workers 0
 
 
 def samples_read(backend, flags: str) -> tuple[list[int], int | None]:
-    """The numbers of this rank's samples in the order they are read, and how many an epoch has."""
+    """(numbers of the samples in the order in which this rank reads them, samples of an epoch or None)."""
     numbers = []
 
     class Noted(Rows):
@@ -34,7 +34,7 @@ def samples_read(backend, flags: str) -> tuple[list[int], int | None]:
     ],
 )
 def test_the_first_samples_are_read_over_and_over(flags, numbers, epoch):
-    """Both replicas together read them in the data's order."""
+    """--max_train_samples 5: samples 0 - 4 again and again; two replicas together read them in the data's order."""
     ranks = run(2, samples_read, flags)
     assert sorted(number for read, _ in ranks for number in read) == sorted(numbers)
     assert {samples for _, samples in ranks} == {epoch}

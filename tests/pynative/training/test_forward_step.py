@@ -1,4 +1,4 @@
-"""The data that each stage of a pipeline draws, and their form."""
+"""Which data each pipeline stage draws, and the form in which model and script get them."""
 
 from contextlib import nullcontext
 from dataclasses import replace
@@ -22,7 +22,7 @@ PP3 = f"{TINY} --num-layers 3 --global-batch-size 4 --train-iters 4 --pipeline-m
 
 
 class Counted:
-    """A loader of steps that counts how many were drawn."""
+    """An endless loader that counts in `drawn` how many steps were drawn."""
 
     def __init__(self, with_masks: bool) -> None:
         self.drawn, self.with_masks = 0, with_masks
@@ -38,7 +38,7 @@ class Counted:
 
 
 def draws(backend, with_masks: bool, own_function: bool) -> tuple[int, float]:
-    """Steps that this stage drew in four, and the last loss."""
+    """(number of steps that this stage drew from its loader in four steps, last loss)."""
     loader = Counted(with_masks)
     own = {"get_batch_func": lambda data_iterator: next(data_iterator)} if own_function else {}
     state = pretrain_tiny(backend, PP3, train_data_loader=loader, **own)
@@ -49,14 +49,15 @@ def draws(backend, with_masks: bool, own_function: bool) -> tuple[int, float]:
     ("with_masks", "own_function", "middle"), [(False, False, 1), (True, False, 4), (False, True, 4)]
 )
 def test_a_stage_in_the_middle_draws_what_it_reads(with_masks, own_function, middle):
-    """After the first batch nothing, unless it has attention masks; a function of the script is always called."""
+    """A middle stage draws the first batch alone, or every one if batches have attention masks or the script has its
+    own batch function."""
     results = run(3, draws, with_masks, own_function)
     assert [drawn for drawn, _ in results] == [4, middle, 4]
     assert len({loss for _, loss in results}) == 1
 
 
 def test_an_iterator_without_use_is_not_kept(backend_of_one):
-    """A script that calls the step cell makes one a step. The last is remembered, so that it is not drawn from."""
+    """Of iterators that a script makes for each step only the last is kept alive, to go on drawing from it."""
     step, chunk = BatchedForwardStep(), Recorder("tokens")
     alive = []
     for _ in range(3):
@@ -70,7 +71,7 @@ def test_an_iterator_without_use_is_not_kept(backend_of_one):
 
 
 class Recorder(nn.Cell):
-    """A chunk that keeps the names of what it was given."""
+    """A chunk with these arguments that keeps what it was given in `given`."""
 
     def __init__(self, *unread: str) -> None:
         super().__init__()
@@ -82,7 +83,8 @@ class Recorder(nn.Cell):
 
 
 def test_chunks_get_what_they_read(backend_of_one):
-    """As tensors, each cut to the micro-batch; a name that no chunk expects is not hidden from it."""
+    """Each virtual chunk gets the arguments that it has, as tensors cut to the micro-batch; a misspelt name is passed
+    to it, not hidden."""
     first, last = Recorder("labels"), Recorder("tokens")
     step = BatchedForwardStep()
     rows = np.arange(8).reshape(4, 2)
@@ -95,7 +97,7 @@ def test_chunks_get_what_they_read(backend_of_one):
 
 
 class Unreadable:
-    """A number on the device, which nobody may ask for before the end of the step."""
+    """A number on the device that counts in `reads` how often it is copied to the host."""
 
     reads = 0
 
@@ -106,7 +108,8 @@ class Unreadable:
 
 @pytest.mark.parametrize(("per_token", "reads"), [(True, 0), (False, 1)])
 def test_numbers_of_a_script_are_read_at_the_end(backend_of_one, per_token, reads):
-    """A sum needs its number of tokens earlier only where its mean is averaged with others'."""
+    """A script's number of tokens is copied from the device at the step's end; before it only where means are averaged
+    over micro-batches."""
     tokens, reported = Unreadable(), Unreadable()
     step = MegatronForwardStep(lambda data, model: (None, lambda _: (Tensor(3.0), tokens, {"loss": reported})), 1)
     chunk = nn.Cell()
@@ -119,7 +122,8 @@ def test_numbers_of_a_script_are_read_at_the_end(backend_of_one, per_token, read
 
 
 def test_ids_are_judged_when_a_script_draws_them(backend_of_one):
-    """A model may never see labels; those that don't count are the script's affair."""
+    """A label beyond the vocabulary is an error when a script draws the batch, as the model may never see labels; -100
+    and padded ids pass."""
     step, chunk = MegatronForwardStep(lambda data, model: (next(data), None), 1), nn.Cell()
     for label, is_wrong in ((63, False), (-100, False), (64, True), (-1, True)):
         step.begin(iter([{"labels": np.array([[1, label, 2]])}]), [chunk], 1, RULES)
@@ -129,7 +133,8 @@ def test_ids_are_judged_when_a_script_draws_them(backend_of_one):
 
 
 def test_the_last_micro_batch_of_the_data_is_filled_up(backend_of_one):
-    """With rows that don't count; a script sees them by their loss mask."""
+    """With fills_up a short micro-batch is filled with rows whose loss mask is 0, which a script's forward step gets as
+    well."""
     step, chunk = MegatronForwardStep(lambda data, model: (next(data), None), 1), nn.Cell()
     ids = np.array([[1, 2]], np.int32)
     step.begin(iter([{"tokens": ids, "labels": ids + 1}]), [chunk], 1, replace(RULES, fills_up=True))
@@ -140,15 +145,15 @@ def test_the_last_micro_batch_of_the_data_is_filled_up(backend_of_one):
 
 
 class Reads(nn.Cell):
-    """A chunk that is given tokens."""
+    """A chunk that returns its tokens."""
 
     def construct(self, tokens):
         return tokens
 
 
 def test_nothing_is_read_from_a_device(backend_of_one, monkeypatch):
-    """On an Ascend a check that waits for what a script computes would hold up every micro-batch: of that only type
-    and shape are judged, and the values of what came from the loader."""
+    """On an Ascend, values that a script computes are not copied to be checked, only type and shape are; a loader's own
+    values are checked."""
     monkeypatch.setattr(batch_check.ms, "get_context", lambda name: "Ascend")
     drawn = []
 
@@ -176,7 +181,7 @@ def test_nothing_is_read_from_a_device(backend_of_one, monkeypatch):
 
 
 def test_other_calls_of_a_model_are_free(backend_of_one):
-    """Those that a script makes outside of its function."""
+    """Calls of the model outside of the script's forward step are not checked."""
     chunk = Reads()
     step = MegatronForwardStep(lambda data, model: (model(next(data)["tokens"]), None), 1)
     step.begin(iter([{"tokens": np.zeros((2, 2), np.int32)}] * 2), [chunk], 1, RULES)
@@ -186,7 +191,7 @@ def test_other_calls_of_a_model_are_free(backend_of_one):
 
 @pytest.fixture
 def backend_of_one():
-    """A job of this process alone."""
+    """The parallel state of a job of this process alone."""
     from pynative import parallel_state
     from pynative.collectives import connect
 

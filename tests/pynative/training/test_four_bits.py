@@ -12,7 +12,7 @@ from tests.support.families import FAMILIES
 from tests.support.layouts import STEPS, check_layout, reference, train
 
 WIDE = f"{TINY} --hidden-size 64 --ffn-hidden-size 128 --global-batch-size 8 {FAMILIES['llama']}"
-"""Sizes that give every rank whole blocks, so that no layout rounds otherwise."""
+"""Sizes with which every rank has whole blocks of one scale, so that no layout rounds differently."""
 EXPERTS = "--num-experts 4 --moe-ffn-hidden-size 32 --moe-token-dispatcher-type alltoall --moe-grouped-gemm"
 EP2 = "--expert-model-parallel-size 2 --expert-tensor-parallel-size 1"
 TP2_EP2 = f"--tensor-model-parallel-size 2 --sequence-parallel {EP2}"
@@ -22,7 +22,7 @@ LINEARS = ("linear_qkv.weight", "linear_proj.weight", "linear_fc1.weight", "line
 
 @pytest.mark.parametrize("scheme", ["w4a16-mxfp4", "w4a16-mxfp4-moe-only"])
 def test_quantisation_aware_training_on_two_ranks_is_that_on_one(scheme):
-    """It differs from the other scheme's training and from one without quantisation."""
+    """tp2 x ep2 equals one process; both schemes and training without quantisation have different losses."""
     flags = f"{WIDE} {EXPERTS} --qat-scheme"
     check_layout(f"{flags} {scheme}", 2, TP2_EP2)
     schemes = [reference(f"{flags} {one}") for one in ("w4a16-mxfp4", "w4a16-mxfp4-moe-only")]
@@ -31,7 +31,7 @@ def test_quantisation_aware_training_on_two_ranks_is_that_on_one(scheme):
 
 
 def from_weights(backend, flags, arrays):
-    """Train from these weights."""
+    """Train from these whole arrays as initial weights."""
     from pynative.checkpointing.weights import load_weights
 
     with patch("pynative.training.training.initialize_parameters", lambda model, seed: load_weights(model, arrays)):
@@ -39,7 +39,8 @@ def from_weights(backend, flags, arrays):
 
 
 def test_a_model_of_rounded_weights_has_the_same_loss_without_rounding():
-    """Weights of MXFP4's numbers are rounded to themselves: the loss and every first gradient are the same bits."""
+    """Initial weights that are MXFP4 numbers round to themselves: loss and first gradients with and without QAT are the
+    same bits."""
     found = reference(f"{WIDE} --qat-scheme w4a16-mxfp4")
     names = {name for name in found.initial if name.endswith(LINEARS) or name == "output_layer.weight"}
     rounded = {name: mxfp4(array) if name in names else array for name, array in found.initial.items()}
@@ -50,8 +51,8 @@ def test_a_model_of_rounded_weights_has_the_same_loss_without_rounding():
 
 
 def test_the_base_of_adapters_is_rounded_once(tmp_path):
-    """Weights of layers' linears are NF4's numbers from the first step to the last, of the values that they would have
-    otherwise; adapters begin as ever; and a run that goes on finds them as they were saved."""
+    """--qlora: the layers' linears are the NF4 numbers of their usual initial values from the first step to the last;
+    adapters begin as usual; a resumed run finds the base as saved."""
     flags = f"{WIDE} {ADAPTERS}"
     plain, found = (
         run(1, train, f"{flags} {STEPS}")[0],

@@ -1,4 +1,4 @@
-"""A 16-bit parameter of a user's own is trained; it does not stay as it was without a word."""
+"""A user's own 16-bit parameter in a model is trained, not left as it was in silence."""
 
 import mindspore as ms
 import numpy as np
@@ -9,7 +9,7 @@ from tests.support.pretraining import BATCHES, pretrain_tiny
 
 
 def trained_scale(backend, dtype: str) -> tuple[np.ndarray, str]:
-    """A scale of the user's own, which starts at 1, after three steps; and its type."""
+    """(value after three steps, type) of a user's parameter that begins at 1 and scales the loss."""
     from pynative.transformer.gpt_model import GPTModel
     from tests.support.engine import config_of
 
@@ -29,7 +29,7 @@ def trained_scale(backend, dtype: str) -> tuple[np.ndarray, str]:
 
 
 def test_a_half_precision_parameter_of_ones_own_is_trained():
-    """It makes the steps that the same parameter makes in 32 bits, up to its rounding."""
+    """A user's 16-bit parameter takes the steps of the same one in float32, up to rounding."""
     (expected, _), (found, dtype) = run(1, trained_scale, "float32")[0], run(1, trained_scale, "float16")[0]
     assert dtype == "Float16" and abs(expected[0] - 1.0) > 0.02
     np.testing.assert_allclose(found, expected, atol=2**-10)

@@ -26,7 +26,7 @@ LORA = "--lora-r 4 --lora-alpha 8 --lora-target-modules linear_qkv linear_proj"
 
 
 def preprocessed(folder, name: str, *more: str) -> str:
-    """16 conversations of an Alpaca jsonl as data sets; their --data-path."""
+    """Preprocess 16 Alpaca conversations with these flags; the data set's prefix for --data-path."""
     lines = (inputs() / "input" / "alpaca_en.jsonl").read_text().splitlines()[:16]
     (folder / "alpaca.jsonl").write_text("\n".join(lines))
     main(
@@ -41,7 +41,7 @@ def preprocessed(folder, name: str, *more: str) -> str:
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    """The --data-path of an Alpaca jsonl, preprocessed."""
+    """--data-path of the preprocessed conversations, unpacked."""
     return preprocessed(tmp_path_factory.mktemp("data"), "alpaca")
 
 
@@ -50,7 +50,7 @@ def tokenizer() -> str:
 
 
 def losses(backend, flags: str) -> list[float]:
-    """The losses of each step."""
+    """Losses of each step of a training with these flags on this rank."""
     from pynative.training.callbacks import Callback
 
     found = []
@@ -65,13 +65,13 @@ def losses(backend, flags: str) -> list[float]:
 
 
 def trained(ranks: int, data: str, more: str) -> list[float]:
-    """The losses, which are alike on all ranks that compute them."""
+    """Losses of fine-tuning on `data` on so many ranks, of the last rank."""
     flags = f"{MODEL} {SFT} --tokenizer-name-or-path {tokenizer()} --data-path {data} {more}"
     return run(ranks, losses, flags)[-1]
 
 
 def test_training_on_two_ranks_is_that_on_one(data):
-    """All weights, or adapters alone, which begin as nothing: tp2 gives the losses of one rank."""
+    """tp2 has one rank's losses, with all weights and with adapters alone, whose B begins at zero."""
     alone = {adapters: trained(1, data, adapters) for adapters in ("", LORA)}
     for adapters, expected in alone.items():
         together = trained(2, data, f"{adapters} --tensor-model-parallel-size 2")
@@ -81,7 +81,8 @@ def test_training_on_two_ranks_is_that_on_one(data):
 
 
 def test_padding_costs_no_loss(data):
-    """Samples that are filled up to their batch's longest alone: the same losses, with two stages as well."""
+    """--no-pad-to-seq-lengths, which pads to the longest of a batch, has the losses of full padding, with pp2
+    as well."""
     whole = trained(1, data, "")
     assert np.allclose(whole, trained(1, data, "--no-pad-to-seq-lengths"), rtol=2e-5, atol=0)
     lengths = train_lengths(data)
@@ -91,14 +92,14 @@ def test_padding_costs_no_loss(data):
 
 
 def train_lengths(data: str) -> list[int]:
-    """The length of each sample, by which micro-batches are cut."""
+    """The length to which each of the first 12 samples is padded, by which micro-batches are cut."""
     flags = f"{MODEL} {SFT} --tokenizer-name-or-path {tokenizer()} --data-path {data} --no-pad-to-seq-lengths"
     train, _, _ = datasets_provider(config_of(flags, 1))((12, 0, 0))
     return train.collate([train[number] for number in range(12)])["lengths"].tolist()
 
 
 def test_answers_alone_carry_loss(data):
-    """The labels that count are the answer and the end of text."""
+    """Only tokens of the answer and the end of text have labels that count."""
     flags = f"{MODEL} {SFT} --tokenizer-name-or-path {tokenizer()} --data-path {data} --no-shuffle"
     train, valid, test = datasets_provider(config_of(flags, 1))((4, 0, 0))
     assert valid is None and test is None
@@ -111,7 +112,8 @@ def test_answers_alone_carry_loss(data):
 
 
 def test_packed_conversations_have_the_loss_of_single_ones(data, tmp_path):
-    """They never attend to each other: one step over all of them, packed by --neat-pack, on one rank and two."""
+    """--neat-pack with --reset-attention-mask: one step over packed conversations has the loss of unpacked ones, with
+    cp2 too; without the mask it differs."""
     packed = preprocessed(tmp_path, "packed", "--pack", "--neat-pack", "--seq-length", "256")
     packs = len(Conversations(packed))
     assert 1 < packs < 16
@@ -130,7 +132,7 @@ def test_packed_conversations_have_the_loss_of_single_ones(data, tmp_path):
 
 
 def test_messages_are_trained_on_as_they_are(tmp_path):
-    """Megatron's --sft: two conversations in a row."""
+    """Megatron's --sft on a jsonl of messages, two conversations in a row: both ranks have the same finite losses."""
     rows = [json.loads(line) for line in (inputs() / "input" / "messages.jsonl").read_text().splitlines()[:8]]
     (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
     flags = MODEL.replace("PretrainedFromHF", "SFTTokenizer").replace("--train-iters 3", "--train-iters 2")
@@ -141,7 +143,7 @@ def test_messages_are_trained_on_as_they_are(tmp_path):
 
 @pytest.mark.parametrize("form", ["LLama-Pretrain-Raw", "LLama-SFT-Raw"])
 def test_raw_questions_are_trained_on_as_they_are(form):
-    """Pai-Megatron-Patch's --dataset: records of a jsonl, which two tensor-parallel ranks learn as one does."""
+    """Pai-Megatron-Patch's --dataset of a jsonl's records: tp2 has one rank's losses, and they fall."""
     path = inputs() / "input" / "alpaca_en.jsonl"
     flags = f"{MODEL.replace('--split 100,0,0', '')} --tokenizer-name-or-path {tokenizer()} --train-data-path {path}"
     alone, (_, together) = (
@@ -151,7 +153,8 @@ def test_raw_questions_are_trained_on_as_they_are(form):
 
 
 def test_labels_that_stand_behind_their_tokens(tmp_path):
-    """--train-mode finetune: each conversation's loss counts alike, and --reset-position-ids keeps them apart."""
+    """--train-mode finetune: each conversation's loss counts alike, and --reset-position-ids keeps packed
+    ones apart."""
     tokens = np.arange(1, 129)
     labels = np.full(128, -100)
     tokens[9], labels[4:10] = -1 - tokens[9], 7  # a conversation of 10 tokens ends here

@@ -13,7 +13,7 @@ PER_TOKEN = "--calculate-per-token-loss"
 
 
 class Few(Rows):
-    """Two steps of four samples, of which the second has but two."""
+    """Six samples: a step of four, and a second one with two."""
 
     def __len__(self) -> int:
         return 6
@@ -24,7 +24,7 @@ def train_on_few(backend, flags: str) -> tuple:
 
 
 def steps(*numbers: list[int]) -> list[dict[str, np.ndarray]]:
-    """Steps of these numbers of samples."""
+    """Batches of these sample numbers, one for each step."""
     rows = Few()
     return [{name: np.stack([rows[i][name] for i in step]) for name in rows[0]} for step in numbers]
 
@@ -44,12 +44,13 @@ def train_on_steps(backend, flags: str, given: list[dict[str, np.ndarray]]) -> t
     ids=["dp2", "pp2", "tp2", "cp2"],
 )
 def test_layouts(world, layout):
-    """With two replicas one of them has no row of the second step, with one a micro-batch is without any."""
+    """One process's results with a last step of two samples: of two replicas one has no row then, and on one rank a
+    micro-batch has none."""
     check_layout(f"{TINY} --global-batch-size 4 {KEEP}", world, layout, how=train_on_few)
 
 
 def test_every_sample_counts_by_its_tokens():
-    """The batch is what its rows are beside others without a token that counts; a pass begins anew behind it. Without
+    """A short step equals one filled up with rows without a counting token, and the next pass begins behind it. Without
     the flag these two samples are never seen."""
     (found,) = run(1, train_on_few, f"{FLAGS} {KEEP}")
     full, rest = steps([0, 1, 2, 3], [4, 5])
@@ -64,7 +65,8 @@ def test_every_sample_counts_by_its_tokens():
 
 
 def test_a_loader_may_give_fewer_rows():
-    """Without a loss mask, too, in which all labels count; not without the flag."""
+    """--no-drop-remainder: a script's loader may give a last batch of fewer rows, without a loss mask too; without the
+    flag it is an error."""
     full, rest = steps([0, 1, 2, 3], [4, 5])
     (of_dataset,) = run(1, train_on_few, f"{FLAGS} {KEEP}")
     (of_loader,) = run(1, train_on_steps, f"{FLAGS} {KEEP}", [full, rest])
@@ -79,7 +81,7 @@ def test_a_loader_may_give_fewer_rows():
 
 @pytest.mark.parametrize("flags", [KEEP, ""])
 def test_a_later_pass_goes_on_where_it_stopped(tmp_path, flags):
-    """A resumed run reads what the whole one reads, from the middle of any pass."""
+    """A run resumed in the middle of any pass over the data reads what the uninterrupted run reads."""
     (whole,) = run(1, train_on_few, f"{FLAGS} {flags}")
     run(1, train_on_few, f"{FLAGS} {flags} --train-iters 3 --lr-decay-iters 5 --save {tmp_path} --save-interval 100")
     (resumed,) = run(1, train_on_few, f"{FLAGS} {flags} --load {tmp_path}")

@@ -17,14 +17,14 @@ from tests.support.pretraining import BATCHES, evaluated, pretrain_tiny
 
 
 def batches() -> list[dict[str, np.ndarray]]:
-    """Rows as the dicts of a user's own loader, one a step of 4 samples."""
+    """Batches of 4 samples, one a step, as dicts of a user's own loader."""
     rows = Rows()
     samples = [rows[i] for i in range(16)]
     return [{name: np.stack([s[name] for s in samples[i : i + 4]]) for name in samples[0]} for i in range(0, 16, 4)]
 
 
 def losses_of(backend, form: str, flags: str) -> list[float]:
-    """Losses of two steps with the batch function or with either of Megatron's forms."""
+    """Losses of two steps by get_batch_func, or by Megatron's forward step with two or three results (`form`)."""
     from pynative.training.callbacks import Callback
 
     losses = []
@@ -69,7 +69,7 @@ def test_megatrons_forward_step_equals_the_batch_function(form, averaging):
 
 
 def logged(backend, out: str, flags: str) -> tuple[int, float]:
-    """Train with --save; the last iteration and its reported loss."""
+    """(last iteration, its loss) of a training with --save."""
     state = pretrain_tiny(backend, f"{flags} --save {out} --save-interval 100")
     return state.iteration, state.result.loss
 
@@ -87,7 +87,8 @@ def test_metrics_file_and_early_end(tmp_path):
 
 @pytest.mark.parametrize("layout", ["", "--pipeline-model-parallel-size 2"])
 def test_evaluation_is_a_forward_without_dropout(layout):
-    """The first validation loss is that of the same rows trained on without dropout; training goes on as without it."""
+    """The first validation loss is that of training on the same rows without dropout; the training's losses are as
+    without evaluation."""
     world = 2 if layout else 1
     dropout = f"{TINY} --global-batch-size 4 --hidden-dropout 0.3 --train-iters 3 --lr 0 {layout}"
     with_evaluation = run(world, evaluated, f"{dropout} --eval-interval 1 --eval-iters 1")
@@ -99,14 +100,15 @@ def test_evaluation_is_a_forward_without_dropout(layout):
 
 
 class Validation(Rows):
-    """Other rows, so that their loss is another."""
+    """The training rows in reverse order, so that their loss is another."""
 
     def __getitem__(self, i: int) -> dict[str, np.ndarray]:
         return super().__getitem__(15 - i)
 
 
 def validated(backend, source: str) -> tuple[list[float | None], str]:
-    """Validation losses of two steps with a training loader of one's own, and what was logged."""
+    """(validation losses of two steps, log) with a script's training loader, and validation data from `source`:
+    "loader", "provider" or "nothing"."""
     reversed_rows = [{name: array[::-1] for name, array in batch.items()} for batch in reversed(batches())]
     arguments = {
         "loader": {"valid_data_loader": reversed_rows},
@@ -126,7 +128,8 @@ def validated(backend, source: str) -> tuple[list[float | None], str]:
 
 
 def test_evaluation_beside_a_training_loader():
-    """Its data come from a second loader or from the provider; without either one line says that there are none."""
+    """Validation data come from valid_data_loader or the provider; without either one log line says that there is no
+    evaluation."""
     (of_loader, log), (of_provider, _) = run(1, validated, "loader")[0], run(1, validated, "provider")[0]
     assert of_loader == of_provider and None not in of_loader and of_loader[0] != of_loader[1]
     assert "No evaluation" not in log
@@ -135,7 +138,8 @@ def test_evaluation_beside_a_training_loader():
 
 
 def cyclic(backend) -> int:
-    """Train for more steps than a re-iterable loader and a MindSpore dataset have."""
+    """The last iteration of a training of more steps than a list of batches has; a MindSpore dataset of them is checked
+    to give the same loss."""
     state = pretrain_tiny(backend, f"{BATCHES} --train-iters 6", train_data_loader=batches())
     columns = list(batches()[0])
     dataset = ms.dataset.GeneratorDataset(lambda: (tuple(b[c] for c in columns) for b in batches()), columns)
@@ -150,13 +154,13 @@ def test_a_loader_starts_again_and_may_be_mindspores():
 
 
 class EncoderDecoder(enum.Enum):
-    """A model type of Megatron's that does not train here."""
+    """One of Megatron's model types that cannot be trained here."""
 
     encoder_and_decoder = 2
 
 
 class NoInputTensor(ms.nn.Cell):
-    """A model that cannot be a pipeline stage."""
+    """A model without set_input_tensor, which cannot be a pipeline stage."""
 
 
 MISTAKES = {
@@ -171,7 +175,7 @@ MISTAKES = {
 
 
 def mistake(backend, name: str) -> str:
-    """The message of a mistake."""
+    """The error text of pretrain with one of MISTAKES."""
     arguments, flags, _ = MISTAKES[name]
     try:
         pretrain_tiny(backend, f"{BATCHES} {flags}", **arguments)
@@ -182,12 +186,12 @@ def mistake(backend, name: str) -> str:
 
 @pytest.mark.parametrize("name", MISTAKES)
 def test_mistakes_are_named(name):
-    """A script's mistake is reported in the script's own terms."""
+    """Each of MISTAKES in a script's call of pretrain is an error in the script's own terms."""
     assert MISTAKES[name][2] in run(1, mistake, name)[0]
 
 
 def blown_up(backend, flags: str) -> str:
-    """Train with a learning rate that leaves the numbers."""
+    """The error text of training with a learning rate of 1e30, or that it finished and whether the norm was finite."""
     try:
         state = pretrain_tiny(backend, f"{BATCHES} --lr 1e30 --clip-grad 0 --train-iters 4 {flags}")
     except FloatingPointError as error:
@@ -196,7 +200,8 @@ def blown_up(backend, flags: str) -> str:
 
 
 def test_a_loss_that_is_no_number_stops_the_run():
-    """Unless told to skip such updates; by default the step is computed again, to say where it comes from."""
+    """A NaN loss ends the run, recomputing the step to say where it comes from unless --rerun-mode disabled;
+    --no-check-for-nan-in-loss-and-grad skips updates instead."""
     assert re.match(r"iteration \d: loss nan, gradient norm nan: not finite.* --lr", run(1, blown_up, "")[0])
     (said,) = run(1, blown_up, "--rerun-mode disabled")
     assert re.match(r"rank 0: the gradient of .* not finite in iteration .* --lr", said)

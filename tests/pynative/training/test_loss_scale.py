@@ -18,7 +18,7 @@ BAD_STEP = 1
 
 
 def spoil(backend, rank: int, name: str, value: float):
-    """A replacement of `reduce_gradients` that first spoils an element of one rank's gradient in the second step."""
+    """Patch `reduce_gradients` so that in the second step an element of one rank's gradient is first set to `value`."""
     from pynative.distributed.param_and_grad_buffer import ParamAndGradBuffers
     from pynative.step_position import get_step_position
 
@@ -35,7 +35,8 @@ def spoil(backend, rank: int, name: str, value: float):
 
 
 def steps_with_an_overflow(backend, flags: str, rank: int, name: str, value: float) -> list[dict]:
-    """Results of the steps, and the state of the run after each."""
+    """For each step a dict of "skipped", "scale", "norm", "state" (digests), "steps", "schedule", "scale after",
+    "logged"."""
     from pynative.training.callbacks import Callback
 
     found = []
@@ -84,7 +85,8 @@ CASES = [
 
 @pytest.mark.parametrize(("layout", "rank", "name", "value"), CASES)
 def test_an_overflow_on_one_rank_is_seen_by_all_and_changes_nothing(layout, rank, name, value):
-    """Weights, their float32 values, moments, step count and schedules to the bit; the next steps go on."""
+    """The step is skipped on all ranks: weights, float32 values, moments, step count and schedules stay to the bit; the
+    next steps are made."""
     world, flags = LAYOUTS[layout]
     for steps in run(world, steps_with_an_overflow, f"{BF16} {flags} --loss-scale 1024", rank, name, float(value)):
         assert [step["skipped"] for step in steps] == [False, True, False, False]
@@ -103,8 +105,8 @@ EXPERTS = (
 
 
 def after_overflows_everywhere(backend, flags: str, picked: Sequence[float]) -> list[tuple]:
-    """Spoil, one a step and between two clean ones, parameters of every rank: those at these parts of its list. Of each
-    step whether it was skipped; digests of weights and moments, biases of experts and hot ones; the scaler's state."""
+    """Set an element of one gradient to infinity in each step but the first and last: of each rank the parameters at
+    these parts of its list. For each step (skipped, digests with biases and hot experts, steps, scaler's state)."""
     from pynative.distributed.param_and_grad_buffer import ParamAndGradBuffers
     from pynative.step_position import get_step_position
     from pynative.training.callbacks import Callback
@@ -136,8 +138,8 @@ def after_overflows_everywhere(backend, flags: str, picked: Sequence[float]) -> 
 
 @pytest.mark.parametrize("layout", [*(flags for world, flags in LAYOUTS.values() if world == 2), EXPERTS])
 def test_an_overflow_in_any_parameter_of_any_rank_is_seen_by_all(layout):
-    """The first parameter, one of the middle and the last overflow on each rank in turn. Only the scaler changes; it is
-    the same on both."""
+    """An infinite gradient in the first, middle or last parameter of any rank: all ranks skip the step, and only the
+    scaler's state changes, alike on both."""
     ranks = run(2, after_overflows_everywhere, layout, [0, 0.5, 1])
     expected = DynamicLossScaler(scale=256.0, hysteresis=3)
     for number, steps in enumerate(zip(*ranks, strict=True)):
@@ -149,7 +151,7 @@ def test_an_overflow_in_any_parameter_of_any_rank_is_seen_by_all(layout):
 
 
 def trained(backend, flags: str) -> list[tuple]:
-    """Losses and norms of the steps, and digests of weights and moments after each."""
+    """(loss, norm, digests of weights and moments) of each step."""
     from pynative.training.callbacks import Callback
 
     figures = []
@@ -164,6 +166,7 @@ def trained(backend, flags: str) -> list[tuple]:
 
 @pytest.mark.parametrize("averaging", ["", "--calculate-per-token-loss"])
 def test_a_power_of_two_changes_no_bit_of_a_bf16_run(averaging):
-    """It is on the seed and off the gradient; bfloat16 has float32's exponents, so that nothing rounds otherwise."""
+    """A constant loss scale of a power of two, on the seed and off the gradient, rounds nothing differently, as
+    bfloat16 has float32's exponents."""
     plain, scaled = (run(1, trained, f"{BF16} {averaging} {flags}")[0] for flags in ("", "--loss-scale 4096"))
     assert plain == scaled

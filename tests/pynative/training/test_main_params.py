@@ -16,7 +16,8 @@ TYPES = {"bf16": "--bf16", "fp16": "--fp16 --initial-loss-scale 1024"}
 
 
 def trained(backend, flags: str) -> tuple[set[str], np.ndarray, np.ndarray]:
-    """Names of parameters that were ever not their float32 values rounded; the embedding, and its float32 values."""
+    """(names of parameters that after any step were not their float32 values rounded, embedding, its float32
+    values)."""
     import mindspore as ms
 
     from pynative.training.callbacks import Callback
@@ -40,7 +41,7 @@ def trained(backend, flags: str) -> tuple[set[str], np.ndarray, np.ndarray]:
 @pytest.mark.parametrize("kind", TYPES)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_the_model_is_the_float32_values_rounded_after_every_step(layout, kind):
-    """To the bit, on every rank; a tied embedding is the same on both stages, and so are its float32 values."""
+    """To the bit on every rank; a tied embedding, and its float32 values, are the same on both pipeline stages."""
     world, flags = LAYOUTS[layout]
     results = run(world, trained, f"{flags} {TYPES[kind]}")
     assert [wrong for wrong, *_ in results] == [set()] * world

@@ -1,4 +1,4 @@
-"""A person at Python's prompt who has set up a job keeps the process when a line is wrong."""
+"""An error at Python's interactive prompt after a job was set up."""
 
 import os
 import subprocess
@@ -16,7 +16,8 @@ print("the next line")
 
 
 def test_an_error_at_the_prompt_ends_no_process(tmp_path):
-    """In a script the job ends with it: `tests/pynative/collectives/test_death.py`."""
+    """At the prompt a wrong line leaves the process alive; in a script it ends the job:
+    `tests/pynative/collectives/test_death.py`."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "GLOG_v": "3"}
     done = subprocess.run(
         [sys.executable, "-i"], input=LINES, capture_output=True, text=True, cwd=tmp_path, env=environment

@@ -29,8 +29,8 @@ def read(folder: Path) -> Run:
 
 
 def test_a_runs_page_has_everything(tmp_path):
-    """Sections of a pipeline's run with experts, evaluations and a trace: all of them, the planned step beside the
-    measured."""
+    """The page of a pipeline run with experts, evaluations and a trace has all nine sections, with planned steps,
+    seconds and bytes beside the measured ones."""
     flags = f"{PP2} {FOUR_EXPERTS} --profile-step-end 3 --train-iters 4 --save {tmp_path} --save-interval 4"
     run(2, train, f"{flags} --distributed-timeout-minutes 7")
     page = page_of([read(tmp_path)])
@@ -64,8 +64,8 @@ def test_a_runs_page_has_everything(tmp_path):
 
 
 def test_restarts_and_errors_are_events(tmp_path):
-    """One run that was taken up, then one that breaks off; what a crash cut off is no hindrance; another run begins
-    anew."""
+    """events.jsonl has start, resume, end, warning and error of runs in one folder; a line that a crash cut off is
+    skipped; --overwrite-save begins it anew."""
     run(1, train, f"--train-iters 6 --exit-interval 2 --save {tmp_path} --save-interval 2")
     with (tmp_path / "events.jsonl").open("a") as file:
         file.write('{"event": "warn')
@@ -85,7 +85,7 @@ def test_restarts_and_errors_are_events(tmp_path):
 
 
 def fail(backend, flags: str) -> None:
-    """In step 6, after a warning in step 5."""
+    """Train with a callback that warns in each step and raises in step 6."""
     from pynative.startup.log import warn
     from pynative.training.callbacks import Callback
 
@@ -100,7 +100,7 @@ def fail(backend, flags: str) -> None:
 
 
 def test_a_script_of_another_model_has_no_prediction(tmp_path):
-    """Memory is predicted of the model that the configuration describes."""
+    """The start event of a model that the configuration does not describe has no predicted memory."""
     run(1, train_another, f"--train-iters 1 --save {tmp_path} --save-interval 1")
     assert read(tmp_path).start["memory_predicted"] is None
 

@@ -1,4 +1,5 @@
-"""A job trains to the same bits every time in a process, wherever its arrays lie and however its buffers are padded."""
+"""A job trains to the same bits every time in a process, wherever its arrays lie and however its flat buffers are
+padded."""
 
 import pytest
 
@@ -19,7 +20,7 @@ FORMS = [
 
 
 def trained(backend, flags: str) -> list[list]:
-    """Loss and gradient norm of every step, then all weights, as bits, for each form."""
+    """For each form of the run the bits of losses and gradient norms of every step, then of all weights."""
     from pynative.training.callbacks import Callback
 
     found = []

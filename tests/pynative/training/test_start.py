@@ -1,4 +1,4 @@
-"""The lines that a run begins with are those of the model, the data and the checkpoint that it has."""
+"""The lines that a run logs at its start about its model, its data and its checkpoint are true."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ from tests.support.distributed import run
 from tests.support.pretraining import BATCHES, listening, pretrain_tiny
 
 MODEL = 64 * 32 + 16 * 32 + 2 * (12 * 32 * 32 + 13 * 32) + 2 * 32
-"""Embedding, positions, two layers and the last norm of the small model."""
+"""Parameters of the small model: embedding, positions, two layers and the last norm."""
 
 
 def said(backend, flags: str, **arguments) -> list[str]:
@@ -20,7 +20,8 @@ def parameters(lines: list[str]) -> str:
 
 
 def test_parameters_are_counted_once():
-    """Neither copies of tied embeddings and norms nor replicas count twice; shares of a rank are its own."""
+    """ "in all" counts no copy of a tied embedding or norm and no replica twice; "of this rank" counts the rank's own
+    shares."""
     flags = f"{BATCHES} --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2"
     first, _, last, _ = (parameters(lines) for lines in run(4, said, flags))
     layer = 12 * 32 * 32 // 2 + 3 * 32 // 2 + 4 * 32 // 2 + 6 * 32
@@ -32,14 +33,14 @@ def test_parameters_are_counted_once():
 
 
 def test_adapters_alone_are_trained():
-    """The base is frozen."""
+    """ "are trained" counts adapters' parameters only, as the base is frozen."""
     flags = f"{BATCHES} --lora-r 2 --lora-alpha 4 --lora-target-modules linear_proj"
     (lines,) = run(1, said, flags)
     assert f"{2 * 2 * (32 + 32):,} of these are trained" in parameters(lines)
 
 
 def test_own_loaders_are_named():
-    """A list of batches; what the flags say of files is not asked."""
+    """The line about data names a script's train_data_loader and its type, not the flags' files."""
     batch = {name: np.ones((4, 16), np.int32) for name in ("tokens", "labels", "position_ids")}
     batch["loss_mask"] = np.ones((4, 16), np.float32)
     (lines,) = run(1, said, BATCHES, train_data_loader=[batch])
@@ -47,7 +48,7 @@ def test_own_loaders_are_named():
 
 
 def test_where_training_begins_and_from_what(tmp_path):
-    """It begins from initial values, from a run's checkpoint, or from its weights alone."""
+    """The line says initial values, a run's checkpoint with its iteration, or weights alone."""
     save = f"{BATCHES} --save {tmp_path} --save-interval 1 --load {tmp_path}"
     (fresh,) = run(1, said, f"{save} --exit-interval 1")
     (resumed,) = run(1, said, save)

@@ -1,4 +1,4 @@
-"""Nothing grows from step to step: neither tensors that are alive nor the memory that is resident."""
+"""Neither the number of live tensors nor the resident memory grows from step to step."""
 
 import gc
 import resource
@@ -23,7 +23,7 @@ def _resident_bytes() -> int:
 
 
 def grown(backend, steps: int, flags: str) -> tuple[list[int], list[int]]:
-    """Tensors that are alive, and resident bytes, eight times in a run."""
+    """(live tensors, resident bytes), each read SAMPLES times over a run of so many steps."""
     from mindspore import Tensor
 
     from pynative.training.callbacks import Callback
@@ -55,7 +55,7 @@ def test_nothing_grows():
 
 
 def test_no_tensor_stays_behind_a_sharded_step():
-    """With distributed optimizer, overlap and recomputation, on two ranks; fewer steps."""
+    """Live tensors stay constant with distributed optimizer, overlap and recompute on two ranks, over fewer steps."""
     flags = "--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather --recompute True"
     for tensors, _ in run(2, grown, 80, f"--global-batch-size 2 {flags}"):
         assert len(set(tensors[1:])) == 1, tensors

@@ -1,4 +1,4 @@
-"""Timers in the log, for writers, and the file of a run's progress."""
+"""Timers in the log and for writers, throughput in the log line, and --log-progress's file."""
 
 import re
 from pathlib import Path
@@ -10,14 +10,15 @@ from tests.support.pretraining import BATCHES, listening, pretrain_tiny
 
 
 def said(backend, flags: str, **arguments) -> tuple[list[str], dict[str, float]]:
-    """Lines that a rank logs, and the figures of its last step."""
+    """(lines that this rank logs, figures and timings of its last step)."""
     with listening() as lines:
         state = pretrain_tiny(backend, f"{BATCHES} {flags}", **arguments)
     return lines, state.metrics | state.timings
 
 
 def test_timers_are_printed_by_the_last_rank():
-    """For each option: both stages have receives; a forward is no longer than all forwards and backwards."""
+    """For each --timing-log-option the last rank alone prints: receives on both stages, and no forward longer than
+    forward-backward."""
     pipeline = "--pipeline-model-parallel-size 2 --train-iters 2 --timing-log-level 2"
     for option, row in (("minmax", r"\((\d+\.\d\d), (\d+\.\d\d)\)"), ("max", r"(\d+\.\d\d)"), ("all", "")):
         first, last = run(2, said, f"{pipeline} --timing-log-option {option}")
@@ -40,7 +41,7 @@ def test_level_0_times_nothing():
 
 
 def test_the_log_line_says_what_is_measured():
-    """MFU is a part of --peak-tflops; steps whose loss is no number are counted."""
+    """MFU is the share of --peak-tflops; steps whose loss is not finite are counted."""
     (lines, figures), _ = run(2, said, "--train-iters 1 --peak-tflops 0.001")
     (line,) = [line for line in lines if "Step: 1," in line]
     assert figures["mfu"] == pytest.approx(figures["tflops"] / 0.001)
@@ -49,7 +50,7 @@ def test_the_log_line_says_what_is_measured():
 
 
 def test_progress_has_a_line_for_the_start_and_every_checkpoint(tmp_path):
-    """In both ways of saving; a second job adds to it."""
+    """progress.txt, written by both ways of saving and appended to by a second job."""
     for more in ("", f"--async-save --load {tmp_path}"):
         steps = f"--train-iters {4 if more else 2} --lr-decay-iters 4"
         run(1, said, f"{steps} --save {tmp_path} --save-interval 2 --log-progress {more}")
@@ -63,7 +64,8 @@ def test_progress_has_a_line_for_the_start_and_every_checkpoint(tmp_path):
 
 
 def test_a_writer_that_fails_ends_nothing(tmp_path):
-    """A file stands where the folder is to be; a package that is missing is said before the first step."""
+    """TensorBoard's folder cannot be made: logged, and training goes on; a package that is not installed is logged
+    before the first step."""
     blocked = tmp_path / "file"
     blocked.write_text("")
     flags = f"--train-iters 2 --tensorboard-dir {blocked}/x --swanlab-project y"

@@ -1,4 +1,4 @@
-"""--trace: the spans of a run's steps, whose sums are the steps, and whose bubble is the schedule's."""
+"""--trace: the spans of a run's steps, which add up to the steps, and whose bubble is the schedule's."""
 
 import json
 import time
@@ -24,7 +24,7 @@ PP2 = "--pipeline-model-parallel-size 2"
 
 
 def traced(backend, flags: str) -> list[str]:
-    """Messages that a rank logs about its trace."""
+    """Lines that this rank logs about its trace, of a training with spans of steps 2 to 4."""
     with listening() as said:
         pretrain_tiny(backend, f"{MODEL} {flags} --profile-step-start 2 --profile-step-end 4")
     return [line for line in said if "race" in line]
@@ -45,7 +45,7 @@ def steps_of(folder: Path) -> list:
     ],
 )
 def test_the_sums_are_the_step(ranks, flags, tmp_path):
-    """The parts of a step, within a percent; each action of the schedule is a span, none of an evaluation's is; a
+    """A step's parts add up to it within a percent; each action of the schedule is a span, evaluation has none; a
     pipeline has a bubble."""
     (line,), *_ = run(ranks, traced, f"{flags} --trace --save {tmp_path} --save-interval 4")
     assert f"Trace of steps 3 to 4 written to {tmp_path}/trace.json: computing " in line
@@ -66,7 +66,7 @@ def test_the_sums_are_the_step(ranks, flags, tmp_path):
 
 
 SECONDS = Times(forward=3, backward=7, weight=3)
-"""Seconds of a micro-batch on a stage, by a clock that stands still but for computations and waits for other stages."""
+"""Seconds of a micro-batch's computations on a stage, on `Clock`."""
 
 
 class Clock:
@@ -103,7 +103,7 @@ class Clock:
         return exchanged
 
     def global_loss(self, real):
-        """The sum over all ranks, which nobody has before the last comes."""
+        """Set the clock to the end of the last rank, when the sum of the losses over all ranks is there."""
 
         def summed(step, figures):
             result = real(step, figures)
@@ -122,7 +122,7 @@ class Clock:
 
 
 class Arrival:
-    """A message on its way, with the time at which it comes."""
+    """The handle of a message: `wait` sets the clock to the time at which the sender had computed it."""
 
     def __init__(self, clock: Clock, action, handle) -> None:
         self.clock, self.action, self.handle = clock, action, handle
@@ -134,7 +134,7 @@ class Arrival:
 
 
 def clocked(backend, flags: str, folder: str, placement: Placement, splits: bool) -> None:
-    """Trace a run by that clock."""
+    """Trace a training whose times are `Clock`'s."""
     from pynative import timers
     from pynative.collectives import engine, trace
     from pynative.pipeline_parallel.channel import Channel
@@ -161,12 +161,13 @@ PIPELINES = (
     ("1f1b", 4, 1, 4),
     ("zb-h1", 4, 1, 6),
 )
-"""Schedule, stages, chunks, micro-batches."""
+"""(schedule, stages, chunks a stage, micro-batches)."""
 
 
 @pytest.mark.parametrize(("schedule", "stages", "chunks", "micro_batches"), PIPELINES)
 def test_the_bubble_is_the_simulators(schedule, stages, chunks, micro_batches, tmp_path):
-    """Each stage waits in each step as long as `simulate` says of the schedule, which the trace has beside it."""
+    """On `Clock` each stage waits in each step as long as `simulate` says of the schedule, a figure that the trace has
+    beside it."""
     flags = f"--pipeline-model-parallel-size {stages} --num-layers {stages * chunks} --global-batch-size"
     flags += f" {2 * micro_batches} --untie-embeddings-and-output-weights --save {tmp_path} --save-interval 9"
     flags += "" if chunks == 1 else f" --num-virtual-stages-per-pipeline-rank {chunks}"
@@ -186,7 +187,7 @@ def test_the_bubble_is_the_simulators(schedule, stages, chunks, micro_batches, t
 
 
 def test_profile_on_a_cpu_is_a_trace(tmp_path):
-    """Ranks that are asked for write it, to the folder of --profile-save-path."""
+    """--profile on a CPU writes our trace into --profile-save-path, by the ranks of --profile-ranks alone."""
     run(2, traced, f"--profile --profile-save-path {tmp_path} --profile-ranks 1")
     assert {one.rank for one in steps_of(tmp_path)} == {1}
 

@@ -1,4 +1,4 @@
-"""MindFormers' Trainer: its names start `pretrain`'s run, and what they cannot mean names the page."""
+"""MindFormers' Trainer: its arguments start a `pretrain` run; those that cannot act are errors that name the page."""
 
 import importlib
 import re
@@ -21,13 +21,13 @@ PAGE = r'see "A run of a Trainer" in docs/migrating\.md'
 
 
 def section() -> str:
-    """The page that errors name."""
+    """The section "A run of a Trainer" of docs/migrating.md."""
     text = (ROOT / "docs/migrating.md").read_text(encoding="utf-8")
     return text.partition("### A run of a Trainer\n")[2].partition("\n## ")[0]
 
 
 def test_the_page_runs_as_printed(tmp_path):
-    """It runs with fewer samples; each is read once in each epoch."""
+    """The page's script, with fewer samples, runs; each sample is read once in each epoch."""
     network, script = (re.search(rf"```{kind}\n(.*?)```", section(), re.DOTALL)[1] for kind in ("yaml", "python"))
     network = network.replace("loss_scale_value: 1,", "loss_scale_value: 4,")
     (tmp_path / "network.yaml").write_text(network + "training_config: {eval_iters: 0, log_interval: 1}\n")
@@ -65,7 +65,8 @@ def by_flags(backend, flags: str) -> list[float]:
 
 
 def test_a_trainers_run_is_that_of_the_flags():
-    """Both are equal to the bit on two replicas: derived settings follow."""
+    """A Trainer's losses are those of the flags it stands for, to the bit on two replicas, derived settings
+    included."""
     settings = {"max_steps": 5, "learning_rate": 2e-3, "warmup_steps": 2, "gradient_accumulation_steps": 2}
     losses, *_ = run(2, by_trainer, "", **settings, per_device_train_batch_size=1, weight_decay=0.2)
     wanted = "--micro-batch-size 1 --train-iters 5 --lr 2e-3 --lr-warmup-iters 2 --micro-batch-num 2 --weight-decay 0.2"
@@ -83,7 +84,7 @@ def resumed(backend, folder: str) -> list[float]:
 
 
 def test_it_begins_with_a_checkpoint(tmp_path):
-    """Training goes on as one uninterrupted run."""
+    """A Trainer given a checkpoint goes on as the uninterrupted run."""
     (found,) = run(1, resumed, str(tmp_path / "run"))
     assert found == run(1, by_flags, "--train-iters 4")[0][2:]
 
@@ -97,7 +98,8 @@ def test_settings_go_before_the_configuration():
 
 
 def test_a_changed_configuration_is_not_built_anew():
-    """Rebuilding it would lose the change."""
+    """A configuration changed since it was built is an error, as building it again for the Trainer would lose the
+    change."""
     config = config_of(TINY, 1)
     config.training_config.log_interval = 7
     with pytest.raises(ValueError, match="all_config was changed since it was built"):

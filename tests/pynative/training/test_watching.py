@@ -1,4 +1,5 @@
-"""Observers of a run: figures of the whole model, signals, hashes of weights; and evaluation without training."""
+"""Observers of a run: norms of the whole model, signals and time limits, hashes of weights; and evaluation without
+training."""
 
 import os
 import re
@@ -18,13 +19,14 @@ TP2 = "--tensor-model-parallel-size 2"
 
 
 def figures(backend, flags: str) -> list[float]:
-    """Norm of the weights and zeros of the gradient as logged at the end, and of the model of rank 0 itself."""
+    """[norm of the weights, number of zeros in the gradient] as logged in the last step."""
     state = pretrain_tiny(backend, f"{BATCHES} {flags} --log-params-norm --log-num-zeros-in-grad")
     return [state.metrics["params_norm"], state.metrics["num_zeros"]]
 
 
 def test_the_norm_and_the_zeros_are_the_whole_models():
-    """The same however the model is cut: what ranks share is counted once. Zero are rows of ids that did not occur."""
+    """tp2, pp2 and the distributed optimizer log one process's figures: shared parameters count once. Zeros are
+    embedding rows of ids that did not occur."""
     norm, zeros = run(1, figures, UNTIED)[0]
     for flags in (TP2, "--pipeline-model-parallel-size 2", "--use-distributed-optimizer"):
         for cut_norm, cut_zeros in run(2, figures, f"{UNTIED} {flags}"):
@@ -43,13 +45,13 @@ ADAPTERS = "--lora-r 4 --lora-target-modules linear_qkv linear_fc1"
 
 @pytest.mark.parametrize("flags", ["", ADAPTERS])
 def test_the_norm_is_that_of_the_weights_after_the_update(flags):
-    """It includes frozen weights."""
+    """params_norm is the norm of all weights at the step's end, frozen ones included."""
     logged, expected = run(1, norm_of_all_weights, flags)[0]
     assert logged == pytest.approx(expected, rel=1e-6)
 
 
 def test_frozen_weights_are_counted_once():
-    """Tied embeddings, and experts that ranks have apart."""
+    """Frozen tied embeddings, and frozen experts that ranks hold apart, enter the norm once."""
     tied, experts = ADAPTERS, f"{FOUR_EXPERTS} {ADAPTERS}"
     for flags, layout in ((tied, "--pipeline-model-parallel-size 2"), (experts, f"{EP2} --use-distributed-optimizer")):
         (norm, _), *_ = run(1, figures, flags)
@@ -58,7 +60,8 @@ def test_frozen_weights_are_counted_once():
 
 
 def stop_by_signal(backend, flags: str, number: int) -> tuple[int, bool]:
-    """The last rank is told to end in the middle of step 2, and once more when the last checkpoint begins."""
+    """(last iteration, whether the signal's handler is the one from before) when the last rank gets a signal in step 2
+    and another when the last checkpoint begins."""
     from pynative.training.callbacks import Callback
 
     class Kill(Callback):
@@ -78,14 +81,15 @@ def stop_by_signal(backend, flags: str, number: int) -> tuple[int, bool]:
 @pytest.mark.parametrize("flags", ["--save-interval 100", "--save-interval 1 --async-save"])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
 def test_a_signal_to_one_rank_ends_all_after_the_same_step_with_a_checkpoint(tmp_path, number, flags):
-    """Also while the checkpoint of step 1 is being written; a second signal does not end the process while it saves."""
+    """--exit-signal-handler: also while step 1's checkpoint is written in the background; a second signal does not end
+    the process while it saves."""
     outcomes = run(2, stop_by_signal, f"{TP2} --save {tmp_path} {flags}", number)
     assert outcomes == [(2, True)] * 2 and commit.find(tmp_path) == tmp_path / "iter_0000002"
     assert CheckpointReader(tmp_path / "iter_0000002").damaged_files() == []
 
 
 def run_out_of_time(backend, flags: str) -> int:
-    """On rank 1 the first two steps take 10 minutes each, by its clock."""
+    """The last iteration when rank 1's clock moves by 10 minutes in each step."""
     from pynative.training.callbacks import Callback, exit
 
     late = [0.0]
@@ -100,7 +104,7 @@ def run_out_of_time(backend, flags: str) -> int:
 
 @pytest.mark.parametrize("mode", ["", "--async-save"])
 def test_all_ranks_end_after_the_same_step_when_time_is_over(tmp_path, mode):
-    """--exit-duration-in-mins 15, by the clock of the rank that is ahead: after step 2, with a checkpoint."""
+    """--exit-duration-in-mins 15, by the clock of the rank that is ahead: all end after step 2, with a checkpoint."""
     flags = f"--exit-duration-in-mins 15 --save {tmp_path} --save-interval 1 {mode}"
     assert run(2, run_out_of_time, flags) == [2, 2] and commit.find(tmp_path).name == "iter_0000002"
 
@@ -137,8 +141,8 @@ EP2 = "--expert-model-parallel-size 2"
     ],
 )
 def test_replicas_that_drift_apart_are_found(flags, spoiled):
-    """After the step in which it happened, on every rank, with the ranks' numbers; ranks with other experts are none's
-    replicas."""
+    """A weight changed on one replica is an error on every rank after that step, with the ranks' numbers; different
+    experts are no replicas."""
     for message in run(2, spoil_a_replica, flags, spoiled):
         assert bool(re.match(r"iteration 1: weights differ .* ranks 0, 1", message)) == bool(spoiled), message
 
@@ -149,7 +153,7 @@ def evaluate_only(backend, flags: str) -> tuple[int, float]:
 
 
 def test_skip_train_evaluates_the_weights_as_they_are():
-    """No step is made; the loss is that of initial values, ln 60 or a little more."""
+    """--skip-train makes no step; its validation loss is that of initial values, ln 60 or a little more."""
     flags = ("--skip-train", "--skip-train --lr 1 --train-iters 0")
     (iteration, loss), again = (run(1, evaluate_only, more)[0] for more in flags)
     assert iteration == 0 and np.log(60) - 0.5 < loss < np.log(60) + 1 and again == (iteration, loss)

@@ -1,4 +1,5 @@
-"""Latent attention of a token behind others, from the cached latents alone."""
+"""Latent attention of a token behind cached ones, computed from the cached latents without projecting them to keys and
+values."""
 
 import mindspore
 import numpy as np
@@ -14,7 +15,8 @@ CACHED, TEXTS, HEADS, PLAIN, ROTARY, VALUE, LATENT = 7, 3, 4, 6, 2, 5, 8
 
 @pytest.mark.parametrize("stack", STACKS)
 def test_scores_and_sums_are_those_of_projected_keys_and_values(stack):
-    """In float64 by the definition, for texts of different lengths, with every stack of operators."""
+    """In every stack of operators it equals attention over projected keys and values in float64, for texts of different
+    lengths."""
     draw = np.random.default_rng(0).standard_normal
     query, rotary_keys = draw((TEXTS, HEADS, PLAIN + ROTARY)), draw((CACHED, TEXTS, ROTARY))
     latents, weight = draw((CACHED, TEXTS, LATENT)), draw((HEADS, PLAIN + VALUE, LATENT))

@@ -19,7 +19,7 @@ def implementation(request):
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_every_activation_that_is_offered_is_computed(implementation, name):
-    """Both forms of its operator exist, and halve the features where the table says gated."""
+    """Each activation's operator, fused and not, exists and halves the features if the table says gated."""
     activation = ACTIVATIONS[name]
     x = ms.Tensor(np.random.default_rng(0).standard_normal((3, 2, 8)).astype(np.float32))
     for operator in filter(None, (activation.operator, activation.without_fusion)):
@@ -40,12 +40,12 @@ def test_every_activation_that_is_offered_is_computed(implementation, name):
     ],
 )
 def test_gelu_has_two_forms_as_in_megatron(flags, operator):
-    """The tanh form where it is fused with a bias, the erf form otherwise; other activations have one."""
+    """GELU's tanh form where it is fused with a bias, its erf form otherwise; other activations have one form."""
     block = MLP.of(config_of(f"{TINY} {flags}", 1).model_config)
     assert block.activation.operator == operator
 
 
 def test_a_gated_activation_doubles_the_first_linear():
-    """[gate; up], each cut on its own; the second linear has f inputs all the same."""
+    """linear_fc1 is [gate; up], each cut on its own; linear_fc2 has f inputs all the same."""
     block = MLP.of(config_of(f"{TINY} --swiglu --ffn-hidden-size 48", 1).model_config)
     assert (block.linear_fc1.output_size, block.linear_fc1.parts, block.linear_fc2.input_size) == (96, 2, 48)

@@ -1,4 +1,5 @@
-"""Compressed attention, tables of experts and streams under a layout that the recorded case has not."""
+"""DeepSeek-V4's compressed attention, expert tables and residual streams on layouts that the recorded case
+cannot have."""
 
 import numpy as np
 import pytest
@@ -22,7 +23,8 @@ EXPERTS = "--tensor-model-parallel-size 2 --expert-model-parallel-size 2 --exper
 
 @pytest.mark.parametrize("layout", [EXPERTS, "--context-parallel-size 2"])
 def test_ranks_of_their_own(layout):
-    """Losses, the indexer's and those of a further token included, and indexers' gradients are one rank's."""
+    """ep2 and cp2: losses, norms and indexers' gradients are one rank's, with the indexer's loss and a predicted
+    token's included."""
     alone, both = reference(MODEL), run(2, train, f"{MODEL} {STEPS} {layout}")
     indexers = [name for name in alone.gradients if "indexer" in name]
     assert indexers

@@ -1,4 +1,5 @@
-"""Keys and values that neighbouring layers share: against the formula in numpy, and on any layout."""
+"""Keys and values shared by neighbouring layers (--cla-share-factor): against the formula in numpy, and on
+any layout."""
 
 import numpy as np
 import pytest
@@ -16,12 +17,12 @@ FULL = "--recompute-granularity full --recompute-method"
 
 
 def normed(x, weight):
-    """RMSNorm over the last axis, as TINY has it."""
+    """RMSNorm over the last axis, with TINY's epsilon."""
     return x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + 1e-5) * weight
 
 
 def turned(x):
-    """x [s, n, d] at positions 0 .. s - 1, pairs (i, i + d/2)."""
+    """Rotary embedding of x [s, n, d] at positions 0 .. s - 1, pairs (i, i + d/2)."""
     half = x.shape[-1] // 2
     angles = np.outer(np.arange(len(x)), 10000.0 ** (-np.arange(half) / half))[:, None]
     first, second = x[..., :half], x[..., half:]
@@ -31,7 +32,8 @@ def turned(x):
 
 
 def attended(x, weights, layer, shared):
-    """One sequence's attention in float64: (what it adds, its keys and values before they are turned and normed)."""
+    """(attention's output [s, h], (keys, values) before rotation and norm) of one sequence in float64; `shared`: an
+    earlier layer's keys and values, or None."""
     rows = x @ weights(layer, "self_attention.linear_qkv.weight").T
     if shared is None:
         groups = rows.reshape(len(x), 2, 4, 8)  # of each group 2 query heads, a key, a value
@@ -50,8 +52,8 @@ def attended(x, weights, layer, shared):
 
 
 def loss_of(arrays, factor):
-    """The losses of the first 8 rows in float64: the one that is logged, of all tokens that count, and the one whose
-    gradient is taken, the average of those of micro-batches of 2 rows."""
+    """(mean loss of all counting tokens, mean over micro-batches of 2 rows of their means) of the first 8 rows in
+    float64: the logged loss, and the one whose gradient is taken."""
     named = {name: np.asarray(array, np.float64) for name, array in arrays.items()}
 
     def weights(layer, name):
@@ -81,8 +83,8 @@ def loss_of(arrays, factor):
 
 @pytest.mark.parametrize("factor", [2, 4])
 def test_loss_and_gradients_of_keys_are_the_formulas(factor):
-    """The formula's own derivative in a random direction of the weights that make shared keys and values, to which
-    later layers add, and of those that make queries alone."""
+    """The loss, and the gradients of the weights that make shared keys and values, to which later layers add, and of
+    those that make queries alone, along a random direction."""
     found = reference(f"{FLAGS} {factor}")
     np.testing.assert_allclose(found.losses[0], loss_of(found.initial, factor)[0], rtol=2e-6)
     for layer in (0, 1):
@@ -105,17 +107,19 @@ def test_loss_and_gradients_of_keys_are_the_formulas(factor):
     ids=["tp2 sp", "pp2", "cp2"],
 )
 def test_a_layout_equals_one_process(factor, world, layout):
-    """Recomputed as well: layers that share keys run again together, however few are asked for."""
+    """Also with full recompute, where layers that share keys run again together, however few are asked for."""
     check_layout(f"{FLAGS} {factor}", world, layout)
 
 
 def test_ranks_that_share_one_key_head():
-    """Queries of layers without keys are cut as they are; those of the others come with a key head of all ranks."""
+    """One key head on tp2, which both ranks hold: one process's results; layers without keys cut their
+    queries alone."""
     check_layout(f"{FLAGS} 2 --num-query-groups 1", 2, "--tensor-model-parallel-size 2")
 
 
 def test_layers_know_what_they_make():
-    """The last layer of each group serves nobody, and no layer's whole attention may run again by itself."""
+    """With factor 3 layers 0 and 3 of four make keys, 0 and 1 pass them on; "self_attention" as a whole is no part that
+    may run again."""
     model = config_of(f"{FLAGS} 3", 1).model_config
     blocks = [layer_of(model, number).self_attention for number in range(4)]
     assert all(isinstance(block, CrossLayerAttention) for block in blocks)

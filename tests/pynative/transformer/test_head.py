@@ -1,4 +1,4 @@
-"""The head: whole and cut logits, a tied weight, several calls in one step."""
+"""The output layer: whole and cut logits, a tied weight, several calls in one step."""
 
 import mindspore as ms
 import numpy as np
@@ -18,12 +18,13 @@ def train_with_whole_logits(backend, flags: str) -> tuple:
 
 @pytest.mark.parametrize("flags", [f"{TINY} --global-batch-size 4", f"{TINY} --global-batch-size 4 {UNTIED}"])
 def test_the_loss_does_not_depend_on_the_form_of_logits(flags):
-    """With parallel_output=False each rank used to count every token's exponentials once for each rank: + ln 2."""
+    """tp2 with parallel_output=False has one process's loss: each rank used to count every token's exponentials, + ln
+    2."""
     check_layout(flags, 2, f"{TP2} --sequence-parallel", how=train_with_whole_logits)
 
 
 def logits(backend, flags: str, parallel_output: bool) -> np.ndarray:
-    """Logits of a model with its initial values, on one batch."""
+    """A model's logits with initial values on one batch, of this rank."""
     from pynative.training.training import get_model
     from pynative.transformer.gpt_model import GPTModel
 
@@ -35,7 +36,8 @@ def logits(backend, flags: str, parallel_output: bool) -> np.ndarray:
 
 @pytest.mark.parametrize("flags", ["", UNTIED])
 def test_logits_are_cut_or_whole(flags):
-    """Along the vocabulary, in the order of the ranks."""
+    """tp2: each rank has its columns of the vocabulary, in the order of ranks, or with parallel_output=False all of
+    them."""
     (expected,) = run(1, logits, flags, True)
     cut = run(2, logits, f"{TP2} {flags}", True)
     rounding = 1e-6 * np.abs(expected).max()  # Relative to the largest logit, because addends may cancel.
@@ -44,7 +46,8 @@ def test_logits_are_cut_or_whole(flags):
 
 
 def called_twice(backend, flags: str) -> tuple[np.ndarray, np.ndarray]:
-    """The output weight's gradient of one call on each of two hidden states, and of both in one step."""
+    """(sum of the output weight's gradients of two separate steps with a hidden state each, its gradient of one step
+    with both)."""
     from pynative.distributed.param_and_grad_buffer import ParamAndGradBuffers
     from pynative.parameter import trainable
     from pynative.tape import autograd
@@ -74,7 +77,7 @@ def called_twice(backend, flags: str) -> tuple[np.ndarray, np.ndarray]:
 
 @pytest.mark.parametrize("flags", ["", UNTIED])
 def test_the_head_may_run_on_several_hidden_states(flags):
-    """As multi-token prediction does: the weight's gradients of the calls add up."""
+    """The weight's gradients of several calls in one step add up, as multi-token prediction needs."""
     ((apart, together),) = run(1, called_twice, flags)
     assert np.abs(apart).max() > 1.0
     np.testing.assert_allclose(together, apart, rtol=1e-5, atol=1e-5)
@@ -82,7 +85,7 @@ def test_the_head_may_run_on_several_hidden_states(flags):
 
 @pytest.mark.parametrize(("name", "error"), [("inference_params", ValueError), ("retriever_input_id", TypeError)])
 def test_arguments_of_other_models_are_refused(name, error):
-    """Megatron's names with anything but None, and what is nobody's name."""
+    """Megatron's arguments that GPTModel does not use must be None (ValueError); unknown names are a TypeError."""
     from pynative.transformer.language_model import check_unused
 
     check_unused(tokentype_ids=None)

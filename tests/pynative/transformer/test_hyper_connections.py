@@ -1,7 +1,7 @@
-"""Layers on several residual streams under every layout: stages send all streams, ranks of a sequence have their own
-tokens' of them.
+"""Layers on several residual streams under every layout: stages send all streams, ranks of a sequence have all streams
+of their own tokens.
 
-Streams begin alike, so that gradients of the scales are differences of equal numbers: here they are told apart.
+Streams begin alike, so that gradients of the scales are differences of equal numbers: here they begin apart.
 """
 
 import numpy as np
@@ -25,7 +25,7 @@ FULL = "--recompute-granularity full --recompute-method uniform --recompute-num-
 
 
 def with_streams_apart(backend, flags: str) -> Trained:
-    """`train`, of a model whose streams differ from the first block on."""
+    """`train` a model whose stream weights begin random, so that streams differ from the first block on."""
     from pynative.transformer.gpt_model import GPTModel
 
     def build(config, **stage):
@@ -42,19 +42,19 @@ def with_streams_apart(backend, flags: str) -> Trained:
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_layout_equals_one_process(layout):
-    """Losses, every gradient, updates and states; of layers that predict further tokens, too."""
+    """Losses, every gradient, updates and states, with layers that predict further tokens too."""
     check_layout(MODEL, *LAYOUTS[layout], how=with_streams_apart)
 
 
 @pytest.mark.parametrize("recompute", ["--recompute-granularity selective --recompute-modules core_attn mlp", FULL])
 def test_recomputation_changes_no_bit(recompute):
-    """Recompute of blocks between reading and writing the streams, and of whole layers."""
+    """Recompute of blocks between reading and writing the streams, and of whole layers: the bits of a run without."""
     plain, again = (run(1, train, f"{MODEL} {STEPS} {more}")[0] for more in ("", recompute))
     assert plain.losses == again.losses and plain.digests == again.digests
 
 
 def test_both_implementations_agree():
-    """The host's operators, and those of MindSpore that an Ascend has.
+    """One model by `host` and by `ops` kernels.
 
     Gradients of scales and bases are a few sums of terms that cancel, and may be small beside the rounding of those:
     they are held to the largest of their kind, and each operator to float64 in the tests of operators.

@@ -1,4 +1,5 @@
-"""Layers that keep a state under every layout: heads are cut over ranks and exchanged for the sequence.
+"""Recurrent layers (delta nets, state spaces) under every layout: heads are cut over ranks and exchanged for the
+sequence.
 
 Initial decays are made slow here. Those that models begin with leave nothing of a token after the next, so that
 gradients of decays are rounding, and a state that is lost would not show.
@@ -31,7 +32,7 @@ LAYOUTS = {
 
 
 def with_memory(backend, flags: str) -> Trained:
-    """`train`, of a model whose decays begin slow."""
+    """`train` a model whose decays begin slow."""
     from pynative.transformer.gpt_model import GPTModel
 
     def build(config, **stage):
@@ -52,7 +53,7 @@ def test_a_layout_equals_one_process(model, layout):
 
 
 def test_experts_on_ranks_of_their_own():
-    """Delta nets and experts in one layer."""
+    """Delta nets and experts in one layer, ep2: one process's results."""
     check_layout(f"{DELTA} {EXPERTS}", 2, "--expert-model-parallel-size 2", how=with_memory)
 
 
@@ -62,12 +63,12 @@ def test_experts_on_ranks_of_their_own():
     ["--recompute-granularity selective", FULL],
 )
 def test_recomputation_changes_no_bit(model, recompute):
-    """Recompute of what lies between the linears, and of whole layers."""
+    """Recompute of the part between the linears, and of whole layers: the bits of a run without."""
     plain, again = (run(1, with_memory, f"{model} {STEPS} {more}")[0] for more in ("", recompute))
     assert plain.losses == again.losses and plain.digests == again.digests
 
 
 @pytest.mark.parametrize("model", [DELTA, SPACES, BOTH], ids=["delta net", "state space", "side by side"])
 def test_both_implementations_agree(model):
-    """The host's operators, and those of MindSpore that an Ascend has."""
+    """One model by `host` and by `ops` kernels: losses, gradients and updates."""
     check_layout(model, 1, "--kernels ops", how=with_memory)

@@ -43,23 +43,25 @@ ROWS += [
 
 
 ADDED_UP = {"gpt tied, dropout", "per token loss", "experts", "sparse attention"}
-"""Families of which a data-parallel rank has two micro-batches; how gradients are added up is none of the others'."""
+"""Families that have two micro-batches on a data-parallel rank; the others have one, as adding up gradients is not
+theirs."""
 
 
 def flags_of(family: str, samples: int = 4) -> str:
-    """A family's command line; a micro-batch has two samples. Of four samples a norm's key bias has a gradient of
-    rounding alone."""
+    """A family's command line with micro-batches of two samples; of 8 samples for "head norms", as a key bias's
+    gradient would be rounding alone with four."""
     return f"{TINY} --global-batch-size {8 if family.startswith('head norms') else samples} {FAMILIES[family]}"
 
 
 @pytest.mark.parametrize(("family", "layout"), ROWS)
 def test_a_layout_equals_one_process(family, layout):
-    """Masks differ between micro-batches, so averaging in the wrong place shows; dropout masks are compared too."""
+    """Loss masks differ between micro-batches, so an average in the wrong place shows, and dropout masks follow the
+    global place."""
     check_layout(flags_of(family, 8 if "dp2" in layout and family in ADDED_UP else 4), *LAYOUTS[layout])
 
 
 def test_every_family_is_another_model():
-    """No flag of the table above is without effect: each family's second loss differs from all others'."""
+    """Each family's second loss differs from all others', so none of its flags is without effect."""
     losses = sorted((reference(flags_of(family))[0][1], family) for family in FAMILIES)
     for (one, first), (other, second) in pairwise(losses):
         assert other - one > 1e-5, (first, second)

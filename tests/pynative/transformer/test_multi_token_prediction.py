@@ -38,12 +38,13 @@ LAYOUTS = [
 
 @pytest.mark.parametrize(("model", "world", "layout"), LAYOUTS)
 def test_a_layout_equals_one_process(model, world, layout):
-    """Two depths, masks with gaps, shifts across context-parallel ranks' borders; the embedding copied or tied."""
+    """Two depths, masks with gaps, shifts across the borders of context-parallel ranks, the embedding copied
+    or tied."""
     check_layout(MODELS[model], world, layout)
 
 
 def gradients(backend, flags: str) -> tuple[float, dict, dict]:
-    """Loss, gradients and figures of one step."""
+    """(loss, gradients by name, metrics) of one step."""
     from pynative.checkpointing import gather_gradients
     from pynative.training.callbacks import Callback
     from pynative.training.training import pretrain
@@ -66,8 +67,8 @@ def gradients(backend, flags: str) -> tuple[float, dict, dict]:
 
 
 def test_the_loss_of_a_depth_is_only_in_the_gradient():
-    """With factor 0 the depths have no gradient, and twice the factor doubles theirs; the reported loss stays the same,
-    and each depth's loss is reported beside it."""
+    """--mtp-loss-scaling-factor 0 gives the depths no gradient, twice the factor doubles theirs; the main loss stays,
+    and each depth's is reported beside it."""
     none, once, twice = (
         run(1, gradients, f"{MODELS['untied']} --mtp-loss-scaling-factor {factor}")[0] for factor in (0, 0.5, 1)
     )
@@ -82,19 +83,20 @@ def test_the_loss_of_a_depth_is_only_in_the_gradient():
 
 
 def test_a_forward_that_does_not_train_leaves_the_depths_out():
-    """Evaluation and generation cost no more than without depths, and report the same."""
+    """Evaluation does not run the depths and has the loss of a model without them."""
     flags = f"{MODELS['untied']} --train-iters 1"
     assert run(1, evaluated, flags)[0] == run(1, evaluated, flags.replace("--mtp-num-layers 2", ""))[0]
 
 
 @pytest.mark.parametrize(("averaged", "places"), [("", [1, 2]), ("--calculate-per-token-loss", [0, 1, 2])])
 def test_tokens_of_the_main_loss_are_asked_for_where_they_weigh(averaged, places):
-    """A mask that a script made itself is gathered for that over the context-parallel ranks."""
+    """The loss mask shifted by 0 places, which context-parallel ranks must gather for a script's own mask, is made with
+    --calculate-per-token-loss alone."""
     assert run(1, masks_made, f"{MODELS['untied']} --train-iters 1 {averaged}")[0] == places
 
 
 def masks_made(backend, flags: str) -> list[int]:
-    """The shifts of the loss mask in one forward that trains."""
+    """By how many places the loss mask is shifted, at each time that a training forward makes one."""
     from pynative.transformer import multi_token_prediction
 
     shifted, made = [], multi_token_prediction.mask_ahead
@@ -109,12 +111,12 @@ def masks_made(backend, flags: str) -> list[int]:
 
 
 def evaluated(backend, flags: str) -> float:
-    """The loss of an evaluation."""
+    """The model's loss in evaluation."""
     return forward(backend, flags, train=False)
 
 
 def forward(backend, flags: str, train: bool) -> float:
-    """The loss of a script's own tensors; one that does not train has no way through the depths."""
+    """The model's loss of a batch; train=False: in evaluation, with depths that raise if they are called."""
     import mindspore as ms
 
     from pynative.parameter import initialize_parameters

@@ -1,4 +1,4 @@
-"""A kind of layer that the sources know nothing of: a gated linear mixer in every other layer, registered here alone.
+"""A kind of layer that the sources know nothing of, registered here alone: a gated linear mixer in every other layer.
 
 Of each token values and gates, v and g = in_proj(x); out_proj(sigmoid(g) x gain x the mean of all v up to the token).
 Channels are cut over tensor parallelism, the gain with them.
@@ -37,7 +37,7 @@ WHOLE = r"--select-recompute ['self_attention','mlp']"
 
 @dataclass(frozen=True)
 class GatedLinear(blocks.Sublayer):
-    """The block: parameters, messages, operations and kept bytes follow from its linears, but for the gain."""
+    """The mixer's block: parameters, messages, operations and kept bytes follow from its linears, but for the gain."""
 
     in_proj: blocks.Linear
     out_proj: blocks.Linear
@@ -60,7 +60,7 @@ class GatedLinear(blocks.Sublayer):
 
 
 def cell_of(block: GatedLinear, settings: LayerSettings) -> nn.Cell:
-    """Its cell."""
+    """The mixer's cell."""
     from pynative import kernels
     from pynative.parameter import make_parameter
     from pynative.tensor_parallel import ColumnParallelLinear, RowParallelLinear
@@ -89,7 +89,7 @@ def cell_of(block: GatedLinear, settings: LayerSettings) -> nn.Cell:
 
 @contextmanager
 def registered() -> Iterator[None]:
-    """The kind is there, of layers 0, 2, ..."""
+    """Within the context layers 0, 2, ... have the mixer."""
     kind = blocks.Kind("gated linear", GatedLinear.of, lambda config, number: number % 2 == 0)
     blocks.MIXERS.insert(0, kind)
     try:
@@ -99,7 +99,7 @@ def registered() -> Iterator[None]:
 
 
 def trained(backend, flags: str) -> Trained:
-    """Train a model with the kind on a rank, and return its losses and gradients."""
+    """Train a model with the mixer on this rank; losses, gradients, weights and states."""
     from pynative.transformer.kinds import CELLS
 
     CELLS[GatedLinear] = cell_of
@@ -117,12 +117,13 @@ def trained(backend, flags: str) -> Trained:
     ids=["tp2 sp", "tp2", "pp2"],
 )
 def test_it_trains_as_one_process_does(world, layout):
-    """Losses, gradients, updates and states, with parts of it recomputed."""
+    """Losses, gradients, updates and states under layouts, with parts of the mixer recomputed."""
     check_layout(FLAGS, world, layout, trained)
 
 
 def test_recomputation_changes_no_bit_and_keeps_less():
-    """As asked by its own value of --recompute-modules; layers of the other kind have none such."""
+    """--recompute-modules with the mixer's own part: the same bits, fewer kept bytes; layers of other kinds have no
+    such part."""
     plain, again = (run(1, trained, f"{FLAGS} {STEPS} {more}")[0] for more in ("", RECOMPUTED))
     assert plain.losses == again.losses and plain.digests == again.digests
     with registered():
@@ -131,7 +132,7 @@ def test_recomputation_changes_no_bit_and_keeps_less():
 
 
 def test_it_is_saved_and_loaded_at_another_layout(tmp_path):
-    """Its own parameters are in the checkpoint, the cut gain as well."""
+    """The mixer's parameters, the cut gain included, pass through a checkpoint to another layout."""
     saved = run(
         2,
         trained,

@@ -9,7 +9,7 @@ LIMITS = {
     "host": {"functions": (13, 0), "kernels": (22, 13), "launched": (0, 0)},
     "ops": {"functions": (13, 0), "kernels": (22, 13), "launched": (18, 28)},
 }
-"""Kernels -> what is counted -> the most of it in a layer's forward and in its backward."""
+"""Kernels -> what is counted -> (most in a layer's forward, most in its backward)."""
 
 
 @pytest.mark.parametrize("kernels", LIMITS)

@@ -1,4 +1,4 @@
-"""Documents packed into rows train as the same documents do each in a row of its own."""
+"""Documents packed into rows train as the same documents in a row each."""
 
 from collections.abc import Sequence
 
@@ -13,20 +13,20 @@ from tests.support.layouts import STEPS, Rows, Trained, check_layout, difference
 from tests.support.own_data import has_data, printed
 
 LENGTHS = [(5, 11), (9, 3), (16, 0), (1, 12), (2, 2), (13, 3), (8, 8), (15, 1)]
-"""Lengths of each packed row's documents; the rest of its 16 positions is padding. 0: there is only one."""
+"""Lengths of the two documents of each packed row; the rest of its 16 positions is padding. 0: there is only one."""
 FLAGS = f"{TINY} --calculate-per-token-loss --attention-dropout 0 --hidden-dropout 0"
 PACKED, APART = "--global-batch-size 8", "--global-batch-size 16"
 
 
 def documents(step: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    """(tokens and the one after them, loss mask) of every document of a step."""
+    """(tokens and the one behind them, loss mask) of every document of a step."""
     generator = np.random.default_rng([17, step])
     lengths = [length for row in LENGTHS for length in row]
     return [(generator.integers(1, 60, length + 1), generator.random(length) < 0.7) for length in lengths]
 
 
 def row_of(parts: Sequence[tuple[np.ndarray, np.ndarray]], length: int = 16) -> dict[str, np.ndarray]:
-    """The documents one behind the other, and padding, which is a document that doesn't count."""
+    """One row's arrays: these documents one behind the other, then padding as a document whose loss mask is 0."""
     parts = [part for part in parts if len(part[1])]
     filled = sum(len(mask) for _, mask in parts)
     parts.append((np.zeros(length - filled + 1, int), np.zeros(length - filled, bool)))
@@ -46,14 +46,15 @@ def together(rows: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
 
 
 def train_packed(backend, flags: str) -> Trained:
-    """Two documents and padding in a row."""
+    """Train on rows of two documents and padding each."""
     steps = [documents(step) for step in range(2)]
     loader = [together([row_of(step[i : i + 2]) for i in range(0, len(step), 2)]) for step in steps]
     return train(backend, flags, train_data_loader=loader)
 
 
 def train_apart(backend, flags: str) -> Trained:
-    """Every document in a row of its own, without document starts: the causal order keeps it from its padding."""
+    """Train on a row for each document, without document_starts: the causal order keeps a document from the padding
+    behind it."""
     loader = [together([row_of([document]) for document in documents(step)]) for step in range(2)]
     for step in loader:
         del step["document_starts"]
@@ -69,7 +70,7 @@ def relative(found: np.ndarray, expected: np.ndarray) -> float:
     "family", ["gpt", "llama", "latent attention", "window in every other layer, cap", "alibi", "recomputed"]
 )
 def test_packed_documents_equal_documents_apart(family, kernels):
-    """Loss, and the first gradient of every parameter, to 1e-6 of its largest entry; measured: 6e-8 and 6e-7."""
+    """Loss, and the first gradient of every parameter to 1e-6 of its largest entry; measured: 6e-8 and 6e-7."""
     more = FAMILIES.get(family, "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1")
     flags = f"{FLAGS} {more} --kernels {kernels} {STEPS}"
     (packed,), (apart,) = run(1, train_packed, f"{flags} {PACKED}"), run(1, train_apart, f"{flags} {APART}")
@@ -96,7 +97,7 @@ def test_a_layout_equals_one_process(layout, family):
 
 
 class PackedRows(Rows):
-    """Rows whose documents a dataset tells."""
+    """A dataset of packed rows that gives document_starts."""
 
     def __getitem__(self, i: int) -> dict[str, np.ndarray]:
         return super().__getitem__(i) | {"document_starts": drawn_starts(16, 16, 3)[i]}
@@ -107,14 +108,15 @@ def train_on_dataset(backend, flags: str) -> Trained:
 
 
 def train_by_a_scripts_function(backend, flags: str) -> Trained:
-    """The page's forward_step, which hands the model Megatron's five entries."""
+    """Train by the page's forward_step, which passes the model Megatron's five entries."""
     return train(
         backend, flags, dataset=PackedRows(), has_data=has_data, forward_step_func=printed()[1]["forward_step"]
     )
 
 
 def test_megatrons_functions_get_a_mask_of_documents():
-    """Such a script knows no document starts: documents must not see each other all the same."""
+    """A script's forward step, which knows no document_starts, gets an attention mask that keeps documents apart: one
+    process's results."""
     world, more = LAYOUTS["tp2 sp"]
     flags = f"{TINY} {PACKED}"
     found, expected = (

@@ -1,4 +1,4 @@
-"""Attention tells its largest scores, and `--qk-clip` bounds those of the next step."""
+"""Attention reports its largest scores by head, and `--qk-clip` bounds those of the next step."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ CLIP = "--qk-clip --qk-clip-threshold 0.5 --qk-clip-alpha 0.3"
 
 
 def scores(backend, flags: str) -> list[np.ndarray]:
-    """The largest scores [layers, n] of each step."""
+    """For each step the largest attention scores [layers, n] that are reported."""
     from pynative.training.callbacks import Callback
     from pynative.training.training import pretrain
     from pynative.transformer.gpt_model import GPTModel
@@ -37,8 +37,8 @@ def scores(backend, flags: str) -> list[np.ndarray]:
 
 @pytest.mark.parametrize("model", [PLAIN, LATENT])
 def test_scores_of_the_next_step_are_bounded(model):
-    """With a rate of next to 0 the same batch's largest scores are at the threshold, those of heads that were below
-    it as they were; each operator tells the same."""
+    """With a learning rate of nearly 0 the next step's scores of heads above the threshold 0.5 are scaled down to it,
+    others stay; `host`, `ops` and blocked attention report the same."""
     flags = f"{model} --lr 1e-30 --min-lr 0 --train-iters 3 --global-batch-size 16"
     told = {kernels: run(1, scores, f"{flags} {CLIP} --kernels {kernels}")[0] for kernels in ("host", "ops")}
     blocks = run(1, scores, f"{flags} {CLIP} --kernels ops --use-flash-attn")[0]
@@ -65,5 +65,5 @@ def test_scores_of_the_next_step_are_bounded(model):
     ],
 )
 def test_layouts(model, world, layout):
-    """Losses and weights are one rank's."""
+    """Losses and weights with --qk-clip under each layout are one rank's."""
     check_layout(f"{model} {CLIP}", world, layout)

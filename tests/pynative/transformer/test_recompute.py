@@ -1,4 +1,4 @@
-"""A part that is run again gives the bits of one that is kept: losses, gradients, weights, under every schedule."""
+"""Recomputed parts give the bits of kept ones: losses, gradients, weights, under every schedule."""
 
 import numpy as np
 import pytest
@@ -20,12 +20,12 @@ SELECTIVE = "--recompute-granularity selective --recompute-modules"
 FIRST_LINEAR = r"--select-recompute {'feed_forward\\.w1\\.matmul':True}"
 EVERYTHING = r"--select-recompute ['mlp\\..*','.*_layernorm','self_attention\\.core_attention']"
 NOTHING = r"--select-recompute-exclude ['mlp\\.activation','.*_layernorm']"
-"""Not even what a CPU makes again without being asked."""
+"""The flag that keeps even the activations and norms that a CPU run recomputes by default."""
 
 
 def same(world: int, flags: str, *recomputed: str) -> None:
-    """Runs with recomputation, and with what is the default, are those without, bit for bit, on rank 0 and by digests
-    of every rank's shards."""
+    """Check that runs with these recompute flags, and with the default, equal one that keeps everything, to the bit:
+    rank 0's arrays and digests of every rank's shards."""
     plain = run(world, train, f"{flags} {NOTHING}")
     for more in ("", *recomputed):
         for found, expected in zip(run(world, train, f"{flags} {more}"), plain, strict=True):
@@ -55,12 +55,12 @@ WAYS = (
 
 @pytest.mark.parametrize("model", [GPT, LLAMA], ids=["gpt", "llama"])
 def test_one_process(model):
-    """Whole layers in groups and some of them; each module; modules together."""
+    """Whole layers, uniform and block; each of --recompute-modules; several together."""
     same(1, model, *WAYS)
 
 
 def test_operators_of_mindspore():
-    """Composed of many operators, where the order of a gradient's addends could change."""
+    """--kernels ops, where operators are composed of many and the order of a gradient's addends could change."""
     same(
         1,
         f"{LLAMA} --num-layers 2 --kernels ops",
@@ -84,7 +84,8 @@ REST_OF_LATENT = [
 
 
 def test_heads_of_latent_attention():
-    """Queries, keys and values are not kept: core attention asks for them again, or is run again itself."""
+    """Latent attention whose queries, keys and values are not kept: core attention has them made again, or runs again
+    itself."""
     same(1, LATENT, f"{SELECTIVE} mla_up_proj layernorm", f"{SELECTIVE} mla_up_proj core_attn", *REST_OF_LATENT)
     same(1, f"{COMPRESSED} --kernels ops", "--recompute-mla-up-proj")
     same(2, f"{COMPRESSED} {TP2} {SP}", f"{SELECTIVE} mla_up_proj")
@@ -97,7 +98,8 @@ EXPERTS = (
 
 
 def test_modules_of_experts():
-    """Two micro-batches are in flight on the first stage; a router that runs again adds its losses' gradients once."""
+    """moe, moe_act and shared_experts on pp2, two micro-batches in flight; a router that runs again adds its losses'
+    gradients once."""
     same(
         2,
         f"{EXPERTS} --train-iters 1 {pipeline('1f1b', 2)}",
@@ -139,8 +141,8 @@ LAYOUTS = {
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_layouts(layout):
-    """Collectives run again or kept, inputs cut over ranks, several micro-batches in flight, weight gradients later.
-    A second step is `test_one_process`'s."""
+    """Collectives run again or kept, inputs cut over ranks, several micro-batches in flight, weight gradients put off;
+    one step (two: `test_one_process`)."""
     flags, ways = LAYOUTS[layout]
     samples = 8 if "pipeline" in flags else 4
     same(2, f"{LLAMA} --global-batch-size {samples} --train-iters 1 {flags}", *ways)

@@ -1,4 +1,4 @@
-"""Tables of cosines and sines."""
+"""Tables of cosines and sines of rotary embeddings."""
 
 import numpy as np
 
@@ -8,7 +8,8 @@ POSITIONS = (range(2, 4), range(8, 10))
 
 
 def test_layers_share_their_tables():
-    """Each layer has an embedding of its own: 32 layers of a long sequence would hold gigabytes of equal numbers."""
+    """Embeddings of several layers share one table, as 32 layers of a long sequence would hold gigabytes of equal
+    numbers."""
     cos, sin = RotaryEmbedding(8)(POSITIONS)
     again = RotaryEmbedding(8)(POSITIONS)
     assert again[0] is cos and again[1] is sin
@@ -16,7 +17,8 @@ def test_layers_share_their_tables():
 
 
 def test_the_angles_are_those_of_the_positions():
-    """Position x base^(-2i/r), each twice: halves of the head, or neighbours; r a part of the head."""
+    """Angles are position x base^(-2i/r), each twice: for halves of the head or for neighbours, r being the rotated
+    part; interpolation divides positions."""
     angles = np.outer([2, 3, 8, 9], 100.0 ** -np.array([0, 0.5]))
     cos, sin = RotaryEmbedding(8, rotary_percent=0.5, rotary_base=100.0)(POSITIONS)
     np.testing.assert_allclose(cos.asnumpy(), np.cos(np.concatenate([angles, angles], 1)), rtol=1e-5)

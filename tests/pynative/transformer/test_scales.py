@@ -1,4 +1,5 @@
-"""Constants that some families multiply by: each equals a change of the weights, or of the logits, said in numpy."""
+"""Constants that some families multiply by (scores, residuals, logits): each equals a change of weights or logits in
+numpy."""
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ OUTPUTS = ("linear_proj.weight", "linear_proj.bias", "linear_fc2.weight", "linea
 
 
 def logits_of(backend, flags: str, parts: tuple[str, ...] = (), factor: float = 1.0) -> np.ndarray:
-    """Logits of fixed tokens, of weights that are multiplied by `factor` where the name ends in one of `parts`."""
+    """Logits of fixed tokens, with the weights whose names end in one of `parts` multiplied by `factor`."""
     import mindspore as ms
 
     from pynative.parameter import initialize_parameters, name_parameters, write_parameter
@@ -52,7 +53,7 @@ def test_logits_are_capped():
 
 
 def test_scores_are_divided_by_the_root_of_the_scalar():
-    """With the head size 8 itself nothing changes; otherwise something does."""
+    """--query-pre-attn-scalar 8, the head size, changes no logit; 2 does."""
     same, other, plain = (
         run(1, logits_of, f)[0] for f in ("--query-pre-attn-scalar 8", "--query-pre-attn-scalar 2", "")
     )
@@ -74,12 +75,12 @@ def test_scales_at_a_layout_equal_one_process(layout):
 
 
 def test_silu_trains():
-    """An activation without a gate, cut over two ranks."""
+    """--hidden-act silu, an activation without a gate, on tp2 is one process's."""
     check_layout(f"{FLAGS} --hidden-act silu --global-batch-size 4", 2, "--tensor-model-parallel-size 2")
 
 
 def test_norms_of_latents_have_an_epsilon_of_their_own():
-    """Equal to the others' it changes nothing, a large one only that of latents."""
+    """The latent norms' epsilon, equal to the others', changes nothing; a large one changes latent attention alone."""
     latent = "--multi-latent-attention --kv-lora-rank 12 --qk-head-dim 6 --qk-pos-emb-head-dim 4 --v-head-dim 5"
     own = ("", "--latent-norm-epsilon 1e-5", "--latent-norm-epsilon 3")
     flags = [f"{latent} --qk-layernorm {more}" for more in own]

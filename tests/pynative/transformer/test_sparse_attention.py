@@ -1,4 +1,5 @@
-"""DeepSeek sparse attention in a model: beside dense latent attention, and which gradients meet."""
+"""DeepSeek sparse attention in a model: against dense latent attention, and that its gradients and the indexer's do not
+mix."""
 
 import numpy as np
 import pytest
@@ -22,7 +23,8 @@ def of_attention(arrays: dict) -> dict:
 
 
 def test_where_all_keys_are_chosen_it_is_dense_attention():
-    """To the last bit, losses and every update: no key is left out, and the indexer's loss moves its weights alone."""
+    """With topk of the whole sequence losses and updates are dense attention's to the bit, as the indexer's loss moves
+    its own weights alone."""
     flags = f"{SPARSE} --dsa-indexer-topk 16 --clip-grad 0"
     sparse, dense = trained(flags), trained(f"{DENSE} --clip-grad 0")
     assert sparse.losses == dense.losses
@@ -31,7 +33,7 @@ def test_where_all_keys_are_chosen_it_is_dense_attention():
 
 
 def test_no_gradient_passes_between_attention_and_indexer():
-    """With another coefficient the indexer's gradients are multiplied and all others the same; with 0 it has none."""
+    """--dsa-indexer-loss-coeff multiplies the indexer's gradients and changes no other; with 0 the indexer has none."""
     once, twice, never = (trained(f"{SPARSE} --dsa-indexer-loss-coeff {c}").gradients for c in (0.5, 1.0, 0.0))
     indexers = once.keys() - of_attention(once).keys()
     assert len(indexers) == 2 * 5
@@ -57,7 +59,7 @@ def test_no_gradient_passes_between_attention_and_indexer():
     ],
 )
 def test_computed_again_and_shared_out(world, layout):
-    """Recompute and layouts give the result of one process that saves everything."""
+    """Recompute, tp2, ZeRO 3, cp2 ring and Ulysses: results of one process that keeps everything."""
     loss = "--dsa-indexer-use-sparse-loss"
     samples = 8 if "zero" in layout else 4
     flags = f"{TINY} --global-batch-size {samples} {FAMILIES['sparse attention']} {loss if loss in layout else ''}"
@@ -65,8 +67,8 @@ def test_computed_again_and_shared_out(world, layout):
 
 
 def test_layers_that_share_a_choice_find_it_again():
-    """Two ranks that compute every layer again as one process that keeps everything, of a model whose second layer has
-    the choice of its first, and whose second depth that of the depth before: neither has an indexer."""
+    """Two ranks with full recompute equal one process that keeps everything, for a model whose second layer and second
+    depth have the choice of the one before and no indexer."""
     shares = (
         "--dsa-indexer-topk-freq 2 --mtp-num-layers 2 --index-share-for-mtp-iteration --position-embedding-type rope"
     )
@@ -78,7 +80,8 @@ def test_layers_that_share_a_choice_find_it_again():
 
 
 def carried(backend, dtype):
-    """(a choice of 3 keys of 5 tokens, and all keys of 3 tokens, as the next stage has them, hidden states behind)."""
+    """[(keys chosen, hidden states)] as the next stage receives them: a choice of 3 keys of 5 tokens, then all keys of
+    3 tokens."""
     import mindspore as ms
 
     from pynative.transformer.carried_choice import SharedChoices
@@ -100,7 +103,8 @@ CHOSEN = [[[0, -1, -1], [0, 1, -1], [0, 1, 2], [0, 2, 3], [1, 300, 65535]]]
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_choice_travels_behind_hidden_states(dtype):
-    """Every position, of 16-bit types, too; where no more tokens than keys are chosen: all up to the query's own."""
+    """A choice of keys sent in the hidden states' type, 16 bits too, arrives whole; with fewer tokens than keys it is
+    all keys up to the query's own."""
     (of_five, states), (of_three, _) = run(1, carried, dtype)[0]
     assert of_five.tolist() == CHOSEN
     assert of_three.tolist() == [CHOSEN[0][:3]]

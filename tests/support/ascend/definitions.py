@@ -30,13 +30,13 @@ class Refused(ValueError):
 
 
 def require(rule: bool, message: str) -> None:
-    """A documented limit of a kernel."""
+    """Raise Refused with this message unless a documented limit of a kernel holds."""
     if not rule:
         raise Refused(message)
 
 
 def require_tensors(kernel: str, **tensors: Tensor | None) -> None:
-    """All that are given are tensors of floating-point types with something in them."""
+    """Raise Refused unless all that are not None are non-empty tensors of floating-point types."""
     for name, x in tensors.items():
         require(x is None or isinstance(x, Tensor), f"{kernel}: {name} is no tensor but {type(x).__name__}")
         require(x is None or x.dtype in FLOATS, f"{kernel}: {name} is {x is not None and x.dtype}, not of {FLOATS}")
@@ -44,11 +44,11 @@ def require_tensors(kernel: str, **tensors: Tensor | None) -> None:
 
 
 _asking = False
-"""While a definition is asked, operators are MindSpore's own: one of them may be made of another."""
+"""Whether a definition is being asked; then operators are MindSpore's own, as one of them may be made of another."""
 
 
 _accepted: set[tuple] = set()
-"""Calls that were accepted: a definition looks at types and shapes, and asking costs milliseconds."""
+"""Calls that were accepted, by types and shapes, which is all that a definition looks at: asking costs milliseconds."""
 
 
 def _described(value: Any) -> Any:
@@ -58,7 +58,8 @@ def _described(value: Any) -> Any:
 
 
 def defined(real: Callable, *args: Any, **kwargs: Any) -> None:
-    """MindSpore's definition of `real` accepts these arguments; its own error otherwise."""
+    """Check that MindSpore's definition of `real` accepts these arguments; raises MindSpore's own error, or LookupError
+    if it runs on a CPU."""
     global _asking
     settings = sorted(vars(args[0]).items()) if args and isinstance(args[0], Primitive) else ()
     call = (real, repr(settings), *map(_described, args), *sorted((n, _described(x)) for n, x in kwargs.items()))
@@ -81,14 +82,14 @@ def defined(real: Callable, *args: Any, **kwargs: Any) -> None:
 
 @dataclass(frozen=True)
 class Double:
-    """A mock of MindSpore's operator `owner.name`."""
+    """A double of MindSpore's operator `owner.name`."""
 
     owner: Any
     name: str
     function: Callable
 
     def checked(self) -> Callable:
-        """The double behind MindSpore's own check, to be put where the operator is."""
+        """The double behind MindSpore's own check of the call, to be put in the operator's place."""
         real, own = getattr(self.owner, self.name), self.function
 
         @wraps(own)

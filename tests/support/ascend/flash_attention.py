@@ -18,7 +18,7 @@ from pynative.kernels.ops import attention as composed
 from tests.support.ascend.definitions import SIXTEEN_BITS, Double, require
 
 AXES = {"SBH": "sbh", "BSH": "bsh", "BSND": "bsnd", "BNSD": "bnsd"}
-"""Layout -> its axes; TND has sequences one behind the other."""
+"""Layout -> its axes. TND is not here: it has sequences one behind the other."""
 MOST_SEQUENCES = 1024
 
 DENSE, LEFT_UP_CAUSAL, BAND = 0, 2, 4
@@ -36,13 +36,13 @@ def rows(x: Tensor, layout: str, head_size: int) -> Tensor:
 
 
 def in_layout(x: Tensor, layout: str) -> Tensor:
-    """[s, b, n, d] in a layout."""
+    """x [s, b, n, d] in the layout of that name."""
     x = x.transpose({"SBH": (0, 1, 2, 3), "BSH": (1, 0, 2, 3), "BSND": (1, 0, 2, 3), "BNSD": (1, 2, 0, 3)}[layout])
     return x.reshape(*x.shape[:2], -1) if layout in ("SBH", "BSH") else x
 
 
 def head_size_of(query: Tensor, layout: str, heads: int) -> int:
-    """d: the last axis, or the heads' share of it."""
+    """The head size d: the last axis, or its share of one head where heads and d are one axis."""
     return query.shape[-1] if layout in ("BSND", "BNSD") else query.shape[-1] // heads
 
 
@@ -62,7 +62,8 @@ def check_inputs(query: Tensor, key: Tensor, value: Tensor, layout: str, heads: 
 
 
 def check_mask(mask: Tensor | None, mode: int, shape: tuple[int, int, int, int]) -> None:
-    """attn_mask [B, N1, S1, S2], [B, 1, S1, S2] or [S1, S2]; [2048, 2048], True above the diagonal, in modes 2, 4."""
+    """Check attn_mask: [B, N1, S1, S2], [B, 1, S1, S2] or [S1, S2]; in sparse modes 2 and 4 [2048, 2048], True above
+    the diagonal."""
     b, n, s, t = shape
     require(mode in (DENSE, LEFT_UP_CAUSAL, BAND), f"flash attention: sparse_mode {mode} is not used")
     if mask is not None:
@@ -77,12 +78,14 @@ def check_mask(mask: Tensor | None, mode: int, shape: tuple[int, int, int, int])
 
 
 def check_settings(keep_prob: float, pre_tokens: int, next_tokens: int, limit: int, *unused: object) -> None:
-    """Dropout, dense bands, position codes, padding, prefixes and packed sequences are not used."""
+    """Check that dropout, dense bands, position codes, padding and prefixes, which our calls never use, are at their
+    defaults."""
     assert (keep_prob, pre_tokens, next_tokens) == (1.0, limit, limit) and all(x is None for x in unused)
 
 
 def check_lengths(queries: Sequence[int] | None, keys: Sequence[int] | None, query: Tensor, key: Tensor) -> list[int]:
-    """actual_seq_qlen and actual_seq_kvlen: sums of lengths; equal here, and no length is 0."""
+    """Check actual_seq_qlen and actual_seq_kvlen of TND, cumulated lengths, none of them 0, equal for queries and keys
+    here; return them."""
     require(queries is not None and keys is not None, "flash attention: TND needs actual_seq_qlen and actual_seq_kvlen")
     assert queries is not None and keys is not None
     require(all(type(end) is int for end in (*queries, *keys)), "flash attention: lengths are no integers")
@@ -130,7 +133,8 @@ def flash_attention_score(
 
 
 def block(kernel: FlashAttentionScore, q: Tensor, k: Tensor, mask: Tensor | None) -> Scores:
-    """Describe a block of the composed operators by the arguments of a primitive."""
+    """The composed operator's description of one block of scores, from the arguments of a FlashAttentionScore
+    primitive."""
     check_mask(mask, kernel.sparse_mode, (q.shape[1], q.shape[2], len(q), len(k)))
     assert mask is None or kernel.sparse_mode == LEFT_UP_CAUSAL, "the double knows no dense mask here"
     return Scores(
@@ -141,13 +145,13 @@ def block(kernel: FlashAttentionScore, q: Tensor, k: Tensor, mask: Tensor | None
 
 
 def layout_name(kernel: FlashAttentionScore) -> str:
-    """The layout a primitive was made with; it keeps MindSpore's number of it."""
+    """The name of the layout that a primitive was made with; the primitive keeps MindSpore's number of it."""
     numbers = {FlashAttentionScore(1, input_layout=name).input_layout: name for name in AXES}
     return numbers[kernel.input_layout]
 
 
 def eightfold(x: Tensor) -> Tensor:
-    """A row's number as the kernel stores it."""
+    """Repeat each row's number eight times on a new last axis, as the kernel stores statistics."""
     return ops.tile(x.expand_dims(-1), (1, 1, 1, COPIES))
 
 

@@ -28,8 +28,8 @@ WORLD = "hccl_world_group"
 TYPES = (
     mindspore.float32, mindspore.float16, mindspore.bfloat16, mindspore.int32, mindspore.int64, mindspore.bool_,
 )  # fmt: skip
-"""Those of ours that HCCL carries and reduces on an Atlas A2 or A3 (HcclDataType); MindSpore hands a bool over as int8.
-bfloat16 has no product there, and an Atlas training product of before has no bfloat16."""
+"""Our types that HCCL carries and reduces on an Atlas A2 or A3 (HcclDataType); MindSpore passes a bool as int8.
+bfloat16 has no product there, and earlier Atlas training products have no bfloat16."""
 
 ISEND, IRECV = distributed.TYPE_ISEND, distributed.TYPE_IRECV
 
@@ -41,31 +41,31 @@ class Handle:
         self._deliver: Callable[[], None] | None = deliver
 
     def wait(self) -> None:
-        """The output is complete."""
+        """Put the result into the output tensor."""
         deliver, self._deliver = self._deliver, None
         if deliver is not None:
             deliver()
 
 
 class Manager:
-    """MindSpore's CollectiveManager: the ranks of the job and its groups by name."""
+    """The double of MindSpore's CollectiveManager: the ranks of the job, and its groups by name."""
 
     def __init__(self, carrier: Backend) -> None:
         self.carrier = carrier
         self.groups: dict[str, Group] = {}
 
     def get_instance(self) -> "Manager":
-        """Itself; the class is a singleton."""
+        """Itself, as the class is a singleton."""
         return self
 
     def start(self, backend: str) -> None:
-        """The mock of `init`."""
+        """The double of `init`: makes the world's group."""
         require(backend == "hccl" and not self.groups, f"init({backend!r}), groups {list(self.groups)}")
         GlobalComm.INITED, GlobalComm.WORLD_COMM_GROUP = True, WORLD
         self.groups[WORLD] = self.carrier.group(range(self.carrier.world_size))
 
     def stop(self) -> None:
-        """The mock of destroying the world's group."""
+        """The double of destroying the world's group: forgets all groups."""
         GlobalComm.INITED = False
         self.groups.clear()
 
@@ -74,7 +74,8 @@ class Manager:
         return bool(self.groups)
 
     def create_group(self, name: str, ranks: Sequence[int], options: object) -> bool:
-        """Members only, all of them together; the name is new and short enough for HCCL (127 characters)."""
+        """Make a group, which all its members call; refuses a name that is taken or longer than HCCL's 127
+        characters."""
         require(self.carrier.rank in ranks, f"create_group {name}: rank {self.carrier.rank} is not in {ranks}")
         require(list(ranks) == sorted(ranks) and len(ranks) > 1, f"create_group {name}: {ranks}")
         require(name not in self.groups and 0 < len(name) < 128, f"create_group: the name {name!r}")
@@ -100,14 +101,15 @@ class Manager:
         return self.group(name).ranks.index(rank)
 
     def hccl_groups(self, ranks: Sequence[int]) -> None:
-        """ParallelCommManager's groups, which graph mode reads."""
+        """The double of ParallelCommManager's list of groups, which graph mode reads."""
 
     def set_hccl_groups(self, ranks: Sequence[int], name: str, exists: bool) -> None:
-        """The mock of ParallelCommManager's setter."""
+        """The double of ParallelCommManager's setter."""
 
 
 def check(kernel: str, *tensors: Tensor) -> None:
-    """Contiguous tensors of one type that HCCL carries; it lets a count of 0 pass."""
+    """Refuse tensors of several types, types that HCCL does not carry, tensors that are not contiguous or lie on the
+    host; empty ones pass."""
     types = {x.dtype for x in tensors}
     require(len(types) == 1 and types <= set(TYPES), f"{kernel}: types {types}")
     require(all(x.is_contiguous() for x in tensors), f"{kernel}: a tensor is not contiguous")
@@ -121,27 +123,28 @@ def fill(target: Tensor, result: Tensor) -> None:
 
 
 def copied(x: Tensor) -> Tensor:
-    """x as it is now."""
+    """A copy of x in new memory."""
     copy = uninitialised(x.shape, x.dtype)
     fill(copy, x)
     return copy
 
 
 class Primitives:
-    """The primitives by MindSpore's names and with its arguments (gen_ops_prim, DistComm...)."""
+    """Doubles of the primitives by MindSpore's names and with its arguments (gen_ops_prim, DistComm...); `posted` notes
+    every call."""
 
     def __init__(self, manager: Manager) -> None:
         self._group = manager.group
         self.posted: list[Posted] = []
 
     def _post(self, group: str, *messages: Message) -> Group:
-        """Note what a stream is given; the group."""
+        """Note in `posted` what a group's stream is given; return the group."""
         ranks = self._group(group)
         self.posted.append(Posted(ranks.ranks, messages))
         return ranks
 
     def _launch(self, target: Tensor | None, work: Any, async_op: bool) -> tuple[Tensor | None, Handle]:
-        """Poison the output until the work is waited for."""
+        """(output, handle): fill the output with NaN until the handle is waited for, at once unless async_op."""
         if target is not None:
             fill(target, uninitialised(target.shape, target.dtype))
         handle = Handle(lambda: fill(target, work.wait()) if target is not None else work.wait())

@@ -15,7 +15,8 @@ NAME = "decoder.layers.1.mlp.linear_fc2.weight"
 
 
 def spoil(backend, flags: str, rank: int, backward: int) -> float:
-    """Train; on one rank an element of a gradient is no number after its so manieth backward. The last norm."""
+    """Train while one rank sets an element of a gradient to NaN after its n-th backward (`backward`); the last step's
+    gradient norm."""
     from parallel_core.schedules import Backward
     from pynative.pipeline_parallel.stage import Stage
 
@@ -40,14 +41,16 @@ def spoil(backend, flags: str, rank: int, backward: int) -> float:
     ("--pipeline-model-parallel-size 2", 2, 1),
 ])  # fmt: skip
 def test_rank_parameter_and_iteration_are_named(layout, backward, iteration):
-    """The rank is the one whose own gradient is not finite, although the sum carries it to all."""
+    """The error names the rank whose own gradient is not finite, though the sum carries it to all, with parameter and
+    iteration."""
     message = rf"rank 1: the gradient of {NAME} is not finite in iteration {iteration}\."
     with pytest.raises(FloatingPointError, match=message):
         run(2, spoil, f"{FLAGS} {layout}", 1, backward)
 
 
 def looked_at(backend, flags: str) -> list[str]:
-    """A step's events in order: the end of a micro-batch's backward, the start of a sum, the number of flags read."""
+    """Events of one step in order: "backward" of a micro-batch, "start" of a reduction, "n read", the flags read by the
+    check."""
     from pynative.distributed.bucket import ParamAndGradBucket, Transfer
     from pynative.tape.autograd import HandedOver
 
@@ -66,18 +69,20 @@ def looked_at(backend, flags: str) -> list[str]:
 
 
 def test_gradients_are_looked_at_once_a_step():
-    """Not after each micro-batch, and no rank waits for what was found before the sum is under way."""
+    """The check runs once a step, not after each micro-batch, and reads its result only when the reduction is under
+    way."""
     assert run(2, looked_at, FLAGS)[0] == ["backward", "backward", "start", "1 read"]
 
 
 def test_without_the_check_the_update_is_skipped():
-    """--no-check-for-nan-in-loss-and-grad."""
+    """--no-check-for-nan-in-loss-and-grad: the run with a NaN gradient goes on, its norm being reported as
+    not finite."""
     for norm in run(2, spoil, f"{FLAGS} --no-check-for-nan-in-loss-and-grad --use-distributed-optimizer", 1, 4):
         assert not np.isfinite(norm)
 
 
 def warnings_of(scales: list[float | None], has_scaler: bool = True) -> list[str]:
-    """Warnings in steps with these loss scales; all steps are skipped but those with None."""
+    """Warnings of SkippedStepsCallback over steps with these loss scales, each skipped; None: a step that was made."""
     from pynative.training.callbacks import SkippedStepsCallback
 
     callback, cell = SkippedStepsCallback(), SimpleNamespace(loss_scaler=object() if has_scaler else None)
@@ -99,7 +104,8 @@ def warnings_of(scales: list[float | None], has_scaler: bool = True) -> list[str
     ids=["constant", "shrinking", "with one that was made", "as small as may be"],
 )
 def test_a_run_that_stands_still_is_warned_of(scales, said):
-    """Steps that are skipped while the scale comes down are none."""
+    """Ten skipped steps in a row with the same scale are warned of with --loss-scale; steps while the scale still
+    shrinks, or with a made step between, are not."""
     found = warnings_of(scales)
     assert [message[: len(start)] for message, start in zip(found, said, strict=True)] == said
     assert all("--loss-scale" in message for message in found)

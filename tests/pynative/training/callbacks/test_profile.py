@@ -17,7 +17,7 @@ DYNAMIC = {"start_step": 8, "stop_step": 8, "profiler_level": 0, "aic_metrics": 
 
 
 def operators(folder: Path) -> dict[str, int]:
-    """Matrix products in each trace, by the folder it is in."""
+    """Folder -> number of matrix products in the trace_view.json below it."""
     return {
         path.relative_to(folder).parts[0]: sum(
             "MatMul" in event["name"] and event["ph"] == "X" for event in json.loads(path.read_text())
@@ -28,7 +28,8 @@ def operators(folder: Path) -> dict[str, int]:
 
 @pytest.fixture(scope="module")
 def profiled(tmp_path_factory) -> list[dict[str, int]]:
-    """One of six iterations on the second of two ranks; two that training ends; those that are the default."""
+    """`operators` of three runs of two ranks: iteration 1 on rank 1; iterations 4 - 9 of a training of 6; the default
+    iterations."""
     flags, found = f"{BATCHES} --train-iters 6 --kernels ops --profile --profile-data-simplification", []
     for steps in (
         "--profile-step-start 1 --profile-step-end 2 --profile-ranks 1",
@@ -42,7 +43,7 @@ def profiled(tmp_path_factory) -> list[dict[str, int]]:
 
 
 def messages(backend, flags: str) -> list[str]:
-    """Messages that a run logs about its profile."""
+    """Lines that a run logs about its profile."""
     said = []
     with pytest.MonkeyPatch.context() as patch:
         for name in ("log", "warn"):
@@ -52,8 +53,8 @@ def messages(backend, flags: str) -> list[str]:
 
 
 def test_the_iterations_and_ranks_that_are_asked_for(profiled):
-    """A profile that training ends before is written at its end; two iterations have twice the products of one, and
-    iterations 1 to 4 four times as many."""
+    """A profile that training ends early is written at the end; its two iterations have twice the products of one, the
+    default 1 - 4 four times."""
     one, two, default = profiled
     assert set(one) == {"rank_1"} and set(two) == set(default) == {"rank_0", "rank_1"}
     assert one["rank_1"] > 10 and two["rank_1"] == 2 * one["rank_1"] and default["rank_1"] == 4 * one["rank_1"]
@@ -74,7 +75,7 @@ def test_a_run_says_whether_there_is_a_profile(flags, wanted, tmp_path):
 
 
 def loop(backend, flags: str) -> None:
-    """Steps 1 to 4 of a loop of one's own, each with two products."""
+    """Steps 1 to 4 of a script's loop with PynativeProfiler, each with two matrix products."""
     import mindspore as ms
 
     config = config_of(f"{BATCHES} {flags}", 1)
@@ -89,13 +90,14 @@ def loop(backend, flags: str) -> None:
 
 @pytest.mark.parametrize("flags, products", [("--profile", 4), ("--profile --profile-ranks 1", 0), ("", 0)])
 def test_a_loop_of_ones_own_records_its_steps(flags, products, tmp_path):
-    """It records from the first to the last step, by its own numbers."""
+    """PynativeProfiler in a script's loop records --profile-step-start to -end by the loop's numbers, if its rank is
+    asked for."""
     run(1, loop, f"{flags} --profile-step-start 2 --profile-step-end 3 --profile-save-path {tmp_path} --kernels ops")
     assert sum(operators(tmp_path).values()) == products
 
 
 def given(monkeypatch, **options) -> dict:
-    """Arguments that MindSpore's profiler gets on an Ascend."""
+    """The arguments with which our profile calls MindSpore's profiler on an Ascend, for these options."""
     seen = {}
     profiler = profile.ms.profiler
     monkeypatch.setattr(profile.ms, "get_context", lambda name: "Ascend")
@@ -128,14 +130,15 @@ def given(monkeypatch, **options) -> dict:
     ],
 )
 def test_each_option_reaches_the_profiler(option, value, argument, monkeypatch):
-    """Each changes one argument of the profiler and nothing else."""
+    """Each --profile option changes its one argument of MindSpore's profiler and no other."""
     monkeypatch.setattr(profile.parallel_state, "get_global_rank", lambda: 0)
     plain, changed = given(monkeypatch), given(monkeypatch, **{option: value})
     assert [name for name in plain if plain[name] != changed[name]] == [argument]
 
 
 def once_read(backend, flags: str) -> None:
-    """A run whose steps begin when the monitor's own process, which looks every two seconds, has read the file."""
+    """Train, beginning steps when the dynamic profiler's own process, which looks every two seconds, has read
+    its file."""
     make = profile._monitor
 
     def ready(config: ProfilerConfig):

@@ -1,4 +1,5 @@
-"""Writers to programs that are not installed here: doubles with the signatures that were recorded of the real ones."""
+"""Writers to W&B, MLflow and SwanLab, which are not installed here: doubles with the signatures recorded of the real
+ones."""
 
 import sys
 import threading
@@ -18,8 +19,8 @@ FLAGS = "--mlflow-experiment curves --swanlab-project curves --wandb-project cur
 
 
 class Double:
-    """The functions of a package: a call that the real one would refuse raises TypeError, others are kept with the
-    thread that made them."""
+    """A package's functions: a call that the real one would refuse raises TypeError; others are kept in `calls`, their
+    threads in `threads`."""
 
     def __init__(self, package: str) -> None:
         self.calls: list[tuple[str, dict]] = []
@@ -40,7 +41,7 @@ class Double:
 
 
 def _signature(parameters: list) -> Signature:
-    """The signature of parameters [name, kind, whether it may be left out]."""
+    """The Signature of recorded parameters [name, kind, whether it may be left out]."""
     left_out = {True: None, False: Parameter.empty}
     return Signature(
         Parameter(name, kind, default=Parameter.empty if "VAR" in kind.name else left_out[may_be])
@@ -49,7 +50,7 @@ def _signature(parameters: list) -> Signature:
 
 
 def written(backend, folder: str) -> tuple[dict, list[str], list[float]]:
-    """Train with all three: the calls of each, warnings, and the losses."""
+    """(package -> its calls, log lines, losses) of a training that writes to all three."""
     from pynative.training.callbacks import Callback
 
     doubles = {package: Double(package) for package in ("mlflow", "swanlab", "wandb")}
@@ -68,7 +69,8 @@ def written(backend, folder: str) -> tuple[dict, list[str], list[float]]:
 
 
 def test_each_program_gets_every_step_as_it_takes_it(tmp_path):
-    """It is opened with the names that flags give, gets Megatron's tags with step and value, and is closed."""
+    """Each program is opened with the names that flags give, gets Megatron's tags with step and value, and is
+    closed."""
     ((calls, said, losses),) = run(1, written, str(tmp_path))
     assert not [line for line in said if "nothing more is written" in line]
     names = {package: [name for name, _ in own] for package, own in calls.items()}
@@ -92,7 +94,8 @@ def test_each_program_gets_every_step_as_it_takes_it(tmp_path):
 
 
 def test_a_program_that_does_not_answer_holds_no_run_up():
-    """A step hands its points over or leaves them out; the end of the run waits for a moment, and raises nothing."""
+    """A step queues its points or drops them; the end of the run waits for a moment only, raises nothing, and logs how
+    much is missing."""
     begun, goes_on, stuck = threading.Event(), threading.Event(), Mock()
     stuck.write.side_effect = lambda points: (begun.set(), goes_on.wait(60))
     with patch.multiple(writers, MOST_WAITING=2, CLOSING_SECONDS=0.05), listening() as said:

@@ -78,8 +78,8 @@ def test_variants_and_single_getters():
 
 
 def test_virtual_stages():
-    """is_pipeline_first_stage and _last_stage hold for the first chunk of the first stage and the last of the last, or
-    for all with ignore_virtual."""
+    """On the last of two stages with two chunks: is_pipeline_last_stage holds for the last chunk alone, with
+    ignore_virtual for both."""
     with rank_of_a_job(1, 2, pipeline_model_parallel_size=2, virtual_pipeline_model_parallel_size=2):
         state = parallel_state
         assert state.get_virtual_pipeline_model_parallel_world_size() == 2

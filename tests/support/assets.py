@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-"""The checkout."""
+"""The root of the checkout."""
 
 _ASSETS = ROOT / "tests" / "assets"
 

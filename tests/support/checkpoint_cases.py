@@ -1,4 +1,4 @@
-"""Checkpoints that other tools wrote, and what is in them: tests/assets/checkpoints."""
+"""Checkpoints that other tools wrote, and what is in them (tests/assets/checkpoints)."""
 
 import hashlib
 import json
@@ -16,19 +16,20 @@ from tests.support.assets import asset
 CASES = sorted(
     str(path.relative_to(asset("checkpoints")))[: -len(".tar.xz")] for path in asset("checkpoints").glob("*/*.tar.xz")
 )
-"""Folder and name of each."""
+"""Names of all recorded checkpoints, as "folder/name"."""
 
 STATE_NAMES = {"exp_avg": "exp_avg", "exp_avg_sq": "exp_avg_sq", "main_param": "fp32_param"}
 
 
 @cache
 def facts(case: str) -> dict:
-    """Shapes and digests of a case's tensors, and its sizes."""
+    """What was recorded of a case: "parameters" and "optimizer" (name -> [shape, digest]), "vocab_size" and other
+    sizes."""
     return json.loads(asset(f"checkpoints/{case}.json").read_text(encoding="utf-8"))
 
 
 def unpack(case: str, folder: Path) -> Path:
-    """The case's checkpoint, in `folder`."""
+    """Unpack the case's checkpoint below `folder`; its path."""
     target = folder / case.replace("/", "_")
     if not target.exists():
         with tarfile.open(asset(f"checkpoints/{case}.tar.xz")) as archive:
@@ -37,12 +38,12 @@ def unpack(case: str, folder: Path) -> Path:
 
 
 def digest(array: np.ndarray) -> list:
-    """Shape, and a digest of the values."""
+    """[shape, hexadecimal digest of the bytes] of an array."""
     return [list(array.shape), hashlib.blake2b(np.ascontiguousarray(array).tobytes(), digest_size=16).hexdigest()]
 
 
 def digests(tensors: Mapping[str, LazyTensor]) -> dict[str, list]:
-    """A digest of each tensor, widened to float32."""
+    """Name -> `digest` of each tensor, widened to float32."""
     return {name: digest(tensor.widened()) for name, tensor in tensors.items()}
 
 

@@ -41,16 +41,16 @@ from tests.support.opened import opened
 
 LIMIT_SECONDS = 20
 MEMORY = 3 << 30
-"""Bytes that a reader may take beside what this process has."""
+"""Bytes of memory that a reader may take beside what this process has."""
 
 
 class Hangs(BaseException):
-    """Nothing may catch it."""
+    """Raised in a reader that takes too long; a BaseException, so that no reader catches it."""
 
 
 @dataclass
 class Base:
-    """A whole checkpoint, and what a model wants of it."""
+    """A whole checkpoint: its root, the parameters that a model reads of it, and its files."""
 
     root: Path
     specs: list[ShardSpec]
@@ -58,7 +58,7 @@ class Base:
 
 
 def native(folder: Path) -> Path:
-    """Two checkpoints of two stages."""
+    """Write checkpoints of iterations 1 and 2, of two stages each; their root."""
     for iteration in (1, 2):
         values = np.arange(12, dtype=np.float32).reshape(4, 3)
         specs = [ShardSpec(name=name, shape=(4, 3)) for name in ("decoder.a", "decoder.b", "exp_avg.decoder.a")]
@@ -68,7 +68,7 @@ def native(folder: Path) -> Path:
 
 
 def mindspore(folder: Path) -> Path:
-    """The same in MindSpore's files."""
+    """Write `native`'s checkpoints with MindSpore's files in place of safetensors; their root."""
     root = native(folder)
     for path in sorted(root.glob("iter_*")):
         reader = CheckpointReader(path)
@@ -100,7 +100,7 @@ KINDS: dict[str, Callable[[Path], Path]] = {"native": native, "mindspore": minds
 
 
 def base(kind: str, folder: Path) -> Base:
-    """A checkpoint of a kind."""
+    """Write a checkpoint of a kind (KINDS)."""
     root = KINDS[kind](folder)
     tensors = open_checkpoint(root).manifest.tensors
     specs = [ShardSpec(name=name, shape=tensor.shape) for name, tensor in tensors.items()]
@@ -142,7 +142,7 @@ def _changed(value: Any, draw: random.Random) -> Any:
 
 
 def _json(data: bytes, draw: random.Random) -> bytes:
-    """The manifest's own digest, if it has one, goes: by it every change is noticed."""
+    """JSON data with some places changed. The manifest's own digest mostly goes, as every change is noticed by it."""
     content = json.loads(data)
     if isinstance(content, dict) and draw.random() < 0.9:
         content.pop("digest", None)
@@ -163,7 +163,7 @@ def _header(data: bytes, draw: random.Random) -> bytes:
 
 
 def _bytes(data: bytes, draw: random.Random) -> bytes:
-    """Bits flipped, pieces cut out, doubled or filled."""
+    """Data with bits flipped, or pieces cut out, doubled or overwritten."""
     made = bytearray(data)
     for _ in range(draw.choice([1, 1, 2, 8])):
         at, length = draw.randrange(len(made) + 1), draw.choice([1, 2, 8, 100, 5000])
@@ -173,7 +173,7 @@ def _bytes(data: bytes, draw: random.Random) -> bytes:
 
 
 def _other_thing(path: Path, draw: random.Random) -> None:
-    """Something that is no plain file stands in its place."""
+    """Put a link, pipe, folder, socket, sparse file or nothing in a file's place."""
     path.unlink()
     kind = draw.choice(["link", "zero", "pipe", "folder", "socket", "sparse", "loop", "nothing"])
     if kind == "link":
@@ -215,7 +215,7 @@ def damage(path: Path, draw: random.Random) -> None:
 
 
 def load(base: Base) -> None:
-    """The checks of --load before it changes a weight, then the reading."""
+    """Read as --load does: the checks before a weight is changed, then every parameter."""
     commit.overlooked(base.root)
     reader = open_checkpoint(base.root)
     found = [reader.problem(spec.name, spec) for spec in base.specs]
@@ -227,7 +227,7 @@ def load(base: Base) -> None:
 
 
 def look_in(base: Base) -> None:
-    """The reading that other commands do."""
+    """Read as `inspect --check` does; raises ValueError if it reports an error."""
     printed = io.StringIO()
     with redirect_stdout(printed), redirect_stderr(printed):
         if inspect([str(base.root), "--check"]):
@@ -235,7 +235,7 @@ def look_in(base: Base) -> None:
 
 
 def take_arguments(base: Base) -> None:
-    """--use-checkpoint-args."""
+    """Read as --use-checkpoint-args does; raises ValueError with its findings."""
     holds_checkpoint(base.root)
     asked = {"use_checkpoint_args": True, "use_mp_args_from_checkpoint_args": True, "load_checkpoint": str(base.root)}
     said = checkpoint_args.read([Given(name, value, field=path_of(name)) for name, value in asked.items()])
@@ -248,7 +248,8 @@ READERS = (load, look_in, take_arguments)
 
 
 def faults(base: Base, draw: random.Random, limited: Callable[[], Any]) -> Iterator[str]:
-    """Damage one file, read, and put it back: what a reader did that it must not do."""
+    """Damage one file, read by every reader, put the file back: descriptions of what a reader did that it
+    must not do."""
     path = draw.choice(base.files)
     kept = path.read_bytes()
     damage(path, draw)
@@ -291,7 +292,7 @@ def _place_of(error: BaseException) -> str:
 
 @contextmanager
 def in_time() -> Iterator[None]:
-    """Raises `Hangs` after a while."""
+    """A context that raises `Hangs` after a while."""
 
     def hang(*_: Any) -> None:
         raise Hangs
@@ -305,7 +306,7 @@ def in_time() -> Iterator[None]:
 
 
 def search(kind: str, folder: Path, trials: range, limited: Callable[[], Any] = in_time) -> list[str]:
-    """The faults of so many trials with a checkpoint of a kind, each from a seed of its own."""
+    """The faults found in these trials with a checkpoint of a kind; each trial has a seed of its own."""
     (folder / "outside").mkdir(exist_ok=True)
     (folder / "outside" / "secret").write_text("secret")
     one, found = base(kind, folder), list[str]()

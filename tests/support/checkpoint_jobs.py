@@ -1,4 +1,4 @@
-"""Training runs inside the ranks of a test's pool, and what is left of them."""
+"""Training runs inside the ranks of a test's pool, with and without checkpoints, and their outcomes."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -12,9 +12,9 @@ from tests.support.engine import TINY, config_of, job
 from tests.support.gathering import gather_copies, gather_optimizer_state
 
 BASE = f"{TINY} --global-batch-size 4 --log-interval 100 --save-interval 100"
-"""A step has as many samples for one replica as for two."""
+"""Flags of all runs. A step has as many samples for one replica as for two."""
 ENDLESS = BASE.replace("--train-iters 2", "")
-"""The same without how long to train."""
+"""BASE without the number of steps."""
 
 KINDS = {
     "float32": "",
@@ -24,7 +24,7 @@ KINDS = {
     "fp16 with scaler": "--fp16 --initial-loss-scale 65536 --loss-scale-window 3",
     "async": "--async-save --use-distributed-optimizer",
 }
-"""States that differ, for two ranks."""
+"""Name of a kind of state -> flags, for two ranks."""
 
 
 @dataclass
@@ -35,20 +35,20 @@ class Outcome:
     scales: list[float] = field(default_factory=list)
     """The loss scale in each step."""
     weights: dict[str, np.ndarray] | None = None
-    """Whole, by global name; on rank 0."""
+    """Weights as whole arrays by global name; None but on rank 0."""
     moments: dict[str, np.ndarray] | None = None
-    """Whole, by "<state>.<global name>"; on rank 0."""
+    """Optimizer states as whole arrays by "<state>.<global name>"; None but on rank 0."""
     steps: int = 0
     scheduler: dict[str, Any] = field(default_factory=dict)
     iteration: int = 0
     consumed_samples: int = 0
     seed: int = 0
     seen: "Outcome | None" = None
-    """The same of an earlier iteration, if that was asked for; without losses."""
+    """The outcome as it was at iteration `look_at`, if that was asked for, without losses."""
 
 
 class Rows:
-    """Made-up samples, always the same."""
+    """64 samples of 16 random tokens, the same in every run."""
 
     def __init__(self) -> None:
         self.tokens = np.random.default_rng(0).integers(0, 60, (64, 17)).astype(np.int32)
@@ -66,8 +66,8 @@ class Rows:
 
 
 def train(backend, flags: str, steps: bool = True, base: str = BASE, look_at: int | None = None) -> Outcome:
-    """Train with `base` and these flags (a later flag wins), or with `steps` False only load, then report; also of
-    how things stand when `look_at` iterations are done."""
+    """Train with `base` and these flags (a later flag wins), or with steps=False only load; this rank's outcome, with
+    `seen` when `look_at` iterations were done."""
     from pynative.training.callbacks import Callback
     from pynative.training.training import pretrain
     from pynative.transformer.gpt_model import GPTModel
@@ -115,7 +115,7 @@ def _report(state, outcome: Outcome) -> None:
 
 
 def assert_same(ours: Outcome, theirs: Outcome) -> None:
-    """Bit for bit."""
+    """Assert that weights, states, step count, schedule, iteration, samples and seed are equal to the bit."""
     assert ours.weights.keys() == theirs.weights.keys() and ours.moments.keys() == theirs.moments.keys()
     for name, values in (ours.weights | ours.moments).items():
         np.testing.assert_array_equal(values, (theirs.weights | theirs.moments)[name], err_msg=name)
@@ -129,7 +129,8 @@ def train_on(world: int, flags: str, steps: bool = True) -> Outcome:
 
 
 def check_taken_over(saving: tuple[int, str], loading: Iterable[tuple[int, str]], flags: str, folder: Path) -> Outcome:
-    """Check that a run's checkpoint is loaded bit for bit at other layouts (ranks, flags); the saving run's outcome."""
+    """Check that a checkpoint saved at one layout (ranks, flags) is loaded to the bit at the others; the saving run's
+    outcome on rank 0."""
     world, layout = saving
     before = train_on(world, f"{flags} --save {folder} {layout}")
     for world, layout in loading:
@@ -138,12 +139,12 @@ def check_taken_over(saving: tuple[int, str], loading: Iterable[tuple[int, str]]
 
 
 def layout_flags(tensor: int, pipeline: int) -> str:
-    """The flags of a layout."""
+    """Flags of this tensor-parallel and this pipeline-parallel size."""
     return f"--tensor-model-parallel-size {tensor} --pipeline-model-parallel-size {pipeline}"
 
 
 def saved(directory: Path, name: str) -> np.ndarray:
-    """A whole tensor out of the latest checkpoint, by nothing but its manifest and files."""
+    """A whole tensor of the latest checkpoint, read by its manifest and files without the project's reader."""
     from parallel_core.checkpoint import commit
     from parallel_core.checkpoint.reader import CheckpointReader
     from parallel_core.sharding import ShardSpec

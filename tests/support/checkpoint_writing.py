@@ -16,7 +16,7 @@ Whole = Mapping[str, tuple[ShardSpec, np.ndarray]]
 
 
 def run_at(iteration: int, vocabulary: tuple[int, int] = (5, 8), run_id: str = "a run") -> Run:
-    """A run that stands at an iteration; ids of its tokenizer, and that number padded."""
+    """The manifest's record of a run that stands at an iteration; vocabulary: (number of ids, the same padded)."""
     return Run(
         iteration=iteration,
         consumed_samples=4 * iteration,
@@ -30,7 +30,7 @@ def run_at(iteration: int, vocabulary: tuple[int, int] = (5, 8), run_id: str = "
 
 
 def write_stages(partial: Path, stages: list[Whole], tensor_size: int) -> None:
-    """All places' files. A tensor is given whole, on the stage that holds it."""
+    """Write the files of every stage and tensor-parallel rank; stages: whole tensors (with specs) of each stage."""
     for stage, whole in enumerate(stages):
         for rank in range(tensor_size):
             coordinates = {"tp": (rank, tensor_size)}
@@ -52,7 +52,7 @@ def save(
     retain: int | None = None,
     run_id: str = "a run",
 ) -> Path:
-    """A published checkpoint; what is too many of its run is deleted."""
+    """Write and publish a checkpoint, and delete those of its run beyond `keep`; its folder."""
     commit.make_way(root, iteration, run_id)
     partial = commit.begin(root, iteration)
     write_stages(partial, stages, tensor_size)
@@ -66,17 +66,17 @@ def save(
 
 
 def one_tensor(value: float) -> Whole:
-    """The smallest model there is, recognisable by its value."""
+    """A model of one tensor "w" [4, 2] that is filled with `value`."""
     spec = ShardSpec(name="w", shape=(4, 2), cuts=(Cut(0),))
     return {"w": (spec, np.full(spec.shape, value, np.float32))}
 
 
 def shard(reader: CheckpointReader, spec: ShardSpec, rank: int, size: int) -> np.ndarray:
-    """A rank's shard as read; NaN where nothing was read."""
+    """A rank's shard of a tensor as the reader fills it; NaN where it read nothing."""
     own = place(spec, {"tp": (rank, size)})
     return reader.read(own.spec.name, own, np.full(own.shape, np.nan, np.float32))
 
 
 def whole(reader: CheckpointReader, spec: ShardSpec) -> np.ndarray:
-    """A whole tensor as read."""
+    """A whole tensor as the reader fills it."""
     return shard(reader, spec, 0, 1)

@@ -12,7 +12,7 @@ TYPES = {
     "bool": ms.bool_,
 }
 FLOATS = {"float32": 2**20, "float16": 2**11, "bfloat16": 2**8}
-"""The floating types, with the integers below which all are exact in them."""
+"""Floating-point type -> the integer below which all integers are exact in it."""
 
 
 def numbers(rank: int, shape, kind: str, salt: int = 0) -> np.ndarray:
@@ -30,7 +30,7 @@ def numbers(rank: int, shape, kind: str, salt: int = 0) -> np.ndarray:
 
 
 def tensor(array: np.ndarray, kind: str) -> ms.Tensor:
-    """A tensor of that type."""
+    """A tensor of type `kind` with these values."""
     return ms.Tensor(np.asarray(array)).astype(TYPES[kind]) if kind in FLOATS else ms.Tensor(np.asarray(array))
 
 
@@ -40,7 +40,7 @@ def given(rank: int, shape, kind: str, salt: int = 0) -> ms.Tensor:
 
 
 def values(x: ms.Tensor) -> np.ndarray:
-    """A tensor's values; floats as float32."""
+    """A tensor's values as numpy; floating-point ones as float32."""
     return (x.astype(ms.float32) if x.dtype == ms.bfloat16 else x).asnumpy()
 
 
@@ -54,7 +54,8 @@ def reduced(inputs: list[np.ndarray], op: str, kind: str) -> np.ndarray:
 
 
 def same(actual: ms.Tensor, expected: np.ndarray, kind: str) -> None:
-    """Shape, type and every bit of the value are as expected, which the type holds exactly."""
+    """Assert that a tensor has the type `kind` and the expected shape and bits; `kind` holds the expected values
+    exactly."""
     assert actual.dtype == TYPES[kind], f"{actual.dtype} is not {kind}"
     assert actual.shape == expected.shape, f"{actual.shape} is not {expected.shape}"
     np.testing.assert_array_equal(values(actual), expected)

@@ -10,7 +10,7 @@ from parallel_core.data.tokenizers import MegatronTokenizer, TokenizerOptions, b
 
 
 def null_tokenizer(vocab_size: int) -> MegatronTokenizer:
-    """The options of a tokenizer for data that is ids already."""
+    """A NullTokenizer of `vocab_size` ids, for data that are ids already."""
     return build_tokenizer(TokenizerOptions("NullTokenizer", vocab_size=vocab_size))
 
 

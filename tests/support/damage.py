@@ -10,14 +10,14 @@ from parallel_core.checkpoint.manifest import MANIFEST
 
 
 def flip(path: Path, byte: int = -1, bit: int = 0) -> None:
-    """One bit."""
+    """Flip one bit of a byte of a file."""
     data = bytearray(path.read_bytes())
     data[byte] ^= 1 << bit
     path.write_bytes(data)
 
 
 def exchange(path: Path, other: Path) -> None:
-    """Two files, or folders, have each other's names."""
+    """Give two files, or folders, each other's names."""
     aside = path.with_name("aside")
     path.rename(aside)
     other.rename(path)
@@ -36,17 +36,18 @@ DAMAGES: dict[str, Callable[[Path, Path], None]] = {
     "zeros": lambda path, other: path.write_bytes(bytes(path.stat().st_size)) and None,
     "swapped": exchange,
 }
-"""The damage to a file; the second file has the same name in another checkpoint, or is another of the same one."""
+"""Kind -> a function (file, other file) that damages the first; the other has its name in another checkpoint, or is
+another of the same one."""
 
 
 def files_of(root: Path, folder: Path) -> list[Path]:
-    """All that a load of `root`'s checkpoint `folder` reads."""
+    """The tracker of `root`, and manifest and tensor files of its checkpoint `folder`: all that a load of it reads."""
     tensors = (path for path in folder.iterdir() if path.suffix in (".safetensors", ".ckpt"))
     return [root / TRACKER, folder / MANIFEST, *sorted(tensors)]
 
 
 def random_bits(path: Path, count: int, seed: int = 0) -> list[tuple[int, int]]:
-    """Places of bits all over a file."""
+    """[(byte, bit)] of `count` places all over a file, at most one in each byte."""
     draw = np.random.default_rng(seed)
     size = path.stat().st_size
     return [(int(byte), int(draw.integers(8))) for byte in np.linspace(0, size - 1, min(count, size))]

@@ -33,14 +33,15 @@ from tests.support.warm import ONE_THREAD, Process
 from tests.support.warm_client import NETWORK
 
 TIMEOUT_SECONDS = 300.0
-"""Time enough for MindSpore's operators and collectives on a machine that does other things too."""
+"""Seconds in which a call must end, enough for MindSpore's operators and collectives on a machine that is busy
+otherwise."""
 SECONDARY = ("PeerLost", "PeerLate", "PeerFailed")
-"""Errors that only tell of another rank's error."""
+"""Kinds of errors that a rank raises because of another rank's error."""
 
 _open = contextlib.ExitStack()
 _pools: dict[tuple[int, bool], "Pool"] = {}
 _processes: defaultdict[int, list["Worker"]] = defaultdict(list)
-"""Ranks in order: of all jobs of one host by 0, of jobs of two by world size."""
+"""Started ranks in order. Key 0: those of all jobs of one host; else the world size of a job on two hosts."""
 
 
 def run(
@@ -86,7 +87,7 @@ def pool(world_size: int, between_hosts: bool = False) -> "Pool":
 
 @functools.cache
 def _two_hosts() -> tuple[two_hosts.Host, ...]:
-    """Made when first needed, gone when the tests end."""
+    """Two hosts (network namespaces), made when first needed and removed when the tests end."""
     reason = two_hosts.why_not()
     if reason:
         pytest.skip(reason)
@@ -95,7 +96,7 @@ def _two_hosts() -> tuple[two_hosts.Host, ...]:
 
 @functools.cache
 def _folder() -> str:
-    """The working folder of ranks, for files that were given no place; it is removed when the tests end."""
+    """The working folder of all ranks, for files that a test gives no place; it is removed when the tests end."""
     return _open.enter_context(tempfile.TemporaryDirectory())
 
 
@@ -123,7 +124,7 @@ class Worker:
         return os.pread(self.output.fileno(), last, max(0, size - last)).decode(errors="replace")
 
     def stop(self) -> None:
-        """Kill it."""
+        """Kill the process and close its pipe and file."""
         self.process.kill()
         self.process.wait()
         self.connection.close()
@@ -131,7 +132,7 @@ class Worker:
 
 
 class Pool:
-    """The processes of one world size, on one host or two."""
+    """The worker processes of one world size, on one host or two."""
 
     def __init__(self, world_size: int, hosts: Sequence[two_hosts.Host] = ()):
         self.world_size = world_size
@@ -141,11 +142,11 @@ class Pool:
 
     @property
     def workers(self) -> list[Worker]:
-        """Its ranks, in order."""
+        """The workers of this world size, in order of rank."""
         return self.processes[: self.world_size]
 
     def start(self) -> None:
-        """Start the ranks that do not run yet; if one has ended, which all its peers notice, all anew."""
+        """Start the ranks that do not run yet; if one has ended, which all its peers notice, start all anew."""
         if any(worker.process.poll() is not None for worker in self.processes):
             self.stop()
         for rank in range(len(self.processes), self.world_size):
@@ -153,7 +154,8 @@ class Pool:
             self.processes.append(Worker(rank, _environment(rank, self.hosts), network))
 
     def run(self, function: Callable, args: tuple, kwargs: dict, timeout: float) -> list[Any]:
-        """See `outcomes`."""
+        """Call the function on every rank; results in order of rank, `Failed` for a rank that raised or died (see
+        `outcomes`)."""
         address = f"tests-{self.workers[0].process.pid}-{self.world_size}-{self.job}"
         call = pickle.dumps((function.__module__, function.__qualname__, args, kwargs))
         order = pickle.dumps((address, self.world_size, call))
@@ -201,7 +203,8 @@ class Pool:
 
 
 class Failed:
-    """A worker's message about a function that raised."""
+    """A rank's message that the function raised: its rank, time, error's kind and text, and the pickled error if it can
+    be pickled."""
 
     def __init__(self, rank: int, when: float, kind: str, text: str, error: bytes | None):
         self.rank = rank

@@ -19,7 +19,7 @@ from tests.support.two_hosts import job_address
 
 
 def main(descriptor: int) -> None:
-    """Serve the one at the other end until it goes away."""
+    """Answer the calls that come over this descriptor until its other end is closed."""
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     _prepare_mindspore()
@@ -37,7 +37,7 @@ class Seat:
         self.connections: dict[int, tuple[str, Any]] = {}
 
     def answer(self, order: bytes) -> bytes:
-        """The pickled result of an order, or a Failed."""
+        """Execute a pickled order (address, world size, call); its pickled result, or a pickled Failed."""
         address, world_size, call = pickle.loads(order)
         os.environ["RANK_SIZE"] = str(world_size)
         try:

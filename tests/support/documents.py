@@ -26,5 +26,5 @@ def drawn_starts(batch: int, length: int, seed: int, ends: float = 0.2) -> np.nd
 
 
 def train_on_documents(backend, flags: str) -> tuple:
-    """The model makes masks and positions from the end-of-document token."""
+    """Train on `batches`, of which the model makes masks and positions by the end-of-document token 7."""
     return train(backend, flags, {"eod": 7, "reset_position_ids": True}, train_data_loader=batches())

@@ -13,12 +13,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 CHANGES = {"os.mkdir", "os.rename", "os.remove", "os.rmdir", "shutil.rmtree"}
-"""Audit events of Python's."""
+"""Names of Python's audit events that change a disk."""
 DIED, WENT_ON = 77, 0
 
 
 def deaths(prepare: Callable[[], Any], work: Callable[[Any], None]) -> Iterator[tuple[int, Any]]:
-    """Number of a step, and what `prepare` made and `work` then died on at that step; for each step that there is."""
+    """For each step of `work` in turn (step's number, what `prepare` made for it), after a child process did `work` on
+    that and died at that step."""
     for step in itertools.count(1):
         made = prepare()
         if not dies(step, lambda made=made: work(made)):
@@ -27,7 +28,7 @@ def deaths(prepare: Callable[[], Any], work: Callable[[Any], None]) -> Iterator[
 
 
 def dies(step: int, work: Callable[[], None]) -> bool:
-    """Whether a process that does `work` gets as far as this step, at which it ends."""
+    """Whether a child process that does `work` gets as far as this step, at which it ends at once."""
     child = os.fork()
     if child == 0:
         code = 1

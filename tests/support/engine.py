@@ -23,7 +23,8 @@ def config_of(flags: str | Sequence[str], world_size: int) -> AllConfig:
 
 @contextmanager
 def job(backend, config: AllConfig) -> Iterator[None]:
-    """Inside, this pool's rank is set up as `set_parallel_context` sets up a launched one."""
+    """Within the context this rank of a pool is set up for a configuration, as `set_parallel_context` sets up a
+    launched one."""
     from pynative import parallel_state
     from pynative.startup import device
     from pynative.tensor_parallel.random import set_rng_seed
@@ -41,7 +42,8 @@ def job(backend, config: AllConfig) -> Iterator[None]:
 
 @contextmanager
 def rank_of_a_job(rank: int, world_size: int, **sizes) -> Iterator[None]:
-    """Inside, this process is one rank of a job whose other ranks don't exist; groups are their ranks."""
+    """Within the context this process has the parallel state of one rank of a job without other ranks; a group is the
+    tuple of its ranks."""
     from pynative import parallel_state
 
     backend = SimpleNamespace(rank=rank, world_size=world_size, group=lambda ranks, name: ranks, prepare=len)

@@ -1,7 +1,7 @@
 """The model families that layouts are tested with, as flags beside TINY."""
 
 STREAMS = "--enable-mhc --hc-mult 3 --hc-sinkhorn-iters 4 --mhc-init-gating-factor 0.5 --hidden-dropout 0"
-"""Several residual streams, beside any of the families."""
+"""Flags of several residual streams (hyper-connections), to be added to any family."""
 
 BESIDE = (
     "--mamba-head-dim 8 --mamba-num-heads 8 --mamba-state-dim 6 --mamba-num-groups 4 --no-mamba-rms-norm "
@@ -9,7 +9,7 @@ BESIDE = (
     "--gate-multiplier 0.8 --mlp-residual-weights 1 0.6 --normalization RMSNorm --swiglu --disable-bias-linear "
     "--position-embedding-type rope --hybrid-layer-pattern"
 )
-"""Attention and state spaces side by side, in front of a pattern with H."""
+"""Flags of attention and state spaces side by side in a layer; a layer pattern with H follows them."""
 
 ENTRIES = (
     "--multi-latent-attention --q-lora-rank 12 --kv-lora-rank 8 --qk-head-dim 8 --qk-pos-emb-head-dim 4 "
@@ -17,7 +17,7 @@ ENTRIES = (
     "--index-head-dim 8 --index-topk 8 --position-embedding-type deepseek4 --normalization RMSNorm --swiglu "
     "--disable-bias-linear --sliding-window-size 32 --compress-ratios"
 )
-"""Compressed attention, in front of the ratios of its layers."""
+"""Flags of compressed attention; the compression ratios of the layers follow them."""
 
 FAMILIES = {
     "gpt": "--untie-embeddings-and-output-weights",

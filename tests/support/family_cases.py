@@ -1,5 +1,5 @@
-"""Models of a family that `transformers` recorded, loaded, run and trained inside a rank of a test's pool:
-tests/assets/families."""
+"""Models of a family that `transformers` recorded (tests/assets/families): loaded, run and trained inside a rank of a
+test's pool."""
 
 import json
 from functools import cache
@@ -22,51 +22,54 @@ from tests.support.layouts import train
 CASES = sorted(folder.name for folder in asset("families").iterdir())
 
 ADAMW = "--adam-beta1 0.9 --adam-beta2 0.95 --adam-eps 1e-8 --weight-decay 0 --lr 1e-3 --min-lr 1e-3"
-"""The recorded steps' optimizer."""
+"""Flags of the recorded steps' optimizer."""
 QUIET = (
     f"{ADAMW} --lr-decay-style constant --attention-dropout 0 --hidden-dropout 0 --eval-iters 0 --finetune "
     "--use-checkpoint-args --tokenizer-type NullTokenizer --moe-router-bias-update-rate 0 --calculate-per-token-loss"
 )
 LOGITS, CURVE, CURVE_NORMS, LOSS, GRADIENT = 1e-4, 1e-4, 1e-3, 1e-5, 1e-5
-"""Tolerated: of logits absolute; of losses relative; of gradients relative to each parameter's largest entry."""
+"""Tolerances: of logits absolute; of losses and norms (of 20 steps; of one batch) relative; of gradients relative to
+each parameter's largest entry."""
 
 OF_DELTA_NETS = 2.5e-5
-"""The same of gradients where a norm stands behind a recurrence whose first results are nearly zero, and multiplies
+"""Tolerance of gradients where a norm stands behind a recurrence whose first results are nearly zero, and multiplies
 their rounding. Recorded are transformers' own gradients in float64, from which its float32 ones are off by up to 2.0e-5
 and ours by up to 2.0e-5."""
 
 
 STEPS = {"glm_moe_dsa": 2}
-"""Recorded steps that are compared, where not all 20: in the third, keys whose score is exactly 0, because no head's
-product is positive, compete for a query's last place. Here the first of them wins; in torch it depends on how a
-selection happened to swap them."""
+"""Case -> number of recorded steps that are compared, where not all 20: in the third, keys whose score is exactly 0,
+because no head's product is positive, compete for a query's last place. Here the first of them wins; in torch it
+depends on how a selection happened to swap them."""
 
 
 def tolerated(case: str) -> float:
-    """Tolerance of a case's gradients."""
+    """The tolerance of a case's gradients, relative to each parameter's largest entry."""
     return OF_DELTA_NETS if case.startswith(("qwen3_next", "qwen3_5")) else GRADIENT
 
 
 def folder_of(case: str) -> Path:
-    """A case's checkpoint."""
+    """The folder of a case's HuggingFace checkpoint."""
     return asset(f"families/{case}/checkpoint")
 
 
 @cache
 def recorded(case: str) -> dict[str, Any]:
-    """Losses and gradient norms of 20 steps, loss of the batch, greedy continuations, flags by tool."""
+    """What was recorded of a case: losses and gradient norms of 20 steps, loss of the batch, greedy continuations,
+    flags by tool."""
     found: dict[str, Any] = json.loads(asset(f"families/{case}/recorded.json").read_text(encoding="utf-8"))
     return found
 
 
 @cache
 def arrays(case: str) -> dict[str, np.ndarray]:
-    """`input_ids`, `labels`, `loss_mask` [2, s] and `logits` of every fourth position; samples of gradients; tokens."""
+    """Recorded arrays: `input_ids`, `labels`, `loss_mask` [2, s] and `logits` of every fourth position; samples of
+    gradients; the steps' tokens."""
     return dict(np.load(asset(f"families/{case}/recorded.npz")))
 
 
 class Samples:
-    """Rows of tokens as a dataset."""
+    """A dataset of rows of tokens."""
 
     def __init__(self, inputs: np.ndarray, labels: np.ndarray, mask: np.ndarray) -> None:
         self.columns = {"tokens": inputs, "labels": labels, "loss_mask": mask.astype(np.float32)}
@@ -80,19 +83,19 @@ class Samples:
 
 
 def of_batch(case: str) -> Samples:
-    """The rows whose loss and gradients were recorded."""
+    """A dataset of the rows whose loss and gradients were recorded."""
     found = arrays(case)
     return Samples(found["input_ids"], found["labels"], found["loss_mask"])
 
 
 def of_curve(case: str) -> Samples:
-    """The rows of the recorded steps."""
+    """A dataset of the rows of the recorded steps."""
     tokens = arrays(case)["tokens"]
     return Samples(tokens[:, :-1], tokens[:, 1:], np.ones(tokens[:, 1:].shape))
 
 
 def flags_of(case: str, rows: int, steps: int) -> str:
-    """To train steps of so many rows, in two micro-batches whose tokens count alike."""
+    """Flags that load a case and train so many steps of so many rows, in two micro-batches whose tokens count alike."""
     length = arrays(case)["tokens"].shape[1] - 1
     batch = f"--micro-batch-size {rows // 2} --global-batch-size {rows} --train-iters {steps} --seq-length {length}"
     return f"--load {folder_of(case)} {QUIET} {batch}"
@@ -107,21 +110,21 @@ class Trained(NamedTuple):
 
 
 def trained(backend, case: str, layout: str) -> Trained:
-    """A step on the recorded batch."""
+    """One step on the recorded batch under a layout, without clipping."""
     found = train(backend, f"{flags_of(case, 2, 1)} --clip-grad 0 {layout}", dataset=of_batch(case))
     gradients = None if found.gradients is None else by_their_names(case, found.gradients)
     return Trained(found.losses, found.gradient_norms, gradients)
 
 
 def curve(backend, case: str, layout: str = "") -> Trained:
-    """The recorded steps, or the first of them."""
+    """The recorded steps, or the first of them (STEPS), under a layout."""
     steps = STEPS.get(case, 20)
     found = train(backend, f"{flags_of(case, 4, steps)} --clip-grad 1 {layout}", dataset=of_curve(case))
     return Trained(found.losses, found.gradient_norms, None)
 
 
 def by_their_names(case: str, ours: Any) -> dict[str, np.ndarray]:
-    """Whole arrays by our global names -> by the file's."""
+    """The file's parameter names -> whole arrays, of whole arrays by our global names."""
     settings = formats.read(folder_of(case), "hf").settings
     model = Model({name: of_array(values.astype(np.float32)) for name, values in ours.items()}, settings)
     family = family_of(json.loads((folder_of(case) / "config.json").read_text(encoding="utf-8")))
@@ -129,7 +132,7 @@ def by_their_names(case: str, ours: Any) -> dict[str, np.ndarray]:
 
 
 def logits_of(backend, case: str, ids: np.ndarray) -> np.ndarray:
-    """Logits of these ids."""
+    """A case's logits of these ids [b, s], in float32."""
     from pynative.generation import checkpoint_logits
 
     folder = folder_of(case)
@@ -138,12 +141,12 @@ def logits_of(backend, case: str, ids: np.ndarray) -> np.ndarray:
 
 
 def logits(backend, case: str) -> np.ndarray:
-    """Logits of the recorded batch, every fourth position's."""
+    """A case's logits of the recorded batch, at every fourth position."""
     return logits_of(backend, case, arrays(case)["input_ids"])[:, 3::4]
 
 
 def texts(backend, case: str) -> list[list[list[int]]]:
-    """Continuations of the recorded prompts, with a cache and without."""
+    """[continuations of the recorded prompts with a cache, the same without]."""
     said = recorded(case)
     asked = {"max_new_tokens": len(said["new_tokens"][0])}
     found = continued(backend, folder_of(case), said["prompts"], [asked, asked | {"use_cache": False}])
@@ -151,7 +154,8 @@ def texts(backend, case: str) -> list[list[list[int]]]:
 
 
 def gradient_errors(case: str, found: dict[str, np.ndarray]) -> dict[str, float]:
-    """Parameters whose gradient is not the recorded one -> its error, in multiples of what is tolerated."""
+    """Parameter -> error of its gradient in multiples of the tolerance, where that is above 1 or the gradient is
+    missing."""
     said = arrays(case)
     expected = dict(zip(said["gradient_names"].tolist(), said["gradients"], strict=True))
     errors = {name: float("inf") for name in expected.keys() - found.keys() if np.any(expected[name][:1] > 0)}
@@ -175,7 +179,7 @@ def _cancels(name: str) -> bool:
 
 
 def problems(case: str, found: Trained) -> dict[str, Any]:
-    """Figures of a step on the recorded batch that are not as recorded."""
+    """Figures of a step on the recorded batch that are not as recorded, by name; empty if all are."""
     wrong: dict[str, Any] = {}
     loss = recorded(case)["mean_loss"]
     if not abs(found.losses[0] - loss) <= LOSS * loss:
@@ -186,7 +190,7 @@ def problems(case: str, found: Trained) -> dict[str, Any]:
 
 
 def curve_problems(case: str, found: Trained) -> dict[str, Any]:
-    """Steps whose loss or gradient norm is not the recorded one."""
+    """Step -> its loss or gradient norm that is not the recorded one; empty if all are."""
     said = recorded(case)
     pairs = [("loss", CURVE, found.losses, said["loss"]), ("norm", CURVE_NORMS, found.norms, said["grad_norm"])]
     return {

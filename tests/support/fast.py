@@ -14,7 +14,7 @@ from tests.support.assets import ROOT
 
 FOLDERS = tuple(ROOT / "tests" / name for name in ("mapping", "parallel_core"))
 REFUSED = ("subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn")
-"""Audit events of CPython."""
+"""CPython's audit events of starting a process."""
 
 
 class NotFast(RuntimeError):
@@ -32,13 +32,13 @@ def concerns(path: Path) -> bool:
 
 
 def is_fast(item: pytest.Item) -> bool:
-    """Whether a test is one of them."""
+    """Whether a test lies in FOLDERS and is marked neither slow nor exhaustive."""
     slow = any(item.get_closest_marker(name) for name in ("slow", "exhaustive"))
     return not slow and any(item.path.is_relative_to(folder) for folder in FOLDERS)
 
 
 def refuse(event: str, arguments: tuple[Any, ...]) -> None:
-    """An audit hook: raises NotFast."""
+    """An audit hook that raises NotFast for a started process (REFUSED) or an import of MindSpore."""
     if event in REFUSED:
         raise NotFast(f"{event}: mark a test that starts a process with pytest.mark.slow")
     if event == "import" and arguments[0] == "mindspore":
@@ -46,7 +46,7 @@ def refuse(event: str, arguments: tuple[Any, ...]) -> None:
 
 
 def keep_fast() -> None:
-    """From now on, in this process."""
+    """Let `refuse` act in this process from now on."""
     import numpy.testing  # noqa: F401 - which starts a process when it is imported
 
     sys.addaudithook(refuse)

@@ -13,7 +13,8 @@ def own_batch(data_iterator) -> dict:
 
 
 def own_sums(data_iterator, model):
-    """(sum, tokens, dict): sums over this rank's pieces."""
+    """Megatron's forward step whose loss function returns (sum of the losses, number of tokens, dict) over this rank's
+    pieces."""
     from pynative import parallel_state
     from pynative.tensor_parallel.cross_entropy import vocab_parallel_cross_entropy
 

@@ -1,4 +1,5 @@
-"""A model's parameters and its optimizer's state out of a job, to compare layouts by. All ranks call these."""
+"""A model's parameters and optimizer states as whole arrays, to compare layouts by. All ranks of a job call these
+functions."""
 
 import hashlib
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Texts of the checkpoints that other tools wrote, and what `transformers` makes of them."""
+"""Continuations by models of HuggingFace checkpoints, and those that `transformers` recorded."""
 
 import json
 from functools import cache
@@ -15,7 +15,8 @@ def recorded() -> dict[str, dict[str, list[list[int]]]]:
 
 
 def continued(backend, folder: Path, prompts: list[list[int]], ways: list[dict], **parallel) -> list[list[tuple]]:
-    """For each way of asking what follows each prompt: (ids, logarithms of their probabilities)."""
+    """For each way of asking (fields of Asked), for each prompt (new ids, their log probabilities), by the folder's
+    model in float32."""
     from pynative.generation import Asked, generate_texts
     from pynative.generation.command import filled
     from pynative.generation.options import config_of

@@ -22,9 +22,10 @@ STORED, WHOLE = "drawn_weights.npz", "weights.npz"
 NAMES, PLACES, SCALES, BITS = "drawn/names", "drawn/places", "drawn/scales", "drawn/bits"
 FLOAT32_BITS = 24
 FURTHEST = 4_000_000
-"""Numbers of a generator that are looked through."""
+"""Number of a torch generator's draws that are searched for an array's beginning."""
 MARGIN = 1e-14
-"""Relative distance from where rounding changes; libraries' cosines differ by less."""
+"""Relative distance from the point at which float32's rounding changes: nearer results are stored whole, as libraries'
+cosines differ by less."""
 
 Reals = NDArray[np.float64]
 Weights = dict[str, NDArray[np.float32]]
@@ -60,7 +61,7 @@ def normals(seed: int, count: int) -> Reals:
 
 
 def _scaled(values: Reals, bits: int) -> tuple[Reals, NDArray[np.int32]]:
-    """Values times a power of two each, so that the last of their `bits` counts 1; and the exponents."""
+    """(values times powers of two, so that the last of their `bits` counts 1; the exponents taken out)."""
     fraction, exponent = np.frexp(values)
     return np.ldexp(fraction, bits), exponent - bits
 
@@ -110,20 +111,20 @@ def _seed(case: Path) -> int:
 
 
 def _scales(case: Path) -> list[float]:
-    """As float32: of a layer's first and, with Megatron's scaling by depth, of its last matrices."""
+    """Standard deviations in float32 of a layer's first matrices, and of its last, which Megatron scales by depth."""
     arguments = _arguments(case)
     deviation = arguments["init_method_std"]
     return [float(np.float32(value)) for value in (deviation, deviation / np.sqrt(2 * arguments["num_layers"]))]
 
 
 def _bits_without_use(values: NDArray[np.float32]) -> int:
-    """Zeros at the end of every number: 16 of what was rounded to bfloat16."""
+    """The number of trailing zero bits that all values have: 16 where they were rounded to bfloat16."""
     used = int(np.bitwise_or.reduce(values.view(np.uint32), axis=None))
     return (used & -used).bit_length() - 1
 
 
 def _place(values: Reals, drawn: Reals, scales: list[float], near: float = 0.02) -> tuple[int, float]:
-    """The place in the generator's numbers at which an array begins, and its scale; -1 if there is none."""
+    """(index in the generator's numbers at which an array begins, its scale); (-1, 0) if it was not drawn so."""
     for scale in scales if values.size >= 16 else []:
         matches = [np.abs(drawn[i : i - 3] - values[i] / scale) < near for i in range(3)]
         for place in np.nonzero(np.logical_and.reduce(matches))[0]:

@@ -13,7 +13,7 @@ import numpy as np
 from tests.support.assets import asset, recorded
 
 CASES: dict[str, dict[str, dict]] = recorded("instruction/cases.json.xz")
-"""preprocess, dataset and sft -> case -> what was recorded; files and arrays as hashes."""
+""""preprocess", "dataset", "sft" -> case -> what was recorded of it; files and arrays as hashes."""
 
 
 @cache
@@ -25,12 +25,12 @@ def _unpacked() -> TemporaryDirectory:
 
 
 def inputs() -> Path:
-    """A folder with input/, tokenizers/ and megatron_sft/."""
+    """A folder with input/, tokenizers/ and megatron_sft/, unpacked once."""
     return Path(_unpacked().name)
 
 
 def flags(case: dict, out: Path | str = "", of_case: Path | str = "") -> list[str]:
-    """Those of a case, with paths for <input>, <tokenizers>, <out> and <case>."""
+    """A case's flags, with paths in place of <input>, <tokenizers>, <out> and <case>."""
     places = {
         "<input>": inputs() / "input",
         "<tokenizers>": inputs() / "tokenizers",
@@ -46,15 +46,15 @@ def flags(case: dict, out: Path | str = "", of_case: Path | str = "") -> list[st
 
 
 def hashed(content: bytes) -> str:
-    """As in the cases."""
+    """The hash of some bytes as the cases record it: 16 hexadecimal digits of SHA-256."""
     return hashlib.sha256(content).hexdigest()[:16]
 
 
 def hashed_files(folder: Path) -> dict[str, str]:
-    """A hash of every file."""
+    """Name -> `hashed` content of every file in a folder."""
     return {path.name: hashed(path.read_bytes()) for path in sorted(folder.iterdir())}
 
 
 def hashed_array(array: np.ndarray) -> list:
-    """Shape and hash."""
+    """[shape, `hashed` bytes] of an array."""
     return [list(array.shape), hashed(np.ascontiguousarray(array).tobytes())]

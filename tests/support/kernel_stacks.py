@@ -10,7 +10,7 @@ from pynative import kernels
 from tests.support.ascend.stack import ascend_operators
 
 ROUNDING = {mindspore.float32: 2.0**-24, mindspore.float16: 2.0**-11, mindspore.bfloat16: 2.0**-8}
-"""Half a unit in the last place, relative."""
+"""Floating-point type -> half a unit in the last place, relative."""
 
 FUSED = FusedOperators(tuple(NAMES))
 STACKS = {
@@ -24,7 +24,7 @@ STACKS = {
 
 @contextmanager
 def selected(stack: str) -> Iterator[None]:
-    """Inside, that stack's operators are in use."""
+    """Within the context the operators of that stack are in use."""
     implementation, on_ascend, fused = STACKS[stack]
     with ascend_operators() if on_ascend else nullcontext():
         kernels.use(implementation, fused=fused)

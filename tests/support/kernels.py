@@ -50,7 +50,8 @@ def outputs_of(result: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
 
 
 def upstream(shape: Sequence[int], number: int) -> Array:
-    """A gradient for output `number` that has no symmetry, of values that every floating-point type represents."""
+    """The gradient given for an operator's output `number`: without symmetry, of values that every floating-point type
+    represents."""
     return np.round(8 * normal(*shape, seed=1000 + number)) / 8
 
 
@@ -95,7 +96,8 @@ def numerical_gradients(reference: Callable[..., Array | tuple[Array, ...]], inp
 
 
 def assert_equals_reference(function: Callable, reference: Callable, inputs: Sequence[Array]) -> None:
-    """Outputs to 3e-6 of float64, gradients to 2e-5 of finite differences, relative to the largest entry."""
+    """Assert that outputs are within 3e-6 of the float64 reference and gradients within 2e-5 of its finite differences,
+    relative to the largest entry."""
     outputs, gradients = run_operator(function, inputs)
     expected = reference(*(x.astype(np.float64) for x in inputs))
     expected = expected if isinstance(expected, tuple) else (expected,)
@@ -106,7 +108,7 @@ def assert_equals_reference(function: Callable, reference: Callable, inputs: Seq
 
 
 def assert_close(actual: Array, expected: Array, tolerance: float) -> None:
-    """Every element within `tolerance` times the largest expected magnitude (at least 0.1)."""
+    """Assert that every element is within `tolerance` times the largest expected magnitude (at least 0.1)."""
     assert actual.shape == expected.shape
     bound = tolerance * max(0.1, float(np.abs(expected).max(initial=0)))
     error = float(np.abs(actual - expected).max(initial=0))
@@ -128,7 +130,8 @@ def softmax(x: Array) -> Array:
 
 
 def attention(q: Array, k: Array, v: Array, scale: float, hidden: Array, kept: Array | None = None) -> Array:
-    """hidden: bool, True = masked out; kept: the dropout mask; both broadcast to [b, n, s, s']."""
+    """Attention [s, b, n x e] by its definition. hidden: bool, True = masked out; kept: the dropout mask; both
+    broadcast to [b, n, s, s']."""
     repeats = q.shape[2] // k.shape[2]
     k, v = (np.repeat(x, repeats, axis=2) for x in (k, v))
     scores = np.einsum("sbnd,tbnd->bnst", q, k) * scale
@@ -139,7 +142,7 @@ def attention(q: Array, k: Array, v: Array, scale: float, hidden: Array, kept: A
 
 
 def rotary(x: Array, cos: Array, sin: Array, interleaved: bool) -> Array:
-    """Rotary positions by the matrix of complex multiplication, plane by plane."""
+    """Rotary embedding by the matrix of complex multiplication, plane by plane."""
     rotated = cos.shape[-1]
     cos, sin = (a.reshape(len(x), -1, 1, rotated) for a in (cos, sin))
     y = x.copy()

@@ -43,33 +43,33 @@ COMMON = f"{BATCHES} --train-iters 1000 --lr-decay-iters 1000 --lr-decay-style c
 Checksums = dict[str, dict[str, int]]
 WORLD = 2
 LAST = 24
-"""The iteration after which a folder is given up for a new one."""
+"""The iteration at which a folder is replaced by a new one."""
 LIMIT_SECONDS = 30.0
 BEGUN, SAVED, RESUMED = b"b", b"s", b"r"
 
 
 @dataclass
 class Job:
-    """A running job: its ranks' process ids, and what rank 0 tells."""
+    """A running job: its ranks' process ids, and the events that rank 0 reports over the descriptor `told`."""
 
     ranks: list[int]
     told: int
     events: list[tuple[bytes, float]] = field(default_factory=list)
 
     def wait_for(self, event: bytes, times: int) -> None:
-        """Until rank 0 has told it so often."""
+        """Wait until rank 0 has reported the event so often."""
         while self.count(event) < times:
             ready, _, _ = select.select([self.told], [], [], 120)
             assert ready and self.listen(), f"no {event!r} came: {self.events}"
 
     def listen(self) -> bool:
-        """Take up what was told; False: nobody is left to tell more."""
+        """Read the reported events; False if no rank is left to report more."""
         told = os.read(self.told, 100)
         self.events += [(told[i : i + 1], time.monotonic()) for i in range(len(told))]
         return bool(told)
 
     def count(self, event: bytes) -> int:
-        """The number of times it was reported."""
+        """The number of times that the event was reported."""
         return sum(kind == event for kind, _ in self.events)
 
     def end(self) -> tuple[list[int], float]:
@@ -92,7 +92,7 @@ class Job:
 
 
 def start(flags: str, output: Path) -> Job:
-    """Fork the ranks of a job."""
+    """Fork the two ranks of a job; their output goes into the folder."""
     told, tell = os.pipe()
     address = f"kills-{os.getpid()}-{time.monotonic_ns()}"
     ranks = []
@@ -136,7 +136,7 @@ class _Resumed(Callback):
 
 @contextmanager
 def _telling(tell: int | None) -> Iterator[None]:
-    """Saves tell when they begin and when they are whole."""
+    """Within the context saves report over the descriptor when they begin and when they are published."""
     begin, saved = Saving.begin.__func__, CheckpointCallback._saved  # type: ignore[attr-defined]
 
     def begun_and_told(cls: type, *arguments: Any, **named: Any) -> Saving:
@@ -164,7 +164,7 @@ def checksums(folder: Path) -> Checksums:
 
 
 def reference(flags: str, folder: Path) -> tuple[list[Checksums], float]:
-    """Checksums at each iteration of a run without accidents, and the usual seconds of a save."""
+    """(checksums of the checkpoint at each iteration of a run without accidents, usual seconds of a save)."""
     job = start(
         f"{flags} --save {folder} --save-interval 1 --keep-checkpoint-max 999 --exit-interval {LAST + 4}", folder
     )
@@ -178,18 +178,19 @@ def reference(flags: str, folder: Path) -> tuple[list[Checksums], float]:
 
 @dataclass
 class Tally:
-    """The counted outcomes of the trials."""
+    """Counts of the trials whose latest checkpoint was the previous one, or the new one, after the kill."""
 
     previous: int = 0
     new: int = 0
     in_the_middle: int = 0
-    """Leftovers of a save were there."""
+    """Trials in which leftovers of an unfinished save were there."""
     slowest: float = 0.0
-    """Seconds until ranks that were left had ended."""
+    """Seconds, most over the trials, until the ranks that were left had ended."""
 
 
 def trials(kind: str, count: int, everybody: bool, folder: Path, seed: int) -> Tally:
-    """Kill `count` jobs of a kind, each going on where the one before was."""
+    """Kill `count` jobs of a kind at a random moment of a save, one rank or all of each, and check the latest
+    checkpoint; the next job goes on from it."""
     draw, tally = np.random.default_rng(seed), Tally()
     expected, usual = reference(KINDS[kind], _new(folder / "reference"))
     save = folder / "save"
@@ -221,7 +222,8 @@ def trials(kind: str, count: int, everybody: bool, folder: Path, seed: int) -> T
 
 
 def _goes_on(flags: str, save: Path, last: int, expected: list[Checksums]) -> None:
-    """Two steps more, in order, and nothing is left lying about."""
+    """Check that a job makes two more steps from iteration `last`, with the expected checkpoint, and leaves no stray
+    files."""
     job = start(f"{flags} --save {save} --load {save} --save-interval 1 --exit-interval {last + 2}", save)
     codes, _ = job.end()
     assert codes == [0] * WORLD and not list(save.glob(".*")), (save / "rank_0.log").read_text()[-3000:]

@@ -33,7 +33,7 @@ LIMIT_SECONDS = 300.0
 
 
 class Job:
-    """A launched job; its first rank's log."""
+    """A job launched by msrun in a session of its own; `log` is its first rank's."""
 
     def __init__(self, flags: list[str], logs: Path) -> None:
         self.log = logs / "worker_0.log"
@@ -46,11 +46,11 @@ class Job:
             )
 
     def wait(self) -> int:
-        """Its exit code."""
+        """Wait for the job to end; msrun's exit code."""
         return self.process.wait(LIMIT_SECONDS)
 
     def rank_0(self, root: Path) -> int | None:
-        """The process that holds the folder, as soon as it does; none: the job ended without."""
+        """The process id of the rank that holds the folder, once one does; None if the job ended first."""
         while self.process.poll() is None:
             held = lock.holder(root)
             if held is not None and held.pid in self.processes():
@@ -59,11 +59,11 @@ class Job:
         return None
 
     def processes(self) -> list[int]:
-        """All of its processes."""
+        """Process ids of msrun and all its descendants."""
         return [self.process.pid, *_descendants(self.process.pid)]
 
     def kill(self, pids: list[int]) -> None:
-        """End these at once, and wait until none is left."""
+        """Kill these processes at once, and wait until none is left."""
         everybody = self.processes()
         for pid in pids:
             _signal(pid, signal.SIGKILL)
@@ -74,7 +74,7 @@ class Job:
             time.sleep(0.02)
 
     def said(self) -> list[str]:
-        """The first rank's lines."""
+        """The lines of the first rank's log."""
         return self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
 
 
@@ -96,14 +96,14 @@ def _signal(pid: int, number: int) -> None:
 
 
 class Launches:
-    """Executes plans."""
+    """Executes drawn plans as msrun jobs of two ranks, and notes them in the ledger."""
 
     def __init__(self, folder: Path, random: np.random.Generator, ledger: Ledger, reference: Path) -> None:
         self.random, self.ledger, self.reference = random, ledger, reference
         self._logs = (folder / "logs" / str(number) for number in count(1))
 
     def execute(self, plan: Plan) -> None:
-        """Run a plan, and look at what has become of the folder."""
+        """Run a plan as a job, check how it ended, and check the folder against the ledger."""
         root, told, before = self.ledger.root, refusal(plan, self.ledger.root), tree(self.ledger.root)
         job, came_to = Job(plan.flags, next(self._logs)), plan.kind
         if told:
@@ -124,7 +124,8 @@ class Launches:
         self.ledger.check()
 
     def _kill(self, job: Job) -> bool:
-        """At a drawn moment from the one on at which it holds the folder: all its processes, or one of its ranks."""
+        """Kill all processes of the job, or one of its ranks, at a drawn moment after it holds the folder; False if it
+        had ended."""
         rank_0 = job.rank_0(self.ledger.root)
         time.sleep(float(self.random.uniform(0, 1.5)))
         everybody = job.processes()
@@ -134,7 +135,7 @@ class Launches:
         return job.wait() != 0
 
     def _meet(self, first: Job) -> None:
-        """A second job, while the first stands still."""
+        """Start a second job on the folder while the first is stopped, and check that it is kept out."""
         root = self.ledger.root
         rank_0 = first.rank_0(root)
         assert rank_0 is not None, first.log
@@ -159,7 +160,7 @@ def _is_rank(pid: int) -> bool:
 
 
 def main(argv: list[str]) -> None:
-    """Print what the runs came to."""
+    """Run the drawn sequence and print how many runs came to which end."""
     made = argparse.ArgumentParser("python -m tests.support.launched_sequence", description=__doc__)
     made.add_argument("--runs", type=int, default=200)
     made.add_argument("--seed", type=int, default=0)

@@ -15,7 +15,7 @@ STEPS = "--train-iters 2 --adam-eps 1e-5"
 gradient that is zero up to rounding (of keys' biases, 1e-9) becomes a step of full size, which no two layouts share."""
 
 ONE_STEP = STEPS.replace("2", "1", 1)
-"""For what a second step does no otherwise: loss, gradients, updates and state are those of the first."""
+"""Flags of one step in place of two, where a second step tests nothing else."""
 
 LOSS, GRADIENT_NORM, GRADIENT, UPDATE, STATE = 1e-5, 1e-4, 1e-5, 1e-3, 1e-5
 """Tolerated relative differences. Measured: at most 1e-7, 2e-7, 7e-6, 3e-4 (in biases of keys) and 1e-6."""
@@ -48,9 +48,9 @@ class Trained(NamedTuple):
     initial: Arrays
     final: Arrays
     state: Arrays
-    """The optimizer's, by "<state>.<name>"."""
+    """Optimizer states as whole arrays by "<state>.<name>"."""
     digests: Mapping[str, str]
-    """Digests of this rank's own shards."""
+    """Digests of this rank's own shards, by name and by what they cover."""
 
 
 def train(
@@ -63,10 +63,10 @@ def train(
     loader: Callable | None = None,
     **arguments,
 ) -> Trained:
-    """Train GPTModel, or what `build` makes of the same arguments, on Rows.
+    """Train GPTModel, or the model that `build` makes of the same arguments, on Rows; this rank's report.
 
-    `model` are more arguments of GPTModel, `dataset` is trained on instead of Rows, where `has_data()`; or what
-    `loader(config)` gives within the job. `arguments` are more of pretrain.
+    model: more arguments of GPTModel. dataset: in place of Rows, on ranks where `has_data()`. loader: a function of the
+    config that makes a loader within the job. arguments: more of pretrain.
     """
     from pynative.checkpointing import gather_gradients
     from pynative.training.callbacks import Callback
@@ -113,12 +113,13 @@ def train(
 
 @cache
 def reference(flags: str, how: Callable = train, steps: str = STEPS) -> Trained:
-    """One process's run, once a session."""
+    """The report of the run of `flags` on one process, computed once a session."""
     return run(1, how, f"{flags} {steps}")[0]
 
 
 def check_layout(flags: str, world: int, layout: str, how: Callable = train, steps: str = STEPS) -> None:
-    """The run of `flags` on `world` ranks under a layout's flags is one process's; `how` is `train` or calls it."""
+    """Assert that the run of `flags` on `world` ranks under a layout's flags is one process's; `how` is `train` or a
+    function that calls it."""
     results = run(world, how, f"{flags} {layout} {steps}")
     wrong = differences(results, reference(" ".join(flags.split()), how, steps))
     assert not wrong, f"off, in units of what is tolerated: {wrong}"
@@ -140,7 +141,8 @@ def differences(results: Sequence[Trained], expected: Trained) -> dict[str, floa
 
 
 def _unlike(result: Trained, results: Sequence[Trained]) -> float:
-    """Infinite if a rank reports other figures than the first or holds another replica of a shard than any rank."""
+    """Infinite if a rank reports other losses or norms than the first, or a replica of a shard with other bits than
+    another rank's; else 0."""
     replicas = [other.digests for other in results]
     is_alike = result[:2] == results[0][:2] and all(
         other.get(shard, digest) == digest for other in replicas for shard, digest in result.digests.items()

@@ -5,7 +5,7 @@ from pathlib import Path
 
 
 def contents(root: Path) -> set[str]:
-    """Every file and folder below, but what tools keep: caches, and what begins with a dot."""
+    """Relative paths of all files and folders below `root`, except caches and names that begin with a dot."""
     found = set[str]()
     for folder, folders, files in os.walk(root):
         folders[:] = [name for name in folders if name != "__pycache__" and not name.startswith(".")]

@@ -16,7 +16,7 @@ time.sleep(600)
 
 
 def hold(root: Path, **environment: str) -> Process:
-    """The process, which has the folder until it is killed."""
+    """Start a process that holds the folder of checkpoints until it is killed; returns once it holds it."""
     ours, theirs = os.pipe()
     process = Process(["-c", HOLD, root], os.environ | environment, Path.cwd(), {1: theirs, 2: 2})
     os.close(theirs)

@@ -1,4 +1,5 @@
-"""The program of the ranks of test_death's msrun jobs; arguments are a mode and a file for process ids."""
+"""The program of each rank of test_death's msrun jobs; its arguments are a mode and the path of a file for
+process ids."""
 
 import os
 import sys
@@ -17,7 +18,8 @@ from tests.support.end_together import EndTogether
 
 
 def main(mode: str, notes: str) -> None:
-    """Three good steps, then what the mode says."""
+    """Do three all-reduces, write the process id to `notes`.<rank>, then fail on rank 1 as the mode says, or do three
+    more."""
     with EndTogether(connect(timeout_minutes=1)) as backend:
         for step in range(6):
             if step == 3:
@@ -30,7 +32,7 @@ def main(mode: str, notes: str) -> None:
 
 
 def misbehave(mode: str) -> None:
-    """Make rank 1 fail in the given way."""
+    """Fail as the mode says: "raise" an error, "wait" for an hour, or go on."""
     if mode == "raise":
         raise KeyError("the root of it all")
     if mode == "wait":

@@ -23,7 +23,7 @@ def opened() -> Iterator[list[Path]]:
 
 @cache
 def _listen() -> None:
-    """Python keeps an audit hook for good."""
+    """Install the audit hook that notes opened files, once in a process, as Python cannot remove one."""
 
     def hook(event: str, arguments: tuple) -> None:
         if event == "open" and _listening and isinstance(arguments[0], str | Path):

@@ -41,7 +41,7 @@ Call = Callable[[New], Any]
 
 
 class _Given(Function):
-    """The same memory, as something computed: a leaf cannot take a gradient that something else has, too."""
+    """An identity on the tape over the same memory: a leaf's gradient cannot come from two uses, the result's can."""
 
     @staticmethod
     def forward(ctx, x):
@@ -53,7 +53,8 @@ class _Given(Function):
 
 
 def _recorded(operator: Callable, *inputs: Array, wide: Sequence[Array] = ()) -> Call:
-    """Results, and gradients of inputs, of which `wide` ones are float32 always."""
+    """A call of a recorded operator: its results, and gradients of its inputs, of which `wide` ones are
+    always float32."""
 
     def call(new: New) -> list[Tensor]:
         leaves = [*(leaf(new(x)) for x in inputs), *(leaf(new(x, ms.float32)) for x in wide)]
@@ -121,7 +122,7 @@ SINKS = np.linspace(-1, 4, 6, dtype=np.float32)
 
 
 def _sinks(new: New, gradient: bool) -> object:
-    """Attention over the sinks of four of six heads."""
+    """Attention with sinks for four of six heads: its partial result, or with `gradient` the sinks' gradient."""
     partial = kernels.with_sinks(kernels.attention_block(*_heads(new), BLOCK), new(SINKS), 1)
     return kernels.sinks_gradient(partial, new(SINKS), 1, new(OUT)) if gradient else partial
 
@@ -134,7 +135,7 @@ def _indexer_gradient(new: New) -> tuple:
 
 
 def _cross_entropy(new: New) -> dict[str, Any]:
-    """Every part of it, by the operator that gives it."""
+    """Operator name -> result, for every part of the vocabulary-parallel cross entropy."""
     logits, target = new(VOCABULARY), new(TARGETS)
     statistics = maximum, total, at_target = kernels.softmax_statistics(logits, target)
     addends = kernels.cross_entropy_addends(maximum, maximum, total, at_target)
@@ -154,7 +155,8 @@ def _grouped(new: New) -> list[Tensor]:
 
 
 def _in_place(operator: Callable[..., None], count: int, wide: Sequence[int] = ()) -> Call:
-    """Flat tensors after the operator, with float32 at the places `wide`; all may have changed."""
+    """A call of an operator on `count` flat tensors, float32 at the places `wide`; returns all of them, as any may have
+    changed."""
 
     def call(new: New) -> list[Tensor]:
         flat = [np.abs(normal(FLAT, seed=seed)) for seed in range(count)]
@@ -166,7 +168,7 @@ def _in_place(operator: Callable[..., None], count: int, wide: Sequence[int] = (
 
 
 def _filled(operator: Callable[..., None], shape: tuple[int, ...]) -> Call:
-    """A gradient that is added to float32 memory."""
+    """A call of an operator that adds a gradient of this shape to float32 memory; returns that memory."""
 
     def call(new: New) -> Tensor:
         out = new(normal(*shape, seed=7), ms.float32)
@@ -363,4 +365,4 @@ CALLS: dict[str, Call] = {
     "scale_": _in_place(lambda x: kernels.scale_(x, 0.3), 1),
     "fill_": _in_place(lambda x: kernels.fill_(x, 0.3), 1),
 }  # fmt: skip
-"""By the operator's name."""
+"""Operator's name -> its call."""

@@ -1,4 +1,4 @@
-"""The functions of docs/loaders.md as they are printed, and runs that draw by them."""
+"""The functions that docs/loaders.md prints, and trainings that draw their data by them."""
 
 import re
 from functools import partial
@@ -11,7 +11,7 @@ from tests.support.layouts import Rows, train
 
 
 def printed() -> list[dict[str, Any]]:
-    """The names that each Python block of the page defines."""
+    """For each Python block of docs/loaders.md the names that it defines, with their values."""
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "loaders.md").read_text(encoding="utf-8"), re.DOTALL)
     names: list[dict[str, Any]] = [{} for _ in blocks]
     for block, defined in zip(blocks, names, strict=True):
@@ -20,7 +20,7 @@ def printed() -> list[dict[str, Any]]:
 
 
 def text() -> np.ndarray:
-    """Rows [16, 17] of tokens, some of them padding."""
+    """Token rows [16, 17], some of which end in padding."""
     rows = Rows().tokens.copy()
     rows[:, 1:][Rows().mask == 0] = 0
     return rows
@@ -36,7 +36,7 @@ def has_data() -> bool:
 
 
 def train_on_steps(backend, flags: str) -> tuple:
-    """The page's loader of steps and its get_batch."""
+    """Train by the page's loader of whole steps and its get_batch."""
     first, _ = printed()
     return train(
         backend, flags, loader=lambda c: first["Steps"](text(), c.dataset_config), get_batch_func=first["get_batch"]
@@ -44,7 +44,7 @@ def train_on_steps(backend, flags: str) -> tuple:
 
 
 def train_on_our_loader(backend, flags: str) -> tuple:
-    """The page's forward_step on what build_pretraining_data_loader gives."""
+    """Train by the page's forward_step on the loader that build_pretraining_data_loader gives."""
     from pynative.training.data import build_pretraining_data_loader
 
     _, second = printed()
@@ -57,17 +57,18 @@ def train_on_our_loader(backend, flags: str) -> tuple:
 
 
 def train_where_data_are(backend, flags: str) -> tuple:
-    """The page's forward_step, with data on the first tensor-parallel rank alone."""
+    """Train by the page's forward_step, with data on the first tensor-parallel rank of both pipeline ends alone."""
     return train(backend, flags, has_data=has_data, forward_step_func=printed()[1]["forward_step"])
 
 
 def train_without_a_function(backend, flags: str) -> tuple:
-    """With data on the first tensor-parallel rank alone."""
+    """Train without a forward step of the script's, with data on the first tensor-parallel rank of both pipeline ends
+    alone."""
     return train(backend, flags, has_data=has_data)
 
 
 def train_on_keys(backend, flags: str) -> tuple:
-    """Megatron's older form: `broadcast_data` of keys, all of one type."""
+    """Train by Megatron's older form: `broadcast_data` of named entries of one type."""
     import mindspore as ms
 
     from pynative.tensor_parallel import broadcast_data

@@ -35,7 +35,7 @@ MODEL = (
     "--save output --save-interval 2 --split 100,0,0 --data-path first_text_document "
     "--tokenizer-type HuggingFaceTokenizer --tokenizer-model tokenizer"
 )
-"""The run that has left `output`."""
+"""Flags of the training that has left the folder `output`, which the pages' commands read."""
 SCRIPT = f"torchrun --nproc_per_node ${{2:-1}} mine.py --wandb-exp-name $1 {MODEL.replace('--save output ', '')}\n"
 
 
@@ -111,18 +111,18 @@ def in_a_rank(command: str) -> None:
 
 
 def explained(command: str) -> None:
-    """A command that is cut short by `...`: it prints what it can, errors for what is missing."""
+    """Run a command that a page cuts short by `...`, without the dots; errors about what is missing are accepted."""
     with contextlib.suppress(AssertionError):
         in_process(command.replace(" ...", ""))
 
 
 def converted(command: str) -> None:
-    """A conversion; the engine's logits, which are compared after it, have tests of their own."""
+    """Run a conversion without its comparison of logits, which other tests do."""
     in_process(f"{command} --logits no")
 
 
 def parsed(command: str) -> None:
-    """Only read the command's options: what it does takes minutes, or has a test of its own."""
+    """Read a command's options and stop: what it does takes minutes, or has a test of its own."""
     originals = {name: getattr(argparse.ArgumentParser, name) for name in ("parse_args", "parse_known_args")}
 
     def ending(name: str) -> Callable:
@@ -151,21 +151,21 @@ def by_stand_ins(command: str, names: Sequence[str], environment: dict[str, str]
 
 
 def accepted(words: Sequence[str]) -> None:
-    """Check the words of an msrun: its program's flags start for as many processes."""
+    """Check that the flags behind the program in an msrun command start on as many processes."""
     processes = int(next(word for word in words if word.startswith("--worker_num=")).partition("=")[2])
     program = next(i for i, word in enumerate(words) if word.endswith(".py"))
     assert list(map(str, stops(read(words[program + 1 :], world_size=processes)))) == []
 
 
 def example(command: str) -> None:
-    """An example's script hands msrun a command line that is accepted."""
+    """Run an example's script with a stand-in for python, and check the msrun command that it gives."""
     calls = by_stand_ins(command, ["python"], {"OUTPUT": str(Path.cwd() / "new"), "HOME": "/home/me"})
     (words, *_) = [words for words in calls if "msrun" in words and "--check" not in words]
     accepted(words)
 
 
 def launched(command: str) -> None:
-    """A user's script is started by an msrun that says so, or printed."""
+    """Run `launch` with a stand-in for msrun, and check the command that it starts, if it does not only print it."""
     calls = by_stand_ins(command, ["msrun"], {"PYTHONPATH": str(ROOT)})
     assert "--print" in command or calls, command
     for words in calls:
@@ -173,19 +173,19 @@ def launched(command: str) -> None:
 
 
 def of_msrun(command: str) -> None:
-    """A command of msrun itself."""
+    """Check a command of msrun itself, run by a stand-in."""
     (words,) = by_stand_ins(command, ["msrun"], {})
     accepted(words)
 
 
 def installed(command: str) -> None:
-    """The extras that pip is asked for are those of setup.py."""
+    """Check that the extras in a pip command are those of setup.py."""
     extras = re.findall(r"\[([\w,]+)\]", command)
     assert all(f'"{extra}": ' in (ROOT / "setup.py").read_text() for names in extras for extra in names.split(","))
 
 
 def is_there(command: str) -> None:
-    """The files of this project that the command names are there."""
+    """Check that the project's files that the command names exist."""
     named = re.findall(r"(?:tests|docs|benchmarks)/[\w./]+", command)
     assert all((ROOT / name).exists() for name in named), command
 
@@ -205,7 +205,7 @@ KINDS: list[tuple[str, Callable[[str], None]]] = [
     (r"(\S+/)?pip install ", installed),
     (r"python -m pytest|python docs/|ruff|git |tensorboard |mkdocs |python -m venv|source ", is_there),
 ]
-"""Beginning of a command -> the way to try it; the first that fits."""
+"""(pattern of a command's beginning, function that tries it); the first that fits counts."""
 
 
 @cache

@@ -12,10 +12,11 @@ SCHEDULES = {
     "dualpipev": "--schedules-method dualpipev",
 }
 BASE = f"{TINY} --num-layers 8 --global-batch-size 8"
-"""Four micro-batches, so that two stages have some of all phases; four stages have twice as many (LONG)."""
+"""Flags of a model with four micro-batches, so that two stages have some of all phases; four stages have twice as many
+(LONG)."""
 LONG = "--global-batch-size 16"
 
 
 def pipeline(schedule: str, stages: int, more: str = "") -> str:
-    """The flags of a schedule."""
+    """Flags of a pipeline schedule on so many stages, with `more` behind."""
     return f"--pipeline-model-parallel-size {stages} {SCHEDULES[schedule]} {more}"

@@ -11,7 +11,7 @@ BATCHES = f"{TINY} --global-batch-size 4 --log-interval 1"
 
 
 def pretrain_tiny(backend, flags: str, **arguments):
-    """Train on Rows; the final state."""
+    """Run `pretrain` by these flags on GPTModel and Rows, or what `arguments` of pretrain replace; the final state."""
     from pynative.training.training import pretrain
     from pynative.transformer.gpt_model import GPTModel
 
@@ -25,7 +25,7 @@ def pretrain_tiny(backend, flags: str, **arguments):
 
 
 def evaluated(backend, flags: str, **arguments) -> list[tuple[float | None, float]]:
-    """Validation losses, and the training loss of the step after: evaluation must not touch training."""
+    """(validation loss or None, training loss) of each step."""
     from pynative.training.callbacks import Callback
 
     found = []
@@ -40,7 +40,7 @@ def evaluated(backend, flags: str, **arguments) -> list[tuple[float | None, floa
 
 @contextmanager
 def listening() -> Iterator[list[str]]:
-    """Collect log lines within the block."""
+    """A context that collects the project's log lines into the list that it yields."""
     said: list[str] = []
     handler = logging.Handler()
     handler.emit = lambda record: said.append(record.getMessage())

@@ -1,6 +1,7 @@
-"""Shrunk launch scripts of the public, trained inside a rank of a test's pool.
+"""Public launch scripts, shrunk, trained inside a rank of a test's pool.
 
 python -m tests.support.public_scripts shrunk_dense [s0105 ...]     # trains all of them, or these: a line for each
+
 python -m tests.support.public_scripts shrunk_experts              # 15 with experts, 23 of latent attention, 25 dense
 """
 
@@ -30,7 +31,7 @@ class Step(NamedTuple):
     loss: float
     gradient_norm: float
     weights: float
-    """The sum of this rank's after the step."""
+    """The sum of this rank's weights after the step."""
 
 
 def train_script(backend, argv: Sequence[str], folder: Path) -> list[Step]:
@@ -68,7 +69,7 @@ def scripts(name: str) -> list[dict]:
 
 @cache
 def _files() -> TemporaryDirectory:
-    """A folder with text_text_document of text and data of conversations, both made with one tokenizer."""
+    """A folder with text_text_document of text and a data set of conversations, both made with one tokenizer."""
     folder = TemporaryDirectory()
     place, named = Path(folder.name), ("--tokenizer-type", "PretrainedFromHF", "--tokenizer-name-or-path")
     rows = "".join(json.dumps({"text": text}) + "\n" for text in records()["texts"].values())
@@ -81,7 +82,7 @@ def _files() -> TemporaryDirectory:
 
 
 def with_files(argv: Sequence[str]) -> list[str]:
-    """The words with folders and prefixes for <tokenizers>, <text> and <instructions>."""
+    """The words with paths in place of <tokenizers>, <text> and <instructions>."""
     place = Path(_files().name)
     places = {"<tokenizers>": "folders", "<text>": "text_text_document", "<instructions>": "data"}
     return [reduce(lambda word, name: word.replace(name, str(place / places[name])), places, word) for word in argv]
@@ -100,7 +101,7 @@ def check_steps(argv: Sequence[str], ranks: Sequence[Sequence[Step]], ids: int =
 
 
 def main(name: str, *ids: str) -> None:
-    """Train the scripts one after another; what one raises is its line."""
+    """Train these scripts of a table, or all, one after another, and print a line for each: its losses or its error."""
     for script in sorted(scripts(name), key=lambda script: script["nproc"]):
         if ids and script["id"] not in ids:
             continue

@@ -1,4 +1,4 @@
-"""Folders as runs leave them, made without a run."""
+"""Folders of runs as the report reads them, written without a run."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -36,7 +36,7 @@ def write_lines(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
 
 
 def metrics(count: int = 4, **more: Any) -> list[dict[str, Any]]:
-    """Lines of steps from 1."""
+    """Lines of metrics.jsonl of `count` steps from 1, with `more` in each."""
     return [
         {"step": step + 1, "consumed_samples": 8 * (step + 1), "skipped": False, **more}
         | {name: values[step % len(values)] for name, values in CURVES.items()}
@@ -45,7 +45,7 @@ def metrics(count: int = 4, **more: Any) -> list[dict[str, Any]]:
 
 
 def start(**more: Any) -> dict[str, Any]:
-    """The event."""
+    """The start event of a run, with `more` in place of its fields."""
     flag = {
         "flag": "--lr",
         "value": 0.001,
@@ -67,7 +67,8 @@ def start(**more: Any) -> dict[str, Any]:
 
 
 def write_run(folder: Path, **more: Any) -> Path:
-    """One with everything. more: of its start."""
+    """Write metrics, events and a trace of a run with experts, evaluation and comparison; more: fields of its start
+    event. Returns the folder."""
     lines = metrics(expert_load={"0": 1.5, "2": 1.25})
     lines[3]["validation_loss"] = 3.75
     write_lines(folder / "metrics.jsonl", lines)

@@ -22,7 +22,7 @@ from parallel_core.checkpoint.reader import CheckpointReader
 
 Checksums = dict[str, dict[str, int]]
 MOST_STEPS = 6
-"""Most steps of a run."""
+"""Most steps that a drawn run makes."""
 LAST = 40
 """The iteration from which on a sequence begins anew."""
 SAVED = re.compile(r"Saved checkpoint (\S+) \(")
@@ -32,19 +32,19 @@ MOVED = re.compile(r"Moved what an earlier run has left \((.*)\) to (\S+)$")
 
 @dataclass
 class Plan:
-    """A run to come."""
+    """A drawn run: its kind and flags, and whether it is killed."""
 
     kind: str
     flags: list[str]
     until: int | None
-    """The iteration after which it ends; none: it never gets as far."""
+    """The iteration after which the run ends; None: it is refused before."""
     is_killed: bool = False
     meets: bool = False
-    """Another job writes there, or wants to."""
+    """Another job holds the folder when the run starts, or starts while it runs."""
 
     @property
     def trims(self) -> bool:
-        """Whether it deletes what is too many."""
+        """Whether the run deletes checkpoints that are too many."""
         return "--keep-checkpoint-max" in self.flags or "--save-retain-interval" in self.flags
 
 
@@ -56,18 +56,19 @@ def checksums(folder: Path) -> Checksums:
 
 
 def iterations(root: Path) -> list[int]:
-    """Those that are in the folder."""
+    """Iterations of the checkpoints in the folder, in order."""
     return sorted(int(path.name[5:]) for path in root.glob("iter_*"))
 
 
 def tree(root: Path) -> dict[str, tuple[int, int]]:
-    """Size and time of all that is there, but for who holds it."""
+    """Path -> (size, modification time) of all in the folder but the lock."""
     there = [path for path in root.rglob("*") if path.name != LOCK]
     return {str(path.relative_to(root)): (path.stat().st_size, path.stat().st_mtime_ns) for path in there}
 
 
 def draw(random: np.random.Generator, root: Path, elsewhere: Path, is_first: bool) -> Plan:
-    """The next run. elsewhere: another run's folder."""
+    """Draw the next run over `root`. elsewhere: the folder of another run, which it may load. is_first: no run was
+    there before."""
     there = iterations(root)
     latest = Manifest.read(commit.find(root)).iteration if there else 0
     kinds = {"goes on": 9, "goes back": 2, "begins anew": 2, "overwrites": 2, "loads elsewhere": 1, "finetunes": 1}
@@ -100,7 +101,7 @@ def draw(random: np.random.Generator, root: Path, elsewhere: Path, is_first: boo
 
 
 def refusal(plan: Plan, root: Path) -> str | None:
-    """The error that a run must be refused with; None if it may go on or begin."""
+    """Words of the error with which the run must be refused; None if it may begin or go on."""
     if plan.kind == "loads nothing":
         return "nowhere"
     if plan.kind in ("begins anew", "loads elsewhere", "finetunes") and iterations(root):
@@ -110,22 +111,22 @@ def refusal(plan: Plan, root: Path) -> str | None:
 
 @dataclass
 class Ledger:
-    """The promises that logs have made about a folder."""
+    """The promises that the logs of runs have made about a folder (`root`), and checks that they are kept."""
 
     root: Path
     expected: list[Checksums]
-    """At each iteration, from 1 on."""
+    """Checksums of a run without accidents at each iteration, from 1 on."""
     losses: list[float]
     promises: dict[Path, str | None] = field(default_factory=dict)
-    """A checkpoint's place -> its run."""
+    """Path of each promised checkpoint -> the id of its run."""
     aside: dict[Path, bytes] = field(default_factory=dict)
-    """Figures that were moved."""
+    """Path -> content of metrics files that were moved aside."""
     went_back: bool = False
     tally: Counter[str] = field(default_factory=Counter)
     _seen: dict[Path, tuple] = field(default_factory=dict)
 
     def listen(self, plan: Plan, lines: list[str]) -> None:
-        """Take up what a run has said, from its beginning to its end."""
+        """Take up the promises in the log of a run: checkpoints saved, deleted and moved."""
         saved: list[Path] = []
         self.went_back = self.went_back or plan.kind == "goes back"
         for line in lines:
@@ -158,7 +159,8 @@ class Ledger:
         self.went_back = False
 
     def check(self) -> None:
-        """Every promise is held, and the figures are what they should be."""
+        """Assert that every promised checkpoint is whole and of its run, and that metrics.jsonl has the run's
+        figures."""
         places = [self.root, *self.root.glob(f"{commit.EARLIER}_*")]
         for path, run in self.promises.items():
             self._check_checkpoint(path, run, places)
@@ -167,19 +169,21 @@ class Ledger:
             assert self.aside.setdefault(path, path.read_bytes()) == path.read_bytes(), f"{path} has changed"
 
     def _check_figures(self) -> None:
-        """Each step once and in order, none left out: but for those of a run that went back, and was killed before it
-        had saved anything, so that the next one goes on from where it was before."""
+        """Assert that metrics.jsonl has each step once and in order, none left out, except those of a run that went
+        back and was killed before it saved, behind which the next run goes on from where it was before."""
         rows = {row["step"]: row["loss"] for row in self._rows(self.root / commit.METRICS)}
         assert rows == {step: self.losses[step - 1] for step in sorted(rows)}
         assert list(rows) == sorted(rows) and (self.went_back or len(rows) == max(rows, default=0)), list(rows)
 
     def _check_checkpoint(self, path: Path, run: str | None, places: list[Path]) -> None:
-        """A run that was killed may have moved it, or begun to replace it, and not come to say so."""
+        """Assert that a promised checkpoint is there, or in one of `places`: a killed run may have moved it, or begun
+        to replace it, without saying so."""
         found = [path, *(place / path.name for place in places), self.root / f".{path.name}.replaced"]
         assert any(self._run_of(each) == run for each in found), f"{path} is not there, though it was saved"
 
     def _run_of(self, path: Path) -> str | None:
-        """The run of a checkpoint, of which every byte is compared when it is seen for the first time."""
+        """The id of a checkpoint's run, None if it is not there; all bytes are compared when it is seen for the first
+        time."""
         try:
             state = (path / MANIFEST).stat()
         except FileNotFoundError:
@@ -196,8 +200,8 @@ class Ledger:
         return [json.loads(line) for line in lines if line.endswith(b"\n")]
 
     def finished(self, plan: Plan) -> None:
-        """Check a run that came to its end: its last iteration is the latest, no stray files are left, few enough
-        checkpoints are."""
+        """Assert of a run that came to its end: its last iteration is the latest, there are no stray files, and no more
+        checkpoints than asked for."""
         assert int((self.root / commit.TRACKER).read_text()) == plan.until, plan
         left = [path.name for path in self.root.glob(".*")]
         assert left == [], (plan, left)

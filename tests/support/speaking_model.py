@@ -14,7 +14,7 @@ VOCABULARY = 3072
 
 
 def speaking_model(case: str, tokenizer: str, folder: Path) -> Path:
-    """The folder; weights are drawn so that the model learns, norms are one."""
+    """Write the folder below `folder`: weights are drawn so that the model learns, norms are one. Its path."""
     target = unpack(case, folder)
     shutil.copytree(inputs() / "tokenizers" / tokenizer, target, dirs_exist_ok=True)
     config = json.loads((target / "config.json").read_text())

@@ -87,7 +87,7 @@ def functions(file: Path) -> Iterator[tuple[str, int]]:
 
 
 def docstrings(file: Path) -> Iterator[tuple[int, str]]:
-    """Line and text of each: of the module, of classes and functions, and below attributes."""
+    """(line, text) of each docstring in a file: of the module, classes and functions, and below attributes."""
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         body = getattr(node, "body", None)
         for entry in body if isinstance(body, list) else []:

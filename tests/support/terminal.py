@@ -24,7 +24,7 @@ def run_on_terminal(command: Sequence[str], columns: int = 120, **options) -> tu
 
 
 def screen(written: str) -> list[str]:
-    """The lines that stand on the terminal in the end, without colours: of each, what was written after its last
-    clearing."""
+    """The lines that stand on the terminal in the end, without colours; of a line that was cleared the part after the
+    last clearing."""
     plain = re.sub(r"\x1b\[[0-9;]*m", "", written)
     return [line.rpartition("\x1b[K")[2].rstrip("\r") for line in plain.split("\n")]

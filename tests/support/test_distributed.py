@@ -1,4 +1,5 @@
-"""The pool that multi-rank tests use: results, errors, silence, and no process left."""
+"""The pool of ranks that multi-rank tests use (tests.support.distributed): results, errors, silence, and no process
+left behind."""
 
 import os
 import time
@@ -68,7 +69,7 @@ def world_size_of_environment(backend):
 
 
 def test_a_small_jobs_ranks_are_the_first_of_a_larger_ones():
-    """One process for each rank, whatever the world size; a rank that dies is missed by all of them."""
+    """A job of one rank runs in the process of rank 0 of a job of two; after a rank has died, all are started anew."""
     alone, pair, again = (run(size, world_size_of_environment) for size in (1, 2, 1))
     assert [answer[:2] for answer in alone + pair] == [(1, 1), (2, 2), (2, 2)]
     assert alone == again and alone[0][2] == pair[0][2]

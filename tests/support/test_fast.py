@@ -1,4 +1,4 @@
-"""Rules that keep fast tests fast."""
+"""The rules of `-m fast`: which tests are fast, and what they must not do."""
 
 import pytest
 
@@ -15,7 +15,7 @@ def test_what_takes_seconds_is_refused(event, arguments):
 
 
 def test_plans_are_read_and_written():
-    """Any other event passes."""
+    """`refuse` lets every audit event pass but those of REFUSED and the import of MindSpore."""
     fast.refuse("open", ("file", "r", 0))
     fast.refuse("import", ("json", None))
 
@@ -27,5 +27,5 @@ def test_folders_on_the_way_are_collected_and_others_are_not():
 
 
 def test_tests_know_whether_they_are_fast(request):
-    """This test is in no folder of plans, and so is not fast."""
+    """This test lies in none of the fast folders, and so has no `fast` marker."""
     assert not fast.is_fast(request.node) and request.node.get_closest_marker("fast") is None

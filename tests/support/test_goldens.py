@@ -1,4 +1,4 @@
-"""The recorded training cases: what is stored instead of their initial weights."""
+"""What is stored in place of the recorded training cases' initial weights (tests.support.goldens)."""
 
 import json
 
@@ -25,7 +25,8 @@ def case(tmp_path):
 
 
 def test_stored_weights_come_back_to_the_bit_and_are_small(case):
-    """Numbers that were drawn need a fifth of their bytes; others stay what they are."""
+    """`store` and `whole` give the weights back to the bit, drawn ones in a fifth of their bytes; others are stored
+    whole."""
     before = dict(np.load(case / goldens.WHOLE))
     goldens.store(case)
     after = goldens.whole(case)
@@ -42,5 +43,5 @@ def test_a_case_is_unpacked_beside_what_it_has(case, tmp_path_factory):
 
 
 def test_assets_stay_small():
-    """A clone has them all: at most 22 MB."""
+    """tests/assets, which every clone has, is at most 22 MB."""
     assert sum(file.stat().st_size for file in (ROOT / "tests" / "assets").rglob("*")) < 22e6

@@ -1,4 +1,4 @@
-"""The comparison of layouts finds what it is there for: an engine that is broken in one place on one rank."""
+"""`check_layout` finds an engine that is wrong in one place on one rank."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -16,7 +16,7 @@ WEIGHT = "mlp.linear_fc1.weight"
 
 
 def step_left_out(number: int, ranks: tuple[int, ...]) -> Callable:
-    """The numbered update does not happen on some ranks."""
+    """A step that leaves out the optimizer's update of that number on these ranks."""
 
     def step(optimizer, rank: int, real: Callable, *arguments) -> None:
         optimizer.calls = getattr(optimizer, "calls", 0) + 1
@@ -27,7 +27,7 @@ def step_left_out(number: int, ranks: tuple[int, ...]) -> Callable:
 
 
 def gradient_halved(optimizer, rank: int, real: Callable, *arguments) -> None:
-    """In the last update rank 1 takes half the gradient of one of its matrices."""
+    """In the last update halve the gradient of one of rank 1's matrices."""
     if rank == 1 and optimizer.steps == 1:
         parameter, *_ = next(of_one_matrix(optimizer))
         parameter.main_grad.asnumpy()[...] *= 0.5
@@ -35,7 +35,7 @@ def gradient_halved(optimizer, rank: int, real: Callable, *arguments) -> None:
 
 
 def moment_not_updated(optimizer, rank: int, real: Callable, *arguments) -> None:
-    """After the last update a matrix of rank 1 has the average of squared gradients from before."""
+    """After the last update put back the average of squared gradients of one of rank 1's matrices."""
     *_, state = next(of_one_matrix(optimizer))
     square = state["exp_avg_sq"].asnumpy()
     before = square.copy()
@@ -45,12 +45,12 @@ def moment_not_updated(optimizer, rank: int, real: Callable, *arguments) -> None
 
 
 def of_one_matrix(optimizer):
-    """The rank's matrices of that name, with views of their state."""
+    """(parameter, span, states) of this rank's matrices whose name ends with WEIGHT."""
     return (pair for pair in optimizer.states_of_parameters() if pair[0].meta.spec.name.endswith(WEIGHT))
 
 
 class Mutation(NamedTuple):
-    """A planted fault, and the test that finds it."""
+    """A planted fault, and the figures of `differences` that find it."""
 
     step: Callable
     on_one_rank: bool
@@ -69,7 +69,7 @@ MUTATIONS = {
 
 
 def train_mutated(backend, flags: str, mutation: str) -> Trained:
-    """Train with an optimizer whose step is replaced."""
+    """Train with the optimizer's step replaced by that of a mutation."""
     from pynative.optimizer.optimizer import FlatOptimizer
 
     real, mutated = FlatOptimizer.step, MUTATIONS[mutation].step
@@ -80,7 +80,7 @@ def train_mutated(backend, flags: str, mutation: str) -> Trained:
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("mutation", MUTATIONS)
 def test_a_mutation_is_found(mutation, layout):
-    """Without data parallelism by what was trained, with it because replicas differ on rank 1."""
+    """Without data parallelism the trained arrays differ from one process's; with it replicas on rank 1 differ."""
     results = run(2, train_mutated, f"{FLAGS} {LAYOUTS[layout]} {STEPS}", mutation)
     kinds = {finding.split()[0] for finding in differences(results, reference(FLAGS))}
     _, on_one_rank, found_by = MUTATIONS[mutation]

@@ -1,4 +1,4 @@
-"""The means to find what a test leaves behind."""
+"""tests.support.leftovers: finding the files that a test leaves behind."""
 
 from tests.support.leftovers import contents
 

@@ -1,4 +1,4 @@
-"""Small tokenizers, and what the programs that know their formats make of texts with them: tests/assets/tokenizers."""
+"""Small tokenizers (tests/assets/tokenizers), and what the programs that know their formats make of texts with them."""
 
 import json
 import shutil
@@ -15,7 +15,7 @@ from tests.support.assets import asset, recorded
 
 @cache
 def records() -> dict[str, Any]:
-    """`texts` and `surrogates` (name to text), and `cases` (name to record)."""
+    """The recorded `texts` and `surrogates` (name -> text) and `cases` (name -> record)."""
     return recorded("tokenizers/records.json.xz")
 
 
@@ -27,7 +27,8 @@ def slow_folders() -> dict[str, Any]:
 
 
 def make_slow_folder(name: str, tokenizers: Path, folder: Path) -> Path:
-    """One of these folders, at `folder`; `tokenizers`: the place of the others."""
+    """Make the folder of that name (`slow_folders`) at `folder`; tokenizers: where the other tokenizers'
+    folders are."""
     record = slow_folders()[name]
     folder.mkdir()
     for target, source in record["files"].items():
@@ -38,21 +39,21 @@ def make_slow_folder(name: str, tokenizers: Path, folder: Path) -> Path:
 
 
 def unpack(folder: Path) -> Path:
-    """The tokenizers' folders, in `folder`."""
+    """Unpack the tokenizers' folders below `folder`; its path."""
     with tarfile.open(asset("tokenizers/folders.tar.xz")) as archive:
         archive.extractall(folder, filter="data")
     return folder
 
 
 def options(flags: list[str]) -> TokenizerOptions:
-    """The options that flags of a tool come to."""
+    """The tokenizer options that a tool's command line with these flags comes to."""
     parser = command_line("")
     add_tokenizer_flags(parser)
     return tokenizer_options(parser.parse_args(flags))
 
 
 def options_of(case: str, folders: Path, *more: str) -> TokenizerOptions:
-    """The options of a record, with more flags. What transformers alone read is read here as Megatron's older
+    """The tokenizer options of a case, with `more` flags. A case of transformers alone is read as by Megatron's older
     HuggingFaceTokenizer, with BOS and EOS or without."""
     record = records()["cases"][case]
     flags = record.get("flags") or ["add_special_tokens=True"]

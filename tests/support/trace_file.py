@@ -16,13 +16,13 @@ FIELDS: dict[str, type | tuple[type, ...]] = {
     "tid": int,
     "args": dict,
 }
-"""Keys of a complete event, and their types; `ts` and `dur` are microseconds."""
+"""Key of a complete event -> its type; `ts` and `dur` are microseconds."""
 
 
 def slices(path: Path) -> Slices:
-    """(process, thread) -> (start, stop) of its slices in order, in microseconds, of a file that keeps the format: each
-    field is there with its type, times count from 0, a slice lies in another of its thread or beside it, and process
-    and thread have names. Anything else fails: Perfetto leaves such a slice out."""
+    """(process, thread) -> [(start, stop)] of its slices in the file's order, microseconds. Asserts the format, as
+    Perfetto leaves wrong slices out: all fields with their types, times from 0, slices of a thread nested or apart,
+    names of process and thread."""
     whole = json.loads(path.read_text(), parse_constant=_no_number)
     assert whole["displayTimeUnit"] in ("ms", "ns")
     named: set[tuple[str, int, int]] = set()
@@ -47,7 +47,8 @@ def _no_number(text: str) -> Any:
 
 
 def _nest(own: list[tuple[int, int]]) -> None:
-    """Fails where a slice lies partly in one around it, or begins before the one that is written ahead of it."""
+    """Assert that slices of a thread are nested or apart, and that each begins no earlier than the one written before
+    it."""
     around: list[tuple[int, int]] = []
     before = 0
     for start, stop in own:

@@ -14,10 +14,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 _pairs = itertools.count()
-"""Several pairs may live at once: a pool of ranks keeps its own."""
+"""Numbers of the pairs of hosts: several may exist at once, as a pool of ranks keeps its own."""
 
 MASTER_VARIABLE = "TWO_HOSTS_MASTER"
-"""In a rank's environment: the address of rank 0's host."""
+"""Environment variable of a rank: the address of rank 0's host."""
 
 
 def job_address(name: str) -> str:
@@ -28,19 +28,19 @@ def job_address(name: str) -> str:
 
 @dataclass(frozen=True)
 class Host:
-    """`prefix` starts a command on that host."""
+    """A network namespace as a host: its address, and the words that start a command in it (`prefix`)."""
 
     address: str
     prefix: tuple[str, ...]
 
     @property
     def network(self) -> str:
-        """The file of its namespace."""
+        """The path of the host's network namespace."""
         return f"/run/netns/{self.prefix[-1]}"
 
 
 def why_not() -> str:
-    """Why this machine can't do it; empty if it can."""
+    """The reason why this machine cannot make network namespaces; empty if it can."""
     if shutil.which("ip") is None:
         return "`ip` is not installed (apt-get install iproute2)"
     name = f"try{os.getpid()}"
@@ -52,7 +52,7 @@ def why_not() -> str:
 
 @contextlib.contextmanager
 def two_hosts() -> Iterator[tuple[Host, Host]]:
-    """The hosts, for the time of the block; deleting their namespaces cuts the cable."""
+    """Two hosts with a cable, for the time of the context; deleting their namespaces cuts the cable."""
     pair = next(_pairs)
     names = [f"host{i}-{os.getpid()}-{pair}" for i in range(2)]
     hosts = tuple(Host(f"10.77.0.{i + 1}", ("ip", "netns", "exec", name)) for i, name in enumerate(names))
@@ -71,7 +71,7 @@ def two_hosts() -> Iterator[tuple[Host, Host]]:
 
 
 def cut_the_cable(host: Host) -> None:
-    """From now on no packet leaves or reaches that host."""
+    """Let no packet leave or reach that host from now on."""
     _ip("-n", host.prefix[-1], "link", "set", "eth0", "down")
 
 

@@ -13,7 +13,7 @@ class Adam:
         self.step, self.m, self.v = 0, 0.0, 0.0
 
     def __call__(self, p: np.ndarray, g: np.ndarray, learning_rate: float, weight_decay: float) -> np.ndarray:
-        """The parameter after a step."""
+        """The parameter after a step on gradient g."""
         self.step += 1
         if not self.decoupled:
             g = g + weight_decay * p
@@ -35,19 +35,19 @@ class Lion:
         self.beta1, self.beta2, self.m = beta1, beta2, 0.0
 
     def __call__(self, p: np.ndarray, g: np.ndarray, learning_rate: float, weight_decay: float) -> np.ndarray:
-        """The parameter after a step."""
+        """The parameter after a step on gradient g."""
         direction = np.sign(self.beta1 * self.m + (1 - self.beta1) * g)
         self.m = self.beta2 * self.m + (1 - self.beta2) * g
         return p - learning_rate * (direction + weight_decay * p)
 
 
 class Sgd:
-    """With momentum, and weight decay in the gradient."""
+    """Gradient descent with momentum, and weight decay added to the gradient."""
 
     def __init__(self, momentum=0.9):
         self.momentum, self.buffer = momentum, 0.0
 
     def __call__(self, p: np.ndarray, g: np.ndarray, learning_rate: float, weight_decay: float) -> np.ndarray:
-        """The parameter after a step."""
+        """The parameter after a step on gradient g."""
         self.buffer = self.momentum * self.buffer + g + weight_decay * p
         return p - learning_rate * self.buffer

@@ -11,7 +11,8 @@ from unittest.mock import patch
 
 
 def run_script(backend, script: Path, arguments: Sequence[str], folder: Path) -> tuple[int, str]:
-    """Exit code and standard error of a script that is run in `folder`; its processes meet over the pool's backend."""
+    """(exit code, standard error) of a script run as __main__ in `folder` on this rank; its ranks meet over the pool's
+    backend."""
     from pynative import collectives, parallel_state
 
     os.chdir(folder)

@@ -23,13 +23,14 @@ from tests.support.assets import ROOT
 from tests.support.warm_client import NETWORK, ask, number
 
 ONE_THREAD = {name: "1" for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")}
-"""Variables that libraries read when they are loaded."""
+"""Environment variables, read when libraries are loaded, that give each one thread."""
 START_SECONDS = 120.0
 
 
 @functools.cache
 def _folder() -> Path:
-    """The server's socket and the programs; the server ends with this process. A fork asks the one that it is of."""
+    """The folder of the server's socket and of the programs, started and made at the first call; both go with this
+    process. A fork uses its parent's."""
     above = Path(sys.executable).parents[1]
     if (above / "socket").exists():
         return above
@@ -47,7 +48,8 @@ def _folder() -> Path:
 
 
 class Process:
-    """A fork, used as subprocess.Popen is; `descriptors`: number there -> here, `network`: the file of a namespace."""
+    """A process forked by the server, with subprocess.Popen's methods; descriptors: number there -> here; network: the
+    path of a network namespace."""
 
     def __init__(
         self,
@@ -79,12 +81,12 @@ class Process:
         return self.returncode
 
     def send_signal(self, which: int) -> None:
-        """Unless it has ended."""
+        """Send the signal unless the process has ended."""
         if self.poll() is None:
             os.kill(self.pid, which)
 
     def kill(self) -> None:
-        """End it."""
+        """Send SIGKILL unless the process has ended."""
         self.send_signal(signal.SIGKILL)
 
 
@@ -107,7 +109,8 @@ def run(
 
 
 def programs() -> Path:
-    """A folder with `python` and `msrun`, whose ranks do not watch it: they end because their `python` does."""
+    """A folder with `python` and `msrun` made of forks; such ranks do not watch msrun, but end because their `python`
+    does."""
     return _folder() / "bin"
 
 

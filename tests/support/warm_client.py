@@ -9,7 +9,7 @@ import socket
 import sys
 
 PR_SET_PDEATHSIG = 1
-"""linux/prctl.h"""
+"""The constant of linux/prctl.h."""
 MOST_DESCRIPTORS = 16
 NETWORK = "/proc/self/ns/net"
 
@@ -22,7 +22,8 @@ def ask(
     descriptors: dict[int, int],
     network: str = NETWORK,
 ) -> tuple[socket.socket, int]:
-    """(connection, process id); `descriptors`: number there -> here; `network`: the file of a namespace."""
+    """Ask the server at `place` for a process: (connection, process id). descriptors: number there -> here; network:
+    the path of a network namespace."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.connect(place)
     order = {"words": words, "environment": environment, "folder": folder, "descriptors": list(descriptors)}
@@ -34,7 +35,8 @@ def ask(
 
 
 def number(connection: socket.socket) -> int:
-    """The next line; without one the server was killed, and its forks."""
+    """The integer on the connection's next line, such as an exit code; -SIGKILL if it closed, as the server and its
+    forks were killed."""
     said = b""
     while not said.endswith(b"\n"):
         byte = connection.recv(1)
@@ -45,7 +47,8 @@ def number(connection: socket.socket) -> int:
 
 
 def main(place: str, words: list[str]) -> int:
-    """The exit code; a signal ends this process as well. It ends with its parent, and the fork with it."""
+    """Run the words as a fork with this process's environment and standard streams: its exit code; if a signal ended
+    it, this process gets the same one."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     connection, _ = ask(place, words, dict(os.environ), os.getcwd(), {0: 0, 1: 1, 2: 2})
     code = number(connection)

@@ -25,13 +25,13 @@ from typing import NamedTuple
 from tests.support.warm_client import MOST_DESCRIPTORS, NETWORK, PR_SET_PDEATHSIG
 
 CLONE_NEWNET = 0x40000000
-"""linux/sched.h"""
+"""The constant of linux/sched.h."""
 IMPORTED = ("pynative.training.training", "pynative.transformer.gpt_model", "pynative.generation.command", "mapping")
-"""Modules that bring nearly all others."""
+"""Modules imported before forking, which import nearly all others."""
 
 
 class Order(NamedTuple):
-    """A process that is wanted; its words are those behind `python`."""
+    """A wanted process: the words behind `python`, its environment and its folder."""
 
     words: list[str]
     environment: dict[str, str]
@@ -39,7 +39,8 @@ class Order(NamedTuple):
 
 
 class Server:
-    """The forks, and the connections of those who asked for them: a fork ends with its connection, and it with it."""
+    """The forks by process id, with the connections of those who asked for them: a fork is killed when its connection
+    ends, and its end is told there."""
 
     def __init__(self, listener: socket.socket) -> None:
         self.listener = listener
@@ -51,7 +52,7 @@ class Server:
         signal.signal(signal.SIGCHLD, lambda *_: None)
 
     def serve(self) -> Order:
-        """Fork for everybody who asks; returns in the forks."""
+        """Fork for everybody who asks; returns the order in each fork, and never in the server."""
         while True:
             readable, _, _ = select.select([self.listener, self.ended, *self.asked.values()], [], [])
             if self.ended in readable:
@@ -63,7 +64,7 @@ class Server:
                 return order
 
     def _reap(self) -> None:
-        """Say how forks ended."""
+        """Tell those who asked how their forks ended."""
         with contextlib.suppress(BlockingIOError):
             while self.ended.recv(4096):
                 pass
@@ -74,7 +75,7 @@ class Server:
                     who.sendall(b"%d\n" % os.waitstatus_to_exitcode(found[1]))
 
     def _accept(self) -> Order | None:
-        """The order, in the fork."""
+        """Read an order and fork: the order in the fork, None in the server."""
         who, _ = self.listener.accept()
         received, descriptors, _, _ = socket.recv_fds(who, 2**20, MOST_DESCRIPTORS)
         size, _, text = received.partition(b"\n")
@@ -100,14 +101,14 @@ class Server:
 
 
 def _enter(network: int) -> None:
-    """Join a namespace of the network, if this process is in another."""
+    """Join the network namespace of this descriptor, unless this process is in it."""
     if os.fstat(network).st_ino != os.stat(NETWORK).st_ino and ctypes.CDLL(None).setns(network, CLONE_NEWNET):
         raise PermissionError("setns")
     os.close(network)
 
 
 def _adopt(received: list[int], wanted: list[int]) -> None:
-    """Give descriptors the numbers that they have where they come from."""
+    """Renumber received descriptors to the numbers wanted for them."""
     beyond = max(received + wanted) + 1
     moved = [os.dup2(descriptor, beyond + i) for i, descriptor in enumerate(received)]
     for descriptor in received:
@@ -118,14 +119,14 @@ def _adopt(received: list[int], wanted: list[int]) -> None:
 
 
 def die_with(parent: int) -> None:
-    """Be killed when the parent ends, also if it has."""
+    """Have this process killed when its parent ends; end at once if it has ended."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
 
 
 def become(order: Order) -> None:
-    """Run what an interpreter with these words would: `-m MODULE ...`, `-c CODE ...` or `FILE ...`."""
+    """Run this process as an interpreter with the order's words: `-m MODULE ...`, `-c CODE ...` or `FILE ...`."""
     import numpy as np
 
     os.environ.clear()
@@ -171,7 +172,7 @@ def main(place: str, parent: int) -> None:
 
 
 def _code(given: object) -> int:
-    """As an interpreter ends with what `sys.exit` was given."""
+    """The exit code for the argument of `sys.exit`, which is printed if it is no number."""
     if given is None or isinstance(given, int):
         return given or 0
     print(given, file=sys.stderr)
@@ -179,7 +180,7 @@ def _code(given: object) -> int:
 
 
 def _leave(code: int) -> None:
-    """End as an interpreter does, but for taking its modules apart: of a fork that copies their memory, a third of a
+    """End as an interpreter does, without taking its modules apart, which in a fork copies their memory: a third of a
     second."""
     threading._shutdown()  # type: ignore[attr-defined] # waits for threads
     atexit._run_exitfuncs()

@@ -174,8 +174,8 @@ def merged(parts: list, i: int, axis: int | str | None) -> np.ndarray:
 
 
 def order_of_work(backend, flags: str) -> list[str]:
-    """Names of the products and collectives in the backward of a column-parallel linear, in the order in which they
-    start."""
+    """Names of the products, collectives and waits in the backward of a column-parallel linear, in the order in which
+    they are called."""
     from pynative import kernels, tensor_parallel
     from pynative.collectives import Group
     from pynative.collectives.engine import Work
@@ -288,7 +288,7 @@ REFUSED = [
 
 
 def refusal(backend, kind: str, options: dict, flags: str) -> str:
-    """The error text with which constructing or calling a parallel layer with these options is refused."""
+    """The text of the error that constructing this parallel layer with these options raises."""
     from pynative import tensor_parallel
 
     config = config_of(flags, backend.world_size)

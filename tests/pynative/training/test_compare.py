@@ -80,14 +80,14 @@ def wrong_attention(state, stack, backend):
 
 
 def wrong_activation(state, stack, backend):
-    """Change the first layer's gated activation."""
+    """Multiply the result of the first layer's gated activation by 0.999."""
     from pynative import kernels
 
     _patched(stack, "bias_activation", lambda x: kernels.scale(x, 0.999), call=0)
 
 
 def halved_gradient(state, stack, backend):
-    """Halve rank 1's own gradients."""
+    """Halve the last rank's own gradients before they are reduced."""
     from pynative.training.train_step import TrainOneStepCell
 
     real = TrainOneStepCell._reduce_gradients

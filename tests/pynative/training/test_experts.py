@@ -187,7 +187,8 @@ CAPACITY = "--expert-model-parallel-size 2 --moe-expert-capacity-factor"
 
 
 def test_a_callback_that_a_script_gives_takes_the_place_of_the_flags(tmp_path):
-    """A script's own callback beside the flag that makes one: each line is logged once."""
+    """`expert_callbacks` makes a callback for each flag, but none of a kind that the script gives itself: each line
+    would be logged twice."""
     flags = f"{MOE} --moe-expert-capacity-factor 2 --hot-expert-num 1 --save-token-distribution"
     config = config_of(flags, 1).model_config
     kinds = [type(callback) for callback in expert_callbacks(config, tmp_path, [])]

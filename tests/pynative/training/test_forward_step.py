@@ -71,7 +71,7 @@ def test_an_iterator_without_use_is_not_kept(backend_of_one):
 
 
 class Recorder(nn.Cell):
-    """A chunk with these arguments that keeps what it was given in `given`."""
+    """A chunk that does not read these entries of a batch (`unread_entries`), and keeps in `given` what it gets."""
 
     def __init__(self, *unread: str) -> None:
         super().__init__()
@@ -83,7 +83,7 @@ class Recorder(nn.Cell):
 
 
 def test_chunks_get_what_they_read(backend_of_one):
-    """Each virtual chunk gets the arguments that it has, as tensors cut to the micro-batch; a misspelt name is passed
+    """Each virtual chunk gets the entries that it reads, as tensors cut to the micro-batch; a misspelt name is passed
     to it, not hidden."""
     first, last = Recorder("labels"), Recorder("tokens")
     step = BatchedForwardStep()

@@ -51,8 +51,8 @@ def test_a_model_of_rounded_weights_has_the_same_loss_without_rounding():
 
 
 def test_the_base_of_adapters_is_rounded_once(tmp_path):
-    """--qlora: the layers' linears are the NF4 numbers of their usual initial values from the first step to the last;
-    adapters begin as usual; a resumed run finds the base as saved."""
+    """--qlora: the layers' linears are the NF4 numbers of their usual initial values to the last step, other weights of
+    the base are not rounded; a resumed run keeps both."""
     flags = f"{WIDE} {ADAPTERS}"
     plain, found = (
         run(1, train, f"{flags} {STEPS}")[0],

@@ -122,8 +122,7 @@ def test_it_trains_as_one_process_does(world, layout):
 
 
 def test_recomputation_changes_no_bit_and_keeps_less():
-    """--recompute-modules with the mixer's own part: the same bits, fewer kept bytes; layers of other kinds have no
-    such part."""
+    """--recompute-modules with the mixer's own part gives the same bits, and the plan counts fewer kept bytes."""
     plain, again = (run(1, trained, f"{FLAGS} {STEPS} {more}")[0] for more in ("", RECOMPUTED))
     assert plain.losses == again.losses and plain.digests == again.digests
     with registered():

@@ -80,7 +80,7 @@ def test_silu_trains():
 
 
 def test_norms_of_latents_have_an_epsilon_of_their_own():
-    """The latent norms' epsilon, equal to the others', changes nothing; a large one changes latent attention alone."""
+    """--latent-norm-epsilon with the other norms' value changes no logit; a large one does."""
     latent = "--multi-latent-attention --kv-lora-rank 12 --qk-head-dim 6 --qk-pos-emb-head-dim 4 --v-head-dim 5"
     own = ("", "--latent-norm-epsilon 1e-5", "--latent-norm-epsilon 3")
     flags = [f"{latent} --qk-layernorm {more}" for more in own]

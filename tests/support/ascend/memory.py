@@ -14,7 +14,8 @@ from pynative.collectives.arrays import kind_of, to_tensor
 
 
 def uninitialised(shape: Sequence[int], dtype: object) -> Tensor:
-    """NaN, or a number that stands out."""
+    """A tensor whose bytes are all 0xFF (NaN in floating-point types) or, of other types, 0x01, as memory that nobody
+    has written."""
     kind = kind_of(dtype)
     byte = 0xFF if "float" in kind.name else 0x01
     array = np.full(int(np.prod(shape, dtype=np.int64)) * kind.storage.itemsize, byte, np.uint8)
@@ -30,7 +31,7 @@ def empty(*size: int | Sequence[int], dtype: object = None, device: None = None,
 
 
 class View:
-    """A run of device memory, which takes a shape by `view`."""
+    """A run of device memory, which becomes a tensor of a shape by `view`."""
 
     def __init__(self, memory: np.ndarray) -> None:
         self._memory = memory
@@ -59,7 +60,8 @@ def zeros(size: int, *, dtype: object = None) -> DeviceVector:
 
 
 class HostCopies:
-    """Tensor.to between the device and host memory. Both are the host's here: which tensor lies where is remembered."""
+    """Doubles Tensor.to("CPU") and Tensor.to("Ascend"): both memories are the host's here; which tensor lies on the
+    host is remembered, and bytes are counted."""
 
     def __init__(self) -> None:
         self.copied_out = self.copied_back = 0
@@ -68,7 +70,7 @@ class HostCopies:
         self._on_host: dict[int, Tensor] = {}
 
     def to(self, tensor: Tensor, *arguments: object, **named: object) -> Tensor:
-        """In place of Tensor.to."""
+        """Stand in for Tensor.to: copy, count, and fail for a tensor that lies on that side already."""
         if arguments not in (("CPU",), ("Ascend",)):
             return self._tensor_to(tensor, *arguments, **named)
         copy = Tensor.from_numpy(tensor.asnumpy().copy()) if tensor.size else tensor
@@ -84,9 +86,9 @@ class HostCopies:
 
     @property
     def bytes(self) -> int:
-        """Bytes in host memory."""
+        """Bytes of the tensors that lie in host memory now."""
         return sum(tensor.nbytes for tensor in self._on_host.values())
 
 
 REPLACED = {"empty": empty, "zeros": zeros}
-"""Names in `mindspore.mint`."""
+"""Name in `mindspore.mint` -> its double."""

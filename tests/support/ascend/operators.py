@@ -15,7 +15,7 @@ from tests.support.ascend.definitions import SIXTEEN_BITS, Double, require, requ
 
 HALVES, NEIGHBOURS = 0, 1
 COMPUTED = widened.OPERATORS
-"""The operators by which the mocks compute: in float32, rounded once, as the kernels do."""
+"""The operators by which the doubles compute: in float32, rounded once, as the kernels do."""
 
 
 def rms_norm(x: Tensor, gamma: Tensor, epsilon: float = 1e-6) -> tuple[Tensor, Tensor]:

@@ -2,8 +2,8 @@
 
 Whoever composes an operator of many for an Ascend counts on the type's kernels there. A CPU has almost all of float16's
 and few of bfloat16's, least of all those of gradients. So each operator here takes bfloat16 by itself: widened to
-float32, computed by its own CPU kernel, rounded. What is between two operators is rounded as on the device, and types
-that don't go together are still MindSpore's own business. Written in place, a CPU takes neither type.
+float32, computed by its own CPU kernel, rounded. Results between two operators are rounded as on the device, and types
+that don't go together are still MindSpore's own business. In-place operators take neither 16-bit type on a CPU.
 """
 
 from collections.abc import Callable, Iterable
@@ -34,7 +34,7 @@ BFLOAT16, FLOAT32 = mindspore.bfloat16, mindspore.float32
 
 
 def _types(arguments: Iterable[Any]) -> set:
-    """The floating-point types of tensors, of those in tuples too."""
+    """The floating-point types among tensors, also of tensors in tuples."""
     flat = [x for each in arguments for x in (each if isinstance(each, tuple | list) else (each,))]
     return {x.dtype for x in flat if isinstance(x, Tensor) and x.dtype in FLOATS}
 
@@ -46,8 +46,8 @@ def _converted(value: Any, origin: object, target: object) -> Any:
 
 
 def _cast(real: Callable) -> Callable:
-    """A cast between floating-point types that the tape need not know of; MindSpore's takes ten times as long on a CPU,
-    for a single entry too, and bfloat16 is little else here."""
+    """A faster cast between floating-point types, outside of the tape; MindSpore's takes ten times as long on a CPU,
+    and bfloat16 is little else here."""
 
     @wraps(real)
     def call(x: Tensor, dtype: Any, *others: Any) -> Tensor:
@@ -62,7 +62,8 @@ def _cast(real: Callable) -> Callable:
 
 
 def in_bfloat16(real: Callable) -> Callable:
-    """An operator that takes bfloat16, too. Operands of several types are its own business: promoted or refused."""
+    """The operator, which also takes bfloat16. Operands of several types are still left to MindSpore: promoted or
+    refused."""
 
     @wraps(real)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -78,7 +79,7 @@ def in_bfloat16(real: Callable) -> Callable:
 
 
 def _writing(real: Callable, adds: bool) -> Callable:
-    """`assign` or `assign_add`, into 16 bits as well."""
+    """`assign` or, with `adds`, `assign_add`, which also writes into 16-bit tensors, rounding once."""
 
     @wraps(real)
     def call(variable: Tensor, value: Tensor) -> Tensor:
@@ -92,7 +93,7 @@ def _writing(real: Callable, adds: bool) -> Callable:
 
 
 def replacements() -> list[tuple[Any, str, Callable]]:
-    """(owner, name, what stands there on an Ascend)."""
+    """[(owner, name, function to put there)] of every operator that takes 16 bits here as on an Ascend."""
     places = [*((ops, name) for name in OF_OPS), *((Tensor, name) for name in OF_TENSORS)]
     places += [(primitive, "__call__") for primitive in PRIMITIVES]
     return [
@@ -104,4 +105,4 @@ def replacements() -> list[tuple[Any, str, Callable]]:
 
 
 ACTIVATIONS = {name: in_bfloat16(function) for name, function in activation.ACTIVATIONS.items() if name in OF_OPS}
-"""Activations that are operators of MindSpore themselves, which our table holds."""
+"""Activations of our table that are MindSpore operators themselves, taking bfloat16."""

@@ -1,4 +1,4 @@
-"""The whole stack: a process that takes itself for a rank with an Ascend."""
+"""The whole Ascend stack on doubles: a process that takes itself for a rank with an Ascend."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -24,13 +24,13 @@ _get_context = mindspore.get_context
 
 
 def get_context(attribute: str) -> object:
-    """mindspore.get_context on an Ascend."""
+    """The double of mindspore.get_context on an Ascend."""
     return "Ascend" if attribute == "device_target" else _get_context(attribute)
 
 
 @contextmanager
 def ascend_operators() -> Iterator[None]:
-    """Inside, the device is an Ascend and its operators are doubles."""
+    """Within the context the device is an Ascend and its operators are doubles."""
     with ExitStack() as stack:
         checked = [(double, double.checked()) for double in DOUBLES]
         for double, function in checked:
@@ -45,7 +45,8 @@ def ascend_operators() -> Iterator[None]:
 
 
 def over_hccl(carrier: Backend, body: Callable, *args: object) -> object:
-    """`body(backend, *args)` on this rank of `carrier`, whose backend is HCCL's."""
+    """The result of `body(backend, *args)` on this rank of `carrier`, with an HCCL backend on doubles that send through
+    `carrier`."""
     with ascend_operators(), hccl.communication(carrier):
         backend = HcclBackend(timeout_minutes=1.0)
         try:
@@ -56,7 +57,8 @@ def over_hccl(carrier: Backend, body: Callable, *args: object) -> object:
 
 @contextmanager
 def ascend_job(carrier: Backend, config: AllConfig) -> Iterator[list[Posted]]:
-    """Inside, this rank of `carrier` went through `set_parallel_context` with an Ascend; what it posts to HCCL."""
+    """Within the context this rank of `carrier` has gone through `set_parallel_context` with an Ascend on doubles;
+    yields the calls that it posts to HCCL."""
     hook, job = sys.excepthook, hccl.communication(carrier)
     with ascend_operators(), job as posted, patch.object(device, "has_ascend", lambda: True):
         set_parallel_context(config.parallel_config)

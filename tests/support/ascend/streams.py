@@ -27,11 +27,11 @@ class _Stream:
         self.left = [list(each.messages) for each in posted]
 
     def head(self) -> list[Message]:
-        """The messages under way."""
+        """The messages of the operation under way that are not done."""
         return self.left[0] if self.left else []
 
     def done(self, message: Message) -> None:
-        """A message is complete; the next operation starts when all of this one's are."""
+        """Mark a message of the operation under way as done; the next operation starts when all of this one's are."""
         self.left[0].remove(message)
         if not self.left[0]:
             self.left.pop(0)

@@ -16,7 +16,7 @@ _FUSED = re.compile(r"(.*\.experts\.)weight([12])")
 
 
 def is_slice(part: np.ndarray, whole: np.ndarray) -> bool:
-    """Whether it is one of the equal parts along an axis, or of both halves of a gated linear."""
+    """Whether `part` is one of the equal parts of `whole` along an axis, or of both halves of a gated linear."""
     axes = [axis for axis, (n, m) in enumerate(zip(part.shape, whole.shape, strict=True)) if n != m]
     if not axes:
         return np.array_equal(part, whole)
@@ -28,7 +28,7 @@ def is_slice(part: np.ndarray, whole: np.ndarray) -> bool:
 
 
 def experts_of(name: str, part: np.ndarray, found: dict[str, np.ndarray]) -> Iterator[bool]:
-    """Whether each expert's weights are there, where the weights of all experts are one parameter."""
+    """Whether each expert's weights are in `found`, for a parameter that holds all experts of a rank."""
     match = _FUSED.fullmatch(name)
     assert match is not None
     pattern = re.compile(re.escape(match[1]) + rf"local_experts\.\d+\.linear_fc{match[2]}\.weight")

@@ -35,7 +35,7 @@ OVERLAP = "--overlap-grad-reduce"
 
 
 class Case(NamedTuple):
-    """A run and how it is saved."""
+    """A run of Megatron-Core to record, and how it saves."""
 
     ranks: int
     flags: str
@@ -86,7 +86,7 @@ CASES = {
 
 
 def record(name: str, out: Path) -> int:
-    """Record one; its exit code."""
+    """Record a case into `out`; the recorder's exit code."""
     case, folder = CASES[name], out / name
     folder.mkdir(parents=True)
     form = "torch" if case.sharding == "legacy" else "torch_dist"

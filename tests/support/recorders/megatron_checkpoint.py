@@ -30,31 +30,31 @@ class Choices:
     """Settings that the recorder's flags do not give; numbers stand behind `=`."""
 
     first: int | None = None
-    """Layers of the first pipeline stage."""
+    """Number of layers of the first pipeline stage."""
     last: int | None = None
     bucket: int | None = None
-    """Entries of a bucket."""
+    """Elements of a gradient bucket."""
     grouped: bool = False
-    """Experts whose weights are one parameter (GroupedMLP)."""
+    """Keep all experts' weights in one parameter (GroupedMLP)."""
     no_optim: bool = False
     prefix: bool = False
-    """Numbered keys of chained optimizers, as earlier versions wrote them."""
+    """Number the keys of chained optimizers, as earlier versions wrote them."""
     singleton: bool = False
-    """Single local shards: halves and experts under keys of their own."""
+    """Save single local shards: halves and experts under keys of their own."""
     constant: bool = False
-    """--ckpt-assume-constant-structure: the second of two checkpoints."""
+    """Record the second of two checkpoints with --ckpt-assume-constant-structure."""
     asynchronous: bool = False
 
     @classmethod
     def of(cls, text: str) -> "Choices":
-        """From the command line."""
+        """Choices from the text of the command line, `name` or `name=number` with commas between."""
         given = dict(one.split("=") if "=" in one else (one, "") for one in text.split(",") if one != "-")
         kinds = {entry.name: entry.type for entry in fields(cls)}
         return cls(**{name: True if kinds[name] is bool else int(value) for name, value in given.items()})
 
 
 def grouped_products() -> None:
-    """The package whose kernels need a GPU, of plain products."""
+    """Install a module `grouped_gemm` of plain products in place of the package whose kernels need a GPU."""
     import torch
 
     def gmm(a: Any, b: Any, batch_sizes: Any, trans_b: bool = False) -> Any:
@@ -67,7 +67,7 @@ def grouped_products() -> None:
 
 
 def writes_in_place() -> None:
-    """Files of torch_dist are written here instead of by forked processes, which hang beside threads."""
+    """Have torch_dist's files written by this process instead of forked ones, which hang beside threads."""
     import queue
 
     from megatron.core.dist_checkpointing.strategies import filesystem_async
@@ -84,7 +84,7 @@ def writes_in_place() -> None:
 
 
 def changed_configs(choices: Choices) -> None:
-    """Megatron's configurations with what was chosen."""
+    """Patch Megatron's configuration classes to take the chosen stages, experts and bucket size."""
     from megatron.core.distributed import DistributedDataParallelConfig
     from megatron.core.transformer.transformer_config import MLATransformerConfig, TransformerConfig
 
@@ -156,12 +156,12 @@ def args_of(args: Any, choices: Choices, recorder: Any) -> Namespace:
 
 
 def key_of(had: SimpleNamespace, number: int) -> str:
-    """The key of a model chunk in a file."""
+    """The key of model chunk `number` in a checkpoint file."""
     return "model" if len(had.model) == 1 else f"model{number}"
 
 
 def save_legacy(had: SimpleNamespace, folder: Path, content: dict[str, Any], choices: Choices) -> None:
-    """As `--ckpt-format torch`."""
+    """Save as `--ckpt-format torch` does."""
     import torch
     from megatron.core import parallel_state as state
 
@@ -184,7 +184,7 @@ def save_legacy(had: SimpleNamespace, folder: Path, content: dict[str, Any], cho
 def save_torch_dist(
     had: SimpleNamespace, folder: Path, content: dict[str, Any], sharding: str, choices: Choices
 ) -> None:
-    """As `--ckpt-format torch_dist`, the ranks of a group sharing the work."""
+    """Save as `--ckpt-format torch_dist` does, the ranks of a group sharing the work."""
     from megatron.core import dist_checkpointing, parallel_state
     from megatron.core.dist_checkpointing.serialization import get_default_save_sharded_strategy
     from megatron.core.dist_checkpointing.strategies.fully_parallel import FullyParallelSaveStrategyWrapper
@@ -216,7 +216,8 @@ def save_torch_dist(
 
 
 def states_of(had: SimpleNamespace, names: dict[int, str]) -> dict[str, np.ndarray]:
-    """The optimizer's states of this rank's parameters, by Megatron's own objects and not from a file."""
+    """The optimizer's states of this rank's parameters by "<state>.<name>", from Megatron's own objects and not from a
+    file."""
     found: dict[str, np.ndarray] = {}
     for one in getattr(had.optimizer, "chained_optimizers", [had.optimizer]):
         if not getattr(one, "is_stub_optimizer", False):
@@ -253,7 +254,7 @@ def _of_ordinary(one: Any, names: dict[int, str], found: dict[str, np.ndarray]) 
 
 
 def main() -> None:
-    """Train, save, and say what was saved."""
+    """Train, save in the format asked for, write this rank's arrays, and print what was saved."""
     out, form, sharding, text = sys.argv[1:5]
     sys.argv[1:5] = []
     choices = Choices.of(text)

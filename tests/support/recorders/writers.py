@@ -1,4 +1,4 @@
-"""Record the signatures of what writers call in W&B, MLflow and SwanLab, where these are installed.
+"""Record the signatures of the functions of W&B, MLflow and SwanLab that our writers call, where these are installed.
 
 python tests/support/recorders/writers.py > tests/assets/writers.json
 """

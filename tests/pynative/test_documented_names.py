@@ -181,8 +181,8 @@ def test_single_messages_between_stages():
 
 
 def documented_calls(backend, flags: str) -> dict[str, list]:
-    """Name of the call -> losses of three steps by pretrain, TrainOneStepCell and train, or [loss, gradient norm] of
-    the first by each function for own loops."""
+    """ "pretrain", "train", "cell" (TrainOneStepCell) -> (loss, gradient norm) of each of three steps; "functions" ->
+    (loss, norm, norm after clipping) of the first by each function for own loops."""
     from pynative.distributed import DistributedDataParallel, DistributedDataParallelConfig
     from pynative.optimizer import get_optimizer, get_optimizer_param_scheduler
     from pynative.training import forward_backward as functions
@@ -341,7 +341,7 @@ def test_a_loop_of_ones_own_trains_as_pretrain_does():
 
 
 def saved_by_parts(backend, directory) -> list:
-    """What load_checkpoint restores: weights, steps and moments of model, optimizer and scheduler; then weights alone.
+    """Weights, steps and moments that load_checkpoint restores into model, optimizer and scheduler; then weights alone.
     Wrong arguments are checked to raise."""
     from pynative.dist_checkpointing import load_checkpoint, save_checkpoint
     from pynative.optimizer import get_optimizer, get_optimizer_param_scheduler

@@ -23,8 +23,7 @@ STATE_NAMES = {"exp_avg": "exp_avg", "exp_avg_sq": "exp_avg_sq", "main_param": "
 
 @cache
 def facts(case: str) -> dict:
-    """What was recorded of a case: "parameters" and "optimizer" (name -> [shape, digest]), "vocab_size" and other
-    sizes."""
+    """The record of a case: "parameters" and "optimizer" (name -> [shape, digest]), "vocab_size" and other sizes."""
     return json.loads(asset(f"checkpoints/{case}.json").read_text(encoding="utf-8"))
 
 

@@ -55,8 +55,8 @@ def folder_of(case: str) -> Path:
 
 @cache
 def recorded(case: str) -> dict[str, Any]:
-    """What was recorded of a case: losses and gradient norms of 20 steps, loss of the batch, greedy continuations,
-    flags by tool."""
+    """The record of a case: losses and gradient norms of 20 steps, loss of the batch, greedy continuations, flags by
+    tool."""
     found: dict[str, Any] = json.loads(asset(f"families/{case}/recorded.json").read_text(encoding="utf-8"))
     return found
 

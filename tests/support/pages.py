@@ -185,7 +185,7 @@ def installed(command: str) -> None:
 
 
 def is_there(command: str) -> None:
-    """Check that the project's files that the command names exist."""
+    """Check that the files of tests, docs and benchmarks that the command names exist."""
     named = re.findall(r"(?:tests|docs|benchmarks)/[\w./]+", command)
     assert all((ROOT / name).exists() for name in named), command
 

@@ -101,7 +101,8 @@ def check_steps(argv: Sequence[str], ranks: Sequence[Sequence[Step]], ids: int =
 
 
 def main(name: str, *ids: str) -> None:
-    """Train these scripts of a table, or all, one after another, and print a line for each: its losses or its error."""
+    """Train these scripts of a table, or all, one after another, and print a line for each: losses and norms of its
+    steps, or its error."""
     for script in sorted(scripts(name), key=lambda script: script["nproc"]):
         if ids and script["id"] not in ids:
             continue

@@ -1,4 +1,4 @@
-"""What is stored in place of the recorded training cases' initial weights (tests.support.goldens)."""
+"""The small file that is stored in place of the recorded training cases' initial weights (tests.support.goldens)."""
 
 import json
 

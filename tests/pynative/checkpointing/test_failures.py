@@ -161,7 +161,7 @@ PLACES = {
     "the manifest": (0, lambda: failing(f"{SAVE}.write_manifest", errno.ENOSPC, _is_in_second)),
     "its name": (0, lambda: failing("parallel_core.checkpoint.commit.publish", errno.EDQUOT, _is_second)),
 }
-"""Where saving checkpoint 4 fails -> (rank that fails, context in which it does)."""
+"""Place at which saving checkpoint 4 fails -> (rank that fails, context in which it does)."""
 
 
 MODES = ("", "--async-save")

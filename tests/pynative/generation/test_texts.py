@@ -89,8 +89,8 @@ def test_a_seed_repeats_and_another_differs():
 
 
 def test_padding_of_the_vocabulary_is_never_said():
-    """Of a table padded from 61 ids to 64 the padding is never drawn, even at a temperature at which all rows are
-    equally likely."""
+    """The padding of a table from 61 ids to 64 is never drawn, even at a temperature at which all rows are equally
+    likely."""
     (said,) = run(1, continuations, "", [{"max_new_tokens": 120, "temperature": 1e6}])[0]
     assert max(said) < 61 and len(set(said)) > 45
 

@@ -59,7 +59,7 @@ def test_an_operator_that_the_contract_does_not_know_is_refused():
 
 
 def test_the_first_layer_wins():
-    """Of an operator in several layers the first layer's is taken: an Ascend's layer norm before the composed one, its
+    """An operator that several layers have is the first layer's: an Ascend's layer norm before the composed one, its
     fused RMS norm before both."""
     plain = selection.merged(selection.STACKS["ops", "Ascend"].tables(NOTHING_FUSED))
     fused = selection.merged(selection.STACKS["ops", "Ascend"].tables(EVERYTHING_FUSED))

@@ -84,8 +84,8 @@ def test_cold_experts_drop_alike_on_any_layout(dispatcher):
 
 
 def watched(backend, flags: str) -> dict[str, list]:
-    """By "hot" the hot experts of each micro-batch; by "dropped", of each step and micro-batch (choices, weights,
-    choices after dropping); by "counts", of each step the reported choices of each expert."""
+    """A dict: "hot", the hot experts of each micro-batch; "dropped", for each step and micro-batch (choices, weights,
+    choices after dropping); "counts", for each step the reported choices of each expert."""
     from pynative import kernels
     from pynative.moe import router
     from pynative.training.callbacks import Callback

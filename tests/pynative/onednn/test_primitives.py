@@ -22,7 +22,7 @@ def relu(entries: int):
 
 
 def test_a_sequence_that_grows_keeps_no_more_primitives():
-    """Of twice KEPT primitives for new shapes, as a growing text asks for, at most KEPT stay: those used last."""
+    """At most KEPT of twice as many primitives for new shapes, as a growing text asks for, stay: those used last."""
     made = [weakref.ref(relu(entries)) for entries in range(1000, 1000 + 2 * primitives.KEPT)]
     gc.collect()
     alive = [primitive() is not None for primitive in made]
@@ -30,7 +30,7 @@ def test_a_sequence_that_grows_keeps_no_more_primitives():
 
 
 def test_a_sequence_that_grows_keeps_no_more_layouts():
-    """Of twice KEPT layouts at most KEPT stay, the last one and one that is held elsewhere among them."""
+    """At most KEPT of twice as many layouts stay, the last one and one that is held elsewhere among them."""
     held = layout_of(np.empty((1, 7), np.float32))
     made = [weakref.ref(layout_of(np.empty((1009, entries), np.float32))) for entries in range(1, 2 * layouts.KEPT)]
     gc.collect()

@@ -45,7 +45,7 @@ PAIRS = [
 
 @pytest.mark.parametrize(("sizes", "one", "other", "differing"), PAIRS)
 def test_streams_differ_where_activations_are_cut(sizes, one, other, differing):
-    """Of two ranks (PAIRS) the streams listed differ, as activations are cut there; the others agree, as activations
+    """The streams that PAIRS lists for two ranks differ, as activations are cut there; the others agree, as activations
     are replicated."""
     here, there = drawn(one, **sizes), drawn(other, **sizes)
     assert {name for name in here if not set(here[name]) & set(there[name])} == differing

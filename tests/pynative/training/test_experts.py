@@ -93,8 +93,8 @@ def test_token_distributions_are_written_and_drawn(tmp_path):
 
 
 def test_runs_are_merged_and_models_are_not(tmp_path):
-    """Of a step recorded by two runs the later counts are read; a directory with records of different numbers of
-    experts is refused."""
+    """If two runs recorded a step, the later counts are read; a directory with records of different numbers of experts
+    is refused."""
     for run_at, step, counts in (("10", 1, [1, 2]), ("10", 2, [3, 4]), ("11", 2, [5, 6])):
         folder = tmp_path / f"export_20260101_0000{run_at}" / "tensor"
         folder.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Which data each pipeline stage draws, and the form in which model and script get them."""
+"""The data that each pipeline stage draws, and the form in which model and script get them."""
 
 from contextlib import nullcontext
 from dataclasses import replace
@@ -57,7 +57,7 @@ def test_a_stage_in_the_middle_draws_what_it_reads(with_masks, own_function, mid
 
 
 def test_an_iterator_without_use_is_not_kept(backend_of_one):
-    """Of iterators that a script makes for each step only the last is kept alive, to go on drawing from it."""
+    """If a script makes an iterator for each step, only the last is kept alive, to go on drawing from it."""
     step, chunk = BatchedForwardStep(), Recorder("tokens")
     alive = []
     for _ in range(3):

@@ -96,7 +96,7 @@ def test_tokens_of_the_main_loss_are_asked_for_where_they_weigh(averaged, places
 
 
 def masks_made(backend, flags: str) -> list[int]:
-    """By how many places the loss mask is shifted, at each time that a training forward makes one."""
+    """The number of places by which the loss mask is shifted, for each mask that a training forward makes."""
     from pynative.transformer import multi_token_prediction
 
     shifted, made = [], multi_token_prediction.mask_ahead

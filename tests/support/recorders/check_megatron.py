@@ -28,7 +28,7 @@ def is_slice(part: np.ndarray, whole: np.ndarray) -> bool:
 
 
 def experts_of(name: str, part: np.ndarray, found: dict[str, np.ndarray]) -> Iterator[bool]:
-    """Whether each expert's weights are in `found`, for a parameter that holds all experts of a rank."""
+    """For each expert of a parameter that holds several, whether `found` has its weights."""
     match = _FUSED.fullmatch(name)
     assert match is not None
     pattern = re.compile(re.escape(match[1]) + rf"local_experts\.\d+\.linear_fc{match[2]}\.weight")

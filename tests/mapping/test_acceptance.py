@@ -40,7 +40,7 @@ def starting(scripts):
     ],
 )
 def test_the_share_of_scripts_that_start(scripts, starting, name, share):
-    """At least `share` of a slice's scripts start."""
+    """The share of a slice's scripts that start is at least `share`."""
     chosen = [script["id"] for script in scripts if SLICES[name](script)]
     assert len(starting.intersection(chosen)) >= share * len(chosen)
 

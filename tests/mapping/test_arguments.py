@@ -1,4 +1,4 @@
-"""From a command line to arguments and config: fields, defaults, and Megatron's ways to call it."""
+"""Arguments and config from a command line: fields, defaults, and Megatron's ways to call it."""
 
 from __future__ import annotations
 
@@ -167,6 +167,7 @@ def test_vocabulary_padding_depends_on_the_layout():
 
 
 def test_the_last_of_a_repeated_flag_counts():
+    """`--seed 1 --seed 2` gives seed 2."""
     assert reading("--seed 1 --seed 2").config.training_config.seed == 2
 
 
@@ -225,6 +226,7 @@ def test_a_users_own_flags_pass_through():
 
 
 def test_defaults_of_the_caller_hold_unless_the_flag_is_given():
+    """args_defaults of `parse_args` count unless the command line gives the flag."""
     assert parse_args(line(), args_defaults={"seed": 7}).seed == 7
     assert parse_args(line("--seed 8"), args_defaults={"seed": 7}).seed == 8
 

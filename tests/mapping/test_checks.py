@@ -688,6 +688,7 @@ def test_a_near_miss_passes(change, world_size):
 
 
 def test_all_faults_are_said_at_once_and_none_twice():
+    """Five different mistakes on one command line are each reported once."""
     errors = reading("--num-layer 4 --bf16 --fp16 --lr -1 --optimizer soap --tensor-model-parallel-size 8", 8).errors
     for blamed in ("--num-layer:", "--fp16", "--lr -1", "--optimizer soap", "--num-attention-heads 4"):
         assert sum(blamed in error for error in errors) == 1, (blamed, errors)
@@ -722,5 +723,6 @@ def test_a_wrong_value_does_not_blame_the_flags_that_depend_on_it():
 
 
 def test_an_abbreviation_is_refused_and_the_full_names_are_suggested():
+    """`--num-layer` is an error that suggests --num-layers."""
     (error,) = reading("--num-layer 4").errors
     assert "--num-layers" in error

@@ -207,8 +207,8 @@ def test_what_that_file_cannot_say_is_named(change, blamed):
 
 @pytest.mark.parametrize("swapped", [False, True])
 def test_of_two_keys_the_one_that_is_no_default_counts(swapped):
-    """If two keys of a file fill one field, the one that is not at its default counts, in either order; the other one
-    is said to do nothing."""
+    """The key that is not at its default counts if two keys of a file fill one field, in either order; the other one is
+    said to do nothing."""
     keys = [("norm_epsilon", 1e-5), ("layernorm_epsilon", 1e-6)]
     content = {"language_model": {}, **dict(reversed(keys) if swapped else keys)}
     given, findings = values_of(content, "x.yaml")

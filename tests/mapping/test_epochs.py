@@ -16,6 +16,7 @@ MODEL = (
 
 
 def reading(flags: str):
+    """The reading of a small model's command line with these flags on two processes."""
     return read(f"{MODEL} {flags}".split(), world_size=2)
 
 
@@ -92,7 +93,7 @@ def test_epochs_without_a_length_are_refused(flags, rule, corpora):
 
 
 def test_epochs_are_left_to_a_scripts_own_loader_where_no_data_are_named():
-    """Without a data flag the number of epochs is kept for a script's own loader, and iterations stay open (0)."""
+    """The number of epochs is kept for a script's own loader if no flag names data, and iterations stay open (0)."""
     found = reading("--num_train_epochs 1 --lr-warmup-iters 3")
     training = found.config.training_config
     assert found.errors == found.notes == [] and (training.epochs, training.training_iters) == (1, 0)

@@ -73,8 +73,8 @@ def test_memory_of_each_stage_is_in_the_answer(capsys):
 
 
 def test_what_a_cpu_does_not_keep_is_in_the_answer(capsys):
-    """With --device-target CPU fewer activations are counted (results of norms and activations are not kept) and a
-    sentence says so; with --kernels ops neither."""
+    """--device-target CPU counts fewer activations (results of norms and activations are not kept) and a sentence says
+    so; with --kernels ops neither."""
     fewer, more = (answer(capsys, flags)["memory"][0]["parts"]["activations"] for flags in ("--device-target CPU", ""))
     assert fewer < more
     for flags, sentence in (
@@ -139,7 +139,7 @@ def test_pieces_of_a_sentencepiece_model_are_counted(capsys, tmp_path):
 
 
 def test_missing_data_is_found_by_either_suffix(capsys, tmp_path):
-    """With --check-files each missing .bin and .idx of --data-path is an error."""
+    """--check-files reports each missing .bin and .idx of --data-path."""
     (tmp_path / "a.bin").touch()
     result = answer(capsys, f"--data-path 0.5 {tmp_path}/a 0.5 {tmp_path}/b", "--check-files")
     assert [error.split("no file ")[1].split(";")[0] for error in result["errors"]] == [

@@ -64,15 +64,18 @@ def test_the_rule_of_shared_keys_is_the_configs():
     ],
 )
 def test_two_keys_that_disagree_are_both_named(content, first, second):
+    """Two keys of a file that fill one field with different values are an error with both."""
     assert f"{second}: contradicts {first}; leave one of them out" in errors(content)
 
 
 def test_two_keys_that_agree_are_one():
+    """Two keys of a file that fill one field with the same value are accepted."""
     content = sections(parallel_config={"model_parallel": 2, "tensor_model_parallel_size": 2})
     assert init_configs_from_dict(content).parallel_config.tensor_model_parallel_size == 2
 
 
 def test_an_unknown_kind_of_attention_is_refused():
+    """Another attention_type than GQA and MHA in the nested layout is one error with the file's key."""
     (error,) = errors(nested(blocks={"attention": {"head_num": 8, "attention_type": "XYZ"}}))
     assert error.startswith("model_config.llm.blocks.attention.attention_type XYZ: must be one of GQA, MHA")
 
@@ -116,6 +119,7 @@ def test_a_type_beside_the_compute_type(compute, key, value, section, field, fil
 
 
 def test_an_unknown_checkpoint_format_is_refused():
+    """An unknown ckpt_format in a file is one error with the file's key."""
     (error,) = errors(sections(training_config={"ckpt_format": "nonsense"}))
     assert error.startswith("training_config.ckpt_format nonsense: must be one of")
 

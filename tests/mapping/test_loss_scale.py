@@ -31,17 +31,19 @@ def test_beside_bf16_an_adapting_scale_does_nothing_and_that_is_said(capsys):
 
 @pytest.mark.parametrize("kind", ["--bf16", "--fp16"])
 def test_a_fixed_scale_acts_beside_either_type_and_an_adapting_one_then_does_not(kind):
+    """--loss-scale acts beside --bf16 and --fp16, and flags of a dynamic scale beside it are ignored."""
     found = statuses(f"{SCALE} --loss-scale 128 {kind}")
     assert found["--loss-scale"] == (MAPPED, "") and found["--hysteresis"][0] == IGNORED
 
 
 def test_an_adapting_scale_acts_beside_fp16():
+    """Flags of a dynamic loss scale are mapped beside --fp16."""
     found = statuses(f"{SCALE} --fp16")
     assert {found[flag] for flag in SCALE.split()[::2]} == {(MAPPED, "")}
 
 
 def test_without_a_type_each_flag_is_refused():
-    """Without --fp16 or --bf16 each flag of the loss scale is an error with the fix."""
+    """Each flag of the loss scale without --fp16 or --bf16 is an error with the fix."""
     assert [error.split()[0] for error in reading(SCALE).errors] == SCALE.split()[::2]
     assert all("needs --fp16 or --bf16; add one" in error for error in reading(SCALE).errors)
 

@@ -45,7 +45,7 @@ def test_what_there_is_no_page_of(tmp_path, capsys):
 
 
 def test_a_missing_library_is_said_with_its_package(tmp_path, capsys, monkeypatch):
-    """Without plotly the command is an error with the extra to install."""
+    """A missing plotly is an error of the command with the extra to install."""
     monkeypatch.setitem(sys.modules, "plotly", None)
     monkeypatch.delitem(sys.modules, "plotly.offline", raising=False)
     assert command.main([str(write_run(tmp_path / "run"))]) == 2

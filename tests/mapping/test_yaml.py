@@ -77,12 +77,14 @@ def test_a_wrong_key_or_value_is_an_error_with_the_nearest_name(content, blamed,
 
 
 def test_all_errors_of_a_file_are_said_at_once():
+    """An unknown key and a wrong value of a file are reported together."""
     with pytest.raises(ConfigError) as caught:
         init_configs_from_dict({**SECTIONS, "model_config": {**SECTIONS["model_config"], "x": 1, "num_layers": 0}})
     assert len(caught.value.errors) == 2
 
 
 def test_flags_win_over_the_file_that_yaml_cfg_names():
+    """A flag beside --yaml-cfg replaces the file's value; other values stay the file's."""
     found = read(
         ["--yaml-cfg", str(EXAMPLE), "--lr", "1e-3", "--train-iters", "5", "--num-attention-heads", "96"], world_size=32
     )
@@ -121,6 +123,7 @@ def test_flags_and_a_file_in_megatrons_layout_are_one_command_line(tmp_path):
 
 
 def test_a_missing_file_is_an_error(tmp_path):
+    """A --yaml-cfg that does not exist is one error with the flag."""
     found = read([*line(), "--yaml-cfg", str(tmp_path / "none.yaml")], world_size=1)
     (error,) = found.errors
     assert "--yaml-cfg" in error
@@ -131,7 +134,7 @@ def test_a_missing_file_is_an_error(tmp_path):
     [({"expert_model_parallel_size": 4}, 4), ({"tensor_model_parallel_size": 2, "expert_model_parallel_size": 2}, 4)],
 )
 def test_the_smallest_size_holds_the_experts(sizes, world):
-    """Without a world size a file gets the smallest that holds its layout: each expert once, cut over tp unless it says
+    """A file without a world size gets the smallest that holds its layout: each expert once, cut over tp unless it says
     otherwise."""
     content = {"parallel_config": {**sizes, "sequence_parallel": True}, "moe_config": {"num_experts": 4}}
     found = init_configs_from_dict({**SECTIONS, **content})

@@ -101,6 +101,6 @@ def test_a_causal_ring_computes_every_visible_score_once_and_balanced(ring):
 
 
 def test_with_a_mask_every_score_is_computed():
-    """With a dense attention mask a ring computes all blocks: masked scores are -10000, not minus infinity, so none may
+    """A ring with a dense attention mask computes all blocks: masked scores are -10000, not minus infinity, so none may
     be left out."""
     assert {ring_block(place, source, causal=False) for place in range(3) for source in range(3)} == {(2, 2, False)}

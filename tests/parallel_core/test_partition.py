@@ -176,7 +176,7 @@ def test_bad_layouts_are_refused(layers, stages, micro_batches, parallel, messag
 
 
 def test_interleaving_makes_its_own_number_of_micro_batches():
-    """Without a batch size interleaving has one whole group of micro-batches."""
+    """Interleaving has one whole group of micro-batches if no batch size is given."""
     assert config(8, 2, virtual_pipeline_model_parallel_size=2).dataset_config.micro_batch_num == 2
     assert config(8, 2, **{VPP: 2, GROUP: 3}).dataset_config.micro_batch_num == 3
 

@@ -23,7 +23,7 @@ def test_only_what_is_too_large_shrinks():
 @pytest.mark.parametrize("alpha", ALPHAS)
 @pytest.mark.parametrize("gated", [False, True])
 def test_scores_of_a_group_shrink_by_its_least_factor(alpha, gated):
-    """With fused query-key-value weights all scores of a key-value group are multiplied by its smallest factor, however
+    """All scores of a key-value group of fused query-key-value weights are multiplied by its smallest factor, however
     alpha divides it between queries and keys; values and gates do not change."""
     rows, eta = QueryKeyValueRows(HEADS, 2, PLAIN, gated), np.array([0.5, 1.0, 1.0, 0.8])
     before, x = weight(rows.count, 1), weight(1, 2)[0]

@@ -9,7 +9,7 @@ LOGITS = np.log(np.array([0.1, 0.4, 0.2, 0.25, 0.05], np.float32))
 
 
 def _frequencies(**how) -> np.ndarray:
-    """The share of each token of 4000 draws."""
+    """The share of each token in 4000 draws from LOGITS with these settings."""
     generator = np.random.default_rng(0)
     sampling = Sampling(**how)
     drawn = [sampling.next_token(LOGITS, generator) for _ in range(4000)]
@@ -17,10 +17,12 @@ def _frequencies(**how) -> np.ndarray:
 
 
 def test_temperature_0_takes_the_likeliest():
+    """Temperature 0, the default, gives the token of the largest logit."""
     assert Sampling().next_token(LOGITS, np.random.default_rng(0)) == 1
 
 
 def test_temperature_1_draws_by_probability():
+    """Temperature 1 draws each token with its softmax probability."""
     np.testing.assert_allclose(_frequencies(temperature=1), np.exp(LOGITS), atol=0.03)
 
 
@@ -31,15 +33,18 @@ def test_temperature_divides_logits():
 
 
 def test_top_k_leaves_the_k_likeliest():
+    """top_k 2 draws among the two likeliest tokens alone, by their probabilities."""
     np.testing.assert_allclose(_frequencies(temperature=1, top_k=2), [0, 0.4 / 0.65, 0, 0.25 / 0.65, 0], atol=0.03)
 
 
 @pytest.mark.parametrize(("top_p", "left"), [(0.3, [1]), (0.5, [1, 3]), (0.7, [1, 2, 3]), (1.0, [0, 1, 2, 3, 4])])
 def test_top_p_leaves_the_fewest_that_have_the_probability(top_p, left):
+    """top_p draws among the fewest likeliest tokens whose probabilities add up to it."""
     assert np.flatnonzero(_frequencies(temperature=1, top_p=top_p)).tolist() == left
 
 
 def test_large_logits_do_not_overflow():
+    """Logits of 10^4 at temperature 0.1 are drawn from without overflow."""
     logits = np.array([1e4, 0.0, -1e4], np.float32)
     assert Sampling(temperature=0.1).next_token(logits, np.random.default_rng(0)) == 0
 
@@ -71,6 +76,7 @@ def test_texts_of_a_batch_have_draws_of_their_own():
     "how", [{"temperature": -1}, {"top_k": -1}, {"top_p": 1.5}, {"repetition_penalty": 0}, {"seed": -1}]
 )
 def test_values_out_of_range_name_their_flag(how):
+    """A setting out of range raises an error that names its flag."""
     (name,) = how
     with pytest.raises(ValueError, match=f"--{name.replace('_', '-')} .*must"):
         Sampling(**how)

@@ -103,8 +103,8 @@ def test_who_counts_a_parameter():
 @pytest.mark.parametrize("expert_tensor", [1, 2])
 @pytest.mark.parametrize("experts", [1, 2])
 def test_a_sum_over_the_model_has_each_element_once(experts, expert_tensor):
-    """In each model-parallel group (of dense and of expert parameters) each element is counted by exactly one rank of a
-    stage."""
+    """Each element is counted by exactly one rank of a stage in each model-parallel group, of dense and of expert
+    parameters."""
     topology = Topology(
         world_size=8,
         tensor_model_parallel_size=2,

@@ -210,11 +210,14 @@ def test_a_contradiction_names_both_values(reading_with, content, change, values
     ],
 )
 def test_unknown_keys_and_values_are_errors(reading_with, content, blamed):
+    """An unknown key or a value that is not available is one error with the key (the nearest known one for a misspelt
+    key)."""
     (error,) = reading_with(content).errors
     assert blamed in error
 
 
 def test_a_file_that_is_no_json_is_an_error(tmp_path):
+    """A DeepSpeed file that is no JSON is one error with the flag."""
     (tmp_path / "x.json").write_text("{")
     found = read([*line(), "--deepspeed-config", str(tmp_path / "x.json")], world_size=1)
     (error,) = found.errors

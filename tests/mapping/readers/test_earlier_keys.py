@@ -173,6 +173,7 @@ def test_a_whole_run_in_the_nested_layout():
     ],
 )
 def test_a_key_of_the_earlier_system_fills_its_field(section, content, field, value):
+    """Each key of MindFormers' in the layout of sections fills the config field."""
     assert value_of(init_configs_from_dict(sections(**{section: content})), path_of(field)) == value
 
 

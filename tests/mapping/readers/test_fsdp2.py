@@ -47,6 +47,7 @@ def reading_with(tmp_path):
     ],
 )
 def test_a_key_becomes_its_field(reading_with, content, field, value):
+    """Each key of MindSpeed's FSDP2 file fills the config field."""
     found = reading_with(content)
     assert found.errors == [] and value_of(found.config, path_of(field)) == value
 

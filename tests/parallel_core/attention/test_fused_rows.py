@@ -24,8 +24,8 @@ def test_groups_cover_the_rows_in_order(heads_per_group, groups, head_size):
 
 @given(sizes, sizes, sizes, sizes)
 def test_sharing_ranks_divide_the_queries_of_their_group(own_heads, groups, sharers, head_size):
-    """With more tensor-parallel ranks than key-value groups, each query row belongs to exactly one rank, and a rank has
-    the key and value rows of its queries' group."""
+    """Each query row belongs to exactly one tensor-parallel rank where there are more ranks than key-value groups, and
+    a rank has the key and value rows of its queries' group."""
     size = groups * sharers
     rows = QueryKeyValueRows(own_heads * size, groups, head_size)
     queries = []
@@ -39,7 +39,7 @@ def test_sharing_ranks_divide_the_queries_of_their_group(own_heads, groups, shar
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_rank_of_a_gated_layer_has_gate_then_up(rank):
-    """Of a gated linear with gate rows 0..3 and up rows 4..7, tensor-parallel rank r of 2 has its half of the gate,
+    """Tensor-parallel rank r of 2 has, of a gated linear with gate rows 0..3 and up rows 4..7, its half of the gate,
     then its half of up."""
     part = place(ShardSpec(shape=(8,), cuts=(Cut(0, parts=GATED_PARTS),)), {"tp": (rank, 2)})
     first = 2 * rank

@@ -24,9 +24,9 @@ def test_llama3_stretches_long_wavelengths_only():
 
 
 def test_yarn_leaves_fast_pairs_and_stretches_slow_ones():
-    """With Megatron's constants, the pairs 0..9 of 32, which turn more than 32 times in 4096 positions, keep their
-    frequencies; those from 23 on, which turn less than once, are stretched in full; between them the stretched share
-    grows linearly."""
+    """Pairs 0..9 of 32, which turn more than 32 times in 4096 positions (Megatron's constants), keep their frequencies;
+    those from 23 on, which turn less than once, are stretched in full; between them the stretched share grows
+    linearly."""
     inverse = inverse_frequencies(64)
     scaled = yarn(inverse, RopeScalingConfig(type="yarn"), 10000.0, 40.0)
     stretched = (1 - scaled / inverse) / (1 - 1 / 40)
@@ -54,8 +54,8 @@ def test_latent_attention_has_angles_and_a_scale_of_its_own():
 
 
 def test_a_share_of_latent_attentions_channels_rotates_where_nothing_is_stretched():
-    """As in Megatron, --rotary-percent 0.5 rotates half of latent attention's rotary channels with --rope-type rope and
-    all of them with yarn."""
+    """--rotary-percent 0.5 rotates half of latent attention's rotary channels with --rope-type rope and all of them
+    with yarn, as in Megatron."""
     latent = "--multi-latent-attention --kv-lora-rank 8 --qk-pos-emb-head-dim 4 --rotary-percent 0.5"
     pairs = [
         len(LatentAttention.of(config_of(f"{TINY} {latent} {kind}", 1).model_config, 0).rotary.inverse_frequencies)
@@ -80,7 +80,7 @@ def test_longrope_divides_by_the_list_for_the_length():
 
 
 def test_dynamic_scaling_has_a_larger_base():
-    """For sequences of twice the original length the base is that of dynamic NTK-aware scaling; within the original
+    """The base is that of dynamic NTK-aware scaling for sequences of twice the original length; within the original
     length the frequencies are the plain ones."""
     scaled = rotary("--position-embedding-type rope --rope-scaling-type dynamic --rope-scaling-factor 4 "
                     "--rope-scaling-original-max-position-embeddings 8")  # fmt: skip
@@ -96,6 +96,7 @@ def rotary(flags: str) -> Rotary | None:
 
 
 def test_a_model_without_rotary_positions_has_none():
+    """Learned positions (the default) and --position-embedding-type none give no rotary setting."""
     assert rotary("") is None and rotary("--position-embedding-type none") is None
 
 

@@ -54,8 +54,8 @@ def test_ranks_read_their_shards(layout):
 
 
 def test_micro_batches_are_as_long_as_their_longest_rows():
-    """With an entry `lengths` each micro-batch is cut to its longest row before ranks take their shards; rows of length
-    0, which fill up a batch, count nothing, and the number of tokens with loss does not change."""
+    """An entry `lengths` cuts each micro-batch to its longest row before ranks take their shards; rows of length 0,
+    which fill up a batch, count nothing, and the number of tokens with loss does not change."""
     given = entries("attention_mask") | {"lengths": BatchEntry.of("lengths", np.array([4, 8, 12, 4, 0, 0], np.int32))}
     for context in (WHOLE, ContextShard(ContextLayout.of(2, RING), 1)):
         batch = StepBatch(given, 3, context)

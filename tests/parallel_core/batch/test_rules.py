@@ -12,7 +12,7 @@ from parallel_core.context import RING, ContextLayout
 from tests.support.engine import TINY, config_of
 
 RULES = BatchRules.of(config_of(f"{TINY} --seq-length 8 --max-position-embeddings 16", 1))
-"""Two rows a micro-batch, 64 ids."""
+"""Rules for micro-batches of two rows of 8 tokens, 64 ids and 16 positions."""
 VARYING = replace(RULES, lengths_vary=True)
 
 
@@ -86,7 +86,8 @@ MISTAKES = {
 
 @pytest.mark.parametrize("name", MISTAKES)
 def test_a_mistake_is_named(name):
-    """The error gives key, value and place, in a batch of two micro-batches that is otherwise right."""
+    """Each mistake of `MISTAKES` in a batch of two micro-batches that is otherwise right is one message with key, value
+    and place."""
     wrong, message = MISTAKES[name]
     found = mistakes(RULES, {**batch(), **wrong}, 2)
     assert re.match(message, found[0]) and len(found) == len(wrong), found
@@ -109,7 +110,7 @@ def test_what_is_right():
 
 
 def test_lengths_that_vary():
-    """With lengths that may vary, all entries of a batch must have one common length, at most
+    """Rules with lengths that may vary want one common length for all entries of a batch, at most
     --max-position-embeddings."""
     assert mistakes(VARYING, batch(length=5), 2) == mistakes(VARYING, batch(length=16), 2) == []
     (found,) = mistakes(VARYING, batch(length=5, labels=batch()["labels"]), 2)

@@ -231,7 +231,7 @@ RECOMPUTED = [
 
 @pytest.mark.parametrize(("layout", "model", "recompute"), RECOMPUTED)
 def test_less_is_kept_of_what_is_computed_again(layout, model, recompute):
-    """With recomputation the blocks' kept bytes equal the measured ones to the byte, on every rank, and are fewer than
+    """The blocks' kept bytes with recomputation equal the measured ones to the byte, on every rank, and are fewer than
     without it."""
     world, options = LAYOUTS[layout]
     flags = f"{SIZES} {FAMILIES[model]} {options}"
@@ -308,9 +308,9 @@ def test_kept_bytes_name_the_module_that_keeps_them():
     ],
 )
 def test_where_outputs_of_norms_and_activations_are_not_kept(more, dropped):
-    """On a CPU the outputs of norms and activations, which are the inputs of linears, are not kept by default, except
-    with `--kernels ops`, with a schedule that computes weight gradients later, and where the user excludes them; the
-    user did not ask, so the log has no line about it."""
+    """Outputs of norms and activations, which are the inputs of linears, are not kept by default on a CPU, except with
+    `--kernels ops`, with a schedule that computes weight gradients later, and where the user excludes them; the user
+    did not ask, so the log has no line about it."""
     config = config_of(f"{SIZES} {more}", 2 if "pipeline" in more else 1).model_config
     (chunk,) = stage_chunks(config, 0)
     kept = chunk.kept_bytes(MicroBatch.of(config))

@@ -14,7 +14,7 @@ def of_layers(flags: str) -> list[str]:
 
 
 def test_each_layer_by_its_kind():
-    """With `mlp` and `moe` asked for, a dense layer's line names mlp and an expert layer's line moe."""
+    """A dense layer's line names mlp and an expert layer's line moe where both are asked for."""
     assert of_layers(f"{EXPERTS} --select-recompute ['mlp','moe']") == [
         f"Set select recompute on at layer {n}: {module}" for n, module in enumerate(("mlp", "moe", "mlp", "moe"))
     ]

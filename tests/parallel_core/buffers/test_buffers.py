@@ -78,8 +78,8 @@ def test_segments_cover_the_buffer(given_parameters, rule):
 
 @given(parameters, replicas, st.integers(1, 3), st.none() | st.integers(1, 200))
 def test_replicas_own_every_parameter_once(given_parameters, size, instances, bucket_size):
-    """With the distributed optimizer, the replicas of each instance own equal parts of each bucket, no element twice
-    and none left out; without it a replica owns the whole buffer."""
+    """The replicas of each instance of the distributed optimizer own equal parts of each bucket, no element twice and
+    none left out; without it a replica owns the whole buffer."""
     for plan in plan_buffers(given_parameters, rule=BucketRule.sharded(size, bucket_size)):
         ranks = [replica(rank, size * instances, instances) for rank in range(size * instances)]
         owned = [plan.owned_by(coordinates, sharded=True) for coordinates in ranks]
@@ -125,7 +125,7 @@ def test_each_gradient_is_summed_as_its_spec_says(given_parameters, sizes, shard
 
 @given(parameters, replicas)
 def test_what_is_updated_is_gathered(given_parameters, size):
-    """After an update with the distributed optimizer each bucket is gathered once and each rank contributes what it
+    """Each bucket is gathered once after an update with the distributed optimizer, and each rank contributes what it
     owns; without sharding nothing is gathered."""
     plans = plan_buffers(given_parameters, rule=BucketRule.sharded(size, 100))
     for rank in range(size):
@@ -205,7 +205,7 @@ def test_buckets_are_filled_in_reverse_order():
 
 
 def test_megatrons_padding():
-    """With the distributed optimizer parameters start at multiples of 64, and a bucket's size is a multiple of 128 that
+    """Parameters start at multiples of 64 with the distributed optimizer, and a bucket's size is a multiple of 128 that
     the replicas divide."""
     (plan,) = plan_buffers(places(ShardSpec(shape=(65,)), ShardSpec(shape=(3,))), rule=BucketRule.sharded(3))
     assert [entry.start for entry in plan.entries] == [0, 128] and plan.size == 384

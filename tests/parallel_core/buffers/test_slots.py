@@ -46,8 +46,8 @@ def test_neighbours_never_share_a_slot_and_everybody_fits(cells, replicas, stage
 
 @given(sizes, st.integers(2, 5), st.sampled_from([2, 3]), st.booleans())
 def test_each_element_is_kept_once_or_whole(cells, replicas, stage, tied):
-    """Of a bucket that uses a slot each element is kept by exactly one replica; a bucket that belongs to no cell, or
-    has a tied parameter, is kept by all. At stage 2 parameters are kept whole."""
+    """Each element of a bucket that uses a slot is kept by exactly one replica; a bucket that belongs to no cell, or
+    has a tied parameter, is kept by all. Stage 2 keeps parameters whole."""
     plan, first = planned(cells, replicas, stage, tied=tied)
     kept = [0] * plan.size
     for rank in range(replicas):
@@ -64,20 +64,20 @@ def test_each_element_is_kept_once_or_whole(cells, replicas, stage, tied):
 
 @pytest.mark.parametrize("stage", [0, 1])
 def test_below_stage_2_nothing_is_transient(stage):
-    """At ZeRO stages 0 and 1 a rank keeps all parameters and gradients, and there are no slots."""
+    """ZeRO stages 0 and 1 keep all parameters and gradients on each rank, and have no slots."""
     plan, residence = planned([[64], [64], [64]], 2, stage)
     assert residence.parameters == residence.gradients == (plan.span,)
     assert not residence.gradient_slots.size and not residence.parameter_slots.size
 
 
 def test_a_rank_that_shares_with_nobody_keeps_everything():
-    """With one replica, stage 3 keeps all parameters and gradients, and there are no slots."""
+    """A single replica keeps all parameters and gradients at stage 3, and has no slots."""
     plan, residence = planned([[64], [64], [64]], 1, 3)
     assert residence.gradients == residence.parameters == (plan.span,) and not residence.gradient_slots.size
 
 
 def test_bytes_are_those_of_the_paper():
-    """At stage 3, cells of 1, 2, 2, 2, 2 and 3 times 128 elements over 4 replicas: a rank keeps a quarter of them, and
+    """Cells of 1, 2, 2, 2, 2 and 3 times 128 elements over 4 replicas at stage 3: a rank keeps a quarter of them, and
     has slots for two inner cells and the larger of the first and last."""
     plan, residence = planned([[128], *[[256]] * 4, [384]], 4, 3)
     own, resident = (128 + 4 * 256 + 384) // 4, 128
@@ -87,8 +87,8 @@ def test_bytes_are_those_of_the_paper():
 
 
 def test_weights_that_are_not_gathered_again_have_a_slot_each():
-    """Without a second gather in the backward, each cell's weights have a slot of their own, so that slots are as large
-    as all cells; gradients share slots as before."""
+    """Each cell's weights have a slot of their own if the backward does not gather them again, so that slots are as
+    large as all cells; gradients share slots as before."""
     cells = [[128], *[[256]] * 4, [384]]
     residence = planned(cells, 4, 3, gathers_again=False)[1]
     slots, starts = residence.parameter_slots, residence.parameter_slots.starts

@@ -161,7 +161,7 @@ def test_ranks_of_another_layout_make_the_same_record(tmp_path):
 
 
 def test_what_the_entries_do_not_show_the_norm_does():
-    """Of a large gradient only some elements are recorded; a difference in the others is found by its norm."""
+    """The norm of a large gradient, of which only some elements are recorded, finds a difference in the others."""
     large = np.ones(1 << 18, np.float32)
     other = large.copy()
     other[1::4] = 2

@@ -63,6 +63,7 @@ def test_what_follows_from_other_fields(changes, field, value):
 
 
 def test_gated_activations_double_the_first_linear():
+    """`gated_linear_unit` is true for swiglu and false for gelu."""
     assert model(hidden_act="swiglu").gated_linear_unit and not model(hidden_act="gelu").gated_linear_unit
 
 
@@ -93,12 +94,13 @@ def test_samples_become_iterations_and_the_schedule_counts_samples():
 
 
 def test_sequence_parallelism_needs_tensor_parallelism_and_is_off_without():
+    """sequence_parallel becomes false at tensor-parallel size 1 and stays true at 2."""
     assert not ParallelConfig(sequence_parallel=True).sequence_parallel
     assert ParallelConfig(world_size=2, tensor_model_parallel_size=2, sequence_parallel=True).sequence_parallel
 
 
 def test_bf16_adds_gradients_up_in_float32():
-    """With bf16, gradients accumulate and are reduced in float32 unless --grad-reduce-in-bf16."""
+    """Gradients accumulate and are reduced in float32 with bf16 unless --grad-reduce-in-bf16."""
     assert TrainingConfig(bf16=True).accumulate_allreduce_grads_in_fp32
     assert not TrainingConfig(bf16=True, grad_reduce_in_bf16=True).accumulate_allreduce_grads_in_fp32
 
@@ -147,12 +149,14 @@ def test_a_check_names_the_flag(build, blamed):
 
 
 def test_all_findings_are_in_the_error():
+    """A section with two wrong fields raises one `ConfigError` with both."""
     with pytest.raises(ConfigError) as caught:
         model(num_layers=0, hidden_size=-1)
     assert len(caught.value.errors) == 2
 
 
 def test_fields_are_given_by_keyword_and_unknown_ones_refused():
+    """A section's constructor takes its fields by keyword only, and no other names."""
     with pytest.raises(TypeError):
         ParallelConfig(2)
     with pytest.raises(TypeError):

@@ -202,7 +202,7 @@ ZERO = [
 @pytest.mark.slow
 @pytest.mark.parametrize(("world", "layout", "family"), ZERO)
 def test_zero_sends_what_is_predicted(world, layout, family):
-    """With ZeRO 2 and 3 messages equal the predicted ones: gradients are reduced in every micro-batch, and a cell's
+    """Messages with ZeRO 2 and 3 equal the predicted ones: gradients are reduced in every micro-batch, and a cell's
     weights gathered when another cell's are in its slot."""
     test_every_byte_of_a_step_is_predicted(world, layout, family)
 
@@ -231,8 +231,8 @@ RECOMPUTED = [
 @pytest.mark.slow
 @pytest.mark.parametrize(("world", "layout", "recompute"), RECOMPUTED)
 def test_what_is_sent_again_is_predicted(world, layout, recompute):
-    """With recomputation of whole layers and of parts, messages equal the predicted ones, whether the collectives of
-    the forward are repeated or their results kept."""
+    """Messages with recomputation of whole layers and of parts equal the predicted ones, whether the collectives of the
+    forward are repeated or their results kept."""
     test_every_byte_of_a_step_is_predicted(world, layout, recompute)
 
 
@@ -273,7 +273,7 @@ def test_every_message_names_what_launches_it():
 
 
 def test_backward_messages_are_known():
-    """Of the four all-reduces of a layer with tensor parallelism two are marked as the backward's; the forward's are
+    """Two of the four all-reduces of a layer with tensor parallelism are marked as the backward's; the forward's are
     those that recomputation repeats."""
     config = config_of(f"{TINY} {TP2}", 2).model_config
     messages = list(Layer.of(config, 0).messages(MicroBatch.of(config)))
@@ -296,8 +296,8 @@ def test_flops_are_those_of_megatrons_formula():
 
 
 def test_frozen_weights_have_no_gradient():
-    """With adapters of rank r on linear_qkv, the operations per token are fewer by the frozen weights' gradients, 2 (12
-    l h^2 + h v), and more by the adapters', 6 l r (h + 3 h)."""
+    """Adapters of rank r on linear_qkv make the operations per token fewer by the frozen weights' gradients, 2 (12 l
+    h^2 + h v), and more by the adapters' own, 6 l r (h + 3 h)."""
     plain, adapted = (
         config_of(f"{TINY} {more}", 1).model_config for more in ("", "--lora-r 4 --lora-target-modules linear_qkv")
     )

@@ -127,8 +127,8 @@ def test_what_is_offloaded_is_not_on_the_device():
 
 
 def test_weights_that_lie_elsewhere_are_not_on_the_device():
-    """With ZeRO 3 and --cpu-offload-params, the weights of which a rank keeps a part are counted apart from the
-    device's total; slots and weights that are kept whole stay on the device."""
+    """Weights of which a rank keeps a part (ZeRO 3) are counted apart from the device's total with
+    --cpu-offload-params; slots and weights that are kept whole stay on the device."""
     flags = f"{SIZES} --global-batch-size 8 --zero-stage 3 --untie-embeddings-and-output-weights"
     on_device, elsewhere = (memory_of(f"{flags} {more}", 2) for more in ("", "--cpu-offload-params"))
     assert on_device.offloaded_parameters == 0 < elsewhere.offloaded_parameters < elsewhere.parameters
@@ -137,8 +137,8 @@ def test_weights_that_lie_elsewhere_are_not_on_the_device():
 
 @pytest.mark.parametrize("where", ["--cpu-offload-optimizer", "--nvme-path x"])
 def test_states_that_lie_elsewhere_are_not_on_the_device(where):
-    """With --optimizer-offload-fraction 1 all optimizer states are counted apart from the device's total, with 0 none,
-    with 0.5 half or, since a parameter is not cut, somewhat more."""
+    """--optimizer-offload-fraction 1 counts all optimizer states apart from the device's total, 0 none, and 0.5 half
+    or, since a parameter is not cut, somewhat more."""
     flags = f"{SIZES} --bf16 --global-batch-size 8"
     on_device = memory_of(flags)
     found = [memory_of(f"{flags} {where} --optimizer-offload-fraction {f}") for f in (0, 0.5, 1)]

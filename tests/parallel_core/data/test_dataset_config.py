@@ -25,6 +25,7 @@ def test_split(split, intervals):
 
 @pytest.mark.parametrize("split", ["", "0,0,0", "-1,2", "1,2,3,4", "abc", "1,2,x", "1.2.3"])
 def test_wrong_split_is_refused(split):
+    """A --split that is empty, all zeros, negative, longer than three or no numbers is an error with the flag."""
     with pytest.raises(ValueError, match="--split"):
         parse_split(split)
 
@@ -46,6 +47,8 @@ def test_data_path(words, blend):
 
 @pytest.mark.parametrize("words", ["", "1", "a 1", "0.3 a b", "0.3 a 0.7", "1 2", "0 a", "-1 a", "inf a"])
 def test_wrong_data_path_is_refused(words):
+    """A --data-path whose weights and prefixes do not alternate, or whose weight is not positive and finite, is an
+    error with the flag."""
     with pytest.raises(ValueError, match="--data-path"):
         parse_blend(words.split())
 

@@ -31,15 +31,18 @@ CASES = [
 
 @cache
 def recorded_cases() -> dict:
+    """Name of a recorded case -> its config and the results of its splits."""
     return json.loads(asset("golden/data_gpt/cases.json").read_text())["cases"]
 
 
 @cache
 def recorded_arrays() -> dict[str, np.ndarray]:
+    """The recorded arrays by CASE/SPLIT/NAME."""
     return dict(np.load(asset("golden/data_gpt/samples.npz")))
 
 
 def build_case(case: str) -> dict[str, Dataset | None]:
+    """Split -> the data set that a recorded case's config gives, None if it has no share."""
     options = recorded_cases()[case]["config"].copy()
     sizes = options.pop("sizes")
     for name in ("blend", "blend_per_split"):
@@ -55,6 +58,7 @@ def with_folder(blend):
 
 
 def check_index(dataset: Dataset, recorded: dict[str, np.ndarray], at: str) -> None:
+    """Compare a data set's index arrays, of a blend also those of its parts, with the recorded ones below `at`."""
     if isinstance(dataset, BlendedDataset):
         for number, part in enumerate(dataset.datasets):
             check_index(part, recorded, f"{at}/mid{number}")
@@ -66,6 +70,7 @@ def check_index(dataset: Dataset, recorded: dict[str, np.ndarray], at: str) -> N
 
 
 def check_samples(dataset: Dataset, recorded: dict[str, np.ndarray], at: str) -> None:
+    """Compare the arrays of the recorded samples, and their attention masks, with those recorded below `at`."""
     for name in ("tokens", "labels", "position_ids", "loss_mask"):
         expected = recorded[f"{at}/{name}"]
         actual = np.stack([dataset[i][name] for i in range(len(expected))])
@@ -77,6 +82,7 @@ def check_samples(dataset: Dataset, recorded: dict[str, np.ndarray], at: str) ->
 
 
 def test_every_recorded_case_is_in_the_list():
+    """`CASES` names each recorded case."""
     assert sorted(CASES) == sorted(recorded_cases())
 
 
@@ -135,6 +141,7 @@ def test_types_and_shapes_of_a_sample(tmp_path):
 
 
 def test_samples_can_be_changed_without_changing_the_next(tmp_path):
+    """Changing a sample's tokens does not change what the data set gives next time."""
     train, _, _ = build([write_corpus(tmp_path / "d", [50] * 10)], [5, 0, 0])
     assert train is not None
     before = train[0]["tokens"].copy()
@@ -204,6 +211,7 @@ def test_part_of_a_blend_without_a_sample_is_refused(tmp_path):
 
 
 def test_weights_must_be_positive(tmp_path):
+    """A blend with a weight of 0 is refused."""
     prefix = write_corpus(tmp_path / "d", [50] * 10)
     with pytest.raises(ValueError, match="weights must be positive"):
         build([prefix, prefix], [5, 0, 0], weights=[0.0, 1.0])

@@ -59,6 +59,7 @@ def test_part_of_a_sequence_is_a_view_of_the_file(tmp_path):
 
 @pytest.mark.parametrize(("offset", "length"), [(-1, 2), (0, 8), (8, None), (3, 5), (2, -1)])
 def test_part_outside_its_sequence_is_an_error(tmp_path, offset, length):
+    """`get` with an offset or length outside of the sequence raises IndexError with its length."""
     dataset = IndexedDataset(write_corpus(tmp_path / "d", [7, 5]))
     with pytest.raises(IndexError, match="sequence 0 has 7 tokens"):
         dataset.get(0, offset, length)
@@ -75,6 +76,7 @@ def test_modes_of_multimodal_data(tmp_path):
 
 
 def test_ids_that_do_not_fit_are_refused_not_wrapped(tmp_path):
+    """An id of 70000 is refused for uint16 instead of being stored modulo 2^16."""
     with (
         IndexedDatasetBuilder(tmp_path / "d", np.uint16) as builder,
         pytest.raises(ValueError, match="fit into uint16"),
@@ -132,6 +134,8 @@ def leave_half_a_header(prefix):
 
 
 def overwrite_idx(at: int, value: bytes):
+    """A function that writes `value` into a data set's .idx from byte `at` on."""
+
     def damage(prefix):
         content = bytearray(idx_path(prefix).read_bytes())
         content[at : at + len(value)] = value

@@ -10,17 +10,20 @@ from parallel_core.data.workers import in_workers
 
 
 def doubled(number: int) -> int:
+    """Twice the number; a negative one is an error."""
     if number < 0:
         raise ValueError(f"{number} is negative")
     return 2 * number
 
 
 def interrupted(number: int) -> int:
+    """Send SIGINT to this process; the number."""
     os.kill(os.getpid(), signal.SIGINT)
     return number
 
 
 def killed(number: int) -> int:
+    """Send SIGKILL to this process."""
     os.kill(os.getpid(), signal.SIGKILL)
     return number
 

@@ -52,7 +52,7 @@ def test_slots(owners, each, data):
 
 
 def test_without_copies_slots_are_the_experts():
-    """Without hot experts slot n is expert n, and `has_copies` is false."""
+    """Slot n is expert n without hot experts, and `has_copies` is false."""
     slots = Slots.plain(4)
     assert slots.number.tolist() == [0, 1, 2, 3] and not slots.has_copies
     assert not Slots.with_copies((), 4, 2, 0).has_copies and Slots.with_copies((1,), 4, 2, 0).has_copies

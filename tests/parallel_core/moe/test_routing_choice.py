@@ -34,8 +34,8 @@ def test_the_bias_moves_the_choice_alone():
 
 
 def test_groups_are_as_good_as_the_sum_of_their_best():
-    """With groups, experts are chosen from the group whose best two sum to most, although the single best expert is in
-    another; `group_score_topk=1` counts the best alone."""
+    """Experts are chosen from the group whose best two sum to most, although the single best expert is in another
+    group; `group_score_topk=1` counts the best alone."""
     logits = np.array([[4.0, -9.0, 2.5, 2.5, 0.0, 1.0]])
     assert choose(logits, RoutingRule(topk=2, groups=3, group_topk=1)).tolist() == [[2, 3]]
     assert choose(logits, RoutingRule(topk=2, groups=3, group_topk=2)).tolist() == [[0, 2]]

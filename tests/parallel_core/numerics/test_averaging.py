@@ -30,7 +30,7 @@ def test_seeds_and_scale_give_the_two_rules(replicas, per_token, is_mean, loss_s
 
 
 def test_replicas_average_before_they_sum_where_a_loss_scale_fills_the_range():
-    """With a loss scale gradients are divided by the replicas before their sum, as in Megatron, so that the sum does
+    """Gradients with a loss scale are divided by the replicas before their sum, as in Megatron, so that the sum does
     not overflow 16 bits; not so when averaging per token."""
     scaled = Averaging(per_token=False, micro_batches=1, replicas=4, loss_scaler=ConstantLossScaler(8.0))
     assert (scaled.factor_before_sum, scaled.gradient_scale(1.0)) == (1 / 4, 1 / 8)

@@ -18,7 +18,8 @@ CASES = json.loads(asset("golden/loss_scaler/loss_scaler.json").read_text())["ca
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
 def test_the_dynamic_scaler_is_megatrons(case):
-    """Scale, growth tracker and hysteresis tracker after each recorded step."""
+    """Scale, growth tracker and hysteresis tracker after each step equal those recorded from Megatron's dynamic
+    scaler."""
     names = {"initial_scale": "scale", "growth_interval": "window", "growth_factor": "factor"}
     arguments = {names.get(name, name): value for name, value in case["args"].items() if name != "backoff_factor"}
     scaler = DynamicLossScaler(**arguments)
@@ -67,6 +68,7 @@ def test_the_adaptive_trace():
 
 
 def test_the_adaptive_scale_stays_at_one_or_above():
+    """Repeated overflows bring the adaptive scale down to 1 and no further."""
     scaler = AdaptiveLossScaler(2.0, 2, 20)
     for _ in range(5):
         scaler.update(overflow=True)
@@ -94,7 +96,7 @@ def test_deepspeed_grows_after_clean_windows_and_shrinks_without_hysteresis_left
 
 
 def test_deepspeeds_consecutive_hysteresis():
-    """With consecutive_hysteresis a clean step between two overflows restores the hysteresis, so that neither shrinks
+    """A clean step between two overflows restores the hysteresis with consecutive_hysteresis, so that neither shrinks
     the scale."""
     plain, consecutive = (DeepSpeedLossScaler(scale=64.0, consecutive_hysteresis=value) for value in (False, True))
     for overflow in (True, False, True):

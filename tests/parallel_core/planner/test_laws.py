@@ -159,8 +159,8 @@ LAWS: tuple[Callable[[Plan, Job], None], ...] = (
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
 @given(jobs(), st.sampled_from(LAWS))
 def test_laws(job, law):
-    """In every plan the parts of memory and time are not negative and add up, on each stage, and 0 < MFU <= HFU < 1;
-    and one drawn law holds."""
+    """Parts of memory and time are not negative and add up, on each stage of every plan, and 0 < MFU <= HFU < 1; and
+    one drawn law holds."""
     plan = legal(job)
     step = plan.step
     for stage in plan.memory:

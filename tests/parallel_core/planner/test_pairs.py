@@ -37,8 +37,8 @@ def test_pairs_hide_most_of_the_exchange(schedule):
 
 
 def test_a_pair_hides_no_more_than_it_computes():
-    """With links a thousand times slower, less is hidden than the pair computes, and most of the exchange is
-    exposed."""
+    """Links that are a thousand times slower let less be hidden than the pair computes, and expose most of the
+    exchange."""
     device = find_device("A100")
     slow = replace(device, inside=replace(device.inside, bandwidth=device.inside.bandwidth / 1000), messages={})
     step = Plan(planned(OVERLAP).config, slow).step

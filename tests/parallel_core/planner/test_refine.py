@@ -39,8 +39,8 @@ def recorded(folder: Path) -> Path:
 
 
 def test_a_plan_takes_as_long_as_the_run_did(tmp_path):
-    """After `refined` by a run, the plan's passes and update take the run's time and its messages are scaled to it; the
-    device survives being written to a file and read."""
+    """A device refined by a run gives plans whose passes and update take the run's time, and scales its messages to it;
+    it survives being written to a file and read."""
     run = read_run(recorded(tmp_path))
     device = replace(find_device("CPU"), messages={"all_reduce": tuple(map(tuple, POINTS))})
     found = refined(device, [run])
@@ -57,7 +57,8 @@ def test_a_plan_takes_as_long_as_the_run_did(tmp_path):
 
 
 def test_unusual_steps_count_for_nothing():
-    """Of eight recorded steps the two shortest and the two longest; a step is as long as its slowest rank's."""
+    """`typical_steps` leaves out the two shortest and the two longest of eight recorded steps, a step being as long as
+    its slowest rank's; `mean_seconds` averages over the others."""
     lengths = {1: (9, 9), 2: (1, 2), 3: (2, 1), 4: (4, 5), 5: (6, 5), 6: (5, 8), 7: (3, 4), 8: (3, 3)}
     steps = {
         (rank, step): [Span(rank, Kind.STEP, "step", 0.0, seconds, step)]

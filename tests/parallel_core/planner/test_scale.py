@@ -51,8 +51,8 @@ def test_a_large_job_is_planned_in_seconds(world):
 
 @pytest.mark.parametrize("world", [10240, 102400])
 def test_every_byte_is_owned_once(world):
-    """In the first, a middle and the last stage the replicas together own each byte of the buffers once, and the boxes
-    of the ranks that cut a weight (tp, expert-tp) cover it once."""
+    """The replicas of a stage (the first, a middle one, the last) together own each byte of its buffers once, and the
+    boxes of the ranks that cut a weight (tp, expert-tp) cover it once."""
     plan, start = planned(world), time.process_time()
     for number in (0, 7, 15):
         stage = plan.stages[number]

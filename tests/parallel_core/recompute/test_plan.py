@@ -60,7 +60,7 @@ def test_the_documented_example_is_logged_character_for_character():
 
 
 def test_nothing_asked_for_is_nothing():
-    """Without settings no layer or module is recomputed, and nothing is logged."""
+    """No layer or module is recomputed without settings, and nothing is logged."""
     assert not any(layer.full or layer.modules for layer in in_chunk(plan(), 2, 1).layers)
     assert list(plan().log_lines()) == []
 
@@ -194,7 +194,7 @@ def test_a_pattern_that_names_nothing_of_the_model_is_refused(pattern):
 
 
 def test_collectives_are_kept_where_nothing_asks_for_them():
-    """With mp_comm_recompute false the results of a recomputed layer's collectives are kept, but for those that
+    """mp_comm_recompute false keeps the results of a recomputed layer's collectives, but for those that
     select_comm_recompute names; by default none are kept."""
     whole = {"recompute": [2]}
     assert in_chunk(plan([[2]], **whole), 0, 0).layers[0].kept_collectives == frozenset()

@@ -30,7 +30,7 @@ def test_a_tick_divides_every_time():
 
 
 def test_chunks_are_named():
-    """With virtual stages an action's name has its chunk: F1.1."""
+    """An action's name has its chunk with virtual stages: F1.1."""
     assert "F1.1" in draw.text(simulate(interleaved(2, 2, 2), placement=Placement(2, 2)))
 
 

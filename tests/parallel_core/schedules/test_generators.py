@@ -188,7 +188,7 @@ def test_what_is_made_at_the_same_time_is_exchanged_at_the_same_place():
 
 
 def test_the_last_stage_hands_over_to_the_first():
-    """With virtual stages the last stage sends chunk 0's result to the first stage's chunk 1, and gradients go the
+    """The last stage sends chunk 0's result to the first stage's chunk 1 with virtual stages, and gradients go the
     other way."""
     first, last = communicate(interleaved(2, 2, 2), Placement(2, 2))
     received = {transfer for action in first if isinstance(action, Exchange) for transfer in action.receives}

@@ -17,7 +17,7 @@ def cores(count: int):
 
 @pytest.mark.parametrize("name", ["gpipe", "1f1b", "zb-h1", "interleaved"])
 def test_as_many_cores_as_stages_change_nothing(name):
-    """With a core for each stage the spans are those of `simulate`, with transfers and virtual stages."""
+    """The spans with a core for each stage are those of `simulate`, with transfers and virtual stages."""
     chunks = 2 if name == "interleaved" else 1
     entries, placement, times = GENERATORS[name](4, 8, chunks), Placement(4, chunks), Times(3, 5, 2, transfer=1)
     alone, shared = simulate(entries, times, placement), simulate_shared(entries, times, placement, cores(4))
@@ -36,7 +36,7 @@ def test_pairs_are_one_entry_here_too():
 
 
 def test_one_core_is_never_idle():
-    """On one core the step takes the work of all stages, whether they compute in turn or at once."""
+    """A step on one core takes the work of all stages, whether they compute in turn or at once."""
     for name in ("gpipe", "1f1b", "zb-h1"):
         entries = GENERATORS[name](4, 8)
         alone = simulate(entries, Times(3, 5, 2))

@@ -158,7 +158,7 @@ def test_activations_over_time():
 
 
 def test_uneven_stages():
-    """With times by chunk and stage (`shares`) the heaviest stage determines the length."""
+    """The heaviest stage determines the length, given times by chunk and stage (`shares`)."""
     timeline = simulate(one_f_one_b(2, 4), Times(1, 2, shares=[[1, 3]]))
     assert timeline.work == [12, 36]
     assert timeline.length == 36 + 1 + 2

@@ -75,7 +75,7 @@ def test_hybrid_context_parallelism(kind, groups):
 
 
 def test_the_pure_algorithms_are_the_ends_of_the_hybrid_one():
-    """With the ring alone a rank is by itself in cp-ulysses; with Ulysses alone by itself in cp-ring."""
+    """The ring alone leaves a rank by itself in cp-ulysses; Ulysses alone leaves it by itself in cp-ring."""
     ring = Topology(world_size=4, context_parallel_size=4)
     ulysses = Topology(world_size=4, context_parallel_size=4, context_parallel_algo="ulysses_cp_algo")
     assert ring.group("cp-ring", 1) == ulysses.group("cp-ulysses", 1) == (0, 1, 2, 3)
@@ -141,8 +141,7 @@ PARTITIONS = [kind for kind in KINDS if "embedding" not in kind]
 
 @given(topologies(), st.sampled_from(PARTITIONS))
 def test_groups_of_a_kind_partition_the_world(topology, kind):
-    """For each kind, every rank is in exactly one group, groups are ascending, and `group(kind, rank)` is that
-    group."""
+    """Every rank is in exactly one group of each kind, groups are ascending, and `group(kind, rank)` is that group."""
     groups = topology.groups(kind)
     assert sorted(groups.reshape(-1).tolist()) == list(range(topology.world_size))
     for group in groups.tolist():
@@ -152,7 +151,7 @@ def test_groups_of_a_kind_partition_the_world(topology, kind):
 
 @given(topologies())
 def test_ranks_of_a_group_stand_at_their_coordinate(topology):
-    """In a group along one axis (tp, cp, dp, pp) the place of a rank is its coordinate on that axis."""
+    """The place of a rank in a group along one axis (tp, cp, dp, pp) is its coordinate on that axis."""
     for axis in ("tp", "cp", "dp", "pp"):
         for group in topology.groups(axis).tolist():
             assert [topology.dense.coordinate(axis, rank) for rank in group] == list(range(len(group)))
@@ -278,8 +277,8 @@ def test_any_rank_of_ten_thousand_in_under_a_second():
 
 
 def test_the_command_shows_ranks_and_counts(capsys):
-    """With --rank the command prints that rank's groups, without it each kind's number of groups, ranks of a group and
-    the first one."""
+    """The command prints, with --rank, that rank's groups, else each kind's number of groups, ranks of a group and the
+    first one."""
     assert main(["--world-size", "4", "--tensor-model-parallel-size", "2", "--rank", "2"]) == 0
     lines = {line.split()[0]: line.split()[-2:] for line in capsys.readouterr().out.splitlines()}
     assert lines["tp"] == ["2", "3"] and lines["dp"] == ["0", "2"]

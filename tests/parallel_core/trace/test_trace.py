@@ -51,7 +51,7 @@ def test_the_file_has_every_span(tmp_path):
 
 
 def test_perfetto_takes_every_span(tmp_path):
-    """In each row of the file spans nest as Perfetto needs it: messages under way at once have rows of their own, and
+    """Spans nest in each row of the file, as Perfetto needs it: messages under way at once have rows of their own, and
     rounding to microseconds makes no overlap."""
     third = 1 / 3
     path = tmp_path / "trace.json"

@@ -53,6 +53,8 @@ def _read(document: str) -> str:
 
 
 def _language(word: str, text: str) -> str:
+    """The language of a block by the word behind its fence; without a word `json` for text that begins with a quote,
+    else `text`."""
     if not word and text.startswith('"'):
         return "json"
     return {"": "text", "log": "text"}.get(word, word.lower())

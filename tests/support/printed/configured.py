@@ -1,4 +1,4 @@
-"""What the mapping makes of each item of a document's YAML, JSON or flags."""
+"""The mapping's result for each item of a document's YAML, JSON or flags."""
 
 from __future__ import annotations
 

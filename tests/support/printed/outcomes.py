@@ -28,7 +28,8 @@ class Row(NamedTuple):
     outcome: str
     detail: str
     test: str = ""
-    """For an item that acts: the test that changes the value or uses the name and sees the effect, by pytest's name."""
+    """The pytest name of the test that changes the value, or uses the name, and sees the effect; for an item that
+    acts."""
 
 
 UNTESTED = "?"

@@ -34,7 +34,7 @@ def test_other_numbers_and_none_are_refused(other, monkeypatch, tmp_path):
     ("dtype", "other", "fits"), [("bfloat16", 2.02, True), ("bfloat16", 2.5, False), ("float32", 2.02, False)]
 )
 def test_merging_adapters_rounds_weights_of_16_bits(dtype, other, fits, monkeypatch, tmp_path):
-    """Where adapters were merged into bfloat16 weights a difference of rounding is accepted, a larger one is not, and
+    """A difference of rounding is accepted where adapters were merged into bfloat16 weights, a larger one is not, and
     none for float32: the engine adds the source's adapters to the products in float32."""
     engine_that_gives(monkeypatch, [1.0, 2.0], [1.0, other])
     model = formats.read(unpack(LLAMA, tmp_path))

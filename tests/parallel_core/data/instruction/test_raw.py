@@ -92,7 +92,8 @@ def test_the_id_of_padding_is_no_label(samples):
 
 
 def test_a_vocabulary_without_padding_is_filled_up(samples):
-    """Without a padding id samples are filled with 0, no token is taken for padding, and the end has loss."""
+    """Samples of a tokenizer without a padding id are filled with 0, no token is taken for padding, and the end has
+    loss."""
     assert samples([{"query": "a", "output": "b"}], pad=None)[0] == [([1, 2, END, 0, 0, 0], {0: 2, 1: END})]
 
 

@@ -27,6 +27,7 @@ def test_rates_share_and_remaining_time_are_those_of_this_run():
 
 
 def test_a_file_gets_a_line_every_ten_seconds_and_no_control_characters():
+    """Progress written to a file is a plain line every ten seconds."""
     clock, stream = Clock(), io.StringIO()
     bar = ProgressBar(100, stream, clock=clock)
     for clock.now in range(1, 26):
@@ -37,6 +38,8 @@ def test_a_file_gets_a_line_every_ten_seconds_and_no_control_characters():
 
 
 def test_a_terminal_gets_one_line_below_80_columns_that_is_cleared_in_the_end():
+    """Progress on a terminal is one line, drawn anew at most every 0.2 s, shorter than 80 columns and cleared at the
+    end."""
     clock, stream = Clock(), Terminal()
     bar = ProgressBar(10**15, stream, clock=clock)
     for clock.now, documents in ((1.0, 1), (1.05, 2), (1000.0, 10**15)):

@@ -46,7 +46,7 @@ def test_json_lines_become_a_sequence_per_document(tmp_path, workers, capsys, mo
 
 
 def test_without_append_eod_nothing_is_added(tmp_path):
-    """Without --append-eod a sequence has the text's ids alone."""
+    """A sequence has the text's ids alone without --append-eod."""
     write_lines(tmp_path, ["1 2", "3"])
     assert run(tmp_path) == [[1, 2], [3]]
 

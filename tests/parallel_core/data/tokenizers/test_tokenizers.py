@@ -24,6 +24,7 @@ def test_null_tokenizer_adds_one_id_for_the_end_of_document():
     ("text", "message"), [("a b", "takes decimal ids"), ("101", "id 101 is not below 101"), ("-1", "id -1 is not")]
 )
 def test_null_tokenizer_refuses_what_is_no_id(text, message):
+    """NullTokenizer refuses a text that is no decimal ids of its vocabulary."""
     with pytest.raises(ValueError, match=message):
         null(100).tokenize(text)
 
@@ -36,6 +37,7 @@ def test_null_tokenizer_refuses_ids_out_of_range(more):
 
 
 def test_unknown_type_names_those_there_are():
+    """An unknown --tokenizer-type is an error that lists the available ones."""
     with pytest.raises(ValueError, match=r"--tokenizer-type Bert: is not available; choose one of .*NullTokenizer"):
         build_tokenizer(TokenizerOptions("Bert"))
 

@@ -35,7 +35,8 @@ FLAGS = [(case, tool) for case in CASES for tool in recorded(case)["flags"]]
 
 @pytest.mark.parametrize("case", CASES)
 def test_a_model_is_written_as_it_was_read(case, tmp_path):
-    """Every tensor under its name, bit by bit; config.json says the same network, of the same type."""
+    """A recorded folder, read and written again, has every tensor under its name, bit by bit, and a config.json of the
+    same network and type."""
     model = formats.read(folder_of(case), "hf")
     write_huggingface(model, tmp_path)
     theirs, ours = read_tensors(folder_of(case)), read_tensors(tmp_path)

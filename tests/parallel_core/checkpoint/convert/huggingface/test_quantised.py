@@ -74,8 +74,7 @@ def test_other_ways_are_refused():
 
 
 def test_a_folder_with_such_weights(tmp_path):
-    """In a whole folder with one float8 weight that one is read as its bfloat16 product, and the others are
-    unchanged."""
+    """A whole folder with one float8 weight: that one is read as its bfloat16 product, and the others are unchanged."""
     folder = unpack("hf/llama", tmp_path)
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "quantization_config": FP8}))

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from parallel_core.config import AllConfig
-from parallel_core.schedules import GENERATORS
+from parallel_core.schedules import order
 from parallel_core.schedules.actions import Backward, Compute, Forward, Pair, WeightGrad
-from parallel_core.schedules.simulate import Time, Timeline, simulate
+from parallel_core.schedules.simulate import Durations, Time, Timeline, simulate
 from parallel_core.system.files import read_json
 
 
@@ -245,15 +245,17 @@ _UNIT = 1e-6
 
 
 def planned_timeline(
-    config: AllConfig, stage_of: Callable[[int], int], spans: Sequence[Span], micro_batches: int
+    config: AllConfig,
+    stage_of: Callable[[int], int],
+    spans: Sequence[Span],
+    micro_batches: int,
+    times: Durations | None = None,
 ) -> Timeline:
-    """The timeline, in microseconds, of the configuration's schedule with the measured mean time of each computation;
-    messages take none. stage_of: a function from a rank to its stage."""
+    """The schedule's, by `schedules.simulate`, in microseconds, with the measured times of its actions; transfers take
+    none. stage_of: the stage of a rank. times: those by which the run has ordered its actions, if any."""
     parallel = config.parallel_config
-    chunks = parallel.virtual_pipeline_model_parallel_size or 1
     group_size = parallel.microbatch_group_size_per_virtual_pipeline_stage
-    stages = parallel.pipeline_model_parallel_size
-    computes = GENERATORS[parallel.schedule_name](stages, micro_batches, chunks, group_size)
+    computes = order(parallel.schedule_name, parallel.placement, micro_batches, group_size, times)
     return simulate(computes, MeasuredTimes.of_spans(spans, stage_of), parallel.placement)
 
 

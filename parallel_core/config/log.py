@@ -45,8 +45,9 @@ class LogConfig(Config):
     measured on a CPU when training begins; on an Ascend there is no MFU then."""
     plan_device: str | None = option("--plan-device", None)
     """Kind of device that the run is planned on, by name or a file of `plan --calibrate`: the log has the plan's time
-    and memory beside the second step's, and the MFU is a part of its peak. If not given, rough figures of a CPU, or an
-    Ascend 910B."""
+    and memory beside the second step's, the MFU is a part of its peak, and pipeline schedules that are made by times
+    (zb-1p, zb-2p, zb-v, v-half, v-min) take the plan's. If not given, rough figures of a CPU, or an Ascend 910B, and
+    equal times."""
     log_memory_interval: int | None = option("--log-memory-interval", None, at_least=1)
     """Iterations from one line with every rank's memory to the next."""
     log_progress: bool = option("--log-progress", False)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from parallel_core.config import AllConfig
 from parallel_core.costs.stage import StagePlan
-from parallel_core.schedules import GENERATORS, Backward, Exchange, Forward, Placement, communicate
+from parallel_core.schedules import Backward, Exchange, Forward, Placement, communicate, order
 from parallel_core.schedules.actions import Action, Compute, computes_of, frees, singles, split_backwards
 
 
@@ -73,8 +73,7 @@ def enough_micro_batches(config: AllConfig) -> int:
 def _schedule(name: str, placement: Placement, micro_batches: int, group_size: int | None) -> list[list[Action]]:
     """The actions of every stage; the latest answer is kept, since costs ask about all stages of a pipeline one after
     another."""
-    computes = GENERATORS[name](placement.stages, micro_batches, placement.chunks, group_size)
-    return communicate(computes, placement)
+    return communicate(order(name, placement, micro_batches, group_size), placement)
 
 
 def _with_messages(actions: Sequence[Action]) -> Iterator[tuple[Compute, int]]:

@@ -1,9 +1,9 @@
 """Seconds of a training step by named parts: computation, exposed and hidden messages, the bubble, the update."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property, partial
 
 from parallel_core.blocks import Chunk
 from parallel_core.costs import BufferBytes, StagePlan
@@ -13,11 +13,13 @@ from parallel_core.messages import Message
 from parallel_core.operations import PRODUCTS, Operation, Work
 from parallel_core.planner.prediction import Prediction
 from parallel_core.planner.speed import ALL_MESSAGES, Speed, message_part
-from parallel_core.schedules import GENERATORS, Backward, Forward, Pair
+from parallel_core.schedules import Backward, Forward, Pair, Placement, order
 from parallel_core.schedules.actions import Compute, Ordered, computes_of, split_backwards
 from parallel_core.schedules.shared import Pace, simulate_shared
 from parallel_core.schedules.simulate import Timeline, simulate
 
+Entries = Sequence[Sequence[Ordered]]
+"""Computations of each stage, in order."""
 TENSOR, PIPELINE, DATA, EXPERTS = "tensor parallel", "pipeline", "data parallel", "expert parallel"
 
 
@@ -216,15 +218,16 @@ def step_time(plans: Sequence[StagePlan], owned: Sequence[BufferBytes], speed: S
     micro_batches = config.dataset_config.micro_batch_num
     transfer = _transfer(plans[0], speed)
     times = StageTimes(passes, transfer, micro_batches, config.takes_turns, speed.pace if speed.device.cores else None)
-    entries = _entries(plans[0], times, enough_micro_batches(config))
+    entries_of = cache(partial(_entries, plans[0], times))
+    entries = entries_of(enough_micro_batches(config))
     saved = times.saved_in_step(entries)
-    timeline, length = _length(plans[0], times)
+    timeline, length = _length(plans[0], times, entries_of)
     stretch = times.stretched(timeline, entries)
     saved = [seconds * longer for seconds, longer in zip(saved, stretch, strict=True)]
     apart = [micro_batches * sum(sum(one.totals) for one in row) for row in passes]
     work = [seconds * longer - less for seconds, longer, less in zip(apart, stretch, saved, strict=True)]
     slowest = max(range(len(work)), key=work.__getitem__)
-    without = _length(plans[0], replace(times, transfer=0.0))[1] if transfer else length
+    without = _length(plans[0], replace(times, transfer=0.0), entries_of)[1] if transfer else length
     parts: Counter[str] = Counter()
     for one in passes[slowest]:
         parts.update({name: stretch[slowest] * micro_batches * seconds for name, seconds in one.parts.items()})
@@ -247,30 +250,34 @@ def _transfer(plan: StagePlan, speed: Speed) -> float:
     return max(sent, default=0.0)
 
 
-def _entries(plan: StagePlan, times: StageTimes, micro_batches: int) -> Sequence[Sequence[Ordered]]:
-    parallel = plan.config.parallel_config
+def _entries(plan: StagePlan, times: StageTimes, micro_batches: int) -> Entries:
+    """In the order in which a run computes: by its times if it names a device."""
+    parallel, named = plan.config.parallel_config, plan.config.training_config.log.plan_device
     group_size = parallel.microbatch_group_size_per_virtual_pipeline_stage
-    stages, chunks = parallel.pipeline_model_parallel_size, len(times.passes[0])
-    return GENERATORS[parallel.schedule_name](stages, micro_batches, chunks, group_size)
+    known = times if named else None
+    return order(parallel.schedule_name, parallel.placement, micro_batches, group_size, known)
 
 
-def _timeline(plan: StagePlan, times: StageTimes, micro_batches: int) -> Timeline:
-    entries, placement = _entries(plan, times, micro_batches), plan.config.parallel_config.placement
+def _timeline(entries: Entries, times: StageTimes, placement: Placement) -> Timeline:
     if times.pace is None:
         return simulate(entries, times, placement)
     return simulate_shared(entries, times, placement, times.pace)
 
 
-def _length(plan: StagePlan, times: StageTimes) -> tuple[Timeline, float]:
+def _length(plan: StagePlan, times: StageTimes, entries_of: Callable[[int], Entries]) -> tuple[Timeline, float]:
     """A timeline of as many micro-batches as show the schedule, and the seconds of all micro-batches: each further
     group of them adds as much as the last one did. In 1F1B stages that are waited for expose messages in the steady
-    state, too."""
+    state, too.
+
+    entries_of: the schedule of as many micro-batches.
+    """
     parallel, few = plan.config.parallel_config, enough_micro_batches(plan.config)
-    timeline, more = _timeline(plan, times, few), times.micro_batches - few
+    placement = parallel.placement
+    timeline, more = _timeline(entries_of(few), times, placement), times.micro_batches - few
     if not more:
         return timeline, float(timeline.length)
     group = parallel.microbatch_group_size_per_virtual_pipeline_stage or parallel.pipeline_model_parallel_size
-    added = float(timeline.length) - float(_timeline(plan, times, few - group).length)
+    added = float(timeline.length) - float(_timeline(entries_of(few - group), times, placement).length)
     return timeline, float(timeline.length) + more / group * added
 
 

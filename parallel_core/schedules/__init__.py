@@ -6,11 +6,10 @@ proves the result; `pynative.pipeline_parallel.runner` executes it. `simulate` s
 """
 
 from parallel_core.schedules.actions import Backward, Exchange, Forward, Pair, Placement, Transfer, WeightGrad
-from parallel_core.schedules.building_blocks import v_half, v_min
 from parallel_core.schedules.check import check
 from parallel_core.schedules.communicate import communicate
 from parallel_core.schedules.dualpipev import dualpipe_v
-from parallel_core.schedules.folded import zb_v
+from parallel_core.schedules.folded import v_half, v_min, zb_v
 from parallel_core.schedules.generators import (
     FOLDED,
     GENERATORS,
@@ -21,6 +20,7 @@ from parallel_core.schedules.generators import (
     gpipe,
     interleaved,
     one_f_one_b,
+    order,
     zb_h1,
     zb_h2,
 )

@@ -7,13 +7,14 @@ step's.
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import product
 from typing import NamedTuple
 
 from parallel_core.schedules.actions import Backward, Compute, Forward, Placement, WeightGrad
 from parallel_core.schedules.simulate import Durations, Time, Times, arrival
 
-EQUAL = Times()
+EQUAL = Times(1.0, 2.0, 1.0, 0.0)
 """Times in which forward, gradients of input and gradients of weights take equally long, and messages take no time."""
 
 
@@ -27,23 +28,44 @@ class Memory(NamedTuple):
     side, half is what Qi et al. count."""
 
 
-def with_weight_gradients(
-    lines: Sequence[Sequence[Compute]], placement: Placement, memory: Memory, times: Durations | None = None
-) -> list[list[Compute]]:
-    """The computations of each stage with gradients of weights put among `lines`, each stage's forwards and backwards
-    in order.
+Order = Sequence[Sequence[Compute]]
+"""Forwards and backwards of each stage."""
 
-    The shortest of four ways: with or without a gradient of weights in a wait that is shorter than it, before forwards
-    and before backwards. Each is played again, knowing how long every stage has waited, for as long as this shortens
-    the step.
+
+class Way(NamedTuple):
+    """The waits of a stage in which it runs gradients of weights that take longer; before forwards, and before
+    backwards."""
+
+    longest: tuple[bool, bool] = (False, False)
+    """Waits that make it the stage that has waited most."""
+    parts: tuple[float, float] = (1.0, 1.0)
+    """The least part of such gradients that a wait must be, of which the rest delays the stage."""
+    backwards_first: bool = False
+    """Whether no stage begins a forward before the others have begun their backwards: none is then far ahead when its
+    waiting is compared with theirs."""
+
+
+LONGEST = tuple(Way(longest) for longest in ((True, True), (True, False), (False, True), (False, False)))
+"""The ways of Qi et al."""
+
+
+def with_weight_gradients(
+    orders: Iterable[Order],
+    placement: Placement,
+    memory: Memory,
+    times: Durations,
+    ways: Sequence[Way] = LONGEST,
+) -> list[list[Compute]]:
+    """The computations of each stage with gradients of weights among them, in the order and the way in which a step is
+    shortest. It is played again, knowing how long every stage has waited, for as long as this shortens the step.
     """
     best: _Play | None = None
-    for short in ((True, True), (True, False), (False, True), (False, False)):
-        play: _Play | None = _Play(lines, placement, memory, times or EQUAL, short, [0] * len(lines)).run()
+    for lines, way in product(orders, ways):
+        play: _Play | None = _Play(lines, placement, memory, times, way, [0] * len(lines)).run()
         while play is not None:
             if best is None or play.length < best.length:
                 best = play
-            again = _Play(lines, placement, memory, times or EQUAL, short, play.waited).run()
+            again = _Play(lines, placement, memory, times, way, play.waited).run()
             play = again if again.length < play.length else None
     assert best is not None
     return best.made
@@ -74,15 +96,15 @@ class _Play:
 
     def __init__(
         self,
-        lines: Sequence[Sequence[Compute]],
+        lines: Order,
         placement: Placement,
         memory: Memory,
         times: Durations,
-        short: tuple[bool, bool],
+        way: Way,
         waited_before: Sequence[Time],
     ) -> None:
         self._lines, self._placement, self._memory, self._times = lines, placement, memory, times
-        self._before_forward, self._before_backward = short
+        self._way = way
         self._less = [max(waited_before) - before for before in waited_before]
         stages = range(len(lines))
         self.made: list[list[Compute]] = [[] for _ in stages]
@@ -103,31 +125,34 @@ class _Play:
         todo = [deque(line) for line in self._lines]
         while any(todo):
             before = sum(map(len, todo))
-            for stage, line in enumerate(todo):
-                arrival = self._arrival(line[0], stage) if line else None
-                if arrival is not None:
-                    self._fill(line[0], stage, arrival)
-                    self._compute(line.popleft(), stage, arrival)
+            for kinds in ((Backward,), (Forward,)) if self._way.backwards_first else ((Backward, Forward),):
+                for stage, line in enumerate(todo):
+                    if line and isinstance(line[0], kinds):
+                        self._enter(line, stage)
             assert sum(map(len, todo)) < before, "stages wait for each other"
         for stage, left in enumerate(self._left):
             while left:
                 self._weights(stage)
         return self
 
-    def _arrival(self, action: Compute, stage: int) -> Time | None:
-        return arrival(action, stage, self._placement, self._ends, self._times.transfer)
+    def _enter(self, line: deque[Compute], stage: int) -> None:
+        """The next computation of a stage, if its input has been made."""
+        there = arrival(line[0], stage, self._placement, self._ends, self._times.transfer)
+        if there is not None:
+            self._fill(line[0], stage, there)
+            self._compute(line.popleft(), stage, there)
 
     def _fill(self, action: Compute, stage: int, arrival: Time) -> None:
         """Run gradients of weights before `action`, whose input is there at `arrival`: those that fit into the wait or
         have to free memory."""
         left, is_forward = self._left[stage], isinstance(action, Forward)
+        part, longest = self._way.parts[not is_forward], self._way.longest[not is_forward]
         while is_forward and left and self._kept[stage] + 1 > self._memory.most:
             self._weights(stage)
-        while left and self._clock[stage] + self._duration(left[0], stage) <= arrival:
+        while left and self._clock[stage] + part * self._duration(left[0], stage) <= arrival:
             self._weights(stage)
         gap = arrival - self._clock[stage]
-        wanted = self._before_forward if is_forward else self._before_backward
-        if wanted and left and gap > 0 and self.waited[stage] + gap > max(*self.waited, self._less[stage]):
+        if longest and left and gap > 0 and self.waited[stage] + gap > max(*self.waited, self._less[stage]):
             self._weights(stage)
 
     def _compute(self, action: Compute, stage: int, arrival: Time) -> None:

@@ -16,7 +16,7 @@ from parallel_core.schedules.actions import Placement
 from parallel_core.schedules.check import check
 from parallel_core.schedules.communicate import communicate
 from parallel_core.schedules.folded import CHUNKS
-from parallel_core.schedules.generators import FOLDED, GENERATORS, SOME_WHOLE, SPLIT, TIMED
+from parallel_core.schedules.generators import FOLDED, GENERATORS, SOME_WHOLE, SPLIT, order
 from parallel_core.schedules.limits import Asked, refusals
 from parallel_core.schedules.simulate import Timeline, Times, simulate
 from parallel_core.system.command_line import command_line, program
@@ -114,11 +114,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     wrong = list(faults(args)) or list(misfits(args))
     if wrong:
         command.error("\n".join(map(str, wrong)))
-    sizes = args.stages, args.micro_batches, args.chunks, args.group_size
     times = Times(args.forward, args.backward, args.weight, args.transfer)
-    timed = TIMED.get(args.schedule)
-    computes = timed(*sizes, times) if timed else GENERATORS[args.schedule](*sizes)
     placement = Placement(args.stages, args.chunks, args.schedule in FOLDED)
+    computes = order(args.schedule, placement, args.micro_batches, args.group_size, times)
     some_whole = args.schedule in SOME_WHOLE
     kept = check(communicate(computes, placement), args.micro_batches, placement, some_whole=some_whole)
     timeline = simulate(computes, times, placement)

@@ -1,16 +1,26 @@
-"""ZB-V, the schedule of a folded pipeline: a micro-batch goes down the stages and back, its loss is where it began.
+"""ZB-V, V-Half and V-Min, the schedules of a folded pipeline: a micro-batch goes down the stages and back, its loss is
+where it began.
 
 So the first stage's backward follows its last forward at once. Activations of one chunk live long where those of the
-other live short, and every stage keeps the same (Qi et al., "Zero Bubble Pipeline Parallelism", 2023).
+other live short, and every stage keeps the same (Qi et al., "Zero Bubble Pipeline Parallelism", 2023). How much a stage
+may keep tells the three apart: an order of forwards and backwards in that memory, then gradients of weights by times.
 """
 
 from collections.abc import Iterator
 
 from parallel_core.schedules.actions import Backward, Compute, Forward, Placement
-from parallel_core.schedules.automatic import Memory, with_weight_gradients
+from parallel_core.schedules.automatic import EQUAL, LONGEST, Memory, Way, with_weight_gradients
+from parallel_core.schedules.building_blocks import Block, half, least, repeated
+from parallel_core.schedules.check import kept
+from parallel_core.schedules.reorder import Manner, moved_up
 from parallel_core.schedules.simulate import Durations, Time
 
 CHUNKS = 2
+MANNERS = tuple(Manner(*one) for one in ((1.0, True), (0.5, True), (0.25, True), (0.5, False), (0.25, False)))
+ORDERLY = tuple(way._replace(backwards_first=True) for way in LONGEST)
+WAYS = *ORDERLY, *(Way(parts=parts) for parts in ((0.25, 0.75), (0.25, 0.5), (0.75, 0.75)))
+"""V-Half and V-Min take the best of these, by the times. Where memory is short, a forward waits for gradients of
+weights that have been put off, so that it may be better to run them in a wait that is too short."""
 
 
 def zb_v(
@@ -26,9 +36,49 @@ def zb_v(
 
     Forwards and backwards go in one order whatever their times; gradients of weights are placed by them.
     """
-    assert chunks == CHUNKS, f"a folded pipeline has {CHUNKS} chunks on a stage, not {chunks}"
+    placement = _placement(stages, chunks)
     lines = [list(_Line(stage, stages, micro_batches).actions()) for stage in range(stages)]
-    return with_weight_gradients(lines, Placement(stages, chunks, folded=True), Memory(2 * stages, freed), times)
+    return with_weight_gradients((lines,), placement, Memory(2 * stages, freed), times or EQUAL, ORDERLY)
+
+
+def v_half(
+    stages: int,
+    micro_batches: int,
+    chunks: int = CHUNKS,
+    group_size: int | None = None,
+    times: Durations | None = None,
+    freed: Time = 0,
+) -> list[list[Compute]]:
+    """V-Half: about half of 1F1B's activations."""
+    return _of_block(half, _placement(stages, chunks), micro_batches, times or EQUAL, freed)
+
+
+def v_min(
+    stages: int,
+    micro_batches: int,
+    chunks: int = CHUNKS,
+    group_size: int | None = None,
+    times: Durations | None = None,
+    freed: Time = 0,
+) -> list[list[Compute]]:
+    """V-Min: about a third of 1F1B's activations, the fewest with which no stage waits in the steady state where all
+    computations take equally long."""
+    return _of_block(least, _placement(stages, chunks), micro_batches, times or EQUAL, freed)
+
+
+def _placement(stages: int, chunks: int) -> Placement:
+    assert chunks == CHUNKS, f"a folded pipeline has {CHUNKS} chunks on a stage, not {chunks}"
+    return Placement(stages, chunks, folded=True)
+
+
+def _of_block(
+    block: Block, placement: Placement, micro_batches: int, times: Durations, freed: Time
+) -> list[list[Compute]]:
+    """A building block, repeated and moved up, in the memory that it needs repeated."""
+    lines = repeated(block, placement.stages, micro_batches)
+    most = max((count for line in lines for count in kept(line)), default=0)
+    orders = [moved_up(lines, placement, most, times, manner) for manner in MANNERS]
+    return with_weight_gradients(orders, placement, Memory(most, freed), times, WAYS)
 
 
 class _Line:

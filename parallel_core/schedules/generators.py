@@ -6,9 +6,8 @@ from typing import Protocol
 
 from parallel_core.schedules.actions import Backward, Compute, Forward, Ordered, Pair, Placement, WeightGrad
 from parallel_core.schedules.automatic import EQUAL, Memory, warm_up, with_weight_gradients
-from parallel_core.schedules.building_blocks import v_half, v_min
 from parallel_core.schedules.dualpipev import DUALPIPE_V, dualpipe_v
-from parallel_core.schedules.folded import zb_v
+from parallel_core.schedules.folded import v_half, v_min, zb_v
 from parallel_core.schedules.simulate import Durations, Time
 
 
@@ -175,7 +174,7 @@ def zb_1p(
     """ZB-1p (the same, section 3): the order of ZB-H1, gradients of weights placed by times, in the memory of p
     activations."""
     lines = one_f_one_b(stages, micro_batches, chunks, group_size)
-    return with_weight_gradients(lines, Placement(stages), Memory(stages, freed), times)
+    return with_weight_gradients((lines,), Placement(stages), Memory(stages, freed), times or EQUAL)
 
 
 def zb_2p(
@@ -188,9 +187,10 @@ def zb_2p(
 ) -> list[list[Compute]]:
     """ZB-2p (the same): the order of ZB-H2, with one more forward first wherever messages leave time for it, gradients
     of weights placed by times, in the memory of 2p activations."""
-    first = warm_up(stages, min(2 * stages, micro_batches), times or EQUAL)
+    times = times or EQUAL
+    first = warm_up(stages, min(2 * stages, micro_batches), times)
     lines = _ahead(stages, micro_batches, chunks, first)
-    return with_weight_gradients(lines, Placement(stages), Memory(2 * stages, freed), times)
+    return with_weight_gradients((lines,), Placement(stages), Memory(2 * stages, freed), times)
 
 
 def _with_weight_gradients(actions: list[Compute], delay: int, micro_batches: int) -> list[Compute]:
@@ -234,6 +234,15 @@ GENERATORS: dict[str, Generator] = {
     DUALPIPE_V: dualpipe_v,
 }
 """Name of --pipeline-schedule -> generator."""
+
+
+def order(
+    name: str, placement: Placement, micro_batches: int, group_size: int | None = None, times: Durations | None = None
+) -> Sequence[Sequence[Ordered]]:
+    """The computations of each stage by the schedule of that name; by times, if it takes any and some are given."""
+    sizes = placement.stages, micro_batches, placement.chunks, group_size
+    return TIMED[name](*sizes, times) if times is not None and name in TIMED else GENERATORS[name](*sizes)
+
 
 SOME_WHOLE = frozenset({DUALPIPE_V})
 """Schedules in which only some backwards leave gradients of weights to a computation of their own."""

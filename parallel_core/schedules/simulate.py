@@ -71,7 +71,7 @@ class Times:
                 whole = self.weight
         if self.shares is not None:
             return whole * self.shares[action.chunk][stage]
-        return whole if chunks == 1 else Fraction(whole) / chunks
+        return whole if chunks == 1 else (whole if isinstance(whole, float) else Fraction(whole)) / chunks
 
     def saved(self, pair: Pair, stage: int, chunks: int) -> Time:
         """The time by which a pair of `stage` is shorter than its two computations together."""

@@ -12,7 +12,8 @@ from parallel_core.config import AllConfig
 from parallel_core.numerics.averaging import Averaging
 from parallel_core.numerics.dtypes import Array
 from parallel_core.numerics.loss_scale import LossScaler
-from parallel_core.schedules import GENERATORS, communicate, forward_only
+from parallel_core.planner.order import times_of_run
+from parallel_core.schedules import communicate, forward_only, order
 from parallel_core.step_figures import figures_of
 from pynative import parallel_state
 from pynative.collectives.numbers import largest_over_group, sum_over_group
@@ -72,16 +73,21 @@ class PipelineStep:
         self._config, self.micro_batches = config, config.dataset_config.micro_batch_num
         self._rules = BatchRules.of(config)
         self.own_losses: tuple[float, ...] = ()
-        """The losses of this rank's micro-batches of the last step; empty unless it computes the loss."""
+        """Losses of this rank's micro-batches of the last step, if it has them."""
+        self.ordered_by = times_of_run(config)
+        """The times by which the schedule is made, of all stages; none: equal ones."""
         self._plans = {(train, self.micro_batches): self._plan(train, self.micro_batches) for train in (True, False)}
         # Tensor- and context-parallel ranks have the same loss; one rank of each replica reports it.
         self._reports = is_last and parallel_state.get_tensor_and_context_parallel_rank() == 0
 
     def _plan(self, train: bool, micro_batches: int) -> Plan:
         parallel, group = self._config.parallel_config, self.channel.group
-        generator = GENERATORS[parallel.schedule_name] if train else forward_only
         rounds = parallel.microbatch_group_size_per_virtual_pipeline_stage
-        computes = generator(group.size, micro_batches, self.chunks, rounds)
+        computes = (
+            order(parallel.schedule_name, parallel.placement, micro_batches, rounds, self.ordered_by)
+            if train
+            else forward_only(group.size, micro_batches, self.chunks, rounds)
+        )
         return Plan.of(communicate(computes, parallel.placement)[group.rank], group.rank, parallel.placement)
 
     @staticmethod

@@ -9,6 +9,7 @@ SCHEDULES = {
     "interleaved": "--virtual-pipeline-model-parallel-size 2",
     "zb-v": "--pipeline-schedule zb-v",
     **{name: f"--pipeline-schedule {name}" for name in ("zb-h2", "zb-2p", "v-half", "v-min")},
+    "zb-1p": "--enable-zero-bubble",
     "dualpipev": "--schedules-method dualpipev",
 }
 BASE = f"{TINY} --num-layers 8 --global-batch-size 8"

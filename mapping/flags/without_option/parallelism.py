@@ -57,7 +57,7 @@ FLAGS = group(
     refused("copies of a model must start equal; leave it out", "--data-parallel-random-init"),
     ignored("gradients of weights wait in the drain always, as in DeepSeek's schedule", "--dualpipev-dw-detach"),
     ignored(
-        "nothing is timed: gradients of weights are placed as if they took as long as those of inputs",
+        "no step is timed: the order is made once, by the times of --plan-device's plan, else by equal ones",
         "--zero-bubble-pipeline-timers-start-iter=int:100 --zero-bubble-pipeline-timers-end-iter=int:110",
     ),
     ignored(

@@ -80,7 +80,9 @@ class TraceCallback(RunCallback):
                 state.config.dataset_config.batch_size * state.config.parallel_config.data_parallel_size
             )
             stage_of = partial(parallel_state.get_topology().dense.coordinate, "pp")
-            timeline = planned_timeline(state.config, stage_of, spans, micro_batches)
+            timeline = planned_timeline(
+                state.config, stage_of, spans, micro_batches, state.step_cell.pipeline.ordered_by
+            )
             planned, actions = planned_bubble_share(timeline), planned_json(planned_spans(timeline))
             try:
                 with replacing(self.path) as file:

@@ -4,7 +4,6 @@ device."""
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -12,10 +11,10 @@ import pytest
 from mapping.plan import plan_of
 from parallel_core.planner import Plan
 from parallel_core.schedules import GENERATORS, Placement
-from parallel_core.schedules.actions import Ordered
 from parallel_core.schedules.generators import TIMED
-from parallel_core.schedules.simulate import Times, simulate
+from parallel_core.schedules.simulate import Times
 from tests.support.assets import asset
+from tests.support.bubbles import bubble_rate
 
 pytestmark = pytest.mark.slow
 
@@ -72,15 +71,6 @@ def times_of(row: dict[str, str], **more: Any) -> Times:
     """The times of forward, backward, weight gradient and transfer in a row, in milliseconds."""
     forward, inputs, weight, transfer = (float(row[f"t_{name}_ms"]) for name in ("f", "b", "w", "comm"))
     return Times(forward, inputs + weight, weight, transfer, **more)
-
-
-def bubble_rate(computes: Sequence[Sequence[Ordered]], times: Times, micro_batches: int, placement: Placement) -> float:
-    """The share of a step in which a stage waits, the step taken as the longest stage from its first forward to its
-    last gradient; for interleaving less p transfers, since the paper hides one round of messages."""
-    spans = simulate(computes, times, placement).spans
-    length = max(float(own[-1].stop - own[0].start) for own in spans)
-    length -= placement.stages * times.transfer if placement.chunks > 1 and not placement.folded else 0
-    return 1 - micro_batches * (times.forward + times.backward) / length
 
 
 @pytest.mark.parametrize("row", published("bubbles"), ids=lambda row: row["id"])

@@ -103,7 +103,7 @@ def test_every_size_of_a_building_block_is_right_and_keeps_a_part(name, share, s
     """V-Half and V-Min pass the checker and keep at most p and 2p/3 activations of half a stage (ZB-V: 2p), and up to
     8/3 more."""
     placement = Placement(stages, 2, folded=True)
-    for micro_batches in (1, 2, 3, stages, 2 * stages + 1, 4 * stages):
+    for micro_batches in (1, 2, stages, 2 * stages + 1):
         entries = GENERATORS[name](stages, micro_batches)
         kept = check(communicate(entries, placement), micro_batches, placement)
         assert max(kept) <= share * stages + Fraction(8, 3)

@@ -154,7 +154,7 @@ def test_missing_data_is_found_by_either_suffix(capsys, tmp_path):
     [("a.idx", "leave .bin and .idx out"), ("0.5,a", "separate weights"), ("a", "give a prefix that has both")],
 )
 def test_a_wrong_prefix_is_answered_by_its_fix(capsys, path, fix):
-    """A --data-path with a suffix or a comma is an error with the fix."""
+    """A --data-path with a suffix or a comma, or without files, is an error with the fix."""
     assert fix in answer(capsys, f"--data-path {path}", "--check-files")["errors"][0]
 
 

@@ -165,8 +165,8 @@ TWIN = ShardSpec(name="decoder.weighs", shape=SPEC.shape)
     ],
 )
 def test_a_tensor_is_bound_to_its_name(tmp_path, edit, words):
-    """Two tensors of one shape whose names or checksums were exchanged in an edited manifest without digest are
-    reported: the files themselves name their tensors."""
+    """A tensor renamed in an edited manifest without digest, or two of one shape whose names or checksums were
+    exchanged there, is reported: the files themselves name their tensors."""
     values = np.arange(12, dtype=np.float32).reshape(4, 3)
     stages = [{SPEC.name: (SPEC, values)}, {TWIN.name: (TWIN, values + 1)}]
     if edit is exchange_checksums:

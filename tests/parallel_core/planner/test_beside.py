@@ -50,8 +50,8 @@ def test_the_parts_are_the_step():
     ],
 )
 def test_groups_of_the_same_ranks_are_told_apart(sizes, inside, part):
-    """A message of the group `world` belongs to tensor, context or expert parallelism inside a forward, by the size
-    that is above 1, and to data parallelism outside."""
+    """A message of the group `world` inside a forward belongs to tensor, context or expert parallelism, by the size
+    that is above 1; outside, or if none is, it belongs to data parallelism."""
     message = Span(0, Kind.MOVING, "all_reduce of world", 1.0 if inside else 5.0, 0.5, 2, "world")
     step = [Span(0, Kind.STEP, "step", 0.0, 6.0, 2), Span(0, Kind.FORWARD, "forward 0.0", 0.0, 4.0, 2), message]
     assert measured_seconds(step, Topology(world_size=2, **sizes))[part] == pytest.approx(0.5)

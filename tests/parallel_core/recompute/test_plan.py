@@ -217,7 +217,8 @@ def test_collectives_are_kept_where_nothing_asks_for_them():
     ],
 )
 def test_patterns_match_whole_names(pattern, modules):
-    """A pattern, in MindFormers' or our names, matches modules by their whole names."""
+    """A pattern, in MindFormers' or our names, matches modules by their whole names; an unescaped full stop in
+    MindFormers' matches none."""
     assert DENSE.matching(pattern) == {*modules}
 
 

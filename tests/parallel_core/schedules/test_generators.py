@@ -125,7 +125,8 @@ def test_every_size_of_dualpipe_v_is_right_and_frugal(stages):
 
 
 def test_dualpipe_v_goes_in_deepseeks_order():
-    """DualPipeV's actions of both of two stages, with four micro-batches, are in the order of DeepSeek's program."""
+    """DualPipeV for two stages and four micro-batches is in the order of DeepSeek's program: all actions of the first
+    stage, the middle and the end of the second's."""
     first, last = dualpipe_v(2, 4)
     assert first[:7] == [
         Forward(0),

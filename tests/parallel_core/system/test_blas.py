@@ -63,7 +63,8 @@ def test_a_good_choice_stays(flags, chosen):
     ],
 )
 def test_what_is_not_known_is_left_alone(architecture, flags, chosen):
-    """Other architectures, CPUs without known flags, and unknown cores are "unknown": nothing is changed."""
+    """Another architecture, a CPU without known flags, and a library whose choice is unknown or newer than the table
+    are "unknown": nothing is changed."""
     assert decide(architecture, flags, chosen) == Decision("unknown")
 
 

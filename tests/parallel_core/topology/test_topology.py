@@ -246,7 +246,8 @@ def test_embeddings_are_on_the_ends_of_each_pipeline(topology):
     ],
 )
 def test_impossible_sizes_are_refused(make, message):
-    """Sizes that do not divide the world or one another are an error that says what to change."""
+    """Sizes that are no positive whole numbers or do not divide, and an unknown context-parallel algorithm, are an
+    error that says what to change."""
     with pytest.raises(ValueError, match=message):
         make()
 

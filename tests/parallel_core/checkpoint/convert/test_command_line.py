@@ -52,8 +52,8 @@ def test_sizes_are_whole_numbers_from_one_on(value, tmp_path, capsys):
     ],
 )
 def test_places_that_do_not_do(arguments, words, tmp_path, capsys):
-    """An --output that is a file, not empty, or the input itself, and a --tokenizer-model that is no folder, are
-    refused with flag and path."""
+    """An --output that is a file, not empty, or the input itself, a --tokenizer-model that is no folder, and --logits
+    yes beside --no-verify are refused with the flag."""
     (tmp_path / "file").touch()
     (tmp_path / "full" / "a").mkdir(parents=True)
     assert main(["--input", str(tmp_path), *arguments.format(tmp_path, tmp_path).split()]) == 1

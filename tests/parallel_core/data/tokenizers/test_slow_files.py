@@ -63,7 +63,8 @@ def test_the_same_tokenizer_as_with_tokenizer_json(name, folders, tmp_path):
     ],
 )
 def test_a_folder_that_is_read_otherwise_is_named(changed, words, folders, tmp_path):
-    """A tokenizer_config.json whose class or settings are read otherwise is refused with words, not guessed."""
+    """A tokenizer_config.json with an unknown class, with code of its own, or with a setting of the wrong kind is an
+    error in words."""
     folder = make_slow_folder("t5", folders, tmp_path / "t5")
     path = folder / "tokenizer_config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **changed}))

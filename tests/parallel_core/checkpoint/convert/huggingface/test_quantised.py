@@ -58,8 +58,8 @@ def test_each_block_has_its_factor_and_the_last_ones_are_cut_off():
     ],
 )
 def test_what_does_not_fit_is_named(tensors, words):
-    """A float8 weight without factors, factors without a weight, or of another shape than the blocks is refused with
-    the tensor's name."""
+    """A float8 weight without factors, factors without a weight, of another shape than the blocks, or beside a weight
+    of another type are refused with the tensor's name."""
     with pytest.raises(ValueError, match=words):
         dequantised(tensors, (2, 3))
 

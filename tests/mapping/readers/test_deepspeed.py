@@ -156,7 +156,7 @@ def test_a_file_is_named_as_a_trainer_does(tmp_path, flags, clips):
     ],
 )
 def test_each_auto_follows_its_flag(reading_with, keys, flags, others, field):
-    """For each key that may be `auto`, another value of the flag gives another config value and another note."""
+    """Another value of the flag gives another config value and another note, for each key that may be `auto`."""
     content = functools.reduce(lambda inner, key: {key: inner}, reversed(keys), "auto")
     one, other = (reading_with(content, f"~global-batch-size {given}") for given in (flags, others))
     assert one.errors == other.errors == []

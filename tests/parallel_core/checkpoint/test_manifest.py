@@ -90,8 +90,8 @@ EDITS = {
 
 @pytest.mark.parametrize("name", EDITS)
 def test_it_is_refused(folder, name):
-    """Each edit of `EDITS` (paths outside, shards twice or missing, impossible sizes) is refused with the manifest's
-    path and the reason, and no other file is opened."""
+    """Each edit of `EDITS` (paths outside, shards twice or missing, impossible sizes, values of another kind, ...) is
+    refused with the manifest's path and the reason, and no other file is opened."""
     edit, words = EDITS[name]
     assert Manifest.read(folder).tensors
     change(folder, edit)

@@ -55,8 +55,8 @@ def test_what_came_by_expert(ranks, experts, seed):
 
 @given(st.integers(1, 5), st.integers(1, 3), st.integers(0, 99))
 def test_places_are_where_the_copies_are(rows, most, seed):
-    """`Copies.of(sources, ...)`: `places[row]` are the copies that `sources` makes of that row, -1 where there are
-    fewer."""
+    """`Copies.of(sources, ...)`: `places[row]` are the indices of all copies of that row in `sources`, filled up with
+    -1."""
     generator = np.random.default_rng(seed)
     sources = np.repeat(np.arange(rows), generator.integers(0, most + 1, rows))
     sources = generator.permutation(np.concatenate([sources, [-1, -1]]))

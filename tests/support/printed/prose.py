@@ -16,5 +16,5 @@ TEXTS = {
 
 
 def text_found(document: str, block: Block) -> Found:
-    """The outcome of a text block, from the table above."""
+    """The outcome of a text block, by document and number, from `TEXTS`."""
     return TEXTS[document, block.number]

@@ -142,8 +142,8 @@ def test_flags_make_the_data(tmp_path):
 
 
 def test_a_launch_takes_a_split_beside_files_of_their_own():
-    """Public scripts give both; what cuts up --data-path has nothing to cut here, and stays a mistake without
-    --dataset."""
+    """--split beside the raw files of each part, which public scripts give, is accepted and does nothing, as it cuts up
+    --data-path alone; without --dataset it stays a mistake."""
     flags = f"{RUN} --load {inputs() / 'tokenizers' / 'hf_qwen2'} --train-data-path a --valid-data-path b"
     check_data(config_of(f"{flags} --dataset {TEXT}", 1))
     with pytest.raises(ValueError, match="--split cuts up --data-path"):

@@ -51,8 +51,8 @@ def test_every_float16_rounds_to_the_nearest_even_value(form):
 
 
 def test_scales_are_those_of_the_largest_magnitude():
-    """Scales by the largest magnitude: exact, lowered to a power of two, and MXFP8's shared exponent; 1 for 0, infinity
-    and NaN where the recipe says so."""
+    """Scales by the largest magnitude of a tensor or block: exact, and lowered to a power of two, both 1 for magnitudes
+    of 0, infinity and NaN; and MXFP8's shared exponent, 2^127 for 0."""
     amax = np.array([0, 1, 448, 3, 1e-44, np.inf, np.nan], np.float32)
     largest = np.finfo(np.float32).max
     third = np.float32(448) / np.float32(3)

@@ -29,7 +29,7 @@ def train_iters(command: Sequence[str]) -> int | None:
 
 def show(lines: Iterable[str], total: int | None, output: TextIO) -> None:
     """Show the lines of a run: on a terminal steps update its last line, and other lines are put above it; elsewhere
-    lines are lines."""
+    every line is written as it is."""
     screen = Screen(output, total)
     for line in lines:
         screen.write(line)

@@ -32,7 +32,8 @@ class GradientConfig(Config):
     enable_mem_align: bool = option("--enable-mem-align", False)
     """Begin every parameter, its gradient, and every replica's part of a bucket at a multiple of 512 bytes."""
     average_in_collective: bool = option("--ddp-average-in-collective", False)
-    """Divide gradients by the number of replicas after they were summed, not before; a difference in float16 alone."""
+    """Divide gradients by the number of replicas after they were summed, not before: it rounds otherwise in float16,
+    and where that number is no power of two."""
     overlap_grad_reduce: bool = option("--overlap-grad-reduce", False)
     """Reduce each bucket as soon as it is full."""
     delay_grad_reduce: bool = option("--delay-grad-reduce", False)

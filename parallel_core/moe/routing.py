@@ -109,7 +109,8 @@ def lone_scores(logits: Array, rule: RoutingRule) -> Array:
 
 
 def relative_slope(scores: Array, rule: RoutingRule) -> Array:
-    """(d score / d logit) / score of lone scores: 1 - s for sigmoid, (1 - exp(-s^2)) / (2 s^2) for sqrtsoftplus."""
+    """(d score / d logit) / score of `lone_scores`: 1 - s for sigmoid, (1 - exp(-s^2)) / (2 s^2) for
+    sqrtsoftplus."""
     if rule.sigmoid:
         return 1 - scores
     squares = np.maximum(scores * scores, np.finfo(scores.dtype).tiny)
@@ -282,7 +283,7 @@ def loss_gradient(logits: Array, weights: Array | None, z_weight: float, rule: R
     """The gradient [T, E] of the logits from sum_te(p_te w_te) + z_weight sum_t(log_sum_exp_t^2), with weights w [T,
     E].
 
-    The gradient of a normalized lone score is a softmax's times `relative_slope`.
+    Of `lone_scores` that are normalized to a sum of 1 the gradient is a softmax's times `relative_slope`.
     """
     result = np.zeros(logits.shape, logits.dtype)
     if z_weight:

@@ -85,7 +85,8 @@ class GPTModel(Module):
 
         attention_mask, document_starts: of the queries that `ContextShard.queries` takes, bool [b, 1, s, s], True where
         a score is left out (None: causal), and int32 [b, s], the first position of each query's document.
-        routed_experts [b, s, L, k]: see `ReplayedTexts`. The others are Megatron's and must be None.
+        routed_experts [b, s, L, k]: see `ReplayedTexts`. retriever_*, tokentype_ids and
+        inference_params are Megatron's and must be None.
         """
         check_unused(
             tokentype_ids=tokentype_ids,

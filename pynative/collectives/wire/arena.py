@@ -106,7 +106,7 @@ class Arena:
 
     @staticmethod
     def board(rank: int) -> int:
-        """Index, among the arena's words, of the first word of a rank's board."""
+        """Index, among the arena's words, of the first word of a rank's board, the page that other ranks read."""
         return rank * REGION // 8
 
     def take(self, size: int) -> int:
@@ -147,14 +147,14 @@ class Arena:
         return directory, self.words[directory] + 1
 
     def write_text(self, rank: int, offset: int, text: str, limit: int) -> None:
-        """Store `text` at a byte offset of a rank's board, cut to `limit` bytes, its length word included."""
+        """Store `text` at a byte offset from the start of a rank's region, length word and all cut to `limit` bytes."""
         start = self.board(rank) * 8 + offset
         raw = text.encode()[: limit - 8]
         self.memory[start + 8 : start + 8 + len(raw)] = raw
         self.words[start // 8] = len(raw)
 
     def read_text(self, rank: int, offset: int) -> str:
-        """The text that is stored at a byte offset of a rank's board."""
+        """The text that is stored at a byte offset from the start of a rank's region."""
         start = self.board(rank) * 8 + offset
         return self.memory[start + 8 : start + 8 + self.words[start // 8]].decode(errors="replace")
 

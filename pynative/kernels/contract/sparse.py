@@ -12,8 +12,9 @@ from parallel_core.context import Ranges, Run
 
 
 def choose_keys(query: Tensor, key: Tensor, weights: Tensor, topk: int, positions: Ranges) -> Tensor:
-    """query [s, b, j, c] at these positions, key [S, b, c], weights [s, b, j] -> for each query the best of its own
-    key and those before it, int32 [b, s, topk], in the sequence's order; of equal ones the first. Not recorded."""
+    """query [s, b, j, c] at these positions, key [S, b, c], weights [s, b, j] -> positions of each query's topk best
+    keys, its own or earlier ones, int32 [b, s, topk], ascending; -1 where there are fewer; of equal ones the first. Not
+    recorded."""
 
 
 def sparse_attention(q: Tensor, k: Tensor, v: Tensor, chosen: Tensor, scale: float) -> Tensor:

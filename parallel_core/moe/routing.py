@@ -109,8 +109,7 @@ def lone_scores(logits: Array, rule: RoutingRule) -> Array:
 
 
 def relative_slope(scores: Array, rule: RoutingRule) -> Array:
-    """(d score / d logit) / score of `lone_scores`: 1 - s for sigmoid, (1 - exp(-s^2)) / (2 s^2) for
-    sqrtsoftplus."""
+    """(d score / d logit) / score of `lone_scores`: 1 - s (sigmoid), (1 - exp(-s^2)) / (2 s^2) (sqrtsoftplus)."""
     if rule.sigmoid:
         return 1 - scores
     squares = np.maximum(scores * scores, np.finfo(scores.dtype).tiny)

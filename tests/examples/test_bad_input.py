@@ -35,7 +35,7 @@ GOOD = {
 
 @pytest.fixture(scope="module")
 def prefix(tmp_path_factory) -> Path:
-    """Data with one id that the shipped vocabulary does not have."""
+    """Prefix of a data set with one id that the shipped vocabulary does not have."""
     prefix = tmp_path_factory.mktemp("data") / "corpus"
     with IndexedDatasetBuilder(prefix, dtype=np.uint16) as builder:
         builder.add_document([1, 2, 3, 60000] * 40, [160])
@@ -44,7 +44,7 @@ def prefix(tmp_path_factory) -> Path:
 
 
 def command_line(changes: dict) -> list[str]:
-    """The good command line with some flags changed, or left out where the value is None."""
+    """Words of a good command line of the example with these flags changed, or left out where the value is None."""
     flags = {name: value for name, value in {**GOOD, **changes}.items() if value is not None}
     return [str(word) for pair in flags.items() for word in pair if word != ""]
 
@@ -99,21 +99,21 @@ def test_a_typo_in_the_shell_example(tmp_path, own_data):
 
 
 def launched(tmp_path: Path, processes: int, changes: dict) -> tuple[int, str]:
-    """Exit code and output of the example under msrun."""
+    """(exit code, output) of the example under msrun with so many processes and these changes of its flags."""
     command = msrun_command(SCRIPT, command_line(changes), processes, tmp_path)
     done = warm.run(command, tmp_path, warm.programs_first())
     return done.returncode, done.stdout + done.stderr
 
 
 def test_more_ranks_than_the_layout_has_places_for(tmp_path):
-    """Three processes for tensor-parallel size 2: the whole job ends, and says why."""
+    """Three processes for tensor-parallel size 2 under msrun: the whole job ends with an error that gives the rule."""
     code, output = launched(tmp_path, 3, {"--tensor-model-parallel-size": 2, "--mock-data": ""})
     assert code != 0
     assert "--tensor-model-parallel-size 2" in output and "3 processes" in output
 
 
 def test_data_made_with_another_vocabulary(prefix, tmp_path):
-    """An id outside the vocabulary is found before the first step."""
+    """An id outside the vocabulary in the data ends the run under msrun before the first step."""
     changes = {"--data-path": prefix, "--save": tmp_path, "--save-interval": 100}
     with pytest.raises(ValueError, match="60000"):
         run(2, run_script, SCRIPT, command_line(changes), tmp_path)

@@ -14,7 +14,8 @@ from tests.support.printed.outcomes import Row, reality, recorded
 
 
 def compared(row: Row) -> tuple[str, ...]:
-    """The compared part of an outcome: reasons may be reworded, targets of values may not change."""
+    """The part of a row that is compared: without reasons, which may be reworded, but with the fields that a value goes
+    to."""
     return row[:5] if row.outcome == ACTS else row[:4]
 
 
@@ -68,7 +69,7 @@ def test_blocks_are_accepted(document):
 
 
 def test_names_to_migrate_to_can_be_imported():
-    """Every name of ours in the second column of docs/migrating.md."""
+    """Every name of ours in the second column of docs/migrating.md can be imported."""
     ours = [
         name
         for _, here, _ in migrating_rows()

@@ -1,4 +1,5 @@
-"""From a HuggingFace folder to a fine-tuned one: the recipe with adapters as it stands, with all weights by steps."""
+"""finetune.sh, from a HuggingFace folder to a fine-tuned one: with adapters as it stands, with all weights step by
+step."""
 
 import json
 import os
@@ -33,7 +34,7 @@ ALL_TRAIN = ("--split", "100,0,0", "--eval-iters", "0")
 
 @pytest.fixture
 def data(tmp_path) -> dict[str, str]:
-    """The environment of a small run: the first four of the script's conversations."""
+    """Environment variables of a small run of finetune.sh on its first four conversations."""
     four = tmp_path / "four.jsonl"
     four.write_text("".join(EXAMPLES.read_text(encoding="utf-8").splitlines(keepends=True)[:4]), encoding="utf-8")
     return {"DATA": str(four), "SEQ_LENGTH": "128", "BATCH": "4", "OUTPUT": str(tmp_path / "out")}

@@ -1,6 +1,6 @@
-"""However a training is ended from outside, nothing of it stays: not a rank, nor msrun, nor the tail of a log.
+"""A training under a real msrun that is ended from outside leaves no process: no rank, no msrun, no tail of a log.
 
-Real msruns; `tests/pynative/test_lifetime.py` has the other signals.
+`tests/pynative/startup/test_lifetime.py` has the other signals.
 """
 
 import os
@@ -116,7 +116,7 @@ def test_ctrl_c_in_an_import(tmp_path):
 
 
 def test_sigterm_of_the_script_asks_for_a_checkpoint(tmp_path):
-    """With --exit-signal-handler the step under way ends, its checkpoint is written, and all processes end."""
+    """SIGTERM with --exit-signal-handler: the step under way ends, its checkpoint is written, and all processes end."""
     with training(tmp_path, 1, "--exit-signal-handler") as (script, started):
         script.terminate()
         check_end(started, 60)

@@ -1,4 +1,4 @@
-"""Real launch scripts that want nothing but what is implemented train, shrunk to a laptop, every switch kept."""
+"""Real launch scripts whose every option is implemented train, shrunk to a laptop with every switch kept."""
 
 from collections.abc import Sequence
 

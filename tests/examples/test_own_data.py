@@ -1,4 +1,4 @@
-"""docs/loaders.md: its functions train as they are printed, at every layout as on one process."""
+"""The functions that docs/loaders.md prints train as they are, under every layout as on one process."""
 
 import pytest
 

@@ -12,7 +12,7 @@ READMES = [ROOT / "README.md", ROOT / "README.zh-CN.md"]
 SHOWING = [page for page in PAGES if commands(page)]
 _NUMBER = r"\d+(?:[.,]\d+)*"
 MEASURED = rf"(?<![\w.,-]){_NUMBER}(?: - {_NUMBER})? ?(?:%|s|ms|us|ns|[KMG]i?B|tokens/s|[GT]FLOP/s)(?![\w-])"
-"""A number with a unit of measurement."""
+"""Pattern of a number with a unit of measurement."""
 FIGURE = re.compile(rf"{MEASURED}|\d+\.\d+")
 """A measured value, or a number with a decimal point."""
 
@@ -68,7 +68,7 @@ def test_both_languages_of_a_page_show_the_same():
 
 
 def test_every_figure_has_its_proof():
-    """A section that shows a measured value names a test, a benchmark, or a command that prints it."""
+    """Each section of a page that shows a measured value also names a test or a benchmark, or has a command."""
     measured = re.compile(MEASURED)
     proof = re.compile(r"tests/|benchmarks[/.]|python -m |```bash")
     bare, shown = [], 0
@@ -81,7 +81,8 @@ def test_every_figure_has_its_proof():
 
 
 def test_a_page_begins_with_a_command():
-    """The command comes before the first heading; the index, the table of flags and architecture.md need none."""
+    """Each page has a command before its first section heading, but the index, the table of flags and
+    architecture.md."""
     without = {ROOT / "docs" / name for name in ("README.md", "flags.md", "architecture.md")}
     pages = {page for page in PAGES if page.is_relative_to(ROOT / "docs")} - without
     late = [page.name for page in pages if "```bash" not in page.read_text(encoding="utf-8").partition("\n## ")[0]]
@@ -89,12 +90,12 @@ def test_a_page_begins_with_a_command():
 
 
 def test_the_first_page_is_short():
-    """One evening's reader sees everything on it; details have pages."""
+    """Both READMEs have at most 130 lines; details have pages."""
     assert all(len(page.read_text(encoding="utf-8").splitlines()) <= 130 for page in READMES)
 
 
 def anchors(page) -> set[str]:
-    """The names by which links reach the headings of a page."""
+    """The anchors of a page's headings, as links spell them."""
     headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 

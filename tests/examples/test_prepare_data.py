@@ -1,4 +1,5 @@
-"""The example's corpus: made once, reproducible, splittable, and refused with status 2 when there is no text."""
+"""examples/gpt's prepare_data: the corpus is made once, reproducible, split, and refused with status 2 where there is
+no text."""
 
 import importlib.util
 import subprocess
@@ -109,7 +110,8 @@ def test_ctrl_c_is_no_traceback(prepare_data, tmp_path, monkeypatch):
 
 
 def test_a_folder_with_a_picture_is_refused_with_a_way_out(prepare_data, tmp_path, capsys):
-    """The message says that a pattern chooses the texts, and the pattern does."""
+    """A folder with a file that is no UTF-8 text: the error names it and asks for a pattern, with which preparing
+    succeeds."""
     folder = tmp_path / "docs"
     folder.mkdir()
     (folder / "a.md").write_text("text\n" * 3000)

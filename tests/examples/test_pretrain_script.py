@@ -1,4 +1,4 @@
-"""The example's launch script, run with a stand-in for Python: what it would train."""
+"""pretrain_gpt.sh run with a stand-in for Python: the command that it would train by, and its errors."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""The demonstration on a terminal: steps are one line that updates; elsewhere they are lines as they were."""
+"""A launched training's output: on a terminal its steps are one line that updates, elsewhere the lines as they were."""
 
 import json
 import os

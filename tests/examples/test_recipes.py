@@ -32,13 +32,13 @@ TOKENIZERS = {
     "qwen3_moe": "hf_qwen2",
     "deepseek_v3": "hf_deepseek",
 }
-"""Recipe -> a small tokenizer of the kind that the released model has, of 3000 pieces or so."""
+"""Recipe -> folder or file of a small tokenizer, of some 3000 ids, of the kind that the released model has."""
 MOST_MEMORY = 80 * 2**30
 """Bytes of memory of the device that such models are trained on."""
 
 
 def flags_of(recipe: str, folder: Path, **sizes: str) -> tuple[int, list[str]]:
-    """The world size and the flags that a recipe plans."""
+    """(world size, flags) that the recipe's script gives msrun with these variables in its environment."""
     fake = folder / "python"
     fake.write_text('#!/bin/sh\nfor word in "$@"; do printf \'%s\\n\' "$word"; done\n')
     fake.chmod(0o755)

@@ -100,7 +100,7 @@ def document_script(own_model: bool = True, masks: bool = True) -> str:
 
 
 def document_shell_script(processes: int, arguments: list[str]) -> str:
-    """The document's environment and its msrun command, on a free port; arguments are put behind."""
+    """The document's environment and msrun command on a free port, with these arguments behind it."""
     environment, command = (block.text for block in blocks("003") if block.number in ("10", "11"))
     changes = {"num 8": f"num {processes}", "num=8": f"num={processes}", "8848": str(free_port())}
     for printed, here in changes.items():
@@ -137,7 +137,7 @@ def document_yaml(precision: dict[str, str], **parallelization) -> str:
 
 
 def changed(content: dict, changes: dict) -> dict:
-    """`content` with other values for keys that it has."""
+    """`content` with other values for keys that it has, at any depth."""
     assert changes.keys() <= content.keys(), changes.keys() - content.keys()
     inner = {key: changed(content[key], value) if isinstance(value, dict) else value for key, value in changes.items()}
     return {**content, **inner}
@@ -181,7 +181,7 @@ def losses_in(folder: Path) -> np.ndarray:
 
 @pytest.fixture(scope="module")
 def losses(tmp_path_factory):
-    """Losses of the document's own model on one rank, with masks of documents."""
+    """Losses of the document's own model on one rank, with document masks; computed once for all tests."""
     found = launched(tmp_path_factory.mktemp("alone"), document_script())
     assert len(found) == 12 and found[-2:].mean() < found[:2].mean() - 0.3
     return found

@@ -18,7 +18,8 @@ weights, and relative, five times as much, of how far each parameter moved. Meas
 
 
 def sampled(values: np.ndarray, change: np.ndarray) -> np.ndarray:
-    """float32 [2 + PLACES]: the norm of a change, the largest of the values, and values at even distances; then NaN."""
+    """float32 [2 + PLACES]: the norm of `change`, the largest magnitude of `values`, and `values` at even distances;
+    then NaN."""
     flat = values.ravel()
     places = np.linspace(0, flat.size - 1, min(PLACES, flat.size)).astype(int)
     found = np.full(2 + PLACES, np.nan, np.float32)

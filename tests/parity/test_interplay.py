@@ -147,7 +147,8 @@ def test_evaluation(world, layout):
     [((2, f"{PP2} {VPP2}"), (4, f"{ULYSSES} {TP2_SP}")), ((4, HYBRID), (2, f"{PP2} {ALONE}"))],
 )
 def test_a_run_goes_on_under_another_layout(tmp_path, before, after):
-    """Two steps and two more have the losses of four in one process, dropout and all."""
+    """Two steps at one layout, saved, and two more at another have the losses of four steps in one process, dropout
+    included."""
     flags = f"--lr-decay-iters 4 --num-layers 4 --global-batch-size 8 --noop-layers 0,3 {DROPOUT}"
     (whole,) = run(1, jobs.train, f"{flags} --train-iters 4")
     losses = []

@@ -40,7 +40,7 @@ ALGORITHMS = {
 
 
 class Sizes(NamedTuple):
-    """Degrees of parallelism."""
+    """Sizes of tensor, pipeline, context and data parallelism."""
 
     tp: int
     pp: int
@@ -94,7 +94,8 @@ def variants(sizes: Sizes) -> tuple[list[bool], list[str], list[str]]:
 
 
 def turns() -> Iterator[Row]:
-    """Every legal combination of sizes; what else there is to choose takes turns among rows that have the choice."""
+    """A row for every legal combination of sizes, with and without sequence parallelism; schedules, algorithms and
+    models take turns over the rows that have the choice."""
     model = cycle(MODELS)
     choices: dict[tuple, tuple] = {}
     for sizes in SIZES:
@@ -119,7 +120,7 @@ def check(row: Row) -> None:
 
 @pytest.mark.parametrize("row", sorted(turns(), key=lambda row: prod(row.sizes)), ids=str)
 def test_a_combination_equals_one_process(row):
-    """Losses to 1e-5; each parameter's gradient to 1e-5 of its largest entry."""
+    """Losses of a row to 1e-5, each parameter's gradient to 1e-5 of its largest entry."""
     check(row)
 
 
@@ -132,6 +133,6 @@ def test_every_combination_equals_one_process(row):
 
 
 def test_the_turns_meet():
-    """Each schedule runs with context parallelism, and each algorithm with a pipeline, or the table is too small."""
+    """Among the rows of `turns` each schedule runs with context parallelism, and each algorithm in a pipeline."""
     both = [row for row in turns() if row.sizes.pp > 1 and row.sizes.cp > 1]
     assert {row.schedule for row in both} == set(SCHEDULES) and {row.algorithm for row in both} == set(ALGORITHMS)

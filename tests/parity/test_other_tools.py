@@ -1,8 +1,8 @@
-"""The tools themselves read what is written for them, and compute the logits that they computed of the originals.
+"""transformers and Megatron-Core themselves read the files that we convert for them, and compute the recorded logits.
 
 They are no dependency: name a Python that has them, and ask for these tests,
 
-    TRANSFORMERS_PYTHON=.../python MEGATRON_PYTHON=.../python pytest -m exhaustive tests/parity/test_other_tools.py
+TRANSFORMERS_PYTHON=.../python MEGATRON_PYTHON=.../python pytest -m exhaustive tests/parity/test_other_tools.py
 
 with `transformers` and `torch`, or `megatron-core` and `torch`. A minute.
 """
@@ -60,7 +60,8 @@ def compare(case: str, place: Path) -> None:
 
 @pytest.mark.exhaustive
 def test_transformers_reads_what_is_written_for_it(tmp_path):
-    """Every case that has a family there: no weight is missing or unexpected, and the logits are the recorded ones."""
+    """transformers loads every case whose family it has: no weight is missing or unexpected, and logits are the
+    recorded ones."""
     python = interpreter("TRANSFORMERS_PYTHON")
     cases = [case for case in CASES if case not in WITHOUT_A_FAMILY]
     places = [written(case, tmp_path, "hf") for case in cases]
@@ -74,7 +75,7 @@ def test_transformers_reads_what_is_written_for_it(tmp_path):
 
 @pytest.mark.exhaustive
 def test_megatron_reads_what_is_written_for_it(tmp_path):
-    """Files of two tensor-parallel ranks: each rank's model takes exactly its file."""
+    """Megatron-Core on two tensor-parallel ranks: each rank's model takes exactly the weights of its file."""
     python = interpreter("MEGATRON_PYTHON")
     sizes = ("--tensor-model-parallel-size", "2", "--make-vocab-size-divisible-by", "4")
     places = [written(case, tmp_path, "megatron", *sizes) for case in OF_MEGATRON]

@@ -1,4 +1,5 @@
-"""The replay as users call it: a folder it has never seen, msrun, one line of JSON."""
+"""compare_with_megatron.py as users run it: on a folder that it has never seen, under msrun, with one line of JSON as
+its result."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""TensorBoard files against those of the real Megatron: its `training_log` wrote them while it trained the cases."""
+"""Our TensorBoard files against those that the real Megatron's `training_log` wrote while it trained the same cases."""
 
 import json
 from pathlib import Path

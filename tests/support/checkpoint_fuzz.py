@@ -155,7 +155,7 @@ def _json(data: bytes, draw: random.Random) -> bytes:
 
 
 def _header(data: bytes, draw: random.Random) -> bytes:
-    """A safetensors file with another header, of the right length or not."""
+    """A safetensors file whose header is changed, and whose length field is right or not."""
     length = int.from_bytes(data[:8], "little")
     header, rest = _json(data[8 : 8 + length], draw), data[8 + length :]
     said = draw.choice([len(header)] * 6 + [0, 1, len(header) + 1, 2**63, 2**64 - 1, len(data)])
@@ -198,7 +198,7 @@ def _other_thing(path: Path, draw: random.Random) -> None:
 
 
 def damage(path: Path, draw: random.Random) -> None:
-    """Change a file at random."""
+    """Change a file in a drawn way: its JSON, header or bytes, or put something else in its place."""
     data = path.read_bytes()
     if draw.random() < 0.15:
         _other_thing(path, draw)
@@ -318,7 +318,7 @@ def search(kind: str, folder: Path, trials: range, limited: Callable[[], Any] = 
 
 
 def main(argv: list[str]) -> int:
-    """Print the faults of each kind; 1 if there are any."""
+    """Search the kinds given for faults and print them; exit code 1 if there are any."""
     made = argparse.ArgumentParser("python -m tests.support.checkpoint_fuzz", description=__doc__)
     made.add_argument("kinds", nargs="*", default=list(KINDS), metavar="KIND", help=", ".join(KINDS))
     made.add_argument("--trials", type=int, default=500)

@@ -29,11 +29,11 @@ KINDS = {
 
 @dataclass
 class Outcome:
-    """A rank's report of a run."""
+    """A rank's outcome of a run: losses of each step and the state at its end."""
 
     losses: list[float] = field(default_factory=list)
     scales: list[float] = field(default_factory=list)
-    """The loss scale in each step."""
+    """The loss scale of each step."""
     weights: dict[str, np.ndarray] | None = None
     """Weights as whole arrays by global name; None but on rank 0."""
     moments: dict[str, np.ndarray] | None = None

@@ -35,7 +35,7 @@ def tensor(array: np.ndarray, kind: str) -> ms.Tensor:
 
 
 def given(rank: int, shape, kind: str, salt: int = 0) -> ms.Tensor:
-    """Rank `rank`'s input as a tensor."""
+    """Rank `rank`'s input (`numbers`) as a tensor of type `kind`."""
     return tensor(numbers(rank, shape, kind, salt), kind)
 
 
@@ -45,7 +45,7 @@ def values(x: ms.Tensor) -> np.ndarray:
 
 
 def reduced(inputs: list[np.ndarray], op: str, kind: str) -> np.ndarray:
-    """The reduction in order of rank, floats in float32 and rounded to `kind` once."""
+    """The reduction of all ranks' inputs in order of rank; floating-point ones in float32, rounded to `kind` once."""
     fold = {"sum": np.logical_or if kind == "bool" else np.add, "max": np.maximum, "min": np.minimum}[op]
     total = inputs[0]
     for each in inputs[1:]:

@@ -15,7 +15,7 @@ def null_tokenizer(vocab_size: int) -> MegatronTokenizer:
 
 
 def write_corpus(prefix: Path, lengths: Sequence[int], vocab_size: int = 100, seed: int = 0) -> str:
-    """Random documents of these lengths under `prefix`, each ended by id `vocab_size - 1`."""
+    """Write random documents of these lengths under `prefix`, each ended by id `vocab_size - 1`; the prefix."""
     random = np.random.default_rng(seed)
     with IndexedDatasetBuilder(prefix, np.uint16) as builder:
         for length in lengths:

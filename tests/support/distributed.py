@@ -77,7 +77,7 @@ def outcomes(
 
 
 def pool(world_size: int, between_hosts: bool = False) -> "Pool":
-    """The pool of processes for a world size, started if need be."""
+    """The pool of worker processes for a world size; those that do not run yet are started."""
     key = (world_size, between_hosts)
     if key not in _pools:
         _pools[key] = Pool(world_size, _two_hosts() if between_hosts else ())

@@ -7,8 +7,8 @@ from tests.support.layouts import train
 
 
 def batches() -> list[dict[str, np.ndarray]]:
-    """Two steps of eight rows without position_ids, whose end-of-document token is 7; the losses of the first half and
-    the last quarter of each sequence don't count, and in two rows of a step none does."""
+    """Two steps of eight rows without position_ids, whose end-of-document token is 7; only tokens of the third quarter
+    of the first six rows have a loss."""
     generator = np.random.default_rng(11)
     steps = []
     for _ in range(2):

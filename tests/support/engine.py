@@ -12,7 +12,7 @@ TINY = (
     "--micro-batch-size 2 --train-iters 2 --lr 1e-3 --vocab-size 60 --padded-vocab-size 64 "
     "--tokenizer-type NullTokenizer --attention-dropout 0 --hidden-dropout 0 --init-method-std 0.2 --eval-iters 0"
 )
-"""A model small enough for a test and large enough for tp 4 and pp 2."""
+"""Flags of a model small enough for a test and large enough for tp 4 and pp 2."""
 
 
 def config_of(flags: str | Sequence[str], world_size: int) -> AllConfig:

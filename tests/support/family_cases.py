@@ -102,7 +102,7 @@ def flags_of(case: str, rows: int, steps: int) -> str:
 
 
 class Trained(NamedTuple):
-    """Results of a run; gradients by the file's names, on rank 0 alone."""
+    """Losses and gradient norms of a run's steps; gradients of the first step by the file's names, on rank 0 alone."""
 
     losses: list[float]
     norms: list[float]

@@ -18,7 +18,7 @@ REFUSED = ("subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn")
 
 
 class NotFast(RuntimeError):
-    """A test that is marked fast does what takes seconds."""
+    """Raised when a test that counts as fast does something that takes seconds."""
 
 
 def is_alone(config: pytest.Config) -> bool:
@@ -27,7 +27,7 @@ def is_alone(config: pytest.Config) -> bool:
 
 
 def concerns(path: Path) -> bool:
-    """Whether a file or folder has fast tests, or lies on the way to them."""
+    """Whether a path lies in one of FOLDERS or above one."""
     return any(path.is_relative_to(folder) or folder.is_relative_to(path) for folder in FOLDERS)
 
 

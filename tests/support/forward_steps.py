@@ -4,7 +4,7 @@ from tests.support.layouts import train
 
 
 def own_batch(data_iterator) -> dict:
-    """Take this rank's shards of a micro-batch, as a script does."""
+    """The next micro-batch, cut to this rank's shard by get_batch_on_this_cp_rank, as a script does."""
     from mindspore import Tensor
 
     from pynative.context_parallel import get_batch_on_this_cp_rank

@@ -7,11 +7,12 @@ from collections.abc import Mapping
 import numpy as np
 
 Arrays = Mapping[str, np.ndarray]
-"""Whole arrays by global name."""
+"""Global name -> whole array."""
 
 
 def gather_copies(model, of=None) -> Arrays | None:
-    """Every weight, or what `of` gives for it, whole, on rank 0; copies, which the next step leaves alone."""
+    """Copies of every weight, or of `of(weight)`, as whole arrays on rank 0; None on others. The next step does not
+    change them."""
     from pynative.checkpointing import gather_weights
 
     gathered = gather_weights(model) if of is None else gather_weights(model, of=of)
@@ -19,7 +20,7 @@ def gather_copies(model, of=None) -> Arrays | None:
 
 
 def gather_optimizer_state(state) -> Arrays | None:
-    """The optimizer's state by "<state>.<name>", whole, on rank 0."""
+    """The optimizer's states as whole arrays by "<state>.<name>" on rank 0; None on others."""
     from parallel_core.checkpoint.writer import writers
     from pynative import parallel_state
     from pynative.checkpointing.local_tensors import written_state

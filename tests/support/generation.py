@@ -10,7 +10,7 @@ from tests.support.engine import job
 
 @cache
 def recorded() -> dict[str, dict[str, list[list[int]]]]:
-    """For each case "prompts" and the "new_tokens" of `transformers`, greedily and in float32."""
+    """Case -> "prompts", and their "new_tokens" by `transformers`, greedily in float32."""
     return json.loads(asset("checkpoints/generate.json").read_text(encoding="utf-8"))
 
 

@@ -52,7 +52,8 @@ def unpack(case: Path, target: Path) -> Path:
 
 
 def normals(seed: int, count: int) -> Reals:
-    """[count, up to a multiple of 16]: what torch's generator of that seed draws from a normal distribution."""
+    """The first `count` numbers, rounded up to a multiple of 16, that torch's generator of that seed draws from a
+    normal distribution."""
     bits = np.random.RandomState(seed).randint(0, 2**32, size=-(-count // 16) * 16, dtype=np.uint32)
     uniform = ((bits & 0xFFFFFF) / 2**24).reshape(-1, 16)
     radius = np.sqrt(-2 * np.log(1 - uniform[:, :8]))
@@ -67,7 +68,7 @@ def _scaled(values: Reals, bits: int) -> tuple[Reals, NDArray[np.int32]]:
 
 
 def whole(case: Path) -> Weights:
-    """The weights of a case whose `drawn_weights.npz` is there."""
+    """Name -> weight of a case, from its `drawn_weights.npz`."""
     stored = dict(np.load(case / STORED))
     names, places, scales, bits = (stored.pop(key) for key in (NAMES, PLACES, SCALES, BITS))
     ends = [int(place) + stored[name].size for name, place in zip(names, places, strict=True)]
@@ -81,7 +82,8 @@ def whole(case: Path) -> Weights:
 
 
 def store(case: Path) -> None:
-    """Write a case's `drawn_weights.npz` in the place of its `weights.npz`, after a look whether nothing is lost."""
+    """Write a case's `drawn_weights.npz`, assert that it gives the weights back to the bit, and remove
+    `weights.npz`."""
     weights, drawn = dict(np.load(case / WHOLE)), normals(_seed(case), FURTHEST)
     stored, found = dict(weights), []
     for name, values in weights.items():

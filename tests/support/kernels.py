@@ -28,7 +28,7 @@ def tensor(array: Array, dtype: mindspore.dtype = mindspore.float32) -> Tensor:
 
 
 def values(x: Tensor) -> Array:
-    """The tensor's values as float32."""
+    """The tensor's values as a float32 array."""
     return x.astype(mindspore.float32).asnumpy()
 
 
@@ -37,7 +37,7 @@ def _stays(x: Tensor, group: None, async_op: bool = False):
 
 
 ONE_RANK = Boundary(None, _stays, _stays, SequenceLayout(), context_rank=0)
-"""The edge of a tensor-parallel region of one rank, without a job around it."""
+"""The boundary of a tensor-parallel region of one rank, outside of any job."""
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

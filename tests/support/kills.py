@@ -240,7 +240,7 @@ def _new(folder: Path) -> Path:
 
 
 def main(argv: list[str]) -> None:
-    """Print a line for each kind and victim."""
+    """Kill the number of jobs asked for, for each kind and victim, and print a line of counts for each."""
     made = argparse.ArgumentParser("python -m tests.support.kills", description=__doc__)
     made.add_argument("kinds", nargs="*", default=list(KINDS), metavar="KIND", help=", ".join(KINDS))
     made.add_argument("--trials", type=int, default=50)

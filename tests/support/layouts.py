@@ -22,7 +22,7 @@ LOSS, GRADIENT_NORM, GRADIENT, UPDATE, STATE = 1e-5, 1e-4, 1e-5, 1e-3, 1e-5
 
 
 class Rows:
-    """Random token rows, a third of which are masked out, more in some than in others."""
+    """Random token rows; a third of the tokens are masked out of the loss, in some rows more than in others."""
 
     def __init__(self) -> None:
         generator = np.random.default_rng(7)
@@ -165,7 +165,8 @@ def _updates(trained: Trained) -> Arrays:
 
 
 def _gradient_errors(found: Arrays, expected: Arrays) -> dict[str, float]:
-    """Relative to the parameter's largest entry; differences of 1e-9 are rounding.
+    """ "gradient <name>" -> largest difference, relative to the parameter's largest entry, as a multiple of the
+    tolerance; 1e-9 is rounding.
 
     The bias of a key norm is measured by the query norm's: softmax does not see what is added to all keys, so that its
     gradient is the small rest of addends of that size, which cancel.

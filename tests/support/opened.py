@@ -11,7 +11,7 @@ _listening: list[list[Path]] = []
 
 @contextmanager
 def opened() -> Iterator[list[Path]]:
-    """Inside, every path that this process opens is added to the list."""
+    """Within the context every path that this process opens is added to the list that it yields."""
     _listen()
     found: list[Path] = []
     _listening.append(found)

@@ -31,10 +31,10 @@ normal, upstream = cache(support.normal), cache(support.upstream)
 
 
 class New(Protocol):
-    """Makes the tensors of a call."""
+    """A function that makes the tensors of a call, so that a test decides their memory and type."""
 
     def __call__(self, array: Array, dtype: ms.Type | None = None) -> Tensor:
-        """A tensor of the values; float32 ones in `dtype`, or in the type that is tried."""
+        """A tensor of these values: floating-point ones in `dtype`, or if None in the type that the test tries."""
 
 
 Call = Callable[[New], Any]

@@ -28,7 +28,7 @@ from tests.support.tokenizer_records import unpack
 from tests.support.user_scripts import run_script
 
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), ROOT / "tests/README.md"])
-"""Every page of the project."""
+"""The paths of every page of the project."""
 MODEL = (
     "--num-layers 1 --hidden-size 32 --num-attention-heads 4 --seq-length 64 --max-position-embeddings 64 "
     "--micro-batch-size 1 --global-batch-size 1 --train-iters 2 --lr 1e-3 --eval-iters 0 --log-interval 1 "
@@ -53,7 +53,7 @@ def write_files(page: Path, folder: Path) -> None:
 
 
 def make_files(folder: Path) -> Path:
-    """Everything that a page's command reads, in `folder`, by the names that the pages use."""
+    """Make everything that the pages' commands read in `folder`, by the names that the pages use; the folder."""
     for name in ("examples", "benchmarks", "mapping", "parallel_core", "pynative", "tests", "docs"):
         (folder / name).symlink_to(ROOT / name)
     (unpack(folder / "recorded") / "hf_qwen2").rename(folder / "tokenizer")
@@ -140,7 +140,8 @@ def parsed(command: str) -> None:
 
 
 def by_stand_ins(command: str, names: Sequence[str], environment: dict[str, str]) -> list[list[str]]:
-    """Run the command by bash with programs that only write down their words: those of each call, in order."""
+    """Run the command by bash, with programs of these names that only record their words: the words of each call, in
+    order."""
     with tempfile.TemporaryDirectory() as place:
         for name in names:
             (Path(place) / name).write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" > {place}/$(date +%s%N).words\n')

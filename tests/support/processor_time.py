@@ -1,4 +1,4 @@
-"""Seconds that a processor worked: what else a machine does moves them least."""
+"""Processor time of a command, which the load of the machine changes least."""
 
 import resource
 import subprocess

@@ -26,7 +26,7 @@ from tests.support.tokenizer_records import records, unpack
 
 
 class Step(NamedTuple):
-    """Figures of a step that are compared."""
+    """Figures of a training step that ranks report."""
 
     loss: float
     gradient_norm: float
@@ -35,7 +35,7 @@ class Step(NamedTuple):
 
 
 def train_script(backend, argv: Sequence[str], folder: Path) -> list[Step]:
-    """Train what a command line says, as examples/gpt/pretrain_gpt.py does."""
+    """Train a command line as examples/gpt/pretrain_gpt.py does; the figures of each step."""
     from parallel_core.data.datasets import datasets_provider
     from pynative.parameter import whole_parameters
     from pynative.training.callbacks import Callback
@@ -63,7 +63,7 @@ def train_script(backend, argv: Sequence[str], folder: Path) -> list[Step]:
 
 
 def scripts(name: str) -> list[dict]:
-    """The scripts of tests/assets/megatron_flags/{name}.json: id, nproc, argv."""
+    """The scripts in tests/assets/megatron_flags/{name}.json, each with "id", "nproc" and "argv"."""
     return json.loads(asset(f"megatron_flags/{name}.json").read_text())
 
 
@@ -89,8 +89,8 @@ def with_files(argv: Sequence[str]) -> list[str]:
 
 
 def check_steps(argv: Sequence[str], ranks: Sequence[Sequence[Step]], ids: int = 500) -> None:
-    """All ranks report one loss, near that of a uniform guess among `ids`. Each step changes the weights; the first
-    ones of float16 may overflow Megatron's initial loss scale instead, and then change nothing."""
+    """Check that all ranks report one loss, near a uniform guess among `ids`, and that each step changes the weights;
+    the first ones of float16 may overflow Megatron's initial loss scale and change nothing."""
     for steps in ranks:
         assert len(steps) == 2 and [step[:2] for step in steps] == [step[:2] for step in ranks[0]]
         first, second = steps

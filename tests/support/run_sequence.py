@@ -24,7 +24,7 @@ Checksums = dict[str, dict[str, int]]
 MOST_STEPS = 6
 """Most steps that a drawn run makes."""
 LAST = 40
-"""The iteration from which on a sequence begins anew."""
+"""The iteration from which on a sequence overwrites its folder and begins anew."""
 SAVED = re.compile(r"Saved checkpoint (\S+) \(")
 DELETING = re.compile(r"Deleting checkpoint (\S+) \(")
 MOVED = re.compile(r"Moved what an earlier run has left \((.*)\) to (\S+)$")

@@ -66,7 +66,7 @@ def circles(graph: dict[str, set[str]]) -> list[list[str]]:
 
 
 def room(module: str) -> str:
-    """The part of a package that a module belongs to: its first two names."""
+    """A module's place in its package: its first two names, such as "pynative.moe"."""
     return ".".join(module.split(".")[:2])
 
 

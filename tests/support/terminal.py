@@ -1,4 +1,4 @@
-"""Run a command on a terminal of its own."""
+"""Running a command on a pseudo-terminal."""
 
 import os
 import pty

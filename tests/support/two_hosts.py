@@ -21,7 +21,7 @@ MASTER_VARIABLE = "TWO_HOSTS_MASTER"
 
 
 def job_address(name: str) -> str:
-    """The address for `connect` of a job called `name`: on two hosts a port of the first one."""
+    """The address for `connect` of a job of that name: the name itself on one host, on two a TCP port of the first."""
     master = os.environ.get(MASTER_VARIABLE)
     return f"tcp://{master}:{20_000 + zlib.crc32(name.encode()) % 12_000}" if master else name
 

@@ -4,7 +4,7 @@ import numpy as np
 
 
 class Adam:
-    """Kingma & Ba 2015, algorithm 1; with `decoupled` AdamW, Loshchilov & Hutter 2019, algorithm 2; without
+    """Adam, Kingma & Ba 2015, algorithm 1; with `decoupled` AdamW, Loshchilov & Hutter 2019, algorithm 2; without
     `corrected` MindSpore's AdamWeightDecay, whose epsilon is added to the root of the uncorrected average."""
 
     def __init__(self, beta1=0.9, beta2=0.95, epsilon=1e-3, decoupled=True, corrected=True):
@@ -29,7 +29,7 @@ class Adam:
 
 
 class Lion:
-    """Chen et al. 2023, "Symbolic Discovery of Optimization Algorithms", algorithm 2."""
+    """Lion, Chen et al. 2023, "Symbolic Discovery of Optimization Algorithms", algorithm 2."""
 
     def __init__(self, beta1=0.95, beta2=0.98):
         self.beta1, self.beta2, self.m = beta1, beta2, 0.0

@@ -64,11 +64,11 @@ class Process:
         self._connection, self.pid = ask(place, order, dict(environment), str(folder), descriptors, network)
 
     def poll(self) -> int | None:
-        """The exit code, None while it runs."""
+        """The exit code if the process has ended, else None."""
         return self._ended(0)
 
     def wait(self, timeout: float | None = None) -> int:
-        """The exit code once it has ended; raises subprocess.TimeoutExpired."""
+        """Wait for the process to end; its exit code. Raises subprocess.TimeoutExpired."""
         code = self._ended(timeout)
         if code is None:
             raise subprocess.TimeoutExpired(f"fork {self.pid}", timeout or 0)

@@ -148,7 +148,7 @@ def become(order: Order) -> None:
 
 
 def main(place: str, parent: int) -> None:
-    """Serve until the parent ends."""
+    """Serve at this socket path until the parent ends; in a fork, run the order and end as an interpreter does."""
     die_with(parent)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(f"{place}.new")

@@ -67,7 +67,7 @@ def test_adapters_alone_are_taken_from_another_checkpoint(folders):
 
 
 def test_a_base_alone_begins_with_adapters_that_change_nothing(folders):
-    """B is zero: the first loss with adapters, or with none, is the same to the bit."""
+    """The first loss on a base with new adapters, whose B is zero, is that without adapters, to the bit."""
     base, *_ = folders
     losses = [run(1, train, f"{LLAMA} {flags} --load {base} --finetune")[0].losses[0] for flags in ("", LORA)]
     assert losses[0] == losses[1]

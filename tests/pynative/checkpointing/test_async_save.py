@@ -113,7 +113,8 @@ def train_with_a_slow_disk(backend, directory) -> list[str | None]:
 
 
 def test_training_goes_on_and_nothing_is_published_before_all_ranks_have_written(tmp_path):
-    """Step 3 runs while rank 1 has not written step 2's file; step 4's checkpoint waits for that one."""
+    """Step 3 ends while rank 1 has not written its file of step 2, which is published afterwards; step 4's checkpoint
+    waits for it."""
     for trackers in run(2, train_with_a_slow_disk, tmp_path):
         assert trackers[:3] == [None] * 3 and len(trackers) == 4
     assert sorted(path.name for path in tmp_path.glob("iter_*")) == ["iter_0000002", "iter_0000004"]

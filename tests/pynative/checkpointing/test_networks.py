@@ -1,4 +1,4 @@
-"""Differences that are told of two networks, against what models compute.
+"""`differences` between two networks against the logits that models compute.
 
 `differences` is trusted wherever a checkpoint is loaded or converted. So every option of the model and its experts is
 changed here, with weights that stay: where no difference is told and parameters have the same shapes, logits are the
@@ -120,7 +120,7 @@ def others(path: str, value: Any) -> list:
 
 
 def shapes(config: AllConfig) -> dict[str, tuple[int, ...]]:
-    """Shape of every parameter, by name."""
+    """Parameter name -> shape, of the whole model."""
     chunks = model_chunks(config.model_config)
     return {name: spec.shard.shape for chunk in chunks for name, spec in chunk.parameters().items()}
 
@@ -217,7 +217,8 @@ def test_what_is_not_told_changes_no_logits(bases):
 
 
 def test_what_is_told_changes_shapes_or_logits(bases):
-    """Networks that are the same would be refused by an option that changes nothing."""
+    """Each option of which `differences` tells changes shapes or logits in some base; otherwise equal networks would be
+    refused."""
     before, waiting = computed([one.base for one in bases]), set(OF_NETWORK)
     for one, was in zip(bases, before, strict=True):
         waiting -= {path for path, config in one.told.items() if shapes(config) != shapes(one.base)}

@@ -27,7 +27,7 @@ RUNS = 200
 
 
 class Died(BaseException):
-    """A process was killed: from here on it changes nothing on the disk."""
+    """Raised where the process would have been killed; from there on the run changes nothing on the disk."""
 
 
 class Killer:

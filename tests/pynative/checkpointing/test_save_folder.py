@@ -1,4 +1,4 @@
-"""The folder that --save names: a run goes on in its own, and finds out before it starts that one is another's."""
+"""The folder of --save: a run goes on in its own, and finds out before it starts that it is another run's."""
 
 import json
 import os
@@ -22,7 +22,7 @@ FLAGS = f"{BATCHES} --train-iters 9 --save-interval 1 --dataloader-type cyclic"
 
 
 def train(backend, flags: str) -> list[str]:
-    """The log of a run."""
+    """Train with these flags on this rank; the lines of the log."""
     with listening() as said:
         pretrain_tiny(backend, f"{FLAGS} {flags}")
     return said
@@ -181,7 +181,8 @@ def test_a_mistake_is_said_without_a_traceback(capsys):
 
 
 def save_as_a_script(backend, root: Path, step: int, process: str = "first", **named) -> str:
-    """Save by a script's own loop, in a process of that name; the error."""
+    """Save by `save_checkpoint` as a script does, in a process that is known by this name; the text of SaveFailed, or
+    ""."""
     from pynative import dist_checkpointing
     from pynative.checkpointing import SaveFailed
     from pynative.dist_checkpointing import save_checkpoint

@@ -60,7 +60,7 @@ def shares(directory: Path, prefix: str) -> list[float]:
 
 
 def test_every_rank_writes_its_own_part_and_no_more(tmp_path):
-    """Half of the state, to the buffer's padding, is in the file of each of two replicas."""
+    """Each of two replicas' files has half of the optimizer's state, up to the buffer's padding."""
     train_at("dp2 sharded", f"--save {tmp_path}")
     first, second = shares(tmp_path, "exp_avg")
     assert max(first, second) < 0.53

@@ -19,7 +19,8 @@ TYPES = {
 
 @pytest.mark.parametrize("kind", TYPES)
 def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, kind):
-    """3 + 3 steps are 6 steps: losses, weights, their float32 values, moments, scale and schedule, to the bit."""
+    """3 steps and 3 more equal 6: losses, weights, their float32 values, moments, loss scale and schedule, to
+    the bit."""
     flags = f"{SIX_STEPS} {TYPES[kind]}"
     whole = run(1, train, f"{flags} --train-iters 6")[0]
     run(1, train, f"{flags} --train-iters 3 --save {tmp_path}")

@@ -1,4 +1,5 @@
-"""Training that stops and goes on, at the same layout and at another."""
+"""A training that stops and goes on from its checkpoint, at the same layout and at another; flags of loading and
+saving."""
 
 import logging
 import shutil
@@ -24,12 +25,12 @@ def train_at(layout: str, flags: str, steps: bool = True) -> Outcome:
 
 
 def load_at(layout: str, flags: str) -> Outcome:
-    """The state of a run before its first step, after it has loaded at this layout."""
+    """Rank 0's outcome at this layout right after loading, before a step."""
     return train_at(layout, flags, steps=False)
 
 
 def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path):
-    """2 + 2 steps, dropout and all, are 4 steps; the losses of the last two too. Other layouts: `test_resume.py`."""
+    """2 steps and 2 more equal 4 to the bit, the losses too, with dropout. Other layouts: `test_resume.py`."""
     whole = train_at("one", f"{FOUR_STEPS} --train-iters 4")
     train_at("one", f"{FOUR_STEPS} --train-iters 2 --save {tmp_path}")
     resumed = train_at("one", f"{FOUR_STEPS} --train-iters 4 --load {tmp_path} --resume-crc-check")
@@ -214,7 +215,8 @@ def test_which_side_may_have_more(checkpoint, strictness):
 
 
 def test_states_that_this_optimizer_lacks_are_named(tmp_path):
-    """They would be lost without a word; weights alone, or what Megatron assumes, can be asked for."""
+    """A checkpoint with states of PmAdamW is refused by Adam, which would lose them; --dist-ckpt-strictness
+    assume_ok_unexpected loads it."""
     train_at("one", f"{FOUR_STEPS} --optimizer PmAdamW --pma-interleave-step 1 --save {tmp_path} --train-iters 2")
     load = f"{FOUR_STEPS} --load {tmp_path}"
     with pytest.raises(ValueError, match=r"has the states .*pma.*, this optimizer does not; .*--no-load-optim"):
@@ -223,7 +225,8 @@ def test_states_that_this_optimizer_lacks_are_named(tmp_path):
 
 
 def test_a_float32_run_takes_the_float32_values_of_a_16_bit_one(tmp_path):
-    """Not the weights, which are those values rounded; with --no-load-optim the weights."""
+    """A float32 run loads main_param as its weights, not the rounded weights, which it takes with
+    --no-load-optim only."""
     train_at("one", f"--bf16 --save {tmp_path}")
     whole, rounded = load_at("one", f"--load {tmp_path}"), load_at("one", f"--load {tmp_path} --no-load-optim")
     for name, values in whole.weights.items():
@@ -261,7 +264,8 @@ def test_the_first_run_of_a_script_that_saves_where_it_loads(tmp_path):
 
 
 def test_saves_at_the_interval_keep_the_newest(tmp_path):
-    """--save-interval 1, three iterations, two kept; all ranks' files in each."""
+    """--save-interval 1 with --keep-checkpoint-max 2 over three iterations keeps two, each with both tensor ranks'
+    files."""
     train_at("tp2", f"--save {tmp_path} --save-interval 1 --train-iters 3 --keep-checkpoint-max 2")
     assert sorted(path.name for path in tmp_path.glob("iter_*")) == ["iter_0000002", "iter_0000003"]
     files = sorted(path.name for path in (tmp_path / "iter_0000003").iterdir())
@@ -278,14 +282,15 @@ def test_a_run_without_a_step_to_do_leaves_its_checkpoint_as_it_is(tmp_path):
 
 
 def test_resuming_from_an_earlier_iteration(tmp_path):
-    """--ckpt-step 2 of a run of 3 steps, then one step: the third step again, to the bit."""
+    """--ckpt-step 2 of a run of 3 steps, and one step more: step 3 again, to the bit."""
     whole = train_at("one", f"{FOUR_STEPS} --train-iters 3 --save-interval 1 --save {tmp_path}")
     again = train_at("one", f"{FOUR_STEPS} --train-iters 3 --load {tmp_path} --ckpt-step 2")
     assert again.losses == whole.losses[2:]
 
 
 def test_new_data_start_at_their_beginning(tmp_path):
-    """--new-dataset: step 3 sees what step 1 saw; the run itself goes on. Weights stand still, so losses tell."""
+    """--new-dataset: the resumed run's step 3 sees the samples of step 1, but its iteration goes on. The learning rate
+    is 0, so losses tell the samples."""
     flags = "--lr 0 --lr-decay-iters 9 --weight-decay 0"
     first = train_at("one", f"{flags} --save {tmp_path}")
     goes_on = train_at("one", f"{flags} --load {tmp_path} --train-iters 4 --override-opt_param-scheduler")

@@ -1,4 +1,4 @@
-"""Parameters of every type that is trained, in a checkpoint and out of it."""
+"""Parameters of every type that can be trained, saved in a checkpoint and loaded."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +13,8 @@ VALUES = np.linspace(-2.0, 3.0, 15).reshape(3, 5)
 
 
 def save_and_load(backend, directory: Path) -> list[tuple[np.ndarray, ...]]:
-    """Values and optimizer state (as float32) of a user's cell as they were saved, and as another one loaded them."""
+    """[(as saved, as loaded)] of each value and optimizer state of a user's cell, as float32; another cell loads what
+    the first saved."""
     import mindspore as ms
     from mindspore import Parameter, nn
 

@@ -33,7 +33,7 @@ def name(world) -> str:
 
 @pytest.fixture(params=WORLDS, ids=name)
 def world(request):
-    """(backend, world size, whether half of the ranks are on another host)"""
+    """Run the test for each (backend, world size, whether half of the ranks are on another host)."""
     return request.param
 
 
@@ -42,7 +42,7 @@ def world(request):
     ids=lambda row: f"{name(row[0])}-{row[1]}",
 )
 def typed(request):
-    """(a world, a type that travels)"""
+    """Run the test for each (world, type that its tensors have)."""
     return request.param
 
 
@@ -183,7 +183,7 @@ def test_all_to_all_uneven(typed):
 
 
 def check_messages(backend, kind):
-    """Every rank sends to every other, asynchronously, before it receives: also all at once in a batch."""
+    """Every rank sends to every other before it receives, asynchronously; then all sends and receives as one batch."""
     group = backend.world
     others = [i for i in range(group.size) if i != group.rank]
     for salt, shape in enumerate(SHAPES):

@@ -134,7 +134,8 @@ def test_jobs_that_do_not_fit_are_refused():
 
 
 def fail_inside(backend, address):
-    """An error inside a call on rank 0 (here: an interrupt while waiting) reaches rank 1, and later calls raise too."""
+    """An error inside a call on rank 0 (an interrupt while it waits) is told on rank 1, and further calls on both raise
+    PeerLost."""
     own = connect(address=address)
     if own.rank == 0:
         signal.signal(signal.SIGALRM, signal.default_int_handler)

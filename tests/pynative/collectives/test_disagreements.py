@@ -69,7 +69,8 @@ def test_all_ranks_learn_of_a_disagreement(name, between_hosts):
 
 
 def cross_groups(backend, address):
-    """Two groups used in opposite orders: no call differs, yet no rank can go on."""
+    """Rank 1 uses two groups in the opposite order: no call differs, yet no rank could go on. The text of this rank's
+    CollectiveMismatch."""
     own = connect(address=address, timeout_minutes=SECONDS / 60)
     wide, narrow = own.world, own.group([0, 1]) if own.rank < 2 else None
     with pytest.raises(CollectiveMismatch, match="wait for each other") as caught:
@@ -87,7 +88,8 @@ def test_groups_used_in_opposite_orders_are_reported_as_a_deadlock():
 
 
 def third_rank_learns(backend, address):
-    """Ranks 0 and 1 disagree within their own group; rank 2 waits for them in the world's."""
+    """Ranks 0 and 1 disagree within their own group while rank 2 waits for them in the world's: all three get the same
+    CollectiveMismatch."""
     own = connect(address=address, timeout_minutes=SECONDS / 60)
     with pytest.raises(CollectiveMismatch, match=r"rank 0 calls all_reduce.* rank 1 calls barrier"):
         if own.rank < 2:
@@ -110,7 +112,8 @@ def random_step(generator):
 
 
 def mutate(generator, program):
-    """The same program with one call dropped, doubled, swapped with its neighbour, or made with another argument."""
+    """The program with one call dropped, doubled, swapped with its neighbour, or made with another argument,
+    as drawn."""
     program = [dict(step) for step in program]
     place = int(generator.integers(0, len(program)))
     how = generator.choice(["drop", "double", "swap", "shape", "kind", "operation"])

@@ -57,7 +57,8 @@ def test_a_group_of_one_returns_its_input():
 
 
 def wait_in_other_orders(backend, size):
-    """Work on three channels, issued alike by all, waited for in an order that differs by rank."""
+    """Five asynchronous calls, issued in one order by all ranks, are waited for in an order that differs by rank;
+    results are right."""
     world = backend.world
     pair = backend.group([0, 1]) if backend.rank < 2 else None
     inputs = [numbers(rank, (size,), "float32") for rank in range(world.size)]
@@ -85,7 +86,8 @@ def test_handles_waited_for_in_any_order(size):
 
 
 def one_forward_one_backward(backend, micro_batches, size):
-    """A pipeline: every stage posts its sends and goes on; several micro-batches are under way."""
+    """Activations pass through all stages and gradients back, each stage posting its sends without waiting, with
+    several micro-batches under way; contents are right."""
     world = backend.world
     last = world.size - 1
     works = []
@@ -109,7 +111,7 @@ def test_posted_sends_never_block(micro_batches, size):
 
 
 def send_both_ways(backend):
-    """Both ranks send far more than a channel holds before either receives."""
+    """Both ranks send far more than a channel holds before either receives: no deadlock."""
     x = given(backend.rank, (20_000_000,), "float32")
     work = backend.world.send(x, 1 - backend.rank, async_op=True)
     backend.world.barrier()
@@ -123,7 +125,7 @@ def test_sends_larger_than_the_channel_in_both_directions():
 
 
 def cross_a_collective(backend):
-    """Rank 0 sends before the collectives, rank 1 receives after them; and in a second group at the same time."""
+    """Rank 0 sends before collectives, rank 1 receives after them, in two groups at the same time: no deadlock."""
     pair = backend.group([0, 1]) if backend.rank < 2 else None
     x = ms.Tensor(np.full(4, 10.0 * backend.rank, np.float32))
     if backend.rank == 0:

@@ -80,7 +80,7 @@ class Job:
                 self.jobs.append(subprocess.Popen(command, env=environment, cwd=folder, **pipes))
 
     def wait(self, seconds: float) -> list[int]:
-        """The exit codes, in order of host."""
+        """Wait for so many seconds for msrun on each host to end; exit codes in order of host."""
         deadline = time.monotonic() + seconds
         try:
             return [job.wait(max(0.1, deadline - time.monotonic())) for job in self.jobs]
@@ -88,7 +88,7 @@ class Job:
             self.stop()
 
     def stop(self) -> None:
-        """End msrun, and with it its workers, if it still runs."""
+        """End msrun, and with it its ranks, on each host where it still runs."""
         for job in self.jobs:
             if job.poll() is None:
                 job.send_signal(signal.SIGINT)
@@ -113,7 +113,7 @@ class Job:
         return ""
 
     def wait_for_step(self, step: int, seconds: float = PATIENCE) -> None:
-        """Return when rank 0 has written that step."""
+        """Wait until rank 0 has logged that step; fail after so many seconds."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             with contextlib.suppress(FileNotFoundError):
@@ -129,7 +129,7 @@ def _is_python(process: Path) -> bool:
 
 
 def metrics_in(folder: Path) -> list[dict]:
-    """The metrics of a run, without times."""
+    """The lines of a run's metrics.jsonl, without times."""
     rows = [json.loads(line) for line in (folder / "out" / "metrics.jsonl").read_text().splitlines()]
     return [{key: row[key] for key in ("step", "loss", "grad_norm")} for row in rows]
 

@@ -39,7 +39,8 @@ def heads(length: int, batch: int, n: int, g: int, d: int, e: int) -> list[np.nd
 
 
 def document_mask(length: int, batch: int) -> np.ndarray:
-    """Causal within documents, as --reset-attention-mask makes it; and one row that is masked everywhere."""
+    """A mask [b, 1, s, s], true where hidden: causal within documents, as --reset-attention-mask makes it, and one row
+    that sees nothing."""
     starts = np.random.default_rng(5).random((batch, length)) < 0.2
     document = np.cumsum(starts, axis=1)
     mask = ~np.tri(length, dtype=bool) | (document[:, :, None] != document[:, None, :])
@@ -138,15 +139,16 @@ OPTIONS = {
 @pytest.mark.parametrize("option", OPTIONS)
 @pytest.mark.parametrize("layout", ["cp2 ring", "cp4 ring", "cp2 ulysses", "cp4 hybrid"])
 def test_masks_and_dropout(layout, option, implementation):
-    """Masked scores are -10000 across ranks too (a row without any key attends evenly to all), and dropout masks are
-    functions of the global head, row and column."""
+    """Hidden scores are -10000 across ranks too, so that a row without any key attends evenly to all, and dropout masks
+    are functions of the global head, row and column."""
     check(LAYOUTS[layout], heads(16, 3, 8, 4, 3, 4), OPTIONS[option](16, 3), implementation)
 
 
 @pytest.mark.parametrize("form", [PLAIN, ScoreForm(window=250)], ids=["all", "window"])
 @pytest.mark.parametrize("layout", ["cp2 ring", "cp4 hybrid"])
 def test_chunks_across_several_blocks_of_queries(layout, form):
-    """Chunks that are no multiple of the host kernel's block of 128 query rows, and rows without a key in them."""
+    """Chunks whose length is no multiple of the host kernel's 128 query rows, with rows that see no key in a chunk: one
+    rank's output and gradients."""
     options = {"dropout_rate": 0.1, "dropout_key": (1,), "form": form}
     check(LAYOUTS[layout], heads(1200, 1, 2, 1, 4, 4), options)
     check(LAYOUTS[layout], heads(1200, 1, 2, 1, 4, 4), options | {"first_keys": drawn_starts(1, 1200, 1, 0.01)})

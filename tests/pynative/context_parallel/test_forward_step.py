@@ -8,7 +8,8 @@ from tests.support.layouts import check_layout, train
 
 
 def mean_of_the_model(data_iterator, model):
-    """(loss, dict): the model's loss is that of the whole sequences."""
+    """Megatron's forward step with a loss function that returns (loss, dict), the loss being the model's mean over
+    whole sequences."""
     return model(**own_batch(data_iterator)), lambda loss: (loss, {"lm loss": loss})
 
 

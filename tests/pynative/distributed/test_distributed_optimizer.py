@@ -75,7 +75,8 @@ def train_with_a_part_left_out(backend, flags: str) -> Trained:
 
 
 def test_a_part_that_nobody_updates_is_seen():
-    """The comparison above finds a part of the weights that no rank updates."""
+    """The comparison of `test_it_is_the_plain_optimizer_bit_for_bit` finds a span of the weights that no rank
+    updates."""
     flags = f"{UNCLIPPED} --train-iters 1 --use-distributed-optimizer"
     whole, broken = run(2, train, flags)[0], run(2, train_with_a_part_left_out, flags)[0]
     assert whole.losses == broken.losses

@@ -58,8 +58,8 @@ def test_the_bits_are_those_without_overlap(case):
 
 
 def traced(backend, flags: str) -> list[dict]:
-    """Times of each step: when the last backward ran, the intervals of the data-parallel collectives issued in the
-    step, when the first forward ended; and how many observers there are after each."""
+    """For each step a dict: times "forward", "backward" and "end" of the chunk's last event of the kind, intervals of
+    "reduce_scatter" and "all_gather" so far, number of "observers"."""
     from pynative import parallel_state
     from pynative.tape.layer_events import LayerEvents
     from pynative.training.callbacks import Callback
@@ -202,7 +202,7 @@ def test_a_reducer_sums_a_tied_embedding_over_stages():
 
 
 def values_on_their_way(backend, directory) -> None:
-    """Weights are read and written while gathers of a step are on their way."""
+    """Read, write, save and load weights while gathers of a step are under way, and compare them."""
     from pynative.checkpointing import load_checkpoint, save_checkpoint
     from pynative.checkpointing.weights import gather_weights, load_weights
     from pynative.optimizer import get_optimizer, get_optimizer_param_scheduler

@@ -16,7 +16,7 @@ TYPES = {"float32": ms.float32, "float16": ms.float16, "bfloat16": ms.bfloat16}
 
 
 class OfAllTypes(nn.Cell):
-    """A user's cell with a parameter of each type."""
+    """A user's cell with a parameter of each floating-point type, named by it."""
 
     def __init__(self, **more: Tensor) -> None:
         super().__init__()

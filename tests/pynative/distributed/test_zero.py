@@ -52,9 +52,12 @@ def ahead_or_not(backend, flags: str, ahead: bool) -> Trained:
 
 @pytest.mark.parametrize("types", ["", "--bf16", "--fp16 --initial-loss-scale 64"])
 def test_stages_are_equal_to_the_bit(types):
-    """With one micro-batch a rank the sums over ranks and over micro-batches are the same: also for float32 values of
-    16-bit weights, with parameters gathered ahead or not, once or twice. Nearly every element has moved. The first run
-    saves results of norms; the others recompute them, from weights that are in a slot only for a moment."""
+    """One micro-batch a rank, so that sums over ranks and micro-batches are the same: stages 0 - 3, 16-bit weights'
+    float32 values included, parameters gathered ahead or not, once or twice.
+
+    Nearly every element has moved. The first run saves results of norms; the others recompute them, from weights that
+    are in a slot only for a moment.
+    """
     flags = f"{TINY} --global-batch-size 4 --clip-grad 0 --lr 1e-2 {UNTIED} {types}"
     plain = run(2, train, rf"{flags} --zero-stage 0 --select-recompute-exclude ['.*_layernorm','mlp\\.activation']")[0]
     others = [

@@ -8,7 +8,7 @@ from pynative.generation.texts import Decoded, Text
 
 
 class Bytes(MegatronTokenizer):
-    """A token is a byte of UTF-8."""
+    """A tokenizer whose tokens are the bytes of UTF-8."""
 
     def __init__(self) -> None:
         super().__init__(Facts(256))

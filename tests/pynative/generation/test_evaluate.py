@@ -77,7 +77,8 @@ def words(tokens) -> str:
 
 
 def test_the_command_counts_what_a_model_says_word_by_word(tmp_path):
-    """Greedy continuations that `transformers` recorded match, one with another last token does not."""
+    """`evaluate --json`: recorded greedy continuations as answers are exact matches, one with another last token is
+    not."""
     case, file = recorded()["llama"], tmp_path / "held.jsonl"
     (first, second, third), said = case["prompts"], [new[:6] for new in case["new_tokens"]]
     rows = [
@@ -106,7 +107,7 @@ def test_the_command_counts_what_a_model_says_word_by_word(tmp_path):
     ],
 )
 def test_a_line_that_is_no_question_is_named(line, problem, tmp_path):
-    """All such lines are named with their file at once."""
+    """Such a line ends `evaluate` with an error that names file, line and problem; several are named at once."""
     file = tmp_path / "held.jsonl"
     file.write_text(f'{{"prompt": "1", "answer": "2"}}\n{line}\n\n{line}\n')
     with pytest.raises(ConfigError) as error:
@@ -147,7 +148,8 @@ def test_a_question_that_the_model_has_no_room_or_no_ids_for_is_named(tmp_path):
 
 
 def test_a_template_writes_the_question_and_ends_the_answer():
-    """The ids are those that fine-tuning learns with --prompt-type; the end of the answer counts in the loss."""
+    """Ids of question and answer are those that fine-tuning with --prompt-type learns; the template's end of the answer
+    counts in the loss."""
     tokenizer = build_tokenizer(
         TokenizerOptions("HuggingFaceTokenizer", tokenizer_model=str(inputs() / "tokenizers/hf_qwen2"))
     )

@@ -1,4 +1,4 @@
-"""Text from a model: alone, in several ranks, and from the command line."""
+"""Generating text: alone, in a batch, with and without a cache, on several ranks, and by the command."""
 
 import json
 
@@ -274,7 +274,8 @@ def test_the_command_runs_on_several_ranks(tmp_path):
     ],
 )
 def test_the_command_says_what_is_wrong_in_a_line(folder, prompt, words, tmp_path):
-    """No traceback for a directory without a checkpoint, or for text where no tokenizer is named."""
+    """`generate` on a folder without a checkpoint, on a missing one, and for text without a tokenizer: one line, no
+    traceback."""
     (tmp_path / "empty").mkdir()
     unpack("hf/llama", tmp_path)
     load = tmp_path / folder

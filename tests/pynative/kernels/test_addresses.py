@@ -46,7 +46,8 @@ def engine(request, monkeypatch) -> None:
 
 
 class Moved:
-    """Makes the inputs of one call: in trial t < 16 the i-th lies (2i + 1) t times 4 bytes into 64, each elsewhere."""
+    """Makes a call's inputs: in trial t < 16 the i-th begins (2i + 1) t x 4 bytes (modulo 64) behind a multiple of 64,
+    so each elsewhere; in later trials at FAR distances."""
 
     def __init__(self, trial: int, dtype: mindspore.Type) -> None:
         self._trial, self._type, self._made = trial, dtype, 0

@@ -19,7 +19,8 @@ SHARDS = [tuple(range(*run) for run in runs) for runs in RUNS]
 
 @pytest.mark.parametrize("positions", SHARDS)
 def test_the_mask_of_a_shard_is_the_shard_of_the_mask(positions):
-    """A rank with some runs of the sequence, in any order, makes those alone; also in blocks of rows."""
+    """The mask made for some runs of positions, in any order and in blocks of rows, is those rows of the whole
+    sequence's mask."""
     whole = dropout_mask((1, 2), (8, 3, 5), 0.5)
     expected = np.concatenate([whole[list(run)] for run in positions])
     dropout = Dropout(0.5, (1, 2), positions)
@@ -43,7 +44,7 @@ def test_masks_of_different_keys_are_unrelated():
 
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
 def test_rate_and_scale(rate):
-    """The share that is dropped is the rate, and what is kept makes up for it: the mask's mean is 1."""
+    """The share of dropped elements is the rate, and kept ones are scaled so that the mask's mean is 1."""
     mask = dropout_mask((3,), (1000, 200), rate)
     assert np.mean(mask == 0) == pytest.approx(rate, abs=0.005)
     assert np.unique(mask) == pytest.approx([0, 1 / (1 - quantized_rate(rate))])

@@ -123,7 +123,8 @@ def test_an_update_rounds_into_the_models_parameters(name, model_type, gradient_
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_arithmetic_in_every_type(dtype):
-    """A gradient buffer of any type is filled, added to from any, and its squares are summed."""
+    """Buffers of each type are filled, added to from each type, scaled, clamped and combined, and their squares are
+    summed; combining with factor 0 drops even a NaN."""
     x = FlatMemory([Span(0, 7)], dtype).span(0, 7)
     kernels.fill_(x, 1.5)
     for other in ("float32", "float16", "bfloat16"):

@@ -187,7 +187,7 @@ def test_attention(heads, groups, causal, sequence):
 
 @pytest.mark.parametrize("batches", [1, 2])
 def test_attention_mask_with_a_row_that_sees_nothing(batches):
-    """Such a row attends evenly, and masked scores get no gradient even there."""
+    """A row whose keys are all masked attends evenly to all, and masked scores get no gradient even there."""
     hidden = np.random.default_rng(0).random((batches, 1, 5, 5)) < 0.4
     hidden[0, 0, 2] = True
     assert_equals_reference(

@@ -69,7 +69,7 @@ def test_the_first_layer_wins():
 
 
 def test_a_call_reaches_the_selected_operator_without_a_detour():
-    """`kernels.linear_forward` is the implementation's function itself."""
+    """`kernels.linear_forward` is the selected implementation's function itself, not a wrapper."""
     for implementation in ("host", "ops"):
         kernels.use(implementation)
         operators = selection.merged(selection.STACKS[implementation, "CPU"].tables(NOTHING_FUSED))

@@ -46,7 +46,7 @@ def test_both_forms_of_attention_agree(name, dtype, monkeypatch):
 
 
 def test_blocked_attention_never_has_a_square_of_scores(monkeypatch):
-    """Forward and backward: no array of scores has more queries than a block."""
+    """Blocked attention of `ops`, forward and backward, makes no array of scores with more queries than a block."""
     monkeypatch.setattr(blocked_attention, "QUERY_BLOCK", 4)
     shapes, original = [], _Block.score_values
     monkeypatch.setattr(_Block, "score_values", lambda self, x: shapes.append(self.shape) or original(self, x))

@@ -88,7 +88,8 @@ def test_weight_gradients_in_the_buffers_type(stack, dtype, memory, kept):
 @pytest.mark.parametrize("dtype", [FLOAT16, BFLOAT16], ids=str)
 @pytest.mark.parametrize("stack", PLAIN)
 def test_a_float32_residual_beside_a_narrow_branch(stack, dtype):
-    """--fp32-residual-connection: the result is float32, and each gradient has its tensor's type."""
+    """--fp32-residual-connection: a 16-bit branch added to a float32 residual gives float32, and each gradient has its
+    tensor's type."""
     x, bias = leaf(tensor(normal(4, 2, 8), dtype)), leaf(tensor(normal(8), dtype))
     residual = leaf(tensor(normal(4, 2, 8, seed=3)))
     dy, kept = upstream((4, 2, 8), 0), dropout_mask((1,), (4, 2, 8), 0.25)

@@ -50,7 +50,7 @@ def test_no_bit_changes(case):
 
 
 def waits(backend, flags: str) -> tuple[int, int]:
-    """Number of waits for messages of the experts, and of those in which another micro-batch had computed meanwhile."""
+    """(number of waits for experts' messages, number of those during which another micro-batch had computed)."""
     from pynative.moe import token_dispatcher
     from pynative.tape import turns
 

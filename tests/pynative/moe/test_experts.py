@@ -1,4 +1,5 @@
-"""A layer of experts: grouped as sequential, any layout as one rank, experts without tokens and with all of them."""
+"""MoELayer: grouped experts equal sequential ones, any layout one rank, with experts that get no tokens or
+all of them."""
 
 from contextlib import ExitStack
 from unittest.mock import patch

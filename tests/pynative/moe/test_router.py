@@ -166,7 +166,8 @@ def moved_bias(backend, more: str) -> tuple[list, list, bool]:
 
 
 def test_the_expert_bias_moves_towards_idle_experts():
-    """It moves by the rate, whatever the distance; it is float32 in a 16-bit model and has no gradient."""
+    """The expert bias moves by the rate, up for an expert with fewer tokens than the mean, down for more, whatever the
+    distance; it requires no gradient."""
     assert run(1, moved_bias, "")[0] == ([0.0] * 6, [0.25, 0, -0.25, 0, 0, 0], False)
 
 

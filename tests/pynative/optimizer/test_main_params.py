@@ -19,7 +19,7 @@ START = np.linspace(0.5, 1.0, 15, dtype=np.float32).reshape(3, 5)
 
 
 class Weight(nn.Cell):
-    """A user's cell with one parameter."""
+    """A user's cell with one parameter of this type."""
 
     def __init__(self, dtype: str) -> None:
         super().__init__()

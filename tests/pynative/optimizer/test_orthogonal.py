@@ -39,7 +39,8 @@ def test_iterations_are_those_of_the_package(kind, steps, shape):
 @pytest.mark.usefixtures("implementation")
 @pytest.mark.parametrize("shape", [(6, 40), (40, 6)])
 def test_iterations_in_bfloat16_are_near_those_in_float32(shape):
-    """A singular value is about 1 in either; rounding is to 2^-9 of it in every iteration."""
+    """Newton-Schulz in bfloat16, which rounds to 2^-9 in every iteration, differs from float32 by less than 0.04 in the
+    L2 norm."""
     x, iterations = Tensor(normal(*shape)), coefficients("quintic", 5)
     exact = orthogonalized(x, iterations).asnumpy()
     rounded = orthogonalized(x, iterations, "bfloat16")
@@ -58,7 +59,7 @@ def test_iterations_converge(kind):
 
 
 class Weight(nn.Cell):
-    """A user's cell with one parameter."""
+    """A user's cell with one matrix."""
 
     def __init__(self, values: np.ndarray) -> None:
         super().__init__()

@@ -66,15 +66,16 @@ def test_four_stages_of_every_model(model, schedule):
     ],
 )
 def test_a_folded_pipeline_equals_one_process(schedule, stages, more):
-    """A stage hands over to itself where the pipeline is folded, and the first one has both ends of the model; some
-    backwards leave gradients of weights to other actions, and some do not; one order is made by a plan's times."""
+    """Folded pipelines: a stage sends to itself where the pipeline folds, and the first has both ends of the model; some
+    backwards put weight gradients off, others do not; one row's order is made by a plan's times."""
     long = LONG if stages == 4 else ""
     flags = f"{BASE} {long} {MODELS['untied, per token']} --hidden-dropout 0.1"
     check_layout(flags, stages, pipeline(schedule, stages, more))
 
 
 def test_weight_gradients_of_their_own_change_no_bit():
-    """On one stage ZB-H1 differs from 1F1B in nothing but when weight gradients are computed."""
+    """ZB-H1 on one stage, which differs from 1F1B in when weight gradients are computed only, has 1F1B's results to the
+    bit."""
     flags = f"{BASE} {MODELS['tied, dropout']}"
     (found,) = run(1, train, f"{flags} {SCHEDULES['zb-h1']} {STEPS}")
     np.testing.assert_equal(found, reference(flags))

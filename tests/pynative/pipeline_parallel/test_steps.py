@@ -115,7 +115,8 @@ def test_megatrons_form_draws_micro_batches_of_a_dataset():
 
 
 def test_megatrons_form_goes_on_where_it_stopped(tmp_path):
-    """A resumed run skips the micro-batches, not the steps, that were drawn before."""
+    """A run resumed with Megatron's forward step skips as many micro-batches as were drawn before, not as
+    many steps."""
     flags = f"{TINY} --global-batch-size 8 --lr-decay-iters 4"
     flags += " --variable-seq-lengths"
     (whole,) = run(1, train_lengths, f"{flags} --train-iters 4")

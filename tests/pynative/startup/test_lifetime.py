@@ -41,7 +41,8 @@ time.sleep(600)
 
 
 def start(folder: Path, join: str, *ranks: str) -> tuple[subprocess.Popen, list[psutil.Process]]:
-    """The launcher, and every process that it started, once all ranks watch it."""
+    """(launcher, all processes that it started) once every rank has written its process id, which it does when it
+    watches the launcher."""
     (folder / "msrun").write_text(LAUNCHER)
     (folder / "rank.py").write_text(RANK)
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
@@ -82,7 +83,7 @@ def test_a_rank_that_handles_sigterm_ends_as_it_likes(tmp_path):
 
 @pytest.mark.parametrize(("port", "ends"), [("1", True), ("2", False)])
 def test_ranks_that_begin_when_their_launcher_has_ended_already_end(tmp_path, port, ends):
-    """They recognise it by the `tail` processes of their logs, which exist only where msrun waits for its ranks;
+    """Such ranks recognise it by the `tail` processes of their logs, which exist only where msrun waits for its ranks;
     another job's do not count."""
     late = f"export MS_SCHED_PORT={port}; while [ ! -e go ]; do sleep 0.05; done; exec {sys.executable} rank.py"
     (tmp_path / "msrun").write_text(LAUNCHER)

@@ -87,7 +87,8 @@ def step_of(layers: range, *, recomputed_with: int = 0) -> list[tuple[str, str]]
     ("more", "recomputed_with"), [("", 0), (f"{FULL} 1", 1), (f"{FULL} 2", 2), (SELECTIVE, 0), ("--kernels ops", 0)]
 )
 def test_the_order_of_a_step(more, recomputed_with):
-    """Two steps of four micro-batches, each forward followed by its backward; what is recomputed runs forward again."""
+    """The events of two steps of four micro-batches, each forward followed by its backward; recomputed layers run their
+    forward again."""
     (seen,) = run(1, observed, f"{FOUR} {more}")
     expected = step_of(range(4), recomputed_with=recomputed_with)
     assert [(event, cell) for event, _, cell in seen] == expected * 8
@@ -116,7 +117,8 @@ def test_gradients_are_complete(case):
 @pytest.mark.parametrize("more", ["", FULL + " 1"])
 @pytest.mark.parametrize("schedule", ["1f1b", "interleaved", "zb-h1"])
 def test_pipelines(schedule, more):
-    """Each micro-batch's gradients are complete once for each cell, in the order of the backward."""
+    """Each chunk's cells are complete in the same order in each micro-batch, its layers from the last to the first, the
+    chunk itself at the end."""
     for seen in run(2, observed, f"{FOUR} --global-batch-size 8 {pipeline(schedule, 2)} {more}"):
         chunks = 2 if schedule == "interleaved" else 1
         cells = [

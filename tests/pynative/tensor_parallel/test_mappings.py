@@ -1,4 +1,5 @@
-"""Collectives in conjugate pairs, and the layers between them, on two ranks against the whole."""
+"""Collectives of tensor parallelism in conjugate pairs, and the parallel layers between them: two ranks against the
+whole in numpy."""
 
 import mindspore as ms
 import numpy as np
@@ -144,7 +145,8 @@ LINEARS = [
 
 @pytest.mark.parametrize(("kind", "options", "flags"), LINEARS)
 def test_two_ranks_hold_the_pieces_of_one(kind, options, flags):
-    """Output, bias, and every gradient of a linear cut by columns or by rows, outside whole or cut along s."""
+    """Output, bias and every gradient of a linear cut by columns or rows, whose input or output outside is whole or cut
+    along s, are the whole linear's."""
     generator = np.random.default_rng(2)
     x, dy = (generator.standard_normal((4, 2, n)).astype(np.float32) for n in (6, 8))
     w, b = generator.standard_normal((8, 6)).astype(np.float32), generator.standard_normal(8).astype(np.float32)

@@ -10,7 +10,7 @@ from tests.support.pipelines import pipeline
 SAMPLES = "--train-samples 28 --adam-eps 1e-5 --hidden-dropout 0.1 --lr-warmup-samples 4"
 MODEL = TINY.replace("--train-iters 2", SAMPLES) + " --num-layers 4 --micro-batch-size 1"
 RAMP = f"{MODEL} --global-batch-size 12 --rampup-batch-size 4 4 8"
-"""Steps of 4, 8 and 12 samples; four are left."""
+"""Flags of a run with steps of 4, 8 and 12 samples, and four samples that are left."""
 
 
 @pytest.mark.parametrize(

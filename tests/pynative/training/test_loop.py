@@ -58,7 +58,8 @@ def losses_of(backend, form: str, flags: str) -> list[float]:
     [("two results", ""), ("three results", ""), ("three results", "--calculate-per-token-loss")],
 )
 def test_megatrons_forward_step_equals_the_batch_function(form, averaging):
-    """Two micro-batches with masks of different size; the second loss depends on how gradients were averaged.
+    """Two micro-batches with masks of different size have the losses of get_batch_func; the second step's depends on
+    how gradients were averaged.
 
     A mean without its number of tokens (two results) cannot be averaged per token, in Megatron neither.
     """
@@ -75,7 +76,8 @@ def logged(backend, out: str, flags: str) -> tuple[int, float]:
 
 
 def test_metrics_file_and_early_end(tmp_path):
-    """One JSON line a step with the log's figures; --exit-interval ends the run with a checkpoint; all ranks agree."""
+    """metrics.jsonl has a line a step with the log's figures; --exit-interval ends the run with a checkpoint; all ranks
+    report the same."""
     flags = f"{BATCHES} --train-iters 5 --exit-interval 3 --tensor-model-parallel-size 2"
     results = run(2, logged, str(tmp_path), flags)
     rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
@@ -149,7 +151,7 @@ def cyclic(backend) -> int:
 
 
 def test_a_loader_starts_again_and_may_be_mindspores():
-    """Lists and MindSpore datasets give the same run."""
+    """A list of batches and a MindSpore dataset start again when they end, and give the same run."""
     assert run(1, cyclic) == [6]
 
 

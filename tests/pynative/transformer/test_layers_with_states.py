@@ -48,7 +48,7 @@ def with_memory(backend, flags: str) -> Trained:
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("model", [DELTA, SPACES], ids=["delta net", "state space"])
 def test_a_layout_equals_one_process(model, layout):
-    """Losses, every gradient, updates and states."""
+    """Losses, every gradient, updates and states of delta nets and state spaces are one process's."""
     check_layout(model, *LAYOUTS[layout], how=with_memory)
 
 

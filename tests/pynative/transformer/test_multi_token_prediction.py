@@ -1,4 +1,4 @@
-"""Multi-token prediction: its loss, and what every layout makes of it."""
+"""Multi-token prediction: the depths' losses and their gradients, and every layout against one process."""
 
 from unittest.mock import patch
 

@@ -92,7 +92,7 @@ LAYOUTS = {
 @pytest.mark.parametrize("family", ["gpt tied, dropout", "llama"])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_layout_equals_one_process(layout, family):
-    """Losses, gradients and updates of packed rows, whose documents lie across the ranks' shards."""
+    """Losses, gradients and updates of packed rows whose documents lie across the ranks' shards are one process's."""
     check_layout(f"{TINY} {PACKED} --calculate-per-token-loss {FAMILIES[family]}", *LAYOUTS[layout], how=train_packed)
 
 

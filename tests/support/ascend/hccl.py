@@ -89,15 +89,15 @@ class Manager:
         return self.groups[name]
 
     def get_rank_id(self, name: str) -> int:
-        """This rank's index in a group."""
+        """This rank's index in the group of that name."""
         return self.group(name).rank
 
     def get_group_size(self, name: str) -> int:
-        """Ranks of a group."""
+        """The number of ranks of the group of that name."""
         return self.group(name).size
 
     def get_group_rank_from_world_rank(self, rank: int, name: str) -> int:
-        """Index of a global rank in a group."""
+        """The index of a global rank in the group of that name."""
         return self.group(name).ranks.index(rank)
 
     def hccl_groups(self, ranks: Sequence[int]) -> None:
@@ -117,7 +117,7 @@ def check(kernel: str, *tensors: Tensor) -> None:
 
 
 def fill(target: Tensor, result: Tensor) -> None:
-    """Write a result into a tensor's own memory."""
+    """Write a result into a tensor's own memory, in place."""
     kind = kind_of(target.dtype)
     writable(target, kind)[...] = to_numpy(result, kind).reshape(target.shape)
 
@@ -243,13 +243,14 @@ NAMES = [name for name, value in vars(Primitives).items() if not name.startswith
 
 
 def definition(name: str) -> list[str]:
-    """The arguments of the primitive behind a double."""
+    """The names of the arguments of MindSpore's primitive behind the double of that name."""
     return [*signature(type(getattr(distributed, f"dist_comm_{name}_op")).__call__).parameters]
 
 
 @contextmanager
 def communication(carrier: Backend) -> Iterator[list[Posted]]:
-    """Inside, `mint.distributed` of this process is a job over `carrier`'s ranks; what it posts to its streams."""
+    """Within the context `mint.distributed` of this process is a job over `carrier`'s ranks; yields the calls that it
+    posts to its streams."""
     manager = Manager(carrier)
     primitives = Primitives(manager)
     replaced = [

@@ -24,7 +24,7 @@ def uninitialised(shape: Sequence[int], dtype: object) -> Tensor:
 
 
 def empty(*size: int | Sequence[int], dtype: object = None, device: None = None, pin_memory: bool = False) -> Tensor:
-    """mint.empty: on the device, float32 unless said otherwise."""
+    """The double of mint.empty: uninitialised memory of the device, float32 unless a dtype is given."""
     assert device is None and not pin_memory
     shape = size[0] if len(size) == 1 and isinstance(size[0], Sequence) else size
     return uninitialised(shape, dtype or mindspore.float32)
@@ -43,7 +43,7 @@ class View:
 
 
 class DeviceVector:
-    """mint.zeros of one axis: consecutive elements of it are views that share its memory."""
+    """Result of mint.zeros with one size: slices of consecutive elements are views that share its memory."""
 
     def __init__(self, size: int, dtype: object) -> None:
         assert isinstance(size, int) and size > 0, f"a vector of {size} elements"
@@ -55,7 +55,7 @@ class DeviceVector:
 
 
 def zeros(size: int, *, dtype: object = None) -> DeviceVector:
-    """mint.zeros as flat buffers use it."""
+    """The double of mint.zeros with one size, as flat buffers call it."""
     return DeviceVector(size, dtype)
 
 

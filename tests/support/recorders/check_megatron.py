@@ -39,7 +39,7 @@ def experts_of(name: str, part: np.ndarray, found: dict[str, np.ndarray]) -> Ite
 
 
 def wrong(folder: Path) -> tuple[int, list[str]]:
-    """The number of compared tensors, and the names of those that differ."""
+    """(number of a case's arrays compared, names of those that are no slice of the tensors that we read)."""
     model = formats.read(folder / "checkpoint")
     found = {name: tensor.widened() for name, tensor in model.all_tensors()}
     if "main_param" not in model.states:  # float32 values of float32 weights

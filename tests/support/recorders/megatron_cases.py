@@ -40,7 +40,7 @@ class Case(NamedTuple):
     ranks: int
     flags: str
     sharding: str = "dp_reshardable"
-    """The format of a distributed optimizer; "legacy": `--ckpt-format torch`."""
+    """The distributed optimizer's sharding format with torch_dist; "legacy": saved with `--ckpt-format torch`."""
     choices: str = "-"
 
 

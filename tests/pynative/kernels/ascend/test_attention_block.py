@@ -29,7 +29,7 @@ def inputs(kind: mindspore.dtype, value_size: int) -> tuple[Tensor, list[tuple[T
 
 
 def blocks(place: int) -> list[Scores]:
-    """The blocks of a ring of two, in the order in which member `place` meets them."""
+    """Scores of ring member `place` with its own keys, then with the other member's."""
     layout = ContextLayout(ring=2)
     own, other = (layout.ring_positions(16, member) for member in (place, 1 - place))
     rectangle = ring_block(place, 1 - place)

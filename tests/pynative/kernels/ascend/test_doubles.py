@@ -15,7 +15,7 @@ from tests.support.ascend.stack import DOUBLES, ascend_operators
 from tests.support.assets import ROOT
 
 RUNS_ON_A_CPU = {"ops.cast", "ops.cat", "ops.stack", "ops.tile", "ops.transpose", "ops.zeros"}
-"""Operators of MindSpore that device code calls and whose CPU kernels the replays run."""
+"""MindSpore operators that device code calls and that need no double, as the replays run their CPU kernels."""
 
 GROUPS_AND_RANKS = {
     "init_process_group", "destroy_process_group", "get_rank", "get_world_size", "P2POp",
@@ -27,7 +27,7 @@ DEVICE_FILES = [*sorted((ROOT / "pynative/kernels/ascend").glob("*.py")), ROOT /
 
 
 def dotted(node: ast.AST) -> str:
-    """`mint.nn.functional.gelu` of an attribute; "" of anything else."""
+    """The dotted name of an attribute, such as `mint.nn.functional.gelu`; "" of any other node."""
     if isinstance(node, ast.Attribute):
         head = dotted(node.value)
         return head and f"{head}.{node.attr}"

@@ -39,7 +39,7 @@ def computed(operator: str, inputs: list[np.ndarray], dtype: object, arguments: 
 
 
 def on_both(operator: str, inputs, dtype, arguments=(), layout="SBH", **settings) -> tuple[list, list]:
-    """Results of the composed operators, and of an Ascend's with everything fused."""
+    """`computed` by an Ascend's operators (doubles) with everything fused, and by the composed operators."""
     kernels.use("ops")
     composed = computed(operator, inputs, dtype, arguments, **settings)
     with ascend_operators():
@@ -55,7 +55,7 @@ def equal(pair: tuple[list, list], tolerance: float) -> None:
 
 @pytest.fixture
 def calls(monkeypatch) -> list[str]:
-    """Names of the flash attention doubles that were called."""
+    """A list that gets the name of each flash attention double when it is called."""
     seen: list[str] = []
     rule = flash_attention.check_inputs
 

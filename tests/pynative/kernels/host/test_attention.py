@@ -23,7 +23,7 @@ from tests.support.kernels import assert_close, normal, run_operator, softmax, t
 
 ENGINES = {"numpy": NumpyEngine(), "this process's": ENGINE}
 TYPES = {mindspore.float32: (3e-6, 2e-5), mindspore.bfloat16: (2e-2, 3e-2), mindspore.float16: (2e-3, 4e-3)}
-"""Type -> largest differences of the output and of gradients, relative to the largest entry."""
+"""Type -> (largest difference of the output, of gradients), relative to the largest entry."""
 MODULES = (heads, forward, backward)
 
 
@@ -245,7 +245,7 @@ def test_scores_that_exp_cannot_take(spread, option):
 
 
 def test_not_a_number_is_not_hidden(engine):
-    """A query that is not a number gives a row that is not, and no other row suffers."""
+    """A NaN in one query makes that query's row of the output NaN, and no other row."""
     q, k, v = (normal(140, 1, 2, 8, seed=seed) for seed in range(3))
     q[5, 0, 1, 3] = np.nan
     out = kernels.attention(*(from_numpy(x) for x in (q, k, v)), AttentionRule(scale=0.4)).asnumpy()

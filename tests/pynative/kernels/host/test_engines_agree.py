@@ -195,7 +195,8 @@ def test_sums_of_rows(dtype):
 
 
 def test_a_primitive_runs_in_several_threads_at_once():
-    """Each thread has memory objects of its own: results of concurrent calls are those of one after the other."""
+    """Concurrent calls of one primitive give the results of calls one after the other, as each thread has memory
+    objects of its own."""
     from concurrent.futures import ThreadPoolExecutor
 
     left, right = normal(64, 200), normal(200, 96, seed=1)

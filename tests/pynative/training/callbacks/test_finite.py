@@ -1,4 +1,5 @@
-"""A gradient that is not finite stops the run at once, and the message says whose it is."""
+"""FiniteCallback: a gradient that is not finite stops the run at once, and the error names its rank, parameter and
+iteration."""
 
 from types import SimpleNamespace
 from unittest.mock import patch

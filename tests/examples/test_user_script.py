@@ -110,8 +110,8 @@ def document_shell_script(processes: int, arguments: list[str]) -> str:
 
 
 def document_yaml(precision: dict[str, str], **parallelization) -> str:
-    """The document's YAML blocks as one file: small sizes, one process but for `parallelization`, other types where
-    `precision` says."""
+    """The document's YAML blocks as one file: small sizes; one process but for these keys of its `parallelization`;
+    these keys of its `precision` changed."""
     content: dict = {}
     for block in blocks("003"):
         content |= yaml.safe_load(block.text) if block.language == "yaml" else {}

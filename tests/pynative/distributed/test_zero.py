@@ -92,8 +92,8 @@ def allocated(backend, flags: str) -> tuple[list[int], list[int]]:
 @pytest.mark.parametrize("types", ["", "--bf16"])
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
 def test_bytes_are_the_plans(stage, types):
-    """Allocated bytes equal the planner's exactly. In float32, P parameters on N ranks: 16P; 8P + 8P/N; 4P + 12P/N and
-    slots; 16P/N and slots."""
+    """Allocated bytes equal the planner's exactly. In float32, P parameters on N ranks, by stage: 0: 16P; 1: 8P + 8P/N;
+    2: 4P + 12P/N and slots; 3: 16P/N and slots."""
     flags = f"{TINY} {UNTIED} --global-batch-size 4 --train-iters 1 --zero-stage {stage} {types}"
     config, found = config_of(flags, 2), run(2, allocated, flags)
     memories, states = zip(*found, strict=True)

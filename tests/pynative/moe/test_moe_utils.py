@@ -62,8 +62,8 @@ def test_padded_routing():
 
 
 def test_a_sigmoids_weights_have_a_gradient():
-    """Sigmoid scores of two experts, normalized, sum to the scaling factor whatever the logits, so the sum's gradient
-    is zero."""
+    """Sigmoid scores of two experts, normalized, sum to the scaling factor, so the sum's gradient is zero; that of one
+    expert's weights is not."""
 
     def total(x):
         return topk_softmax_with_capacity(x, 2, scaling_factor=2.5, score_function="sigmoid")[0].sum()

@@ -24,7 +24,8 @@ def batches() -> list[dict[str, np.ndarray]]:
 
 
 def losses_of(backend, form: str, flags: str) -> list[float]:
-    """Losses of two steps by get_batch_func, or by Megatron's forward step with two or three results (`form`)."""
+    """Losses of two steps by the default step on a loader of steps ("batch"), or by Megatron's forward step with two or
+    three results (`form`)."""
     from pynative.training.callbacks import Callback
 
     losses = []
@@ -58,8 +59,8 @@ def losses_of(backend, form: str, flags: str) -> list[float]:
     [("two results", ""), ("three results", ""), ("three results", "--calculate-per-token-loss")],
 )
 def test_megatrons_forward_step_equals_the_batch_function(form, averaging):
-    """Two micro-batches with masks of different size have the losses of get_batch_func; the second step's depends on
-    how gradients were averaged.
+    """Two micro-batches with masks of different size have the default step's losses; the second step's depends on how
+    gradients were averaged.
 
     A mean without its number of tokens (two results) cannot be averaged per token, in Megatron neither.
     """

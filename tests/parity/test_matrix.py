@@ -62,7 +62,7 @@ class Row(NamedTuple):
     model: str
 
     def flags(self) -> str:
-        """The flags of the layout."""
+        """Command-line flags of the layout: sizes, sequence parallelism, schedule and algorithm, not the model's."""
         tp, pp, cp, _ = self.sizes
         words = [f"--tensor-model-parallel-size {tp} --pipeline-model-parallel-size {pp} --context-parallel-size {cp}"]
         words += ["--sequence-parallel"] * self.sequence_parallel

@@ -48,8 +48,8 @@ ROWS = [
 
 @pytest.mark.parametrize(("form", "layout"), ROWS)
 def test_a_layout_equals_one_process(form, layout):
-    """Each model under each layout, at least two micro-batches a data rank: one process's losses, gradients, weights
-    and moments."""
+    """Each model under each layout, two micro-batches a data rank: one process's losses, gradients, weights and
+    moments."""
     samples = 8 if layout in ("ep2", "ep2 x ring x dp2") else 4
     check_layout(f"{TINY} --global-batch-size {samples} {FORMS[form]}", *LAYOUTS[layout])
 

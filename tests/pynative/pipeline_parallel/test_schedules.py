@@ -66,8 +66,8 @@ def test_four_stages_of_every_model(model, schedule):
     ],
 )
 def test_a_folded_pipeline_equals_one_process(schedule, stages, more):
-    """Folded pipelines: a stage sends to itself where the pipeline folds, and the first has both ends of the model; some
-    backwards put weight gradients off, others do not; one row's order is made by a plan's times."""
+    """Folded pipelines: a stage sends to itself where the pipeline folds, and the first has both ends of the model;
+    some backwards put weight gradients off, others do not; one row's order is made by a plan's times."""
     long = LONG if stages == 4 else ""
     flags = f"{BASE} {long} {MODELS['untied, per token']} --hidden-dropout 0.1"
     check_layout(flags, stages, pipeline(schedule, stages, more))

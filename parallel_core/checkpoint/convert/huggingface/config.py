@@ -70,10 +70,14 @@ def family_of(config: Mapping[str, Any]) -> Family:
     """The family of the `model_type` in config.json. Raises ValueError if it is not known here."""
     model_type = config.get("model_type")
     for family in FAMILIES:
-        if model_type == family.model_type:
+        if model_type == family.model_type and family.reads(config):
             return family
-    known = ", ".join(family.model_type for family in FAMILIES)
-    raise ValueError(f"config.json: model_type {model_type!r} is not known; known are {known}")
+    raise ValueError(f"config.json: model_type {model_type!r} is not known; known are {_types()}")
+
+
+def _types() -> str:
+    """The model types that are known, in a message."""
+    return ", ".join(dict.fromkeys(family.model_type for family in FAMILIES))
 
 
 def settings_of(config: Mapping[str, Any], family: Family) -> dict[str, Any]:
@@ -126,9 +130,7 @@ def matching_family(ours: AllConfig, model_type: str | None = None) -> Family:
                 return family
             problems.append(f"{family.model_type}: {problem}")
     if not problems:
-        raise ValueError(
-            f"--huggingface-model-type {model_type}: not known; known are {', '.join(f.model_type for f in FAMILIES)}"
-        )
+        raise ValueError(f"--huggingface-model-type {model_type}: not known; known are {_types()}")
     raise ValueError("no model of HuggingFace's that is known here is like this one:\n" + "\n".join(problems))
 
 

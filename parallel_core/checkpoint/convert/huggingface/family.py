@@ -3,7 +3,7 @@
 {layer} and {expert} stand for numbers.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,6 +34,8 @@ class Family:
     """The prefix of names that is missing in files which hold the model without its output layer."""
     stacks_experts: bool = False
     """Whether the files have one tensor for all experts of a layer, stacked along its first axis."""
+    reads: Callable[[Mapping[str, Any]], bool] = lambda config: True
+    """Whether a config.json of this `model_type` is of one of its models, where several families share the type."""
     repeats_ends: bool = True
     """Whether files have a copy of the embedding and of the output layer for each layer of multi-token prediction."""
 

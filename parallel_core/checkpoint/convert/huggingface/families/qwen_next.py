@@ -14,7 +14,7 @@ from parallel_core.checkpoint.convert.huggingface.family import (
     gated,
     layer,
 )
-from parallel_core.checkpoint.convert.huggingface.kinds import AnyField, Field, Group, Settings, always
+from parallel_core.checkpoint.convert.huggingface.kinds import AnyField, Field, Group, Must, Settings, always
 from parallel_core.checkpoint.convert.huggingface.rope import rope
 from parallel_core.checkpoint.convert.huggingface.rules import DELTA_BY_HEAD, DELTA_BY_PART
 from parallel_core.checkpoint.networks import layers_with_states
@@ -108,7 +108,29 @@ _OF_ALL: dict[str, Any] = {
 _OF_MOE = {**_OF_ALL, "moe_config.moe_shared_expert_gate": True}
 _OF_DENSE = {**_OF_ALL, "moe_config.num_experts": None}
 
+_NO_EXPERTS: tuple[AnyField, ...] = (
+    Must("num_experts", (0,)),
+    Group(
+        (
+            *("moe_intermediate_size", "shared_expert_intermediate_size", "num_experts_per_tok", "norm_topk_prob"),
+            *("router_aux_loss_coef", "output_router_logits", "decoder_sparse_step", "mlp_only_layers"),
+        ),
+        lambda config: {},
+        lambda ours: {},
+    ),
+)
+"""Keys of a Qwen3-Next without experts, among them sizes of experts that it has none of."""
+
 FAMILIES = (
+    Family(
+        "qwen3_next",
+        "Qwen3NextForCausalLM",
+        (*fields.SIZES, *_HYBRID, *_NO_EXPERTS),
+        (*LLAMA, *_STATES, _BY_HEAD),
+        _OF_DENSE,
+        "model.",
+        reads=lambda config: config.get("num_experts") == 0,
+    ),
     Family(
         "qwen3_next",
         "Qwen3NextForCausalLM",

@@ -9,7 +9,13 @@ import pytest
 
 from parallel_core.blocks import model_chunks
 from parallel_core.checkpoint.convert import formats
-from parallel_core.checkpoint.convert.huggingface.config import with_vocabulary
+from parallel_core.checkpoint.convert.huggingface.config import config_of as huggingface_config
+from parallel_core.checkpoint.convert.huggingface.config import (
+    family_of,
+    matching_family,
+    settings_of,
+    with_vocabulary,
+)
 from parallel_core.checkpoint.convert.huggingface.read import read_tensors
 from parallel_core.checkpoint.convert.huggingface.write import write_huggingface
 from parallel_core.checkpoint.convert.model import Model
@@ -59,6 +65,24 @@ def test_flags_of_other_tools_say_the_same_network(case, tool):
     said = serialise.config_of(with_vocabulary(formats.read(folder_of(case), "hf").settings))
     found = {difference.path for difference in differences(config_of(recorded(case)["flags"][tool], 1), said)}
     assert found == UNSAID.get((case, tool), set())
+
+
+def test_a_qwen3_next_without_experts_is_read_and_written_as_one():
+    """config.json says so by `num_experts` alone, with the same type and sizes of experts that it has none of; its
+    feed-forward blocks have the names that transformers gives them."""
+    with_experts = json.loads((folder_of("qwen3_next") / "config.json").read_text())
+    without = with_experts | {"num_experts": 0, "intermediate_size": 48}
+    family = family_of(without)
+    assert family is not family_of(with_experts)
+    ours = serialise.config_of(with_vocabulary(settings_of(without, family)))
+    assert ours.moe_config.num_experts is None and ours.model_config.ffn_hidden_size == 48
+    assert matching_family(ours, "qwen3-next") is family is matching_family(ours, "qwen3_next")
+    written = huggingface_config(ours, family)
+    assert written["num_experts"] == 0 and family_of(written) is family
+    assert not differences(ours, serialise.config_of(with_vocabulary(settings_of(written, family))))
+    theirs = {name for _, names, _ in family.parameters for name in names}
+    assert {f"model.layers.{{layer}}.mlp.{part}_proj.weight" for part in ("gate", "up", "down")} <= theirs
+    assert not any("expert" in name for name in theirs)
 
 
 OF_FURTHER_LAYERS = {

@@ -188,7 +188,7 @@ _TARGETS: dict[tuple[str, ...], dict[str, dict[str, Any]]] = {
     },
     ("hf",): {
         "--huggingface-model-type": {
-            "choices": [family.model_type for family in FAMILIES],
+            "choices": [*dict.fromkeys(family.model_type for family in FAMILIES)],
             "help": "the family; by default the one that the settings say",
         },
         "--tokenizer-model": {

@@ -163,6 +163,29 @@ def test_docstrings_begin_with_the_thing_that_they_describe():
     assert len(found) <= 25, "\n".join(found)
 
 
+def test_every_test_says_what_it_guards():
+    """Each test function and test method under tests/ has a docstring."""
+    files = list((ROOT / "tests").rglob("test_*.py"))
+    assert len(files) > 200
+    found = [
+        f"{f.relative_to(ROOT)}:{n}: {name}"
+        for f in files
+        for n, name in structure.undocumented(f)
+        if name.startswith("test_")
+    ]
+    assert found == [], "\n".join(found)
+
+
+def test_functions_without_a_docstring_are_found(tmp_path):
+    """`structure.undocumented` finds a function and a method without a docstring, and neither of those that have
+    one."""
+    functions = 'def first():\n    pass\n\n\ndef second():\n    """Said."""\n'
+    methods = 'class Tests:\n    def third(self):\n        pass\n\n    def fourth(self):\n        """Said."""\n'
+    file = tmp_path / "file.py"
+    file.write_text(f"{functions}\n\n{methods}")
+    assert list(structure.undocumented(file)) == [(1, "first"), (10, "third")]
+
+
 def test_circles_are_found():
     """`structure.circles` finds a circle of two and one of three, and nothing else."""
     graph = {"a": {"b"}, "b": {"a"}, "c": {"d"}, "d": {"e"}, "e": {"c", "a"}, "f": {"a"}}

@@ -125,6 +125,7 @@ def test_sigterm_of_the_script_asks_for_a_checkpoint(tmp_path):
 
 
 def test_sigkill_of_the_script(tmp_path):
+    """SIGKILL of the launch script: the launcher says that it gets SIGTERM, and msrun and all ranks end in time."""
     with training(tmp_path, 1) as (script, started):
         script.kill()
         check_end(started)

@@ -26,6 +26,7 @@ cost, instances."""
 
 
 def test_so_many_are_drawn():
+    """Counts of distinct scripts in the tables: 20 in SIXTEEN_BITS, 40 in DENSE."""
     assert [len({script["id"] for script in drawn}) for drawn in (SIXTEEN_BITS, DENSE)] == [20, 40]
 
 
@@ -53,6 +54,7 @@ def test_each_flag_is_trained_with():
 
 @pytest.mark.parametrize("name", EVERY_FLAG)
 def test_a_script_in_16_bits_trains_two_steps(name, tmp_path):
+    """Each script of EVERY_FLAG trains two steps: one loss on all ranks, near a uniform guess, and new weights."""
     (script,) = (script for script in SIXTEEN_BITS if script["id"] == name)
     train(script, tmp_path)
 
@@ -64,11 +66,13 @@ OTHERS += [script for script in DENSE if script["id"] not in OF_THEIR_OWN]
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("script", OTHERS, ids=[script["id"] for script in OTHERS])
 def test_every_script_trains_two_steps(script, tmp_path):
+    """Scripts of both tables that EVERY_FLAG and OF_THEIR_OWN leave out train two steps, with the same checks."""
     train(script, tmp_path)
 
 
 @pytest.mark.parametrize("name", OF_THEIR_OWN)
 def test_a_dense_script_trains_two_steps(name, tmp_path):
+    """Each script of OF_THEIR_OWN trains two steps: one loss on all ranks, near a uniform guess, and new weights."""
     (script,) = (script for script in DENSE if script["id"] == name)
     train(script, tmp_path)
 

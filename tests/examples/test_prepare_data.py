@@ -34,6 +34,7 @@ def text_of(prefix: Path, tokenizer: MegatronTokenizer) -> str:
 
 
 def test_default_corpus_is_the_standard_library(prepare_data, tmp_path):
+    """The default corpus is the standard library's source, each document ended by eod, and the same bytes twice."""
     prefix = tmp_path / "stdlib"
     prepare_data.main(["--output-prefix", str(prefix), "--max-megabytes", "0.5"])
     dataset = IndexedDataset(f"{prefix}_text_document")
@@ -47,6 +48,7 @@ def test_default_corpus_is_the_standard_library(prepare_data, tmp_path):
 
 
 def test_one_file_of_text_is_cut_so_that_it_can_be_split(prepare_data, tmp_path):
+    """A corpus of one file is cut into documents enough for --split 969,30,1; together they are the file's text."""
     book = "".join(f"Line {number} of the book.\n" for number in range(40_000))
     (tmp_path / "book.txt").write_text(book)
     prepare_data.main(["--output-prefix", str(tmp_path / "b"), "--corpus", str(tmp_path / "book.txt")])
@@ -59,10 +61,12 @@ def test_one_file_of_text_is_cut_so_that_it_can_be_split(prepare_data, tmp_path)
 
 
 def test_pieces_end_with_a_line_where_there_is_one(prepare_data):
+    """`cut_text` cuts behind the last newline within the limit, and at the limit if there is no newline."""
     assert list(prepare_data.cut_text("ab\ncd\nefghijkl", limit=5)) == ["ab\n", "cd\n", "efghi", "jkl"]
 
 
 def test_made_again_only_when_something_changed(prepare_data, tmp_path, capsys):
+    """Token files are kept while nothing changes, and made again after other text or damage to the .bin file."""
     corpus, bin_file = tmp_path / "c.txt", tmp_path / "p_text_document.bin"
     arguments = ["--output-prefix", str(tmp_path / "p"), "--corpus", str(corpus)]
 
@@ -80,6 +84,7 @@ def test_made_again_only_when_something_changed(prepare_data, tmp_path, capsys):
 
 
 def test_mistakes_exit_with_status_2(prepare_data, tmp_path, capsys):
+    """A corpus that does not exist, an empty folder and a blank file end with status 2 and a message that says so."""
     (tmp_path / "empty").mkdir()
     (tmp_path / "blank.txt").write_text(" \n")
     for name, message in [("nowhere", "error: --corpus"), ("empty", "empty directory"), ("blank.txt", "has no text")]:
@@ -89,6 +94,7 @@ def test_mistakes_exit_with_status_2(prepare_data, tmp_path, capsys):
 
 
 def test_runs_from_any_folder_without_mindspore(tmp_path):
+    """The script runs in another folder without MindSpore, and its last line names the --data-path to train with."""
     (tmp_path / "c.txt").write_text("text")
     blocked = "import sys, runpy; sys.modules['mindspore'] = None; runpy.run_path(sys.argv.pop(1), run_name='__main__')"
     command = [sys.executable, "-c", blocked, str(SCRIPT), "--output-prefix", "p", "--corpus", "c.txt"]

@@ -75,6 +75,7 @@ def replay(name: str, layout: str, out: Path, more: str = "") -> None:
 
 @pytest.mark.parametrize(("name", "layout", "steps"), TURNS)
 def test_the_ascend_stack_replays_megatrons_curve(name, layout, steps, tmp_path):
+    """Losses, norms and first gradients on doubles of an Ascend equal Megatron's recorded ones, for rows of TURNS."""
     replay(name, layout, tmp_path, until(steps))
     check(name, script().compare(golden(name), tmp_path), tmp_path, steps)
 

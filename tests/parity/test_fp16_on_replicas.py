@@ -13,6 +13,7 @@ SKIPPED = [1, 2, 3, 9, 10, 14, 16, 21]
 
 
 def test_steps_are_skipped_where_megatron_skips(tmp_path):
+    """Gradients of fp16 on two replicas overflow in exactly the iterations that Megatron skips."""
     case, tool = golden("gpt2_fp16"), script()
     run(2, train, str(case), str(tmp_path), tool.case_flags(case))
     norms = [step["grad_norm"] for step in json.loads((tmp_path / tool.OUR_CURVE).read_text())]

@@ -47,12 +47,14 @@ def of_layout(world: int, layout: str) -> dict[str, float]:
 
 @pytest.mark.parametrize("layout", SAME_ROUNDING)
 def test_the_same_roundings_in_another_order(layout):
+    """Layouts of SAME_ROUNDING differ from one bfloat16 process by less than 1e-5 in losses, norms and gradient."""
     found = of_layout(*SAME_ROUNDING[layout])
     assert max(found.values()) < SAME, found
 
 
 @pytest.mark.parametrize("layout", OTHER_ROUNDING)
 def test_other_roundings_are_as_far_as_rounding_itself(layout):
+    """OTHER_ROUNDING: loss from float32 up to 1.5, norm and gradient from one process up to 2 times bf16's rounding."""
     world, flags = OTHER_ROUNDING[layout]
     one, exact = reference(f"{FLAGS} --bf16"), reference(FLAGS)
     found = run(world, train, f"{FLAGS} --bf16 {flags} {STEPS}")[0]

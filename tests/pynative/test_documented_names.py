@@ -39,11 +39,13 @@ def table() -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize("here", sorted({name for _, here in table() for name in re.findall(r"`([\w.]+)`", here)}))
 def test_a_name_of_the_page_is_there(here):
+    """Each name of ours on docs/migrating.md can be imported from the module that the page gives."""
     module, _, name = here.rpartition(".")
     assert hasattr(importlib.import_module(module), name)
 
 
 def test_a_row_names_something_or_says_why_not():
+    """Each row of docs/migrating.md gives a name, says "nothing to do" or "not available", or points to flags."""
     for old, here in table():
         assert here.startswith(("`", "nothing to do", "not available", "the flags at the right")), old
 
@@ -150,6 +152,7 @@ def refused_in_a_job(backend) -> list[str]:
 
 
 def test_what_the_attention_cells_do_not_do_is_refused():
+    """Arguments that the attention cells do not implement are ValueErrors that name argument and value."""
     words = ("keep_prob=0.9", "pre_tokens=8", "input_layout='BNSD'", "use_attention_mask=True", "dp=2", "scatter_idx=1")
     for word, message in zip(words, run(1, refused_in_a_job)[0], strict=True):
         assert word in message
@@ -177,6 +180,7 @@ def neighbours(backend) -> list[float | None]:
 
 
 def test_single_messages_between_stages():
+    """Each send and receive of P2PPrimitive between two stages gives the neighbour's tensor; at the ends, None."""
     assert run(2, neighbours) == [[None, 2.0, 2.0, None, 2.0, None, 2.0], [1.0, None, 1.0, 1.0, None, 1.0, None]]
 
 
@@ -377,6 +381,7 @@ def saved_by_parts(backend, directory) -> list:
 
 
 def test_checkpoints_by_the_documented_calls(tmp_path):
+    """save_checkpoint and load_checkpoint restore model, optimizer and schedule, or the weights alone."""
     resumed, goes_on, loaded, weights_alone = run(1, saved_by_parts, tmp_path)[0]
     assert resumed == {"epoch_num": 0, "step_num": 2}
     assert goes_on == loaded
@@ -421,10 +426,12 @@ def small_names(backend) -> None:
 
 
 def test_small_names():
+    """Classes and functions of a line each (get_optimizer, LossWithMask, GradClipByValue, ...) do as documented."""
     run(1, small_names)
 
 
 def test_checkpoints_by_name(tmp_path):
+    """`get_checkpoint_name` is iter_ and seven digits; `get_last_checkpoint` of an empty folder is a ValueError."""
     from pynative.checkpointing import get_checkpoint_name, get_last_checkpoint
 
     assert get_checkpoint_name(tmp_path, 7) == tmp_path / "iter_0000007"

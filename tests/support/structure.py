@@ -79,11 +79,23 @@ def arrows() -> Iterator[tuple[str, str, str, str]]:
                 yield room(module), room(other), module, other
 
 
-def functions(file: Path) -> Iterator[tuple[str, int]]:
-    """(name, lines) of every function in a file."""
+def _function_nodes(file: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            yield node.name, (node.end_lineno or node.lineno) - node.lineno + 1
+            yield node
+
+
+def functions(file: Path) -> Iterator[tuple[str, int]]:
+    """(name, lines) of every function in a file."""
+    for node in _function_nodes(file):
+        yield node.name, (node.end_lineno or node.lineno) - node.lineno + 1
+
+
+def undocumented(file: Path) -> Iterator[tuple[int, str]]:
+    """(line, name) of every function in a file, methods too, that has no docstring."""
+    for node in _function_nodes(file):
+        if not ast.get_docstring(node):
+            yield node.lineno, node.name
 
 
 def docstrings(file: Path) -> Iterator[tuple[int, str]]:

@@ -33,10 +33,12 @@ def sleep_on_rank_one(backend):
 
 
 def test_results_come_in_order_of_rank():
+    """`run` returns the result of every rank, in order of rank."""
     assert run(2, rank_and_sum, 5) == [(0, 11), (1, 11)]
 
 
 def test_the_processes_are_kept():
+    """A second job runs in the processes of the first."""
     run(2, rank_and_sum, 0)
     before = [worker.process.pid for worker in pool(2).workers]
     run(2, rank_and_sum, 0)
@@ -44,6 +46,7 @@ def test_the_processes_are_kept():
 
 
 def test_the_error_of_the_rank_that_failed_is_raised_not_that_of_its_peers():
+    """`run` raises the failed rank's own exception with rank and function in its notes; the next job runs."""
     with pytest.raises(KeyError, match="the reason") as caught:
         run(2, raise_on_rank_one)
     notes = "\n".join(caught.value.__notes__)
@@ -52,6 +55,7 @@ def test_the_error_of_the_rank_that_failed_is_raised_not_that_of_its_peers():
 
 
 def test_a_dead_rank_is_reported_and_the_pool_restarted():
+    """A rank that ends is a RankFailed with its exit code; the next job gets a new pool."""
     with pytest.raises(RankFailed) as caught:
         run(2, die_on_rank_one)
     assert "rank 1 ended with exit code 7" in "\n".join(caught.value.__notes__)
@@ -59,6 +63,7 @@ def test_a_dead_rank_is_reported_and_the_pool_restarted():
 
 
 def test_a_silent_rank_is_reported_with_its_stack():
+    """A rank that does not answer within the time-out is a RankFailed with its stack; the next job runs."""
     with pytest.raises(RankFailed, match=r"rank\(s\) \[1\] did not answer(.|\n)*sleep_on_rank_one"):
         run(2, sleep_on_rank_one, timeout=4.0)
     assert run(2, rank_and_sum, 5) == [(0, 11), (1, 11)]

@@ -10,6 +10,7 @@ from tests.support.assets import ROOT
     ("event", "arguments"), [("subprocess.Popen", ("python", [])), ("os.fork", ()), ("import", ("mindspore", None))]
 )
 def test_what_takes_seconds_is_refused(event, arguments):
+    """`refuse` raises NotFast, which names the slow marker, for a new process, a fork and an import of MindSpore."""
     with pytest.raises(fast.NotFast, match=r"pytest\.mark\.slow"):
         fast.refuse(event, arguments)
 
@@ -21,6 +22,7 @@ def test_plans_are_read_and_written():
 
 
 def test_folders_on_the_way_are_collected_and_others_are_not():
+    """`concerns` is true of FOLDERS, of folders above them and of files in them, and false of other tests."""
     tests = ROOT / "tests"
     assert all(fast.concerns(path) for path in (ROOT, tests, *fast.FOLDERS, tests / "mapping" / "test_checks.py"))
     assert not any(fast.concerns(tests / name) for name in ("pynative", "parity", "test_architecture.py"))

@@ -36,6 +36,7 @@ def test_stored_weights_come_back_to_the_bit_and_are_small(case):
 
 
 def test_a_case_is_unpacked_beside_what_it_has(case, tmp_path_factory):
+    """`unpack` of a stored case gives a folder with the configuration and all initial weights."""
     goldens.store(case)
     found = goldens.unpack(case, tmp_path_factory.mktemp("unpacked") / "case")
     assert sorted(np.load(found / goldens.WHOLE).files) == ["matrix", "norm", "rounded"]

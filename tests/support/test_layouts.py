@@ -90,4 +90,5 @@ def test_a_mutation_is_found(mutation, layout):
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_without_a_mutation_nothing_is_found(layout):
+    """`check_layout` passes the engine as it is on tp2, pp2 and dp2."""
     check_layout(FLAGS, 2, LAYOUTS[layout])

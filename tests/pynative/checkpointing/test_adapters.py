@@ -50,6 +50,7 @@ def test_adapters_begin_on_a_base_that_stays(folders):
 
 
 def test_a_run_with_adapters_goes_on_at_another_layout(folders):
+    """A tp2 checkpoint with adapters loads on pp2: weights, states and iteration are those of the run that saved."""
     _, adapted, _, tuned = folders
     found = run(2, train, f"{LLAMA} {LORA} --load {adapted} --pipeline-model-parallel-size 2", steps=False)[0]
     assert_same(found, tuned)
@@ -57,6 +58,7 @@ def test_a_run_with_adapters_goes_on_at_another_layout(folders):
 
 
 def test_adapters_alone_are_taken_from_another_checkpoint(folders):
+    """--lora-load takes only adapters from a second checkpoint: the base is --load's, moments and iteration are 0."""
     base, adapted, whole, tuned = folders
     found = run(1, train, f"{LLAMA} {LORA} --load {base} --lora-load {adapted}", steps=False)[0]
     for name, values in adapters_of(tuned.weights).items():
@@ -74,6 +76,7 @@ def test_a_base_alone_begins_with_adapters_that_change_nothing(folders):
 
 
 def test_who_has_no_adapters_names_those_that_are_too_many(folders):
+    """A model without adapters refuses a checkpoint that has them; the error names an adapter's parameter."""
     _, adapted, *_ = folders
     with pytest.raises(Exception, match=r"linear_qkv.adapter.lora_a: .* has it, the model does not"):
         run(1, train, f"{LLAMA} --load {adapted}", steps=False)
@@ -99,6 +102,7 @@ def test_inspecting_shows_adapters_and_their_states(folders, tmp_path, capsys):
     ],
 )
 def test_a_run_with_other_flags_is_told_what_to_give(folders, flags, said):
+    """Loading adapters without --lora-r, or with another, is an error that gives the flags, or both shapes."""
     with pytest.raises(Exception, match=said):
         run(1, train, f"{LLAMA} {flags} --load {folders[1]}", steps=False)
 

@@ -237,6 +237,7 @@ def train_until_the_disk_is_full(backend, directory: Path, tries: int) -> list[s
 
 
 def test_a_disk_that_refuses_twice_is_asked_a_third_time(tmp_path):
+    """A disk that fails two writes: the log says twice that it is tried again, and the third try saves step 4."""
     (said,) = run(1, train_until_the_disk_is_full, tmp_path, 2)
     assert sum("tried again" in line for line in said) == 2 and not any("NOT SAVED" in line for line in said)
     assert commit.find(tmp_path).name == commit.checkpoint_name(4)

@@ -108,5 +108,6 @@ def save_by_call(backend, directory, **arguments) -> str:
 
 
 def test_the_call_of_the_earlier_system_takes_format_and_prefix(tmp_path):
+    """`save_checkpoint` with format and prefix writes <prefix>_rank_0-0_<step>.ckpt, which `load_checkpoint` reads."""
     names = run(1, save_by_call, tmp_path, format="ckpt", prefix="gpt")[0]
     assert names == ["gpt_rank_0-0_3.ckpt", MANIFEST]

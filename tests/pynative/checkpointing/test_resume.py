@@ -120,4 +120,5 @@ def test_a_run_goes_on_to_the_bit(tmp_path, row):
     ids=", ".join,
 )
 def test_every_row_goes_on_to_the_bit(tmp_path, row):
+    """Each (layout, model, precision): losses and state of a resumed run are those of one never killed, to the bit."""
     check(*row, tmp_path)

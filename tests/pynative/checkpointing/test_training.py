@@ -204,6 +204,7 @@ REFUSES = {
 
 @pytest.mark.parametrize("strictness", REFUSES)
 def test_which_side_may_have_more(checkpoint, strictness):
+    """Each --dist-ckpt-strictness refuses a model of more or fewer layers than the checkpoint only as REFUSES says."""
     directory, _ = checkpoint
     flags = f"--load {directory} --lr-decay-iters 4 --dist-ckpt-strictness {strictness}"
     for layers, refused in zip((3, 1), REFUSES[strictness], strict=True):

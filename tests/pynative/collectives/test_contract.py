@@ -71,6 +71,7 @@ def check_all_reduce(backend, kind):
 
 
 def test_all_reduce(typed):
+    """all_reduce by sum, max and min equals numpy's on every rank, in each shape, also into `out` and in place."""
     on(typed[0], check_all_reduce, typed[1])
 
 
@@ -119,6 +120,7 @@ def check_scattered_in_place(group, kind):
 
 
 def test_all_gather(typed):
+    """all_gather along the first and last axis equals numpy's concatenation, also in place in a whole buffer."""
     on(typed[0], check_all_gather, typed[1])
 
 
@@ -136,6 +138,7 @@ def check_reduce_scatter(backend, kind):
 
 
 def test_reduce_scatter(typed):
+    """reduce_scatter by sum, max and min along each axis gives each rank its part, also in place in a buffer."""
     on(typed[0], check_reduce_scatter, typed[1])
 
 
@@ -148,6 +151,7 @@ def check_broadcast(backend, kind):
 
 
 def test_broadcast(typed):
+    """broadcast gives every rank the tensor of the source, for each shape and each rank as source."""
     on(typed[0], check_broadcast, typed[1])
 
 
@@ -161,6 +165,7 @@ def check_all_to_all(backend, kind):
 
 
 def test_all_to_all_even(typed):
+    """all_to_all without splits sends equal parts of rows, and joins those received in order of rank."""
     on(typed[0], check_all_to_all, typed[1])
 
 
@@ -179,6 +184,7 @@ def check_all_to_all_uneven(backend, kind):
 
 
 def test_all_to_all_uneven(typed):
+    """all_to_all by drawn splits, some of them 0 rows, joins the received rows in order of rank."""
     on(typed[0], check_all_to_all_uneven, typed[1])
 
 
@@ -199,6 +205,7 @@ def check_messages(backend, kind):
 
 
 def test_messages(typed):
+    """Messages between all pairs of ranks arrive whole, sent asynchronously first and then as one batch."""
     on(typed[0], check_messages, typed[1])
 
 
@@ -230,6 +237,7 @@ def check_big(backend):
 
 
 def test_tensors_larger_than_the_memory_they_pass_through(world):
+    """Collectives and four posted sends of tensors larger than the shared-memory slots give right values."""
     on(world, check_big)
 
 
@@ -246,6 +254,7 @@ def check_not_contiguous(backend):
 
 
 def test_inputs_that_are_not_contiguous(world):
+    """Transposed and sliced inputs are computed right; a transposed view as `out` is refused."""
     on(world, check_not_contiguous)
 
 
@@ -259,6 +268,7 @@ def check_written_through(backend):
 
 
 def test_in_place_reaches_the_buffer_below(world):
+    """all_reduce into a view of a numpy buffer writes the sum into that part of the buffer and nowhere else."""
     on(world, check_written_through)
 
 
@@ -271,6 +281,7 @@ def check_equal_bits(backend, kind):
 
 @pytest.mark.parametrize("kind", ["float32", "float16", "bfloat16"])
 def test_all_ranks_get_the_same_bits(world, kind):
+    """all_reduce of numbers whose sum depends on the order of addition gives all ranks the same bits."""
     assert len(set(on(world, check_equal_bits, kind))) == 1
 
 
@@ -282,6 +293,7 @@ def check_group_order(backend):
 
 
 def test_shared_memory_adds_in_group_order():
+    """all_reduce over shared memory adds in order of rank, (0 + 1) + 2, for small and for large tensors."""
     run(3, check_group_order)
 
 
@@ -295,4 +307,5 @@ def check_special_values(backend, kind):
 
 @pytest.mark.parametrize("kind", ["float32", "float16", "bfloat16"])
 def test_infinity_and_nan_survive(world, kind):
+    """all_reduce by max of the same values on all ranks returns NaN, infinities, very large and small numbers."""
     on(world, check_special_values, kind)

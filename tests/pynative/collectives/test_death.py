@@ -58,6 +58,7 @@ def shared_memory() -> set[str]:
 
 
 def test_a_killed_rank_is_named_at_once_in_every_operation():
+    """Each operation names a rank that got SIGKILL within AT_ONCE seconds; no shared memory or socket is left."""
     before = shared_memory()
     first, second, third = outcomes(3, lose_rank_one)
     assert isinstance(second, Failed)
@@ -79,6 +80,7 @@ def die_while_meeting(backend, address):
 
 
 def test_a_rank_that_never_comes_to_the_meeting_is_named():
+    """A rank that ends before it connects is named by rank 0 at the time-out; rank 2 learns that rank 0 gave up."""
     first, _, third = outcomes(3, die_while_meeting, "no-meeting")
     assert "[1] of 3 never came" in first
     assert "rank 0 ended, or gave up on another rank" in third
@@ -99,6 +101,7 @@ def come_late(backend, address):
 
 
 def test_a_late_rank_is_named_at_the_time_out():
+    """PeerLate on both ranks names the rank that waits in a barrier beyond the time-out, and the one it waits for."""
     for text in run(2, come_late, "late"):
         assert "rank 0 waited in barrier" in text and "for rank 1 (pid " in text and "in no collective" in text
 
@@ -130,6 +133,7 @@ def claim_wrongly(backend, address):
 
 
 def test_jobs_that_do_not_fit_are_refused():
+    """World sizes that differ, a rank beyond the size, wrong addresses and unknown backends are named ValueErrors."""
     run(2, claim_wrongly, "claims")
 
 
@@ -149,6 +153,7 @@ def fail_inside(backend, address):
 
 
 def test_an_error_inside_a_call_does_not_corrupt_later_ones():
+    """An interrupt inside rank 0's recv is told on rank 1, and every later call on both ranks raises PeerLost."""
     run(2, fail_inside, "inside")
 
 
@@ -200,11 +205,13 @@ class TestUnderMsrun:
     """Ranks that die or fail in a job under msrun, as users start it: exit code, time, and each rank's log."""
 
     def test_good_job_ends_with_zero(self, tmp_path):
+        """A job without an error ends under msrun with status 0 after all steps on both ranks."""
         code, _, logs, printed = msrun("good", tmp_path)
         assert code == 0, printed
         assert all("all steps done" in log for log in logs)
 
     def test_an_error_on_one_rank_ends_the_job_with_its_traceback(self, tmp_path):
+        """An exception on rank 1 ends the job at once: its traceback is in rank 1's log, one line of it in rank 0's."""
         code, seconds, logs, printed = msrun("raise", tmp_path)
         assert code != 0 and seconds < AT_ONCE
         assert "KeyError: 'the root of it all'" in logs[1] and "misbehave" in logs[1]
@@ -212,6 +219,7 @@ class TestUnderMsrun:
         assert printed.index("rank 1 failed:") < printed.index("rank 0 ends:")
 
     def test_kill_9_of_a_rank_ends_the_job_and_names_it(self, tmp_path):
+        """SIGKILL of rank 1 ends the job at once with an error; rank 0's log names the rank and its process id."""
         code, seconds, logs, _ = msrun("wait", tmp_path, kill=True)
         assert code != 0 and seconds < AT_ONCE
         pid = (tmp_path / "pid.1").read_text()

@@ -61,6 +61,7 @@ def disagree(backend, name, address):
     ("name", "between_hosts"), [(name, False) for name in PROGRAMS] + [(name, True) for name in SEEN_BY_THE_LEDGER]
 )
 def test_all_ranks_learn_of_a_disagreement(name, between_hosts):
+    """Each of PROGRAMS, on one host or between two, gives both ranks a CollectiveMismatch that names a call site."""
     messages = run(2, disagree, name, f"disagree-{name}", between_hosts=between_hosts)
     for message in messages:
         assert message.count("test_disagreements.py:") >= 1 and "rank 0" in message, message
@@ -83,6 +84,7 @@ def cross_groups(backend, address):
 
 
 def test_groups_used_in_opposite_orders_are_reported_as_a_deadlock():
+    """Two groups used in the opposite order by one rank: a CollectiveMismatch on all three names two call sites."""
     for message in run(3, cross_groups, "crossed"):
         assert message.count("test_disagreements.py:") >= 2
 
@@ -100,6 +102,7 @@ def third_rank_learns(backend, address):
 
 
 def test_ranks_outside_the_group_learn_too():
+    """A rank that waits in the world's group gets the CollectiveMismatch of two ranks within their own group."""
     run(3, third_rank_learns, "third")
 
 
@@ -173,6 +176,7 @@ def fuzz(backend, seed, addresses):
 
 @pytest.mark.parametrize(("world_size", "count"), [(2, 60), (3, 40)])
 def test_a_hundred_random_disagreements_leave_no_silent_result(world_size, count):
+    """Drawn programs of collectives, mutated on one rank, end in CollectiveMismatch on every rank."""
     addresses = [f"fuzz-{world_size}-{number}" for number in range(count)]
     by_rank = run(world_size, fuzz, world_size, addresses)
     for number, seen in enumerate(zip(*by_rank, strict=True)):

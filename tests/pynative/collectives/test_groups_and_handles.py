@@ -32,6 +32,7 @@ def use_groups(backend):
 
 
 def test_groups_made_in_different_orders_by_members_only():
+    """Overlapping groups made by their members alone, by odd ranks in the opposite order, sum over the right ranks."""
     run(3, use_groups)
 
 
@@ -53,6 +54,7 @@ def use_groups_of_one(backend):
 
 
 def test_a_group_of_one_returns_its_input():
+    """Collectives of a group of one rank return the input itself, or `out` with its values."""
     run(2, use_groups_of_one)
 
 
@@ -82,6 +84,7 @@ def wait_in_other_orders(backend, size):
 
 @pytest.mark.parametrize("size", [3, 900_000])
 def test_handles_waited_for_in_any_order(size):
+    """Asynchronous calls in two groups have right results when each rank waits for them in another order."""
     run(3, wait_in_other_orders, size)
 
 
@@ -107,6 +110,7 @@ def one_forward_one_backward(backend, micro_batches, size):
 
 @pytest.mark.parametrize(("micro_batches", "size"), [(40, 5), (8, 3_000_000)])
 def test_posted_sends_never_block(micro_batches, size):
+    """Asynchronous sends of many small or few large micro-batches through three stages and back do not block."""
     run(3, one_forward_one_backward, micro_batches, size)
 
 
@@ -121,6 +125,7 @@ def send_both_ways(backend):
 
 
 def test_sends_larger_than_the_channel_in_both_directions():
+    """Two ranks that each send 80 MB before either receives do not deadlock, and receive the right values."""
     run(2, send_both_ways)
 
 
@@ -141,6 +146,7 @@ def cross_a_collective(backend):
 
 
 def test_messages_and_collectives_do_not_mix():
+    """Messages sent before collectives and received after them, in two groups at once, reach the right receiver."""
     run(3, cross_a_collective)
 
 
@@ -158,6 +164,7 @@ def count_calls(backend):
 
 
 def test_the_trace_counts_calls_and_bytes_sent():
+    """Calls and bytes sent in the trace, by operation, on two ranks; of a broadcast only the source sends bytes."""
     first, second = run(2, count_calls)
     expected = {
         "all_reduce": (2, 8000),
@@ -193,6 +200,7 @@ def ask_wrongly(backend):
 
 
 def test_bad_arguments_are_refused_before_anything_is_sent():
+    """Wrong reductions, types, axes, ranks, splits and groups are ValueErrors, after which collectives still work."""
     run(2, ask_wrongly)
 
 

@@ -59,6 +59,7 @@ def ring(carrier) -> list[Posted]:
 
 @pytest.mark.parametrize("size", [2, 3])
 def test_a_ring_posts_one_batch(size):
+    """A send to the next and a receive from the previous rank post one HCCL batch of two messages, in a valid order."""
     posted = run(size, ring)
     check_order(posted)
     assert [len(each) for each in posted] == [1] * size and len(posted[0][0].messages) == 2
@@ -141,4 +142,5 @@ def refused(backend, name: str) -> str | None:
 
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_call_is_refused(name):
+    """Each of WRONG, calls of MindSpore's communication with wrong arguments, raises an error on both ranks."""
     assert None not in run(2, over_hccl, refused, name)

@@ -156,6 +156,7 @@ def test_losses_are_those_of_one_host(hosts, tmp_path, layout, ranks):
 
 @pytest.mark.parametrize("victim", [1, 2])
 def test_a_killed_rank_stops_both_hosts_and_is_named(hosts, tmp_path, victim):
+    """SIGKILL of a rank on either host ends msrun on both; the other host's logs name the rank and its address."""
     job = Job(tmp_path / "job", hosts, f"--tensor-model-parallel-size 2 {FOREVER}", 2)
     try:
         job.wait_for_step(2)
@@ -214,6 +215,7 @@ def test_a_host_that_falls_silent_is_given_up(hosts, tmp_path):
 
 @pytest.mark.parametrize("present", [0, 1])
 def test_a_host_that_never_comes_is_named(hosts, tmp_path, present):
+    """A host that starts alone ends at the time-out and names the missing rank, or the address of rank 0."""
     job = Job(tmp_path / "job", hosts, "--distributed-timeout-minutes 0.05", 1, nodes=[present])
     assert all(job.wait(PATIENCE))
     missing = "rank(s) [1] of 2 never came" if present == 0 else "rank 0 never came to tcp://10.77.0.1:8848"
@@ -221,6 +223,7 @@ def test_a_host_that_never_comes_is_named(hosts, tmp_path, present):
 
 
 def test_the_wrong_host_with_node_rank_0_is_refused_at_once(hosts, tmp_path):
+    """Starting --node_rank 0 on a host without the master's address ends with an error that says so."""
     job = Job(tmp_path / "job", hosts[::-1], "", 1, nodes=[0], master=hosts[0].address)
     assert all(job.wait(PATIENCE))
     assert "rank 0 runs on this host, which does not have that address" in job.log(0), job.log(0)

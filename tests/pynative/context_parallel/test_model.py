@@ -78,4 +78,5 @@ def test_masks(how, layout, averaged):
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(("how", "layout", "averaged"), EVERY_MASK)
 def test_every_mask(how, layout, averaged):
+    """Each (kind of masks or documents, layout, kind of average) of EVERY_MASK trains as one process does."""
     check_masks(how, layout, averaged)

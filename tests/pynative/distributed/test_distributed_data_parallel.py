@@ -182,6 +182,7 @@ def refused(backend) -> None:
 
 
 def test_a_loop_of_ones_own_cannot_cut_gradients():
+    """`zero_grad_buffer`, a call of users' own loops, refuses --zero-stage 2, under which gradients are cut."""
     run(2, refused)
 
 

@@ -198,6 +198,7 @@ def tied_reduced(backend) -> list[float]:
 
 
 def test_a_reducer_sums_a_tied_embedding_over_stages():
+    """ParallelTrainingReducer sums the gradient of a tied embedding over the two stages that hold it."""
     assert run(2, tied_reduced) == [[3.0], [3.0]]
 
 
@@ -255,6 +256,7 @@ def test_weights_are_saved_and_loaded_behind_gathers(tmp_path):
 
 
 def test_the_calls_of_scripts_with_a_backward_of_their_own():
+    """`register_grad_ready` sums a bucket once its parameters are ready; ParallelTrainingReducer averages a list."""
     run(2, buckets_by_hand)
 
 

@@ -50,6 +50,7 @@ def test_parameters_of_every_type_are_trained(optimizer):
 
 
 def test_values_stay_when_parameters_move_in():
+    """Parameters of each floating-point type keep their values when they move into flat buffers."""
     model = OfAllTypes()
     for i, name in enumerate(TYPES):
         write(getattr(model, name), np.arange(15).reshape(3, 5) + i)
@@ -80,5 +81,6 @@ def test_a_parameter_that_left_the_buffer_is_named(name):
 
 
 def test_a_type_that_is_not_trained_is_named():
+    """Flat buffers refuse a parameter of integers with a ValueError that gives its name and type."""
     with pytest.raises(ValueError, match="parameter ids: is of type int32"):
         buffers_of(OfAllTypes(ids=Tensor(np.arange(3, dtype=np.int32))))

@@ -53,4 +53,5 @@ def test_a_stop_word_is_neither_written_nor_kept(stops):
 
 
 def test_the_beginning_of_a_stop_word_alone_is_text():
+    """A text that ends with the beginning of a stop word keeps it, and writes it with the last piece."""
     assert said("a\nQ", ["\nQ:"])[:3] == ("a\nQ", ["a", "\nQ"], "a\nQ")

@@ -117,6 +117,7 @@ def test_a_line_that_is_no_question_is_named(line, problem, tmp_path):
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path):
+    """A --task-data-path that cannot be read is a ConfigError with flag, path and cause."""
     with pytest.raises(ConfigError, match=f"--task-data-path {tmp_path}/none.jsonl: cannot be read \\(No such file"):
         read_questions(tmp_path / "none.jsonl")
 
@@ -135,6 +136,7 @@ def test_a_missing_folder_is_named_without_mindspore(command, tmp_path, monkeypa
 
 
 def test_a_question_that_the_model_has_no_room_or_no_ids_for_is_named(tmp_path):
+    """Questions too long, with ids beyond the vocabulary, or that no ids stand for are errors that name each line."""
     file = tmp_path / "held.jsonl"
     file.write_text(
         '{"prompt": "1 2 3", "answer": "4"}\n{"prompt": "1", "answer": "70"}\n{"prompt": "x", "answer": "y"}'

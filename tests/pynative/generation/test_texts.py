@@ -107,6 +107,7 @@ def test_the_end_of_the_document_ends_it():
     ("tokens", "words"), [([], "at least one token"), ([3, 63], "token 63 is not among"), ([-1], "token -1")]
 )
 def test_a_prompt_that_cannot_be_continued(tokens, words):
+    """`generate` refuses an empty prompt and token ids outside the vocabulary with a ValueError that says which."""
     with pytest.raises(ValueError, match=words):
         run(1, continuations, "", [GREEDY | {"tokens": tokens}])
 
@@ -221,6 +222,7 @@ def fails(backend) -> tuple[bool, bool]:
 
 
 def test_an_error_leaves_the_model_in_training():
+    """A model in training mode is in it again after a generation that an error of the script's `is_over` ends."""
     assert run(1, fails)[0] == (True, True)
 
 

@@ -82,6 +82,7 @@ def trials_that_differ(call, dtype: mindspore.Type = mindspore.float32, trials: 
 
 
 def test_every_operator_is_tried():
+    """CALLS has a call of every operator of the contract, and no other."""
     assert set(CALLS) == set(CONTRACT)
 
 

@@ -99,6 +99,7 @@ def _under(implementation, threads, case):
 
 @pytest.mark.parametrize("name", _cases())
 def test_implementations_agree(name):
+    """Results and gradients of each case by `host` on two threads and by `ops` differ by at most 1e-5."""
     case = _cases()[name]
     for ours, theirs in zip(_under("host", 2, case), _under("ops", 1, case), strict=True):
         assert_close(ours, theirs, 1e-5)
@@ -139,6 +140,7 @@ def test_threads_change_nothing(name):
 )
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_attention_agrees_at_any_shape(sequence, batch, groups, heads_per_group, head_size, value_size, causal, rate):
+    """Attention by `host` and by `ops` agree to 1e-5 at drawn shapes, causal or not, with dropout or without."""
     shapes = ((groups * heads_per_group, head_size), (groups, head_size), (groups, value_size))
     heads = [normal(sequence, batch, *shape, seed=shape[0]) for shape in shapes]
     case = (

@@ -8,6 +8,7 @@ from pynative.kernels.dropout import Dropout, dropout_mask, quantized_rate
 
 @pytest.mark.parametrize("columns", [1, 16, 37])
 def test_any_rows_can_be_made_alone(columns):
+    """Rows of a dropout mask that are made alone equal those of the whole mask."""
     whole = dropout_mask((1, 2), (4, 5, columns), 0.5).reshape(20, columns)
     for rows in (slice(0, 3), slice(7, 20), slice(19, 20)):
         np.testing.assert_array_equal(dropout_mask((1, 2), (4, 5, columns), 0.5, rows), whole[rows])
@@ -31,11 +32,13 @@ def test_the_mask_of_a_shard_is_the_shard_of_the_mask(positions):
 
 
 def test_positions_must_be_those_of_the_tensor():
+    """A Dropout whose positions do not cover the tensor is a ValueError when the mask is made."""
     with pytest.raises(ValueError, match="do not cover"):
         Dropout(0.5, (1,), (range(3),)).mask((4, 2, 5))
 
 
 def test_masks_of_different_keys_are_unrelated():
+    """Masks of different keys, of one number or two, correlate by less than 0.03."""
     keys = [(0,), (1,), (0, 0), (0, 1), (1, 0), (2**40, 3)]
     masks = [dropout_mask(key, (400, 100), 0.5).ravel() for key in keys]
     correlations = np.corrcoef(masks) - np.eye(len(keys))
@@ -53,5 +56,6 @@ def test_rate_and_scale(rate):
 
 @pytest.mark.parametrize("rate", [-0.1, 1.0])
 def test_impossible_rates_are_refused(rate):
+    """A dropout rate below 0, or of 1, is a ValueError that gives the range."""
     with pytest.raises(ValueError, match="at least 0 and less than 1"):
         dropout_mask((1,), (2, 2), rate)

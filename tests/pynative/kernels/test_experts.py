@@ -37,6 +37,7 @@ def test_grouped_linear(counts):
 @pytest.mark.parametrize("counts", COUNTS)
 @pytest.mark.parametrize("weighted", [True, False])
 def test_grouped_bias(counts, weighted):
+    """`add_grouped_bias` adds each group's bias, times the row's factor if there is one, also with empty groups."""
     biases = [normal(4, seed=seed) for seed in range(len(counts))]
     factors = (np.abs(normal(5, seed=7)),) if weighted else ()
     assert_equals_reference(
@@ -55,6 +56,7 @@ def _silu(x):
 @pytest.mark.usefixtures("implementation")
 @pytest.mark.parametrize("rows", [5, 1])
 def test_weighted_activation(rows):
+    """`weighted_activation` is SwiGLU of a row times the row's factor, forward and every gradient."""
     assert_equals_reference(
         lambda x, p: kernels.weighted_activation(x, p, "swiglu"),
         lambda x, p: _silu(x[:, :3]) * x[:, 3:] * p[:, None],
@@ -64,6 +66,7 @@ def test_weighted_activation(rows):
 
 @pytest.mark.usefixtures("implementation")
 def test_sigmoid_gate():
+    """`sigmoid_gate` is y times the sigmoid of x @ w.T, forward and every gradient."""
     assert_equals_reference(
         lambda y, x, w: kernels.sigmoid_gate(y, x, w),
         lambda y, x, w: y / (1 + np.exp(-(x @ w.T))),

@@ -79,6 +79,7 @@ def test_an_updates_formula_over_several_steps():
 
 
 def test_functions_that_a_formula_may_call():
+    """`update_` writes the result of a formula that calls `sign` and `sqrt` into the parameters' slice."""
     (param, _), tensors = _state(2)
     before = param[1:-1].copy()
     kernels.update_(lambda f, p, g: (f.sign(g) * f.sqrt(p),), *tensors, [], -1.0)
@@ -156,6 +157,7 @@ def test_clamped_values_that_are_not_finite(dtype):
 
 
 def test_in_place_arithmetic():
+    """`add_` and `fill_` change a slice of a flat buffer, and not the element before it."""
     (x, y), (x_tensor, y_tensor) = _state(2)
     before = x.copy()
     kernels.add_(x_tensor, y_tensor)
@@ -166,6 +168,7 @@ def test_in_place_arithmetic():
 
 
 def test_squared_norm():
+    """`squared_norm` of a slice is the sum of its squares in float64, to 1e-6."""
     (x,), (x_tensor,) = _state(1)
     assert kernels.squared_norm(x_tensor) == pytest.approx(float((x[1:-1].astype(np.float64) ** 2).sum()), rel=1e-6)
 

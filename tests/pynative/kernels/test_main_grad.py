@@ -40,6 +40,7 @@ def _buffered(shape, seed, dtype):
 @pytest.mark.parametrize("dtype", [mindspore.float32, mindspore.bfloat16], ids=str)
 @pytest.mark.parametrize("name", OPERATORS)
 def test_two_micro_batches_add_up(name, dtype):
+    """Gradients of two micro-batches add up in `main_grad`, whatever was there before, and not beside it."""
     function, (x_shape, *shapes) = OPERATORS[name]
     parameters = [_buffered(shape, i, dtype) for i, shape in enumerate(shapes)]
     expected = [0.0 for _ in shapes]

@@ -22,6 +22,7 @@ EPSILON = 1e-5
 @pytest.mark.parametrize("shape", [(3, 2, 5), (1, 1, 1), (1, 7), (2, 1, 3, 4)])
 @pytest.mark.parametrize("zero_centered", [False, True])
 def test_layer_norm(shape, zero_centered):
+    """`layer_norm`, with a weight and with 1 + weight, equals its definition, forward and every gradient."""
     assert_equals_reference(
         lambda x, w, b: kernels.layer_norm(x, w, b, EPSILON, zero_centered),
         lambda x, w, b: support.layer_norm(x, w + zero_centered, b, EPSILON),
@@ -32,6 +33,7 @@ def test_layer_norm(shape, zero_centered):
 @pytest.mark.parametrize("shape", [(3, 2, 5), (1, 1, 1), (1, 7), (2, 1, 3, 4)])
 @pytest.mark.parametrize("zero_centered", [False, True])
 def test_rms_norm(shape, zero_centered):
+    """`rms_norm`, with a weight and with 1 + weight, equals its definition, forward and every gradient."""
     assert_equals_reference(
         lambda x, w: kernels.rms_norm(x, w, EPSILON, zero_centered),
         lambda x, w: support.rms_norm(x, w + zero_centered, EPSILON),
@@ -42,6 +44,7 @@ def test_rms_norm(shape, zero_centered):
 @pytest.mark.parametrize("shape", [(3, 2, 5), (1, 1, 1), (7, 3)])
 @pytest.mark.parametrize("biased", [True, False])
 def test_linear(shape, biased):
+    """`linear` with and without a bias equals x @ w.T + b, forward and every gradient."""
     inputs = (normal(*shape), normal(4, shape[-1], seed=1), normal(4, seed=2))
     assert_equals_reference(
         linear,
@@ -76,6 +79,7 @@ ACTIVATIONS[adjusted("swiglu", 0.9, 1.0, 0.7)] = lambda x: (
 @pytest.mark.parametrize("shape", [(3, 2, 6), (1, 2)])
 @pytest.mark.parametrize("biased", [True, False])
 def test_activation(name, shape, biased):
+    """`bias_activation` by each of ACTIVATIONS, with and without a bias, equals its definition and gradients."""
     inputs = (2 * normal(*shape), normal(shape[-1], seed=1))
     assert_equals_reference(
         lambda x, b=None: kernels.bias_activation(x, b, name),
@@ -199,6 +203,7 @@ def test_attention_mask_with_a_row_that_sees_nothing(batches):
 
 @pytest.mark.parametrize("masked", [False, True])
 def test_attention_dropout(masked):
+    """Attention with dropout equals the definition with `attention_dropout_mask` from the head offset on."""
     hidden = np.triu(np.ones((2, 1, 5, 5), bool), 1)
     kept = np.array([[attention_dropout_mask((9, 4), b, 7 + n, (5, 5), 0.3) for n in range(4)] for b in range(2)])
     mask = from_numpy(hidden) if masked else None
@@ -214,6 +219,7 @@ def test_attention_dropout(masked):
 @pytest.mark.parametrize("rate", [0.0, 0.25])
 @pytest.mark.parametrize("biased", [True, False])
 def test_bias_dropout_add(rate, biased):
+    """`bias_dropout_add` equals r + (x + b) times the key's mask, with and without bias, and at rate 0."""
     kept = dropout_mask((5,), (3, 2, 4), rate)
     inputs = (normal(3, 2, 4), normal(3, 2, 4, seed=1), normal(4, seed=2))
     assert_equals_reference(
@@ -224,6 +230,7 @@ def test_bias_dropout_add(rate, biased):
 
 
 def test_dropout():
+    """`dropout` equals x times the mask of its key and rate, forward and gradient."""
     kept = dropout_mask((5, 6), (3, 2, 4), 0.25)
     assert_equals_reference(lambda x: kernels.dropout(x, 0.25, (5, 6)), lambda x: x * kept, (normal(3, 2, 4),))
 
@@ -242,6 +249,7 @@ def test_dropout_of_a_piece_of_the_sequence():
 
 
 def test_bias_alone():
+    """`bias_dropout_add` without a residual or a rate equals x + b, forward and every gradient."""
     assert_equals_reference(kernels.bias_dropout_add, lambda x, b: x + b, (normal(3, 2, 4), normal(4)))
 
 

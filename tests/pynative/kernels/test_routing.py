@@ -123,6 +123,7 @@ def test_sampling_and_sinkhorn():
 
 @pytest.mark.parametrize("groups", [None, 4])
 def test_loads(groups):
+    """`load_of_experts` by `host` and `ops` equals `load_of_sequences`, by expert and by group; -1 counts nowhere."""
     experts = np.random.default_rng(11).integers(-1, 12, (30, 2)).astype(np.int32)
     expected = routing.load_of_sequences(experts, 3, 12, groups)
     for implementation in ("host", "ops"):

@@ -11,6 +11,7 @@ from pynative.startup import device
 
 
 def test_use_selects_for_the_process():
+    """`kernels.use` selects an implementation by name, and without a name a CPU's default, `host`."""
     kernels.use("ops")
     assert kernels.active() == "ops"
     kernels.use()
@@ -19,11 +20,13 @@ def test_use_selects_for_the_process():
 
 @pytest.mark.parametrize(("arguments", "message"), [(("torch",), "choose one of host, ops"), (("host", 0), "threads")])
 def test_wrong_choices_are_refused(arguments, message):
+    """An unknown implementation, or 0 threads, is a ValueError of `kernels.use` that says so."""
     with pytest.raises(ValueError, match=message):
         kernels.use(*arguments)
 
 
 def test_every_task_runs_once_and_on_several_threads():
+    """`threads.run` on two threads runs each of 50 tasks once, and two of them at the same time."""
     threads.set_threads(2)
     seen, names, both = [], set(), threading.Barrier(2, timeout=20)
 
@@ -39,6 +42,7 @@ def test_every_task_runs_once_and_on_several_threads():
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_an_error_in_a_task_reaches_the_caller(count):
+    """`threads.run` on one or two threads raises the exception of a task, and runs later tasks."""
     threads.set_threads(count)
 
     def work(index):
@@ -54,6 +58,7 @@ def test_an_error_in_a_task_reaches_the_caller(count):
 
 @pytest.mark.parametrize("rows", [0, 1, 31, 33, 100])
 def test_spans_cover_all_rows_once(rows):
+    """`row_blocks` and `matmul_spans` have each row once and in order, also of no rows."""
     threads.set_threads(2)
     for spans in (threads.row_blocks(rows, 10_000), threads.matmul_spans(rows, 10**9)):
         assert [i for start, stop in spans for i in range(start, stop)] == list(range(rows))
@@ -80,5 +85,6 @@ def test_the_device_is_prepared_with_the_fused_operators():
     [("CPU", ("attention", "rms_norm"), "flash attention, RMS norm"), ("CPU", (), None), ("Ascend", ("rotary",), None)],
 )
 def test_a_device_without_fused_operators_says_so(target, operators, expected):
+    """`fused_notice` names the fused operators asked for on a CPU; without any, or on an Ascend, it is None."""
     notice = device.fused_notice(target, FusedOperators(operators))
     assert notice is None if expected is None else notice.endswith(f"form for: {expected}")

@@ -54,6 +54,7 @@ def test_a_stack_without_an_operator_is_not_selected(key, operator, fused, monke
 
 
 def test_an_operator_that_the_contract_does_not_know_is_refused():
+    """`merged` refuses a table with an operator outside the contract with an AssertionError that names it."""
     with pytest.raises(AssertionError, match="not in the contract of kernels: linear_backward"):
         selection.merged([dict(CONTRACT), {"linear_backward": len}])
 

@@ -66,15 +66,18 @@ OTHER_FORMS = {"attention"}
 
 @pytest.mark.parametrize("switch", NAMES)
 def test_a_switch_changes_its_operator_alone(switch):
+    """A switch of a fused operator replaces at most that operator of `ops`, and only while it is selected."""
     before, after = _selected("ops"), _selected("ops", switch)
     assert {name for name in CONTRACT if after[name] is not before[name]} == {switch} & OTHER_FORMS
     assert _selected("ops") == before
 
 
 def test_the_host_has_one_form():
+    """Operators of `host` are the same functions with all switches as with none."""
     assert _selected("host", *NAMES) == _selected("host")
 
 
 def test_a_switch_that_does_not_exist_is_our_mistake():
+    """FusedOperators of an operator that has no switch is an AssertionError."""
     with pytest.raises(AssertionError, match="no switch for"):
         FusedOperators(("layer_norm",))

@@ -38,6 +38,7 @@ def numbers(seed: int = 0, count: int = 5000) -> np.ndarray:
 
 @pytest.mark.parametrize("dtype", [FLOAT16, BFLOAT16], ids=str)
 def test_every_sixteen_bit_number_is_widened_exactly(dtype, library):
+    """`widened` of every 16-bit pattern has numpy's float32 bits, but for bfloat16 subnormals; NaN stays NaN."""
     patterns = every_pattern(dtype)
     expected = patterns.astype(np.float32)
     wide = widened(patterns)
@@ -49,6 +50,7 @@ def test_every_sixteen_bit_number_is_widened_exactly(dtype, library):
 
 @pytest.mark.parametrize("dtype", [FLOAT16, BFLOAT16], ids=str)
 def test_numbers_are_rounded_to_nearest_even(dtype, library):
+    """`convert` rounds ties, their neighbours, overflows and drawn float32 numbers to the bits that numpy gives."""
     values = numbers()
     out = np.empty(values.shape, dtype)
     with np.errstate(over="ignore"):
@@ -67,6 +69,7 @@ def test_not_a_number_stays_one(library):
 
 @pytest.mark.parametrize("dtype", [FLOAT16, BFLOAT16], ids=str)
 def test_arrays_of_any_strides(dtype, library):
+    """`convert` and `widened` of slices, of transposed and of larger arrays have the values of whole ones."""
     values = numbers(count=600).reshape(-1, 9)[:, 1:6]
     with np.errstate(over="ignore"):
         expected = values.astype(dtype)
@@ -90,6 +93,7 @@ def test_sums_are_rounded_once(dtype, count, library):
 
 @pytest.mark.parametrize("dtype", [FLOAT16, BFLOAT16], ids=str)
 def test_sums_of_arrays_with_gaps(dtype, library):
+    """`sum_into` of two 16-bit arrays with every other column is their float32 sum, rounded once."""
     parts = [np.random.default_rng(seed).standard_normal((30, 8)).astype(dtype)[:, ::2] for seed in range(2)]
     out = np.empty((30, 4), dtype)
     sum_into(out, parts)
@@ -99,6 +103,7 @@ def test_sums_of_arrays_with_gaps(dtype, library):
 
 @pytest.mark.parametrize("dtype", [np.dtype(np.float32), FLOAT16, BFLOAT16], ids=str)
 def test_put_writes_or_adds_and_rounds_once(dtype, library):
+    """`put` writes float32 values into each type, or adds them in float32 and rounds the sum."""
     out, values = np.full(50, 256, np.float32).astype(dtype), np.full(50, 1.5, np.float32)
     put(values, out, accumulate=True)
     np.testing.assert_array_equal(widened(out), np.full(50, 257.5, np.float32).astype(dtype).astype(np.float32))

@@ -249,4 +249,5 @@ def kinds_of_layers(backend, flags: str) -> list[str]:
 
 
 def test_the_module_path_leads_to_the_layers():
+    """`moe_module_name` leads from a GPTModel to its layers, whose feed-forward blocks are MoELayers."""
     assert run(1, kinds_of_layers, EXPERTS)[0] == ["MoELayer"] * 2

@@ -74,5 +74,6 @@ def test_a_sigmoids_weights_have_a_gradient():
 
 
 def test_unknown_policies_are_refused():
+    """`topk_softmax_with_capacity` refuses an unknown drop_policy with a ValueError that names the argument."""
     with pytest.raises(ValueError, match="drop_policy"):
         topk_softmax_with_capacity(Tensor(LOGITS), 1, 1.0, drop_policy="random")

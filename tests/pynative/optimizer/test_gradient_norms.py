@@ -30,6 +30,7 @@ def norms(backend, flags: str) -> tuple[dict[str, float], float]:
 
 @pytest.mark.parametrize("layout", ["", "--tensor-model-parallel-size 2", "--use-distributed-optimizer"])
 def test_parts_add_up_to_the_whole(layout):
+    """--log-local-norm: rank 0 alone logs each parameter's norm, one process's, and they add up to the whole norm."""
     alone, _ = run(1, norms, "")[0]
     (found, whole), *others = run(2 if layout else 1, norms, layout)
     assert np.sqrt(sum(norm**2 for norm in found.values())) == pytest.approx(whole, rel=1e-5)

@@ -93,6 +93,7 @@ def test_values_assigned_before_the_first_step_count():
 
 
 def test_values_assigned_later_count_after_reload_model_params():
+    """A value assigned to a float16 parameter survives the next step once `reload_model_params` was called."""
     model = Weight("float16")
     optimizer = optimizer_of(model)
     step(optimizer, 0.0)

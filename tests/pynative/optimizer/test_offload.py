@@ -86,6 +86,7 @@ def test_states_in_files_are_states(tmp_path, fraction, least, most, types):
 
 
 def test_a_directory_that_cannot_be_written_to_is_named(tmp_path):
+    """An --nvme-path that cannot be written to is a ValueError that names it; a fraction of 0 offloads nothing."""
     from pynative.optimizer.offload import allocate_states
 
     (tmp_path / "file").write_text("")

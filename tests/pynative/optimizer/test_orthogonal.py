@@ -107,4 +107,5 @@ def refused(backend) -> str:
 
 
 def test_a_model_of_vectors_alone_is_refused():
+    """--optimizer muon over a model that has vectors alone is a ValueError: it updates matrices."""
     assert run(1, refused)[0].startswith("--optimizer muon: it updates matrices, and the model has none")

@@ -130,6 +130,7 @@ def test_gradients_are_clipped_by_value():
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
 def test_states_have_the_types_that_were_asked_for(dtype):
+    """States of the precision-aware optimizer have the types of exp_avg_dtype and exp_avg_sq_dtype."""
     config = OptimizerConfig(use_precision_aware_optimizer=True, exp_avg_dtype=dtype, exp_avg_sq_dtype="bf16")
     _, _, optimizer = trained(config, RATES)
     for _, _, states in optimizer.states_of_parameters():

@@ -50,6 +50,7 @@ def test_a_schedule_equals_one_process(model, schedule, stages):
 @pytest.mark.parametrize("schedule", KINDS)
 @pytest.mark.parametrize("model", MODELS)
 def test_four_stages_of_every_model(model, schedule):
+    """Each schedule of KINDS on four stages trains each of MODELS as one process does."""
     check_schedule(model, schedule, 4)
 
 

@@ -34,6 +34,7 @@ def set_up(monkeypatch, at_import: str, context: str, ascend: bool) -> None:
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_device_of_a_process(monkeypatch, name):
+    """`choose` gives each of CASES its device, and a notice for the log only if the case says so."""
     (asked, *host), (target, says) = CASES[name]
     set_up(monkeypatch, *host)
     choice = device.choose(asked)
@@ -42,6 +43,7 @@ def test_the_device_of_a_process(monkeypatch, name):
 
 @pytest.mark.parametrize(("asked", "context"), [("CPU", "Ascend"), ("Ascend", "CPU")])
 def test_a_contradiction_names_both(monkeypatch, asked, context):
+    """A --device-target other than the script's set_context is a ValueError that names both."""
     set_up(monkeypatch, asked, context, True)
     with pytest.raises(ValueError, match=rf"--device-target {asked}: .*set_context\(device_target='{context}'\)"):
         device.choose(asked)

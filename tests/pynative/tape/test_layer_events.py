@@ -189,4 +189,5 @@ def unobserved(backend) -> tuple[bool, bool]:
 
 
 def test_cells_tell_nothing_where_nobody_observes():
+    """Cells are hooked only from the first observer on, and then all of them."""
     assert run(1, unobserved) == [(False, True)]

@@ -28,6 +28,7 @@ def steps(name: str, count: int, seen: list[str]):
     [(3, 3, "a0 b0 a1 b1 a2 b2"), (1, 3, "a0 b0 b1 b2"), (3, 1, "a0 b0 a1 a2"), (0, 2, "b0 b1")],
 )
 def test_they_alternate_until_one_is_over(first, second, order):
+    """Computations of different lengths alternate at each `give_way`; when one is over, the other runs to its end."""
     seen: list[str] = []
     assert Turns(steps("a", first, seen), steps("b", second, seen)).run() == ("a", "b")
     assert " ".join(seen) == order

@@ -112,6 +112,7 @@ def recounted(backend, kind: str) -> tuple[float, list[bool]]:
 @pytest.mark.parametrize("kind", ["Column", "Row"])
 @pytest.mark.parametrize("world", [1, 2])
 def test_a_linear_of_ones_own_is_numpys(world, kind):
+    """Column- and row-parallel linears with an adapter, on 1 and 2 ranks: y and gradients are numpy's, base frozen."""
     for error, trained in run(world, recounted, kind):
         assert error < 1e-6 and trained == [False, True, True]
 
@@ -138,5 +139,6 @@ def without_adapters(backend, flags: str) -> str:
 
 
 def test_a_model_without_adapters_is_refused():
+    """Adapter flags with a script's model that has no adapters are a ValueError that names its class."""
     said = run(1, without_adapters, f"{TINY} {OF_ALL} --global-batch-size 4")[0]
     assert "GPTModel, which model_provider_func gives, has no adapters" in said

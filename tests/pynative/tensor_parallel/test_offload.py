@@ -92,5 +92,6 @@ def log_of(backend, flags: str) -> list[str]:
 
 
 def test_a_cpu_says_that_nothing_is_moved():
+    """--swap-attention on a CPU logs that nothing is moved, as activations are in host memory already."""
     ((lines),) = run(1, log_of, f"{TINY} --swap-attention")
     assert "--swap-attention: nothing is moved, a CPU's activations are in host memory already" in lines

@@ -69,6 +69,7 @@ def warned(backend, flags: str) -> list[str]:
 
 
 def test_recomputation_of_a_model_without_our_layers_is_not_silent():
+    """Recomputation flags with a model that has no ParallelTransformer give one warning; without them, none."""
     full = "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"
     (plain,), ((line,),) = run(1, warned, BASE), run(1, warned, f"{BASE} {full}")
     assert plain == [] and line.startswith("OwnModel has no ParallelTransformer: flags of recomputation")

@@ -28,6 +28,7 @@ def test_layouts(layout):
 
 
 def test_the_first_step_is_that_of_a_small_batch():
+    """--rampup-batch-size 4 4 8: the first step equals that of a global batch of 4, the second does not."""
     (grown,), (small,) = run(1, train, RAMP), run(1, train, f"{MODEL} --global-batch-size 4")
     assert grown.losses[0] == small.losses[0] and grown.gradient_norms[0] == small.gradient_norms[0]
     assert grown.losses[1] != small.losses[1]

@@ -123,6 +123,7 @@ WHOLE = [pytest.param(model, True, marks=pytest.mark.exhaustive) for model in AL
 
 @pytest.mark.parametrize(("model", "is_whole"), [*((model, False) for model in MODELS), *WHOLE])
 def test_a_second_value_is_seen_or_reported(model, is_whole):
+    """Each option's second value beside a model is seen, reported as without effect, or is of EXCEPTIONS."""
     seen = observed(model, is_whole)
     assert [one.change for one in seen if not (one.where or one.reason or one.option in EXCEPTIONS)] == []
 
@@ -133,6 +134,7 @@ def test_every_option_is_tried():
 
 
 def test_exceptions_are_few_and_needed():
+    """EXCEPTIONS has at most 30 options, each of which shows nothing beside some model."""
     assert len(EXCEPTIONS) <= 30
     silent = {one.option for model in MODELS for one in observed(model) if not (one.where or one.reason)}
     assert EXCEPTIONS.keys() - silent == set()

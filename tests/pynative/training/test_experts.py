@@ -66,6 +66,7 @@ def test_drop_rates(lines):
     [((8, 1.0, 2, 1), "expert_num=8"), ((4, 1.5, 2, 1), "1.5.*, or --moe-drop-rate-capacity-factor 1.5")],
 )
 def test_another_models_settings_are_refused(given, wrong):
+    """MoEDropRateCallback with a number of experts or a capacity factor other than the model's is a ValueError."""
     with pytest.raises(ValueError, match=wrong):
         MoEDropRateCallback(*given).on_train_begin(state())
 
@@ -107,6 +108,7 @@ def test_runs_are_merged_and_models_are_not(tmp_path):
 
 
 def test_another_format_is_refused(tmp_path):
+    """SummaryMonitor refuses collect_freq 0 and a tensor_format other than npy with a ValueError."""
     with pytest.raises(ValueError, match="every 0 steps"):
         SummaryMonitor(tmp_path, collect_freq=0)
     with pytest.raises(ValueError, match="npy"):

@@ -109,6 +109,7 @@ def no_model(**stage):
 
 
 def test_a_step_of_several_items_is_one_iteration(tmp_path):
+    """An epoch of 8 items, each a micro-batch of half a step for forward_step_func, is four iterations."""
     more = {"train_data_loader": batches(8), "forward_step_func": forward_step}
     assert len(losses_beside(tmp_path, IN_LAYOUTS["runner"](1), base=ENDLESS, **more)) == 4
 
@@ -127,6 +128,7 @@ def test_a_step_of_several_items_is_one_iteration(tmp_path):
     ],
 )
 def test_a_length_that_is_none_is_named_before_the_model_is_built(content, loader, rule, tmp_path):
+    """No length, epochs without one or below a step, and too long a warm-up are ConfigErrors before the model."""
     with pytest.raises(ConfigError, match=rule):
         losses_beside(tmp_path, content, base=ENDLESS, train_data_loader=loader, model_provider_func=no_model)
 

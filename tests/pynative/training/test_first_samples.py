@@ -45,5 +45,6 @@ def own_steps(backend, flags: str) -> None:
 
 
 def test_whole_steps_cannot_be_cut():
+    """--max_train_samples with a script's loader of whole steps is a ValueError that names both."""
     with pytest.raises(ValueError, match=r"train_data_loader: .* --max_train_samples"):
         run(1, own_steps, "--train-iters 1 --max_train_samples 5")

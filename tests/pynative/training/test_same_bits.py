@@ -42,6 +42,7 @@ def trained(backend, flags: str) -> list[list]:
 
 @pytest.mark.parametrize("family", ["gpt tied, dropout", "latent attention", "experts"])
 def test_a_job_trains_to_the_same_bits(family):
+    """Losses, norms and weights have the same bits in each of FORMS, offsets of memory and layouts of buffers."""
     (forms,) = run(1, trained, FAMILIES[family])
     for (offset, layout), form in zip(FORMS, forms, strict=True):
         assert form == forms[0], f"moved by {offset} bytes, {layout or 'laid out alike'}"

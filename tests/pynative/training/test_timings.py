@@ -34,6 +34,7 @@ def test_timers_are_printed_by_the_last_rank():
 
 
 def test_level_0_times_nothing():
+    """--timing-log-level 0 logs no timers across ranks; the step's time and throughput are figures all the same."""
     ((lines, figures),) = run(1, said, "--train-iters 2")
     assert not any("across ranks" in line for line in lines)
     assert figures["iteration-time"] == pytest.approx(figures["milliseconds"] / 1e3, rel=1e-6)

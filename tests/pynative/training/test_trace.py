@@ -193,5 +193,6 @@ def test_profile_on_a_cpu_is_a_trace(tmp_path):
 
 
 def test_a_step_that_does_not_come_is_said(tmp_path):
+    """--trace in a run that ends before the traced steps logs one line that there is no trace."""
     ((line,),) = run(1, traced, f"--trace --exit-interval 2 --save {tmp_path} --save-interval 4 --exit-interval 1")
     assert line.startswith("No trace: it was to go from --profile-step-start 2 to 4")

@@ -90,6 +90,7 @@ def test_it_begins_with_a_checkpoint(tmp_path):
 
 
 def test_settings_go_before_the_configuration():
+    """TrainingArguments' settings replace the configuration's; those not given stay, and none change nothing."""
     config = config_of(f"{TINY} --lr-decay-style linear", 1)
     found = revised(config, TrainingArguments(num_train_epochs=2, clip_grad=0.5).values, samples=10)
     assert (found.training_config.training_iters, found.optimizer_config.lr_decay_iters) == (10, 10)
@@ -115,11 +116,13 @@ def test_a_changed_configuration_is_not_built_anew():
     ],
 )
 def test_settings_that_are_none_are_refused(settings, rule):
+    """TrainingArguments refuses misspelt settings, settings of a model and values of another type by name."""
     with pytest.raises(ValueError, match=rule):
         TrainingArguments(**settings)
 
 
 def test_lengths_that_cannot_be_are_refused():
+    """Epochs of less than an iteration and a warm-up longer than the run are ConfigErrors that name the flag."""
     with pytest.raises(ConfigError, match=r"--num_train_epochs 1: 1 x 1 samples .* is less than one iteration"):
         revised(config_of(TINY, 1), TrainingArguments(num_train_epochs=1).values, samples=1)
     with pytest.raises(ConfigError, match="--lr-warmup-iters 9"):
@@ -127,6 +130,7 @@ def test_lengths_that_cannot_be_are_refused():
 
 
 def test_what_a_trainer_cannot_take_is_named_at_once():
+    """One ValueError names all arguments that a Trainer cannot take or lacks; a missing method names the page."""
     with pytest.raises(ValueError, match=PAGE) as caught:
         Trainer("run.yaml", task="translation", model_name="pangualpha_2_6b", wrapper=object(), pet_method="lora")
     named = [line.partition(":")[0] for line in str(caught.value).splitlines()[1:]]
@@ -139,11 +143,13 @@ def test_what_a_trainer_cannot_take_is_named_at_once():
 
 @pytest.mark.parametrize("name", ["AutoModel", "init_context", "ContextConfig", "MFTrainOneStepCell"])
 def test_names_that_are_not_here_say_what_is(name):
+    """Importing a MindFormers name that is not provided is an ImportError that refers to docs/migrating.md."""
     with pytest.raises(ImportError, match=PAGE):
         getattr(importlib.import_module("pynative.training"), name)
 
 
 def test_callbacks_by_name(tmp_path):
+    """Callbacks given to a Trainer by name or dictionary are built with their settings; unknown ones are errors."""
     entries = [
         {"type": "SummaryMonitor", "summary_dir": str(tmp_path), "collect_freq": 3},
         {"type": "MoEDropRateCallback", "expert_num": 4, "capacity_factor": 1.5, "num_layers": 2, "mtp_depth": 0},
@@ -173,6 +179,7 @@ def dataset(batch: int):
     ids=["arrays", "dicts", "mindspore", "batched"],
 )
 def test_data_of_any_form_are_samples(given):
+    """Arrays, dictionaries and MindSpore's data sets, batched or not, become the same samples of a GPT."""
     samples = Samples(given())
     assert len(samples) == 6
     for row, sample in zip(IDS, (samples[i] for i in range(6)), strict=True):

@@ -137,5 +137,6 @@ def test_layers_know_what_they_make():
     ],
 )
 def test_what_does_not_go_with_it_is_named(flags, words):
+    """--cla-share-factor with a pipeline cut, predicted depths or latent attention is an error that names the flag."""
     found = [str(error) for error in stops(reading(f"--position-embedding-type rope {flags}", world_size=2))]
     assert any(words in error for error in found), found

@@ -14,6 +14,7 @@ LIMITS = {
 
 @pytest.mark.parametrize("kernels", LIMITS)
 def test_a_layer_is_made_of_no_more_operators_than_before(kernels):
+    """Calls and launched operators of a layer's forward and backward are no more than LIMITS, by `host` and `ops`."""
     counts = counts_of_a_layer(["--kernels", kernels])
     launched = counts["launched"]
     counts["launched"] = {name: sum(launches.values()) for name, launches in launched.items()}

@@ -70,6 +70,7 @@ def test_operators_of_mindspore():
 
 
 def test_bfloat16():
+    """Recomputed layers or modules of a bfloat16 run give the bits of a run that keeps everything."""
     same(1, f"{LLAMA} --bf16", f"{UNIFORM} 2", EVERYTHING)
 
 

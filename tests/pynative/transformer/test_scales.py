@@ -42,12 +42,14 @@ def logits_of(backend, flags: str, parts: tuple[str, ...] = (), factor: float = 
     ],
 )  # fmt: skip
 def test_a_scale_is_a_scale_of_weights(flags, parts, factor):
+    """Each scale changes the logits, and as weights multiplied by its factor do."""
     scaled, plain = run(1, logits_of, flags)[0], run(1, logits_of, "")[0]
     np.testing.assert_allclose(scaled, run(1, logits_of, "", parts, factor)[0], rtol=1e-4, atol=1e-5)
     assert not np.allclose(scaled, plain, rtol=1e-2)
 
 
 def test_logits_are_capped():
+    """--output-logit-softcapping c gives c tanh(logits / c)."""
     capped, plain = run(1, logits_of, "--output-logit-softcapping 0.5")[0], run(1, logits_of, "")[0]
     np.testing.assert_allclose(capped, 0.5 * np.tanh(plain / 0.5), rtol=1e-5, atol=1e-6)
 
@@ -71,6 +73,7 @@ SCALES = (
     "layout", ["--tensor-model-parallel-size 2 --sequence-parallel", "--pipeline-model-parallel-size 2"]
 )
 def test_scales_at_a_layout_equal_one_process(layout):
+    """All scales together on tp2 with sequence parallelism, and on pp2, train as one process does."""
     check_layout(f"{FLAGS} {SCALES} --global-batch-size 4", 2, layout)
 
 

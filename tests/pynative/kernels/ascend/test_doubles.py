@@ -58,6 +58,7 @@ def doubled() -> set[str]:
 
 
 def test_whatever_device_code_calls_of_mindspore_has_a_double():
+    """Every MindSpore function that DEVICE_FILES use has a double, or is among RUNS_ON_A_CPU."""
     calls = set().union(*map(used, DEVICE_FILES))
     assert len(calls) > 20, "the scan found nothing"
     assert calls - doubled() - RUNS_ON_A_CPU == set()
@@ -79,6 +80,7 @@ def test_a_double_has_mindspores_arguments(double):
 
 @pytest.mark.parametrize("name", hccl.NAMES)
 def test_a_primitive_of_hccl_has_mindspores_arguments(name):
+    """The double of each HCCL primitive has the argument names of MindSpore's definition, in its order."""
     assert [*signature(getattr(hccl.Primitives, name)).parameters] == hccl.definition(name)
 
 
@@ -216,11 +218,13 @@ def ascend():
 
 @pytest.mark.parametrize("call", GOOD.values(), ids=GOOD)
 def test_a_right_call_is_computed(call, ascend):
+    """Each of GOOD, calls that MindSpore accepts, is computed by the double, which returns tensors or None."""
     result = call()
     assert all(isinstance(y, Tensor) or y is None for y in (result if isinstance(result, tuple) else (result,)))
 
 
 @pytest.mark.parametrize("call", WRONG.values(), ids=WRONG)
 def test_a_wrong_call_is_refused(call, ascend):
+    """Each of WRONG, calls against MindSpore's definition or the kernel's limits, is an error of the double."""
     with pytest.raises((ValueError, TypeError, RuntimeError, AssertionError)):
         call()

@@ -158,6 +158,7 @@ def test_documents_lie_one_behind_the_other_for_the_kernel(dtype, calls):
 
 
 def test_more_documents_than_the_kernel_takes_are_composed(calls, monkeypatch):
+    """Attention over more than MAXIMUM_DOCUMENTS documents is composed, over as many fused, with equal results."""
     monkeypatch.setattr(fused, "MAXIMUM_DOCUMENTS", 6)
     equal(on_both("attention", heads(), mindspore.float16, rule=AttentionRule(scale=0.25, first_keys=STARTS)), 2.0**-7)
     assert not calls
@@ -192,6 +193,7 @@ def test_rotary(size, angles, interleaved):
     ],
 )
 def test_norms_and_activations(operator, widths, arguments, dtype):
+    """Norms and activations by an Ascend's operators equal the composed ones, results and gradients."""
     inputs = [normal(*shape, seed=seed) for seed, shape in enumerate(widths)]
     equal(on_both(operator, inputs, getattr(mindspore, dtype), arguments), 1e-6 if dtype == "float32" else 2.0**-7)
 

@@ -94,6 +94,7 @@ def test_a_loaded_numpy_gets_the_fast_kernels():
 
 @needs_a_choice
 def test_the_users_variable_counts_and_one_line_says_what_it_costs():
+    """A slow OPENBLAS_CORETYPE set by the user stays, and the notice names the faster value and the cost."""
     cores, is_right, variable, notice = outcome("")
     assert "Prescott" in cores and (is_right, variable) == ("True", "Prescott")
     assert (

@@ -66,6 +66,7 @@ def norms(engine, dtype: np.dtype, size: int, centred: bool, shifted: bool) -> l
 @pytest.mark.parametrize(("centred", "shifted"), [(True, True), (False, False)], ids=["layer", "rms"])
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 def test_norms(dtype, centred, shifted, size):
+    """LayerNorm and RMSNorm of the process's engine equal numpy's: outputs, statistics and gradients."""
     for ours, numpys in zip(*(norms(e, dtype, size, centred, shifted) for e in (ENGINE, NUMPY)), strict=True):
         assert_equal(ours, numpys, TYPES[dtype] * 4)
 
@@ -86,6 +87,7 @@ def activations(engine, name: str, dtype: np.dtype, biased: bool) -> list[np.nda
 @pytest.mark.parametrize("name", ["gelu_tanh", "gelu_erf", "silu", "relu", "squared_relu", "swiglu"])
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 def test_activations(dtype, name, biased):
+    """Each activation of the process's engine equals numpy's, with bias and without: output and gradients."""
     for ours, numpys in zip(*(activations(e, name, dtype, biased) for e in (ENGINE, NUMPY)), strict=True):
         assert_equal(ours, numpys, TYPES[dtype] * 2)
 
@@ -127,6 +129,7 @@ def test_tiles_of_scores(dtype, shape):
 @pytest.mark.parametrize("accumulate", [False, True])
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 def test_products(dtype, accumulate, out_dtype):
+    """`matmul` of the process's engine equals numpy's, with bias or accumulated, in its own type or float32."""
     left, right, bias = typed(dtype, ROWS, 24), typed(dtype, 40, 24, seed=1).T, typed(dtype, 40, seed=2)
     results = []
     for engine in (ENGINE, NUMPY):
@@ -188,6 +191,7 @@ def test_cross_entropy(dtype):
 
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 def test_sums_of_rows(dtype):
+    """`sum_rows` of the process's engine, the sum over rows in float32, equals numpy's for every type."""
     x, ours, numpys = typed(dtype, 300, 40), np.empty(40, FLOAT32), np.empty(40, FLOAT32)
     ENGINE.sum_rows(x, ours)
     NUMPY.sum_rows(x, numpys)

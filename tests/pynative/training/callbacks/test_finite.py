@@ -113,5 +113,6 @@ def test_a_run_that_stands_still_is_warned_of(scales, said):
 
 
 def test_without_a_scaler_nobody_is_told_of_one():
+    """Ten skipped steps of a run without a loss scaler: one warning that names --lr and no scale."""
     (message,) = warnings_of([1.0] * 10, has_scaler=False)
     assert "the last 10 steps" in message and "--lr" in message and "scale" not in message

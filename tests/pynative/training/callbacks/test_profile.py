@@ -69,6 +69,7 @@ def test_the_iterations_and_ranks_that_are_asked_for(profiled):
     ],
 )
 def test_a_run_says_whether_there_is_a_profile(flags, wanted, tmp_path):
+    """--profile logs where the profile is written, or that its steps were not trained and there is none."""
     (said,) = run(1, messages, f"{BATCHES} --train-iters 3 --profile --profile-save-path {tmp_path} {flags}")[0]
     assert wanted in said
     assert ("written" in said) == bool(list(tmp_path.rglob("trace_view.json")))
@@ -153,6 +154,7 @@ def once_read(backend, flags: str) -> None:
 
 
 def test_a_directory_says_it_while_training_runs(tmp_path):
+    """--profile-dynamic-profiler-config-path: a file there that asks for step 8 gives a trace of matrix products."""
     config, out = tmp_path / "config", tmp_path / "out"
     config.mkdir()
     (config / "profiler_config.json").write_text(json.dumps({**DYNAMIC, "prof_path": str(out)}))

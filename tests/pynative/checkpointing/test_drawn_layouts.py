@@ -153,7 +153,7 @@ def check(pair: Pair, directory: Path) -> float:
 
 @pytest.mark.parametrize("pair", list(draw_pairs(SEED, PAIRS_IN_SUITE)), ids=lambda pair: pair.model)
 def test_the_other_layout_goes_on(pair, tmp_path):
-    """State loaded at the pair's second layout is the saved one to the bit; the next losses are within tolerance."""
+    """State at the second layout is the saved one to the bit, frozen weights cast; next losses are within tolerance."""
     check(pair, tmp_path)
 
 

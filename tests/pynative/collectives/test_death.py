@@ -133,7 +133,7 @@ def claim_wrongly(backend, address):
 
 
 def test_jobs_that_do_not_fit_are_refused():
-    """World sizes that differ, a rank beyond the size, wrong addresses and unknown backends are named ValueErrors."""
+    """World sizes that differ, a rank beyond the size, wrong addresses, unknown backends: ValueErrors naming them."""
     run(2, claim_wrongly, "claims")
 
 

@@ -123,7 +123,7 @@ WHOLE = [pytest.param(model, True, marks=pytest.mark.exhaustive) for model in AL
 
 @pytest.mark.parametrize(("model", "is_whole"), [*((model, False) for model in MODELS), *WHOLE])
 def test_a_second_value_is_seen_or_reported(model, is_whole):
-    """Each option's second value beside a model is seen, reported as without effect, or is of EXCEPTIONS."""
+    """Each option's second value beside a model is seen, reported as without effect, or in EXCEPTIONS."""
     seen = observed(model, is_whole)
     assert [one.change for one in seen if not (one.where or one.reason or one.option in EXCEPTIONS)] == []
 

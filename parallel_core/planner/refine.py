@@ -53,7 +53,7 @@ def mean_seconds(run: Recorded, topology: Topology) -> dict[int, dict[str, float
     steps = typical_steps(run)
     for (rank, step), spans in run.steps.items():
         if step in steps:
-            sums.setdefault(rank, Counter()).update(measured_seconds(spans, topology))  # type: ignore[arg-type]
+            sums.setdefault(rank, Counter()).update(measured_seconds(spans, topology))
     return {rank: {part: seconds / len(steps) for part, seconds in sums[rank].items()} for rank in sorted(sums)}
 
 

@@ -1,4 +1,4 @@
-"""The bubble that a trace shows beside the simulator's, by the wall clock: six pipelines of two ranks.
+"""The bubble that a trace shows beside the simulator's, by the wall clock: eight pipelines of two ranks.
 
     python benchmarks/bubbles.py [--only zb-h1 ...] [--steps 30]
 
@@ -26,7 +26,9 @@ PIPELINES = {
     "gpipe": "--pipeline-schedule gpipe",
     "zb-h1": "--pipeline-schedule zb-h1",
     "interleaved": CHUNKS,
+    "zb-1p": "--pipeline-schedule zb-1p",
     "zb-v": f"{CHUNKS} --pipeline-schedule zb-v",
+    "v-half": f"{CHUNKS} --pipeline-schedule v-half",
     "recompute": "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1",
 }
 """Name -> flags beside two stages."""
@@ -34,7 +36,7 @@ PIPELINES = {
 
 def parse() -> argparse.Namespace:
     """The options of the command line."""
-    parser = parser_of(__doc__, hidden=256, layers=4, heads=4, seq=256, mbs=1, vocab=1024, micro_batches=4, steps=30)
+    parser = parser_of(__doc__, hidden=512, layers=4, heads=8, seq=256, mbs=1, vocab=1024, micro_batches=4, steps=20)
     parser.add_argument("--only", nargs="+", choices=tuple(PIPELINES), default=list(PIPELINES), help="pipelines")
     return parser.parse_args()
 

@@ -34,8 +34,7 @@ EXCEPTIONS = {
         "these runs' tokenizer has no files",
     ),
     **dict.fromkeys(
-        ("--is-instruction-dataset", "--train-mode", "--stage", "--sft", "--dataset"),
-        "these runs build a GPT's data set",
+        ("--is-instruction-dataset", "--train-mode", "--stage", "--sft"), "these runs build a GPT's data set"
     ),
     "--collectives": "its one legal value is the default here",
     "--enable-gmm-safe-tokens": "every expert has tokens",

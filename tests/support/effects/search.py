@@ -124,6 +124,7 @@ BESIDE = {
 NEVER_LEGAL = {
     "--tokenizer-type": "these runs' tokenizer has no files",
     "--patch-tokenizer-type": "these runs' tokenizer has no files",
+    "--dataset": "needs a file of raw data for each split",
     "--mock-data": "stands in the place of --data-path",
     "--enable-shared-expert": "stands beside --shared-moe-ffn-hidden-size alone",
     "--shared-moe-ffn-hidden-size": "needs --enable-shared-expert, which needs it",

@@ -78,7 +78,7 @@ def main() -> None:
     for _ in range(options.rounds):
         with tempfile.TemporaryDirectory() as folder:
             device = str(Path(options.device).absolute()) if options.device else calibrated(folder)
-            for ranks in (1, 2):
+            for ranks in sorted({LAYOUTS[layout][0] for layout in options.only}):
                 layouts = [layout for layout in options.only if LAYOUTS[layout][0] == ranks]
                 runs = measured(ranks, [flags_of(options, layout, device) for layout in layouts])
                 for layout, found in zip(layouts, runs, strict=True):

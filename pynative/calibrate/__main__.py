@@ -26,7 +26,7 @@ from parallel_core.planner.refine import read_run, refined
 from parallel_core.system.files import replacing
 from pynative import kernels
 from pynative.calibrate import messages, rates
-from pynative.calibrate.training import MODELS, train
+from pynative.calibrate.training import MODELS, WORLD_SIZE, options_of, train
 from pynative.collectives import connect
 
 SECONDS, MOST_RANKS = 300, 64
@@ -92,7 +92,7 @@ def trained(device: Device) -> Device:
     """The device with rates refined so that the planner's times of the small models agree with those of their
     trainings."""
     with tempfile.TemporaryDirectory() as folder:
-        for ranks in (1, 2):
+        for ranks in sorted({options_of(model)[WORLD_SIZE] for model in MODELS}):
             _ranks([TRAINS, folder, str(ranks), str(STEPS)], ranks)
         found = refined(device, [read_run(Path(folder, model)) for model in MODELS])
     old = found.calibration

@@ -19,16 +19,18 @@ from pynative.tape.autograd import Function
 
 
 def _windows(rows: Array, taps: int) -> Array:
-    """A view [w, tokens, b, c] of rows [w - 1 + tokens, b, c]: the rows that each tap multiplies."""
+    """A view [w, tokens, ...] of rows [w - 1 + tokens, ...]: the rows that each tap multiplies."""
     shape = taps, len(rows) - taps + 1, *rows.shape[1:]
     return as_strided(rows, shape, (rows.strides[0], *rows.strides), writeable=False)
 
 
 def _sums(rows: Array, taps: Array, out: Array) -> Array:
-    """Fill out float32 [tokens, b, c] with the sum over taps [w, c] times their rows of [w - 1 + tokens, b, c]; out.
-    einsum multiplies and adds in one go over memory."""
-    result: Array = np.einsum("wsbc,wc->sbc", _windows(rows, len(taps)), taps, out=out)
-    return result
+    """Fill out float32 [tokens, b, c] with the sum over taps [w, b c] times their rows of [w - 1 + tokens, b, c], and
+    return it. einsum multiplies and adds in one go over memory; with an axis b that the taps lack it would go along
+    that one, twelve times slower."""
+    flat = out.reshape(len(out), -1)
+    np.einsum("wsc,wc->sc", _windows(rows.reshape(len(rows), -1), len(taps)), taps, out=flat)
+    return out
 
 
 class _Convolution:
@@ -38,6 +40,8 @@ class _Convolution:
     def __init__(self, x: Array, before: Array | None, weight: Tensor, bias: Tensor | None) -> None:
         self.x, self.before = x, before
         self.taps = np.ascontiguousarray(as_float32(weight)[:, 0].T)
+        self.of_rows = np.tile(self.taps, (1, x.shape[1]))
+        """The taps of whole rows, [w, b c]."""
         self.bias = None if bias is None else as_float32(bias)
         self.blocks = row_blocks(len(x), x[0].size * 4)
 
@@ -55,7 +59,7 @@ class _Convolution:
     def sums(self, inputs: Array) -> Array:
         """The convolution of `inputs` before silu, [tokens b, c]."""
         out = np.empty((len(inputs) - len(self.taps) + 1, *inputs.shape[1:]), np.float32)
-        rows = _sums(inputs, self.taps, out).reshape(-1, inputs.shape[-1])
+        rows = _sums(inputs, self.of_rows, out).reshape(-1, inputs.shape[-1])
         if self.bias is not None:
             rows += self.bias
         return rows
@@ -89,7 +93,7 @@ class _Convolution:
                 dbias[number] = rows.sum(0)
             np.einsum("wsbc,sbc->wc", _windows(inputs, count), gradient, out=dtaps[number])
 
-        dx, backwards = np.empty(self.x.shape, self.x.dtype), self.taps[::-1]
+        dx, backwards = np.empty(self.x.shape, self.x.dtype), self.of_rows[::-1]
 
         def to_inputs(start: int, stop: int) -> None:
             rows = dx[start:stop]

@@ -57,8 +57,8 @@ def leaves(
 
 
 def values_of(settings: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Path -> value of the options that settings name. Raises ValueError for an option that this version does not
-    know."""
+    """Path -> value of the options that settings name, without those that are None and those that a section only shows
+    of another section. Raises ValueError for an option that this version does not know."""
     said = {name: value for name, value in leaves(settings, lambda name: name not in _PATHS) if value is not None}
     unknown = said.keys() - _PATHS.keys()
     if unknown:
@@ -121,7 +121,8 @@ def config_for_inference(
     dtype: str | None = None,
     **parallel: int | str | None,
 ) -> AllConfig:
-    """The configuration of a saved model, adapters and tokenizer, on one process; nothing of the training.
+    """The configuration of a saved model, adapters and tokenizer, on one process unless `parallel` says otherwise;
+    nothing of the training.
 
     dtype: type of parameters and of computation, instead of the checkpoint's. parallel: options of ParallelConfig by
     name, such as device_target or world_size.
@@ -132,12 +133,18 @@ def config_for_inference(
     kept = {**model_of(sections), "lora_config": sections.get("lora_config", {}), "dataset_config": tokenizer}
     types = {} if dtype is None else dict.fromkeys(TYPES, dtype)
     shares = parallel.get("tensor_model_parallel_size") or 1
-    kept["model_config"] = {**kept["model_config"], **types, **_padded_for(int(shares), kept["model_config"])}
+    kept["model_config"] = {
+        **kept["model_config"],
+        "float8": {},  # new tokens are computed in the type of computation, so the prompt's must be, too
+        **types,
+        **_padded_for(int(shares), kept["model_config"]),
+    }
     return build(values_of({**kept, "parallel_config": parallel}))
 
 
 def _padded_for(shares: int, model: Mapping[str, Any]) -> dict[str, int]:
-    """The options of a vocabulary padded to a multiple of `shares` rows; empty where it is one already."""
+    """`vocab_size` and `unpadded_vocab_size` of a vocabulary padded to a multiple of `shares` rows; empty where it has
+    such a number already."""
     rows: int | None = model.get("vocab_size")
     if rows is None or not rows % shares:
         return {}

@@ -37,6 +37,15 @@ def test_its_fused_operators_come_along():
     assert restored.parallel_config.fused.operators == ("attention", "rotary")
 
 
+def test_no_product_is_rounded_to_8_bits():
+    """A model that was trained with `--fp8-simulate` generates without it: a new token's products are computed on
+    arrays without rounding, and a prompt's would not be."""
+    rounded = "--bf16 --fp8-format hybrid --fp8-recipe tensorwise --fp8-simulate"
+    restored = config_for_inference(_sections(rounded))
+    assert restored.model_config == config_for_inference(_sections("--bf16")).model_config
+    assert not restored.model_config.float8.fp8_simulate
+
+
 def test_a_field_of_another_version_is_named():
     """A stored field that this version does not know is an error with its path: leaving it out could change what the
     model computes."""

@@ -16,8 +16,9 @@ RESULT, LINES = "RESULT ", "lines.json"
 RECORDED = ("--trace", "--profile-step-start", "2", "--profile-step-end", "1000")
 
 Found = dict[str, list[float]]
-"""Quantity -> [predicted, measured] of a rank: seconds of a step, the bubble's share and the seconds by part, the
-mean of the recorded steps without the quarter that was over first and the quarter that took longest; and bytes."""
+"""Quantity -> [predicted, measured] of a rank. `seconds` of a step, `bubble` (its share of the step) and `<part>,
+seconds` are measured as means of the recorded steps without the fastest and the slowest quarter; `memory` and
+`activations` are peaks in bytes."""
 
 
 def calibrated(folder: str) -> str:
@@ -29,7 +30,8 @@ def calibrated(folder: str) -> str:
 
 
 def measured(ranks: int, lines: Sequence[Sequence[str]]) -> list[list[Found]]:
-    """Train with each line of Megatron's flags; the figures of each rank. Raises RuntimeError if one fails."""
+    """Train with each line of Megatron's flags; for each line the figures of each rank. Raises RuntimeError if one
+    fails."""
     with tempfile.TemporaryDirectory() as folder:
         results = trained(ranks, lines, folder)
         seconds = [seconds_of(Path(folder, str(number), "output")) for number in range(len(lines))]
@@ -40,23 +42,20 @@ def measured(ranks: int, lines: Sequence[Sequence[str]]) -> list[list[Found]]:
 
 
 def trained(ranks: int, lines: Sequence[Sequence[str]], folder: str) -> list[list[Found]]:
-    """Train with each line in a sub-folder of its number, recording all steps from the second on; what each rank has
-    found beside the times. Raises RuntimeError if a rank fails."""
+    """Train with each line in a sub-folder of its number, recording all steps from the second on; for each line each
+    rank's bytes, predicted and measured. Raises RuntimeError if a rank fails."""
     common = os.environ | {"RANK_SIZE": str(ranks), "MS_SCHED_PORT": f"planned-{os.getpid()}", "GLOG_v": "3"}
     for number in range(len(lines)):
         Path(folder, str(number)).mkdir()
     Path(folder, LINES).write_text(json.dumps([[*flags, *RECORDED] for flags in lines]))
-    started = [
-        subprocess.Popen(
-            [sys.executable, __file__],
-            cwd=folder,
-            text=True,
-            stdout=subprocess.PIPE,
-            env=common | {"RANK_ID": str(rank), "PYTHONPATH": str(ROOT)},
-        )
-        for rank in range(ranks)
-    ]
-    said = [process.communicate()[0] for process in started]
+    started, outputs = [], [Path(folder, f"rank{rank}.txt") for rank in range(ranks)]
+    for rank, output in enumerate(outputs):  # files: a pipe that is full would stop its rank
+        env = common | {"RANK_ID": str(rank), "PYTHONPATH": str(ROOT)}
+        with output.open("w") as stdout:
+            started.append(subprocess.Popen([sys.executable, __file__], cwd=folder, stdout=stdout, env=env))
+    for process in started:
+        process.wait()
+    said = [output.read_text() for output in outputs]
     found = [[line.removeprefix(RESULT) for line in text.splitlines() if line.startswith(RESULT)] for text in said]
     if any(len(own) < len(lines) for own in found):
         raise RuntimeError(f"a rank has failed: {said}")
@@ -64,7 +63,7 @@ def trained(ranks: int, lines: Sequence[Sequence[str]], folder: str) -> list[lis
 
 
 def seconds_of(folder: Path) -> list[Found]:
-    """Each rank's figures of time, from the folder of a recorded run."""
+    """Each rank's times, predicted by the run's plan and measured, from the folder of a recorded run."""
     from parallel_core.planner import Plan
     from parallel_core.planner.refine import mean_seconds, read_run, stage_of
 

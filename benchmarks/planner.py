@@ -24,6 +24,7 @@ from benchmarks.planned_run import Found, calibrated, measured
 
 PP2 = "--pipeline-model-parallel-size 2"
 FULL = "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"
+EXPERTS = "--num-experts 4 --expert-model-parallel-size 2 --moe-token-dispatcher-type alltoall"
 LAYOUTS = {
     "one rank": (1, ""),
     "recompute": (1, FULL),
@@ -35,7 +36,7 @@ LAYOUTS = {
     "gpipe": (2, f"{PP2} --pipeline-schedule gpipe"),
     "data": (2, ""),
     "context": (2, "--context-parallel-size 2"),
-    "experts": (2, "--num-experts 4 --expert-model-parallel-size 2 --moe-token-dispatcher-type alltoall"),
+    "experts": (2, f"{EXPERTS} --moe-router-force-load-balancing"),
     "zero 3": (2, "--zero-stage 3"),
 }
 """Name -> ranks, and flags."""
@@ -65,7 +66,8 @@ def flags_of(options: argparse.Namespace, layout: str, device: str) -> list[str]
 
 
 def compared(found: list[Found]) -> dict[str, float]:
-    """Measured beside predicted of the rank where they are farthest apart."""
+    """`time` and `memory`: measured over predicted, of the rank where that is farthest from 1; `bubble_points`: the
+    largest distance of the bubbles in hundredths of the step. found: of each rank."""
     ratios = {name: [one[key][1] / one[key][0] for one in found] for name, key in KEYS.items()}
     worst = {name: round(max(values, key=lambda ratio: abs(ratio - 1)), 4) for name, values in ratios.items()}
     points = max(100 * abs(one["bubble"][1] - one["bubble"][0]) for one in found)

@@ -95,9 +95,9 @@ TRAINING_ARGS=(
 case " $* " in
     *" --epochs "*) ;;
     *)  ITERS=" $* "; ITERS=${ITERS##* --train-iters }; ITERS=${ITERS%% *}
-        case $ITERS in '' | *[!0-9]*) ITERS=200 ;; esac
+        case $ITERS in '' | *[!0-9]*) ITERS=120 ;; esac
         # Twenty steps of warm-up; a shorter run has a tenth of its own.
-        TRAINING_ARGS+=(--train-iters 200 --lr-warmup-iters "$(( 10#$ITERS < 200 ? 10#$ITERS / 10 : 20 ))") ;;
+        TRAINING_ARGS+=(--train-iters 120 --lr-warmup-iters "$(( 10#$ITERS < 120 ? 10#$ITERS / 10 : 20 ))") ;;
 esac
 
 MODEL_PARALLEL_ARGS=(
@@ -124,8 +124,8 @@ esac
 EVAL_AND_LOGGING_ARGS=(
     --log-interval 1
     --save "$OUTPUT"
-    --save-interval 200
-    --eval-interval 100
+    --save-interval 120
+    --eval-interval 60
     --eval-iters 4
 )
 

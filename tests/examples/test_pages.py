@@ -9,6 +9,7 @@ from tests.support.assets import ROOT
 from tests.support.pages import PAGES, commands, make_files, try_command, write_files
 
 READMES = [ROOT / "README.md", ROOT / "README.zh-CN.md"]
+TRANSLATED = sorted((ROOT / "docs" / "zh").glob("*.md"))
 SHOWING = [page for page in PAGES if commands(page)]
 _NUMBER = r"\d+(?:[.,]\d+)*"
 MEASURED = rf"(?<![\w.,-]){_NUMBER}(?: - {_NUMBER})? ?(?:%|s|ms|us|ns|[KMG]i?B|tokens/s|[GT]FLOP/s)(?![\w-])"
@@ -50,21 +51,35 @@ def test_both_readmes_show_the_same():
     assert len(figures[0]) > 20 and figures[0] == figures[1]
 
 
+def shown(page) -> dict[str, object]:
+    """Everything that a page and its translation must share: commands, flags, figures, the number of headings, and the
+    code in the first cell of each row of each table."""
+    whole = page.read_text(encoding="utf-8")
+    text = re.sub(r"```.*?```", "", whole, flags=re.DOTALL)
+    return {
+        "commands": commands(page),
+        "flags": {*re.findall(r"--[a-z][a-z0-9_-]+", whole)},
+        "figures": {*FIGURE.findall(text)},
+        "headings": len(re.findall("^#", text, re.MULTILINE)),
+        "rows": [re.findall(r"`[^`]+`", cell) for cell in re.findall(r"^\|(.*?)\|", text, re.MULTILINE)],
+    }
+
+
 def test_both_languages_of_a_page_show_the_same():
-    """A page below docs/zh has the commands of the page of its name."""
-    translated = sorted((ROOT / "docs" / "zh").glob("*.md"))
-    assert len(translated) >= 18
-    for page in translated:
-        own, other = (text.read_text(encoding="utf-8") for text in (page, ROOT / "docs" / page.name))
-        assert commands(page) == commands(ROOT / "docs" / page.name), page
-        texts = [re.sub(r"```.*?```", "", text, flags=re.DOTALL) for text in (own, other)]
-        figures = [{*FIGURE.findall(text)} for text in texts]
-        assert figures[0] == figures[1], (page, figures[0] ^ figures[1])
-        assert (
-            len({tuple(len(re.findall(mark, text, re.MULTILINE)) for mark in ("^#", r"^\|")) for text in texts}) == 1
-        ), page
-        rows = [[row.split("|")[1] for row in text.splitlines() if row.startswith("| `")] for text in (own, other)]
-        assert page.name != "troubleshooting.md" or rows[0] == rows[1]
+    """A page below docs/zh shows the same as the page of its name."""
+    assert len(TRANSLATED) >= 22
+    for page in TRANSLATED:
+        ours, others = shown(page), shown(ROOT / "docs" / page.name)
+        assert [(page.name, kind, ours[kind], others[kind]) for kind in ours if ours[kind] != others[kind]] == []
+
+
+def test_chinese_pages_lead_to_chinese_pages():
+    """Links of README.zh-CN.md and of the pages below docs/zh lead to the translation of a page that has one."""
+    names = {page.name for page in TRANSLATED}
+    for page in [READMES[1], *TRANSLATED]:
+        links = re.findall(r"\]\(([\w./-]*?)([\w-]+\.md)", page.read_text(encoding="utf-8"))
+        folder = "docs/zh/" if page in READMES else ""
+        assert [name for place, name in links if name in names and place != folder] == [], page
 
 
 def test_every_figure_has_its_proof():

@@ -13,13 +13,18 @@ from mapping.flags.with_option import TABLES
 FILES = group(
     "Configuration files",
     (
-        value("--yaml-cfg=str", help="A configuration file that holds what flags would say."),
+        value(
+            "--yaml-cfg=str",
+            help="A configuration file, of this project, Megatron or MindFormers, that holds what flags would say.",
+        ),
         value(
             "--deepspeed-config|--deepspeed_config=str",
             help="A DeepSpeed configuration file: batch sizes, precision, optimizer.",
         ),
         value(
-            "--deepspeed=str*", help="The same as HuggingFace's Trainer says it; a switch beside --deepspeed-config."
+            "--deepspeed=str*",
+            help="With a file: HuggingFace's name of --deepspeed-config. Without a value: DeepSpeed's switch beside "
+            "--deepspeed-config, which changes nothing.",
         ),
         value(
             "--fsdp2-config-path=str",

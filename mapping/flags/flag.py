@@ -57,12 +57,12 @@ class Flag(NamedTuple):
     """Whether it adds to another flag of its field, and so contradicts none."""
 
     def why_idle(self, args: Any) -> str:
-        """The reason why it does nothing beside the other arguments `args`; "" if it acts."""
+        """The reason why the flag does nothing beside the other arguments `args`; "" if it acts."""
         return f"no effect: {self.idle[1]}" if self.idle and self.idle[0](args) else ""
 
     def asks_for_nothing(self, value: Any) -> bool:
-        """Whether a value asks for nothing: it is the default, in this parser or another; text may stand for a truth
-        value."""
+        """Whether a value asks for nothing: it is the flag's default, in this parser or another; "True" and "False" as
+        text are taken for the truth values."""
         defaults = (self.default, *self.other_defaults)
         return value in defaults or value in [str(one) for one in defaults if isinstance(one, bool)]
 
@@ -85,9 +85,9 @@ _VALUE = re.compile(r"(?P<type>int|float|str)(?P<nargs>[+*]|x\d+)?(\{(?P<choices
 def usage(text: str) -> Iterator[Flag]:
     """The rows of flags in a text of usage words, with spaces between.
 
-    `--x` is a switch, `--x=int` takes a value, `--x=int:3` has a default, `--x=int:3;4` has 4 elsewhere, `--x=str{a,b}`
-    choices, `--x=str+` one or more values (`*` any number, `x3` three). `--no-x=off` sets attribute x, by default true,
-    to false. `--x|--y` has two names, `--x>y` fills attribute y.
+    `--x` is a switch, `--x=int` takes a value, `--x=int:3` has a default, in `--x=int:3;4` 4 is the default of other
+    parsers; `--x=str{a,b}` has choices, `--x=str+` one or more values (`*` any number, `x3` three). `--no-x=off` sets
+    attribute x, by default true, to false. `--x|--y` has two names, `--x>y` fills attribute y.
     """
     for word in text.split():
         head, _, kind = word.partition("=")

@@ -18,10 +18,10 @@ ROWS = (*network.ROWS, *experts.ROWS, *training.ROWS, *layout.ROWS, *recompute.R
 
 
 def without_effect(config: AllConfig, given: Iterable[str], *, at_any_length: bool = False) -> dict[str, str]:
-    """Path -> the reason why the option has no effect, for those of the paths `given` that have none. The configuration
-    is one that no rule has a finding about.
+    """Path -> the reason why the option has no effect, for each option without effect among the paths `given`. The
+    configuration must be one without findings.
 
-    at_any_length: only what holds whatever the length of a run's sequences, so for the model.
+    at_any_length: leave out reasons that depend on the length of a run's sequences: the rest holds for the model.
     """
     rest = {*given}
     found: dict[str, str] = {}

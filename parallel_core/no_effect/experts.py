@@ -80,7 +80,11 @@ ROWS = (
         "this --moe-router-load-balancing-type is no loss",
     ),
     Idle("moe_pad_expert_input_to_capacity", where("moe_token_dispatcher_type", "allgather"), _TO_ALL),
-    Idle("moe_router_num_groups", all_of(*_LIMITLESS), "limits nothing without --moe-router-group-topk"),
+    Idle(
+        "moe_router_num_groups",
+        all_of(*_LIMITLESS),
+        "groups of experts act only on --moe-router-group-topk and on device- or communication-level losses",
+    ),
     Idle("moe_router_pre_softmax", unless("moe_router_score_function", "softmax"), _ALONE),
     Idle("moe_router_norm_topk_prob", _scores_sum_to_one, _SUM_TO_ONE),
     Idle("moe_router_dtype", _IN_FLOAT32, "the router computes in float32 already"),

@@ -10,7 +10,7 @@ def _has_one_replica(config: AllConfig) -> bool:
 
 def _divides_exactly(config: AllConfig) -> bool:
     """Whether gradients are the same to the bit when they are divided by the number of replicas before they are summed:
-    that is a power of two, and the type is not float16."""
+    the number is a power of two, and the type is not float16."""
     replicas = config.parallel_config.data_parallel_size
     return replicas & (replicas - 1) == 0 and not config.training_config.precision.fp16
 
@@ -51,14 +51,18 @@ ROWS = (
         where("pipeline_model_parallel_size", 1),
         "needs --pipeline-model-parallel-size 2 or more",
     ),
-    Idle("rank_order", _fits_one_order, "needs pipeline and data parallelism, whose order it is"),
+    Idle("rank_order", _fits_one_order, "needs pipeline and data parallelism, whose order this flag sets"),
     Idle(
         "overlap_grad_reduce delay_grad_reduce bucket_size wrap_with_ddp average_in_collective communication_data_type "
         "check_weight_hash_across_dp_replicas_interval overlap_param_gather parallel_optimizer_comm_recompute",
         _has_one_replica,
         "needs data parallelism: there is one replica",
     ),
-    Idle("average_in_collective", _divides_exactly, "float32 and bfloat16 are divided by this number exactly"),
+    Idle(
+        "average_in_collective",
+        _divides_exactly,
+        "the number of replicas is a power of two, by which float32 and bfloat16 are divided exactly",
+    ),
     needs("overlap_grad_reduce", "delay_grad_reduce"),
     Idle("bucket_size", unless("wrap_with_ddp"), "there is one bucket with --no-wrap-with-ddp"),
     Idle(

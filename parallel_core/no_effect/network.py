@@ -38,8 +38,8 @@ def _stretches_nothing(config: AllConfig) -> bool:
 
 
 def _sharpens_nothing(config: AllConfig) -> bool:
-    """Whether mscale_all_dim changes nothing: nothing is stretched, or attention is ordinary and not stretched by YaRN;
-    scores of latent attention are sharpened whatever its rotary scaling."""
+    """Whether mscale_all_dim changes nothing: the rotary factor is 1, or it is not read, which only YaRN and latent
+    attention (with any rotary scaling) do."""
     model = config.model_config
     is_read = model.rope_scaling.type == "yarn" or model.multi_latent_attention.enabled
     return not is_read or model.rotary_factor == 1
@@ -72,8 +72,8 @@ _OF_LATENTS = (
 )
 _NO_STATE_SPACE = "no layer is a state space without --hybrid-layer-pattern, --is-hybrid-model or a spec of Mamba's"
 _IN_16_BITS = (
-    "computed in the type of --bf16 or --fp16, else in float32, all of which round finer than 8 bits; --fp8-simulate "
-    "rounds as 8 bits do"
+    "products are computed in the type of --bf16 or --fp16, else in float32, which round finer than 8 bits; "
+    "--fp8-simulate rounds as 8 bits do"
 )
 _NO_DROPOUT = "sparse attention has no dropout on its probabilities, as in Megatron"
 
@@ -158,7 +158,7 @@ ROWS = (
     Idle(below(CompressedAttentionConfig, "ratios"), unless("compressed_attention.ratios"), _NO_ENTRIES),
     Idle(_OF_LATENTS, unless("compressed_attention.ratios", None), _OWN_FORM),
     needs("qk_clip.enabled", "qk_clip.alpha qk_clip.threshold"),
-    Idle("qk_clip.log_largest", where("qk_clip.enabled", True), "--qk-clip logs it in any case"),
+    Idle("qk_clip.log_largest", where("qk_clip.enabled", True), "--qk-clip logs the largest scores in any case"),
     Idle(below(Float8Config, "fp8_simulate"), unless("fp8_simulate"), _IN_16_BITS),
     needs("fp8_recipe", "fp8_margin fp8_amax_history_len fp8_amax_compute_algo", "delayed"),
     needs("first_last_layers_bf16", "num_layers_at_start_in_bf16 num_layers_at_end_in_bf16"),

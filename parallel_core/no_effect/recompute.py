@@ -45,7 +45,8 @@ def _computed_again(config: AllConfig, settings: RecomputeConfig) -> list[Any]:
 
 
 def _is_same_without(name: str) -> Callable[[AllConfig], bool]:
-    """The condition that an option of recompute changes nothing of `_computed_again`."""
+    """The condition that the recompute option `name`, set to its default, leaves the same layers, modules and
+    collectives to be computed again."""
     default = OPTIONS[path_of(name)].default
 
     def is_same(config: AllConfig) -> bool:
@@ -81,7 +82,11 @@ ROWS = (
         "needs --no-mp-comm-recompute: all collectives are run again",
     ),
     *(
-        Idle(name, _is_same_without(name), "the same is computed again, and kept on the device, without it")
+        Idle(
+            name,
+            _is_same_without(name),
+            "without this flag the same is computed again, and the same kept on the device",
+        )
         for name in below(RecomputeConfig, *_ASKING).split()
     ),
 )

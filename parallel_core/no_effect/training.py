@@ -78,7 +78,7 @@ IN_FLOAT32 = Idle(
 
 LOSS_SCALES = (
     IN_FLOAT32,
-    Idle(_ADAPTING_SCALE, unless("precision.loss_scale", None), "--loss-scale is fixed"),
+    Idle(_ADAPTING_SCALE, unless("precision.loss_scale", None), "--loss-scale gives a fixed scale"),
     Idle(_ADAPTING_SCALE, where("precision.bf16", True), _IN_16_BITS),
     Idle(
         "max_loss_scale_window min_loss_scale_window", unless("loss_scaler", "adaptive"), "needs --adaptive-loss-scale"
@@ -100,7 +100,7 @@ _COUNTED = "needs --position-embedding-type learned_absolute: other positions ar
 
 ROWS = (
     *LOSS_SCALES,
-    Idle("max_train_samples", _reads_no_sample_again, "the training takes no more samples than that"),
+    Idle("max_train_samples", _reads_no_sample_again, "training takes no more samples than this in any case"),
     needs("output_dir", f"{_OF_SAVES} convert_to_huggingface"),
     needs("load_checkpoint", f"{_OF_LOADS} {_OF_RESUMING} convert_from_huggingface"),
     needs("use_checkpoint_args", "use_mp_args_from_checkpoint_args use_tokenizer_model_from_checkpoint_args"),
@@ -135,7 +135,7 @@ ROWS = (
     Idle(
         below(ProfilerConfig, *_OTHER, "profile_save_path", "profile_ranks", _DYNAMIC),
         all_of(unless(_DYNAMIC, None), unless("profiler.trace")),
-        "the file of --profile-dynamic-profiler-config-path says it",
+        "the file of --profile-dynamic-profiler-config-path says what is profiled",
     ),
     needs("instruction.enabled", below(InstructionConfig, *_OTHER_DATA)),
     needs("instruction.raw", "max_padding_length"),

@@ -84,7 +84,7 @@ def test_eight_bits_are_computed_in_sixteen_and_a_run_says_so_when_it_starts(cap
     found.print_notes()
     printed = capsys.readouterr().out
     for flag in ("--fp8-format", "--fp8-recipe"):
-        assert f"ignored: {flag}: no effect: computed in the type of --bf16" in printed
+        assert f"ignored: {flag}: no effect: products are computed in the type of --bf16" in printed
     assert "refused" not in as_text(found)
     simulated = reading("--bf16 --fp8-format hybrid --fp8-recipe blockwise --fp8-simulate --first-last-layers-bf16")
     simulated.print_notes()

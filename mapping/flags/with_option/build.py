@@ -47,7 +47,8 @@ def _plain(kind: Any) -> Any:
 
 
 def changed(flag: Flag, change: Change) -> Flag:
-    """A row with its differences applied; values that are refused or `also` taken join the choices."""
+    """A row with the fields of `change` in place of its own. If `change` has no choices, the row's are
+    extended by the values under its keys `also` and `refuses`."""
     fields = {name: value for name, value in change.items() if name != "also"}
     if "choices" not in fields:
         fields["choices"] = (*flag.choices, *change.get("also", ()), *change.get("refuses", ()))
@@ -61,7 +62,8 @@ def same(name: str, field: str, help: str = "", **change: Any) -> Flag:
 
 
 def as_switch(name: str, help: str, **change: Any) -> dict[str, Change]:
-    """The change for a flag that names its option's opposite: a switch from which the option is derived."""
+    """{name: change} for a flag that names its option's opposite: a switch, off by default, from whose argument the
+    option is derived."""
     return {name: {"dest": attribute(name), "default": False, "stores": True, "help": help, **change}}
 
 
@@ -82,7 +84,7 @@ def first_sentence(text: str) -> str:
 
 def tables(acting: Iterable[Acting], without_flag: Iterable[str]) -> Iterator[tuple[Flag, ...]]:
     """The rows of each section, in the order of the config: first those of its options' own flags, then further flags.
-    without_flag: flags of options that are not typed."""
+    without_flag: the flags of options that nobody types, which get no row."""
     parts = list(acting)
     own = {name: change for part in parts for name, change in part.own.items()}
     others = [flag for part in parts for flag in part.others]

@@ -40,9 +40,9 @@ ACTING = Acting(
             "type": str,
             "default": "pretrain",
             "choices": ("pretrain", "finetune"),
-            "help": "finetune: data files hold the labels after each sequence's tokens.",
+            "help": "pretrain: data files hold tokens alone; finetune: the labels behind each sequence's tokens, too.",
         },
-        **as_switch("--no-pad-to-seq-lengths", "Pad a sample only as far as its batch needs."),
+        **as_switch("--no-pad-to-seq-lengths", "Pad samples to the longest of their batch instead of to --seq-length."),
         **as_switch("--no-shuffle", "Read conversations in their order."),
         "--dataset": {
             "also": INDEXED,
@@ -52,11 +52,15 @@ ACTING = Acting(
     },
     (
         same("--drop-remainder", "drop_remainder", stores=True),
-        same("--tiktoken-special-tokens", "tokenizer_special_tokens", "The same, of Megatron's older TikTokenizer."),
+        same(
+            "--tiktoken-special-tokens",
+            "tokenizer_special_tokens",
+            "Megatron's older name of --tokenizer-special-tokens, for TikTokenizer.",
+        ),
         same(
             "--tokenizer-hf-no-include-special-tokens",
             "tokenizer_hf_include_special_tokens",
-            "Put nothing around texts.",
+            "Put no BOS or EOS around texts.",
             default=None,
             stores=False,
         ),
@@ -64,7 +68,8 @@ ACTING = Acting(
         same(
             "--patch-tokenizer-type",
             "tokenizer_type",
-            "Named after a family: the tokenizer in the directory that --load holds.",
+            "Pai-Megatron-Patch's name of a family of tokenizers, such as LLamaTokenizer: whatever it is, the one "
+            "in the directory of --tokenizer-model, or else of --load, is read.",
             idle=(
                 lambda args: (
                     args.tokenizer_type and not (args.tokenizer_model or args.tokenizer_name_or_path or args.load)

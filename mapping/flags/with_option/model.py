@@ -33,7 +33,7 @@ ACTING = Acting(
         "--num-query-groups": {"default": 1},
         **{f"--{name}": {"default": None} for name in _LEFT_OPEN},
         "--normalization": {"choices": ("LayerNorm", "RMSNorm")},
-        **as_switch("--no-post-layer-norm", "Leave the last layer's output as it is."),
+        **as_switch("--no-post-layer-norm", "Leave the last layer's output as it is, without a final norm."),
         "--position-embedding-type": {
             **refusing("use learned_absolute, rope, alibi or none", "mrope", "relative", also=("yarn", "deepseek4")),
             "idle": (
@@ -98,7 +98,7 @@ ACTING = Acting(
         },
         "--query-pre-attn-scalar": {
             "type": int,
-            "help": "Attention scores are divided by the root of this instead of the head size's.",
+            "help": "Attention scores are divided by the square root of this instead of that of the head size.",
         },
         "--disable-bias-linear": {"dest": "add_bias_linear"},
         "--params-dtype": read_by(dtype, default=None),
@@ -106,7 +106,9 @@ ACTING = Acting(
         "--embedding-dtype": read_by(dtype),
         "--fp8-format": {"dest": "fp8"},
         "--no-fp8-wgrad": {"aliases": ("--disable-fp8-wgrad",)},
-        "--transformer-impl": refusing("it is for serving, not for training; use local", "inference_optimized"),
+        "--transformer-impl": refusing(
+            "this implementation is for serving, not for training; use local", "inference_optimized"
+        ),
         "--no-rope-fusion": {
             "dest": "apply_rope_fusion",
             "idle": (
@@ -120,16 +122,16 @@ ACTING = Acting(
         value(
             "--fc-type=str{gate_up,up_down}:gate_up",
             "hidden_act",
-            "Feed-forward blocks with the gate of --swiglu, or without (up_down).",
+            "gate_up: feed-forward blocks have the gate of --swiglu; up_down: they have none.",
             idle=(lambda args: not args.swiglu, "only --swiglu has a gate to leave out"),
             completes=("--swiglu",),
             refines=True,
         ),
-        value("--squared-relu", "hidden_act", "Square the feed-forward block's relu."),
+        value("--squared-relu", "hidden_act", "Make relu, squared, the activation of the feed-forward block."),
         value(
             "--use-fused-rmsnorm",
             "normalization",
-            "RMSNorm by the device's fused operator.",
+            "Compute the RMSNorm of --normalization RMSNorm, which it needs, by the device's fused operator.",
             idle=(lambda args: is_on_cpu(args.device_target), "a CPU has one form of RMSNorm"),
             completes=("--normalization",),
             refines=True,
@@ -149,22 +151,39 @@ ACTING = Acting(
         value("--window-size=str", "sliding_window.size", type=attention_window),
         value("--input-embeds-norm", "scales.embedding", "Multiply embeddings by sqrt(hidden size)."),
         same("--scale-emb", "scales.embedding", default=None),
-        value("--mup-embedding-mult=float:1.0", "scales.embedding", "The same with --use-mup.", idle=WITHOUT_MUP),
+        value(
+            "--mup-embedding-mult=float:1.0",
+            "scales.embedding",
+            "With --use-mup embeddings are multiplied by this.",
+            idle=WITHOUT_MUP,
+        ),
         value(
             "--mup-output-mult=float:1.0",
             "scales.logits",
-            "The same with --use-mup; at 1 --mup-base-hidden-size over the hidden size.",
+            "With --use-mup logits are multiplied by this; if it is 1, by --mup-base-hidden-size / --hidden-size.",
             idle=WITHOUT_MUP,
         ),
         value(
             "--mup-base-head-dim=float",
             "scales.attention",
-            "With --use-mup scores are multiplied by the root of this, or 1, over a power of the head size.",
+            "With --use-mup attention scores are multiplied by sqrt(this) / (head size ^ --mup-attn-scale-power); if "
+            "not given, this is 1.",
             idle=WITHOUT_MUP,
             refines=True,
         ),
-        value("--mup-attn-scale-power=float:1.0", "scales.attention", "That power.", idle=WITHOUT_MUP, refines=True),
-        same("--dim-model-base", "scales.logits", "Logits are multiplied by this over the hidden size.", default=None),
+        value(
+            "--mup-attn-scale-power=float:1.0",
+            "scales.attention",
+            "With --use-mup attention scores are divided by the head size to this power (see --mup-base-head-dim).",
+            idle=WITHOUT_MUP,
+            refines=True,
+        ),
+        same(
+            "--dim-model-base",
+            "scales.logits",
+            "Logits are multiplied by this divided by the hidden size.",
+            default=None,
+        ),
         same("--encoder-num-layers", "model_config.num_layers"),
         same("--encoder-seq-length", "seq_length"),
         same("--pad-vocab-size-to", "model_config.vocab_size"),
@@ -176,19 +195,24 @@ ACTING = Acting(
             completes=("--padded-vocab-size", "--pad-vocab-size-to"),
             refines=True,
         ),
-        value("--recompute-activations", "recompute_granularity", "Short for a selective recompute."),
+        value("--recompute-activations", "recompute_granularity", "Short for --recompute-granularity selective."),
         value(
             "--gradient_checkpointing=str:False",
             "recompute_granularity",
-            "Compute each layer again in the backward: short for full, uniform, 1 layer.",
+            "Compute each layer again in the backward: short for --recompute-granularity full --recompute-method "
+            "uniform --recompute-num-layers 1.",
             type=boolean,
         ),
         value(
             "--use-fused-rotary-pos-emb|--apply-rope-fusion",
             "apply_rope_fusion",
-            "Rotary positions by the device's fused operator.",
+            "Compute rotary positions by the device's fused operator.",
         ),
-        same("--use-glm-rope", "rotary_interleaved", "Rotate neighbouring pairs of half of each head."),
+        same(
+            "--use-glm-rope",
+            "rotary_interleaved",
+            "Rotate neighbouring pairs of channels, as GLM's models do (which have --rotary-percent 0.5, too).",
+        ),
         same("--partial-rotary-factor", "rotary_percent", default=0.0),
         same("--rope-theta", "rotary_base", default=None),
         value(
@@ -218,7 +242,7 @@ ACTING = Acting(
         value(
             "--is-hybrid-model",
             "hybrid.layer_pattern",
-            "Layers of one part each, spread by the ratios below.",
+            "Layers of one part each, in the shares that --hybrid-attention-ratio and --hybrid-mlp-ratio say.",
             completes=("--hybrid-override-pattern", "--hybrid-layer-pattern"),
             refines=True,
         ),
@@ -236,19 +260,24 @@ ACTING = Acting(
             completes=("--hybrid-override-pattern", "--hybrid-layer-pattern", "--is-hybrid-model"),
             refines=True,
         ),
-        value("--mamba-expand=int:1", "hybrid.mamba_num_heads", "Features of a state space over the hidden size."),
+        value(
+            "--mamba-expand=int:1",
+            "hybrid.mamba_num_heads",
+            "Number of features of a state space, as a multiple of the hidden size.",
+        ),
         same("--enable-mhc-connections", "hyper_connections.enabled"),
         same("--mhc-num-residual-streams", "hyper_connections.streams"),
         same("--mhc-sinkhorn-iterations", "hyper_connections.iterations"),
         value(
             "--full-attention-interval=int:0",
             "linear_attention.linear_attention_freq",
-            "Every so many-th layer has attention with gates of its output, the others gated delta nets (Qwen3-Next).",
+            "Every so many-th layer has attention with gates of its output, all other layers a gated delta net "
+            "(Qwen3-Next).",
         ),
         value(
             "--enable-dsa-indexer",
             "sparse_attention.variant",
-            "Sparse attention, its indexer trained by the chosen keys alone.",
+            "Sparse attention whose indexer is trained by a loss over the chosen keys alone.",
         ),
         same("--index-n-heads", "dsa_indexer_n_heads"),
         same("--index-head-dim", "dsa_indexer_head_dim"),
@@ -257,12 +286,12 @@ ACTING = Acting(
         same(
             "--index-skip-topk-offset",
             "dsa_indexer_skip_topk_offset",
-            "The same; with --enable-dsa-indexer 2 if not given.",
+            "Number of the first layers that have an indexer in any case; with --enable-dsa-indexer 2 if not given.",
             default=None,
         ),
         same("--indexer-loss-coeff", "dsa_indexer_loss_coeff", default=1.0),
         same("--num-nextn-predict-layers", "multi_token_prediction.num_layers", default=0),
         same("--mtp-loss-scale", "multi_token_prediction.loss_scaling_factor", default=0.3),
-        value("--use-llama2-rotary-position-embeddings", "position_embedding_type", "Rotary positions."),
+        value("--use-llama2-rotary-position-embeddings", "position_embedding_type", "Take rotary positions."),
     ),
 )

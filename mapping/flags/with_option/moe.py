@@ -25,7 +25,7 @@ ACTING = Acting(
         "--moe-token-dispatcher-type": {
             "also": ("alltoall_seq", "flex"),
             "stands_for": {
-                "flex": "alltoall is run, with the same result: it is a library's form of it for another device",
+                "flex": "alltoall is run, with the same result: flex is the form of it that libraries of GPUs have",
                 "alltoall_seq": "alltoall is run, with the same result",
             },
         },
@@ -36,7 +36,8 @@ ACTING = Acting(
         value(
             "--moe-model-type=str{megatron_moe,deepspeed_moe}:megatron_moe",
             "moe_expert_capacity_factor",
-            "Experts of Megatron's kind, or a router of DeepSpeed's: softmax over all experts, then the best.",
+            "megatron_moe: Megatron's router. deepspeed_moe: DeepSpeed's, with a softmax over all experts before the "
+            "best are chosen.",
             stands_for={
                 "deepspeed_moe": "Megatron's experts, routed as DeepSpeed does; over its capacity an expert drops its "
                 "last tokens"
@@ -45,14 +46,14 @@ ACTING = Acting(
         value(
             "--moe-train-capacity-factor=float:1.0",
             "moe_expert_capacity_factor",
-            "With deepspeed_moe: tokens an expert takes, as a multiple of an even share.",
+            "With --moe-model-type deepspeed_moe: most tokens that an expert takes, as a multiple of an even share.",
             idle=(lambda args: args.moe_model_type != "deepspeed_moe", "needs --moe-model-type deepspeed_moe"),
             completes=("--moe-model-type",),
         ),
         value(
             "--first-k-dense-replace=int",
             "moe_layer_freq",
-            "This many first layers stay dense.",
+            "Number of the first layers that have no experts.",
             idle=(
                 lambda args: isinstance(args.moe_layer_freq, list),
                 "the list of --moe-layer-freq says which layers have experts",
@@ -63,13 +64,13 @@ ACTING = Acting(
         same(
             "--n-shared-experts",
             "moe_shared_expert_intermediate_size",
-            "Shared experts, each as wide as a routed one.",
+            "Number of shared experts, each as wide as a routed one.",
         ),
         same("--shared-expert-gate", "moe_shared_expert_gate"),
         value(
             "--seq-aux",
             "moe_router_load_balancing_type",
-            "Balance each sequence on its own.",
+            "Take the balancing loss over each sequence instead of over the whole batch.",
             idle=(
                 lambda args: {*ROUTERS}.isdisjoint(parts(args.moe_router_load_balancing_type)),
                 "needs a --moe-router-load-balancing-type with an auxiliary loss, such as aux_loss",
@@ -85,12 +86,14 @@ ACTING = Acting(
         value(
             "--input-jitter=off",
             "moe_input_jitter_eps",
-            "No noise on the router's input.",
+            "Multiply the router's input by no noise, whatever --moe-input-jitter-eps is.",
             idle=(lambda args: not args.moe_input_jitter_eps, "there is none without --moe-input-jitter-eps"),
             completes=("--moe-input-jitter-eps",),
         ),
         same("--moe-router-force-load-balancing", "moe_router_force_load_balancing"),
-        same("--enable-shared-expert", "moe_shared_expert_gate", "A shared expert with a gate, as in Qwen's models."),
+        same(
+            "--enable-shared-expert", "moe_shared_expert_gate", "Add a shared expert with a gate, as in Qwen's models."
+        ),
         same(
             "--shared-moe-ffn-hidden-size",
             "moe_shared_expert_intermediate_size",

@@ -5,7 +5,7 @@ from mapping.flags.with_option.build import WITHOUT_MUP, Acting, refusing
 from parallel_core.config.optimizer import RULES
 
 _FP8 = "8-bit optimizer states are out of scope; use bf16"
-_FP16 = "averages of small gradients' squares vanish in float16 without a scale for each parameter; use bf16"
+_FP16 = "averages of small gradients or squares vanish in float16 without a scale for each parameter; use bf16"
 _STATES = {"fp16": _FP16, "fp8": _FP8}
 
 _NAMES = ("lion", "soap", "adaptive_muon", "lamb")
@@ -14,19 +14,19 @@ _NAMES = ("lion", "soap", "adaptive_muon", "lamb")
 ACTING = Acting(
     {
         "--optimizer": refusing(
-            f"it is not done; use {', '.join(RULES)}", *(name for name in _NAMES if name not in RULES)
+            f"this optimizer is not there; use {', '.join(RULES)}", *(name for name in _NAMES if name not in RULES)
         ),
         "--lora-r": {"default": 16},
-        "--adam-beta1": {"type": float, "default": 0.9},
+        "--adam-beta1": {"type": float, "default": 0.9, "help": "Decay rate of Adam's first moment."},
         "--exp-avg-dtype": {"refuses": _STATES},
         "--exp-avg-sq-dtype": {"refuses": _STATES},
         "--muon-nesterov": {"aliases": ("--muon-use-nesterov",)},
         "--muon-no-split-qkv": {"dest": "muon_split_qkv"},
-        "--muon-fp32-matmul-prec": refusing("torch has no such precision either; use medium or high", "low"),
+        "--muon-fp32-matmul-prec": refusing("torch has no precision of that name either; use medium or high", "low"),
         "--mup-base-hidden-size": {
             "type": int,
             "default": None,
-            "help": "Hidden size of the model whose rates and initial values are given; by default this one's.",
+            "help": "Hidden size of the model that given rates and initial values are for; this one's if not given.",
             "idle": WITHOUT_MUP,
         },
         "--override-opt_param-scheduler": {"aliases": ("--override-opt-param-scheduler",)},

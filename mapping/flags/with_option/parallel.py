@@ -44,7 +44,7 @@ ACTING = Acting(
         value(
             "--moe-tp-extend-ep",
             "expert_model_parallel_size",
-            "Distribute experts over tensor-parallel ranks too, each whole.",
+            "Distribute experts over tensor-parallel ranks, too: each expert is whole on one rank.",
             idle=(lambda args: args.tensor_model_parallel_size == 1, "needs --tensor-model-parallel-size 2 or more"),
             completes=("--expert-model-parallel-size",),
         ),
@@ -68,7 +68,7 @@ ACTING = Acting(
         value(
             "--zero-bubble-v-schedule-mem-setup=str{zb,half,min}:zb",
             "pipeline_schedule",
-            "With --zero-bubble-v-schedule: zb-v, v-half or v-min.",
+            "With --zero-bubble-v-schedule: zb, half and min are --pipeline-schedule zb-v, v-half and v-min.",
             idle=(lambda args: not args.zero_bubble_v_schedule, "needs --zero-bubble-v-schedule"),
             completes=("--zero-bubble-v-schedule",),
             refines=True,
@@ -82,7 +82,8 @@ ACTING = Acting(
         value(
             "--zero-bubble-max-pending-backward=str:auto",
             "pipeline_schedule",
-            "With --enable-zero-bubble: zb-1p for as many as there are stages, and for auto; zb-2p for twice as many.",
+            "With --enable-zero-bubble: as many as there are stages, or auto, is --pipeline-schedule zb-1p; twice as "
+            "many is zb-2p.",
             idle=(
                 lambda args: args.zero_bubble_v_schedule or not args.enable_zero_bubble,
                 "needs --enable-zero-bubble without --zero-bubble-v-schedule",
@@ -95,12 +96,14 @@ ACTING = Acting(
         value(
             "--cp-comm-type=str+{p2p,a2a,allgather,a2a+p2p}:['p2p']",
             "context_parallel_algo",
-            "How keys and values reach other ranks; allgather gives the same as p2p, the ring.",
+            "How keys and values reach the other context-parallel ranks: p2p by a ring, a2a by exchanging sequence for "
+            "heads, a2a+p2p by both; allgather is run as p2p, with the same result.",
         ),
         value(
             "--hierarchical-context-parallel-sizes=int+",
             "ulysses_degree_in_cp",
-            "Ranks of the inner and the outer exchange of a hybrid context parallelism.",
+            "Sizes of the inner (all-to-all) and of the outer (ring) groups of hybrid context parallelism; the first "
+            "is --ulysses-degree-in-cp.",
         ),
     ),
 )

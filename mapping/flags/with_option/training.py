@@ -20,7 +20,7 @@ ACTING = Acting(
         "--loss-scale-window": {"default": None},
         "--zero-stage": {"choices": (0, 1, 2, 3)},
         "--qat-scheme": refusing(
-            "activations of 4 or 8 bits are a product of the device's; use w4a16-mxfp4, which rounds weights alone",
+            "rounding activations to 4 or 8 bits is not done; use w4a16-mxfp4, which rounds weights alone",
             *("w4a4-mxfp4", "w4a8-moe-only"),
         ),
         "--profile-with-memory": {"aliases": ("--profile-memory",)},
@@ -54,27 +54,25 @@ ACTING = Acting(
             stores=True,
         ),
         same("--check-for-nan-in-loss-and-grad", "check_for_nan_in_grad", stores=True),
-        value("--adaptive-loss-scale", "loss_scaler", "--loss-scaler adaptive."),
+        value("--adaptive-loss-scale", "loss_scaler", "Short for --loss-scaler adaptive."),
         same("--o2-gradient", "grad_reduce_in_bf16", "Accumulate and reduce gradients in bfloat16."),
         same("--npu-deterministic", "deterministic_mode"),
         same("--use-deter-comp", "deterministic_mode"),
-        value(
-            "--use-megatron-fsdp", "zero_stage", "Shard what --data-parallel-sharding-strategy says, by default all."
-        ),
+        value("--use-megatron-fsdp", "zero_stage", "Shard over replicas what --data-parallel-sharding-strategy says."),
         value("--use-custom-fsdp", "zero_stage", "The older name of --use-megatron-fsdp."),
         value(
             f"--data-parallel-sharding-strategy=str{{{','.join(STRATEGIES)}}}:{STRATEGIES[-1]}",
             "zero_stage",
-            "What --use-megatron-fsdp shards: stages 0, 1, 2, 3.",
+            "With --use-megatron-fsdp: the four values, in this order, are --zero-stage 0, 1, 2, 3.",
             completes=("--use-megatron-fsdp", "--use-custom-fsdp"),
         ),
         value(
             "--megatron-fsdp-grad-comm-dtype=str{fp32,bf16,fp16,auto}:auto",
             "communication_data_type",
-            "Type in which Megatron's FSDP sends gradients; auto: the one that they are added up in.",
+            "Type in which gradients are sent with --use-megatron-fsdp; auto: the type that they are added up in.",
         ),
-        value("--use-torch-fsdp2", "zero_stage", "Stage 3."),
-        value("--enable-zero3", "zero_stage", "Stage 3."),
+        value("--use-torch-fsdp2", "zero_stage", "The same as --zero-stage 3."),
+        value("--enable-zero3", "zero_stage", "The same as --zero-stage 3."),
         same("--optimizer-cpu-offload", "cpu_offload_optimizer"),
     ),
 )

@@ -4,9 +4,13 @@ from mapping.flags.flag import group, ignored, refused
 
 FLAGS = group(
     "Checkpoints: formats and conversion of checkpoints",
-    ignored("data-parallel ranks always start from the same values", "--no-initialization>perform_initialization=off"),
     ignored(
-        "checkpoints are written and read in this package's own way, checked on reading",
+        "weights that no checkpoint gives always get their initial values",
+        "--no-initialization>perform_initialization=off",
+    ),
+    ignored(
+        "checkpoints are written and loaded in this package's own way, which has no such setting; loading compares "
+        "checksums",
         """
         --auto-detect-ckpt-format --no-ckpt-fully-parallel-save=off
         --ckpt-fully-parallel-load
@@ -26,7 +30,8 @@ FLAGS = group(
         "--object-storage-cache-path=str --enable-msc --disable-msc>disable_msc_deprecated --s3-cache-path=str",
     ),
     ignored(
-        "training converts no checkpoint; python -m mapping convert does it before or after",
+        "HuggingFace's files are converted while they are read, and nothing of that is written; python -m mapping "
+        "convert writes checkpoints of any tool",
         "--mg-save-dir=str --hf-cfg-dir=str",
     ),
     ignored(
@@ -38,15 +43,19 @@ FLAGS = group(
         """,
     ),
     refused(
-        "convert checkpoints before or after training; leave it out",
+        "convert checkpoints before or after training, by python -m mapping convert; leave it out",
         """
-        --load-main-params-from-ckpt --ckpt-convert-format=str{torch,torch_dist} --ckpt-convert-save=str
+        --ckpt-convert-format=str{torch,torch_dist} --ckpt-convert-save=str
         --ckpt-convert-update-legacy-dist-opt-format --dist-ckpt-save-pre-mcore-014 --load-model-opt-format
         --only-convert-last-checkpoint --hf-save-dir=str --save-layer-by-layer
         --convert-checkpoint-from-megatron-to-transformers
         """,
     ),
+    refused(
+        "the optimizer's float32 copies are read with its other states, or not at all; leave it out",
+        "--load-main-params-from-ckpt",
+    ),
     refused("use --load and --finetune", "--pretrained-checkpoint=str --override-ckpt-iteration=int"),
-    refused("a checkpoint must fit the model; convert it first", "--load-checkpoint-loosely"),
+    refused("a checkpoint must fit the model; convert the checkpoint first", "--load-checkpoint-loosely"),
     refused("use --use-checkpoint-opt_param-scheduler", "--use-checkpoint-lr-scheduler"),
 )

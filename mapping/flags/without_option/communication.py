@@ -10,37 +10,57 @@ FLAGS = group(
         --use-ring-exchange-p2p
         --defer-embedding-wgrad-compute --wgrad-deferral-limit=int:0
         --overlap-p2p-communication-warmup-flush>overlap_p2p_comm_warmup_flush --high-priority-a2a-comm-stream
-        --no-clone-scatter-output-in-embedding|--disable-clone-scatter-output-in-embedding=off --train-sync-interval=int
-        --high-priority-stream-groups=str+:[] --create-all-gather-group
-        --no-scatter-gather-tensors-in-pipeline=off
-        --no-async-tensor-model-parallel-allreduce|--disable-async-tensor-model-parallel-allreduce=off
-        --use-contiguous-buffers-in-ddp --use-nanopipe
+        --train-sync-interval=int --high-priority-stream-groups=str+:[] --create-all-gather-group
+        --no-async-tensor-model-parallel-allreduce|--disable-async-tensor-model-parallel-allreduce=off --use-nanopipe
         --ampipe-degree=int:1 --ampipe-tp-sp-comm-overlap --cp-window-size=int:1 --use-cp-send-recv-overlap
-        --adaptive-cp-without-coarse --use-ulysses-allgather-kv --optimization-level=int{0,1,2}:2
+        --adaptive-cp-without-coarse --use-ulysses-allgather-kv
         --optimize-send-recv-comm --optimize-vpp-send-recv-comm --use-ascend-mc2 --use-ascend-coc --coc-mode=int:-1
         --coc-parallel-num=int:1 --coc-fused-kernel --use-mc2>deprecated_use_mc2 --mla-up-proj-tp-overlap
         --async-log-allreduce
         """,
     ),
     ignored(
-        "a bucket is reduced when it is full, on every stage, unless --delay-grad-reduce is given",
+        "only memory and speed change",
+        """
+        --no-clone-scatter-output-in-embedding|--disable-clone-scatter-output-in-embedding=off
+        --use-contiguous-buffers-in-ddp
+        """,
+    ),
+    ignored(
+        "only the size of the messages between pipeline stages changes, not the result",
+        "--no-scatter-gather-tensors-in-pipeline=off",
+    ),
+    ignored(
+        "it says which of MindSpeed's patches Megatron gets; nothing is patched here",
+        "--optimization-level=int{0,1,2}:2",
+    ),
+    ignored(
+        "on every pipeline stage a bucket is reduced when it is full, unless --delay-grad-reduce is given",
         "--no-delay-grad-reduce=off --no-align-grad-reduce|--disable-align-grad-reduce=off",
     ),
     ignored(
-        "gathers start right after the update, on every stage, and are waited for where parameters are needed",
+        "weights are gathered right after the update, on every pipeline stage, and waited for where they are needed",
         "--delay-param-gather --no-align-param-gather=off --overlap-param-gather-with-optimizer-step",
     ),
     ignored(
-        "16-bit gradients are summed in float32 and rounded once, whatever they are sent in",
-        "--ddp-reduce-scatter-with-fp32-accumulation --ddp-param-name-patterns-for-fp32-local-accumulation=str+:[]",
+        "16-bit gradients are summed in float32 and rounded once, whatever type they are sent in",
+        "--ddp-reduce-scatter-with-fp32-accumulation",
     ),
     ignored(
-        "gradients are reduced by the bucket unless --no-wrap-with-ddp is given",
+        "every gradient is added up in the type that --accumulate-allreduce-grads-in-fp32 and --grad-reduce-in-bf16 "
+        "give, whatever its parameter's name",
+        "--ddp-param-name-patterns-for-fp32-local-accumulation=str+:[]",
+    ),
+    ignored(
+        "gradients are reduced bucket by bucket unless --no-wrap-with-ddp is given",
         Flag("--wrap-with-ddp", None, True, dest="wrap_with_ddp"),
     ),
-    ignored("--ddp-bucket-size says how large buckets are, which changes no result", "--ddp-num-buckets=int"),
     ignored(
-        "it tunes NCCL, a library of GPUs",
+        "--ddp-bucket-size says how large buckets are, and the number follows; no result changes",
+        "--ddp-num-buckets=int",
+    ),
+    ignored(
+        "this flag tunes NCCL, a library of GPUs",
         """
         --ddp-pad-buckets-for-high-nccl-busbw --nccl-communicator-config-path=str --use-sharp
         --sharp-enabled-group=str{dp,dp_replica} --use-nccl-ub>nccl_ub --disable-symmetric-registration
@@ -73,7 +93,7 @@ FLAGS = group(
         """,
     ),
     ignored(
-        "the launcher's environment says it",
+        "ranks take this from the environment variables of their launcher, msrun",
         """
         --local-rank=int:0 --local_rank=int --node-rank=int:0 --master-addr=str:127.0.0.1 --master-port=int:29500
         """,

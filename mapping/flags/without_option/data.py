@@ -5,7 +5,7 @@ from mapping.flags.flag import group, ignored, refused
 FLAGS = group(
     "Data: preparation of data, tokenizers, evaluation",
     ignored(
-        "a tokenizer.json is read by the package tokenizers in any case; the slow class gives the same ids",
+        "a tokenizer.json is read by the package tokenizers in any case; transformers' slow class gives the same ids",
         "--tokenizer-hf-no-use-fast --tokenizer-hf-use-fast --tokenizer-not-use-fast=off",
     ),
     ignored(
@@ -17,25 +17,37 @@ FLAGS = group(
         "--dataloader-fast-cache-load --dataloader-defer-npy-index-mmap --mmap-warmup",
     ),
     refused(
-        "a tokenizer is what its files and --tokenizer-type say; change them instead",
-        "--allow-ambiguous-pad-tokens --tokenizer-metadata>metadata_path=str --use-gigatoken",
+        "a tokenizer is what its files and --tokenizer-type say; change these instead",
+        "--tokenizer-metadata>metadata_path=str --use-gigatoken",
     ),
     refused(
-        "evaluation reads one data set, --eval-iters batches of the training's size; leave it out",
-        """
-        --start-eval-at-iter=int --eval-micro-batch-size=int --full-validation
-        --multiple-validation-sets --validation-set-names=str+
-        """,
+        "every label that is the token of padding carries no loss; give the tokenizer a token for padding alone",
+        "--allow-ambiguous-pad-tokens",
     ),
     refused(
-        "data sets are given by --data-path or by the three --*-data-path flags",
+        "an evaluation reads one data set, --eval-iters batches of --eval-global-batch-size; leave it out",
+        "--full-validation --multiple-validation-sets --validation-set-names=str+",
+    ),
+    refused(
+        "evaluations come every --eval-interval steps, from the first on; leave it out", "--start-eval-at-iter=int"
+    ),
+    refused(
+        "an evaluation's micro-batches have --micro-batch-size samples; leave it out", "--eval-micro-batch-size=int"
+    ),
+    refused(
+        "data sets are given by --data-path, or by --train-data-path, --valid-data-path and --test-data-path",
         """
         --data-args-path=str --per-split-data-args-path=str --per-dataset-sequences-path=str --sample-rate=float:1.0
-        --renormalize-blend-weights --dataset-config=str --dataloader-save=str
+        --renormalize-blend-weights --dataset-config=str
         """,
     ),
     refused(
-        "masks follow --reset-attention-mask and --reset-position-ids; use those", "--dataloader-inter-document-masking"
+        "a loader has no state to save: a resumed run goes on at its number of samples; leave it out",
+        "--dataloader-save=str",
+    ),
+    refused(
+        "masks and positions follow --reset-attention-mask and --reset-position-ids; use these",
+        "--dataloader-inter-document-masking",
     ),
     refused(
         "documents are read as they lie, nothing moves their middle to the end (fill-in-the-middle); leave it out",
@@ -50,7 +62,7 @@ FLAGS = group(
         "--no-pad-vocab-size|--disable-pad-vocab-size=off",
     ),
     refused(
-        "data is prepared beforehand, into Megatron's indexed form; use --data-path",
+        "data are prepared before training (python -m mapping preprocess), as Megatron's token files; use --data-path",
         """
         --data-impl=str{lazy,cached,mmap,infer}:infer --streaming --hf-datasets-params=str --datasets=str+
         --json-keys=str+:['text'] --split-sentences --keep-newlines --interleave-probs=str
@@ -60,5 +72,8 @@ FLAGS = group(
         --train-data=str+ --valid-data=str+
         """,
     ),
-    refused("this flag belongs to Pai-Megatron-Patch; use Megatron's own flag for it", "--dataloader-seq-length=int"),
+    refused(
+        "this flag belongs to Pai-Megatron-Patch; use Megatron's flag for the same, if there is one",
+        "--dataloader-seq-length=int",
+    ),
 )

@@ -33,7 +33,7 @@ FLAGS = group(
         """,
     ),
     ignored(
-        "--moe-token-dispatcher-type says how tokens travel; this sets a library of GPUs for that",
+        "--moe-token-dispatcher-type says how tokens travel; this flag tunes libraries of GPUs for the same",
         """
         --moe-ncclep-zero-copy --moe-ncclep-static-shape --moe-enable-deepep
         --moe-flex-dispatcher-backend=str{deepep,hybridep,ncclep}:deepep
@@ -44,7 +44,7 @@ FLAGS = group(
     ),
     ignored("experts' scores stay float32 in any case", "--moe-revert-type-after-topk"),
     refused(
-        "this debugging dump is not there; leave it out",
+        "this debugging aid is not there; leave it out",
         """
         --save-tokens-per-expert-interval=int --moe-routing-trace-path=str --moe-routing-trace-max-training-iters=int
         --moe-routing-trace-capture-logits --moe-routing-trace-capture-hidden-states --moe-routing-trace-dump-weights
@@ -59,24 +59,30 @@ FLAGS = group(
         "use --expert-model-parallel-size and --moe-tp-extend-ep", "--moe-extended-tp --moe-expert-parallel-size=int"
     ),
     ignored(
-        "what it would send or compute in 8 bits is sent and computed in the type of --bf16",
+        "what this flag would send or compute in 8 bits is sent and computed in the type of --bf16",
         """
-        --moe-router-padding-for-quantization --moe-router-padding-for-fp8 --moe-dispatch-fwd-dtype=str{bf16,mxfp8}:bf16
-        --moe-combine-bwd-dtype=str{bf16,mxfp8}:bf16 --no-use-gmm-fp8=off
+        --moe-dispatch-fwd-dtype=str{bf16,mxfp8}:bf16 --moe-combine-bwd-dtype=str{bf16,mxfp8}:bf16 --no-use-gmm-fp8=off
         """,
     ),
+    ignored(
+        "no rows are added for products of 8 bits, which are computed in the type of --bf16",
+        "--moe-router-padding-for-quantization --moe-router-padding-for-fp8",
+    ),
     refused(
-        "experts and routers have the forms of Megatron-Core 0.16.1, and not this one; leave it out",
+        "experts and routers do not have the form that this flag asks for; leave it out",
         """
         --moe-shared-expert-glu-interleave-size=int
         --moe-router-quantile-balancing-ema=float:0.0 --moe-router-force-biased=float --moe-apply-probs-on-input
         --moe-latent-size=int --moe-mlp-glu-interleave-size=int --moe-expert-rank-capacity-factor=float
-        --moe-use-upcycling --moe-upcycling-granularity=int:1 --moe-use-sinkhorn
-        --moe-input-feature-slicing
+        --moe-use-sinkhorn --moe-input-feature-slicing
         """,
     ),
     refused(
-        "the DeepSpeed form of experts is out of scope; use the megatron_moe flags",
+        "a dense model's checkpoint is not made a mixture of experts; leave it out",
+        "--moe-use-upcycling --moe-upcycling-granularity=int:1",
+    ),
+    refused(
+        "DeepSpeed's own form of experts is out of scope; use Megatron's flags for experts",
         """
         --moe-token-dropping --expert-interval=int:1;2 --moe-no-drop --moe-dynamic-padding
         --moe-hierarchical-alltoallv --moe-experts-pipeline-degree=int:0
@@ -87,9 +93,9 @@ FLAGS = group(
         "use --moe-aux-loss-coeff and --moe-router-load-balancing-type for the balancing loss",
         "--moe-loss-coeff=float:0.01",
     ),
-    refused("the shared expert has one gate; leave it out", "--shared-expert-gate-output-dimension=int:1"),
+    refused("the gate of a shared expert has one output; leave it out", "--shared-expert-gate-output-dimension=int:1"),
     refused(
-        "this flag belongs to Pai-Megatron-Patch; use Megatron's own flag for it",
+        "this flag belongs to Pai-Megatron-Patch; use Megatron's flag for the same, if there is one",
         "--moe --moe-topk=int:1 --num-shared-experts=int",
     ),
 )

@@ -13,7 +13,7 @@ FLAGS = group(
         --inference-fuse-tp-communication --inference-disable-triton-nvls-kernels
         --inference-grouped-gemm-backend=str{flashinfer,torch,vllm}:vllm --inference-moe-disable-fused-quant-kernels
         --inference-moe-token-dispatcher-type=str{nccl,nvls}:nvls --inference-rng-tracker
-        --inference-batch-times-seqlen-threshold=int:-1 --max-tokens-to-oom=int:12000 --output-bert-embeddings
+        --inference-batch-times-seqlen-threshold=int:-1 --max-tokens-to-oom=int:12000
         --use-legacy-static-engine --inference-max-requests=int:8 --inference-max-seq-length=int:2560
         --inference-dynamic-batching --inference-dynamic-batching-buffer-size-gb=float:40.0
         --inference-dynamic-batching-paused-buffer-size-gb=float --inference-dynamic-batching-mamba-memory-ratio=float
@@ -45,6 +45,12 @@ FLAGS = group(
         --disable-chunked-prefill --inference-dynamic-batching-buffer-guaranteed-fraction=float:0.2
         --inference-dynamic-batching-buffer-overflow-factor=float --inference-dynamic-batching-max-requests-override=int
         --inference-dynamic-batching-max-tokens-override=int --inference-dynamic-batching-chunk-size=int:256
+        """,
+    ),
+    refused("models of sentence pairs (BERT) are out of scope; leave it out", "--output-bert-embeddings"),
+    refused(
+        "training continues no texts; use python -m mapping generate, which has flags of its own",
+        """
         --n-subs=int:1 --top-p=float:0.95;0.0 --top-k=int:50;0 --temperature=float:0.7;1.0
         --max-length=int:256
         --max-new-tokens=int:128 --greedy --text-generate-input-file=str:
@@ -55,7 +61,7 @@ FLAGS = group(
     ),
     refused(
         "suites of benchmarks are out of scope; python -m mapping evaluate --task-data-path FILE.jsonl gives loss and "
-        "exact matches of the answers in a held file",
+        "exact matches of a file's answers",
         """
         --task=str* --task-data-path=str*:[] --evaluation-batch-size=int:1 --instruction-template=str:
         --eval-language=str{en,zh}:en --max-eval-samples=int --broadcast --alternative-prompt --origin-postprocess

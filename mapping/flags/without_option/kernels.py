@@ -29,7 +29,7 @@ FLAGS = group(
         """,
     ),
     ignored(
-        "logits and losses are computed whole: only memory changes, not the result",
+        "logits and losses are computed whole, not in pieces: only memory changes, not the result",
         """
         --loss-compute-mode=str{default,chunk}:default --loss-chunk-size=int:1024 --output-layer-slice-num=int:1
         """,
@@ -48,7 +48,7 @@ FLAGS = group(
         """,
     ),
     ignored(
-        "a fused operator and the operators that it joins give the same result; the device's own are used",
+        "fused operators and separate ones give the same result; the device's own operators are used",
         """
         --no-gradient-accumulation-fusion=off --no-persist-layer-norm=off --no-bias-swiglu-fusion=off
         --no-bias-dropout-fusion=off

@@ -26,18 +26,18 @@ FLAGS = group(
         "--log-device-memory-used --log-energy --op-cal-tflops",
     ),
     ignored(
-        "--log-straggler compares the ranks at each log line, without a server of its own, from the start on",
+        "--log-straggler compares the ranks at each log line from the first on, and has no server of its own",
         "--straggler-ctrlr-port=int:65535 --disable-straggler-on-startup",
     ),
     ignored("--wandb-project alone switches W&B on", "--use-wandb"),
-    ignored("MindSpore's profiler writes its own files", "--profile-export-type=str{text,db}:text"),
+    ignored("MindSpore's profiler writes files of one form", "--profile-export-type=str{text,db}:text"),
     ignored(
-        "Python's own garbage collection stays on; when it runs changes no result",
+        "Python's own garbage collection stays on; no result depends on when it runs",
         "--manual-gc --manual-gc-interval=int:0 --no-manual-gc-eval|--disable-manual-gc-eval=off",
     ),
     ignored(
-        "it is always written",
+        "this curve is always written",
         "--log-batch-size-to-tensorboard --no-log-learnig-rate-to-tensorboard>log_learning_rate_to_tensorboard=off",
     ),
-    ignored("there is one level of detail", "--logging-level=int --verbosity=str:INFO"),
+    ignored("the log has one level of detail", "--logging-level=int --verbosity=str:INFO"),
 )

@@ -9,33 +9,54 @@ FLAGS = group(
         "--no-stream-ckpt-dequant|--disable-stream-ckpt-dequant=off",
     ),
     ignored(
-        "what it would compute in 8 bits is computed in the type of --bf16 or --fp16",
+        "what this flag would compute in 8 bits is computed in the type of --bf16 or --fp16",
         "--fp8-quantizer-factory=str --fp8-output-proj",
     ),
     ignored(
-        "weights are kept and gathered in the type of --bf16 or --fp16; a product that is to have 8 bits rounds them, "
-        "which gives the same values",
+        "weights are kept and gathered in the type of --bf16 or --fp16; with --fp8-simulate each product rounds them "
+        "to 8 bits, which gives the same values",
         "--fp8-param-gather",
     ),
     ignored(
-        "values are rounded to 8 bits for each product by itself, and none are kept",
+        "values are rounded to 8 bits anew for each product, and no rounded values are kept",
         "--keep-fp8-transpose-cache --keep-fp8-transpose-cache-when-using-custom-fsdp --fp8-reuse-quantized-weight",
     ),
-    ignored("scales follow every step, and Megatron ignores it, too", "--fp8-interval=int:1"),
+    ignored("scales change in every step, and Megatron ignores this flag, too", "--fp8-interval=int:1"),
     refused(
         "products of 4 bits belong to libraries of a GPU; use --bf16, or --qat-scheme to round weights alone",
         """
-        --disable-bf16-reduced-precision-matmul --use-kitchen-attention --kitchen-attention-backend=str{sdpa,fa}:sdpa
-        --fp4-format>fp4=str{e2m1}
-        --fp4-recipe=str{nvfp4,custom}:nvfp4 --fp4-quantizer-factory=str --reuse-grad-buf-for-mxfp8-param-ag
-        --fp4-param-gather --te-precision-config-file=str --kitchen-config-file=str --kitchen-recipe-number=int
-        --quant-states=str{fp8,hif8,mxfp8} --quant-grads --te-comparison-with-cpu --te-comparison-with-bf16
+        --fp4-format>fp4=str{e2m1} --fp4-recipe=str{nvfp4,custom}:nvfp4 --fp4-quantizer-factory=str --fp4-param-gather
         """,
     ),
-    ignored("checkpoints hold the values of rounded weights in any case", "--qlora-save-dequantize"),
-    ignored("only --qat-scheme w4a8-moe-only has blocks of another size", "--qat-quant-block-size=int{32,128}"),
     refused(
-        "sparse attention with an indexer is out of scope; leave it out for full attention",
+        "Transformer Engine and kitchen, libraries of a GPU, are not here; leave it out",
+        """
+        --use-kitchen-attention --kitchen-attention-backend=str{sdpa,fa}:sdpa --kitchen-config-file=str
+        --kitchen-recipe-number=int --te-precision-config-file=str --te-comparison-with-cpu --te-comparison-with-bf16
+        """,
+    ),
+    refused(
+        "products of 16-bit operands are added up in float32 in any case; leave it out",
+        "--disable-bf16-reduced-precision-matmul",
+    ),
+    refused(
+        "weights are gathered in the type of --bf16 or --fp16, not in 8 bits; leave it out",
+        "--reuse-grad-buf-for-mxfp8-param-ag",
+    ),
+    refused(
+        "optimizer states and gradients are not kept in 8 bits; leave it out",
+        "--quant-states=str{fp8,hif8,mxfp8} --quant-grads",
+    ),
+    ignored(
+        "checkpoints hold the rounded weights in the weights' own type, unpacked, in any case",
+        "--qlora-save-dequantize",
+    ),
+    ignored(
+        "blocks have 32 values; only --qat-scheme w4a8-moe-only, which is refused, has another size",
+        "--qat-quant-block-size=int{32,128}",
+    ),
+    refused(
+        "queries and keys of an indexer are not rounded to 4 or 8 bits; leave it out",
         "--indexer-qk-quant-scheme=str{mxfp4,mxfp8}",
     ),
 )

@@ -5,16 +5,21 @@ from mapping.flags.flag import group, ignored, refused
 FLAGS = group(
     "Operations: debugging, fault tolerance, jobs",
     refused(
-        "this debugging dump is not there; leave it out",
+        "this debugging aid is not there; leave it out",
         """
-        --config-logger-dir=str: --iterations-to-skip=int+:[]
-        --result-rejected-tracker-filename=str --dump-param-to-param-group-map=str --save-params-interval=int
+        --config-logger-dir=str: --dump-param-to-param-group-map=str --save-params-interval=int
         --save-activations-interval=int --save-wgrads-interval=int --save-dgrads-interval=int
         --run-workload-inspector-server --npu-datadump --transformer-timers
         """,
     ),
+    refused("no iteration is skipped by its number; leave it out", "--iterations-to-skip=int+:[]"),
     refused(
-        "the launcher starts a failed job again; leave it out",
+        "results that --rerun-mode finds wrong are named in the log, not in a file of their own; leave it out",
+        "--result-rejected-tracker-filename=str",
+    ),
+    refused(
+        "a running job tests no hardware, keeps its number of ranks and no spare copies of states, and submits no "
+        "successor; leave it out, and start the job again after a failure",
         """
         --gpu-sniff-test-interval=int --adlr-autoresume --adlr-autoresume-interval=int:1000
         --enable-elastic-training --enable-optimizer-state-local-copy
@@ -36,22 +41,23 @@ FLAGS = group(
         """,
     ),
     refused(
-        "SIGTERM is the signal; use --exit-signal-handler",
+        "the signals that save and end a run are SIGTERM and SIGUSR1; use --exit-signal-handler",
         """
         --exit-signal=str:SIGTERM --exit-signal-handler-for-dataloader --exit-signal-handler-for-training
         """,
     ),
     refused(
-        "one process group a job; leave it out",
+        "checkpoints are the persistent ones of --save alone; leave it out",
         """
         --non-persistent-save-interval=int --non-persistent-ckpt-type=str{global,local,in_memory}
         --non-persistent-global-ckpt-dir=str --non-persistent-local-ckpt-dir=str
         --non-persistent-local-ckpt-algo=str{fully_parallel,atomic}:fully_parallel --replication --replication-jump=int
-        --replication-factor=int:2 --fake-process-group
+        --replication-factor=int:2
         """,
     ),
+    refused("process groups are never faked; leave it out", "--fake-process-group"),
     ignored(
-        "no wrong results are injected: the run is the one without them",
+        "no wrong results are injected: the run goes on as if this flag were not given",
         """
         --error-injection-rate=int:0
         --error-injection-type=str{correct_result,transient_error,persistent_error}:transient_error
@@ -66,5 +72,5 @@ FLAGS = group(
         --fault-injector-offset-seconds=float --fault-injector-seed=int
         """,
     ),
-    refused("give the flag by name instead of a file", "--additional-config=str"),
+    refused("this file of flags is not read; give its flags by name", "--additional-config=str"),
 )

@@ -5,14 +5,14 @@ from mapping.flags.flag import group, ignored, refused, value
 FLAGS = group(
     "Optimizers: other optimizers",
     refused(
-        "no optimizer here has it; leave it out",
+        "no optimizer here has this option; leave it out",
         """
         --head-lr-mult=float:1.0
         --use-ema --ema-decay=float:0.9999 --virtual-optimizer=str+
         """,
     ),
     ignored("only which rank keeps which states changes, not the result", "--no-use-layer-wise-param-layout=off"),
-    ignored("it is a kernel of other hardware for the same product", "--muon-use-syrk"),
+    ignored("syrk is a GPU's kernel for a product that gives the same here", "--muon-use-syrk"),
     ignored(
         "the weights that the optimizer updates are float32",
         value(
@@ -21,14 +21,14 @@ FLAGS = group(
         ),
     ),
     ignored(
-        "Adam updates what is not a matrix",
+        "beside Muon, Adam updates the parameters that are no matrices",
         value(
             "--muon-scalar-optimizer=str{adam,lion}:adam",
             refuses={"lion": "the parameters that Muon is not for are updated by Adam; use adam"},
         ),
     ),
     refused(
-        "the batch grows by --rampup-batch-size; use that",
+        "the global batch changes by --rampup-batch-size or --step-batch-size-schedule alone; use one of these",
         """
         --decrease-batch-size-if-needed --phase-transition-iterations=str
         """,

@@ -6,17 +6,17 @@ from mapping.flags.notations import spec
 FLAGS = group(
     "Others: what is always on, old names",
     ignored(
-        "only read when data is prepared beforehand",
+        "only the preparation of data (python -m mapping preprocess) reads this flag, not training",
         "--test-mode --handler-name=str: --output-prefix=str --workers=int:1",
     ),
-    ignored("only models of sentence pairs read it", "--short-seq-prob=float:0.1"),
+    ignored("only models of sentence pairs (BERT) read this flag", "--short-seq-prob=float:0.1"),
     ignored(
         "indices of data sets are built by one thread, for as many samples as the run takes",
         "--num-dataset-builder-threads=int:1 --mid-level-dataset-surplus=float:0.005",
     ),
-    ignored("there is nothing that only this flag allows", "--enable-experimental"),
+    ignored("no option here needs this flag", "--enable-experimental"),
     ignored(
-        "keys and values are repeated for Ulysses wherever there are fewer groups than ranks",
+        "Ulysses repeats keys and values in any case where there are fewer key/value groups than ranks",
         "--kv-head-repeat-before-uly-alltoall",
     ),
     ignored(
@@ -36,10 +36,10 @@ FLAGS = group(
     ),
     ignored("the framework is MindSpore", "--ai-framework=str{pytorch,mindspore}:pytorch"),
     ignored(
-        "there is one Adam",
+        "there is one implementation of Adam",
         value(
             "--optimizer-selection=str{fused_adamw,fused_torch_adamw,fused_ema_adamw}:fused_adamw",
-            refuses={"fused_ema_adamw": "averaging of weights is out of scope; use fused_adamw"},
+            refuses={"fused_ema_adamw": "no averages of the weights are kept beside them; use fused_adamw"},
         ),
     ),
     ignored(
@@ -51,13 +51,13 @@ FLAGS = group(
     ),
     ignored("there is one implementation of the model", "--use-mcore-models"),
     ignored(
-        "the model is what its flags say; this names layers that they describe too, and longcat_spec those of "
+        "the model's flags say which layers it has, and so need no module that names them; longcat_spec is "
         "--moe-shortcut-connected",
         value("--spec=str*", type=spec),
         value("--mtp-spec=str*", type=spec),
     ),
     refused(
-        "this flag belongs to Pai-Megatron-Patch; use Megatron's own flag for it",
+        "this flag belongs to Pai-Megatron-Patch; use Megatron's flag for the same, if there is one",
         """
         --intermediate-size=int --keep-last --use-normhead --source-seq-len=int --target-seq-len=int
         --z-loss-weight=float:0.0 --rotary-scale-factor=int:1 --router-type=str{topk,expert_choice}:topk

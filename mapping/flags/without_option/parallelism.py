@@ -5,7 +5,7 @@ from mapping.flags.flag import group, ignored, refused, value
 FLAGS = group(
     "Parallelism: other ways to split the work",
     ignored(
-        "only memory and the order of communication change: a shard is gathered before it is used, whenever that is",
+        "only memory and the order of communication change: a weight is gathered before it is used in any case",
         """
         --init-model-with-meta-device --megatron-fsdp-version=int{1,2}:1 --fsdp-manual-registration
         --outer-dp-sharding-strategy=str{no_shard,optim}:no_shard --fsdp-double-buffer
@@ -19,10 +19,7 @@ FLAGS = group(
         "weights are kept, and gradients added up, in float32",
         value(
             "--megatron-fsdp-main-params-dtype=str{fp32,bf16,fp16,auto}:fp32",
-            refuses={
-                **dict.fromkeys(("bf16", "fp16"), "weights and gradients are added up in float32; use fp32"),
-                "auto": "weights are kept in float32; use fp32",
-            },
+            refuses=dict.fromkeys(("bf16", "fp16", "auto"), "weights are kept in float32; use fp32"),
         ),
         value(
             "--megatron-fsdp-main-grads-dtype=str{fp32,bf16,fp16,auto}:auto",
@@ -30,11 +27,11 @@ FLAGS = group(
         ),
     ),
     refused(
-        "this form of sharding is not done; use --use-distributed-optimizer or --zero-stage",
+        "this form of sharding is not there; use --use-distributed-optimizer or --zero-stage",
         "--layerzero --layerzero-config=str --distributed-optimizer-no-replica",
     ),
     refused(
-        "a checkpoint must fit the model; convert it first",
+        "a checkpoint must fit the model; convert the checkpoint first",
         "--no-strict-fsdp-dtensor-load|--disable-strict-fsdp-dtensor-load=off",
     ),
     refused(
@@ -44,38 +41,52 @@ FLAGS = group(
     refused(
         "context parallelism is ring, ulysses or hybrid; use --context-parallel-algo",
         """
-        --max-seqlen-per-dp-cp-rank=int --megatron-cp-in-bnsd --adaptive-seq-len
+        --max-seqlen-per-dp-cp-rank=int --adaptive-seq-len
         """,
     ),
+    refused("attention's tensors have one order of axes, [s, b, n, d]; leave it out", "--megatron-cp-in-bnsd"),
     refused(
         "masks follow from documents and windows, not from a list that a program sets; leave it out",
         "--adaptive-cp-manually-set-mask-list",
     ),
     ignored(
-        "the ring finds by itself what a mask hides", "--adaptive-cp-dynamic-attn-mask --adaptive-cp-only-reschedule"
+        "ring attention skips what a mask hides by itself",
+        "--adaptive-cp-dynamic-attn-mask --adaptive-cp-only-reschedule",
     ),
-    refused("copies of a model must start equal; leave it out", "--data-parallel-random-init"),
-    ignored("gradients of weights wait in the drain always, as in DeepSeek's schedule", "--dualpipev-dw-detach"),
+    refused("data-parallel copies of a model must start equal; leave it out", "--data-parallel-random-init"),
     ignored(
-        "no step is timed: the order is made once, by the times of --plan-device's plan, else by equal ones",
+        "DualPipe-V always puts off gradients of weights while the pipeline drains, as DeepSeek's schedule does",
+        "--dualpipev-dw-detach",
+    ),
+    ignored(
+        "no step is timed: the schedule is made once, with the times of --plan-device's plan, else with equal times",
         "--zero-bubble-pipeline-timers-start-iter=int:100 --zero-bubble-pipeline-timers-end-iter=int:110",
     ),
     ignored(
-        "the memory is that of as many activations as there are stages; --pipeline-schedule zb-2p has twice as many",
+        "a stage of zb-1p keeps as many activations as there are stages, and of --pipeline-schedule zb-2p twice as "
+        "many, whatever memory is free",
         "--zero-bubble-adaptive-memory-limit-percentile=int:85",
     ),
     ignored(
-        "one program runs every schedule, and an update waits until all ranks know of overflows and norms: the result "
-        "is the same",
+        "one runner executes every schedule, and an update waits until all ranks know of overflows and norms: the "
+        "result is the same",
         """
         --enable-zb-runtime --no-pre-communication-optimization=off --enable-optimizer-post-validation
         --enable-exactly-numeric-match
         """,
     ),
     refused(
-        "this schedule is not there; use --pipeline-schedule, virtual stages or --num-layer-list",
+        "process groups are made when a run starts, not by the script; leave it out",
+        "--lazy-mpu-init",
+    ),
+    refused(
+        "the model says which tensors its pipeline stages send each other; leave it out",
+        "--use-multiparameter-pipeline-model-parallel",
+    ),
+    refused(
+        "this way to plan a pipeline is not there; use --pipeline-schedule, virtual stages or --num-layer-list",
         """
-        --lazy-mpu-init --use-multiparameter-pipeline-model-parallel --automated-pipeline --automated-pipeline-perf
+        --automated-pipeline --automated-pipeline-perf
         --enable-1f1b-v --optimized-mbs-list=str --mbs-idx=int --pp-schedule-list=str --optimized-mbs-mode=off
         --layerwise-disaggregated-training --dist-train
         """,
@@ -94,11 +105,15 @@ FLAGS = group(
         """,
     ),
     refused(
-        "choose the sizes yourself; python -m mapping explain shows what they lead to",
+        "no layout is chosen by itself; give the parallel sizes, which python -m mapping plan --suggest finds",
         """
         --auto-settings --auto-settings-work-dir=str --auto-settings-ranks=int:8 --auto-settings-log-level=str:info
-        --target-nnodes=int:1 --nnodes=int:1 --nproc-per-node=int:1 --auto-settings-type=str:mixed --prof-file=str
+        --target-nnodes=int:1 --auto-settings-type=str:mixed --prof-file=str
         --auto-parallel --profile-operator --auto-parallel-mm --auto-parallel-profile
         """,
+    ),
+    refused(
+        "the launcher starts the processes; give it their number, msrun by --worker_num and --local_worker_num",
+        "--nnodes=int:1 --nproc-per-node=int:1",
     ),
 )

@@ -52,26 +52,32 @@ FLAGS = group(
         """,
     ),
     refused(
-        "adapters of this kind are out of scope; use the --lora flags without it",
+        "adapters of this kind are out of scope; use --lora-target-modules, --lora-r, --lora-alpha and "
+        "--lora-dropout alone",
         """
-        --freeze-all-layers --save-lora-to-hf --lora-modules-to-save=str+ --lora-ckpt-filter
+        --freeze-all-layers --lora-modules-to-save=str+
         --lu-lora-final-layer-index=int --lu-lora-lr=float:1.25e-06 --lu-lora-lr-ratio=float:1.0
         """,
     ),
+    refused(
+        "a checkpoint has the base's weights and the adapters, which python -m mapping convert writes as one model; "
+        "leave it out",
+        "--save-lora-to-hf --lora-ckpt-filter",
+    ),
     ignored(
-        "thoughts are written, or left out, when the data are made",
+        "thoughts are put into answers, or left out, by python -m mapping preprocess, not by training",
         "--reasoning-effort=str{max,high} --drop-thinking=str:True",
     ),
     refused(
         "conversations are read by --stage sft and --prompt-type; leave it out",
         """
         --chat-template=str --hf-chat-template --history-turns=int:3 --no-chat-template --no-cut-token
-        --return-document-ids
         --tokenizer-prompt-format=str{mistral,llama3,chatml}
         """,
     ),
+    refused("a batch does not say of which documents its tokens are; leave it out", "--return-document-ids"),
     refused(
-        "one model learns from tokens: no teacher, no pruning, no quantisation of what was trained; leave it out",
+        "a model learns from tokens alone: no teacher, no pruning, no quantisation after training; leave it out",
         """
         --logits-save-top-k=int --logits-save-top-p=float --logits-save-top-p-min-k=int:1 --logits-save-dir=str
         --logits-save-dtype=str{fp16,bf16,fp32}:fp16 --logits-load-dir=str --logits-load-decode-threads=int:4

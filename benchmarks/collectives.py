@@ -91,7 +91,8 @@ def ring(group, x) -> None:
 
 
 def measure(group, call: Callable, x) -> list[float]:
-    """Seconds of each call of a collective on `x`; rank 0 chooses how many calls, from the time of the first."""
+    """Seconds of each call of a collective on `x`; rank 0 chooses how many calls, from the time of one before them,
+    which follows one to warm up."""
     import mindspore as ms
 
     call(group, x)

@@ -48,7 +48,8 @@ def measured(precision: str, ranks: int, flags: str) -> dict[str, float]:
 
 
 def row(name: str, rounds: int) -> dict[str, object]:
-    """One row of the report: each contender's best tokens a second of all rounds, ratios, and peak memory."""
+    """One row of the report: each contender's best tokens a second of all rounds, ratios of grouped to the others, and
+    grouped's least peak memory."""
     runs = [{who: measured(*ROWS[name], flags) for who, flags in CONTENDERS.items()} for _ in range(rounds)]
     best = {who: max(run[who]["tokens_per_s"] for run in runs) for who in CONTENDERS}
     ratios = {f"grouped/{who}": round(best["grouped"] / best[who], 2) for who in ("sequential", "dense")}

@@ -105,7 +105,8 @@ def serve(program: str, folder: Path, threads: int) -> None:
 
 
 def measure(programs: dict[str, Program], batch: int, count: int, turns: int) -> dict[str, float]:
-    """Tokens/s of each program by its name, and of the tokens behind the first: the median of the turns."""
+    """Tokens/s of each program by its name, and as "<name>, later tokens" of the tokens behind the first: medians of
+    the turns. batch: prompts; count: new tokens of each."""
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in programs}
     for turn in range(turns + 1):
         for name, program in programs.items():

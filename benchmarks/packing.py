@@ -32,8 +32,8 @@ def parse() -> argparse.Namespace:
 
 
 def batch(rows: int, length: int, document: int, vocab: int) -> dict[str, np.ndarray]:
-    """A batch of `rows` rows of `length` tokens, the same whatever the rows, in documents of `document` tokens; the
-    last token of a document has no next one, so its loss does not count."""
+    """A batch of `rows` rows of `length` tokens, the same tokens however they are divided into rows, in documents of
+    `document` tokens; the last token of a document has no next one, so its loss does not count."""
     tokens = np.random.default_rng(0).integers(1, vocab, (rows, length), np.int32)
     places = np.arange(length, dtype=np.int32)
     starts = np.broadcast_to(places // document * document, tokens.shape)

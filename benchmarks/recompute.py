@@ -44,7 +44,9 @@ def megatron_flags(options: argparse.Namespace, setting: str) -> list[str]:
 
 
 def train(options: argparse.Namespace) -> dict[str, float]:
-    """Run one setting in this process; its figures, without the first step, which warms up."""
+    """Run one setting in this process; MiB that are predicted for activations (`predicted_mb`) and resident at most
+    (`peak_mb`), processor seconds of a step (`cpu_s`, the least, without the first, which warms up) and of an
+    evaluation (`forward_s`)."""
     from mapping import init_configs_from_args, initialize_megatron
     from parallel_core.costs import StagePlan, peak_kept_bytes
     from pynative.calibrate.training import RandomTokens

@@ -41,8 +41,8 @@ def clock(threads: int) -> Callable[[], float]:
 
 
 def megatron_flags(options: argparse.Namespace) -> list[str]:
-    """Both mixers as Megatron's flags: heads as many as Qwen3-Next and Mamba-2 have for a hidden size, keys h / 128 and
-    values h / 64 of 128, and 2 h / 64 of 64."""
+    """A layer with the mixer `options.mixer` as Megatron's flags. For hidden size h a gated delta net has, as
+    Qwen3-Next, h / 128 heads of keys and h / 64 of values, of 128 features each; Mamba-2 has h / 32 heads of 64."""
     hidden, flags = options.hidden, {
         "num-layers": 1, "num-attention-heads": 8, "hidden-size": options.hidden, "seq-length": 64,
         "max-position-embeddings": 64, "micro-batch-size": 1, "global-batch-size": 1, "vocab-size": 64,

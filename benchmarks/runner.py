@@ -37,7 +37,8 @@ def megatron_flags(options: argparse.Namespace) -> list[str]:
 
 
 def batch(options: argparse.Namespace) -> dict[str, np.ndarray]:
-    """The arrays of all micro-batches of a step, as the data loader gives them."""
+    """Random tokens and labels, and position_ids, of all micro-batches of a step, as the data loader gives them:
+    [micro-batches x mbs, s]."""
     rows = options.mbs * options.micro_batches
     tokens = np.random.default_rng(0).integers(0, options.vocab, (rows, options.seq + 1)).astype(np.int32)
     positions = np.broadcast_to(np.arange(options.seq, dtype=np.int32), (rows, options.seq))

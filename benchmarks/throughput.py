@@ -110,7 +110,8 @@ HIDDEN = ("out", "warm_up", "known_peak", "only_peak")
 
 
 def figures(seconds: float, peak: float, flops: float, tokens: int) -> dict[str, float]:
-    """The figures of a step. peak: GFLOP/s of products; flops, tokens: of the step, all ranks together."""
+    """The printed figures of a step: tokens and GFLOP a second, `peak` and the fraction of it, milliseconds. peak:
+    GFLOP/s of products; flops, tokens: of the step, all ranks together."""
     gflops = flops / seconds / 1e9
     return {
         "tokens_per_s": round(tokens / seconds, 1),
@@ -122,7 +123,7 @@ def figures(seconds: float, peak: float, flops: float, tokens: int) -> dict[str,
 
 
 def work(options: argparse.Namespace) -> None:
-    """Train as one of the launched processes; rank 0 leaves the figures."""
+    """Train as one of the launched processes; rank 0 writes the figures into figures.json in the folder of --out."""
     from benchmarks.step_clock import StepClock
     from mapping import init_configs_from_args, initialize_megatron
     from parallel_core.costs import training_flops

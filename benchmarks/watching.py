@@ -43,7 +43,7 @@ def parse() -> argparse.Namespace:
 
 def meter(spent: "defaultdict[str, float]", seconds: list[float]):
     """A callback that adds the processor time of every other callback to `spent`, by class name, and that of each step
-    to `seconds`."""
+    to `seconds`; both after the steps that warm up. The thread that answers roll calls counts as "roll call"."""
     from pynative.training.callbacks import Callback
 
     def timed(name: str, method):

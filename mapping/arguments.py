@@ -163,7 +163,8 @@ def init_configs_from_args(
 ) -> AllConfig:
     """The configuration of an argument namespace, whose attributes are left as they were given.
 
-    `model_type` is the model's section, of which there is one; `config_classes`: see `init_configs_from_dict`.
+    `model_type` must be "model_config", the only section of a model; the result has every section, whichever
+    `config_classes` names.
 
     For arguments of `parse_args` it is the configuration that was built when they were read; if attributes were changed
     since, it is built again from everything that was given and the changes. A namespace of another parser, such as

@@ -134,8 +134,8 @@ def data_is_named_once(args: Any, given: Sequence[Given]) -> Iterator[Finding]:
 
 
 def older_experts_are_switches(args: Any, given: Sequence[Given]) -> Iterator[Finding]:
-    """A finding where experts of Megatron's older classes (--use-legacy-models) are not asked for as what they are:
-    sinkhorn's best expert, without biases."""
+    """A finding where --use-legacy-models is given for a model with experts, without the flags for what those experts
+    are: each token goes to sinkhorn's best expert, and there are no biases."""
     if not args.use_legacy_models or (args.num_experts or 1) == 1:
         return
     is_switch = parts(args.moe_router_load_balancing_type) == ["sinkhorn"] and args.moe_router_topk == 1
@@ -238,7 +238,7 @@ RULES: tuple[Rule, ...] = (
 
 
 def check_given(args: Any, given: Sequence[Given]) -> list[Finding]:
-    """Findings of all rules here about the flags that were given, and the keys of files that say the same."""
+    """Findings of all rules of this module about flags that were given, and keys of files that mean the same as one."""
     return list(judge([partial(rule, args) for rule in RULES], given))
 
 
@@ -252,7 +252,7 @@ def replicas_are_averaged(given: Sequence[Given], config: AllConfig) -> Iterator
 
 
 def demands_are_met(given: Sequence[Given], config: AllConfig) -> Iterator[Finding]:
-    """Findings for keys of a file whose demand on another config field is not met."""
+    """Findings for keys of a file that need another config field at a value that it does not have (`Given.demand`)."""
     for entry in given:
         if entry.demand is not None:
             has = attrgetter(path_of(entry.demand.field))(config) or 0
@@ -284,8 +284,8 @@ def spared_parameters_are_there(config: AllConfig) -> Iterator[Finding]:
 
 
 def instead_of_refused(given: Sequence[Given]) -> dict[str, Any]:
-    """Attribute -> stand-in for each refused value (unknown, or the default), so that no further finding follows from
-    it."""
+    """Attribute -> what stands in for a refused value, `Unknown` or the flag's default, so that no further finding
+    follows from it."""
     refused = [e.row for e in given if e.row.status == REFUSED or any(_refuses(e.row, v) for v in parts(e.value))]
     return {row.dest: Unknown() if row.target else row.default for row in refused}
 

@@ -47,7 +47,7 @@ class Given(NamedTuple):
 
     @property
     def target(self) -> str:
-        """Path of the config field that it fills, or that is derived from it; "" if there is none."""
+        """Path of the config field that the value fills, or that is derived from the value; "" if there is none."""
         return self.field or self.row.target
 
     @property

@@ -34,7 +34,8 @@ def as_lines(config: AllConfig) -> Iterator[str]:
 
 
 def _of_results(parallel: ParallelConfig) -> Iterator[str]:
-    """A note on outputs that a CPU recomputes without being asked."""
+    """A note, or none, that results of norms and activation functions are recomputed on a CPU without being asked
+    for."""
     made_again = "results of norms and of activation functions are recomputed instead of being saved"
     if parallel.drops_outputs:
         yield f"  On a CPU {made_again} (docs/recompute.md)."
@@ -43,17 +44,18 @@ def _of_results(parallel: ParallelConfig) -> Iterator[str]:
 
 
 def as_json(config: AllConfig) -> list[dict[str, Any]]:
-    """For each stage its memory in bytes: by part, the part that lies elsewhere than on the device, and the total."""
+    """For each stage its memory in bytes: "parts" (name -> bytes on the device), "elsewhere" (name -> bytes in host
+    memory or a file instead), and "total"."""
     return [
         {"parts": stage.parts, "elsewhere": stage.elsewhere, "total": stage.total} for stage in memory_of_stages(config)
     ]
 
 
 def does_not_fit(config: AllConfig, ranks: int = 1) -> Iterator[Finding]:
-    """Findings about a run of so many ranks on this host that cannot be: a missing device, or too little memory.
+    """Findings about a run that cannot start on this host: a missing device, or too little memory for `ranks` ranks.
 
-    On a CPU the ranks must lie in its memory. Each is counted as one of the stage that needs the least, at the lower
-    end of its range, so that nothing is refused that might fit.
+    On a CPU the ranks must fit into the host's memory with swap. Each rank is counted as one of the pipeline stage that
+    needs the least, at the lower end of its range, so that nothing is refused that might fit.
     """
     parallel = config.parallel_config
     if parallel.device_target == "Ascend" and not has_ascend():

@@ -111,7 +111,7 @@ class Reading:
         return [str(finding) for finding in self.findings]
 
     def print_notes(self) -> None:
-        """Print `lines` on rank 0."""
+        """Print the lines for the user that `lines` gives on rank 0; nothing on other ranks."""
         if self.sources.rank == 0:
             print(*(f"{line}\n" for line in self.lines()), sep="", end="")
 
@@ -186,8 +186,8 @@ def _describes_a_model(args: Namespace, of_config: Sequence[Finding]) -> bool:
 
 
 def _ranked(sources: Sources) -> Ranked:
-    """The values that count. Flags replace those of files, files those of a checkpoint, and all of them DeepSpeed's
-    defaults."""
+    """The values that count. Flags replace those of files, and both those with which a checkpoint only fills in; a
+    checkpoint's others win over all. DeepSpeed's defaults count where nothing else is given."""
     strong = [*_other_names(sources), *sources.typed, *sources.changed]
     said = checkpoint.read([*sources.yaml, *strong])
     yaml = list(_not_taken(sources.yaml, strong))
@@ -292,7 +292,8 @@ def _reason(entry: Given, of_fields: Mapping[str, str], args: Namespace) -> str:
 
 
 def _whole(given: Sequence[Given]) -> Iterator[Given]:
-    """The values. A file's key that fills several fields, some of which act, has no reason for the others."""
+    """The given values, without the reason of those from a file's key that fills several fields of which another one
+    acts."""
     acting = {entry.name for entry in given if entry.source and not entry.reason}
     return (entry._replace(reason="") if entry.source and entry.name in acting else entry for entry in given)
 

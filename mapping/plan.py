@@ -139,8 +139,8 @@ def calibrate_from(argv: Sequence[str]) -> int:
 
 
 def calibrate(argv: Sequence[str]) -> int:
-    """Let the engine measure this machine, and return the exit code: in a program of its own, because plans need no
-    MindSpore."""
+    """Let `pynative.calibrate` measure this machine, with these arguments, and return the exit code: in a process of
+    its own, because plans need no MindSpore."""
     return subprocess.run([sys.executable, "-m", "pynative.calibrate", *argv], check=False).returncode
 
 

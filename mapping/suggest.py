@@ -38,8 +38,9 @@ def suggest(argv: Sequence[str], plan: Plan) -> Suggestions:
 
 
 def whole_model(base: Sequence[str], given: Plan, layout: Layout) -> WholeModel | None:
-    """The plan of all layers on one stage, of as few ranks as a layout needs, as a lower bound for it; None if its
-    flags do not go together."""
+    """The plan of all layers on one pipeline stage of as few ranks as `layout` needs, a lower bound for that layout;
+    None if the flags of the layout do not go together. base: the script's flags without those of a layout; given: the
+    plan of all of the script's flags."""
     world = layout.tensor * layout.context * layout.expert
     samples = ["--global-batch-size", str(layout.micro_batch * layout.expert)]
     made = _planned([*without(base, BATCHES), *samples], world, given, layout)
@@ -50,7 +51,8 @@ BATCHES = ("--global-batch-size", "--rampup-batch-size", "--step-batch-size-sche
 
 
 def _planned(base: Sequence[str], world: int, given: Plan, layout: Layout) -> Plan | None:
-    """The plan of one layout; None if its flags do not go together."""
+    """The plan of one layout on `world` ranks; None if its flags do not go together. base: the script's other flags;
+    given: the plan of the script as it is."""
     vocabulary = ["--padded-vocab-size", str(given.config.model_config.vocab_size)] if given.assumed else []
     reading = read([*base, *layout.flags(), *vocabulary], world_size=world, explains=False)
     if len(reading.findings) > len(given.refused):

@@ -23,13 +23,15 @@ class BatchSizes:
 
     final: int
     ramp: tuple[int, int, int] | None = None
-    """(first size, increment, number of samples over which it grows to `final`)."""
+    """(first size, increment, number of samples over which it grows to `final`); None: it does not grow evenly."""
     schedule: tuple[tuple[int, int], ...] = ()
-    """(samples consumed, size from then on), rising; the first is of 0 samples."""
+    """(samples consumed, size from then on) in order of the samples, the first at 0; empty: no schedule. With one,
+    `ramp` does nothing."""
 
     @classmethod
     def of(cls, settings: BatchSettings, seq_length: int) -> "BatchSizes":
-        """The batch sizes of a configuration, whose schedule counts tokens: they are divided by `seq_length`."""
+        """The batch sizes of a configuration. seq_length: tokens of a sample, by which the thresholds of
+        --step-batch-size-schedule, which are tokens, are divided."""
         start_increment_samples = settings.rampup_batch_size
         ramp = None if start_increment_samples is None else tuple(start_increment_samples)
         pairs = (tuple(pair) for pair in settings.step_batch_size_schedule or ())
@@ -38,7 +40,8 @@ class BatchSizes:
 
     @property
     def is_sound(self) -> bool:
-        """Whether sizes are positive and end at `final`, and thresholds rise from 0."""
+        """Whether the sizes are possible: all above 0, the last one `final`; a schedule's thresholds rise from 0, and a
+        ramp's increments meet `final` exactly."""
         if self.schedule:
             starts = [pair[0] for pair in self.schedule]
             rises = starts[0] == 0 and all(one < other for one, other in pairwise(starts))

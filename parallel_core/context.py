@@ -87,7 +87,8 @@ class ContextLayout:
 
     @classmethod
     def of(cls, size: int, algorithm: str | None = None, ulysses_degree: int | None = None) -> "ContextLayout":
-        """The layout of `size` ranks; algorithm: --context-parallel-algo, None for the ring; ValueError if unknown."""
+        """The layout of `size` ranks; algorithm: --context-parallel-algo, None for the ring. ulysses_degree: ranks
+        that exchange heads, read by hybrid_cp_algo alone. Raises ValueError for an unknown algorithm."""
         degrees = {RING: 1, ULYSSES: size, HYBRID: ulysses_degree or 1}
         if (algorithm or RING) not in degrees:
             raise ValueError(f"--context-parallel-algo {algorithm}: must be one of {', '.join(degrees)}; change it")
@@ -97,17 +98,17 @@ class ContextLayout:
 
     @property
     def size(self) -> int:
-        """Number of ranks of the context-parallel group: u r."""
+        """Number of ranks of the context-parallel group: ulysses x ring."""
         return self.ulysses * self.ring
 
     @property
     def divisor(self) -> int:
-        """The number by which the length of a sequence must be divisible: u r, twice that with a ring."""
+        """The number by which the length of a sequence must be divisible: ulysses x ring, twice that with a ring."""
         return self.size * (2 if self.ring > 1 else 1)
 
     def ring_positions(self, seq_length: int, place: int) -> Ranges:
-        """Positions with which the ring's member `place` attends: chunks `place` and 2r - 1 - `place` of the sequence's
-        2r."""
+        """Positions with which the ring's member `place` attends: chunks `place` and 2r - 1 - `place` of the 2r chunks
+        of a sequence, in a ring of r members; with r = 1 the whole sequence."""
         if self.ring == 1:
             return (range(seq_length),)
         assert seq_length % (2 * self.ring) == 0, f"{seq_length} positions don't form {2 * self.ring} chunks"
@@ -116,7 +117,8 @@ class ContextLayout:
         return cut((range(early, early + chunk), range(late, late + chunk)), 0, 2 * chunk)
 
     def positions(self, seq_length: int, rank: int) -> Ranges:
-        """The global positions of the shard of the context-parallel rank `rank`, in local order."""
+        """The positions in the whole sequence of the tokens that the context-parallel rank `rank` holds, in the order
+        in which it holds them."""
         assert seq_length % self.size == 0, f"{seq_length} positions don't cut into {self.size} shards"
         place, inside = divmod(rank, self.ulysses)
         length = seq_length // self.size
@@ -168,24 +170,25 @@ class SequenceLayout:
 
     @property
     def size(self) -> int:
-        """Number of different shards of a sequence."""
+        """Number of shards of a sequence that differ: the context-parallel size times `tensor`."""
         return self.context.size * self.tensor
 
     def local_length(self, seq_length: int) -> int:
-        """Number of positions of a rank's shard of a sequence of `seq_length`."""
+        """Number of positions of a rank's shard of a sequence of `seq_length`, which must divide evenly."""
         assert seq_length % self.size == 0, f"{seq_length} positions don't cut into {self.size} shards"
         return seq_length // self.size
 
     def positions(self, length: int, context_rank: int, tensor_rank: int) -> Ranges:
-        """The global positions of a rank's shard of a sequence of `length` positions, in local order."""
+        """The positions in the whole sequence of the tokens that a rank holds, in the order in which it holds them.
+        length: the number of tokens of the rank's shard (`local_length`), not of the sequence."""
         start = tensor_rank % self.tensor * length  # ranks that don't cut have the same shard
         return cut(self.context.positions(length * self.size, context_rank), start, start + length)
 
 
 class Block(NamedTuple):
-    """The scores that a member of the ring computes in one step: of some of its two query chunks with some of the two
-    key chunks that it holds in that step. Queries are the last ones and keys the first, since early keys are what late
-    queries see."""
+    """The scores that a member of the ring computes in one step: of one or both of its query chunks with one or both of
+    the key chunks that it holds in that step. A single query chunk is the late one, a single key chunk the early one,
+    since late queries see early keys."""
 
     query_chunks: int
     """Number of the member's query chunks: 1, the late one alone, or 2."""
@@ -198,7 +201,8 @@ class Block(NamedTuple):
 def ring_block(place: int, source: int, causal: bool = True) -> Block:
     """The block of scores that the ring's member `place` computes with the keys of member `source`.
 
-    causal: without, every score is needed (an explicit mask makes scores -10000 instead of leaving them out).
+    causal: whether scores with later keys are left out. If False every score is computed: an explicit mask makes
+    scores -10000 instead of leaving them out.
     """
     if not causal:
         return Block(2, 2, causal=False)

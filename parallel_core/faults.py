@@ -19,18 +19,18 @@ TRANSIENT, REPEATABLE = "transient", "repeatable"
 
 @dataclass(frozen=True)
 class Place:
-    """The place where a value that is not finite came up: an operator that made it of finite inputs, or the first that
-    was given it."""
+    """The place where a value that is not finite came up: an operator that made it of finite inputs, or the
+    first operator that had it among its inputs."""
 
     operator: str
     direction: str
     """Pass in which it came up: "forward" or "backward"."""
     layer: str
     micro_batch: int
-    """Number of the micro-batch in the global batch."""
+    """Number of the micro-batch, from 0, in the global batch, over all data-parallel ranks."""
     chunk: int = 0
     rows: tuple[int, ...] = ()
-    """Rows of the micro-batch that have the value, where its tensors tell."""
+    """Rows of the micro-batch that have a value that is not finite, where the tensor's shape tells; else none."""
     samples: tuple[str, ...] = ()
     """The samples and documents of these rows, in words."""
 
@@ -47,13 +47,13 @@ class Findings:
 
     rank: int
     origin: Place | None = None
-    """The first operator that made such a value of finite inputs."""
+    """The first operator that made a value that is not finite of finite inputs; None: there is none."""
     carried: Place | None = None
-    """The first operator that was given such a value."""
+    """The first operator that was given a value that is not finite; None: there is none."""
     weights: tuple[str, ...] = ()
-    """Names of the parameters that held such a value before the step."""
+    """Names of the parameters that held a value that is not finite before the step."""
     gradients: str = ""
-    """A sentence about the parameters whose own gradient had such a value; empty without one."""
+    """A sentence about this rank's own gradients that are not finite, before they were reduced; empty without any."""
     differs: bool = False
     """Whether the second computation gave this rank other losses or gradients than the first."""
 
@@ -114,8 +114,8 @@ def explained(iteration: int, what: str, first: Figures, second: Figures, found:
 
 
 def _places(found: Sequence[Findings]) -> list[str]:
-    """Lines about parameters with such values; without any, about operators that made one; without these, about
-    operators that were given one. Then the sentences about gradients."""
+    """Lines about values that are not finite: parameters that held one; without any, operators that made one; without
+    these, operators that were given one. Then the sentences about gradients."""
     weights = [
         f"  rank {one.rank}: no number in the weights {', '.join(one.weights[:5])}" for one in found if one.weights
     ]
@@ -129,8 +129,10 @@ class Spikes:
     """A detector of losses and gradient norms that are spikes beside those of the steps before.
 
     Args:
-        deviations: a loss is a spike if it is more standard deviations above the last steps' mean; None: not looked at.
-        loss, norm: whether Megatron's rule is applied to the loss, to the gradient norm.
+        deviations: a loss is a spike if it lies more than so many standard deviations above the mean of the last 100
+            steps (once there are 20); None: this rule is off.
+        loss, norm: whether a loss, a gradient norm is a spike from 10 times the highest of the first 100 steps on
+            (Megatron's rule).
     """
 
     def __init__(self, deviations: float | None, loss: bool, norm: bool) -> None:

@@ -62,7 +62,7 @@ class ConfigError(ValueError, SaysAll):
 
 
 def exit_code(work: Callable[[], None]) -> int:
-    """Do a command's work; 0, or 1 after a ValueError or OSError, which is printed on the error stream."""
+    """Do a command's work and return 0, or 1 after a ValueError or OSError, which is printed on the error stream."""
     try:
         work()
     except (ValueError, OSError) as error:

@@ -14,13 +14,14 @@ BYTES_SENT: dict[str, Callable[[int, int, int], int]] = {
     "barrier": lambda size, n, _: 0,
 }
 """Operation -> bytes that one rank sends by the algorithm of least traffic (a ring for all_reduce), from the bytes of
-the rank's input, the group's size and whether the rank is the source. Of an all_to_all the input is what goes to
+the rank's input, the group's size and whether the rank is the source. An all_to_all's input is what goes to
 others."""
 
 
 @dataclass(frozen=True)
 class Message:
-    """Equal calls of one collective by one rank in a step."""
+    """Calls of one collective by one rank in a step that are equal in place, group and bytes; `calls` is their
+    number."""
 
     what: str
     """The place that launches it: a path in the model without layer numbers, such as "decoder.layers.mlp.linear_fc1",
@@ -47,6 +48,7 @@ def message(
     kind: str, operation: str, size: int, members: int, what: str = "", backward: bool = False
 ) -> Iterator[Message]:
     """One call of a collective whose input on a rank has `size` bytes, in a group of `members` ranks; nothing in a
-    group of one."""
+    group of one. kind: of the group. operation: the collective's name. what, backward: as in `Message`, the place that
+    launches it and whether that is in the backward pass."""
     if members > 1:
         yield Message(what, kind, operation, BYTES_SENT[operation](size, members, 0), backward)

@@ -45,7 +45,7 @@ class Operation:
     weight: Work = NOTHING
     """Work of the gradient of the weight, for which no other operation waits."""
     name: str = ""
-    """The path of its block, without layer numbers."""
+    """The path of the operation's block in the model, without layer numbers."""
     runs_again: bool = False
     """Whether the backward computes the forward again."""
     scores: float = 0.0
@@ -53,7 +53,8 @@ class Operation:
     0."""
 
     def within(self, module: str) -> "Operation":
-        """The operation with `module` put before its path. Written out, because `replace` takes three times as long."""
+        """The operation with `module` put before its block's path, `name`. Written out, because `replace` takes three
+        times as long."""
         name = f"{module}.{self.name}" if self.name else module
         return Operation(self.kind, self.forward, self.backward, self.weight, name, self.runs_again, self.scores)
 
@@ -69,7 +70,8 @@ def product(m: float, k: int, n: int, item_size: int, *, count: int = 1, trains:
 
 
 def elementwise(forward: float, backward: float, launches: int = 1) -> Operation:
-    """A sweep over activations that moves `forward` bytes, and `backward` bytes for its gradient; launches: of each."""
+    """A sweep over activations that moves `forward` bytes, and `backward` bytes for its gradient; launches: kernels of
+    each of the two."""
     return Operation(ELEMENTWISE, Work(0.0, forward, launches), Work(0.0, backward, launches))
 
 

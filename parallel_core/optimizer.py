@@ -23,13 +23,13 @@ class Treatment:
     together."""
 
     rule: str
-    """The name of its `UpdateRule`."""
+    """The name of the parameter's `UpdateRule`."""
     is_decayed: bool
-    """Whether weight decay acts."""
+    """Whether weight decay acts on the parameter."""
     has_decoupled_lr: bool
-    """Whether its learning rate is --decoupled-lr's."""
+    """Whether the parameter's learning rate is --decoupled-lr's."""
     rate_factor: float = 1.0
-    """Factor of its learning rate and of Adam's epsilon (mu-P)."""
+    """Factor of the parameter's learning rate, and of Adam's epsilon for it (mu-P)."""
 
 
 def treatment(spec: ShardSpec, config: OptimizerConfig) -> Treatment:
@@ -41,7 +41,8 @@ def treatment(spec: ShardSpec, config: OptimizerConfig) -> Treatment:
 
 
 def rate_factor(spec: ShardSpec, rule: UpdateRule, width: float) -> float:
-    """Factor of a parameter's learning rate in a model that is so many times as wide (Yang et al., 2022, table 8)."""
+    """Factor of a parameter's learning rate in a model `width` times as wide as the one for which the rate was chosen
+    (mu-P: Yang et al., 2022, table 8)."""
     is_inner = len(spec.shape) > 1 and spec.role not in ("embedding or output", "positions")
     of_matrices, of_others = rule.rate_by_width
     return float(width ** (of_matrices if is_inner else of_others))

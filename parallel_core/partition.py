@@ -38,8 +38,9 @@ class ModelSizes(Protocol):
 def chunk_layers(model_config: ModelSizes, parallel_config: PipelineSizes) -> list[list[range]]:
     """The layers, 0-based, of each chunk and stage: indexed [chunk][stage].
 
-    From `--num-layer-list`, or an even share of each chunk and `offset`; else a stage's layers (`stage_budgets`) are
-    divided evenly over its chunks. Layers that do nothing (`--noop-layers`) are counted and numbered as any other.
+    A nested `--num-layer-list` says them. With `offset` each chunk of each stage has an even share and its offset.
+    Otherwise a stage's layers (`stage_budgets`, which reads a plain list) are divided evenly over its chunks. Layers
+    that do nothing (`--noop-layers`) are counted and numbered as any other.
     """
     counts = chunk_counts(model_config.num_layers, parallel_config)
     flat = [count for row in counts for count in row]
@@ -68,7 +69,8 @@ def chunk_counts(num_layers: int, parallel: PipelineSizes) -> list[list[int]]:
 
 
 def offset_rows(offset: Any, chunks: int) -> list[list[int]]:
-    """An `offset` as a list of lists, one for each chunk: a plain list is every chunk's."""
+    """An `offset` (the layers that each stage adds to an even share) as a list for each chunk; a plain list is every
+    chunk's."""
     return offset if is_nested(offset) else [offset] * chunks
 
 
@@ -76,9 +78,9 @@ def stage_budgets(num_layers: int, parallel: PipelineSizes) -> list[int]:
     """The number of layers of each stage; the embedding and the output layer are counted as one each with Megatron's
     --account-for-embedding-in-pipeline-split and --account-for-loss-in-pipeline-split.
 
-    A list or `fixed_stages` give some stages their layers; the others share evenly. The rest goes one layer at a time
-    to the last but one of those and backwards from there, so that the stages that also hold the embedding and the
-    output layer stay light.
+    A `--num-layer-list` gives all stages their layers, `fixed_stages` those of the first or last; the others share
+    evenly. If that leaves a rest, those stages but the last get one layer more each, from the last but one backwards,
+    so that the stages that also hold the embedding and the output layer stay light.
     """
     entries: Any = parallel.num_layer_list
     if entries is not None:
@@ -111,5 +113,5 @@ def virtual_stages(num_layers: int, parallel: PipelineSizes) -> int | None:
 
 
 def is_nested(num_layer_list: Sequence[Any] | None) -> bool:
-    """Whether any entry is itself a list: then there is one for each chunk."""
+    """Whether any entry is itself a list: then there is a list for each chunk, with each stage's layers."""
     return any(isinstance(entry, list) for entry in num_layer_list or ())

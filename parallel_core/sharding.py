@@ -56,7 +56,7 @@ class Cut:
     widths: tuple[int, ...] = ()
     """Widths of fused parts along the axis that differ, each cut on its own; takes the place of `parts`."""
     unit: int = 0
-    """Entries that stay together (a head's rows), where ranks need not divide a part: each has `share` of it, and
+    """Entries that stay together (a head's rows), where ranks need not divide a part: each rank has `share` of it, and
     entries beyond its end are padding, zeros that no whole array has. 0: ranks divide every part."""
 
     def parts_of(self, length: int) -> tuple[int, ...]:
@@ -198,7 +198,7 @@ def share(length: int, size: int, unit: int = 1) -> int:
 def place(spec: ShardSpec, coordinates: Coordinates) -> Place:
     """The part of a parameter that the rank at these coordinates holds.
 
-    Raises ValueError if a cut that has no unit does not divide evenly.
+    Raises ValueError if the ranks do not divide an axis evenly, where its cut has no `unit` that stays together.
     """
     runs = [[Run(0, length)] for length in spec.shape]
     for cut in spec.cuts:

@@ -21,7 +21,7 @@ TOKENS_CHOSEN = "tokens_chosen"
 """Name of the figure [layers, E]: how many choices of a layer's tokens fell on each expert, before tokens are
 dropped."""
 TOKENS_ROUTED = "tokens_routed"
-"""Name of the figure [layers, E]: as `TOKENS_CHOSEN`, after tokens are dropped."""
+"""Name of the figure [layers, E]: how many choices of a layer's tokens each expert keeps, after tokens are dropped."""
 TOKENS_BEYOND = "tokens_beyond"
 """Name of the figure [layers]: how many choices would be dropped with --moe-drop-rate-capacity-factor."""
 INDEXER_LOSS = "indexer loss"
@@ -38,7 +38,7 @@ class Figure:
     name: str
     shape: tuple[int, ...]
     is_loss: bool = True
-    """Whether it is averaged over micro-batches and data-parallel replicas, and logged."""
+    """Whether the array is averaged over micro-batches and data-parallel replicas, and logged."""
     layers: int = 0
     """For a loss by layer: the number of layers by which its sum is divided in the log. As in Megatron those are the
     decoder's layers of experts and all depths of multi-token prediction, dense ones too."""
@@ -49,18 +49,18 @@ class Figure:
 
     @property
     def is_logged(self) -> bool:
-        """Whether the log has it as one number."""
+        """Whether the log has the figure as one number."""
         return self.is_loss or self.is_largest
 
     def logged(self, value: Array) -> float:
-        """The number for the log, from the step's array: its sum divided by `layers` (of a figure by layer), or its
-        largest element."""
+        """The number for the log, from the step's array: its largest element if `is_largest`, else its sum; divided by
+        `layers` unless that is 0."""
         return float(value.max() if self.is_largest else value.sum()) / max(self.layers, 1)
 
 
 def figures_of(config: ModelConfig) -> tuple[Figure, ...]:
-    """The figures of a configuration. The first axis of a figure by layer counts all layers: dense ones and those of
-    multi-token prediction (behind the decoder's), too."""
+    """The figures of a step of a model with this configuration. The first axis of a figure by layer counts all layers:
+    dense ones, too, and behind the decoder's those of multi-token prediction."""
     depths = range(1, config.multi_token_prediction.depths + 1)
     further = (Figure(mtp_loss(depth), ()) for depth in depths)
     return (*_of_experts(config), *_of_indexers(config), *_of_scores(config), *further)
@@ -121,7 +121,7 @@ def _layers_of_experts(config: ModelConfig) -> list[int]:
 
 
 def router_losses(config: ModelConfig) -> Iterator[str]:
-    """The names of the losses that a configuration adds to the gradients of routers' logits."""
+    """The names of the losses whose gradients a configuration adds to those of routers' logits."""
     moe = config.moe_config
     yield from (BALANCING_LOSSES[kind] for kind in moe.balancing_losses)
     if moe.moe_device_level_aux_loss_coeff:
@@ -140,7 +140,8 @@ def logged(config: ModelConfig, values: Mapping[str, Array]) -> dict[str, float]
 
 
 def logged_by_layer(config: ModelConfig, values: Mapping[str, Array]) -> dict[str, float]:
-    """Megatron's name -> number, of the routers' losses of each layer that has experts; layers count from 0."""
+    """Megatron's name of a router loss of one layer ("moe/<loss>_layer_<number>", numbers from 0) -> its value, for
+    every router loss and every layer that has experts."""
     return {
         f"moe/{figure.name}_layer_{layer}": float(values[figure.name][layer])
         for figure in figures_of(config)
@@ -150,12 +151,14 @@ def logged_by_layer(config: ModelConfig, values: Mapping[str, Array]) -> dict[st
 
 
 def tokens_by_expert(values: Mapping[str, Array]) -> dict[int, list[int]]:
-    """Number of a layer that has experts -> number of tokens of a step that chose each expert [E]."""
+    """Number, from 0, of a layer that has experts -> for each of its experts the number of tokens of a step that chose
+    it, before tokens are dropped."""
     return {layer: row.astype(int).tolist() for layer, row in enumerate(values.get(TOKENS_CHOSEN, ())) if row.any()}
 
 
 def expert_load(values: Mapping[str, Array]) -> dict[int, float]:
-    """Number of a layer that has experts -> tokens of its busiest expert divided by an even share: from 1 to E."""
+    """Number, from 0, of a layer that has experts -> tokens that chose its busiest expert, divided by an even share:
+    from 1 to the number of experts."""
     return {
         layer: round(float(row.max() / row.mean()), 4)
         for layer, row in enumerate(values.get(TOKENS_CHOSEN, ()))

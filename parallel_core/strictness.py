@@ -1,12 +1,13 @@
-"""The handling of names that a model and a checkpoint do not share, and of settings by which they are two networks
-(--dist-ckpt-strictness)."""
+"""The handling of names that only the model or only the checkpoint has, and of settings that describe another network
+in the checkpoint (--dist-ckpt-strictness)."""
 
 from typing import NamedTuple
 
 
 class Strictness(NamedTuple):
-    """Whether a load is refused for names that only one side has, and which are logged; the others are skipped
-    silently. Megatron calls a name "unexpected" that the model has and the checkpoint lacks, the others "missing"."""
+    """The names for which a load is refused or that it logs: those that only the model has ("absent") and those that
+    only the checkpoint has ("unused"). What is neither refused nor logged is skipped silently. Megatron calls absent
+    names "unexpected" and unused ones "missing"."""
 
     refuses_absent: bool
     """Whether names that the model has and the checkpoint lacks are refused, and settings that describe another

@@ -48,8 +48,8 @@ COMPUTING = frozenset({*_ACTIONS, Kind.OPTIMIZER, Kind.OTHER})
 
 
 class Span(NamedTuple):
-    """A piece of one rank's work, from `start` on for `seconds`. A rank's spans lie beside or inside each other, but
-    for collectives."""
+    """A piece of one rank's work, from `start` on for `seconds`. Two spans of a rank lie one after the other or one
+    inside the other; only spans of collectives may overlap others in part."""
 
     rank: int
     kind: Kind
@@ -58,7 +58,7 @@ class Span(NamedTuple):
     """Seconds on the clock of the job, which is that of rank 0."""
     seconds: float
     step: int = 0
-    """The iteration in which it lies, from 1."""
+    """The iteration in which the span lies, from 1."""
     group: str = ""
     """For a message: the name of the ranks' group, such as `tp`, `pp`."""
 
@@ -120,12 +120,14 @@ def _event(span: Span, row: int, origin: float) -> dict[str, Any]:
 
 
 def planned_json(spans: Iterable[Span]) -> list[list[Any]]:
-    """The planned spans as [rank, kind, name, start, seconds], for the key "planned" of a trace file."""
+    """The planned spans as [rank, kind, name, start, seconds], for the list "spans" under "planned" in a
+    trace file."""
     return [[span.rank, span.kind.value, span.name, span.start, span.seconds] for span in spans]
 
 
 def read_planned(path: Path) -> list[Span]:
-    """The planned spans of a trace file; empty if it has none. Raises as `read_chrome` does."""
+    """The planned spans of a trace file; empty if it has none. Raises ValueError for a file that is no trace of this
+    program, OSError for one that is missing."""
     try:
         rows = read_json(path).get("planned", {}).get("spans", [])
         return [Span(int(rank), Kind(kind), str(name), float(at), float(took)) for rank, kind, name, at, took in rows]
@@ -134,8 +136,8 @@ def read_planned(path: Path) -> list[Span]:
 
 
 def read_chrome(path: Path) -> list[Span]:
-    """The measured spans of a file that `chrome_json` wrote. Raises ValueError for another file, OSError if there is
-    none."""
+    """The measured spans of a file that `chrome_json` wrote. Raises ValueError for a file that is no trace of this
+    program, OSError for one that is missing."""
     try:
         return [_span(event) for event in read_json(path)["traceEvents"] if event["ph"] == "X"]
     except (KeyError, TypeError) as error:
@@ -166,7 +168,7 @@ class StepSummary:
     messages: float
     """Time in collectives and transfers, waiting and moving, while nothing else is done."""
     bubble: float
-    """Waiting for another stage: for its tensors, or until the last stage's last backward is over."""
+    """Waiting for other stages: for their tensors, or after this rank's last backward until those of all are over."""
     data: float
     pipeline: float
     """Time from the start of the first forward or backward of any rank to the end of the last."""
@@ -178,7 +180,8 @@ class StepSummary:
 
     @property
     def bubble_share(self) -> float:
-        """The bubble divided by `pipeline`."""
+        """The seconds for which this rank waits for other stages, divided by those from the start of the first forward
+        or backward of any rank to the end of the last; 0 if there is none."""
         return self.bubble / self.pipeline if self.pipeline else 0.0
 
 
@@ -251,8 +254,9 @@ def planned_timeline(
     micro_batches: int,
     times: Durations | None = None,
 ) -> Timeline:
-    """The schedule's, by `schedules.simulate`, in microseconds, with the measured times of its actions; transfers take
-    none. stage_of: the stage of a rank. times: those by which the run has ordered its actions, if any."""
+    """The timeline of the run's schedule for a step of `micro_batches`, in microseconds, simulated with the times of
+    computations that `spans` have; transfers take none. stage_of: a function from a rank to its stage. times: the times
+    by which the run has ordered its computations, if any."""
     parallel = config.parallel_config
     group_size = parallel.microbatch_group_size_per_virtual_pipeline_stage
     computes = order(parallel.schedule_name, parallel.placement, micro_batches, group_size, times)
@@ -281,12 +285,14 @@ class MeasuredTimes:
         return cls({key: max(1, round(sum(own) / len(own) / _UNIT)) for key, own in seconds.items()})
 
     def of(self, action: Compute, stage: int, chunks: int, split: bool) -> Time:
-        """The mean time of `action` on the stage, in microseconds; 0 if no stage recorded one of its kind."""
+        """The mean time of computations of this kind and chunk on the stage, in microseconds; where the stage recorded
+        none, the mean of the kind over all stages and chunks, or 0. chunks, split: not read."""
         kind = _KINDS[type(action)]
         return self.means.get((kind, stage, action.chunk), self.means.get((kind,), 0))
 
     def saved(self, pair: Pair, stage: int, chunks: int) -> Time:
-        """0: the measured times of a pair's two computations cannot be told apart."""
+        """The time by which a pair is shorter than its two computations together: always 0, because a recorded run does
+        not tell it."""
         return 0
 
 

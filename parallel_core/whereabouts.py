@@ -19,7 +19,7 @@ class Standing:
     details: str
     """Shape, type, and the place of the call in the program."""
     members: tuple[int, ...]
-    """Global ranks of the group."""
+    """Global ranks of the group; for a message between two ranks those two."""
     missing: tuple[int, ...] = ()
     """Members without which the call does not go on."""
 
@@ -50,7 +50,7 @@ class Whereabouts:
     waits: bool = False
     """Whether the rank waits in a collective for other ranks."""
     standing: tuple[Standing, ...] = ()
-    """Calls that are not complete; if the rank waits, the one in which it waits first."""
+    """Calls that are not complete; if the rank waits, beginning with the one in which it does."""
     stack: tuple[str, ...] = field(default=(), compare=False)
 
     def packed(self) -> str:

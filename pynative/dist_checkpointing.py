@@ -1,6 +1,6 @@
 """Checkpoints by the calls of MindSpeed-Core-MS, for scripts with a loop of their own.
 
-What is written is the project's format (`pynative.checkpointing`): one directory for all ranks, readable at any layout.
+The files are of the project's format (`pynative.checkpointing`): one directory for all ranks, readable at any layout.
 """
 
 from dataclasses import dataclass, field

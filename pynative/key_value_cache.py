@@ -85,8 +85,8 @@ class Cache:
     """Whether the forward under way has one new token of each text, after an earlier forward."""
 
     def keep(self, layer: Hashable, form: ScoreForm, *rows: Tensor) -> Sequence[Tensor]:
-        """Write the new tokens' tensors of a layer, each [s, b, ...], and return those of all tokens: in the first
-        forward the given ones, then the cached ones, each [slots in use, b, ...].
+        """Write the new tokens' tensors of a layer, each [s, b, ...]. Return those of all tokens: in the first forward
+        `rows` itself, in later forwards the cache's, each [slots in use, b, ...].
 
         layer: its number, or another key for a part of a layer. form: its window, if any, bounds the slots to window +
         1.
@@ -108,8 +108,8 @@ class Cache:
         self._states[layer, name] = state
 
     def ages(self, layer: Hashable) -> Array:
-        """`LayerCache.ages` of the layer's cache at the current lengths; layers with equally many slots share one
-        array."""
+        """The age of the token in each slot of the layer's cache, int32 [slots in use, b]: positions by which it comes
+        before its text's last token; -1 where the slot holds none. Layers with equally many slots share one array."""
         own = self.layers[layer]
         if own.slots not in self._ages:
             self._ages[own.slots] = own.ages(self.lengths)

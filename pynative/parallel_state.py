@@ -181,7 +181,7 @@ T = TypeVar("T")
 
 def _getter(read: Callable[[str], T], what: str, kind: str, wider: dict[str, str]) -> Callable[..., T]:
     """A getter of `kind`'s group: it returns `read(kind)`, or `read` of the kind that `wider` has for a flag that is
-    set."""
+    set. what: the first words of its docstring, which says what it returns."""
 
     def get(*values: bool, **flags: bool) -> T:
         asked = dict(zip(wider, values, strict=False)) | flags
@@ -309,7 +309,7 @@ def get_pipeline_model_parallel_prev_rank() -> int:
 
 
 def get_virtual_pipeline_model_parallel_world_size() -> int | None:
-    """The number of model chunks of each stage; None without --virtual-pipeline-model-parallel-size."""
+    """The number of model chunks of each stage; None without virtual stages."""
     return _current().virtual_size
 
 
@@ -331,13 +331,13 @@ def set_virtual_pipeline_model_parallel_rank(rank: int) -> None:
 
 
 def is_pipeline_first_stage(ignore_virtual: bool = False) -> bool:
-    """Whether the chunk of `step_position` (with ignore_virtual: any chunk of this rank) holds the embedding."""
+    """Whether the chunk that is built or run (with ignore_virtual: any chunk of this rank) holds the embedding."""
     is_first_chunk = ignore_virtual or get_step_position().chunk == 0
     return is_first_chunk and get_pipeline_model_parallel_rank() == 0
 
 
 def is_pipeline_last_stage(ignore_virtual: bool = False) -> bool:
-    """Whether the chunk of `step_position` (with ignore_virtual: any chunk of this rank) computes the loss."""
+    """Whether the chunk that is built or run (with ignore_virtual: any chunk of this rank) computes the loss."""
     state = _current()
     stages = get_pipeline_model_parallel_world_size()
     stage, chunk = Placement(stages, state.virtual_size or 1, state.folded).last

@@ -25,12 +25,12 @@ Dtype: TypeAlias = "str | ms.Type"
 
 
 def type_name(dtype: Dtype) -> str:
-    """The name of a type, such as "float32", from either form."""
+    """The name of a type, such as "float32", from that name or from MindSpore's type object."""
     return dtype if isinstance(dtype, str) else str(dtype).lower()
 
 
 def type_of(dtype: Dtype) -> ms.Type:
-    """MindSpore's type object, from either form."""
+    """MindSpore's type object, from that object or from its name, such as "float32"."""
     return getattr(ms, type_name(dtype))
 
 
@@ -60,8 +60,8 @@ class ParameterMeta:
     after_contribution: Callable[[], None] = _nothing
     """Called after each addition to `main_grad` by an operator's own backward."""
     main_param: Tensor | None = None
-    """The float32 copy of a 16-bit parameter, which the optimizer updates; with the distributed optimizer a vector, of
-    the part that this rank owns. None: there is none."""
+    """The float32 copy of a 16-bit parameter, which the optimizer updates: in the parameter's shape if this rank owns
+    all of it, else a vector of the part that it owns. None: there is no copy, or the rank owns nothing of it."""
     rounded_from_main: Tensor | None = None
     """The parameter, or the slice of it, in its own type, of which `main_param` is the float32 copy."""
     layer_events: Any = None
@@ -70,7 +70,7 @@ class ParameterMeta:
     """Brings the parameter's whole values into its memory. With ZeRO stage 3 they are otherwise there only while its
     layer is at work; all ranks call this."""
     keep: Callable[[], None] = _nothing
-    """Takes over the values that were written into the parameter's memory as those of its owners (ZeRO stage 3)."""
+    """Copies values that were written into the parameter's memory to where the rank keeps its part (ZeRO stage 3)."""
     kept: tuple[Stretch, Tensor] | None = None
     """With ZeRO stage 3: the stretch of the parameter that this rank owns, and the vector of its values; None if the
     rank owns nothing of it, or without stage 3."""
@@ -80,8 +80,8 @@ class ParameterMeta:
 
     @property
     def is_cut(self) -> bool:
-        """Whether the rank keeps a part of the parameter alone (ZeRO stage 3), so that `fetch` must come before a
-        read."""
+        """Whether this rank keeps only its part of the parameter (ZeRO stage 3), so that the attribute `fetch` must be
+        called before the values are read."""
         return self.fetch is not _nothing
 
 
@@ -105,8 +105,8 @@ def set_main_grad(parameter: Parameter, view: Tensor) -> None:
 
 
 def set_main_param(parameter: Parameter, view: Tensor | None, of: Tensor | None = None) -> None:
-    """Set the float32 copy of a parameter, or of its slice `of`: a view of the optimizer's state; None: there is no
-    copy."""
+    """Make `view`, which is of the optimizer's state, the float32 copy of a parameter; None: there is no copy. of: the
+    16-bit original of `view`, the parameter itself or a slice of it."""
     parameter.main_param = parameter.meta.main_param = view
     parameter.meta.rounded_from_main = of
 
@@ -119,7 +119,8 @@ def as_type(values: Array, dtype: ms.Type) -> Tensor:
 
 
 def _global_name(path: str) -> str:
-    """The part of a cell's path behind "language_model.": Megatron's names start there."""
+    """The part of a parameter's path behind the last "language_model.", where Megatron's names start; the whole path if
+    it has none."""
     return path.rpartition("language_model.")[2]
 
 
@@ -147,7 +148,7 @@ def name_parameters(model: nn.Cell) -> list[Parameter]:
 
 def whole_parameters(model: nn.Cell) -> Iterator[Parameter]:
     """Yield the parameters in the model's order, each with its whole values in its memory until the next is asked for:
-    with ZeRO stage 3 several share memory in turn. All ranks call this, and iterate to the end."""
+    with ZeRO stage 3 the next may take the same memory. All ranks call this, and iterate to the end."""
     for parameter in settled(name_parameters(model)):
         parameter.meta.fetch()
         yield parameter

@@ -122,8 +122,8 @@ def current() -> StepFigures | None:
 
 
 def seed(weight: Weight) -> float:
-    """The gradient from which the backward of an auxiliary loss over these tokens starts; 1 outside of a training
-    step."""
+    """The gradient from which the backward of an auxiliary loss over the tokens of `weight` starts; 1 outside of a
+    training step."""
     return 1.0 if _current is None else _current.averaging.seed(weight)
 
 
@@ -144,7 +144,8 @@ def _with_loss(activation: Tensor, loss: Tensor, start: float) -> Tensor:
 
 
 class MoEAuxLossAutoScaler:
-    """Megatron's name of `with_loss`, for users' cells; after `set_loss_scale` that value is the seed.
+    """Megatron's name of `with_loss`, for users' cells; once `set_loss_scale` was called, backwards of losses start
+    from the value given to it, not from `seed`.
 
     With --calculate-per-token-loss the loss has to be multiplied by the micro-batch's tokens, as in Megatron.
     """

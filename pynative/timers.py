@@ -43,7 +43,8 @@ class Timers:
         self.recorded: list[Timed] | None = None
 
     def __call__(self, name: str, level: int = 2, about: object = "") -> AbstractContextManager[object]:
-        """Context that times the block as a run of the part `name`. level: the part's; about: see `Timed`."""
+        """Context that times the block as a run of the part `name`. level: the part's; about: an object whose text
+        names the work."""
         if level > self.level and self.recorded is None and self.idle is None:
             return _NOTHING
         if self.barrier is not None and level == 1 <= self.level:

@@ -35,7 +35,7 @@ def parse() -> argparse.Namespace:
 
 
 def build(options: argparse.Namespace) -> tuple[Any, Any]:
-    """(model chunks of this rank in Megatron's wrappers, the optimizer)."""
+    """(this rank's model chunk in Megatron's wrappers, the optimizer)."""
     import torch
     from megatron.core import parallel_state
     from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
@@ -68,7 +68,7 @@ def build(options: argparse.Namespace) -> tuple[Any, Any]:
 
 
 def batch_function(options: argparse.Namespace) -> Any:
-    """Megatron's forward_step_func on one batch of random tokens."""
+    """A forward_step_func of Megatron's form that takes the same batch of random tokens at every call."""
     import torch
 
     generator = torch.Generator().manual_seed(torch.distributed.get_rank())

@@ -162,7 +162,8 @@ def compare(case: Path, out: Path) -> dict[str, float | int | None]:
 
 
 def launch(case: Path, processes: int, flags: list[str]) -> dict:
-    """Run the case in `processes` processes with further flags; the figures of `compare`."""
+    """Run the case in `processes` processes with further flags; the figures of `compare`, with the case, the flags and
+    the seconds."""
     from pynative.startup.launch import msrun_command, quiet_environment
 
     for name in ("config.json", "weights.npz", "tokens.npy", "curve.json"):

@@ -40,8 +40,8 @@ SEED = 1234
 """Seed of the order of documents, so that the validation split is not the end of the alphabet."""
 
 PIECES = 1000
-"""Documents are cut to at most this part (1 / PIECES) of the text: splits are made of whole documents, and the text may
-be one file."""
+"""Documents are cut to at most this part (1 / PIECES) of the text, or to 1000 characters where that part is smaller:
+splits are made of whole documents, and the text may be one file."""
 
 
 def standard_library() -> list[str]:
@@ -75,7 +75,8 @@ def choose(documents: Sequence[str], max_megabytes: float | None) -> list[str]:
 
 
 def cut_long(documents: Sequence[str]) -> list[str]:
-    """The documents, those longer than 1 / PIECES of all text cut, at the end of a line where there is one."""
+    """The documents, those longer than 1 / PIECES of all text, and than 1000 characters, cut to that length at most, at
+    the end of a line where there is one."""
     limit = max(1000, sum(map(len, documents)) // PIECES)
     return [piece for document in documents for piece in cut_text(document, limit)]
 

@@ -62,8 +62,8 @@ def capacity_factor(args: Any) -> Any:
 
 
 def router_groups(args: Any) -> int | None:
-    """The number of groups of experts, by flag; else by rank as in MindSpeed-LLM, where a flag limits groups; else
-    None."""
+    """The number of groups of experts, by flag; else, with a flag that limits or balances groups, one for each
+    expert-parallel rank, as in MindSpeed-LLM; else None."""
     given = args.moe_router_num_groups or args.n_group
     limited = args.moe_router_group_topk or args.topk_group
     limited = limited or args.moe_device_level_aux_loss_coeff or args.moe_comm_aux_loss_coeff
@@ -72,7 +72,7 @@ def router_groups(args: Any) -> int | None:
 
 def group_score(args: Any) -> int | None:
     """The number of experts whose scores make a group's, by flag; 1 for MindSpeed-LLM's group_limited_greedy,
-    DeepSeek-V2's router."""
+    DeepSeek-V2's router; else None."""
     given, kinds = args.moe_router_group_score_topk, _kinds_of_balancing(args)
     return 1 if given is None and "group_limited_greedy" in kinds else given
 

@@ -50,8 +50,9 @@ def latent_attention(args: Any) -> Any:
 
 
 def rope_scaling_type(args: Any) -> str | None:
-    """The kind of rotary scaling. Latent attention has Megatron's --rope-type, which is yarn unless given, or
-    MindSpeed-LLM's --rope-scaling-type; Megatron's stretches nothing while --rotary-scaling-factor is 1."""
+    """The kind of rotary scaling; None: there is none. Latent attention without --rope-scaling-type has Megatron's
+    --rope-type, by default yarn, which stretches nothing while --rotary-scaling-factor is 1. Otherwise: llama3 with
+    --use-rope-scaling, yarn by --position-embedding-type or --rope-type, else --rope-scaling-type (its plm: None)."""
     if latent_attention(args) and args.rope_scaling_type is None:
         return None if args.rope_type == "rope" else "yarn"
     if args.use_rope_scaling:
@@ -62,7 +63,7 @@ def rope_scaling_type(args: Any) -> str | None:
 
 def stretching_factor(args: Any) -> Any:
     """The scaling factor of rotary positions of ordinary attention; with Megatron's --position-embedding-type yarn it
-    is --rotary-scaling-factor."""
+    is --rotary-scaling-factor, if that is not 1 and --rope-scaling-type is not given."""
     given = args.rotary_scaling_factor
     by_megatron = args.position_embedding_type == "yarn" and not args.rope_scaling_type
     return given if by_megatron and given not in (None, 1.0) else args.rope_scaling_factor
@@ -158,21 +159,22 @@ def zero_stage(args: Any) -> int | None:
 
 
 def use_distributed_optimizer(args: Any) -> bool | None:
-    """Whether the distributed optimizer is asked for: by its flag or by some names of --optimizer. Megatron's FSDP,
-    which comes with that flag, replaces it."""
+    """Whether the distributed optimizer is asked for: by its flag or by some names of --optimizer; None: not given.
+    False with a flag for fully sharded data parallelism, which replaces it: Megatron's FSDP comes with both flags."""
     if fully_sharded_stage(args) is not None:
         return False
     return True if args.optimizer in SHARING_NAMES and args.zero_stage != 0 else args.use_distributed_optimizer
 
 
 def communication_data_type(args: Any) -> str | None:
-    """The type of messages of gradients, by --communication-data-type, else by Megatron's FSDP flag."""
+    """The type of messages of gradients, by --communication-data-type, else Megatron's FSDP flag; None: not given."""
     of_fsdp = args.megatron_fsdp_grad_comm_dtype
     return args.communication_data_type or (None if of_fsdp == "auto" else of_fsdp)
 
 
 def pipeline_schedule(args: Any) -> str | None:
-    """Name of the schedule: --pipeline-schedule, else MindSpeed's --schedules-method, else Zero Bubble's flags."""
+    """Name of the schedule: --pipeline-schedule, else MindSpeed's --schedules-method, else Zero Bubble's flags; None:
+    none is given."""
     named = args.pipeline_schedule or args.schedules_method
     if named is None and args.zero_bubble_v_schedule:
         return {"half": "v-half", "min": "v-min"}.get(args.zero_bubble_v_schedule_mem_setup, "zb-v")
@@ -199,8 +201,8 @@ def betas(args: Any) -> Any:
 
 
 def resume_training(args: Any) -> bool | None:
-    """Whether a run goes on: HuggingFace's Trainer has --resume_from_checkpoint for a run that does, and
-    --model_name_or_path for weights to begin with."""
+    """Whether a run goes on where its checkpoint ended: true with HuggingFace's --resume_from_checkpoint; else what
+    --resume-training says; else false with HuggingFace's --model_name_or_path, weights to begin with, or None."""
     if args.resume_from_checkpoint is not None:
         return True
     return False if args.resume_training is None and args.model_name_or_path is not None else args.resume_training
@@ -214,7 +216,7 @@ def unless(argument: str) -> Callable[[Any], bool]:
 def further_loss_factor(args: Any) -> Any:
     """The weight of multi-token prediction's losses: Megatron's --mtp-loss-scaling-factor, or MindSpeed-LLM's
     --mtp-loss-scale, whose default counts beside --num-nextn-predict-layers. In another parser's namespace, which does
-    not say what was given, any other value than the default was."""
+    not say what was given, a value other than the default counts as given."""
     factor, scale = args.mtp_loss_scaling_factor, args.mtp_loss_scale
     if scale is None or factor != 0.1 or "mtp_loss_scaling_factor" in args.given:
         return factor
@@ -223,8 +225,8 @@ def further_loss_factor(args: Any) -> Any:
 
 
 def shares_with_further_layers(args: Any) -> bool:
-    """Whether layers of multi-token prediction use the model's embedding and output layer: always with Megatron's
-    flags, with MindSpeed-LLM's --num-nextn-predict-layers only if its flag is there."""
+    """Whether layers of multi-token prediction use the model's embedding and output layer: always, but with
+    MindSpeed-LLM's --num-nextn-predict-layers only with --share-mtp-embedding-and-output-weight."""
     return args.share_mtp_embedding_and_output_weight or not args.num_nextn_predict_layers
 
 
@@ -244,7 +246,7 @@ have an adapter each here."""
 
 
 def target_modules(args: Any) -> list[str] | None:
-    """Names of the linears that get an adapter, as they are called here."""
+    """Names of the linears that get an adapter, as they are called here; None: not given."""
     if args.lora_target_modules is None:
         return None
     names: dict[str, tuple[str, ...]] = dict(_OLDER_CLASSES)

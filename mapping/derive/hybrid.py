@@ -25,7 +25,8 @@ def layers(args: Any) -> Any:
 
 
 def mamba_heads(args: Any) -> int | None:
-    """The number of heads of a state space: as given, or by MindSpeed-LLM's --mamba-expand x hidden size; else None."""
+    """The number of heads of a state space: as given; else, in a hybrid stack with MindSpeed-LLM's --mamba-expand, that
+    factor x hidden size / head size; else None."""
     size, width = args.mamba_head_dim, args.hidden_size
     by_share = "mamba_expand" in args.given and hybrid_pattern(args) is not None
     if args.mamba_num_heads is None and by_share and size and width:

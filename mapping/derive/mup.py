@@ -5,7 +5,8 @@ from typing import Any
 
 
 def width_multiplier(args: Any) -> Any:
-    """The hidden size over that of the model whose rates are given; 1 without --use-mup."""
+    """The hidden size divided by --mup-base-hidden-size, the hidden size of the model whose rates are given; 1 without
+    --use-mup or without one of the two sizes; a base that is not positive is returned itself."""
     base = args.mup_base_hidden_size
     if not args.use_mup or base is None or not args.hidden_size:
         return 1.0
@@ -13,8 +14,8 @@ def width_multiplier(args: Any) -> Any:
 
 
 def scale_of_scores(args: Any) -> float | None:
-    """sqrt(base head size) / head size ^ power, by default 1 / head size, where nothing else says a factor; latent
-    attention has its own."""
+    """Mu-P's factor of attention's scores: sqrt(base head size) / head size ^ power, by default 1 / head size. None
+    without --use-mup, for latent attention, which has its own, and where the head size is not known."""
     if not args.use_mup or args.multi_latent_attention or args.multi_head_latent_attention:
         return None
     heads = args.num_attention_heads
@@ -29,7 +30,8 @@ def scale_of_scores(args: Any) -> float | None:
 
 
 def scale_of_logits(args: Any) -> float | None:
-    """The given factor, or one over the width multiplier."""
+    """Mu-P's factor of the logits: --mup-output-mult, or where that is 1 one over the width multiplier; None without
+    --use-mup."""
     if not args.use_mup:
         return None
     width = width_multiplier(args)

@@ -10,7 +10,7 @@ from mapping.flags.notations import HUNYUAN, has_spec
 
 def rotary_base(args: Any) -> Any:
     """The base of rotary positions. Hunyuan's attention knows no flag for it: 10000 x 1000^(d / (d - 2)), with heads of
-    d channels ("NTK-aware" scaling by alpha = 1000)."""
+    d channels ("NTK-aware" scaling by alpha = 1000); else it is as given."""
     heads, given = args.num_attention_heads, args.rotary_base if args.rope_theta is None else args.rope_theta
     size = args.kv_channels or (args.hidden_size // heads if args.hidden_size and heads and heads > 0 else None)
     if not has_spec(args, HUNYUAN) or not size or size <= 2:
@@ -19,7 +19,8 @@ def rotary_base(args: Any) -> Any:
 
 
 def depth_scale(args: Any) -> Any:
-    """The factor of a block's output: --scale-depth over the root of the number of layers."""
+    """The factor of a sublayer's output in its sum with the residual: --scale-depth over the root of the number of
+    layers; --scale-depth as it is if it is missing or 0, or the number of layers is not known."""
     layers = args.num_layers
     return args.scale_depth / sqrt(layers) if args.scale_depth and layers and layers > 0 else args.scale_depth
 

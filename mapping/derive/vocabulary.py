@@ -28,7 +28,8 @@ def tokenizer_type(args: Any) -> str | None:
 
 
 def tokenizer_model(args: Any) -> Any:
-    """The path of the tokenizer's file or folder; None: not given."""
+    """The path of the tokenizer's file or folder: by --tokenizer-model or --tokenizer-name-or-path, else with
+    --patch-tokenizer-type by --load; None: not given."""
     path = args.tokenizer_model or args.tokenizer_name_or_path
     return args.load if _is_patched(args) and not path else path
 
@@ -74,8 +75,9 @@ def vocabulary(args: Any) -> Any:
 
 
 def unreadable(args: Any, check_files: bool) -> Iterator[Finding]:
-    """A finding with the reason why the tokenizer's files don't say how many ids it has. check_files: missing files are
-    found elsewhere; without it they are named here, if nothing else gives the size."""
+    """A finding with the reason why the tokenizer's files do not say how many ids it has. check_files: no finding if a
+    file is missing, which `missing_files` reports. Otherwise missing files count as such a reason, and there is no
+    finding if a flag gives the size of the vocabulary."""
     options = _options(args)
     if options is None or any(findings(options)):
         return

@@ -40,8 +40,8 @@ _OF_THE_SHELL = {"PATH", "PWD", "OLDPWD", "SHLVL", "_"}
 
 @dataclass(frozen=True)
 class How:
-    """The options of `launch`, and the folder, environment and streams in which it was called: scripts send their
-    launcher's output elsewhere."""
+    """The options of `launch`, and the folder, environment and streams (`output`, `errors`: file descriptors) with
+    which it was called: scripts send their launcher's output elsewhere."""
 
     only_print: bool = False
     only_check: bool = False
@@ -54,7 +54,7 @@ class How:
     """The environment variables with which `launch` was called."""
 
     def write(self, path: Path) -> None:
-        """Write it to a file, for the stand-ins."""
+        """Write these options to a file as JSON, for the stand-ins."""
         path.write_text(json.dumps(asdict(self)))
 
     @classmethod
@@ -67,7 +67,9 @@ def begin(launch: Launch, how: How, said: Callable[[int], None] = lambda code: N
     """Print or start a launch, and return the exit code. said: is called with that code for a launch that is not
     started, and with 0 for one that is.
 
-    The code is `UNRESOLVED` for a word that the shell left open, `REFUSED` for a flag that training refuses.
+    The code is `UNRESOLVED` for a word that the shell left open, an option without its value or a program that does not
+    exist, `REFUSED` for a flag that training refuses; otherwise it is msrun's, or 0 for a launch that was only to be
+    printed or checked.
     """
     unresolved = [*launch.unresolved, *_open_words(launch)]
     notes = [] if unresolved else _choose_program(launch, how.program)
@@ -166,7 +168,7 @@ def _surroundings(how: How) -> Iterator[str]:
 
 def say(descriptor: int, lines: Iterable[str]) -> None:
     """Write lines to `launch`'s own stream, a file descriptor, or to this process's error stream if a command of the
-    script closed that."""
+    script closed the descriptor."""
     text = "".join(f"{line}\n" for line in lines)
     try:
         os.write(descriptor, text.encode())

@@ -24,12 +24,12 @@ class Launch:
 
 
 class Grammar(NamedTuple):
-    """The options of a launcher. An option that is not listed takes one value and is left out. acting: names of those
-    that become msrun's."""
+    """The options of a launcher. An option that is not listed takes one value and is left out. acting: names, with
+    spaces between, of those that become msrun's; letters: letter of a short option -> its name."""
 
     acting: str
     switches: str = ""
-    """Names of options without a value, which need nothing of msrun."""
+    """Names, with spaces between, of options without a value, which need nothing of msrun."""
     letters: Mapping[str, str] = {}
 
 
@@ -113,7 +113,8 @@ def deepspeed(words: Sequence[str], environment: Mapping[str, str]) -> Launch:
 
 
 def srun(words: Sequence[str], environment: Mapping[str, str]) -> Launch:
-    """The launch of a program that `srun` starts as several tasks; the environment gives their number (`tasks`)."""
+    """The launch of the program `words`, which `srun` starts as several tasks; the environment has their numbers as
+    `tasks` returns them."""
     return _on_hosts(
         Launch({}, words[0], list(words[1:])),
         processes=Setting("srun --ntasks-per-node", environment["SLURM_NTASKS_PER_NODE"]),
@@ -125,7 +126,8 @@ def srun(words: Sequence[str], environment: Mapping[str, str]) -> Launch:
 
 
 def enter_srun(words: Sequence[str], environment: Mapping[str, str]) -> Launch:
-    """The program that `srun` starts, as a launch whose `options` are Slurm's variables for its tasks."""
+    """The program and arguments of an `srun` command; `options` are SLURM_NNODES and SLURM_NTASKS_PER_NODE (`tasks`).
+    Without a program there is a finding."""
     options, launch = take_apart(words, SRUN)
     launch.options = tasks(options, environment)
     if not launch.program:
@@ -163,8 +165,8 @@ def _on_hosts(
     port: Setting,
     log_dir: str = "msrun_log",
 ) -> Launch:
-    """The launch with so many `processes` on each of so many `hosts`, of which this is number `host`; settings without
-    a needed value become findings."""
+    """The launch with so many `processes` on each of so many `hosts`, of which this is number `host`; a setting without
+    the value that it needs becomes a finding of the launch."""
     unresolved = launch.unresolved
     local, nodes = (_number(setting, 1, unresolved) for setting in (processes, hosts))
     launch.options = {

@@ -128,7 +128,8 @@ _SCALE, _FIXED_SCALE = "runner_wrapper.scale_sense", "FixedLossScaleUpdateCell"
 
 
 def fixed_scale(value: Any, entries: Entries) -> Values:
-    """The meaning of a loss scaler that is fixed: the scale stands beside it."""
+    """The meaning of the type of a fixed loss scaler: the loss scale, from the key loss_scale_value beside it, which it
+    needs."""
     if not entries.get(f"{_SCALE}.loss_scale_value"):
         raise ValueError("needs a loss_scale_value above 0")
     return {"loss_scale": entries[f"{_SCALE}.loss_scale_value"]}

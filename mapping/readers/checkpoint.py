@@ -1,7 +1,8 @@
 """The options that a checkpoint gives: --use-checkpoint-args takes the model from it instead of from the flags.
 
-The choice of options, and whether a given flag wins, is as in Megatron-LM's `load_args_from_checkpoint`. It takes no
-option that is newer than itself; here those that shape a network fill in where no flag is given.
+The choice of options, and whether a given flag wins, is as in Megatron-LM's `load_args_from_checkpoint`. That
+function takes no option that is newer than itself; here such options, if they shape a network, fill in where no flag is
+given.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -77,7 +78,7 @@ class Said:
 
 def read(given: Sequence[Given]) -> Said:
     """The values that --use-checkpoint-args takes from the checkpoint of --load, both read from `given` (the stronger
-    value later); empty without that flag."""
+    value later); empty without that flag, and at the first start of a run, when the flags decide."""
     asked = {entry.target: entry.value for entry in given}
     if not asked.get(_ASKS):
         return Said()

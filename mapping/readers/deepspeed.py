@@ -35,8 +35,8 @@ def stage(value: Any, entries: Entries) -> Values:
 
 
 def learning_rate(value: Any, entries: Entries) -> Values | str:
-    """The meaning of the learning rate of optimizer or schedule: --lr, or nothing where DeepSpeed takes the other
-    one's."""
+    """The meaning of the optimizer's learning rate: --lr, or nothing where the schedule has a largest rate, which
+    DeepSpeed takes."""
     other = "scheduler.params.warmup_max_lr"
     if entries.get("optimizer.params.lr") != "auto" and isinstance(entries.get(other), int | float):
         return f"as in DeepSpeed, {other} counts"
@@ -160,7 +160,7 @@ BY_DEFAULT: dict[str, dict[str, Any]] = {
     "fp16.enabled": {"fp16.initial_scale_power": 16},
 }
 """Key -> {further key: value}: the values that DeepSpeed takes for further keys that are not written, where the first
-key is."""
+key is and is not false."""
 BEHIND_FLAGS: tuple[tuple[str, tuple[str, ...], dict[str, Any]], ...] = (
     ("", (), {"gradient_clipping": 0.0}),
     ("optimizer.type", tuple(OPTIMIZERS), {"optimizer.params.weight_decay": 0.0}),
@@ -279,7 +279,7 @@ def _arguments(key: str, value: Any, entries: Entries) -> Values | str:
 
 
 def resolved(autos: Sequence[Auto], config: AllConfig) -> tuple[list[str], list[Finding]]:
-    """A note with the value that each `auto` got, and a finding for each whose argument has no value."""
+    """(A note for each `auto` with the value that its argument got, a finding for each whose argument has none)."""
     notes, findings = [], []
     for key, row in autos:
         value = attrgetter(row.target)(config)

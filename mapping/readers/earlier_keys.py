@@ -82,8 +82,8 @@ def hot_experts(value: Any, entries: Entries) -> Values | str:
 
 
 def cold_hot_experts(value: Any, entries: Entries) -> Values:
-    """The meaning of enable_cold_hot_expert: a demand for `hot_expert_num`, which flags may give; off, there are no hot
-    experts."""
+    """The meaning of enable_cold_hot_expert: if true, a demand that `hot_expert_num` is given, by flag or key; if
+    false, hot_expert_num is 0."""
     rule = "needs hot_expert_num, the number of experts that every rank gets a copy of"
     return {"": Demand(value, "hot_expert_num", bool, rule, "add it")} if value else {"hot_expert_num": 0}
 

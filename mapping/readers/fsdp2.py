@@ -21,14 +21,15 @@ def sharding_size(value: Any, entries: Entries) -> Values | str:
 
 
 def reshard(value: Any, entries: Entries) -> Values:
-    """FSDP2 also takes a number of ranks, on which weights stay for the backward."""
+    """The meaning of reshard_after_forward: whether weights are gathered again for the backward: true for every value
+    but false, also for a number of ranks (in FSDP2 so many ranks would keep the weights between them)."""
     if not isinstance(value, int) or value < 0:
         raise ValueError("must be true, false or a number of ranks")
     return {"parallel_optimizer_comm_recompute": value is not False}
 
 
 def computes_in(value: Any, entries: Entries) -> Values | str:
-    """The type of weights and activations is the model's."""
+    """The meaning of param_dtype: a demand that the model computes in this type; nothing if it is empty."""
     if value is None:
         return "the model says it"
     if value not in _TYPES:
@@ -38,12 +39,13 @@ def computes_in(value: Any, entries: Entries) -> Values | str:
 
 
 def gives(value: Any, entries: Entries) -> Values | str:
-    """The type of what a wrapped module gives; a wider one than it computes in rounds nothing."""
+    """The meaning of output_dtype, the type of what a wrapped module returns: fp32, which rounds nothing, does nothing;
+    other types mean what they do as param_dtype."""
     return "it rounds nothing" if value == "fp32" else computes_in(value, entries)
 
 
 def recomputed(value: Any, entries: Entries) -> Values | str:
-    """Whole layers, or modules of them, by their classes."""
+    """The meaning of recompute_modules: whole layers, or modules of each, by Megatron-Core's names of their classes."""
     if not value:
         return "it asks for nothing"
     if not isinstance(value, Sequence) or isinstance(value, str):

@@ -13,7 +13,8 @@ from parallel_core.findings import Finding
 
 
 class Placed(NamedTuple):
-    """A value that stands in a part of a key, as `callbacks[0].collect_freq`."""
+    """A value that a user wrote inside the value of a YAML key, and its place there, as `[0].collect_freq` of
+    `callbacks`."""
 
     value: Any
     place: str
@@ -36,7 +37,8 @@ class WrongPart(ValueError):
 
 
 Values = dict[str, Any]
-"""End of a field's path -> its value; for `Demand` and `Said` instead of that the part's path behind the key's name."""
+"""End of a field's path -> its value. Where the value is a `Demand` or `Said`, which fill no field, the path of a part
+behind the file's key stands for that end."""
 Entries = Mapping[str, Any]
 Meaning = Callable[[Any, Entries], Values | str]
 
@@ -65,7 +67,8 @@ def words(table: Mapping[Any, Values | str | Meaning]) -> Meaning:
 
 
 def equals(target: str, wanted: str, among: Collection[str]) -> Meaning:
-    """The meaning of a key whose value is one of the words `among`: the field becomes whether it is `wanted`."""
+    """The meaning of a key whose value is one of the words `among`: the field becomes true for the word
+    `wanted`, else false."""
     return words({word: {target: word == wanted} for word in among})
 
 
@@ -89,8 +92,8 @@ def repeats(field: str) -> Meaning:
 
 
 def not_done(what: str, *off: Any, reason: str = "it asks for nothing") -> Meaning:
-    """The meaning of a feature that is out of scope: the values `off`, and an empty one, ask for nothing, with
-    `reason`; others are refused."""
+    """The meaning of a feature that is out of scope: the values `off`, false and empty ones do nothing, for
+    `reason`; others are refused, in a sentence that begins with `what`."""
 
     def read(value: Any, entries: Entries) -> Values | str:
         if value in (*off, False, None) or value in ([], {}, ""):
@@ -117,8 +120,8 @@ def parts(table: Mapping[str, Meaning]) -> Meaning:
 
 
 def part_meant(place: str, meaning: Meaning, value: Any, entries: Entries) -> Values:
-    """The fields that a part of a key fills. place: the part's path behind the key's name; raises `WrongPart` with
-    it."""
+    """The fields that a part of a key fills. place: the part's path behind the key's name. Raises `WrongPart` with
+    `place` for a value that the meaning refuses."""
     try:
         found = meaning(value, entries)
     except WrongPart as error:

@@ -27,7 +27,7 @@ def computed_in(entries: Entries) -> str:
 
 
 def compute_dtype(value: Any, entries: Entries) -> Values:
-    """The meaning of the compute type: that type, and the precision of its name."""
+    """The meaning of the compute type: the field compute_dtype, and bf16 and fp16 as that type says."""
     kind = _read(value, FLOATS)
     return {"compute_dtype": kind, "bf16": kind == "bfloat16", "fp16": kind == "float16"}
 

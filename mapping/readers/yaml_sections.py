@@ -157,7 +157,8 @@ def _unknown(key: str, source: str) -> Finding:
 
 
 def coerced(path: str, value: Any) -> Any:
-    """`value` in the type of the field at a path: YAML reads 1e-5 as text, and has no tuples. Raises ValueError."""
+    """`value` in the type of the field at a path: YAML reads 1e-5 as text, and has no tuples. Raises ValueError for a
+    value that the field cannot have."""
     kind = OPTIONS[path].type
     row = next((row for row in ROWS if row.target == path), None)
     has_notation = row is not None and row.type not in (None, int, float, str)

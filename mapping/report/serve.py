@@ -25,7 +25,8 @@ class Watched:
             return html(page_of(self._runs), self._script, watched=True)
 
     def data(self) -> tuple[str, str]:
-        """The data of the page as JSON, and its version, for an ETag. Raises OSError."""
+        """The data of the page as JSON, and its version, for an ETag. Raises OSError if a file of a run cannot be
+        read."""
         with self._lock:
             if any([run.refresh() for run in self._runs]) or not self._data:
                 self._data, self._version = as_json(page_of(self._runs)), self._version + 1

@@ -11,7 +11,8 @@ it multiplies (up). Each part is cut over the ranks on its own, so that a rank's
 
 
 def heads_of_group(query_heads: int) -> tuple[int, int, int]:
-    """The heads of one group of linear_qkv, in order: its query heads, its key head, its value head."""
+    """The numbers of heads in one group of linear_qkv, in order: its query heads, its one key head, its one value
+    head."""
     return query_heads, 1, 1
 
 
@@ -41,7 +42,8 @@ class QueryKeyValueRows:
         return sum(self._parts) * self.head_size
 
     def of_group(self, group: int) -> tuple[range, ...]:
-        """A group's query rows [n/g d], as many gates if there are any, key rows [d] and value rows [d]."""
+        """The places in linear_qkv of a group's query rows [n/g d], as many gates if there are any, key rows [d] and
+        value rows [d]."""
         ranges, start = [], group * self._group_rows
         for heads in self._parts:
             ranges.append(range(start, start + heads * self.head_size))
@@ -49,16 +51,17 @@ class QueryKeyValueRows:
         return tuple(ranges)
 
     def of_sharing_rank(self, rank: int, size: int) -> tuple[range, ...]:
-        """The rows of rank `rank` of `size` tensor-parallel ranks, more than groups, so that some share one: its own
-        query rows [n/t d], its gates if there are any, and its group's key and value rows."""
+        """The places in linear_qkv of what rank `rank` has where `size` tensor-parallel ranks are more than the groups,
+        so that several share one: its own query rows [n/t d], as many gates if there are any, and its group's key rows
+        [d] and value rows [d]."""
         group, place = divmod(rank, size // self.groups)
         *queries, key, value = self.of_group(group)
         own = self.heads // size * self.head_size
         return *(rows[place * own : (place + 1) * own] for rows in queries), key, value
 
     def apart(self) -> tuple[list[range], list[range], list[range]]:
-        """The places in linear_qkv of all queries [n d], all keys [g d] and all values [g d], each group by group;
-        gates, if there are any, stand behind their query head by head, [2 n d]."""
+        """The places in linear_qkv of all queries [n d], all keys [g d] and all values [g d], each group by group.
+        Gates, if there are any, are among the queries [2 n d]: each query head [d] is followed by its gate [d]."""
         queries: list[range] = []
         keys, values = [], []
         for group in range(self.groups):
@@ -70,8 +73,8 @@ class QueryKeyValueRows:
         return queries, keys, values
 
     def from_apart(self) -> list[range]:
-        """The way from rows that lie as `apart` has them (all queries, all keys, all values) to linear_qkv's order: for
-        each head of linear_qkv, in order, the range [d] of its rows there."""
+        """For each head of linear_qkv, in its order, the range [d] of the places that its rows have in a tensor of all
+        queries, then all keys, then all values, as `apart` puts them."""
         rows = [row for part in self.apart() for run in part for row in run]
         places = dict(zip(rows, range(self.count), strict=True))
         starts = [run.start for group in range(self.groups) for run in self._whole_heads(group)]

@@ -1,9 +1,10 @@
 """Factors of the rows of queries' and keys' weights for which no score is above a threshold (MuonClip; Kimi K2, 2025,
 section 2.1).
 
-n query heads, g key/value groups; of latent attention p plain and r rotary channels of a head, e of a value. eta: of
-each head, threshold / largest score, at most 1. Queries are multiplied by eta^alpha, keys by eta^(1 - alpha), rotary
-channels of latent attention's queries by eta, since all heads share their key. Values, gates and biases stay.
+n query heads, g key/value groups, d head size; of latent attention p plain and r rotary channels of a head, e of a
+value. eta: of each head, threshold / largest score, at most 1. Queries are multiplied by eta^alpha, keys by eta^(1 -
+alpha), rotary channels of latent attention's queries by eta, since all heads share their key. Values, gates and biases
+stay.
 """
 
 import numpy as np
@@ -13,7 +14,7 @@ from parallel_core.numerics.dtypes import Array
 
 
 def shrinking(largest: Array, threshold: float) -> Array:
-    """Eta [n] from the largest score [n] of each head; a head that has seen no score has -inf, and eta 1."""
+    """Eta [n] = min(1, threshold / largest score [n]) of each head; 1 for a head that has seen no score (-inf)."""
     return threshold / np.maximum(largest, threshold)
 
 

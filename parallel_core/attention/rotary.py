@@ -42,8 +42,9 @@ class Rotary:
 
     @classmethod
     def of(cls, config: ModelConfig, number: int | None = None) -> Rotary | None:
-        """The rotary embedding of the configuration's ordinary attention; None without rotary positions. number: global
-        number of a layer, from 0, which may have the base of its own that layers with a window have."""
+        """The rotary embedding of the configuration's ordinary attention; None without rotary positions. number: the
+        global number of a layer, from 0; one with a window has the base --rope-local-base-freq, if given, and is not
+        stretched. None: a layer without a window."""
         window = config.sliding_window
         if not config.use_rotary_embedding:
             return None
@@ -87,8 +88,8 @@ class Rotary:
 
     @classmethod
     def of_width(cls, config: ModelConfig, width: int, interleaved: bool) -> Rotary:
-        """The rotary embedding of heads of which at most `width` channels rotate, with the configuration's scaling for
-        --seq-length."""
+        """The rotary embedding of heads of which `width` channels, or --rotary-percent of these, rotate, with the
+        configuration's scaling for --seq-length."""
         plain = inverse_frequencies(width, config.rotating_share, config.rotary_base)
         scale = 1.0 / (config.rotary_seq_len_interpolation_factor or 1.0)
 
@@ -102,8 +103,8 @@ class Rotary:
         return of_length(config.seq_length, (original, of_length(original)))
 
     def of_text(self, length: int) -> Rotary:
-        """The rotary embedding for one text of `length` tokens: `within`'s for a short one (LongRoPE); a run trains all
-        sequences with the long one."""
+        """The rotary embedding for one text of `length` tokens: the one in `within` if the text is not longer than the
+        length there (LongRoPE's short factors), else this one, with which a run trains all sequences."""
         return self if self.within is None or length > self.within[0] else self.within[1]
 
     def tables(self, positions: Ranges) -> tuple[Array, Array]:
@@ -160,13 +161,14 @@ def _blended(frequencies: Array, kept: Array, factor: float) -> Array:
 
 def yarn(frequencies: Array, scaling: RopeScalingConfig, base: float, factor: float) -> Array:
     """Frequencies [r/2] by YaRN (Peng et al., 2023): pairs that turn more than beta_fast times over the original length
-    are left, those that turn fewer than beta_slow times are divided by the factor, those between blended by their
-    number."""
+    are left, those that turn fewer than beta_slow times are divided by `factor`, those between are a blend of both,
+    whose share of divided frequency grows evenly with the pair's number. base: the one that `frequencies` are powers
+    of."""
     length = scaling.original_max_position_embeddings or YARN_ORIGINAL_LENGTH
     pairs = len(frequencies)
 
     def pair_with(turns: float) -> float:
-        """The number of the pair that turns so often."""
+        """The number, from 0 and with a fraction, of the pair that turns so often over the original length."""
         return pairs * math.log(length / (turns * 2 * math.pi)) / math.log(base)
 
     first, last = pair_with(scaling.beta_fast), pair_with(scaling.beta_slow)

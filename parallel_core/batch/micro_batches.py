@@ -40,12 +40,13 @@ class BatchEntry:
     """The array with whole sequences, where `array` has a context-parallel rank's shards of them; None: `array` is
     whole."""
     row_tokens: Array | None = None
-    """The number of tokens of each row's whole sequence that count, by labels and loss mask, float64 [b]."""
+    """The number of tokens of each row's whole sequence that count, float64 [b]: of a loss mask its sum, of labels all;
+    None for any other entry."""
 
     @classmethod
     def of(cls, name: str, array: Array) -> "BatchEntry":
-        """An entry whose array has whole sequences. Its tokens are counted where its name is that of the loss mask
-        (their sum) or of the labels (all)."""
+        """The entry `name`, of an array with whole sequences. Of the loss mask as many tokens count as its sum says, of
+        the labels all; any other entry has no number of tokens."""
         if name == LOSS_MASK:
             return cls(array, row_tokens=array.sum(tuple(range(1, array.ndim)), dtype=np.float64))
         if name == LABELS:
@@ -54,7 +55,7 @@ class BatchEntry:
 
     @property
     def sequences(self) -> Array:
-        """The whole sequences if they are known, else `array`."""
+        """The array of whole sequences (`whole`) where `array` has shards of it, else `array`."""
         return self.array if self.whole is None else self.whole
 
     def rows(self, start: int, stop: int) -> "BatchEntry":
@@ -63,8 +64,8 @@ class BatchEntry:
         return replace(self, array=self.array[start:stop], whole=whole, row_tokens=tokens)
 
     def positions(self, stop: int) -> "BatchEntry":
-        """The entry of the positions before `stop`, for an array [b, s] of whole sequences; any other stays. Padding
-        that is cut off does not count as tokens."""
+        """The entry of the positions before `stop`, for an array [b, s] of whole sequences; any other stays. Its number
+        of tokens stays, too: what is cut off is padding, which does not count."""
         return replace(self, array=self.array[:, :stop]) if self.array.ndim == 2 and self.whole is None else self
 
     def with_rows(self, rows: int) -> "BatchEntry":
@@ -83,8 +84,8 @@ class BatchEntry:
 
 
 def filled_up(batch: Mapping[str, Any], rows: int) -> dict[str, Any]:
-    """The batch with rows of zeros behind each entry's own, `rows` altogether. No token of the new rows counts: where
-    labels have no loss mask, one of ones and these zeros is added."""
+    """The batch with rows of zeros behind each entry's own, `rows` altogether. No token of the new rows counts: if the
+    batch has labels and no loss mask, it gets a mask that is 1 in the old rows and 0 in the new ones."""
     short = {name: entry for name, entry in batch.items() if isinstance(entry, BatchEntry) and len(entry.array) < rows}
     if LABELS in short and LOSS_MASK not in batch:
         short[LOSS_MASK] = BatchEntry.of(LOSS_MASK, np.ones(short[LABELS].sequences.shape, np.float32))
@@ -119,10 +120,10 @@ class ContextShard:
 
     def queries(self, array: Array, name: str = ATTENTION_MASK) -> Array:
         """Attention mask [b or 1, 1, s, s] or document starts [b, s] -> the rows of those queries that attend on this
-        rank, with all keys.
+        rank, with all keys. name: the entry's, which tells the axis of queries.
 
-        With a ring they are the queries of its place in the ring; with Ulysses alone all, since there a rank attends
-        with whole sequences and some of the heads.
+        With a ring these are the queries of the rank's place in the ring; with Ulysses alone all queries, since there a
+        rank attends with whole sequences and some of the heads.
         """
         axis = QUERY_AXES[name]
         return _take(array, self.layout.ring_positions(array.shape[axis], self.rank // self.layout.ulysses), axis)

@@ -75,8 +75,8 @@ class BatchRules:
         return [mistake for mistake in found if mistake is not None]
 
     def wrong_ids(self, batch: Mapping[str, Any]) -> list[str]:
-        """A sentence for each id outside of its table, in a batch from which a script makes the model's inputs itself:
-        labels may be -100 there."""
+        """A sentence for each entry (tokens, labels, position ids) with an id that its embedding has no row for, in a
+        batch from which a script makes the model's inputs itself: labels may be -100 there."""
         entries = {name: batch[name] for name in IDS if isinstance(batch.get(name), BatchEntry)}
         whole = {name: entry.array for name, entry in entries.items() if entry.array.dtype.kind in "iu"}
         found = (self._outside(name, ids, batch, (IGNORED_LABEL,)) for name, ids in whole.items())
@@ -133,8 +133,8 @@ class BatchRules:
             yield f"{_first(name, array, wrong)}: must be a number from 0 on, by which the token's loss is multiplied"
 
     def _outside(self, name: str, ids: Array, batch: Mapping[str, Any], spared: Sequence[int] = ()) -> Iterator[str]:
-        """A sentence about the first id that is not below the size of its table; labels that are `spared`, or whose
-        loss mask is 0, may be any."""
+        """A sentence, or none, about the first of an entry's ids that is negative or not below the rows of its
+        embedding (of words, or of positions); labels that are `spared`, or whose loss mask is 0, may be any."""
         size, flag = (self.positions, MAX_POSITIONS) if name == POSITION_IDS else (self.vocabulary, VOCABULARY)
         unsigned = ids.view(f"u{ids.itemsize}")  # negative ids become large ones: one comparison finds both
         if not ids.size or unsigned.max() < size:

@@ -14,9 +14,10 @@ ZEROS = Constant(0.0)
 class Adapter(Block):
     """A linear's low-rank adapter: (alpha / r) B(A(dropout(x))) is added to y = W x + b, with A [r, i] and B [o, r].
 
-    It lies inside the tensor-parallel region of its linear, and sends no messages of its own: by columns A is whole and
-    B cut as W's output features are; by rows A is cut as W's input features and B is whole, so that what leaves the
-    region is a share of one sum. So the gradient of the whole one is a partial sum over the ranks.
+    It lies inside the tensor-parallel region of its linear, and sends no messages of its own. Of a column-parallel
+    linear, A is whole on every rank and B cut as W's output features are; of a row-parallel one, A is cut as W's input
+    features and B is whole, so that what leaves the region is a share of one sum. So the gradient of the factor that is
+    whole (A or B) is a partial sum over the ranks.
     """
 
     input_size: int
@@ -35,9 +36,9 @@ class Adapter(Block):
     """Kind of the group over which the gradient of a part of the adapter that is not cut is a partial sum (see
     ShardSpec); None: of none."""
     widths: tuple[int, ...] = ()
-    """The linear's widths of fused parts."""
+    """The linear's widths of fused parts along the cut axis, where they are not equal; else empty."""
     unit: int = 0
-    """The linear's number of features that stay together when it is cut."""
+    """The linear's number of features that stay together when it is cut unevenly; 0: every part is cut evenly."""
     initial_b: Normal | Constant = ZEROS
     """The first values of B: zeros, so that a model begins as it is without adapters."""
 

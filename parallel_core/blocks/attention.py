@@ -86,7 +86,8 @@ class CoreAttention(Block):
         return lcm(self.local_groups(micro_batch.tensor), micro_batch.context.ulysses)
 
     def _widths(self, micro_batch: MicroBatch) -> tuple[int, int]:
-        """The number of a token's elements on a rank: of queries, keys and values together, and of the output."""
+        """The number of a token's elements on a tensor-parallel rank: of queries, keys and values together, with the
+        heads repeated for Ulysses, and of the output."""
         heads, groups = self.local_heads(micro_batch.tensor), self._key_value_heads(micro_batch)
         keys_values = groups * (self.query_key_size + self.value_size)
         return heads * self.query_key_size + keys_values, heads * self.value_size
@@ -130,8 +131,8 @@ class CoreAttention(Block):
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
         """Bytes of queries, keys and values; of each row of scores the maximum and the sum in float32; and of the
-        output where the next linear does not keep the same one: where Ulysses sends it on, or where the ring or sinks
-        have it in float32."""
+        output, unless the next linear keeps the very same tensor as its input: where Ulysses sends the output on, or
+        where the ring or sinks give it in float32."""
         inputs, output = self._widths(micro_batch)
         kept = inputs * micro_batch.item_size + self.local_heads(micro_batch.tensor) * 2 * FLOAT32
         in_float32 = micro_batch.context.ring > 1 or self.sinks
@@ -209,8 +210,9 @@ class Attention(Sublayer):
             yield elementwise(3 * output, 5 * output).within("gate")
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
-        """Bytes that its parts keep, its output (as the input of linear_proj, whether or not that needs it), and with
-        gates the output and the gates as operands of their product."""
+        """Bytes that its parts keep, and those of core attention's output: without gates under "linear_proj", whose
+        input it is, even if linear_proj does not need its input; with gates under "gate", with those of the gates by
+        which the output is multiplied."""
         kept, output = super().kept_bytes(micro_batch), self.linear_proj.input_bytes(micro_batch)
         return {**kept, "gate": 2 * output} if self.output_gate else {**kept, "linear_proj": output}
 

@@ -57,7 +57,8 @@ class Block:
 
     @property
     def parameters_alone(self) -> ParametersOf:
-        """A block with these parameters and no operations, messages or kept bytes, which another block counts."""
+        """A block with this block's parameters and nothing else: its operations, messages and kept bytes are counted by
+        another block, which uses it."""
         return ParametersOf(self)
 
     def submodules(self) -> dict[str, Block]:
@@ -90,8 +91,8 @@ class Block:
         return sum(block.forward_flops(tokens, seq_length) for block in self.submodules().values())
 
     def frozen_flops(self, tokens: int) -> float:
-        """Those of `forward_flops` that are products with weights that are not trained, for which the backward computes
-        one gradient instead of two."""
+        """Floating-point operations, of those that `forward_flops` counts, of products with weights that are not
+        trained: for these the backward computes one gradient instead of two."""
         return sum(block.frozen_flops(tokens) for block in self.submodules().values())
 
     def operations(self, micro_batch: MicroBatch) -> Iterator[Operation]:
@@ -127,7 +128,8 @@ class Block:
 
 @dataclass(frozen=True)
 class ParametersOf(Block):
-    """A block with the parameters of another one and nothing else; the block that uses those counts the rest."""
+    """A block that has the parameters of the block `used` and nothing else. Another block runs `used`, and counts its
+    operations, messages and kept bytes."""
 
     used: Block
 

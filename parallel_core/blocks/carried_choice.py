@@ -25,8 +25,9 @@ class CarriedChoice:
 
     @classmethod
     def into(cls, config: ModelConfig, virtual: int) -> CarriedChoice | None:
-        """The choice that chunk `virtual`, counted from 0 in the order of the model, is sent; None where its first
-        layer chooses for itself, or where there is no such chunk."""
+        """The choice of keys that chunk `virtual`, counted from 0 in the order of the model, is sent by the chunk
+        before. None for the model's first chunk, for one without layers or whose first layer chooses for itself, where
+        every query sees all keys, and where there is no such chunk."""
         sparse, parallel = config.sparse_attention, config.parallel_config
         placement = parallel.placement
         if not sparse.enabled or sparse.dsa_indexer_topk >= config.seq_length:

@@ -42,7 +42,7 @@ def of_whole_sequence(micro_batch: MicroBatch, width: int, is_share: bool) -> It
 @dataclass(frozen=True)
 class Compressor(Block):
     """Tokens to entries, `ratio` tokens each: for each channel the sum of `wkv` x weighted by the softmax over a window
-    of `wgate` x + ape, then normed. The same on all ranks of a sequence."""
+    of `wgate` x + ape, then normed. Every rank with a shard of the sequence computes all of its entries."""
 
     wkv: Linear
     wgate: Linear
@@ -55,8 +55,8 @@ class Compressor(Block):
 
     @classmethod
     def of(cls, config: ModelConfig, ratio: int, size: int, overlaps: bool) -> Compressor:
-        """The configuration's compressor of `ratio` tokens to an entry of `size` channels. overlaps: windows reach over
-        the tokens of the entry before, too, by twice as many channels."""
+        """The configuration's compressor of `ratio` tokens to an entry of `size` channels. overlaps: the window of an
+        entry covers the tokens of the entry before it, too, and wkv and wgate give twice as many channels."""
         linear = Linear.between(config, config.hidden_size, (1 + overlaps) * size)
         norm = replace(Norm.of_latent(config, size), partial_over=None)
         return cls(linear, linear, norm, ratio, size, config.initial_std)
@@ -94,8 +94,9 @@ class Compressor(Block):
 
 @dataclass(frozen=True)
 class EntryIndexer(Block):
-    """The choice of the entries that a query sees: keys by a compressor of its own, queries by `linear_wq_b` of
-    attention's query latent, a weight of each head; all whole on every tensor-parallel rank."""
+    """The choice of the entries that a query sees, by scores of several heads: keys are entries of a compressor of its
+    own, queries come by `linear_wq_b` from attention's query latent, and each head has a weight by
+    `linear_weights_proj`. All of it is whole on every tensor-parallel rank."""
 
     compressor: Compressor
     linear_wq_b: Linear
@@ -122,8 +123,8 @@ class EntryIndexer(Block):
         return super().forward_flops(tokens, seq_length) + scores
 
     def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:
-        """Messages that make the queries and weights of the rank's whole shard; and for the indexer's loss those that
-        sum all ranks' probabilities."""
+        """Messages by which, under sequence parallelism, tensor-parallel ranks gather queries and weights of all
+        tokens; those of the compressor; and for the indexer's loss those that sum these ranks' probabilities."""
         yield from super().messages(micro_batch)
         for width in (self.heads * self.head_size, self.heads):
             yield from micro_batch.enter(width)
@@ -177,8 +178,8 @@ class EntryAttention(CoreAttention):
 
 @dataclass(frozen=True)
 class GroupedLinear(Linear):
-    """A linear of features in groups, each with rows of the weight of its own: W [groups x rank, i], i features a
-    group. It lies inside a tensor-parallel region, where a rank has some of the groups."""
+    """A linear of features in groups, each with rows of the weight of its own: W [groups x o, i], with i input and o
+    output features a group. It lies inside a tensor-parallel region, where a rank has some of the groups."""
 
     groups: int = 1
 
@@ -255,7 +256,7 @@ class CompressedAttention(Sublayer):
 
     def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:
         """The messages of its parts; and every rank gets the one key of the whole sequence, and the gradient of entries
-        is summed over the heads' ranks."""
+        is summed over the tensor-parallel ranks, which share the heads."""
         yield from super().messages(micro_batch)
         for one in of_whole_sequence(micro_batch, self.core_attention.query_key_size, is_share=True):
             yield one.within("linear_kv")
@@ -265,8 +266,9 @@ class CompressedAttention(Sublayer):
                 yield one.within("compressor")
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
-        """Bytes that its parts keep, where linear_q and linear_kv keep one input; of queries before their norm with
-        their deviations; and of which entries each query may not see."""
+        """Bytes that its parts keep, where linear_q and linear_kv keep one input; of queries before their norm, with a
+        float32 deviation of each head; and of a byte for each query and entry, which says whether the query may not see
+        it: for each sequence where an indexer chooses among the entries, else once for all sequences."""
         kept = super().kept_bytes(micro_batch)
         first, second = self.first_linears
         if kept[first]:

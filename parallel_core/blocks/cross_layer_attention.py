@@ -50,8 +50,9 @@ class CrossLayerAttention(Attention):
         return tuple(part for part in super().parts() if part.path)
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
-        """The bytes that it keeps, less those of values that the layer that made them keeps already (unless an exchange
-        by Ulysses has copied them)."""
+        """Path of a submodule -> bytes that it keeps. In a layer that takes an earlier one's keys and values, core
+        attention's values do not count, since the earlier layer keeps them, unless Ulysses has copied them; its keys
+        count, since each layer rotates its own."""
         kept, core = super().kept_bytes(micro_batch), self.core_attention
         if self.makes_keys or micro_batch.context.ulysses > 1:
             return kept

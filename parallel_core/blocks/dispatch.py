@@ -18,7 +18,7 @@ class Dispatch(Block):
 
     The number of rows of a rank depends on the router: bytes are those of an even one. In an all-to-all of n ranks that
     have all experts once, e of them (expert parallelism) different ones, each sends (n-1)/e T k rows, forward twice and
-    backward twice; T = b s/(c t).
+    backward twice; T = b s/(c t) tokens of a rank, of b sequences of s over c context- and t tensor-parallel ranks.
     """
 
     hidden_size: int
@@ -39,7 +39,8 @@ class Dispatch(Block):
     cold_share: float = 1.0
     """The share of an expert's capacity that a cold expert has."""
     zero: int = 0
-    """The number of further choices that go to no expert: their tokens stay."""
+    """The number of experts that do nothing, which a token may choose beside the `experts`: such a choice is not
+    sent."""
 
     @classmethod
     def of(cls, config: ModelConfig) -> "Dispatch":
@@ -89,7 +90,7 @@ class Dispatch(Block):
                 yield from self._message("all_to_all", hidden, backward)
 
     def _rows(self, micro_batch: MicroBatch, tokens: int) -> int:
-        """The number of rows that one rank gets from another."""
+        """The number of rows that one rank gets from another, which routes `tokens` tokens."""
         cold = self.experts - self.hot
         if self.capacity_factor is None:
             return self._sent(tokens) * cold // (self.owners * self.experts)
@@ -98,7 +99,7 @@ class Dispatch(Block):
         return cold // self.owners * min(int(capacity * self.cold_share), tokens)
 
     def _sent(self, tokens: int) -> int:
-        """The number of choices of `tokens` tokens that go to experts."""
+        """The number of choices of `tokens` tokens that go to real experts, not to those that do nothing."""
         return tokens * self.choices * self.experts // (self.experts + self.zero)
 
     def _gathered(self, micro_batch: MicroBatch, tokens: int) -> Iterator[Message]:

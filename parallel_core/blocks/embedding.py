@@ -66,8 +66,8 @@ class EmbeddingTable(Block):
 class Embedding(Block):
     """dropout(norm(word embedding) + position embedding); most models have no norm here.
 
-    Positions are added before the sequence is cut, so that the gradient of their table is whole on every rank. Without
-    them the sum over the vocabulary's shards is cut in the same collective.
+    Learned positions are added before the sequence is cut, so that the gradient of their table is whole on every rank.
+    Without learned positions one collective both sums over the vocabulary's shards and cuts the sequence.
     """
 
     word_embeddings: EmbeddingTable
@@ -125,8 +125,9 @@ class Embedding(Block):
 
 @dataclass(frozen=True)
 class SharedEmbedding(Block):
-    """The last pipeline stage's copy of the embedding: parameters under the first stage's names, and nothing else. The
-    output layer or the depths that use it count operations, messages and bytes."""
+    """The last pipeline stage's copy of the embedding: parameters under the first stage's names, and nothing else.
+    Operations, messages and bytes are counted by the blocks that use the copy: the output layer, or depths of
+    multi-token prediction."""
 
     word_embeddings: EmbeddingTable
 

@@ -80,7 +80,7 @@ class Experts(Block):
     topk: int
     """The number of experts that a token chooses, k."""
     zero: int = 0
-    """The number of further choices that go to no expert."""
+    """The number of experts that do nothing, which a token may choose beside the `count`."""
 
     @classmethod
     def of(cls, config: ModelConfig) -> Experts:
@@ -131,12 +131,12 @@ class Experts(Block):
         return self._choices(micro_batch.tokens // micro_batch.tensor) * self.expert_tensor
 
     def _choices(self, tokens: int) -> int:
-        """The number of choices of `tokens` tokens that go to experts."""
+        """The number of choices of `tokens` tokens that go to real experts, not to those that do nothing."""
         return tokens * self.topk * self.count // (self.count + self.zero)
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
         """Bytes kept with balanced routing: inputs of the first linears; of activations their inputs and the rows'
-        probabilities; inputs of the second linears."""
+        probabilities; inputs of the second linears; and with adapters the outputs of their first factors."""
         rows, first, second = self.rows(micro_batch), self.expert.linear_fc1, self.expert.linear_fc2
         widths = {
             "linear_fc1": first.input_size * micro_batch.item_size * first.keeps_input,
@@ -175,8 +175,8 @@ class SharedExperts(MLP):
         return super().forward_flops(tokens, seq_length) + gate
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
-        """Bytes that its parts keep; with a gate also the output that it multiplies, and its input if the first linear
-        does not keep that."""
+        """Bytes that its parts keep; with a gate also the experts' output, which the gate multiplies, and the hidden
+        states that the gate reads, unless the first linear keeps them already."""
         kept, first = super().kept_bytes(micro_batch), self.linear_fc1
         weighed = micro_batch.tokens_between * self.linear_fc2.output_size * micro_batch.item_size
         own_input = 0 if first.keeps_input else first.input_bytes(micro_batch)

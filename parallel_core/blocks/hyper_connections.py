@@ -35,7 +35,8 @@ class HyperConnection(Block):
 
     @classmethod
     def of(cls, config: ModelConfig, reads_alone: bool = False) -> HyperConnection:
-        """The configuration's connection. reads_alone: the one behind all layers, which makes one stream of them."""
+        """The connection of one block by the configuration. reads_alone: the one behind all layers, which makes one
+        stream of all streams and writes none."""
         given = config.hyper_connections
         rule = StreamRule(given.streams, 0 if reads_alone else given.iterations, given.epsilon, config.norm_epsilon)
         return cls(rule, config.hidden_size, config.initial_std, between_regions(config), given.initial_scale)
@@ -70,7 +71,8 @@ class HyperConnection(Block):
             yield elementwise(2 * stream + one, 4 * stream, 2).within("write")
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
-        """Bytes of the streams; and, where they are written, of the block's output and of the weights."""
+        """Bytes of the streams; and, where the connection writes streams, of the block's output and of the float32
+        weights by which it writes."""
         of_token = self.width * micro_batch.residual_item_size
         if self.rule.iterations:
             of_token += self.hidden_size * micro_batch.item_size + (self.rule.width - self.rule.streams) * FLOAT32

@@ -35,13 +35,13 @@ class Decoder(Block):
     hc_head: HyperConnection | None
     final_layernorm: Norm | None
     received: CarriedChoice | None = None
-    """The choice of keys behind the hidden states that the chunk is sent; None: there is none."""
+    """The choice of keys that the chunk is sent in channels behind the hidden states; None: it is sent none."""
     sent: CarriedChoice | None = None
-    """The choice of keys behind the hidden states that the chunk sends; None: there is none."""
+    """The choice of keys that the chunk sends in channels behind the hidden states; None: it sends none."""
 
     def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:
-        """The messages of its parts, and those that put the shards of a received choice together: every layer chooses
-        for all tokens."""
+        """The messages of its parts, and those that gather the shards of a choice of keys that the chunk before sent:
+        layers need the choice for all queries that they attend with, not for the rank's shard of the sequence alone."""
         yield from super().messages(micro_batch)
         if self.received and micro_batch.sequence.tensor > 1:
             size = micro_batch.tokens_between * self.received.channels * FLOAT32
@@ -49,7 +49,7 @@ class Decoder(Block):
         yield from exchanged(self.received.count if self.received else 0, micro_batch)
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
-        """Bytes that its parts keep, and those of a received choice."""
+        """Bytes that its parts keep, and those of the choice of keys that the chunk before sent, if it sent one."""
         kept = super().kept_bytes(micro_batch)
         return kept | {"received": bytes_of_choice(self.received.count, micro_batch)} if self.received else kept
 
@@ -122,8 +122,9 @@ class Chunk(Block):
         return {**before_head, "embedding": copy, **{name: blocks[name] for name in _OF_HEAD}}
 
     def bytes_in_backward(self, micro_batch: MicroBatch) -> int:
-        """The most bytes that are kept at once during the backward because parts of layers run again; the output layer
-        has finished by then. 0: nothing runs again."""
+        """The most bytes that the chunk keeps at once during its backward because parts of layers run again, plus those
+        that its embedding keeps; the output layer has finished by then. If nothing runs again, the embedding's bytes
+        alone."""
         embedding = sum(self.embedding.kept_bytes(micro_batch).values()) if self.embedding else 0
         again = self.mtp.bytes_in_backward(micro_batch) if self.mtp else 0
         before = sum(self.decoder.kept_bytes(micro_batch).values()) if again else 0
@@ -157,7 +158,7 @@ def chunk_of(config: ModelConfig, stage: int, chunk: int = 0, ends: tuple[bool, 
 
 
 def _carried(config: ModelConfig, stage: int, chunk: int) -> tuple[CarriedChoice | None, CarriedChoice | None]:
-    """The choice of keys behind the hidden states that a chunk is sent, and that behind those which it sends."""
+    """The choice of keys that a chunk is sent in channels behind the hidden states, and the one that it sends so."""
     virtual = config.parallel_config.placement.virtual(stage, chunk)
     return CarriedChoice.into(config, virtual), CarriedChoice.into(config, virtual + 1)
 
@@ -188,8 +189,8 @@ def _recompute_of_depths(config: ModelConfig) -> ChunkRecompute:
 
 
 def _on_this_rank(plan: ChunkRecompute, config: ModelConfig) -> ChunkRecompute:
-    """The plan with the division of a group's input over the tensor-parallel ranks, unless sequence parallelism divides
-    it already."""
+    """The plan in which tensor-parallel ranks each keep a slice of the input of layers that are recomputed together, if
+    it asks for that and sequence parallelism does not cut it already."""
     return replace(plan, slices_inputs=plan.slices_inputs and not config.parallel_config.sequence_parallel)
 
 

@@ -31,8 +31,10 @@ class UpProjections(Part):
     rotary_size: int = 0
 
     def kept(self, kept: Sizes, normed: int, micro_batch: MicroBatch, asked: Collection[str]) -> Sizes:
-        """The bytes kept where the part is recomputed: core attention's without its inputs, unless an exchange by
-        Ulysses copies those and core attention is not recomputed itself."""
+        """Path -> bytes that the layer keeps once this part is recomputed, from those (`kept`) that it keeps otherwise.
+        Core attention loses its inputs, unless Ulysses' exchange copies them and core attention is not recomputed
+        itself. normed: bytes of the normed hidden states, kept as input of uncompressed queries. asked: paths of all
+        parts that are recomputed."""
         (core,), attention = self.feeds, self.path.rpartition(".")[0]
         is_dropped = micro_batch.context.ulysses == 1 or core in asked
         return {
@@ -111,8 +113,8 @@ class LatentAttention(Sublayer):
         return "linear_q_down_proj" if self.linear_q_proj is None else "linear_q_proj", "linear_kv_down_proj"
 
     def parts(self) -> tuple[Part, ...]:
-        """The parts that may be recomputed: the whole, the up projections, core attention. Queries that are not
-        compressed are made of the hidden states themselves."""
+        """The parts that may be recomputed: the whole, the up projections, core attention. The second begins at the
+        latents; where queries are not compressed, at the normed hidden states, for linear_q_proj."""
         begins, core = self.linear_q_proj is not None, self.core_attention
         of_queries = "linear_q_proj" if begins else "linear_q_up_proj"
         up_projections = UpProjections(
@@ -169,7 +171,8 @@ def _core_sizes(config: ModelConfig, number: int, query_size: int) -> tuple[Any,
 
 
 def score_scale(config: ModelConfig, query_size: int) -> float:
-    """The factor of scores, m^2 / sqrt(p + r), with m YaRN's magnitude by --mscale-all-dim, whatever the kind of rotary
-    positions, as in Megatron. query_size: p + r."""
+    """The factor of scores: that of --query-pre-attn-scalar or, without, m^2 / sqrt(p + r) with m YaRN's magnitude by
+    --mscale-all-dim, whatever the kind of rotary positions, as in Megatron; times --key-multiplier. query_size: p +
+    r."""
     magnitude = yarn_magnitude(config.rotary_factor, config.rope_scaling.mscale_all_dim)
     return config.scales.of_scores(magnitude**2 / sqrt(query_size))

@@ -28,7 +28,7 @@ class Branch(NamedTuple):
     mixes: bool
     """Whether the sublayer mixes positions, and so is given masks and documents' starts."""
     earlier_norm: str | None = None
-    """The name of the norm in MindFormers' lists of modules."""
+    """The norm's name in MindFormers' lists of modules, beside `norm`; None: no other name."""
     connection: str | None = None
     """The name of the field that reads and writes several residual streams for it, in a layer with such; None: no layer
     has."""
@@ -63,7 +63,7 @@ class AnyLayer(Block):
         return micro_batch.tokens_between * self.residual_width * micro_batch.residual_item_size
 
     def normed_bytes(self, micro_batch: MicroBatch) -> int:
-        """Bytes of a norm's input, and of its output, on a rank."""
+        """Bytes on a rank of one norm's input, which are those of its output, too."""
         return micro_batch.tokens_between * self.hidden_size * micro_batch.residual_item_size
 
 
@@ -89,7 +89,7 @@ class BranchedLayer(AnyLayer):
         return sum(sublayer.kept_for_others(micro_batch) for sublayer in sublayers)
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
-        """Bytes that its parts keep, and those that they keep for other layers."""
+        """Bytes that its parts keep, and under "for_others" those that they keep because later layers read them."""
         kept, for_others = super().kept_bytes(micro_batch), self.kept_for_others(micro_batch)
         return {**kept, "for_others": for_others} if for_others else kept
 

@@ -82,9 +82,9 @@ class LayerStack(Block):
         )
 
     def bytes_in_backward(self, micro_batch: MicroBatch) -> int:
-        """The most bytes that the layers keep at once during their backward because parts of them run again: the
-        activations of layers before such a part, those that its second run keeps and gives, and the gradient with which
-        that is run backwards."""
+        """The most bytes that the layers keep at once during their backward because parts of them run again: what the
+        layers up to such a part keep, what its second run keeps, that run's output, and the gradient of this output. 0
+        if nothing runs again."""
         before = most = 0
         for group in self.recompute.groups():
             layer = self.layers[group.start][1]

@@ -64,8 +64,9 @@ class Linear(Block):
     def column(
         cls, config: ModelConfig, input_size: int, output_size: int, *, bias: bool, parts: int = 1, unit: int = 0
     ) -> "Linear":
-        """A column-parallel linear of the model, its weight normal with --init-method-std. unit: output features that
-        stay together under --unaligned-linear; 0: they are divided evenly under it, too."""
+        """A column-parallel linear of the model, its weight normal with --init-method-std. parts: equal fused parts of
+        the output features, each cut on its own. unit: output features that stay together under --unaligned-linear; 0:
+        they are divided evenly under it, too."""
         initial, unit = Normal(config.initial_std), unit * config.parallel_config.unaligned_linear
         return cls(
             input_size, output_size, COLUMNS, initial, config.params_dtype, bias=bias, parts=parts, unit=unit,
@@ -75,7 +76,8 @@ class Linear(Block):
     @classmethod
     def row(cls, config: ModelConfig, input_size: int, *, bias: bool, unit: int = 0) -> "Linear":
         """A row-parallel linear of the model, back into the residual stream: first values with std / sqrt(2 x layers)
-        (GPT-2, 2019). unit: as in `column`, of input features."""
+        (GPT-2, 2019). unit: input features that stay together under --unaligned-linear; 0: they are divided evenly
+        under it, too."""
         initial = Normal(config.initial_std / sqrt(2.0 * config.num_layers))
         partial_over, unit = between_regions(config), unit * config.parallel_config.unaligned_linear
         return cls(

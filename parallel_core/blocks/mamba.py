@@ -21,7 +21,8 @@ from parallel_core.sharding import Cut, ShardSpec
 
 @dataclass(frozen=True)
 class GroupedNorm(Block):
-    """RMS norm of each of `groups` groups of neighbouring features by itself."""
+    """RMS norm of each of `groups` groups of size / groups neighbouring features by itself, with a weight [size], which
+    is cut over the tensor-parallel ranks as the features are."""
 
     size: int
     groups: int

@@ -78,7 +78,8 @@ class MicroBatch:
         return self.sequence.context
 
     def tensor_message(self, operation: str, size: int, backward: bool = False) -> Iterator[Message]:
-        """The messages of a collective over the tensor-parallel group whose input on a rank has `size` bytes."""
+        """The messages of the collective `operation` (such as "all_gather") over the tensor-parallel group, whose input
+        on a rank has `size` bytes. backward: sent in the backward pass."""
         yield from message("tp", operation, size, self.tensor, backward=backward)
 
     def enter(self, width: int, backward: bool = False) -> Iterator[Message]:

@@ -34,8 +34,8 @@ class BiasActivation(Block):
     """Whether the output has half as many features."""
 
     def operations(self, micro_batch: MicroBatch) -> Iterator[Operation]:
-        """One pass over its input and output; the backward reads both and the output's gradient, and writes the
-        input's."""
+        """One pass that reads its input and writes its output; the backward reads the input and the output's gradient,
+        and writes the input's."""
         before = self.kept_bytes(micro_batch)[""]
         after = before // (1 + self.gated)
         yield elementwise(before + after, 2 * before + after)
@@ -61,8 +61,8 @@ class MLP(Sublayer):
         return ("linear_fc1",)
 
     def parts(self) -> tuple[Part, ...]:
-        """The parts that may be recomputed: the whole, the first linear with the activation (which alone keeps its
-        output), and the activation."""
+        """The parts that may be recomputed: the whole; the first linear together with the activation, since the
+        activation alone keeps that linear's output; and the activation."""
         first, activation, second = ("linear_fc1",), "activation", ("linear_fc2",)
         of_gate, of_up = "feed_forward.w1", "feed_forward.w3"
         activations = f"{of_gate}.activation.silu", "feed_forward.mul", "mlp.activation_func.silu", "mlp.mul"

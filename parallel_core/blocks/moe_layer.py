@@ -24,7 +24,8 @@ class MoELayer(Sublayer):
     shared_experts: SharedExperts | None
 
     called: ClassVar[str | None] = "moe"
-    """The name by which users ask for its parts; that of a dense layer's feed-forward block does not mean it."""
+    """The name by which users ask for its parts; "mlp", that of a dense layer's feed-forward block, does not mean
+    it."""
 
     @property
     def reads_tokens(self) -> bool:

@@ -62,7 +62,8 @@ class MultiTokenPredictionLayer(Block):
 
     @property
     def is_computed_again(self) -> bool:
-        """Whether all of the depth but its last norm runs forward again in the backward pass."""
+        """Whether the depth, but for an embedding of its own, the head of several streams and the final norm, runs
+        forward again in the backward pass."""
         return self.recompute.layers[0].full
 
     @property
@@ -103,8 +104,8 @@ class MultiTokenPredictionLayer(Block):
         yield from micro_batch.enter(self.eh_proj.output_size, backward=True)
 
     def kept_bytes(self, micro_batch: MicroBatch) -> Sizes:
-        """Path -> bytes that are kept. The hidden states before a depth are the output layer's input, which counts
-        them, if it computes in their type."""
+        """Path -> bytes that are kept. The hidden states before a depth are not among them where the output layer
+        counts them as its input: where it computes in the type of hidden states."""
         last = {name: sum(block.kept_bytes(micro_batch).values()) for name, block in self._last.items()}
         if not self.is_computed_again:
             kept = self._kept_of_projection(micro_batch)
@@ -119,7 +120,8 @@ class MultiTokenPredictionLayer(Block):
         return inputs | {"transformer_layer": kept_by_layer} | last
 
     def bytes_in_backward(self, micro_batch: MicroBatch) -> int:
-        """The most bytes that a depth keeps at once because parts of it are recomputed; 0 if none are."""
+        """The most bytes that the depth keeps at once during its backward because parts of it are recomputed; 0 if none
+        are."""
         before = sum(self.kept_bytes(micro_batch).values())
         if not self.is_computed_again:
             again = self._stack.bytes_in_backward(micro_batch)
@@ -184,8 +186,8 @@ class MultiTokenPrediction(Block):
         return [part for layer in self.layers for part in layer.submodules().values()]
 
     def recomputed_cells(self) -> list[range]:
-        """Ranges of positions in `cells` of those that run forward again together: in each such depth all but its
-        ends."""
+        """Ranges of positions in `cells` of those that run forward again together: in each depth that does, all but an
+        embedding of its own before, and the head of several streams and the final norm behind."""
         starts = [sum(len(layer.submodules()) for layer in self.layers[:depth]) for depth in range(len(self.layers))]
         return [
             range(start + layer.recomputed_parts.start, start + layer.recomputed_parts.stop)

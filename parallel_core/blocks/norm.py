@@ -44,8 +44,8 @@ class Norm(Block):
 
     @classmethod
     def of_branch_output(cls, config: ModelConfig, gain: float) -> "Norm":
-        """The configuration's sandwich norm, of the output of attention or of the feed-forward block. gain: its first
-        factor."""
+        """The configuration's sandwich norm, of the output of attention or of the feed-forward block. gain: the factor
+        of the normed values before training."""
         return replace(cls.of(config), gain=gain, of_branch=True)
 
     @classmethod
@@ -80,7 +80,8 @@ class Norm(Block):
         return micro_batch.tokens * share(self.heads, micro_batch.tensor)
 
     def operations(self, micro_batch: MicroBatch) -> Iterator[Operation]:
-        """Two passes over its input and output; the backward reads the input and a gradient, and writes one."""
+        """One pass that reads its input and writes its output; the backward reads the input and the output's gradient,
+        and writes the input's."""
         size = self._rows(micro_batch) * self.size * micro_batch.item_size
         yield elementwise(2 * size, 3 * size, 1)
 

@@ -13,7 +13,8 @@ from parallel_core.recompute.plan import wrong_settings
 
 
 def recompute_findings(config: AllConfig) -> Iterator[Finding]:
-    """Findings about modules to recompute that no layer has, and about collectives to keep that layers do not name."""
+    """Findings that take the model's layers to tell: modules to recompute, or to offload, that no layer has; lists by
+    stage that do not fit; --no-mp-comm-recompute with latent attention, whose collectives always run again."""
     recompute = config.recompute_config
     is_listed = any(getattr(recompute, name) is not None for name in LISTED)
     of_linears = recompute.fine_grained_activation_offloading and "qkv_linear" in recompute.offload_modules

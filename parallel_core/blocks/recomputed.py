@@ -63,8 +63,8 @@ def _kept_of_normed(part: Part, kept: Sizes, micro_batch: MicroBatch, asked: Lay
 
 
 def input_parts(layer: AnyLayer, micro_batch: MicroBatch, slices: bool) -> int:
-    """The number of tensor-parallel ranks that each keep a slice of the input of layers that are recomputed whole; 1:
-    each keeps all."""
+    """The number of slices into which tensor-parallel ranks divide the input of layers that are recomputed whole, one
+    slice kept by each rank; 1: each rank keeps all of it."""
     return micro_batch.tensor if slices and layer.residual_width % micro_batch.tensor == 0 else 1
 
 

@@ -22,8 +22,8 @@ from parallel_core.sharding import Cut, ShardSpec
 
 
 def shared_bytes(parameters: Mapping[str, ParameterSpec], micro_batch: MicroBatch) -> int:
-    """Bytes of a rank's share of the parameters (which have a value by feature) that it keeps for the backward under
-    context parallelism, where it has only a share of the features; else 0."""
+    """Bytes of a rank's share of `parameters` (each has a value for each head or channel) that it keeps for the
+    backward: under context parallelism, where it computes whole sequences with 1/(c t) of the heads; else 0."""
     ranks = micro_batch.tensor * micro_batch.context.size
     sizes = (prod(spec.shard.shape) // ranks * DTYPES[spec.dtype].bytes for spec in parameters.values())
     return sum(sizes) if micro_batch.context.size > 1 else 0

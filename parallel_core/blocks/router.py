@@ -29,8 +29,9 @@ class CountedLoad(NamedTuple):
 
 
 def counted_loads(config: ModelConfig) -> Iterator[CountedLoad]:
-    """The counts that the configuration's balancing losses sum: over the ranks that have other tokens of the same
-    micro-batch, and for the loss of all replicas over those too (`pynative.moe.aux_loss`)."""
+    """The counts that the configuration's balancing losses sum: each over the ranks that have other tokens of the same
+    micro-batch; those of the loss over all replicas ("global_aux_loss") over data-parallel ranks, too
+    (`pynative.moe.aux_loss`)."""
     moe, parallel, cut = config.moe_config, config.parallel_config, between_regions(config) is not None
     sharing = parallel.context_parallel_size * (parallel.tensor_model_parallel_size if cut else 1)
     over, kinds = "tp-cp" if cut else "cp", set(moe.balancing_losses)
@@ -48,7 +49,7 @@ def counted_loads(config: ModelConfig) -> Iterator[CountedLoad]:
 @dataclass(frozen=True)
 class Router(Block):
     """The router: x W^T + b with W [E, h] and b [E], between two tensor-parallel regions; then the choice of k of E
-    experts."""
+    experts, those that do nothing included."""
 
     hidden_size: int
     experts: int

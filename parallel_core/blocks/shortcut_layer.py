@@ -53,8 +53,8 @@ class ShortcutLayer(AnyLayer):
         return {**kept, _READ_TWICE: 0} if self.shortcut.router.keeps_hidden_states else kept
 
     def parts(self) -> LayerParts:
-        """The parts that may be recomputed, of both halves and of the experts, but none with the input that the experts
-        keep, too: to make that again saves nothing."""
+        """The parts that may be recomputed, of both halves and of the experts; without those that would save nothing by
+        making the experts' input again, since the experts keep it."""
         halves = {name: getattr(self, name).parts() for name in ("first", "second")}
         parts = [_of_half(name, part) for name, half in halves.items() for part in half.parts]
         parts = [part for part in parts if _READ_TWICE not in (*part.holders, *part.feeds)]

@@ -21,8 +21,8 @@ LOSS_BLOCK = 256
 
 
 def loss_blocks(layout: ContextLayout, positions: Ranges) -> list[Run]:
-    """A rank's query positions in blocks of at most LOSS_BLOCK, cut so that all members of a ring have blocks with
-    equally many scores."""
+    """A rank's query positions in blocks of at most LOSS_BLOCK neighbours. In a ring a block has at most half of the
+    rank's positions, so that a rank whose positions are one run has two blocks at least, like one with two runs."""
     length = sum(map(len, positions))
     return runs(positions, min(LOSS_BLOCK, length // 2 if layout.ring > 1 else length))
 
@@ -142,9 +142,10 @@ class SparseAttention(CoreAttention):
         return own + (self.indexer.forward_flops(tokens, seq_length) if self.indexer else 0.0)
 
     def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:
-        """Messages of attention, of the indexer and of Ulysses' exchange of choices; and those of the indexer's loss,
-        which a first run of a recomputed part does not send: attention's keys of the whole sequence, and the sum of all
-        ranks' probabilities, block by block; under Ulysses the mean of its ranks."""
+        """Messages of attention, of the indexer, and of Ulysses' exchange of choices. With the indexer's loss also two
+        kinds that count as backward's, because a recomputed part's first run does not send them: the gather of
+        attention's keys over the sequence, and for each block of queries (`loss_blocks`) the sum of probabilities over
+        tensor-parallel ranks, whose bytes are the mean over context-parallel ranks."""
         yield from super().messages(micro_batch)
         if self.indexer is None:
             return
@@ -165,7 +166,8 @@ class SparseAttention(CoreAttention):
             yield from micro_batch.tensor_message("all_reduce", size, backward=True)
 
     def kept_bytes(self, micro_batch: MicroBatch) -> dict[str, int]:
-        """Bytes that attention and the indexer keep, and those of its own choice."""
+        """Bytes that attention and the indexer keep, and those of the keys that this layer's indexer chose, unless
+        later layers use this choice, too (`kept_for_others`)."""
         of_indexer = self.indexer.kept_bytes(micro_batch) if self.indexer else {}
         inner = {join("indexer", name): size for name, size in of_indexer.items()}
         return {"": self._own_bytes(micro_batch), **inner}

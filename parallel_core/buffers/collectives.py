@@ -51,9 +51,11 @@ def bucket_reductions(
 
 
 def other_sums(plans: Sequence[BufferPlan], coordinates: Coordinates, *, sharded: bool) -> list[Collective]:
-    """Sums of the owned spans after the sums over replicas: partial gradients, and those of a tied parameter.
+    """Sums, after those over replicas, of the parts of the owned spans that need another: of gradients that are partial
+    sums over some group, and of a tied parameter's gradients over the ranks that have it. None over a group of one
+    rank.
 
-    The ranks of these groups own the same spans: their buffers are laid out alike, or the tied parameter has a bucket
+    The ranks of such a group own the same spans: their buffers are laid out alike, or the tied parameter has a bucket
     of its own.
     """
     owned = [plan.owned_by(coordinates, sharded=sharded) for plan in plans]

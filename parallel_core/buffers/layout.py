@@ -31,7 +31,8 @@ class Span(NamedTuple):
 
 
 def overlaps(spans: Iterable[Span], others: Sequence[Span]) -> list[Span]:
-    """The intersections that are not empty of each of `spans` with each of `others`, in that order."""
+    """The intersections of each of `spans` with each of `others`, but for empty ones; in the order of `spans`, then of
+    `others`."""
     common = (Span(max(a.start, b.start), min(a.stop, b.stop)) for a in spans for b in others)
     return [span for span in common if span.size > 0]
 
@@ -199,7 +200,8 @@ def plan_buffers(
 def _dealt(
     indices: Sequence[int], places: Sequence[Place], rule: BucketRule, keys: Sequence[Hashable] | None
 ) -> list[list[int]]:
-    """The indices of the parameters of each bucket; the model's last parameters come first, also inside a bucket."""
+    """The indices of the parameters of each bucket; the model's last parameters come first, also inside a bucket (which
+    `_lay_out` sorts again)."""
 
     def key(index: int) -> tuple[Hashable, int | None]:
         is_alone = rule.isolates_shared and places[index].spec.shared_over is not None
@@ -218,8 +220,8 @@ def _dealt(
 def _lay_out(
     buckets: Sequence[Sequence[int]], places: Sequence[Place], rule: BucketRule
 ) -> tuple[tuple[Entry, ...], tuple[Span, ...]]:
-    """Entries with offsets, and the span of each bucket. Inside a bucket first the decayed parameters, then the others;
-    of each the ones without partial gradients first; else in the model's order."""
+    """Entries with offsets, and the span of each bucket. Inside a bucket, whatever its given order, the parameters with
+    weight decay come first; of either kind those without partial gradients; else they lie in the model's order."""
 
     def treatment(index: int) -> tuple[bool, str, int]:
         spec = places[index].spec

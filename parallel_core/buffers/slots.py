@@ -41,8 +41,9 @@ class SlotPlan:
 
 
 def slot_of(cell: Cell, cells: int) -> int:
-    """The slot of cell `cell` of a rank's `cells`. The first and the last never work one after the other, nor do two
-    cells with one between them; they are an embedding and a head, the largest, or of a stage without these layers."""
+    """The slot of cell `cell` of a rank's `cells`: inner cells have 1 and 0 in turns, the first and the last (of three
+    or more) both 2, so that no two cells which work one after the other share one. First and last are often the
+    embedding and the head, the largest."""
     is_end = cells > ALTERNATING and cell in (0, cells - 1)
     return ALTERNATING if is_end else cell % ALTERNATING
 
@@ -92,8 +93,9 @@ def plan_residence(
     gathers_again: bool = True,
 ) -> Residence:
     """The residence on the rank at these coordinates, for ZeRO stage `stage` (0 - 3); a rank that shares its state with
-    no other keeps everything. keys, cells: as in `plan_slots`. gathers_again: stage 3 gathers parameters again for the
-    backward; else they stay whole in between."""
+    no other keeps everything. keys: the cell of each planned parameter, None without one. cells: their number on the
+    rank. gathers_again: stage 3 gathers parameters again for the backward; else they stay whole from a cell's forward
+    to its backward."""
     owned = plan.owned_by(coordinates, sharded=stage > 0)
     whole: tuple[Span, ...] = (plan.span,)
     if stage < 2 or owned == plan.buckets:
@@ -116,8 +118,9 @@ def micro_batch_visits(cells: int, recomputed: Iterable[range] = ()) -> tuple[Ce
 
 
 def gathered(visits: Iterable[Cell], slots: Mapping[Cell, int]) -> Iterator[Cell]:
-    """Those of the visits before which parameters are gathered, counted from an update on: the ones that find another
-    cell's parameters in their slot. slots: the slot of each cell that has one."""
+    """The visits, in order, before which the visited cell's parameters are gathered, where `visits` begin at an update:
+    those that do not find them in the cell's slot, where another cell's are or none yet. slots: the slot of each cell
+    that has one; cells without one are never gathered."""
     held: dict[int, Cell] = {}
     for cell in visits:
         if cell in slots and held.get(slots[cell]) != cell:

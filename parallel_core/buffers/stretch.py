@@ -133,8 +133,8 @@ def _in_row(row: int, shape: tuple[int, ...], start: int, stop: int) -> Iterator
 
 
 def _piece(box: Box, low: Corner, high: Corner, origin: Corner) -> Box | None:
-    """The box of the global array that a box `box` of the rank's array and the corners low, high have in common; its
-    `at` counts from `origin`. None if they have nothing in common."""
+    """The part of `box` between the corners low and high (exclusive) of the rank's array, as a box of the global array
+    that lies at `at`, counted from `origin`, of the smallest box around a stretch; None if that part is empty."""
     ends = tuple(a + n for a, n in zip(box.at, box.shape, strict=True))
     first, last = tuple(map(max, low, box.at)), tuple(map(min, high, ends))
     if any(a >= b for a, b in zip(first, last, strict=True)):

@@ -124,9 +124,9 @@ def _date(manifest: Path, root: Path) -> None:
 
 
 def surplus(root: Path, newest: Path, run_id: str, keep: int, retain: int | None = None) -> list[Path]:
-    """The checkpoints of a run that may be deleted: all that it has written but the `keep` that were published last and
-    those of iterations that `retain` divides. newest: the one that was published last, whatever the clock said. If none
-    of those that stay is whole, the newest whole one stays, too."""
+    """The checkpoints of a run that may be deleted: all that it has written but the `keep` that were published last,
+    those of iterations that `retain` divides, and the newest that is whole. newest: the one that was published last,
+    whatever the clock said."""
     published = sorted(_published(root), key=lambda path: path == newest)
     own = [path for path in published if is_of(path, run_id)]
     stays = {path for path in own if retain and int(path.name.removeprefix("iter_")) % retain == 0}
@@ -210,8 +210,9 @@ def another(directory: Path) -> str:
 
 
 def overlooked(root: Path) -> str | None:
-    """A sentence for a user if `root` names a latest checkpoint that is not the one that was published last, because a
-    save died before it was named, or the name was changed since; None if it is."""
+    """A sentence for a user if the file that names the latest checkpoint in `root` is missing, or does not name the one
+    that was published last of those that look whole (a save died before it was named, or the name was changed since).
+    None otherwise, also where the file is damaged or no checkpoint looks whole."""
     last = newest_whole(root)
     if (root / MANIFEST).exists() or last is None:
         return None
@@ -240,7 +241,7 @@ def cannot_write(root: Path, needed: int, error: OSError) -> str:
 
 
 def steps(root: Path) -> list[int]:
-    """Iterations of the complete checkpoints in `root`."""
+    """Iterations, ascending, of the published checkpoints in `root` whose files have their sizes."""
     return sorted(int(path.name.rpartition("_")[2]) for path in _published(root) if _is_whole(path))
 
 
@@ -252,7 +253,8 @@ def has_checkpoint(root: Path) -> bool:
 def find(root: Path, step: int | None = None) -> Path:
     """The checkpoint that `--load root` means: the latest one in it, that of --ckpt-step `step`, or root itself.
 
-    Raises ValueError if there is none, or if root itself is one of another step.
+    Raises ValueError if there is none, if the file that names the latest is damaged, or if root itself is one of
+    another step.
     """
     if (root / MANIFEST).exists():
         return _of_itself(root, step)

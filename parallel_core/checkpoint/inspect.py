@@ -58,8 +58,8 @@ def _bytes(tensors: Mapping[str, LazyTensor]) -> int:
 
 
 def problems(folder: Path, model: Model) -> list[str]:
-    """Sentences about damaged bytes (by checksums of ours and of torch.save) and about tensors that cannot be read; all
-    of them are read."""
+    """Sentences about damaged bytes (by checksums of ours and of torch.save) and about tensors that cannot be read;
+    every tensor is read."""
     found = list(damages(folder))
     for name, tensor in model.all_tensors():
         try:
@@ -78,8 +78,8 @@ def write_npz(path: Path, tensors: Mapping[str, LazyTensor]) -> None:
 
 
 def inspect(options: argparse.Namespace) -> Iterator[str]:
-    """The lines that the command prints; arrays are written if asked for. Raises ValueError if the checkpoint is
-    damaged."""
+    """The lines that the command prints; arrays are written if asked for. Raises ValueError if there is no
+    checkpoint, or a damaged one."""
     one, folder = formats.recognise(options.directory, options.source, options.ckpt_step)
     model = formats.read_as_stored(one, folder)
     yield f"{folder}: {one.name} format"

@@ -113,8 +113,9 @@ class FolderLock:
     def take(self, say: Callable[[str], None]) -> None:
         """Take the lock of the folder, which is made if it is not there; nothing to do if this process holds it.
 
-        Raises `InUse` if another job writes there. For one elsewhere this waits until it shows a sign of life or has
-        been silent for long enough. say: prints a line for the user.
+        Raises `InUse` if another job writes there. If the lock names a job elsewhere, which cannot be asked, this waits
+        until that job shows a sign of life (then `InUse`) or has been silent for so long that it has ended. say: prints
+        a line for the user.
         """
         self.root.mkdir(parents=True, exist_ok=True)
         own = Holder.this()

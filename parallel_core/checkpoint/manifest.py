@@ -60,14 +60,14 @@ class Run:
     iteration: int
     consumed_samples: int
     topology: dict[str, int]
-    """Name of a size (world, tp, cp, dp, pp) -> number of ranks."""
+    """Name of a size (world_size, tp, cp, dp, pp) -> number of ranks."""
     config: dict[str, dict[str, Any]]
     """Section -> option -> value of the configuration."""
     scheduler: dict[str, Any]
     optimizer: OptimizerRecord | None = None
-    """The optimizer's record; None: saved without it (--no-save-optim)."""
+    """The optimizer's record; None: saved without it (--no-save-optim), or converted from files without it."""
     rng: dict[str, int] | None = None
-    """The state of random streams; None: saved without it (--no-save-rng)."""
+    """The state of random streams; None: saved without it (--no-save-rng), or converted from another tool's files."""
     loss_scaler: dict[str, Any] | None = None
     """The loss scaler's state; None: the run had none, or was saved without its optimizer."""
     state: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -136,8 +136,10 @@ class Manifest(Run):
             ) from error
 
     def check(self, directory: Path) -> None:
-        """Raise ValueError if a file would lie outside of the directory, or if a tensor is not what its slices add up
-        to: a manifest can come from anybody."""
+        """Raise ValueError if the manifest, which can come from anybody, is not possible: a field is none that a run
+        writes, the iteration is not that of the folder's name, a file would lie outside of the directory or has no
+        proper checksums, or a tensor is of an unknown type, larger than all files, or not covered exactly once by its
+        shards."""
         _check_run(self)
         named = re.fullmatch(r"iter_(\d{7,})", directory.name)
         if named and int(named[1]) != self.iteration:
@@ -172,7 +174,7 @@ def _digest(content: Any) -> str:
 
 
 def _check_run(run: Run) -> None:
-    """Raise ValueError for a field whose type is not the one that a run writes."""
+    """Raise ValueError for a field whose type or value is none that a run writes."""
     optimizer = run.optimizer
     rng = {"seed": 0} if run.rng is None else run.rng
     scaler = {} if run.loss_scaler is None else run.loss_scaler

@@ -21,8 +21,8 @@ _WIDENED = (*FLOATS, "float64")
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The number of the tokenizer's ids, and that of the tables' rows: padded to divide by the tensor-parallel size.
-    None: not known."""
+    """Two sizes of a vocabulary: `unpadded`, the number of the tokenizer's ids, and `padded`, the number of rows in a
+    table with a row for each id, rounded up, as for the tensor-parallel size to divide it. None: not known."""
 
     unpadded: int | None
     padded: int | None
@@ -90,7 +90,7 @@ class CheckpointReader:
 
     @property
     def holds_a_run(self) -> bool:
-        """Whether the checkpoint was saved by a run that can be resumed."""
+        """Whether the checkpoint is of a run that can go on: it has an optimizer, or an iteration above 0."""
         return not self.begins
 
     @property
@@ -100,8 +100,8 @@ class CheckpointReader:
 
     @cached_property
     def config(self) -> AllConfig:
-        """The configuration with which the checkpoint was saved. Raises ValueError for one that this version does not
-        know."""
+        """The configuration of the model that was saved, with its adapters and tokenizer, on one process and without
+        options of its training (`config_for_inference`). Raises ValueError for one that this version does not know."""
         return config_for_inference(self.manifest.config)
 
     def settings_problems(self, config: AllConfig) -> list[str]:

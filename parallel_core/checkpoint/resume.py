@@ -21,7 +21,8 @@ _MODEL_FIX = "give the flags of the run that saved it (--use-checkpoint-args tak
 
 def resume_findings(config: AllConfig) -> Iterator[Finding]:
     """Findings for differences between a sound configuration and the checkpoint of ours that it loads: settings of the
-    network, shapes of weights, and the schedule of a run that goes on."""
+    network and shapes of weights, unless --dist-ckpt-strictness lets these differ, and the schedule of a run that goes
+    on."""
     checkpoint = config.training_config.checkpoint
     reader = _native(config) if checkpoint.load_checkpoint else None
     if reader is None:
@@ -57,8 +58,8 @@ def _native(config: AllConfig) -> CheckpointReader | None:
 
 
 def _shape_problems(reader: CheckpointReader, config: AllConfig, adapters_begin: bool) -> list[str]:
-    """One sentence, or none, about the weights that the model has and the checkpoint lacks or has in another shape.
-    None about a model of the user's own, which its configuration does not describe: it is compared once it is built."""
+    """One sentence, or none, about the weights that the model has and the checkpoint lacks or has in another shape. A
+    model of the user's own, which its configuration does not describe, gets none: it is compared once it is built."""
     wanted, found = _misfits(reader, config, adapters_begin)
     if not found or _misfits(reader, reader.config, adapters_begin=True)[1]:
         return []

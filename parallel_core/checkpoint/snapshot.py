@@ -29,8 +29,8 @@ class HostMemory:
         self._lock = threading.Lock()
 
     def hold(self, tensors: Mapping[str, LocalTensor]) -> dict[str, Array]:
-        """Name -> array for the bits of each of these tensors; memory for other names is given back, and `touch`
-        stops."""
+        """Name -> array for the bits of each of `tensors`; memory for other names is given back, and a `touch` that
+        still runs stops."""
         wanted = as_lazy({name: tensor.values for name, tensor in tensors.items()})
         with self._lock:
             self._arrays = {name: self._fitting(name, tensor) for name, tensor in wanted.items()}

@@ -40,8 +40,8 @@ class LocalTensor(NamedTuple):
 
 
 def writers(topology: Topology, *, sharded: bool = False) -> dict[int, str]:
-    """Global rank -> its place in the model as a file name, for every rank that writes: the first replica of some
-    parameters or, with `sharded` optimizer state, of a part of that.
+    """Global rank -> the name of its file by its place in the model, for every rank that writes: the first of those
+    with the same dense parameters, or experts, or with `sharded` the same part of the optimizer's state of either.
 
     The name is as in Megatron's folders; where replicas divide something among themselves, with the replica's number.
     """
@@ -84,7 +84,7 @@ def is_written(spec: ShardSpec, coordinates: Coordinates) -> bool:
 
 def is_state_written(spec: ShardSpec, coordinates: Coordinates, *, sharded: bool) -> bool:
     """Whether the rank at these coordinates writes its optimizer state of a parameter. sharded: each replica has a part
-    of it; then all replicas of the first instance write."""
+    of it; then all replicas of the first of --num-distributed-optimizer-instances write."""
     if not sharded:
         return is_written(spec, coordinates)
     return is_counted(spec, coordinates) and coordinates.get(INSTANCES_OF_STATES[spec.replicas], (0, 1))[0] == 0

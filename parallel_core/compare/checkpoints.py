@@ -25,7 +25,7 @@ def whole(reader: CheckpointReader, name: str) -> Array:
 
 def first_weight(one: Path, other: Path, step: int, exact: bool) -> Difference | None:
     """The first weight, in the order of the model, that differs between two runs' checkpoints of a step, or that only
-    one of them has; None if all agree. exact: any other bit differs, else what rounding does not explain."""
+    one of them has; None if all agree. exact: values that differ at all count, else by more than rounding explains."""
     readers = [open_checkpoint(folder, step) for folder in (one, other)]
     names = [set(reader.manifest.weights) for reader in readers]
     limit = 0.0 if exact else allowed("update", ["float32"], exact) / ROUNDINGS["update"] * ROUNDINGS["gradient"]

@@ -14,16 +14,16 @@ from parallel_core.numerics.dtypes import Array
 
 EPSILON = {"float32": 2.0**-23, "bfloat16": 2.0**-8, "float16": 2.0**-11}
 ROUNDINGS = {"activation": 64, "gradient": 256, "update": 1 << 13, "weight": 4, "loss": 32, "grad_norm": 256}
-"""Kind of figure -> the difference that rounding may make between two layouts of one computation, in epsilons of
-float32. Measured over the goldens' layouts: losses 8, gradients 60, updates 2,500 (Adam divides rounding by
-rounding)."""
+"""Kind of figure -> the relative difference that rounding may make between two layouts of one computation in float32,
+in its epsilons (16-bit types: `FEWER`). Measured over the goldens' layouts: losses 8, gradients 60, updates 2,500 (Adam
+divides rounding by rounding)."""
 FEWER = 8
-"""Divisor of `ROUNDINGS` for 16-bit types, whose sums are made in float32."""
+"""Divisor of `ROUNDINGS` for 16-bit types, where they count epsilons of that type: its sums are made in float32."""
 NEGLIGIBLE = 1e-4
-"""The share of the largest norm among the gradients below which another's is zero but for rounding, such as those of
-keys' biases: distances are relative to it at least."""
+"""The share of the largest norm among the gradients, or updates, below which another's is zero but for rounding, such
+as those of keys' biases: distances are relative to it at least."""
 EXACT = ("lr", "weight_decay", "loss_scale", "skipped")
-"""Figures that no sum over tokens or ranks gives: they must be equal to 1e-12."""
+"""Figures that no sum over tokens or ranks gives: they must agree to within 1e-12."""
 
 
 class Difference(NamedTuple):
@@ -33,7 +33,7 @@ class Difference(NamedTuple):
     """One of weight, data, activation, loss, gradient, grad_norm, lr, weight_decay, loss_scale, skipped, update."""
     step: int
     name: str
-    """Global name of the parameter, or the name of the cell that gave the activation."""
+    """Global name of the parameter, name of the cell that gave the activation, "tokens" for data; else ""."""
     micro_batch: int | None
     distance: float
     """Norm of the difference over the norm of the other run's figure."""
@@ -48,8 +48,8 @@ class Difference(NamedTuple):
 
 
 def allowed(kind: str, dtypes: Sequence[str], exact: bool) -> float:
-    """The relative distance of a kind of figure that rounding explains, in the coarser of two runs' types; 0 with
-    `exact`."""
+    """The relative distance of a kind of figure that rounding explains: in the coarser of two runs' types (`dtypes`),
+    for weights in float32 whatever the types; 0 with `exact`."""
     if exact:
         return 0.0
     of_types = ("float32",) if kind == "weight" else dtypes
@@ -59,7 +59,7 @@ def allowed(kind: str, dtypes: Sequence[str], exact: bool) -> float:
 
 def differences(step: int, one: Step, other: Step, exact: bool = False) -> Iterator[Difference]:
     """The differences of two runs' records of a step, only the first of each kind, in the order of the computation.
-    exact: any other bit is a difference."""
+    exact: values that differ at all count, else by more than rounding explains."""
     types = [one.dtype, other.dtype]
     kinds = (
         _parameters("weight", step, one.before, other.before, types, exact, backwards=False),
@@ -80,8 +80,8 @@ def _updates(step: Step) -> dict[str, Sample]:
 
 
 def distance(one: Array, other: Array, least: float = 0.0) -> float:
-    """|one - other| / max(|other|, least), of norms; infinite for different shapes, or where infinities and NaNs are
-    not at the same places."""
+    """norm(one - other) / max(norm(other), least); infinite for different shapes, for arrays with infinities or NaNs
+    that are not equal throughout, and where that divides by 0, unless the arrays are equal."""
     if one.shape != other.shape:
         return math.inf
     apart = one.astype(np.float64) - other

@@ -104,7 +104,8 @@ class ComparedRun:
 
 
 def _row(line: str) -> dict[str, Any]:
-    """The figures in a line of a log, by the names that cases have; empty for a line that a crash cut off."""
+    """Name -> figure, from a line of a run's metrics.jsonl, by the names of steps' records ("loss", "lr"); empty for a
+    line that a crash cut off."""
     try:
         row = json.loads(line)
     except ValueError:
@@ -117,14 +118,14 @@ def _named(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def apart(one: Mapping[str, str], other: Mapping[str, str]) -> list[str]:
-    """ "path: one | other" for each path that both tables have with different values."""
+    """ "path: one | other" for each path, but for output folders, that both tables have with different values."""
     both = [path for path in one if path in other and path not in _OWN]
     return [f"{path}: {one[path]} | {other[path]}" for path in both if one[path] != other[path]]
 
 
 def first_differences(one: ComparedRun, other: ComparedRun, exact: bool) -> list[Difference]:
-    """The differences of the first step, of those that both runs have, in which there are any. exact: any other bit is
-    one."""
+    """The differences of the first step, of those that both runs have, in which there are any. exact: values that
+    differ at all count, else by more than rounding explains."""
     for step in sorted({*one.steps} & {*other.steps}):
         is_recorded = step in one.recorded and step in other.recorded
         pair = (one.step(step), other.step(step)) if is_recorded else (one.figures(step), other.figures(step))

@@ -23,7 +23,8 @@ def spacing(size: int, most: int = POINTS) -> int:
 
 def of_activation(values: Array, positions: Array, seq_length: int) -> tuple[Array, Array]:
     """The part that is kept of a rank's activation [s, b, h] at global positions [s], float32 [s', b, h'], and its
-    positions [s']."""
+    positions [s']: every `spacing`-th global position, and every `spacing`-th feature, at most POINTS of each in the
+    whole sequence."""
     kept = positions % spacing(seq_length) == 0
     return values[kept][..., :: spacing(values.shape[-1])].astype(np.float32), positions[kept]
 

@@ -99,7 +99,7 @@ class AllConfig(Sections):
 
     @property
     def batch_sizes(self) -> BatchSizes:
-        """The global batch size of each step, and its micro-batches."""
+        """The global batch size as a function of the samples before a step."""
         return BatchSizes.of(self.dataset_config, self.model_config.seq_length)
 
     @property
@@ -118,7 +118,9 @@ class AllConfig(Sections):
 
     @property
     def takes_turns(self) -> bool:
-        """Whether the schedule has pairs, a forward beside a backward, that take turns on a stage."""
+        """Whether the two computations of a pair, one micro-batch's forward and another's backward, run side by side on
+        a stage and take turns: in the schedule combined-1f1b, and where tokens travel meanwhile
+        (`overlaps_experts`)."""
         return self.overlaps_experts or self.parallel_config.pipeline_schedule == COMBINED
 
     def _smallest_round(self) -> int:
@@ -139,7 +141,7 @@ class AllConfig(Sections):
     def train_for(self, iterations: int) -> None:
         """Set the number of iterations, where epochs left it open until the data were there, and check the rules again.
 
-        Raises `ConfigError` if options that count in iterations do not fit.
+        Raises `ConfigError` if other options do not fit this number of iterations.
         """
         self.training_config.training_iters = iterations
         self.optimizer_config.fill("lr_decay_iters", lambda: iterations)

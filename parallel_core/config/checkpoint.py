@@ -21,20 +21,20 @@ class CheckpointConfig(Config):
     load_checkpoint: str | None = option("--load", None)
     """Checkpoint to start from."""
     save_interval: int | None = option("--save-interval", None, at_least=1)
-    """Iterations from one checkpoint to the next."""
+    """Iterations from one checkpoint to the next; if not given, one is written at the end alone."""
     async_save: bool = option("--async-save", False)
-    """Training goes on while a checkpoint is copied to host memory, which stays for the next one, and written from
-    there; the last one is waited for."""
+    """Training goes on while a checkpoint is copied to host memory, which the next one uses again, and written from
+    there; a run waits for its last one."""
     overwrite_save: bool = option("--overwrite-save", False)
-    """Begin a run in a directory in which an earlier one has saved: that is moved into a subdirectory `earlier_1`,
-    `earlier_2`, ..."""
+    """Begin a run in a directory in which an earlier run has saved: what that has left is moved into a subdirectory
+    `earlier_1`, `earlier_2`, ..."""
     on_save_failure: str = option("--on-save-failure", "warn", choices=("warn", "stop"))
     """Action after a checkpoint could not be written in three tries: go on training, with a warning, or stop. The last
     checkpoint of a run must be written."""
     keep_checkpoint_max: int | None = option("--keep-checkpoint-max", None, at_least=1)
     """Newest checkpoints of the run that are kept; all if not given."""
     prefix: str = option("--ckpt-prefix", "network")
-    """Start of the names of a checkpoint's files; safetensors' have none unless another than this is given."""
+    """Beginning of the names of a checkpoint's files; safetensors files have none while this is at its default."""
     ckpt_format: str = option(
         "--ckpt-format",
         "torch_dist",
@@ -58,7 +58,7 @@ class CheckpointConfig(Config):
     """Stop if `load_checkpoint` holds no checkpoint, instead of starting anew."""
     use_checkpoint_args: bool = option("--use-checkpoint-args", False)
     """Take from `load_checkpoint` what says which model it is: sizes and adapters that no flag gives, and, whatever
-    the flags say, its kind (positions, biases, norm, activation, dropout of a run, experts, tokenizer)."""
+    the flags say, its kind (positions, biases, norm, activation, dropout rates, experts, tokenizer)."""
     use_mp_args_from_checkpoint_args: bool = option("--use-mp-args-from-checkpoint-args", False)
     """Take, with `use_checkpoint_args`, also the tensor-, pipeline- and expert-parallel sizes, whatever the flags
     say."""
@@ -71,8 +71,8 @@ class CheckpointConfig(Config):
     convert_to_huggingface: bool = option("--enable-mg2hf-convert", False)
     """Write each checkpoint as a HuggingFace model as well, in the folder `huggingface` of the checkpoint."""
     huggingface_model_type: str | None = option("--model-type-hf", None)
-    """Family of the HuggingFace models that are written; if not given, the first that is like this model. Files that
-    are read name their own."""
+    """Family of the HuggingFace models that are written; if not given, the first family that has this model's form.
+    Folders that are read name their own."""
     finetune: bool = option("--finetune", False)
     """Load weights only and count iterations from zero."""
     resume_training: bool | None = option("--resume-training", None)

@@ -14,12 +14,12 @@ class CompressedAttentionConfig(Config):
     (DeepSeek-V4, 2026)."""
 
     ratios: list[int] | None = option("--compress-ratios", None)
-    """Tokens that an entry of each layer stands for; 0 or 1: it has none. With 4 windows overlap, and an indexer
-    chooses among the entries. Layers that the list lacks have none."""
+    """For each layer the number of tokens that a compressed entry stands for; 0 or 1: it has no entries. With 4 the
+    windows of entries overlap, and an indexer chooses among them. Layers behind the list have no entries."""
     window: int = option("--sliding-window-size", 128, at_least=1)
     """Latest tokens that a query sees in every layer, its own among them."""
     output_groups: int = option("--o-groups", 8, at_least=1)
-    """Parts of the heads' output, each of which is projected by itself."""
+    """Number of parts of the heads' output, each of which is projected by itself."""
     output_rank: int = option("--o-lora-rank", 1024, at_least=1, of="shapes")
     """Width that each part of the heads' output is projected to."""
     entry_rotary_base: float = option("--compress-rope-theta", 40000.0, above=0)

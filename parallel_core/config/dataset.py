@@ -21,7 +21,7 @@ class InstructionConfig(Config):
     """Read files of questions with answers, tokenised when training begins, as Pai-Megatron-Patch does: as one text, or
     by the tokenizer's chat template."""
     max_padding_length: int | None = option("--max-padding-length", None, at_least=1)
-    """Tokens of such a sample, behind which it is filled up; a sequence's if not given."""
+    """The most tokens of a sample of --dataset, behind which it is padded to --seq-length; that if not given."""
     prompt_type: str | None = option("--prompt-type", None)
     """Name of the chat template that the data were made with."""
     prompt_type_path: str | None = option("--prompt-type-path", None)
@@ -34,19 +34,21 @@ class InstructionConfig(Config):
     pad_to_seq_length: bool = option("--no-pad-to-seq-lengths", True)
     """Pad every sample to the full length."""
     pad_to_multiple_of: int = option("--pad-to-multiple-of", 8, at_least=1)
-    """Pad samples to the next multiple of this, where they are not padded to the full length."""
+    """Pad samples to the next multiple of this, and of the parts that context and sequence parallelism cut them into,
+    where they are not padded to the full length."""
     padding_side: str = option("--tokenizer-padding-side", "right", choices=("left", "right"))
     """Side of a sample on which padding stands."""
     padded_samples: bool = option("--padded-samples", False)
     """Repeat samples until the data set is a whole number of global batches."""
     cut_max_seqlen: bool = option("--cut-max-seqlen", False)
-    """Cut conversations that are too long instead of leaving them out."""
+    """Cut a conversation that is too long at its end, instead of question and answer of each turn by their shares."""
     shuffle: bool = option("--no-shuffle", True)
     """Read conversations in random order."""
     full_shuffle: bool = option("--full-shuffle-instruction-dataset", False)
     """Shuffle all passes over the data together."""
     fix_sub_seq_length: int = option("--fix-sub-seq-length", -1, at_least=-1)
-    """Cut packed samples into pieces of this length; -1: at the conversations' ends."""
+    """Number of tokens of each piece of a packed sample, of which none attends to another; -1: each conversation is a
+    piece."""
     enable_thinking: bool | None = option("--enable-thinking", None)
     """Fill the template's place for reasoning; if not given, the data decide."""
 
@@ -60,15 +62,15 @@ class TokenizerConfig(Config):
     vocab_extra_ids: int = option("--vocab-extra-ids", 0, at_least=0)
     """Number of tokens <extra_id_N> behind the vocabulary."""
     tokenizer_special_tokens: list[str] | None = option("--tokenizer-special-tokens", None)
-    """Tokens that are added to the vocabulary, or that have its first ids."""
+    """Tokens that are added to the vocabulary; of a TikTokenizer, the tokens with the first ids."""
     tokenizer_hf_include_special_tokens: bool | None = option("--tokenizer-hf-include-special-tokens", None)
     """Put BOS and EOS around each text as the HuggingFace folder says; none: as the kind of tokenizer does."""
     trust_remote_code: bool = option("--trust-remote-code", False)
-    """Run the code of a HuggingFace folder that nothing else reads."""
+    """Run the Python code in a HuggingFace folder whose tokenizer nothing else can read."""
     tiktoken_pattern: str | None = option("--tiktoken-pattern", None, choices=("v1", "v2"))
     """The pattern that cuts text into words; v2 cuts also where the case of letters changes."""
     tiktoken_num_special_tokens: int = option("--tiktoken-num-special-tokens", 1000, at_least=3)
-    """Ids in front of the vocabulary, for special tokens and placeholders."""
+    """Number of ids in front of the vocabulary, for special tokens and placeholders."""
     tokenizer_sentencepiece_legacy: bool = option("--tokenizer-sentencepiece-legacy", False)
     """Look for the added special tokens in text."""
     tokenizer_sentencepiece_ignore_extra_whitespaces: bool = option(
@@ -92,13 +94,14 @@ class DatasetConfig(Config):
     """Data files, tokenizer, batches and masks."""
 
     batch_size: int = option("--micro-batch-size", 1, at_least=1)
-    """Samples of one micro-batch on one data-parallel rank."""
+    """Number of samples of one micro-batch on one data-parallel rank."""
     global_batch_size: int = option("--global-batch-size", None, at_least=1)
-    """Samples of one optimizer step; one micro-batch on each data-parallel rank if not given."""
+    """Number of samples of one optimizer step; if not given, --micro-batch-num micro-batches on each data-parallel
+    rank, or the fewest that the pipeline's schedule takes."""
     micro_batch_num: int = option("--micro-batch-num", None, at_least=1)
-    """Micro-batches of one optimizer step on each data-parallel rank."""
+    """Number of micro-batches of one optimizer step on each data-parallel rank."""
     eval_global_batch_size: int | None = option("--eval-global-batch-size", None, at_least=1)
-    """Samples of one of the `eval_iters` batches of an evaluation; none: `global_batch_size`."""
+    """Number of samples of one of the `eval_iters` batches of an evaluation; none: `global_batch_size`."""
     rampup_batch_size: list[int] | None = option("--rampup-batch-size", None)
     """First global batch size, its increment, and the number of samples over which it grows to `global_batch_size`."""
     step_batch_size_schedule: list[list[int]] | None = option("--step-batch-size-schedule", None)
@@ -119,13 +122,13 @@ class DatasetConfig(Config):
     data_cache_path: str | None = option("--data-cache-path", None)
     """Folder of the indices of shuffled samples."""
     mock_data: bool = option("--mock-data", False)
-    """Train on made-up tokens."""
+    """Train on made-up tokens: 1, 2, 3, ... in documents of random lengths."""
     mmap_bin_files: bool = option("--no-mmap-bin-files", True)
     """Map data files into memory instead of reading them."""
     num_workers: int = option("--num-workers", 2, at_least=0)
-    """0: read a step when it is needed; more: read the next step while this one is computed."""
+    """0: read a step's data when they are needed; more: read the next step's data while a step is computed."""
     dataloader_type: str | None = option("--dataloader-type", None, choices=("single", "cyclic"))
-    """One pass in order, or shuffled passes without end."""
+    """single: one pass in order, as if not given; cyclic: shuffled passes without end."""
     data_sharding: bool = option("--no-data-sharding", True)
     """Give, with the cyclic loader, each data-parallel rank a fixed part of the samples, instead of dealing all samples
     to all ranks."""

@@ -11,38 +11,44 @@ class RopeScalingConfig(Config):
     """Options that stretch rotary positions beyond the length that a model was first trained on."""
 
     type: str | None = option("--rope-scaling-type", None, choices=("llama3", "yarn", "longrope", "dynamic"))
-    """The method: Llama 3.1's, YaRN (Peng et al., 2023), LongRoPE (Ding et al., 2024), or dynamic NTK by the sequence
-    length."""
+    """How positions are stretched: as Llama 3.1, YaRN (Peng et al., 2023), LongRoPE (Ding et al., 2024), or dynamic NTK
+    by the sequence length; none: positions are not stretched."""
     factor: float = option("--rope-scaling-factor", 8.0, above=0)
     """Factor by which long wavelengths are stretched."""
     original_max_position_embeddings: int | None = option(
         "--rope-scaling-original-max-position-embeddings", None, at_least=1
     )
-    """The length, in tokens, that the model was first trained on."""
+    """The length, in tokens, that the model was first trained on; none: 8192 (llama3), 4096 (yarn), or
+    --max-position-embeddings."""
     low_freq_factor: float = option("--low-freq-factor", 1.0, above=0)
-    """llama3: wavelengths above the original length over this are stretched whole."""
+    """llama3: wavelengths above (original length / this) are multiplied by the whole --rope-scaling-factor."""
     high_freq_factor: float = option("--high-freq-factor", 4.0, above=0)
-    """llama3: wavelengths below the original length over this are left alone."""
+    """llama3: wavelengths below (original length / this) are left alone."""
     beta_fast: float = option("--beta-fast", 32, above=0)
     """yarn: channels that turn more often than this over the original length are left alone."""
     beta_slow: float = option("--beta-slow", 1, above=0)
     """yarn: channels that turn less often than this are stretched whole."""
     yarn_correction_range_round_to_int: bool = option("--no-yarn-correction-range-round-to-int", True)
-    """yarn: round the pairs of channels between which stretching sets in to whole pairs, outwards."""
+    """yarn: round the numbers of the pairs that turn --beta-fast and --beta-slow times, down and up; frequencies are
+    blended between these two."""
     mscale: float = option("--rope-scaling-mscale", 1.0, at_least=0)
-    """yarn: strength with which attention sharpens as positions stretch, through cosines and sines."""
+    """yarn: m in 0.1 m ln(factor) + 1, the factor of cosines and sines, which sharpens attention."""
     mscale_all_dim: float = option("--rope-scaling-mscale-all-dim", 0.0, at_least=0)
-    """yarn: the same strength for scores as a whole, rotating channels and others (DeepSeek's models)."""
+    """m in 0.1 m ln(factor) + 1, whose square multiplies latent attention's scores, and by which yarn's cosines and
+    sines are divided (DeepSeek's models)."""
     long_factor: list[float] | None = option("--long-factor", None)
-    """longrope: divisor of each channel's frequency beyond the original length."""
+    """longrope: divisor of each channel pair's frequency, for sequences longer than the original length."""
     short_factor: list[float] | None = option("--short-factor", None)
-    """longrope: divisor of each channel's frequency within the original length."""
+    """longrope: divisor of each channel pair's frequency, for sequences of at most the original length."""
     long_mscale: float | None = option("--long-mscale", None, above=0)
-    """longrope: factor of cosines and sines beyond the original length; computed from the lengths if not given."""
+    """longrope: factor of cosines and sines, for sequences longer than the original length; computed from the lengths
+    if not given."""
     short_mscale: float | None = option("--short-mscale", None, above=0)
-    """longrope: factor of cosines and sines within the original length; computed from the lengths if not given."""
+    """longrope: factor of cosines and sines, for sequences of at most the original length; computed from the lengths if
+    not given."""
     longrope_freqs_type: str = option("--longrope-freqs-type", "mul", choices=("mul", "outer"), of="run")
-    """longrope: whether angles are formed by a product or an outer product."""
+    """longrope: whether angles are the product of positions and frequencies (mul) or their outer product (outer): the
+    same numbers."""
 
 
 @dataclass(kw_only=True)
@@ -56,19 +62,19 @@ class MultiLatentAttentionConfig(Config):
     kv_lora_rank: int = option("--kv-lora-rank", 32, at_least=1, of="shapes")
     """Rank of keys and values together."""
     qk_head_dim: int = option("--qk-head-dim", 128, at_least=1)
-    """Channels of a query or key head that do not rotate."""
+    """Number of channels of a query or key head that do not rotate."""
     qk_pos_emb_head_dim: int = option("--qk-pos-emb-head-dim", 64, at_least=1)
-    """Channels of a query or key head that rotate."""
+    """Number of channels of a query or key head that rotate."""
     v_head_dim: int = option("--v-head-dim", 128, at_least=1)
-    """Channels of a value head."""
+    """Number of channels of a value head."""
     scale_q_lora: bool = option("--enable-mla-scale-q-lora", False)
     """Multiply the query's latent by sqrt(hidden size / its rank) (LongCat-Flash, 2025)."""
     scale_kv_lora: bool = option("--enable-mla-scale-kv-lora", False)
     """Multiply the latent of keys and values by sqrt(hidden size / its rank)."""
     latent_norm_epsilon: float | None = option("--latent-norm-epsilon", None, above=0)
-    """Epsilon of the norms of latents; none: --norm-epsilon. DeepSeek's models have 1e-6, whatever the others'."""
+    """Epsilon of the norms of latents; none: --norm-epsilon. DeepSeek's models have 1e-6, whatever rms_norm_eps is."""
     rotary_scaling_factor: float = option("--rotary-scaling-factor", None, above=0)
-    """Factor by which positions are stretched; if not given, the factor of YaRN where that is asked for, else 1."""
+    """Factor by which positions are stretched; if not given, --rope-scaling-factor with yarn and dynamic, else 1."""
 
 
 @dataclass(kw_only=True)
@@ -99,7 +105,7 @@ class ScalesConfig(Config):
     """Factor of the input of a gated activation's gate."""
 
     def of_scores(self, default: float) -> float:
-        """Factor of attention scores: --query-pre-attn-scalar, or `default` where that is not given; with
+        """Factor of attention scores: --query-pre-attn-scalar, or `default` where that is not given, times
         --key-multiplier."""
         return (self.attention or default) * self.key
 
@@ -111,10 +117,10 @@ class SlidingWindowConfig(Config):
     size: int | None = option("--sliding-window", None, at_least=1)
     """Number of tokens before its own that a query sees; none: all."""
     local_rotary_base: float | None = option("--rope-local-base-freq", None, above=0)
-    """Rotary base of the layers with the window, whose positions are not stretched; none: --rotary-base (Gemma 3,
-    2025)."""
+    """Rotary base of the layers with the window, whose positions are then not stretched (Gemma 3, 2025); none: these
+    layers rotate as the others."""
     skip_freq: int | list[int] | None = option("--window-attn-skip-freq", None)
-    """Every so many-th layer, or the layers that a list by layer has as 0, see everything; none: no layer does."""
+    """Every so many-th layer, or the layers that a list by layer has as 0, see all earlier tokens; none: no layer."""
 
     def is_in(self, layer: int) -> bool:
         """Whether the layer of this global number, from 0, has the window; layers that a list lacks are as its last."""
@@ -148,7 +154,8 @@ class MultiTokenPredictionConfig(Config):
 
     @property
     def own_ends(self) -> int:
-        """Number of depths that have an embedding and an output layer of their own, not tied to each other."""
+        """Number of depths that have an embedding and an output layer of their own (these two are not tied); 0 where
+        they use the model's."""
         return 0 if self.share_embedding_and_output_weight else self.depths
 
 
@@ -162,11 +169,11 @@ class SparseAttentionConfig(Config):
     """dsa: queries of latent attention see the keys that an indexer chooses. gated_delta_net, lightning_attention (with
     the heads of attention): most layers keep a state instead of keys and values (--linear-attention-freq)."""
     dsa_indexer_n_heads: int = option("--dsa-indexer-n-heads", 64, at_least=1, of="shapes")
-    """Heads of the indexer's queries."""
+    """Number of heads of the indexer's queries."""
     dsa_indexer_head_dim: int = option("--dsa-indexer-head-dim", 128, at_least=1, of="shapes")
     """Width of a head of the indexer."""
     dsa_indexer_topk: int = option("--dsa-indexer-topk", 2048, at_least=1)
-    """Keys that a query sees at most."""
+    """Number of keys that a query sees at most."""
     dsa_indexer_loss_coeff: float = option("--dsa-indexer-loss-coeff", None, at_least=0, of="run")
     """Coefficient of the loss that trains the indexer, the distance of its scores from attention's probabilities."""
     dsa_indexer_use_sparse_loss: bool = option("--dsa-indexer-use-sparse-loss", False, of="run")
@@ -174,15 +181,16 @@ class SparseAttentionConfig(Config):
     dsa_indexer_k_norm_epsilon: float | None = option("--dsa-indexer-k-norm-epsilon", None, above=0)
     """Epsilon of the norm of the indexer's keys; none: --latent-norm-epsilon."""
     dsa_indexer_topk_freq: int = option("--dsa-indexer-topk-freq", 1, at_least=1)
-    """Every so many-th layer has an indexer; those between use the choice of the last layer that has one (GLM-5,
+    """Every so many-th layer has an indexer; those between use the keys that the last one before them chose (GLM-5,
     2026)."""
     dsa_indexer_skip_topk_offset: int = option("--dsa-indexer-skip-topk-offset", 0, at_least=0)
     """Number of the first layers that have an indexer in any case; the first one always has."""
     index_topk_pattern: str | None = option("--index-topk-pattern", None)
-    """A letter for each layer instead: F, full, has an indexer; S, shared, uses the choice of the last layer that has
-    one."""
+    """A letter for each layer, instead of --dsa-indexer-topk-freq: F, full, has an indexer; S, shared, uses the keys
+    that the last F layer before it chose."""
     index_share_for_mtp_iteration: bool = option("--index-share-for-mtp-iteration", False)
-    """Whether all layers of multi-token prediction use the choice of the first of them, which then has an indexer."""
+    """Whether all layers of multi-token prediction use the keys chosen in the first of them, which then has an
+    indexer."""
 
     @property
     def enabled(self) -> bool:
@@ -190,13 +198,13 @@ class SparseAttentionConfig(Config):
         return self.variant == "dsa"
 
     def is_shared(self, layer: int) -> bool:
-        """Whether the layer of this global number, from 0, uses the choice of an earlier layer."""
+        """Whether the layer of this global number, from 0, uses the keys that an earlier layer's indexer chose."""
         if self.index_topk_pattern is not None:
             return self.index_topk_pattern[layer] == "S"
         return max(layer + 1 - max(self.dsa_indexer_skip_topk_offset, 1), 0) % self.dsa_indexer_topk_freq != 0
 
     def chosen_by(self, layer: int, layers: int) -> int:
-        """The global number of the layer whose choice the layer of this global number, from 0, uses; layers from
+        """The global number of the layer whose indexer chooses the keys of layer `layer` (both from 0); layers from
         `layers` on are multi-token prediction's."""
         if layer >= layers:
             return layers if self.index_share_for_mtp_iteration else layer

@@ -19,7 +19,8 @@ SWITCH_OF = {"weighted_activation": "bias_activation"}
 class FusedOperators:
     """Operators, by the kernels' names, that run by the device's fused operator where there is one.
 
-    A device without it computes the same in a form that keeps little for backward, or by its only form.
+    A device without the fused operator computes the same: attention in blocks, which keep little for the backward,
+    the others as without the switch.
     """
 
     operators: tuple[str, ...] = ()

@@ -19,21 +19,21 @@ class GradientConfig(Config):
     ("ZeRO", 2020)."""
 
     accumulate_allreduce_grads_in_fp32: bool = option("--accumulate-allreduce-grads-in-fp32", False)
-    """Add up and reduce gradients in float32."""
+    """Add up and reduce gradients in float32, whatever the type of the weights."""
     grad_reduce_in_bf16: bool = option("--grad-reduce-in-bf16", False)
-    """Reduce gradients in bfloat16."""
+    """Add up and reduce gradients of bfloat16 weights in bfloat16, not in float32."""
     communication_data_type: str | None = option("--communication-data-type", None, choices=("fp32", "bf16", "fp16"))
     """Type in which gradients are sent between data-parallel ranks; the one that they are added up in if not given."""
     wrap_with_ddp: bool = option("--no-wrap-with-ddp", True)
     """Reduce gradients in buckets. Switched off, they are reduced as one, after the last backward."""
     bucket_size: int | None = option("--ddp-bucket-size", None, at_least=1)
-    """Elements of gradients in one bucket; Megatron's number if not given. With --overlap-grad-reduce later pipeline
-    stages have one bucket a chunk."""
+    """Number of elements of gradients in one bucket; if not given max(40,000,000, 1,000,000 x data-parallel size). With
+    --overlap-grad-reduce later pipeline stages have one bucket a chunk."""
     enable_mem_align: bool = option("--enable-mem-align", False)
     """Begin every parameter, its gradient, and every replica's part of a bucket at a multiple of 512 bytes."""
     average_in_collective: bool = option("--ddp-average-in-collective", False)
-    """Divide gradients by the number of replicas after they were summed, not before: it rounds otherwise in float16,
-    and where that number is no power of two."""
+    """Divide gradients by the number of replicas after they were summed also with a loss scale, where it is done
+    before; without one it is done after in any case."""
     overlap_grad_reduce: bool = option("--overlap-grad-reduce", False)
     """Reduce each bucket as soon as it is full."""
     delay_grad_reduce: bool = option("--delay-grad-reduce", False)
@@ -43,7 +43,8 @@ class GradientConfig(Config):
     num_distributed_optimizer_instances: int = option("--num-distributed-optimizer-instances", 1, at_least=1)
     """Number of copies of the sharded optimizer states: ranks share within a copy."""
     zero_stage: int = option("--zero-stage", None, at_least=0, at_most=3)
-    """Tensors that data-parallel ranks share out: 1 optimizer states, 2 gradients too, 3 weights too."""
+    """Tensors that data-parallel ranks share out: 0 none, 1 optimizer states, 2 gradients too, 3 weights too; if not
+    given 1 with --use-distributed-optimizer, else 0."""
     parallel_optimizer_comm_recompute: bool = option("--no-parallel-optimizer-comm-recompute", True)
     """Gather a layer's weights again for its backward (ZeRO stage 3), instead of keeping those of the forward until the
     update."""
@@ -51,7 +52,9 @@ class GradientConfig(Config):
     """Keep a rank's part of the weights in host memory (ZeRO stage 3), where on a CPU all weights are in any case."""
 
     def type_for(self, parameter_type: str) -> str:
-        """The type in which gradients of parameters of a type are added up and reduced, by Megatron's rule."""
+        """The type in which gradients of parameters of type `parameter_type` are added up and reduced, by Megatron's
+        rule: of bfloat16 float32, or bfloat16 with --grad-reduce-in-bf16; of others their own, or float32 with
+        --accumulate-allreduce-grads-in-fp32."""
         if parameter_type == "bfloat16":
             return "bfloat16" if self.grad_reduce_in_bf16 else "float32"
         return "float32" if self.accumulate_allreduce_grads_in_fp32 else parameter_type
@@ -84,9 +87,9 @@ class GradientConfig(Config):
         return self.overlap_grad_reduce and not (self.delay_grad_reduce and _is_on_later_stage(coordinates))
 
     def _bucket_size_on(self, coordinates: Coordinates) -> int | None:
-        """Elements of a bucket on a rank; None: one bucket for each chunk or, with ZeRO stages 2 and 3, for each layer.
-        If reductions overlap the backward, later stages, which the first one waits for, reduce a whole chunk
-        (Megatron's rule)."""
+        """Elements of a bucket on a rank; None: one bucket for each chunk, with ZeRO stages 2 and 3 for each cell, with
+        --no-wrap-with-ddp for all. If reductions overlap the backward, later stages, which the first one waits for,
+        reduce a whole chunk (Megatron's rule)."""
         is_late = self.overlap_grad_reduce and _is_on_later_stage(coordinates)
         if not self.wrap_with_ddp or is_late or self.zero_stage >= 2:
             return None

@@ -26,11 +26,11 @@ class HybridConfig(Config):
     mamba_head_dim: int = option("--mamba-head-dim", 64, at_least=1)
     """Width of a head of a state space."""
     mamba_num_groups: int = option("--mamba-num-groups", 8, at_least=1)
-    """Groups of heads of a state space that share keys and queries."""
+    """Number of groups of heads of a state space that share keys and queries."""
     mamba_num_heads: int = option("--mamba-num-heads", None, at_least=1)
-    """Heads of a state space; `--mamba-expand x --hidden-size / --mamba-head-dim` if not given."""
+    """Number of heads of a state space; `--mamba-expand x --hidden-size / --mamba-head-dim` if not given."""
     mamba_d_conv: int = option("--mamba-d-conv", 4, at_least=1)
-    """Tokens that an output of the short convolution depends on."""
+    """Number of tokens that an output of the short convolution depends on."""
     mamba_conv_bias: bool = option("--no-mamba-conv-bias", True, of="shapes")
     """Give the short convolution a bias."""
     mamba_rms_norm: bool = option("--no-mamba-rms-norm", True, of="shapes")
@@ -53,7 +53,8 @@ class HybridConfig(Config):
         return None if pattern is None else pattern[min(layer, len(pattern) - 1)]
 
     def has(self, kind: str) -> bool:
-        """Whether some layer has this letter, or a part with it; without a pattern always."""
+        """Whether the pattern has the letter `kind`, or a letter for a layer of several parts with that part among
+        them; True without a pattern."""
         return self.layer_pattern is None or any(kind in (one, *LETTERS.get(one, "")) for one in self.layer_pattern)
 
 

@@ -17,6 +17,6 @@ class HyperConnectionsConfig(Config):
     iterations: int = option("--hc-sinkhorn-iters", 20, at_least=1)
     """Times that rows and columns of the weights between streams are divided by their sums in turn."""
     epsilon: float = option("--hc-eps", 1e-6, above=0)
-    """Added to the sums that weights between streams are divided by, and to the weights that blocks read with."""
+    """Added to the weights that blocks read with, to the weights between streams, and to the sums that divide these."""
     initial_scale: float = option("--mhc-init-gating-factor", 0.01, at_least=0, of="run")
     """First value of the factor of those parts of the weights that depend on the streams."""

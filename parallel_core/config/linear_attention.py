@@ -10,17 +10,18 @@ class LinearAttentionConfig(Config):
     """Gated delta nets (Yang et al., 2024) in the place of attention, in some layers."""
 
     linear_attention_freq: int | list[int] | None = option("--linear-attention-freq", None)
-    """Every so many-th layer has attention, or the layers that a list by layer has as 0."""
+    """Every so many-th layer has attention, or the layers that a list by layer has as 0; the others a state, of the
+    kind of --experimental-attention-variant."""
     linear_conv_kernel_dim: int = option("--linear-conv-kernel-dim", 4, at_least=1, of="shapes")
-    """Tokens that an output of the short convolution depends on."""
+    """Number of tokens that an output of the short convolution depends on."""
     linear_key_head_dim: int = option("--linear-key-head-dim", 128, at_least=1)
     """Width of a head of queries and keys."""
     linear_value_head_dim: int = option("--linear-value-head-dim", 128, at_least=1)
     """Width of a head of values."""
     linear_num_key_heads: int = option("--linear-num-key-heads", 16, at_least=1)
-    """Heads of queries and keys."""
+    """Number of heads of queries and keys."""
     linear_num_value_heads: int = option("--linear-num-value-heads", 32, at_least=1)
-    """Heads of values; those that share a key head are neighbours."""
+    """Number of heads of values; those that share a key head are neighbours."""
 
     def is_linear(self, layer: int) -> bool:
         """Whether the layer of this global number, from 0, has no attention; layers that a list lacks are as its

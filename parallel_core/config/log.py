@@ -23,11 +23,11 @@ class LogConfig(Config):
     """Options of the log, of curves and of timers."""
 
     tensorboard_dir: str | None = option("--tensorboard-dir", None)
-    """Folder of TensorBoard's files, written, by the last rank and with Megatron's tags; not if not given."""
+    """Folder of TensorBoard's files, which the last rank writes with Megatron's tags; none are written without it."""
     tensorboard_log_interval: int = option("--tensorboard-log-interval", 1, at_least=1)
     """Iterations from one point of the curves to the next."""
     tensorboard_queue_size: int = option("--tensorboard-queue-size", 1000, at_least=1)
-    """Points that wait in memory before TensorBoard's file must take them."""
+    """Number of points that wait in memory before TensorBoard's file must take them."""
     log_timers_to_tensorboard: bool = option("--log-timers-to-tensorboard", False)
     """Write the time of an iteration and the timers as curves, too."""
     log_loss_scale_to_tensorboard: bool = option("--no-log-loss-scale-to-tensorboard", True)
@@ -35,7 +35,7 @@ class LogConfig(Config):
     log_validation_ppl_to_tensorboard: bool = option("--log-validation-ppl-to-tensorboard", False)
     """Write the perplexity of evaluations as a curve."""
     log_memory_to_tensorboard: bool = option("--log-memory-to-tensorboard", False)
-    """Write memory as curves."""
+    """Write the memory of the last rank's process, in use and at its peak, as curves."""
     log_world_size_to_tensorboard: bool = option("--log-world-size-to-tensorboard", False)
     """Write the number of ranks as a curve."""
     log_throughput: bool = option("--log-throughput", False)

@@ -32,7 +32,8 @@ class LoraConfig(Config):
     """Round the weights of layers' linears to NF4 (QLoRA, Dettmers et al., 2023) before the first step; they are kept,
     and saved, in their own type all the same."""
     lora_load: str | None = option("--lora-load", None)
-    """Checkpoint of the adapters, which begin anew where the model's has none."""
+    """Checkpoint from which a run that begins takes its adapters; none: from --load, or new ones where that has
+    none."""
 
     def rules(self) -> Iterator[Finding]:
         if self.use_lora and not self.target_modules:

@@ -35,11 +35,11 @@ class FlashAttentionConfig(Config):
     """Arguments of the fused attention operator."""
 
     sparse_mode: int = option("--sparse-mode", 0, at_least=0, at_most=4)
-    """Kind of mask that the operator is told; the mask itself follows from the model."""
+    """Kind of mask, by its number, that the fused operator is told; what is masked follows from the model."""
     pre_tokens: int = option("--pre-tockens", 1048576, at_least=0)
     """Number of tokens before its own that a query may see, in every layer, with sparse_mode 0 or 4."""
     next_tokens: int = option("--next-tockens", 0, at_least=0, of="run")
-    """Number of tokens after its own that a query may see."""
+    """Number of tokens after its own that a query may see by the operator's mask; the model is causal: none."""
     input_layout: str = option("--shape-order", "SBH", choices=("SBH", "BSH", "BSND", "BNSD"), of="run")
     """Order of the operator's dimensions: B batch, S sequence, N heads, D head size, H = N x D."""
 
@@ -58,27 +58,28 @@ class ModelConfig(Config):
     )
     """Rows of the embedding table: the tokenizer's vocabulary, padded to divide by the tensor-parallel size."""
     unpadded_vocab_size: int = option("--vocab-size", None, at_least=1, of="shapes")
-    """Ids that the tokenizer can produce; `vocab_size` if not given."""
+    """Number of ids that the tokenizer can produce; `vocab_size` if not given."""
     make_vocab_size_divisible_by: int = option("--make-vocab-size-divisible-by", 128, at_least=1, of="run")
     """The vocabulary is padded to a multiple of this times the tensor-parallel size."""
     num_layers: int = option("--num-layers", at_least=1, of="shapes")
-    """Transformer layers of the whole model, those that do nothing included."""
+    """Number of transformer layers of the whole model, those that do nothing included."""
     hidden_size: int = option("--hidden-size", at_least=1, of="shapes")
     """Width of the residual stream."""
     seq_length: int = option("--seq-length", at_least=1, of="run")
-    """Tokens of one training sample."""
+    """Number of tokens of one training sample."""
     max_position_embeddings: int = option("--max-position-embeddings", None, at_least=1)
     """Rows of the position table; `seq_length` if not given."""
     num_attention_heads: int = option("--num-attention-heads", at_least=1)
-    """Query heads of a layer."""
+    """Number of query heads of a layer."""
     group_query_attention: bool = option("--group-query-attention", False, of="shapes")
     """Whether query heads share key/value heads."""
     num_query_groups: int = option("--num-query-groups", None, at_least=1)
-    """Key/value heads of a layer; as many as query heads without `group_query_attention`."""
+    """Number of key/value heads of a layer; as many as query heads without `group_query_attention`."""
     kv_channels: int = option("--kv-channels", None, at_least=1)
     """Width of one head; `hidden_size / num_attention_heads` if not given."""
     ffn_hidden_size: int = option("--ffn-hidden-size", None, at_least=1, of="shapes")
-    """Width of the feed-forward block; if not given 4 `hidden_size`, with swiglu 2/3 of that in steps of 64."""
+    """Width of the feed-forward block; if not given 4 `hidden_size`, with swiglu 8/3, rounded down to a multiple of
+    64."""
 
     hidden_act: str = option("--hidden-act", "gelu", choices=tuple(ACTIVATIONS))
     """Activation of the feed-forward block; in the `glu` kinds one half of a doubled first linear gates the other."""
@@ -136,7 +137,7 @@ class ModelConfig(Config):
     sparse_attention: SparseAttentionConfig = field(default_factory=SparseAttentionConfig)
     """Attention to keys that an indexer chooses."""
     compressed_attention: CompressedAttentionConfig = field(default_factory=CompressedAttentionConfig)
-    """Attention over a window and over compressed entries."""
+    """Attention over a window of keys and over entries that compress several keys each (DeepSeek-V4, 2026)."""
     linear_attention: LinearAttentionConfig = field(default_factory=LinearAttentionConfig)
     """Mixers that keep a state instead of keys and values, in some layers."""
     hybrid: HybridConfig = field(default_factory=HybridConfig)
@@ -158,7 +159,7 @@ class ModelConfig(Config):
     """Normalise word embeddings by a layer norm, before positions are added."""
 
     add_bias_linear: bool = option("--disable-bias-linear", True, of="shapes")
-    """Whether linears have a bias; --add-qkv-bias, --add-dense-bias and the feed-forward block's follow it."""
+    """Give linears a bias; where --add-qkv-bias and --add-dense-bias are not given, they follow this."""
     qkv_has_bias: bool = option("--add-qkv-bias", None)
     """Whether the query/key/value projection has a bias; `add_bias_linear` if not given."""
     out_proj_has_bias: bool = option("--add-dense-bias", None)
@@ -171,8 +172,8 @@ class ModelConfig(Config):
     """Give the output layer a bias."""
 
     softmax_type: str = option("--softmax-type", "vanilla", choices=("vanilla", "off-by-one", "learnable"))
-    """Scores in attention's softmax beside the keys': none (vanilla), one of 0 (off-by-one), or a learnt one of each
-    head (learnable)."""
+    """The score that attention's softmax has beside those of the keys: none (vanilla), 0 (off-by-one), or a learnt one
+    for each head (learnable)."""
 
     attention_dropout_rate: float = option("--attention-dropout", 0.1, at_least=0, below=1, of="run")
     """Dropout on attention probabilities."""
@@ -267,8 +268,8 @@ class ModelConfig(Config):
 
     @property
     def copies_embedding(self) -> bool:
-        """Whether the last stage has a copy of the embedding for multi-token prediction; in a folded pipeline it is on
-        the stage of the first chunk, and needs none."""
+        """Whether the last stage has a copy of the embedding for multi-token prediction; a folded pipeline, with first
+        and last chunk on one stage, needs none."""
         return self.multi_token_prediction.uses_embedding and not self.parallel_config.placement.folded
 
     @property
@@ -300,7 +301,8 @@ class ModelConfig(Config):
 
     @property
     def rounds_weights(self) -> bool:
-        """Whether weights of linears other than experts' are rounded to 4 bits where they are multiplied."""
+        """Whether weights of linears other than experts' are rounded to MXFP4 where they are multiplied
+        (--qat-scheme)."""
         return self.training_config.precision.qat_scheme == "w4a16-mxfp4"
 
     @property
@@ -310,8 +312,8 @@ class ModelConfig(Config):
 
     @property
     def rotating_share(self) -> float:
-        """The share of a head's channels that rotate. If latent attention's positions are stretched, all of its
-        rotary channels do: Megatron's yarn knows no --rotary-percent, and MindSpeed-LLM's is of --kv-channels."""
+        """The share of a head's channels, or of latent attention's positional ones, that rotate: --rotary-percent, but
+        1 for latent attention with --rope-scaling-type, as in Megatron's yarn."""
         stretched = self.multi_latent_attention.enabled and self.rope_scaling.type is not None
         return 1.0 if stretched else self.rotary_percent
 

@@ -10,15 +10,15 @@ class MoEMonitorConfig(Config):
     """Options of the figures of experts that are logged and recorded."""
 
     moe_log_drop_rate: bool = option("--moe-log-drop-rate", False, of="run")
-    """Log the share of choices that each layer's experts dropped."""
+    """Log the share of routed tokens (each counted once for each of its experts) that each layer dropped."""
     moe_drop_rate_capacity_factor: float | None = option("--moe-drop-rate-capacity-factor", None, above=0, of="run")
-    """Log also the share of choices that would be dropped with this capacity factor."""
+    """Log also the share of routed tokens that would be dropped with this capacity factor."""
     moe_per_layer_logging: bool = option("--moe-per-layer-logging", False, of="run")
     """Log auxiliary losses of each layer, not only their mean."""
     save_token_distribution: bool = option("--save-token-distribution", False, of="run")
     """Record how many tokens each expert of a layer receives, in a file for each layer and step."""
     summary_dir: str | None = option("--summary-dir", None, of="run")
-    """Folder of the files with numbers of tokens; by default token_distribution in --save."""
+    """Folder of the files of --save-token-distribution; by default token_distribution in --save."""
     summary_collect_freq: int = option("--summary-collect-freq", 1, at_least=1, of="run")
     """Iterations from one recording of numbers of tokens to the next."""
 
@@ -40,7 +40,7 @@ class MoEConfig(Config):
     """Experts, router and token dispatch; without `num_experts` the model is dense."""
 
     num_experts: int | None = option("--num-experts", None, at_least=1)
-    """Experts of a layer; none: feed-forward blocks are dense."""
+    """Number of experts of a layer; none: feed-forward blocks are dense."""
     num_zero_experts: int = option("--num-zero-experts", 0, at_least=0)
     """Number of a router's further choices, which give their input back, so that a token may pass through fewer experts
     than others (LongCat-Flash, 2025)."""
@@ -68,7 +68,7 @@ class MoEConfig(Config):
     """Give experts to which no token goes a row of zeros in the grouped product, dropped after it; results are the
     same."""
     moe_router_topk: int = option("--moe-router-topk", 2, at_least=1)
-    """Experts each token goes to."""
+    """Number of experts each token goes to."""
     moe_router_load_balancing_type: str | list[str] = option("--moe-router-load-balancing-type", "aux_loss")
     """Kind of load balancing over experts, or several balancing losses; sparsemixer_topk samples experts (SparseMixer,
     Liu et al., 2023)."""
@@ -98,7 +98,7 @@ class MoEConfig(Config):
     moe_router_topk_scaling_factor: float | None = option("--moe-router-topk-scaling-factor", None, above=0)
     """Factor of the chosen experts' scores."""
     moe_router_num_groups: int | None = option("--moe-router-num-groups", None, at_least=1)
-    """Groups of experts for group-limited routing."""
+    """Number of groups of experts for group-limited routing."""
     moe_router_group_topk: int | None = option("--moe-router-group-topk", None, at_least=1)
     """Number of groups that a token's experts may come from; none: all."""
     moe_router_group_score_topk: int | None = option("--moe-router-group-score-topk", None, at_least=1)
@@ -107,16 +107,16 @@ class MoEConfig(Config):
     moe_router_enable_expert_bias: bool = option("--moe-router-enable-expert-bias", False)
     """Balance by a bias on each expert's score that is moved after every step."""
     moe_router_bias_update_rate: float = option("--moe-router-bias-update-rate", 1e-3, at_least=0, of="run")
-    """Step by which the bias on an expert's score moves."""
+    """Amount by which the bias on an expert's score moves in a training step, up or down."""
     moe_router_dtype: str | None = option("--moe-router-dtype", None, choices=("fp32", "fp64"), of="run")
-    """Type in which the router computes."""
+    """Type in which the router computes; if not given, that of the layers."""
     moe_input_jitter_eps: float | None = option("--moe-input-jitter-eps", None, at_least=0)
-    """Largest deviation from 1 of the noise that the router's input is multiplied by; with sparsemixer_topk, how far
-    from the best logit experts are sampled."""
+    """Largest deviation from 1 of the noise that the router's input is multiplied by; with sparsemixer_topk,
+    half the distance from the best logit, as a share of it, within which experts are sampled."""
     moe_token_dispatcher_type: str = option(
         "--moe-token-dispatcher-type", "allgather", choices=("allgather", "alltoall"), of="run"
     )
-    """Way of tokens to the ranks of their experts: every rank gets all of them, or only those for its experts."""
+    """How tokens reach their experts: every rank gets all tokens (allgather), or those for its experts (alltoall)."""
     moe_expert_capacity_factor: float | None = option("--moe-expert-capacity-factor", None, above=0, of="run")
     """Capacity of an expert in tokens, as a multiple of an even share; none: no limit."""
     moe_pad_expert_input_to_capacity: bool = option("--moe-pad-expert-input-to-capacity", False, of="run")
@@ -126,9 +126,10 @@ class MoEConfig(Config):
     cold_token_percent: float = option("--cold-token-percent", 1.0, above=0, at_most=1, of="run")
     """Capacity of the cold experts, as a share of the hot ones'."""
     hot_expert_update_step: int = option("--hot-expert-update-step", 10000, at_least=1, of="run")
-    """Iterations from one choice of the hot experts to the next; before, they are chosen anew at powers of two."""
+    """Iterations from one choice of the hot experts to the next; up to the first, also after iterations 1, 2, 4, 8,
+    ..."""
     moe_token_drop_policy: str = option("--moe-token-drop-policy", "probs", choices=("probs", "position"), of="run")
-    """The tokens that an overfull expert drops: the least probable or the last."""
+    """The tokens that an overfull expert drops: the least probable (probs) or the last (position)."""
 
     monitors: MoEMonitorConfig = concern(MoEMonitorConfig)
     """Options of the figures of experts that are logged and recorded."""
@@ -145,7 +146,7 @@ class MoEConfig(Config):
 
     @property
     def num_choices(self) -> int:
-        """The number of choices of a router: experts, and those that give their input back."""
+        """The number of choices of a router: experts, and choices that compute nothing and give the token back."""
         return (self.num_experts or 0) + self.num_zero_experts
 
     @property
@@ -191,8 +192,8 @@ class MoEConfig(Config):
 
     @property
     def sampled_within(self) -> float:
-        """The distance from the best logit, relative to it, within which experts are sampled: --moe-input-jitter-eps,
-        0.01 where that is not given."""
+        """The number j by which sampling (sparsemixer_topk) leaves out experts whose logit lies more than 2 j below the
+        best, relative to the larger magnitude of both logits: --moe-input-jitter-eps, 0.01 where that is not given."""
         return (self.samples and self.moe_input_jitter_eps) or 0.01
 
     @property

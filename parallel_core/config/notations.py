@@ -11,7 +11,8 @@ Blend = tuple[list[str], list[float] | None]
 
 
 def split_shares(text: str) -> list[float]:
-    """The shares in a text, 1 to 3 of them for train, valid and test: [90.0, 8.0, 2.0] from "90,8,2"."""
+    """The shares in a text, 1 to 3 of them for train, valid and test: [90.0, 8.0, 2.0] from "90,8,2". Raises
+    ConfigError for any other text, and for shares that are all 0."""
     numbers = re.findall(r"[.0-9]+", text)
     readable = re.fullmatch(r"[.0-9,;/\s'\"]*", text) and all(re.fullmatch(r"\d+\.?\d*|\.\d+", n) for n in numbers)
     shares = [float(number) for number in numbers] if readable else []
@@ -22,7 +23,8 @@ def split_shares(text: str) -> list[float]:
 
 
 def parse_blend(words: Sequence[str], flag: str = "--data-path") -> Blend:
-    """The blend that a flag's words name: `PREFIX ...`, or `WEIGHT PREFIX WEIGHT PREFIX ...` with weights above 0."""
+    """The blend that a flag's words name: `PREFIX ...`, or `WEIGHT PREFIX WEIGHT PREFIX ...` with weights above 0.
+    Raises ConfigError for any other words."""
     numbers = [_is_number(word) for word in words]
     if words and not any(numbers):
         return [word.strip() for word in words], None

@@ -42,7 +42,8 @@ class OptimizerConfig(Config):
     apply_wd_to_qk_layernorm: bool = option("--apply-wd-to-qk-layernorm", False)
     """Let weight decay act also on the norms of queries and keys."""
     no_weight_decay_params: list[str] | None = option("--no-weight-decay-params", None)
-    """Ends of the names of the parameters without weight decay; none: vectors and biases have none."""
+    """Ends of the names of the parameters without weight decay, which then acts on all others; none: it acts on
+    matrices alone."""
     start_weight_decay: float = option("--start-weight-decay", None, at_least=0)
     """Weight decay at the first iteration; `weight_decay` if not given."""
     end_weight_decay: float = option("--end-weight-decay", None, at_least=0)
@@ -63,20 +64,20 @@ class OptimizerConfig(Config):
     lr_decay_iters: int | None = option("--lr-decay-iters", None, at_least=1)
     """Iterations until the learning rate is `min_lr`; those of the training if not given."""
     lr_decay_samples: int | None = option("--lr-decay-samples", None, at_least=1)
-    """Samples until the learning rate is `min_lr`; those of the training if not given."""
+    """Number of samples until the learning rate is `min_lr`; those of the training if not given."""
     lr_warmup_iters: int = option("--lr-warmup-iters", 0, at_least=0)
     """Iterations over which the learning rate rises."""
     lr_warmup_samples: int = option("--lr-warmup-samples", 0, at_least=0)
-    """Samples over which the learning rate rises."""
+    """Number of samples over which the learning rate rises."""
     lr_warmup_fraction: float | None = option("--lr-warmup-fraction", None, at_least=0, below=1)
-    """Share of the decay's length over which the learning rate rises."""
+    """Share of the decay's length over which the learning rate rises, instead of a number of iterations or samples."""
     lr_warmup_init: float = option("--lr-warmup-init", 0.0, at_least=0)
     """Learning rate at the first iteration of the warm-up."""
     lr_warmup_style: str = option("--lr-warmup-style", "linear", choices=("linear", "log"))
     """Form of the warm-up of the learning rate: evenly, or by the logarithm of the updates, as DeepSpeed's WarmupLR
     does."""
     lr_schedule_delay: int = option("--lr-schedule-delay", 0, at_least=0)
-    """Updates that have the initial learning rate before the schedule begins; DeepSpeed's schedulers have one."""
+    """Number of updates at the initial learning rate before the schedule begins; DeepSpeed's schedulers have 1."""
     lr_wsd_decay_style: str = option(
         "--lr-wsd-decay-style", "exponential", choices=("exponential", "linear", "cosine", "minus_sqrt")
     )
@@ -84,11 +85,13 @@ class OptimizerConfig(Config):
     lr_wsd_decay_iters: int | None = option("--lr-wsd-decay-iters", None, at_least=1)
     """Iterations of the last part of a WSD schedule."""
     lr_wsd_decay_samples: int | None = option("--lr-wsd-decay-samples", None, at_least=1)
-    """Samples of the last part of a WSD schedule."""
+    """Number of samples of the last part of a WSD schedule."""
     override_opt_param_scheduler: bool = option("--override-opt_param-scheduler", False)
-    """Take, on resuming, the schedule from the flags."""
+    """On resuming, take the schedule of the flags, not the checkpoint's. Without this flag or
+    --use-checkpoint-opt_param-scheduler a difference between them is refused."""
     use_checkpoint_opt_param_scheduler: bool = option("--use-checkpoint-opt_param-scheduler", False)
-    """Take, on resuming, the schedule from the checkpoint."""
+    """On resuming, take the schedule of the checkpoint, not the flags'. Without this flag or
+    --override-opt_param-scheduler a difference between them is refused."""
     overlap_param_gather: bool = option("--overlap-param-gather", False)
     """Gather the distributed optimizer's weights while the forward pass runs."""
 

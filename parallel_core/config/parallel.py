@@ -29,18 +29,18 @@ class ParallelConfig(Config):
     data_parallel_size: int = option("--data-parallel-size", None, at_least=1)
     """Copies of the model: what the other sizes leave of `world_size`."""
     tensor_model_parallel_size: int = option("--tensor-model-parallel-size", 1, at_least=1)
-    """Ranks that share each layer."""
+    """Number of ranks that share each layer."""
     pipeline_model_parallel_size: int = option("--pipeline-model-parallel-size", 1, at_least=1)
-    """Stages of the pipeline."""
+    """Number of stages of the pipeline."""
     context_parallel_size: int = option("--context-parallel-size", 1, at_least=1)
-    """Ranks that share each sequence."""
+    """Number of ranks that share each sequence."""
     expert_model_parallel_size: int = option("--expert-model-parallel-size", 1, at_least=1)
-    """Ranks that share the experts of a layer."""
+    """Number of ranks that share the experts of a layer."""
     expert_tensor_parallel_size: int = option("--expert-tensor-parallel-size", None, at_least=1)
-    """Ranks that share each expert; the tensor-parallel size if not given."""
+    """Number of ranks that share each expert; the tensor-parallel size if not given."""
     unaligned_linear: bool = option("--unaligned-linear", False)
-    """Let the tensor-parallel size not divide heads and widths of feed-forward blocks and experts: the last ranks have
-    zeros instead."""
+    """Allow a tensor-parallel size that does not divide heads or widths of feed-forward blocks or experts: the last
+    ranks have zeros for what is missing."""
     sequence_parallel: bool = option("--sequence-parallel", False)
     """Cut activations along the sequence between the tensor-parallel regions."""
     context_parallel_algo: str = option("--context-parallel-algo", RING, choices=CONTEXT_PARALLEL_ALGORITHMS)
@@ -51,25 +51,25 @@ class ParallelConfig(Config):
     virtual_pipeline_model_parallel_size: int | None = option(
         "--virtual-pipeline-model-parallel-size", None, at_least=1
     )
-    """Model chunks on each stage of an interleaved pipeline."""
+    """Number of model chunks on each stage of an interleaved pipeline."""
     num_layers_per_virtual_pipeline_stage: int | None = option(
         "--num-layers-per-virtual-pipeline-stage", None, at_least=1
     )
-    """Layers of one chunk: the other way to ask for interleaving."""
+    """Number of layers of one chunk: the other way to ask for interleaving."""
     microbatch_group_size_per_virtual_pipeline_stage: int | None = option(
         "--microbatch-group-size-per-virtual-pipeline-stage", None, at_least=1
     )
-    """Micro-batches that go through one chunk before those of the next; the number of stages if not given."""
+    """Number of micro-batches that go through one chunk before those of the next; the number of stages if not given."""
     num_layer_list: list[int] | list[list[int]] | None = option("--num-layer-list", None)
-    """Layers of each stage, or for each chunk the layers of each stage."""
+    """Numbers of layers: one for each stage, or a list for each chunk with one for each stage."""
     offset: list[int] | list[list[int]] | None = option("--offset", None)
-    """Layers that each stage, or for each chunk each stage, has beyond an even share."""
+    """Numbers of layers beyond an even share: one for each stage, or a list for each chunk with one for each stage."""
     noop_layers: list[int] | None = option("--noop-layers", None)
-    """Global numbers of layers that do nothing, and only even out the stages."""
+    """Global numbers, from 0, of layers that do nothing, and only even out the stages."""
     decoder_first_pipeline_num_layers: int | None = option("--decoder-first-pipeline-num-layers", None, at_least=0)
-    """Layers of the first stage; the rest is divided evenly."""
+    """Number of layers of the first stage; the rest is divided evenly."""
     decoder_last_pipeline_num_layers: int | None = option("--decoder-last-pipeline-num-layers", None, at_least=0)
-    """Layers of the last stage; the rest is divided evenly."""
+    """Number of layers of the last stage; the rest is divided evenly."""
     standalone_embedding_stage: bool = option("--standalone-embedding-stage", False)
     """Give the embedding a pipeline stage of its own."""
     overlap_p2p_comm: bool = option("--no-overlap-p2p-communication", True)
@@ -93,7 +93,7 @@ class ParallelConfig(Config):
     collectives: str | None = option("--collectives", None, choices=("shared_memory", "native"))
     """Transport between processes; `shared_memory` on a CPU and `native` on Ascend if not given."""
     threads: int | None = option("--threads", None, at_least=1)
-    """Threads of one process on a CPU."""
+    """Number of threads of one process on a CPU; if not given, its share of the host's cores."""
     distributed_timeout_minutes: float = option("--distributed-timeout-minutes", 10.0, above=0)
     """Minutes for which a rank waits for another before it names it and gives up."""
     recompute_config: RecomputeConfig = sibling(shows=STAGE_NAMES)
@@ -156,8 +156,8 @@ class ParallelConfig(Config):
 
     @property
     def num_distributed_optimizer_instances(self) -> int:
-        """Copies of the distributed optimizer's state, as the training section says; 1 for a section that is in no
-        configuration."""
+        """Copies of the distributed optimizer's state, as the training section says; 1 if this section stands alone,
+        outside of an `AllConfig`."""
         whole = self.all_config
         return 1 if whole is None else whole.training_config.gradient.num_distributed_optimizer_instances
 

@@ -30,17 +30,19 @@ class PrecisionConfig(Config):
     """Quantisation-aware training: weights of linears, or of experts alone, are rounded to MXFP4 where they are
     multiplied, and their gradients pass as if they were not."""
     loss_scale: float | None = option("--loss-scale", None, at_least=0)
-    """Fixed loss scale; none or 0: it adapts."""
+    """Fixed loss scale; none or 0: with --fp16 it adapts, with --bf16 there is none."""
     loss_scaler: str = option("--loss-scaler", None, choices=("dynamic", "deepspeed", "adaptive"))
-    """The rule by which a loss scale adapts: as Megatron's, as DeepSpeed's, or with a window that adapts too."""
+    """The rule by which a loss scale adapts: as Megatron's (the default), as DeepSpeed's (with --consecutive-hysteresis
+    the default), or with a window that adapts too."""
     loss_scale_value: float = option("--initial-loss-scale", 2.0**32, above=0)
     """First value of an adapting loss scale."""
     loss_scale_window: float = option("--loss-scale-window", None, above=0)
-    """Steps without an overflow after which the scale grows."""
+    """Steps without an overflow after which the scale grows, 1000 if not given; of the adaptive loss scaler the first
+    such number, --min-scale-window if not given."""
     max_loss_scale_window: int = option("--max-scale-window", 1000, at_least=1)
     """Largest window of the adaptive loss scaler, in steps."""
     min_loss_scale_window: int = option("--min-scale-window", 20, at_least=1)
-    """The window that the adaptive loss scaler begins with and, but for a collapse, does not fall below."""
+    """Smallest window of the adaptive loss scaler, in steps, but for 1 after three falls of the scale in a row."""
     loss_scale_factor: float = option("--loss-scale-factor", 2.0, above=1, at_most=_LARGEST)
     """Factor by which the scale grows, and shrinks on overflow."""
     consecutive_hysteresis: bool = option("--consecutive-hysteresis", False)
@@ -78,7 +80,8 @@ class PrecisionConfig(Config):
         return DynamicLossScaler(factor=self.loss_scale_factor, **common)
 
     def rules(self) -> Iterator[Finding]:
-        """The findings of each rule by itself, so that a wrong value hides no other mistake."""
+        """The findings of the section's rules, each rule judged by itself, so that a value that one of them cannot
+        judge does not hide what the others find."""
         return judge(type(self)._RULES, self)
 
     def _one_type(self) -> Iterator[Finding]:

@@ -49,7 +49,7 @@ class ProfilerConfig(Config):
     profile_op_time: bool = option("--no-profile-op-time", True)
     """Record the time of each operator."""
     profile_parallel_strategy: bool = option("--profile-parallel-strategy", False)
-    """Have MindSpore's profiler also write its parallel strategy: how operators are split over devices."""
+    """Have MindSpore's profiler add the parallel strategy (how operators are split over devices) to its data."""
     profile_aicore_metrics: int = option("--profile-aicore-metrics", 0, at_least=-1, at_most=6)
     """Group of the device's core counters that is recorded; -1: none."""
     profile_l2_cache: bool = option("--profile-l2-cache", False)
@@ -59,11 +59,11 @@ class ProfilerConfig(Config):
     profile_pcie: bool = option("--profile-pcie", False)
     """Record traffic over PCIe."""
     profile_data_process: bool = option("--profile-data-process", False)
-    """Record the processing of data."""
+    """Record the time of loading and preparing data, on the host."""
     profile_data_simplification: bool = option("--profile-data-simplification", False)
     """Remove raw data once it is analysed."""
     profile_offline_analyse: bool = option("--profile-offline-analyse", False)
-    """Leave the analysis for later."""
+    """Write the profile's raw data alone, and leave their analysis for later."""
     profile_dynamic_profiler_config_path: str | None = option("--profile-dynamic-profiler-config-path", None)
     """Directory with a profiler_config.json that says, while training runs, which steps are profiled."""
 

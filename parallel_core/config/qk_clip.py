@@ -11,11 +11,13 @@ class QKClipConfig(Config):
     too large (MuonClip; Kimi K2, 2025, section 2.1)."""
 
     enabled: bool = option("--qk-clip", False, of="run")
-    """Scale these weights down, so that the step's largest scores would be at most the threshold."""
+    """Scale weights of queries and keys down after an update, head by head, so that the step's largest scores would
+    have been at most --qk-clip-threshold."""
     alpha: float = option("--qk-clip-alpha", 0.5, at_least=0, at_most=1, of="run")
-    """Exponent of the factor for queries' weights; keys' have the factor to 1 - alpha."""
+    """alpha: queries' weights are multiplied by f^alpha and keys' by f^(1 - alpha), f the threshold over the head's
+    largest score."""
     threshold: float = option("--qk-clip-threshold", 100.0, above=0, of="run")
-    """Largest score that is left alone; the factor is this divided by the head's largest score."""
+    """Largest score of a head that leaves its weights alone; a larger one is brought down to this."""
     log_largest: bool = option("--log-max-attention-logit", False, of="run")
     """Log the largest score of a step; with --qk-clip it is logged in any case."""
 

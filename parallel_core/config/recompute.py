@@ -17,7 +17,7 @@ class RecomputeConfig(Config):
     """Layers of a full recompute: all, in groups that run again together (uniform), or the first of each chunk
     (block)."""
     recompute_num_layers: int | None = option("--recompute-num-layers", None, at_least=0)
-    """Layers of a recomputed group (uniform), or recomputed layers of a chunk (block)."""
+    """Number of layers of a recomputed group (uniform), or recomputed layers of a chunk (block)."""
     recompute_modules: list[str] | None = option("--recompute-modules", None)
     """Modules that a selective recompute covers; attention's core if not given."""
     recompute_activation_function: bool = option("--recompute-activation-function", False)
@@ -35,25 +35,30 @@ class RecomputeConfig(Config):
     recompute_mla_up_proj: bool = option("--recompute-mla-up-proj", False)
     """Keep the latents of latent attention, but not the queries, keys and values that are made of them."""
     enable_recompute_layers_per_pp_rank: bool = option("--enable-recompute-layers-per-pp-rank", False)
-    """Count numbers of layers by stage, dealt one at a time over its chunks, not by chunk."""
+    """Let --recompute-num-layers (block) and the numbers of layers of norms and activations be of a stage, dealt over
+    its chunks one layer at a time, not of each chunk."""
 
     recompute: Any = option("--recompute", None)
-    """Layers to run again in the backward pass: true for all, or their numbers by stage (and chunk)."""
+    """Layers to run again in the backward pass: true, all; a number for each stage, dealt over its chunks; or for each
+    chunk a list of numbers by stage. A chunk's first layers are taken."""
     select_recompute: Any = option("--select-recompute", None)
-    """Operators to compute again in the backward pass, by stage."""
+    """Modules to compute again in the backward pass: names, in all layers, or {name: layers as of --recompute}."""
     select_recompute_exclude: Any = option("--select-recompute-exclude", None)
-    """Operators of --select-recompute that are kept nevertheless, by stage."""
+    """Modules that are kept although --recompute or --select-recompute names them: names, or {name: layers as of
+    --recompute}."""
     select_comm_recompute: Any = option("--select-comm-recompute", None)
-    """Norms whose gathered output is not kept with --no-mp-comm-recompute, by stage."""
+    """Norms whose gathered output is not kept with --no-mp-comm-recompute: names, or {name: layers as of
+    --recompute}."""
     select_comm_recompute_exclude: Any = option("--select-comm-recompute-exclude", None)
-    """Norms of --select-comm-recompute whose gathered output is kept nevertheless, by stage."""
+    """Norms of --select-comm-recompute whose gathered output is kept nevertheless: names, or {name: layers as of
+    --recompute}."""
     mp_comm_recompute: bool = option("--no-mp-comm-recompute", True)
     """Run a recomputed layer's tensor-parallel collectives again instead of keeping their outputs."""
     recompute_slice_activation: bool = option("--recompute-slice-activation", False)
     """Keep only this tensor-parallel rank's slice of a recomputed layer's input."""
 
     swap_attention: bool = option("--swap-attention", False)
-    """Keep saved activations of `swap_modules` in host memory, in layers that are not recomputed whole."""
+    """Keep activations that --swap-modules save for the backward in host memory, in layers not recomputed whole."""
     swap_modules: str = option("--swap-modules", "input_norm,self_attention,post_attention_norm")
     """The modules of a layer whose activations are swapped, separated by commas."""
     cpu_offloading_num_layers: int = option("--cpu-offloading-num-layers", 0, at_least=0)
@@ -63,7 +68,7 @@ class RecomputeConfig(Config):
     offload_modules: list[str] = option("--offload-modules", None)
     """Modules of a layer whose saved activations `fine_grained_activation_offloading` keeps in host memory."""
     min_offloaded_tensor_size: int = option("--min-offloaded-tensor-size", 1048576, at_least=0)
-    """Elements below which `fine_grained_activation_offloading` leaves a tensor where it is."""
+    """Number of elements below which `fine_grained_activation_offloading` leaves a tensor where it is."""
 
     def derive(self) -> None:
         self.fill("offload_modules", list)

@@ -27,13 +27,13 @@ class Sections:
 
     @property
     def has_too_many_stages(self) -> bool:
-        """Whether there are more pipeline stages than layers, embedding and output layer: rules refuse so many, and
-        nothing is laid out for each of them."""
+        """Whether there are more pipeline stages than layers, embedding and output layer together: rules refuse so
+        many, and nothing is laid out for each of them."""
         return self._exceeds_layers(self.parallel_config.pipeline_model_parallel_size)
 
     @property
     def has_too_many_chunks(self) -> bool:
-        """Whether there are more virtual stages than layers, embedding and output layer."""
+        """Whether there are more virtual stages than layers, embedding and output layer together."""
         return self._exceeds_layers(self.parallel_config.chunks * self.parallel_config.pipeline_model_parallel_size)
 
     def _exceeds_layers(self, parts: int) -> bool:
@@ -41,7 +41,8 @@ class Sections:
 
     @property
     def against_pairs(self) -> str:
-        """The flag of the setting with which no forward runs beside a backward; "": there is none."""
+        """The first flag, as given, with which no forward can run beside a backward on a stage (whole layers
+        recomputed, offloaded, or gathered by ZeRO); "" if none is given."""
         recompute, stage = self.recompute_config, self.training_config.gradient.zero_stage
         is_whole = recompute.recompute_granularity == "full" or recompute.recompute is not None
         found = {
@@ -53,8 +54,8 @@ class Sections:
 
     @property
     def undivided(self) -> tuple[str, ...]:
-        """Names of the sizes that their tensor-parallel ranks do not divide: heads, widths of feed-forward blocks and
-        experts."""
+        """Names, for messages, of the sizes that tensor-parallel ranks (of experts: expert-tensor-parallel ones) do not
+        divide, among key/value heads and the widths of feed-forward blocks, experts and shared experts."""
         moe, parallel = self.moe_config, self.parallel_config
         tensor, has_experts = parallel.tensor_model_parallel_size, moe.num_experts is not None
         sizes = {

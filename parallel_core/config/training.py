@@ -17,9 +17,9 @@ class TrainingConfig(Config):
     seed: int = option("--seed", 1234, at_least=1)
     """Seed of all random numbers."""
     training_iters: int = option("--train-iters", 0, at_least=0)
-    """Optimizer steps."""
+    """Number of optimizer steps."""
     train_samples: int | None = option("--train-samples", None, at_least=1)
-    """Samples to train on; when given, schedules are counted in samples."""
+    """Number of samples to train on; when given, schedules are counted in samples."""
     epochs: float | None = option("--num_train_epochs", None, above=0)
     """Passes over the training data, where neither iterations nor samples are given."""
     exit_interval: int | None = option("--exit-interval", None, at_least=1)
@@ -47,7 +47,7 @@ class TrainingConfig(Config):
     eval_interval: int | None = option("--eval-interval", 1000, at_least=1)
     """Iterations from one evaluation to the next."""
     eval_iters: int = option("--eval-iters", 100, at_least=0)
-    """Batches of one evaluation; 0: no evaluation."""
+    """Number of batches of one evaluation; 0: no evaluation."""
     calculate_per_token_loss: bool = option("--calculate-per-token-loss", False)
     """Divide gradients by the tokens of the global batch, so that each token counts the same, instead of averaging
     micro-batches' means."""

@@ -26,8 +26,8 @@ class Option(NamedTuple):
 
     @property
     def of(self) -> str:
-        """The part that an option of the model or its experts describes: "network", "shapes" or "run" (see
-        `option`)."""
+        """The part that an option of the model or its experts describes: "network" (the function that it computes),
+        "shapes" (seen in parameters' names and shapes, too) or "run" (training, rounding, layout)."""
         return str(self.field.metadata["of"])
 
     @property
@@ -59,7 +59,7 @@ MODEL = ("model_config", "moe_config")
 """Names of the sections that describe a model."""
 
 OF_MODEL = tuple(path for path in OPTIONS if path.startswith(MODEL))
-"""Paths of the options of these sections."""
+"""Paths of the options in the sections that describe a model."""
 
 OF_NETWORK = tuple(path for path in OF_MODEL if OPTIONS[path].of == "network")
 """Paths of the model's options that decide the function that it computes, whatever its parameters."""
@@ -70,7 +70,8 @@ SHOWN: dict[str, str] = {
     for entry in fields(kind)
     for name in entry.metadata.get("shows", ())
 }
-"""Path under which users know an option that a section shows of a sibling -> its path."""
+"""Path under which users know an option that a section shows of a sibling -> its path: parallel_config.recompute ->
+recompute_config.recompute."""
 
 _WITHOUT_CONCERN = {
     f"{path}.{entry.name}.{option.name}": f"{path}.{option.name}"
@@ -102,7 +103,8 @@ def _paths_by_ending() -> dict[str, list[str]]:
 
 
 def path_of(name: str) -> str:
-    """The path of the one option whose path ends with `name`: `seed`, `scales.logits`, `model_config.num_layers`."""
+    """The path of the one option whose path ends with `name`, such as `seed`, `scales.logits` or
+    `model_config.num_layers`. Raises AssertionError if none or several do."""
     paths = _paths_by_ending().get(name, [])
     assert len(paths) == 1, (name, paths)
     return paths[0]

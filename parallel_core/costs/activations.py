@@ -36,7 +36,7 @@ class Moment(NamedTuple):
     kept: int
     """Bytes of all micro-batches in flight, and of hidden states on their way between stages."""
     again: int
-    """Bytes beside them that recomputed parts keep from their second forward to their backward."""
+    """Bytes, not in `kept`, that recomputed parts keep from their second forward to their backward."""
 
 
 def moments(plan: StagePlan, kept: Sequence[int], in_backward: Sequence[int]) -> Iterator[Moment]:

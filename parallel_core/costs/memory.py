@@ -41,8 +41,8 @@ class MemoryBytes(BufferBytes):
 
     @property
     def total(self) -> int:
-        """Bytes on a device with memory of its own, without what lies elsewhere; temporary memory of operators and
-        messages come on top."""
+        """Bytes on a device with memory of its own, without states, parameters and activations that are offloaded.
+        Temporary memory of operators and messages comes on top."""
         elsewhere = self.offloaded_states + self.offloaded_parameters + self.offloaded_activations
         return self.parameters + self.gradients + self.optimizer_states + self.activations - elsewhere
 
@@ -54,7 +54,7 @@ def memory(plan: StagePlan) -> MemoryBytes:
 
 
 def on_host(plan: StagePlan) -> int:
-    """Bytes of activations that lie in host memory when the most are kept."""
+    """Bytes by which activations in host memory lower a device's `peak_kept_bytes`; 0: nothing is offloaded."""
     if not any(chunk.offloaded_bytes(plan.micro_batch) for chunk in plan.chunks):
         return 0
     return peak_kept_bytes(plan) - peak_kept_bytes(plan, on_device=True)

@@ -57,7 +57,7 @@ class StagePlan:
 
     @cached_property
     def trained(self) -> list[StageParameter]:
-        """The parameters that receive a gradient."""
+        """The parameters that receive a gradient, in the order of `named`."""
         return [parameter for parameter in self.named if self.config.lora_config.trains(parameter.shard)]
 
     @property
@@ -71,7 +71,8 @@ class StagePlan:
 
     @cached_property
     def coordinates(self) -> Coordinates:
-        """Kind of group -> the rank's place in it and its size, for the groups that buffers are laid out by."""
+        """Kind of group -> the rank's place in it and its size, for the groups that buffers are laid out by; of `dp`
+        only the size is right, its place is 0."""
         parallel = self.config.parallel_config
         tensor, stages = parallel.tensor_model_parallel_size, parallel.pipeline_model_parallel_size
         replicas = parallel.data_parallel_size * parallel.context_parallel_size
@@ -106,8 +107,8 @@ class StagePlan:
 
     @cached_property
     def cells(self) -> list[Cell | None]:
-        """The cell of each trained parameter; None for one of no cell. A last stage's copy of the embedding is the
-        head's."""
+        """For each parameter of `trained` the position, from 0, of its cell among the stage's `cell_count` cells; never
+        None. A last stage's copy of a tied embedding counts as the head's."""
         trains = self.config.lora_config.trains
         return [cell for cell, named in zip(self._cells_of_all(), self.named, strict=True) if trains(named.shard)]
 
@@ -141,7 +142,7 @@ class StagePlan:
 
     @cached_property
     def shape(self) -> list[Chunk]:
-        """The chunks without their layers' numbers: equal for stages that differ in those alone."""
+        """The chunks without their layers' numbers: equal for stages that differ in these numbers alone."""
         return [_without_numbers(chunk) for chunk in self.chunks]
 
 
@@ -157,7 +158,7 @@ def training_flops(config: ModelConfig, samples: int) -> float:
 
 
 def flops_of(chunks: Iterable[Chunk], seq_length: int) -> float:
-    """FLOPs of one sequence through these chunks: forward, and backward twice that, but once for products with frozen
-    weights."""
+    """FLOPs of one sequence's forward and backward through `chunks`. The backward is twice the forward; for products
+    with frozen weights it equals the forward."""
     of_token = (3.0 * chunk.forward_flops(1, seq_length) - chunk.frozen_flops(1) for chunk in chunks)
     return sum(of_token) * seq_length

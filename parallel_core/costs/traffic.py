@@ -1,8 +1,8 @@
 """Bytes between ranks: what one rank sends in a training step, to the byte.
 
-Per layer and micro-batch, forward and backward together, with a = s b h bytes of hidden states (s the length of a
-context-parallel rank's shard), t the tensor-parallel, u the Ulysses and r the ring size, F a float32's bytes and e
-those of the type that is computed in:
+Per layer and micro-batch, forward and backward together, with a the bytes of hidden states [s, b, h] (s the length of
+a context-parallel rank's shard), n heads and g key/value groups of d channels, t the tensor-parallel, u the Ulysses and
+r the ring size, F a float32's bytes and e those of the type that is computed in:
 
     TP          8 (t-1)/t a                 four all-reduces ("Megatron-LM", Shoeybi et al., 2019)
     TP + SP     10 (t-1)/t a                all-gather and reduce-scatter at each end, and the two inputs that are
@@ -38,8 +38,9 @@ from parallel_core.step_figures import figures_of
 
 
 def updates(plan: StagePlan) -> Iterator[Message]:
-    """Messages of an optimizer's update, for rules that send some (as Muon, whose matrices the distributed optimizer
-    may cut): matrices that slices cut are put together; then come the messages of its rule."""
+    """Messages of an optimizer's update by rules that are not elementwise (Muon): a sum that puts a matrix together
+    where it lies on several ranks of the distributed optimizer, then, if this rank has a part, the rule's own
+    messages."""
     optimizer, sharded = plan.config.optimizer_config, plan.config.training_config.gradient.shards_states
     coordinates = plan.coordinates
     for buffer in plan.buffers:
@@ -164,8 +165,8 @@ def _gradient_norm(plan: StagePlan) -> Iterator[Message]:
 
 
 def step(plan: StagePlan) -> Iterator[Message]:
-    """The messages that a rank of one stage sends in a training step, one after another and not yet counted
-    together."""
+    """The messages that a rank of one stage sends in a training step, part by part; equal ones may come several
+    times (`step_traffic` counts them together)."""
     count = plan.config.dataset_config.micro_batch_num
     for chunk in plan.chunks:
         yield from (one.times(count) for one in chunk.messages(plan.micro_batch))
@@ -181,7 +182,8 @@ def step_traffic(plan: StagePlan) -> list[Message]:
     """The messages of a rank of a stage in one training step; equal messages are one entry. The few numbers that
     --log-params-norm and its like sum where a line is logged are not among them.
 
-    The replicas send the same, but with the distributed optimizer, where each sums its own part of partial gradients.
+    All data-parallel replicas send the same. Only with the distributed optimizer they may differ: each sums its own
+    part of the gradients that are partial over tensor parallelism.
     """
     counts: Counter[Message] = Counter()
     for one in step(plan):

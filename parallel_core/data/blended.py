@@ -149,7 +149,8 @@ class BlendedMegatronDatasetBuilder:
         self._opened: dict[str, Sequences] = {}
 
     def build(self) -> list[Dataset | None]:
-        """Train, valid and test data; None for a split that gets no share of the data.
+        """Train, valid and test data; None for a split that gets no share of the data, and for all on a rank that
+        builds none (`is_built_on_rank`).
 
         Raises ValueError for files that are missing or damaged, ids outside the vocabulary, and a split that is asked
         for samples and has no tokens.
@@ -214,7 +215,8 @@ class BlendedMegatronDatasetBuilder:
 
 
 def cut(number: int, interval: Interval) -> NDArray[np.int32]:
-    """The numbers of the sequences, of `number`, that lie in an interval (begin and end as fractions)."""
+    """The numbers, from 0, of those of `number` sequences that lie in an interval: (begin, end) as fractions of
+    `number`."""
     begin, end = (round(fraction * float(number)) for fraction in interval)
     return np.arange(begin, end, dtype=np.int32)
 

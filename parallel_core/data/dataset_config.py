@@ -74,14 +74,15 @@ class GPTDatasetConfig:
 
     @property
     def split_intervals(self) -> list[Interval | None]:
-        """The part of the data that each split gets, in the order of `Split`; None for a split that gets nothing."""
+        """The part of the data that each split gets, in the order of `Split`; None for a split that gets nothing.
+        Raises ConfigError as `parse_split`."""
         assert self.split is not None
         return parse_split(self.split)
 
 
 def parse_split(split: str) -> list[Interval | None]:
     """The intervals of train, valid and test in a text: [(0.0, 0.9), (0.9, 0.98), (0.98, 1.0)] from "90,8,2"; None
-    where the share is 0. Missing shares are 0."""
+    where the share is 0. Missing shares are 0. Raises ConfigError for a text that is not one to three shares."""
     shares = split_shares(split)
     shares += [0.0] * (len(Split) - len(shares))
     ends = [0.0]

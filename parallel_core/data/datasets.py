@@ -37,8 +37,9 @@ def check_data(config: AllConfig) -> None:
 
 
 def samples_per_epoch(config: AllConfig) -> int | None:
-    """The number of samples in one pass over the training data; None where passes are not known (mock data, blends with
-    weights, --sft). Raises FileNotFoundError or ValueError for files that are missing or damaged."""
+    """The number of samples in one pass over the training data; None where passes are not known (mock data, several
+    files with weights, --sft, --dataset) or training has no share of the data. Raises FileNotFoundError or ValueError
+    for files that are missing or damaged."""
     if config.dataset_config.instruction.enabled:
         return conversations_per_epoch(config)
     is_text = config.dataset_config.instruction.sft or config.dataset_config.instruction.raw

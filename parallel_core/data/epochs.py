@@ -26,8 +26,8 @@ class Length(NamedTuple):
 
 
 def length_of_training(values: Mapping[str, Any], samples: int | None = None) -> Length:
-    """The length of training by the epochs among a config's values (by path); empty without epochs. samples: those of
-    one epoch; None: counted in the data files."""
+    """The length of a training of --num_train_epochs; empty if that is not given. values: path of an option -> its
+    value. samples: the number of one epoch's samples; None: it is counted in the data files."""
     with suppress(Unjudged):
         epochs = values.get(_EPOCHS)
         if epochs is None or epochs <= 0:

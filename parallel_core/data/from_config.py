@@ -44,15 +44,16 @@ def tokenizer_options(config: AllConfig) -> TokenizerOptions:
 
 
 def tokenizer_facts(config: AllConfig) -> Facts:
-    """The special ids of the tokenizer, and the number of ids that there is room for, which are all that training on
-    token files needs. Raises ValueError where the model's vocabulary is too small."""
+    """The special ids of the tokenizer, and the number of ids that it needs room for (`training_vocab_size`), which are
+    all that training on token files needs. Raises ValueError where the model's vocabulary is too small,
+    and as `facts`."""
     options = tokenizer_options(config)
     return _fitting(config, replace(facts(options), vocab_size=training_vocab_size(options)))
 
 
 def tokenizer_of(config: AllConfig) -> MegatronTokenizer:
     """The tokenizer that the flags describe, to encode and decode with. Raises ValueError where the model's vocabulary
-    is too small."""
+    is too small, and as `build_tokenizer`."""
     tokenizer = build_tokenizer(tokenizer_options(config))
     tokenizer.facts = _fitting(config, tokenizer.facts)
     return tokenizer
@@ -82,8 +83,8 @@ def _blends(config: AllConfig) -> dict[str, Any]:
 
 
 def samples_per_epoch(config: AllConfig) -> int | None:
-    """The number of samples in one pass over the training data; None for mock data and blends with weights, which have
-    no passes.
+    """The number of samples in one pass over the training data; None for mock data and several files with weights,
+    which have no passes, and where training has no share of the data.
 
     Raises FileNotFoundError or ValueError for files that are missing or damaged.
     """
@@ -99,7 +100,7 @@ def samples_per_epoch(config: AllConfig) -> int | None:
 
 def gpt_dataset_config(config: AllConfig, tokenizer: Facts | None = None) -> GPTDatasetConfig:
     """The description of the data that the flags give. tokenizer: facts in place of those of the flags' tokenizer.
-    Raises ValueError where the flags say too little."""
+    Raises ValueError where the flags say too little, and as `tokenizer_facts`."""
     data = config.dataset_config
     return GPTDatasetConfig(
         random_seed=config.training_config.seed,

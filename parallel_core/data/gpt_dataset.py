@@ -49,7 +49,7 @@ class GPTDataset:
         """indices: numbers of the sequences of this split. num_samples: the number of samples that are needed (None:
         one epoch).
 
-        Raises ValueError when samples are needed and the split has no tokens.
+        Raises ValueError when samples are needed and the split has no tokens, and for a damaged file of indices.
         """
         self.dataset = dataset
         self.num_samples = num_samples
@@ -94,7 +94,7 @@ class GPTDataset:
         return dataset
 
     def __len__(self) -> int:
-        """The number of samples; at least `num_samples`."""
+        """The number of samples; at least `num_samples` where that was given."""
         return len(self.sample_index) - 1
 
     def __getitem__(self, i: int) -> Sample:
@@ -128,8 +128,8 @@ class GPTDataset:
         return text
 
     def documents_of(self, i: int) -> str:
-        """The file and the numbers of the sequences that sample `i` is made of, with the token of the first at which it
-        begins, as text."""
+        """The file and the numbers of the sequences that sample `i` is made of, and the token of the first of these
+        sequences at which the sample begins, as text."""
         k = int(self.shuffle_index[i])
         (first, begin), (last, end) = self.sample_index[k].tolist(), self.sample_index[k + 1].tolist()
         stop = last + (end + self.config.add_extra_token_to_sequence > 0)

@@ -40,7 +40,7 @@ class IndexRequest:
 
 @dataclass(frozen=True, eq=False)
 class GPTIndex:
-    """The three indices. Sample i is the k-th of those in file order, k = `shuffle_index[i]`, and goes from
+    """The three indices. Sample i is the k-th in the order of `document_index`, k = `shuffle_index[i]`, and goes from
     `sample_index[k]` to `sample_index[k + 1]`."""
 
     document_index: NDArray[np.int32]
@@ -102,10 +102,11 @@ def _shuffled_ranges(bounds: list[int], random: np.random.RandomState) -> NDArra
 
 
 def build_sample_index(request: IndexRequest, document_index: NDArray[np.int32]) -> NDArray[np.integer[Any]]:
-    """The beginning of each sample [samples + 1, 2]: position in `document_index`, and token in that sequence.
+    """The beginning of each sample, and the end of the last [samples + 1, 2]: position in `document_index`, and token
+    in that sequence.
 
-    Sample k ends with the token numbered k * s + extra (from 1), which lies in the first sequence whose cumulative
-    length reaches that number. With an extra token the next sample begins with that token, else after it.
+    Sample k, counted from 1, ends with token k * s + extra, counted from 1 over all sequences (s: tokens of a sample;
+    extra: 1 or 0). With an extra token the next sample begins with that last token, else with the one after it.
     """
     extra = int(request.extra_token)
     lengths = request.lengths[document_index].astype(np.int64)
@@ -131,7 +132,8 @@ def _index_type(document_index: NDArray[np.int32], lengths: NDArray[np.int64]) -
 
 
 def cached_gpt_index(request: IndexRequest, folder: str | Path | None, name: str) -> GPTIndex:
-    """The indices of `request`, kept in `folder` (None: not kept) in files whose names contain `name`."""
+    """The indices of `request`, read from files in `folder` whose names contain `name`, or built and kept there (None:
+    not kept). Raises ValueError for a damaged file."""
     names = tuple(field.name for field in fields(GPTIndex))
     stem = f"{fingerprint(vars(request))}-GPTDataset-{name}"
     return GPTIndex(**cached(folder, stem, names, build=lambda: vars(build_gpt_index(request))))

@@ -68,7 +68,7 @@ class Index:
     sequence_pointers: NDArray[np.int64]
     """The first byte of each sequence in the .bin file [n]."""
     document_indices: NDArray[np.int64]
-    """The number of the sequence at which each document begins, and n at the end [m]."""
+    """The number of the sequence at which each document begins, and the number of sequences [documents + 1]."""
     sequence_modes: NDArray[np.int8] | None = None
     """The mode of each sequence [n]; None unless the data set is multimodal."""
 
@@ -164,7 +164,8 @@ class IndexedDataset:
         return self.get(i)
 
     def get(self, i: int, offset: int = 0, length: int | None = None) -> NDArray[np.number[Any]]:
-        """`length` tokens (None: all that are left) of sequence `i` from token `offset`: a read-only view."""
+        """`length` tokens (None: all that are left) of sequence `i` from token `offset`: a read-only view. Raises
+        IndexError for tokens that the sequence does not have."""
         whole = int(self._index.sequence_lengths[i])
         if length is None:
             length = whole - offset

@@ -146,7 +146,9 @@ def build_step_loader(
     """The loader of one data-parallel rank's steps, from sample `consumed_samples` (counted over all ranks) on.
 
     dataloader_type: "single" reads the data once and in order, "cyclic" in a new random order each epoch, for ever.
-    data_sharding, drop_last, prefetch: as in the samplers and in `StepLoader`.
+    data_sharding: with "cyclic", each rank shuffles a part of the data of its own; False: all data are shuffled, then
+    dealt to the ranks. drop_last: leave out an incomplete last step. prefetch: read the next step in a thread.
+    Raises ValueError for another dataloader_type, data without a sample, and consumed samples that do not fit.
     """
     places = (len(dataset), consumed_samples, micro_batch_size, data_parallel_rank, data_parallel_size)
     sampler: Iterable[Sequence[int]]

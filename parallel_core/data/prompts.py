@@ -25,7 +25,7 @@ class Prompt:
 
     def tokens(self, tokenizer: MegatronTokenizer, chat: Chat | None = None) -> list[int]:
         """The prompt's ids: of a text by the tokenizer, of messages by `chat`, else by the tokenizer's own template.
-        Raises ValueError for a text that the tokenizer cannot encode."""
+        Raises ValueError for a text that the tokenizer cannot encode, or messages that the template does not take."""
         if self.ids is not None:
             return list(self.ids)
         if self.messages is not None and chat is not None:
@@ -61,7 +61,8 @@ def read_lines(file: Path, read: Callable[[Any], T | str], nothing: Finding) -> 
     """The number, from 1, of each line that is not empty, and the result of `read` for the JSON value in it. `read`
     returns a text to say that the value is wrong.
 
-    Raises ConfigError that names every wrong line, or the file if it cannot be read; `nothing` if it has no line.
+    Raises ConfigError with a finding for every wrong line, or for a file that cannot be read; with the finding
+    `nothing` for a file without such a line.
     """
     flag = nothing.flag
     try:

@@ -17,8 +17,8 @@ Result = TypeVar("Result")
 
 _ITEMS_AT_ONCE = 8
 _AHEAD = 4
-"""The number of chunks for each worker by which reading runs ahead of writing: the input may be larger than the
-memory."""
+"""The number of chunks (items that are sent together) for each worker by which reading runs ahead of writing: the
+input may be larger than the memory."""
 
 _function: Callable[[Any], Any] | None = None
 
@@ -62,7 +62,7 @@ def in_workers(
 
     function: picklable; it is sent once, not with every item.
     at_once: items that are sent together.
-    Raises ValueError when a worker process dies, else what reading and `function` raise.
+    Raises ValueError when a worker process dies, and passes on what `items` and `function` raise.
     """
     if workers <= 1:
         yield from map(function, items)

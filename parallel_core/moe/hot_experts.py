@@ -17,7 +17,7 @@ Hot = tuple[int, ...]
 
 
 def first_hot(count: int) -> Hot:
-    """The first hot experts, before the router's loads are known: experts 0 ... H-1."""
+    """The first hot experts, before the router's loads are known: experts 0 ... `count` - 1."""
     return tuple(range(count))
 
 
@@ -34,8 +34,8 @@ def is_revised(step: int, update_step: int) -> bool:
 
 
 def capacities(capacity: int, cold_share: float, hot: Hot, experts: int) -> Array:
-    """The largest number of rows that each expert takes, int64 [E]: `capacity` C for a hot one, int(C c) for a cold
-    one."""
+    """The largest number of rows that each expert takes, int64 [E]: `capacity` for a hot one, int(`capacity` x
+    `cold_share`) for a cold one."""
     rows = np.full(experts, int(capacity * cold_share))
     rows[list(hot)] = capacity
     return rows
@@ -44,13 +44,14 @@ def capacities(capacity: int, cold_share: float, hot: Hot, experts: int) -> Arra
 class Slots(NamedTuple):
     """The destinations of one rank's tokens, as numbers of slots, in which the owners' slots follow one another.
 
-    Each owner has S = E/e + H slots: its own E/e experts, then a copy of each hot expert.
+    With E experts on e owners, H of them hot, each owner has E/e + H slots: its own E/e experts, then a copy of each
+    hot expert.
     """
 
     number: Array
     """int32 [E]: the slot to which this rank sends tokens of each expert."""
     total: int
-    """The number of slots of all owners, e S."""
+    """The number of slots of all owners."""
 
     @classmethod
     def plain(cls, experts: int) -> "Slots":
@@ -77,5 +78,5 @@ class Slots(NamedTuple):
         return self.number[experts] if experts.min(initial=0) >= 0 else np.where(experts < 0, -1, self.number[experts])
 
     def rows(self, of_experts: Array) -> Array:
-        """The number of rows for each slot, int64 [e S], from those for each expert, `of_experts` [E]."""
+        """The number of rows for each slot, int64 [total], from those for each expert, `of_experts` [E]."""
         return np.bincount(self.number, of_experts, self.total).astype(np.int64)

@@ -7,9 +7,9 @@ normalized scores of all experts and weights w of what experts got, which have n
 one weight for each expert. The size of logits is held by the z loss (Zoph et al., "ST-MoE", 2022).
 
 Two experts are sampled as by SparseMixer (Liu et al., "Sparse Backpropagation for Mixture-of-Experts Training", 2023).
-For each in turn, experts whose logit is further than `jitter` from the best are left out, one of the others is drawn by
-their softmax, and its weight is its probability. The gradient is Heun's third-order estimate: a drawn expert that is
-not the best has a third of its weight three times out of four.
+For each in turn, experts whose logit is more than 2 `jitter` x max(|logit|, best) below the best are left out, one of
+the others is drawn by their softmax, and its weight is its probability. The gradient is Heun's third-order estimate: a
+drawn expert that is not the best has a third of its weight three times out of four.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class RoutingRule:
     topk: int
     """The number of experts that a token goes to, k."""
     sigmoid: bool = False
-    """Whether scores are sigmoids of the logits; else their softmax."""
+    """Whether scores are sigmoids of the logits; without this and `root_softplus` their softmax."""
     root_softplus: bool = False
     """Whether scores are sqrt(log(1 + exp(logit))) (DeepSeek-V4, 2026)."""
     pre_softmax: bool = False
@@ -54,7 +54,7 @@ class RoutingRule:
 
     @classmethod
     def of(cls, config: MoEConfig) -> RoutingRule:
-        """The configuration's rule. If experts are scored on their own, several chosen scores are always
+        """The configuration's rule. With sigmoid or square-root-softplus scores, several chosen scores are always
         normalized."""
         sinkhorn, function = "sinkhorn" in config.balancing, config.moe_router_score_function
         topk, sigmoid, alone = config.moe_router_topk, function == "sigmoid", function != "softmax"
@@ -109,7 +109,7 @@ def lone_scores(logits: Array, rule: RoutingRule) -> Array:
 
 
 def relative_slope(scores: Array, rule: RoutingRule) -> Array:
-    """(d score / d logit) / score of `lone_scores`: 1 - s (sigmoid), (1 - exp(-s^2)) / (2 s^2) (sqrtsoftplus)."""
+    """(ds / dlogit) / s for each logit's own score s: 1 - s (sigmoid), (1 - exp(-s^2)) / (2 s^2) (sqrtsoftplus)."""
     if rule.sigmoid:
         return 1 - scores
     squares = np.maximum(scores * scores, np.finfo(scores.dtype).tiny)
@@ -184,14 +184,14 @@ def within_best_groups(values: Array, rule: RoutingRule) -> Array:
 
 
 def choose(logits: Array, rule: RoutingRule, bias: Array | None = None) -> Array:
-    """The k experts with the highest scores, int32 [T, k]. bias [E] is added to scores for the choice alone."""
+    """The k experts with the highest scores, int32 [T, k], best first. bias [E]: added for the choice alone."""
     values = scores(logits, rule)
     return best(within_best_groups(values if bias is None else values + bias, rule), rule.topk)
 
 
 def sinkhorn(cost: Array, tolerance: float = 1e-4) -> Array:
-    """exp(cost) [T, E] with rows and columns scaled in turns until each row has the same sum, and each column, to
-    `tolerance` in the columns' mean factor (Sinkhorn and Knopp, 1967; BASE layers, Lewis et al., 2021)."""
+    """exp(cost) [T, E] with rows and columns scaled in turns to equal sums, until the columns' factors change by
+    at most `tolerance` on average (Sinkhorn and Knopp, 1967; BASE layers, Lewis et al., 2021)."""
     cost, epsilon = np.exp(cost), np.asarray(1e-8, cost.dtype)
     tokens, experts = cost.shape
     columns, error = np.ones(experts, cost.dtype), np.inf
@@ -204,19 +204,19 @@ def sinkhorn(cost: Array, tolerance: float = 1e-4) -> Array:
 
 
 def get_capacity(num_tokens: int, num_experts: int, capacity_factor: float, min_capacity: int | None = None) -> int:
-    """The choices that an expert takes of `num_tokens` choices: an even share times the factor, rounded up."""
+    """The most choices an expert takes: num_tokens / num_experts x the factor, rounded up, at least the minimum."""
     return max(ceil(num_tokens / num_experts * capacity_factor), min_capacity or 0)
 
 
 def beyond_capacity(counts: Array, capacity_factor: float) -> Array:
-    """[]: the number of choices beyond the experts' capacity, from counts [E] of each expert's choices."""
+    """The number, shape [], of choices beyond the experts' capacity, from the `counts` [E] of choices by expert."""
     return np.asarray(np.maximum(counts - get_capacity(int(counts.sum()), counts.size, capacity_factor), 0).sum())
 
 
 def kept_within(capacity: int | Array, probabilities: Array, experts: Array, by_position: bool) -> Array:
     """Whether an expert keeps a choice, bool [T, k]: those of largest probability or, by_position, of the first tokens.
 
-    capacity: of every expert, or of each [E]. experts [T, k] int32; among equal ones the first tokens are kept.
+    capacity: one for all experts, or [E]. experts [T, k] int32. Of equal probabilities the first tokens' are kept.
     """
     chosen, weights = experts.ravel(), probabilities.ravel()
     kept, counts = np.ones(chosen.shape, bool), np.bincount(chosen)
@@ -230,9 +230,9 @@ def kept_within(capacity: int | Array, probabilities: Array, experts: Array, by_
 
 
 def load_of_sequences(experts: Array, batch: int, number: int, groups: int | None = None) -> Array:
-    """The number of each sequence's choices that fall on each expert, float32 [b, E]; experts [s b, k], -1 is none.
+    """The number of choices in each sequence that fall on each expert, float32 [batch, number].
 
-    groups: G; then [b, G], the number of a sequence's tokens that go to an expert of the group.
+    experts [s batch, k]: choices, -1 for none. groups: then [batch, groups], tokens that go to an expert of a group.
     """
     if groups is None:
         sequence = np.arange(len(experts), dtype=np.int64)[:, None] % batch
@@ -253,16 +253,16 @@ class Tokens(NamedTuple):
 
 
 def balance_weights(load: Array, tokens: Tokens, topk: int) -> Array:
-    """The weights w of E / (k T^2) sum_e(load_e sum_t p_te), from the choices load [..., E]; over sequences the
-    mean."""
+    """The weights w [..., E] of the scores p_te in the loss E / (k T^2) sum_e(load_e sum_t p_te); load [..., E]: the
+    number of choices of each expert. With a loss for each sequence, w is divided by their number."""
     number = load.shape[-1]
     return load * (number / (topk * float(tokens.number) ** 2 * tokens.sequences))
 
 
 def group_weights(load: Array, tokens: Tokens, share: float, number: int) -> Array:
-    """The weights w [..., E] of the balancing loss sum_g(f_g P_g), from the load [..., G] of groups: P_g is the mean
-    over tokens of the group's summed scores, f_g = load_g / (share T), 1 where it is even (DeepSeek-V2, 2024, section
-    2.2.3)."""
+    """The weights w [..., E] of the scores p_te in the loss sum_g(f_g P_g), from the load [..., G] of groups; P_g: the
+    mean over tokens of the group's summed scores, f_g = load_g / (share T) with `share` the load per token where it is
+    even (DeepSeek-V2, 2024, section 2.2.3). number: E."""
     weights = load / (share * float(tokens.number) ** 2 * tokens.sequences)
     return np.repeat(weights, number // load.shape[-1], axis=-1)
 
@@ -282,7 +282,7 @@ def loss_gradient(logits: Array, weights: Array | None, z_weight: float, rule: R
     """The gradient [T, E] of the logits from sum_te(p_te w_te) + z_weight sum_t(log_sum_exp_t^2), with weights w [T,
     E].
 
-    Of `lone_scores` that are normalized to a sum of 1 the gradient is a softmax's times `relative_slope`.
+    For scores of each logit on its own, divided by their sum, it is a softmax's gradient times `relative_slope`.
     """
     result = np.zeros(logits.shape, logits.dtype)
     if z_weight:
@@ -310,7 +310,7 @@ class Draw:
     experts: Array
     """[T]: the number of the expert."""
     gates: Array
-    """[T, E]: the probabilities by which it was drawn; 0 for experts that were left out."""
+    """[T, E]: the probabilities by which the expert was drawn; 0 for experts that were left out."""
     multiplier: Array
     """[T]: the probability of the drawn expert."""
     weights: Array

@@ -24,8 +24,8 @@ class Copies(NamedTuple):
 
     @staticmethod
     def of(sources: Array, rows: int, most: int) -> "Copies":
-        """The copies by `sources` [r], the row that each place of the list is a copy of, -1 for a row of zeros. rows:
-        number of the rows; most: copies that a row has at most."""
+        """The copies that make a list of r rows: place i of it is a copy of row sources[i], or of zeros for -1. rows:
+        number of the rows to copy; most: copies that a row has at most."""
         at = np.flatnonzero(sources != NONE)
         copied: Array = sources[at]
         number: Array | int = 0
@@ -38,8 +38,8 @@ class Copies(NamedTuple):
         return Copies(sources.astype(np.int32), places)
 
     def of_rows(self, times: int) -> "Copies":
-        """The same list as copies of fewer rows: every `times` neighbouring numbers of rows, as a token's k choices,
-        become one number."""
+        """The same list as copies of fewer rows: rows i `times` ... (i + 1) `times` - 1, such as the k choices of a
+        token, count as one row i."""
         return Copies(self.sources // times, self.places.reshape(-1, times * self.places.shape[1]))
 
     @property
@@ -52,8 +52,8 @@ class SortedChoices(NamedTuple):
     """The choices (pairs of a token and one of its experts) of a rank's tokens, sorted by expert."""
 
     choices: Array
-    """[r]: numbers of choices, token x k + j; all of expert 0, then all of expert 1, ..., each in the tokens' order; -1
-    for a row that is padding."""
+    """[r]: numbers of choices, token x k + j for a token's j-th expert; all of expert 0, then all of expert 1, ...,
+    each in the tokens' order; -1 for a row that is padding."""
     counts: Array
     """int64 [E]: the number of rows of each expert."""
 
@@ -93,7 +93,7 @@ def _starts(counts: Array) -> Array:
 
 
 def of_experts(chosen: SortedChoices, first: int, count: int) -> SortedChoices:
-    """The choices for experts first ... first + count - 1 alone; counts [count]."""
+    """The choices for experts first ... first + count - 1 alone; its `counts` are those experts' [count]."""
     start, counts = chosen.counts[:first].sum(), chosen.counts[first : first + count]
     return SortedChoices(chosen.choices[start : start + counts.sum()], counts)
 
@@ -108,8 +108,8 @@ class Sent(NamedTuple):
 
 
 def addressed(chosen: SortedChoices, ranks: int, shards: int) -> Sent:
-    """The rows that a rank sends to a group of `ranks`, of which every `shards` neighbours share the same experts: each
-    of those gets the row of every choice for them."""
+    """The rows that a rank sends to the `ranks` ranks of a group. Each run of `shards` neighbours has shards of the
+    same experts, and each rank of the run gets the rows of all choices of these experts."""
     counts = chosen.counts.reshape(ranks // shards, -1).repeat(shards, axis=0)
     if shards == 1:
         return Sent(chosen.choices, counts)
@@ -121,7 +121,7 @@ def by_expert(received: Array) -> Array:
     """The order, int32 [r], that sorts received rows by expert: they come rank by rank, and from each rank expert by
     expert.
 
-    received [n, m]: rows for each of this rank's experts from each rank.
+    received [sending rank, own expert]: the number of rows from each rank for each of this rank's experts.
     """
     lengths = received.T.reshape(-1)
     starts = (np.cumsum(received).reshape(received.shape) - received).T.reshape(-1)

@@ -11,7 +11,7 @@ class Activation:
     """One value of --hidden-act: the operator that computes it, and whether it is gated."""
 
     operator: str
-    """Name of the operator of the kernels."""
+    """Name of the operator of `pynative.kernels` that computes the activation."""
     gated: bool = False
     """Whether the first linear gives twice as much, of which one half gates the other ("GLU variants", Shazeer,
     2020)."""
@@ -52,12 +52,12 @@ class GatedUnit(NamedTuple):
 
     @property
     def is_limited(self) -> bool:
-        """Whether the activation clips its inputs or adds to one, beyond the plain product."""
+        """Whether the activation clips gate and up (`limit`) or adds to up (`offset`); a gain alone does not count."""
         return bool(self.limit != math.inf or self.offset)
 
 
 def adjusted(operator: str, limit: float | None, offset: float, gain: float = 1.0) -> str:
-    """A name of an operator that also carries limit, offset and gain, as `gated_unit` reads it; the plain name where
+    """The name of a gated operator followed by limit, offset and gain, as `gated_unit` reads it; the plain name where
     these change nothing. limit: None is no limit."""
     unit = limit or math.inf, offset, gain
     return operator if unit == (math.inf, 0.0, 1.0) else " ".join(map(str, (operator, *unit)))

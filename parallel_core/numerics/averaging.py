@@ -29,7 +29,7 @@ class Weight(Protocol):
 
     @property
     def is_mean(self) -> bool:
-        """Whether the loss is the mean over these tokens; else their sum."""
+        """Whether the loss is the mean over the tokens that count; False: the sum over them."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,8 @@ class Averaging:
 
     @property
     def factor_before_sum(self) -> float:
-        """The factor of a replica's own gradients, before they are summed over replicas."""
+        """The factor of a replica's own gradients before they are summed over replicas: 1 / replicas with a loss
+        scaler, unless tokens count alike or the collective averages; else 1."""
         sums_first = self.loss_scaler is None or self.per_token or self.average_in_collective
         return 1.0 if sums_first else 1.0 / self.replicas
 
@@ -81,7 +82,8 @@ class Averaging:
 
     @staticmethod
     def loss_sum(loss: float, weight: Weight) -> float:
-        """A micro-batch's share of the reported loss, before the division by the global number of tokens."""
+        """A micro-batch's loss summed over its tokens. The reported loss is the sum of these over the global batch's
+        micro-batches, divided by its number of tokens."""
         return loss * weight.tokens if weight.is_mean else loss
 
 
@@ -96,7 +98,7 @@ class FurtherLosses:
     per_token: bool
 
     def weight(self, tokens: float, main_tokens: float) -> float:
-        """The weight of one depth's mean loss over `tokens` tokens; main_tokens: those of the main loss.
-        --calculate-per-token-loss divides sums by the main loss's tokens, so that a depth's mean counts as many as it
-        has."""
+        """The factor of one depth's loss, the mean over `tokens` tokens, beside the main loss, the mean over
+        `main_tokens`: factor / depths; with --calculate-per-token-loss times tokens / main_tokens, because the sum of
+        both is multiplied by the main loss's tokens then."""
         return self.factor / max(self.depths, 1) * (tokens / max(main_tokens, 1.0) if self.per_token else 1.0)

@@ -59,8 +59,8 @@ def _nearest(values: Array, numbers: Array) -> Array:
 
 
 def _dynamic_numbers() -> Array:
-    """The 256 numbers of the 8-bit format of scales, ascending: a decimal exponent, and a linear fraction in those of 7
-    bits that the exponent leaves ("8-bit Optimizers", Dettmers et al., 2022)."""
+    """The 256 numbers in (-1, 1] of the 8-bit format of scales, ascending, float32: a sign, a decimal exponent, and in
+    the bits that the exponent leaves of 7 a linear fraction ("8-bit Optimizers", Dettmers et al., 2022)."""
     found = [0.0, 1.0]
     for bits in range(7):
         bounds = np.linspace(0.1, 1, 2**bits + 1, dtype=np.float32)

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple, TypeAlias
 from numpy.typing import NDArray
 
 Array: TypeAlias = NDArray[Any]
-"""A numpy array; the docstring of its function or field gives shape and type."""
+"""A numpy array; the docstring of the function or field that names it gives its shape and type."""
 
 
 class DType(NamedTuple):

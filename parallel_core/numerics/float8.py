@@ -30,8 +30,8 @@ E4M3, E5M2 = Float8(3, -6, 448.0), Float8(2, -14, 57344.0)
 
 
 def rounded(x: Array, form: Float8) -> Array:
-    """float32 x -> the nearest number of the format, of two as near the even one; beyond the largest number that one,
-    with x's sign. A NaN stays a NaN; zeros lose their sign."""
+    """float32 x -> the nearest number of the format, of two as near the even one. An x beyond the format's largest
+    number becomes that number with x's sign. A NaN stays a NaN; zeros lose their sign."""
     held = np.clip(x, -form.largest, form.largest)
     # Adding 1.5 x 2^23 units of the 8-bit type's last place rounds x to such units, to nearest even.
     unit = np.maximum(held.view(np.uint32) & EXPONENT, np.float32(2.0**form.smallest).view(np.uint32))
@@ -51,13 +51,14 @@ def exact_scale(amax: Array, form: Float8) -> Array:
 
 
 def lower_power(amax: Array, form: Float8) -> Array:
-    """`exact_scale`, lowered to a power of two."""
+    """The scales, float32, by which largest magnitudes `amax` become the format's largest number (`exact_scale`),
+    lowered to powers of two; 1 where amax is 0 or not finite."""
     return (exact_scale(amax, form).view(np.uint32) & EXPONENT).view(np.float32)
 
 
 def shared_exponent(amax: Array, form: Float8) -> Array:
-    """The scales of MXFP8: the inverse of the smallest power of two that is not below amax / largest ("Recipes for
-    Pre-training LLMs with MXFP8", Mishra et al., 2025)."""
+    """The scales of MXFP8: the inverse of the smallest power of two that is not below amax / (the format's largest
+    number); 2^127 where amax is 0 ("Recipes for Pre-training LLMs with MXFP8", Mishra et al., 2025)."""
     bits = (amax * np.float32(1 / form.largest)).view(np.uint32)
     exponent, mantissa = (bits >> 23).astype(np.int32), bits & np.uint32(0x7FFFFF)
     is_subnormal = (exponent == 0) & (mantissa <= 0x400000)
@@ -88,8 +89,8 @@ def in_blocks(x: Array, block: tuple[int, int]) -> Array:
 
 
 def quantised(x: Array, rounding: Rounding, scale: float | None = None) -> Array:
-    """float32 x [r, c] -> its values rounded to 8 bits, float32 [r, c]. scale: the scale of all of x, where it does not
-    follow from x (delayed scaling)."""
+    """float32 x [r, c] -> rounded(s x) / s, float32 [r, c], with the scale s of all of x or of each block. scale: that
+    of all of x, where it does not follow from x (delayed scaling)."""
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         if rounding.block is None:
             own = rounding.scale_of(np.abs(x).max(initial=0), rounding.form) if scale is None else np.float32(scale)

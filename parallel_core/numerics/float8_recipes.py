@@ -46,7 +46,7 @@ SCALINGS = {
     "blockwise": Scaling(lower_power, 128, square_weights=True),
     "mxfp8": Scaling(shared_exponent, 32),
 }
-"""--fp8-recipe -> the rule of its scales."""
+"""Value of --fp8-recipe -> the rule of the recipe's scales."""
 
 
 class DelayedScale:
@@ -66,11 +66,11 @@ class DelayedScale:
         self.history: list[float] = []
 
     def see(self, amax: float) -> None:
-        """Note a largest magnitude of the step that runs."""
+        """Note a largest magnitude in the step that runs: `seen` becomes it if it is larger."""
         self.seen = float(np.maximum(self.seen, amax))
 
     def advance(self, amax: float) -> None:
-        """Go on to the next step, after one whose largest magnitude was `amax`. The scale stays where that is 0, or
+        """Go on to the next step, after one whose largest magnitude was `amax`. The scale stays where `amax` is 0, or
         where the magnitude that the algorithm takes is 0 or not finite."""
         if amax == 0:
             return

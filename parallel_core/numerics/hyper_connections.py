@@ -1,11 +1,11 @@
 """Weights of hyper-connections (mHC, Xie et al., 2026): how a block reads n residual streams, and how they go on.
 
-A linear over all streams of a token gives n + n + n n numbers, from which follow `pre` (a block's input is the sum of
-pre_i stream_i), `post` and `comb` (afterwards stream_k is post_k output + sum_j comb_jk stream_j). comb is nearly
+A linear over all streams of a token gives m = n + n + n n numbers, from which follow `pre` (a block's input is the sum
+of pre_i stream_i), `post` and `comb` (afterwards stream_k is post_k output + sum_j comb_jk stream_j). comb is nearly
 doubly stochastic: its rows and columns are divided by their sums in turn (Sinkhorn and Knopp, 1967), so that no stream
 grows from layer to layer.
 
-T tokens, which are the last axis: u [m, T], comb [n, n, T] with rows j first.
+T tokens, which are the last axis: the linear's results u [m, T], comb [n, n, T] with rows j first.
 """
 
 from dataclasses import dataclass
@@ -24,10 +24,10 @@ class StreamRule:
     streams: int
     """The number of residual streams, n."""
     iterations: int
-    """The number of times that columns of comb are divided by their sums (rows one time fewer); 0: streams are read for
-    the last time, and there is neither post nor comb."""
+    """The number of times that columns of `StreamWeights.comb` are divided by their sums (rows one time fewer); 0:
+    streams are read for the last time, and there is neither post nor comb."""
     epsilon: float
-    """Added to pre, to comb, and to the sums by which comb is divided."""
+    """Added to the weights `pre` and `comb` of `StreamWeights`, and to the sums by which comb is divided."""
     norm_epsilon: float
     """Added to the mean square by which a token's streams are normed before the linear."""
 
@@ -38,7 +38,8 @@ class StreamRule:
 
     @property
     def groups(self) -> list[slice]:
-        """The places of pre, post and comb among the m results, or of pre alone; each group has a scale of its own."""
+        """The places of pre, post and comb (`StreamWeights`) among the linear's results, or of pre alone; each group
+        has a scale of its own."""
         ends = [0, self.streams, 2 * self.streams, self.width] if self.iterations else [0, self.streams]
         return [slice(start, stop) for start, stop in pairwise(ends)]
 
@@ -66,8 +67,8 @@ def _softmax_of_rows(x: Array) -> Array:
 
 
 def _sides(rule: StreamRule) -> list[int]:
-    """The axes over which comb is divided by its sums, one division after the other: 0 (columns), then 1 and 0 in
-    turn."""
+    """The axes over which comb [n, n, T] is divided by its sums, one division after the other: 0 (columns), then 1 and
+    0 in turn."""
     return [0, *(1, 0) * (rule.iterations - 1)]
 
 

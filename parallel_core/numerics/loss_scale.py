@@ -55,7 +55,7 @@ class ConstantLossScaler(LossScaler):
 @dataclass(kw_only=True)
 class DynamicLossScaler(LossScaler):
     """Megatron's DynamicGradScaler: an overflow beyond the first `hysteresis` - 1 divides the scale by `factor`, and
-    after `window` steps without one it is multiplied by it.
+    `window` steps without an overflow multiply the scale by `factor`.
 
     Hysteresis is not restored by clean steps, only when the scale grows: once it is used up, each further overflow
     shrinks the scale.
@@ -79,7 +79,8 @@ class DynamicLossScaler(LossScaler):
             self.hysteresis_tracker = self.hysteresis
 
     def update(self, overflow: bool) -> None:
-        """Advance by one step as the class says; overflow: whether any rank's gradient was not finite."""
+        """Advance by one step: an overflow uses up hysteresis, or shrinks the scale; `window` clean steps let it grow.
+        overflow: whether any rank's gradient was not finite."""
         if overflow:
             self.growth_tracker = 0
             self.hysteresis_tracker = (self.hysteresis_tracker or 0) - 1
@@ -96,7 +97,7 @@ class DynamicLossScaler(LossScaler):
 @dataclass(kw_only=True)
 class DeepSpeedLossScaler(LossScaler):
     """DeepSpeed's DynamicLossScaler: the scale doubles whenever another `window` clean steps have passed since the last
-    overflow, and halves at an overflow that the hysteresis does not let pass."""
+    overflow, and halves at an overflow, but for the first `hysteresis` - 1 since the hysteresis was restored."""
 
     scale: float = 2.0**16
     min_scale: float = 1.0
@@ -115,7 +116,8 @@ class DeepSpeedLossScaler(LossScaler):
             self.current_hysteresis = self.hysteresis
 
     def update(self, overflow: bool) -> None:
-        """Advance by one step as the class says; overflow: whether any rank's gradient was not finite."""
+        """Advance by one step: an overflow uses up hysteresis, or shrinks the scale; `window` clean steps let it grow.
+        overflow: whether any rank's gradient was not finite."""
         if overflow:
             self._shrink()
         else:
@@ -139,7 +141,8 @@ class DeepSpeedLossScaler(LossScaler):
 
 
 _HIDDEN = -1
-"""The level before the first, with a window of 1 step: the scale is found again quickly after it collapsed."""
+"""The `level` of an adaptive scaler after three falls, below that of its shortest window, with a window of 1 step: the
+scale is found again quickly after it collapsed."""
 
 
 def windows(max_window: int, min_window: int) -> list[int]:
@@ -158,7 +161,8 @@ def windows(max_window: int, min_window: int) -> list[int]:
 
 @dataclass
 class AdaptiveLossScaler(LossScaler):
-    """A dynamic scale whose window adapts: longer after three rises, 1 after three falls without a rise between.
+    """A dynamic scale whose window adapts: after three rises of the scale the window is the next longer of `windows`;
+    after three falls without a rise between them it is 1 step, unless it was the shortest already.
 
     Named AdaptiveLossScaleUpdateCell in MindFormers.
     """
@@ -192,8 +196,8 @@ class AdaptiveLossScaler(LossScaler):
                 warnings.warn(message, stacklevel=2)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a state, as in `LossScaler`; where the list of windows has become shorter, at most from its
-        last."""
+        """Continue from the state of a checkpoint; from another kind of scaler's only the scale is taken. Where the
+        settings now give fewer windows than the state's window number, the longest is taken."""
         super().load_state_dict(state)
         self.level = min(self.level or 0, len(windows(self.max_window, self.min_window)) - 1)
 
@@ -203,7 +207,8 @@ class AdaptiveLossScaler(LossScaler):
         return 1 if self.level == _HIDDEN else windows(self.max_window, self.min_window)[self.level or 0]
 
     def update(self, overflow: bool) -> None:
-        """Advance by one step as the class says; overflow: whether any rank's gradient was not finite."""
+        """Advance by one step: an overflow shrinks the scale; as many steps as the window without a change let it grow.
+        overflow: whether any rank's gradient was not finite."""
         is_due = self.window <= self.iteration - self.last_change
         if overflow or is_due:
             self.last_change = self.iteration

@@ -85,8 +85,8 @@ class OptimizerParamScheduler:
         return floor + self._decay_coefficient() * (top - floor)
 
     def _warmup_share(self) -> float:
-        """The share of the warm-up that is done, 0 - 1: s/w of samples, or log(u + 1) / log(w) of updates as
-        DeepSpeed's WarmupLR has it."""
+        """The share of the warm-up that is done, 0 - 1: linear, samples so far / samples of the warm-up; logarithmic,
+        as DeepSpeed's WarmupLR, log(updates so far + 1) / log(updates of the warm-up)."""
         if self.lr_warmup_style == "linear":
             return self._lr_steps / self.lr_warmup_steps
         updates, all_updates = self._lr_steps / self.lr_warmup_unit, self.lr_warmup_steps / self.lr_warmup_unit
@@ -131,7 +131,7 @@ class OptimizerParamScheduler:
         return Rates(self.get_lr(), self.get_wd(), self.get_lr(self.decoupled_lr, self.decoupled_min_lr))
 
     def state_dict(self) -> dict[str, float | int | str | None]:
-        """The fields, of schedule and position, that a checkpoint keeps."""
+        """All fields by name, those of the schedule and the count of samples, for a checkpoint."""
         return dict(vars(self))
 
     def load_state_dict(self, state: dict[str, Any], *, override: bool = False) -> None:

@@ -51,7 +51,7 @@ COEFFICIENTS: dict[str, tuple[Polynomial, ...]] = {
     ),
     "deepseekv4": (*[Polynomial(3.4445, -4.7750, 2.0315)] * 8, *[Polynomial(2.0, -1.5, 0.5)] * 2),
 }
-"""--muon-coefficient-type -> the polynomials of its first iterations. simple: Jordan et al., "Muon", 2024. quintic:
+"""--muon-coefficient-type -> the polynomials of the first iterations. simple: Jordan et al., "Muon", 2024. quintic:
 Cesista et al., "Squeezing 1-2% efficiency gains out of Muon", 2025. polar_express: Amsel et al., arXiv 2505.16932,
 2025. cans: Grishina et al., arXiv 2506.10935, 2025. aol: Boissin et al., 2025. deepseekv4: DeepSeek, 2026."""
 
@@ -60,8 +60,8 @@ _ENDS_WITH_ITS_LAST = ("polar_express", "cans", "deepseekv4")
 
 
 def coefficients(kind: str, steps: int) -> tuple[Polynomial, ...]:
-    """The polynomials of `steps` iterations: those of the kind from the beginning, then over and over again or, where
-    they are made to converge, the last one repeated."""
+    """The polynomials of `steps` iterations: the kind's list (`COEFFICIENTS`) from its beginning. Beyond its end the
+    list is repeated, or only its last polynomial where the kind is made to converge."""
     polynomials = COEFFICIENTS[kind]
     more = repeat(polynomials[-1]) if kind in _ENDS_WITH_ITS_LAST else cycle(polynomials)
     return tuple(islice(chain(polynomials, more), steps))

@@ -63,7 +63,7 @@ class ReliabilityAnswer(TypedDict):
     mean_hours_between_failures: float
     """Mean hours between failures of the job."""
     checkpoint_seconds: float
-    """The best time of training between two checkpoints."""
+    """Seconds of training between two checkpoints with which the expected wall time is least."""
     goodput: float
     """The part of the wall time that training keeps: neither saving nor restarting nor lost to a failure."""
 

@@ -53,8 +53,8 @@ class Quantity:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The plan beside one measured step of one rank, which is of the stage `stage`; `device` is the name of the planned
-    one."""
+    """The plan beside one measured step of one rank, which is of the stage `stage`; `device`: the name of the device of
+    the plan."""
 
     step: int
     stage: int
@@ -84,8 +84,8 @@ def compare(plan: Plan, step: int, stage: int, spans: Sequence[Span], held: Mapp
 
 
 def _passes_together(seconds: Mapping[str, float]) -> dict[str, float]:
-    """The seconds with forward and backward as one part: of a forward beside a backward nobody knows each one's
-    seconds."""
+    """Part -> seconds, forward and backward added up as one part: of a forward beside a backward nobody knows each
+    one's seconds."""
     rest = {name: value for name, value in seconds.items() if name not in PASS_PARTS}
     return {Kind.PAIR.value: sum(seconds.get(name, 0.0) for name in PASS_PARTS), **rest}
 
@@ -123,6 +123,8 @@ def measured_seconds(spans: Sequence[Span], topology: Topology) -> dict[str, flo
 def _part(span: Span, topology: Topology, in_pass: bool, is_last: bool) -> str:
     """The part of a step's time to which a message's span belongs.
 
+    in_pass: the span lies in a forward or backward. is_last: it waits in the first message behind the last backward.
+
     Inside a pass a message is the model's if one of its groups has the same ranks, since equal groups are one, under
     the name of any kind. Between passes it is the bubble: stages send to each other, and the wait in the first message
     behind a stage's last backward is for stages that are not through.
@@ -137,7 +139,7 @@ def _part(span: Span, topology: Topology, in_pass: bool, is_last: bool) -> str:
 
 @lru_cache(maxsize=1024)
 def _part_inside(topology: Topology, group: str, rank: int) -> str:
-    """The part of a step's time to which messages over a group belong inside a pass."""
+    """The part of a step's time to which messages over `rank`'s group of the kind `group` belong inside a pass."""
     ranks = list(range(topology.world_size) if group == "world" else topology.group(group, rank))
     kinds = (*MODEL, *MESSAGES)
     same = (kind for kind in kinds if len(ranks) > 1 and list(topology.group(kind, rank)) == ranks)

@@ -96,8 +96,8 @@ class Device:
     """Cores of a node, where a device is a rank's share of them: it starts operations itself, and more ranks than cores
     take turns. 0: each device has its own processor, and a host that starts its operations meanwhile."""
     messages: Mapping[str, Sequence[tuple[float, float]]] = field(default_factory=dict)
-    """Operation -> (bytes that a device sends, seconds) in order of the bytes, as measured between two devices of a
-    node; empty where nobody measured."""
+    """Collective, such as all_reduce, or send -> (bytes that a device sends, seconds) in order of the bytes, as
+    measured between two devices of a node; empty where nobody measured."""
 
     @property
     def name(self) -> str:

@@ -67,7 +67,8 @@ class Engine:
         )
 
     def kept_by_second_run(self, chunk: Chunk, micro_batch: MicroBatch) -> int:
-        """Bytes that the second run of the layer with the most of them keeps beside `bytes_in_backward`."""
+        """Bytes that the second run of a layer's recomputed parts keeps in this program beside what the blocks
+        describe; of the chunk's layer with the most."""
         found = (
             sum(size for name, size in self._of_layer(layer, micro_batch) if runs_again(asked, name))
             for layer, asked in _layers(chunk)
@@ -115,8 +116,8 @@ class Engine:
         return {"output weight's gradient": own, "gathered": gathered, "gradients of activations": between + whole}
 
     def _of_backward(self, layer: AnyLayer, micro_batch: MicroBatch) -> float:
-        """Bytes of activations' gradients in a layer's backward: the residual's u, and that of the widest feed-forward
-        block; for experts 2 T k rows of hidden states and those inside of them."""
+        """Bytes of activations' gradients in a layer's backward: those of the residual stream, and the most of any
+        feed-forward block: its inner ones; of experts 2 T k rows of hidden states, too."""
         stream = micro_batch.tokens_between * layer.residual_width * micro_batch.item_size
         dense = (block for block in layer.submodules().values() if isinstance(block, MLP))
         inside = [micro_batch.tokens * self._inside(mlp) // micro_batch.tensor for mlp in dense]

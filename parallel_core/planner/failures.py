@@ -13,9 +13,9 @@ class Reliability:
     """Times between failures and saves of a job, all in seconds."""
 
     between_failures: float
-    """Mean time between two failures of any of its devices."""
+    """Mean time between two failures of any of the job's devices."""
     interval: float
-    """The best time of training between two checkpoints."""
+    """The time of training between two checkpoints with which the expected wall time is least."""
     goodput: float
     """The part of the wall time that training keeps: neither saving nor restarting nor lost to a failure."""
 

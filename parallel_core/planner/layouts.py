@@ -115,9 +115,9 @@ def without(argv: Sequence[str], flags: Sequence[str]) -> list[str]:
 
 
 def all_layouts(config: AllConfig, world_size: int) -> Iterator[Layout]:
-    """Every layout whose degrees divide the heads, the layers, the experts, the devices and the batch, with
-    micro-batches of 1, 2, 4, 8 and each choice of recomputation. Context parallelism leaves a rank 4096 tokens or
-    more."""
+    """Every layout whose degrees (powers of two, but for pipeline stages) divide the heads, the layers, the experts,
+    the devices and the batch, with micro-batches of 1, 2, 4, 8, each choice of recomputation and stage of ZeRO.
+    Context parallelism leaves a rank 4096 tokens or more."""
     model, experts, batch = config.model_config, config.moe_config.num_experts or 1, config.batch_sizes.final
     tensors = [size for size in powers(world_size) if model.num_attention_heads % size == 0]
     contexts = [1, *(size for size in powers(world_size) if size > 1 and model.seq_length // size >= 4096)]
@@ -144,8 +144,8 @@ def _virtual(layers: int, pipeline: int, micro_batches: int) -> Iterator[int]:
 
 
 def neighbours(layout: Layout, everything: Sequence[Layout]) -> list[Layout]:
-    """The layouts among `everything` that differ from `layout` in one field, or in one and in whether it has no ZeRO or
-    stage 1."""
+    """The layouts among `everything` that differ from `layout` in one field, or in one field and in the stage of ZeRO,
+    which is 0 in the other layout, or 1 where `layout` has 0."""
     found = []
     for other in everything:
         changed = other.changed(layout)

@@ -46,7 +46,8 @@ class Plan:
     @classmethod
     def of_run(cls, config: AllConfig) -> "Plan":
         """The plan of a run of this program, on the device of --plan-device, or the default one for a CPU or an Ascend.
-        The description's program (`engine`) is replaced by this one."""
+        The program that the device's description names (`engine`) is replaced by this one. Raises ConfigError for an
+        unknown device."""
         named = config.training_config.log.plan_device
         device = find_device(named or DEVICES[config.parallel_config.is_on_cpu])
         return cls(config, replace(device, engine="pynative", fuses_attention=True))
@@ -74,7 +75,7 @@ class Plan:
 
     @cached_property
     def buffers(self) -> list[BufferBytes]:
-        """The bytes of the flat buffers of a rank of each stage, wherever they lie; equal stages share a value."""
+        """The bytes of the flat buffers of one rank of each stage, on device or host; one entry a stage."""
         found = {number: buffer_bytes(plan) for number, plan in {id(plan): plan for plan in self._models}.items()}
         return [found[id(plan)] for plan in self._models]
 
@@ -147,7 +148,7 @@ class Plan:
 
     @property
     def days(self) -> float | None:
-        """Days of --train-iters steps; None without that flag."""
+        """Days of all steps of the run; None where their number is not known (no --train-iters or --train-samples)."""
         steps = self.config.training_config.training_iters
         return steps * self.step.total / SECONDS_OF_DAY if steps else None
 

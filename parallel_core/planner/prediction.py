@@ -10,7 +10,7 @@ class Prediction:
     parts: dict[str, float]
     """Name -> bytes or seconds."""
     error: float
-    """The largest relative error that such predictions had beside measured runs."""
+    """The largest relative error that predictions of this kind (memory or time) had beside measured runs."""
 
     @property
     def total(self) -> float:

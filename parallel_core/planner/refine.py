@@ -37,8 +37,9 @@ class Recorded:
 
 
 def typical_steps(run: Recorded) -> list[int]:
-    """Numbers of the recorded steps without the quarter that was over first and the quarter that took longest: without
-    those that compile operators, and those in which the machine was busy or idle by chance."""
+    """Numbers of the recorded steps, the shortest first, without the quarter that took the least time (on its slowest
+    rank) and the quarter that took the most: those that compile operators, or find the machine idle or busy by
+    chance."""
     took: Counter[int] = Counter()
     for (_, step), spans in run.steps.items():
         longest = max((span.seconds for span in spans if span.kind is Kind.STEP), default=0.0)
@@ -74,8 +75,8 @@ def read_run(folder: Path) -> Recorded:
 
 def refined(device: Device, runs: Sequence[Recorded]) -> Device:
     """The device whose plans of the runs take as long as these did, as nearly as one calibration can. Shares of peaks
-    and the time of a launch are fitted to the passes, the update and each kind of message to their own times; the
-    relative error of time is the largest that is left, at least 5%."""
+    and a launch's time are fitted to the times of forwards and backwards; the update to its own; each kind of message
+    to its own. The relative error of time is the largest that is left, at least 5%."""
     seen = [Seen.of(device, run) for run in runs]
     crowded = [one for one in seen if not one.is_alone] or seen
     found = replace(device, messages=_scaled(device, seen))
@@ -94,13 +95,13 @@ def refined(device: Device, runs: Sequence[Recorded]) -> Device:
 
 @dataclass(frozen=True)
 class Seen:
-    """The measured seconds of a run's fastest step."""
+    """The measured seconds of a run's step, means of its typical steps."""
 
     config: AllConfig
     seconds: Mapping[int, Mapping[str, float]]
-    """Rank -> seconds of each part of a typical step."""
+    """Rank -> seconds of each part of a step."""
     moved: Mapping[str, float]
-    """Operation -> seconds in which its messages moved data, summed over all ranks."""
+    """Collective, or send -> seconds in which its messages moved data in a step, summed over all ranks."""
     is_alone: bool
     """Whether the run had fewer ranks than the node has cores."""
 
@@ -186,8 +187,8 @@ def stage_of(plan: Plan, rank: int) -> int:
 
 
 def _measured(plan: Plan, run: Recorded) -> tuple[dict[int, dict[str, float]], dict[str, float]]:
-    """Means of the typical steps: rank -> part -> seconds, and operation -> seconds in which messages moved, all ranks
-    summed."""
+    """Means of the typical steps: rank -> part -> seconds, and collective, or send -> seconds in which messages moved,
+    all ranks summed."""
     moved: Counter[str] = Counter()
     steps = typical_steps(run)
     for (_, step), spans in run.steps.items():
@@ -211,8 +212,8 @@ def _ratio(device: Device, seen: Sequence[Seen], parts: Sequence[str]) -> float:
 
 
 def _scaled(device: Device, seen: Sequence[Seen]) -> dict[str, tuple[tuple[float, float], ...]]:
-    """The device's measured messages (operation -> (bytes, seconds) points) with their seconds multiplied so that a
-    step's messages take as long as in the runs."""
+    """The device's measured messages (collective, or send -> (bytes, seconds) points) with their seconds multiplied so
+    that a step's messages take as long as in the runs."""
     predicted: Counter[str] = Counter()
     moved: Counter[str] = Counter()
     for one in seen:

@@ -141,8 +141,8 @@ class Bound:
 
 
 def search(layouts: Sequence[Layout], bound: Bound, plan: Callable[[Layout], Plan | None], count: int) -> list[Found]:
-    """The `count` fastest layouts that fit, the fastest first; the same as of an exhaustive search. Of layouts that
-    differ in recomputation and ZeRO alone only the fastest is among them.
+    """The `count` fastest layouts that fit, the fastest first; the same as of an exhaustive search. Among layouts
+    that differ in recomputation and ZeRO alone only the fastest counts.
 
     plan: a function from a layout to its plan, None where the layout is not legal. Where a layout fits, the same one
     with more recomputation and a higher stage of ZeRO, which is no faster, is not planned.

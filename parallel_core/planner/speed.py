@@ -38,8 +38,8 @@ class Placement:
 
     @lru_cache  # noqa: B019 - a placement lives as long as its plan
     def group(self, kind: str) -> tuple[int, int]:
-        """(members of rank 0's group of a kind, the most of them on one node); for a kind that is no key of `KINDS` all
-        ranks. For "pp" the second is 2 if neighbouring stages can share a node, else 1."""
+        """(number of members of rank 0's group of a kind, the most of them on one node); for a kind that is no key of
+        `KINDS` all ranks. For "pp" the second is 2 if neighbouring stages can share a node, else 1."""
         if kind == "pp":
             stages, world = self.topology.pipeline_model_parallel_size, self.topology.world_size
             stride = self.topology.group("pp", 0)[1] if stages > 1 else world
@@ -54,7 +54,7 @@ WIDE = ("output_layer", "router")
 """Names of linears whose products stay in the type of activations where the others' inputs have 8 bits (Transformer
 Engine)."""
 SCORE_SWEEPS = {False: 4, True: 7}
-"""Whether attention's scores are dropped -> the times that a pass without a fused operator reads or writes their
+"""Whether attention's scores have dropout -> the times that a pass without a fused operator reads or writes their
 matrix: the product, softmax and its mask, and the second product; with dropout its reading, result and mask."""
 MESSAGES = {
     "tp": "tensor parallel",
@@ -138,8 +138,8 @@ class Speed:
         return 1 + ((self.device.calibration.alone or 1.0) - 1) * (cores - busy) / (cores - 1)
 
     def by_part(self, operations: Iterable[tuple[Operation, Work]], messages: dict[str, float]) -> dict[str, float]:
-        """Part -> seconds: kinds of operations, `messages` (exposed, in seconds) as given, and LAUNCHES. Those are the
-        launches' seconds beyond the sum of all others; all of them where the device is the host."""
+        """Part -> seconds: kinds of operations, `messages` (exposed, in seconds) as given, and LAUNCHES: the seconds
+        by which all launches last longer than the sum of the other parts; on the host, all launches' seconds."""
         found, launches = dict.fromkeys((PRODUCTS, ATTENTION, ELEMENTWISE), 0.0), 0
         for operation, work in operations:
             found[operation.kind] += self.seconds(operation, work)

@@ -33,9 +33,9 @@ class Passes:
     """The backward without the gradients of weights, which are in `weight`; operations that run again are included."""
     weight: dict[str, float]
     hidden: dict[str, float]
-    """Messages that run beside computation, and so are in none of the three."""
+    """Messages that run beside computation, and so are in none of `forward`, `backward` and `weight`."""
     flops: float
-    """Floating-point operations of the three passes, recomputed ones included."""
+    """Floating-point operations of forward, backward and gradients of weights, recomputed ones included."""
 
     @cached_property
     def totals(self) -> tuple[float, float, float]:
@@ -57,9 +57,10 @@ def _sum(tables: Iterable[dict[str, float]]) -> Counter[str]:
 
 
 def passes_of(chunk: Chunk, plan: StagePlan, speed: Speed) -> Passes:
-    """The passes of a chunk on a device. Tensor parallelism's messages of the backward are hidden by products of weight
-    gradients as far as these last: as many bytes as the forward's, all-reduces or gathers and scatters of
-    column-parallel linears."""
+    """The passes of a chunk on a device. The backward's tensor-parallel messages of column-parallel linears
+    (all-reduces, or gathers and scatters), taken to last as long as all of the forward's, are hidden by products of
+    weight gradients as far as these last. With `speed.overlaps_tensor` messages are also hidden by the products beside
+    which they travel, all but the first part of each."""
     operations = list(chunk.operations(plan.micro_batch))
     messages = list(chunk.messages(plan.micro_batch))
     sent = _seconds(speed, (one for one in messages if not one.backward))
@@ -110,7 +111,7 @@ def _seconds(speed: Speed, messages: Iterable[Message]) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class StageTimes:
-    """Durations in seconds of each chunk of each stage, as `schedules.simulate.Durations`."""
+    """Seconds of the computations of each chunk of each stage, for `schedules.simulate` (its `Durations`)."""
 
     passes: Sequence[Sequence[Passes]]
     """[stage][chunk]: the passes of one micro-batch."""
@@ -251,7 +252,8 @@ def _transfer(plan: StagePlan, speed: Speed) -> float:
 
 
 def _entries(plan: StagePlan, times: StageTimes, micro_batches: int) -> Entries:
-    """In the order in which a run computes: by its times if it names a device."""
+    """The computations of each stage for `micro_batches` micro-batches in the order in which a run computes them: by
+    `times` if the run names a device (--plan-device)."""
     parallel, named = plan.config.parallel_config, plan.config.training_config.log.plan_device
     group_size = parallel.microbatch_group_size_per_virtual_pipeline_stage
     known = times if named else None
@@ -265,11 +267,11 @@ def _timeline(entries: Entries, times: StageTimes, placement: Placement) -> Time
 
 
 def _length(plan: StagePlan, times: StageTimes, entries_of: Callable[[int], Entries]) -> tuple[Timeline, float]:
-    """A timeline of as many micro-batches as show the schedule, and the seconds of all micro-batches: each further
-    group of them adds as much as the last one did. In 1F1B stages that are waited for expose messages in the steady
-    state, too.
+    """A timeline of as many micro-batches as show warm-up, steady state and drain, and the seconds of all
+    micro-batches: each further group of them adds as much as the last one did. In 1F1B stages that are waited for
+    expose messages in the steady state, too.
 
-    entries_of: the schedule of as many micro-batches.
+    entries_of: a function from a number of micro-batches to the computations of each stage.
     """
     parallel, few = plan.config.parallel_config, enough_micro_batches(plan.config)
     placement = parallel.placement

@@ -17,10 +17,11 @@ class Again(IntEnum):
     WHOLE = 0
     """The part keeps its input, and runs again when its backward comes."""
     WITHOUT_OUTPUT = 1
-    """The part runs again as with WHOLE, and the linear after it does not keep its input (the part's output) either,
-    but asks for it."""
+    """The part keeps its input and runs again, and the linear after it does not keep the part's output either, but asks
+    for it."""
     OUTPUTS = 2
-    """As WITHOUT_OUTPUT, for a part with several outputs that one operator takes, such as queries, keys and values."""
+    """The part keeps its input and runs again, and the operator that takes its several outputs, such as queries, keys
+    and values, does not keep them, but asks for them."""
     OUTPUT = 3
     """The part's graph is kept as without recomputation; only its output is computed again, when the linear after it
     asks."""
@@ -35,13 +36,13 @@ class Part:
     """Path of the part, and the name by which its cell runs it (`run_part`); empty for the whole block."""
     again: Again = Again.WHOLE
     runs: tuple[str, ...] = ()
-    """Paths of the submodules that run again with it; empty: the one at `path`."""
+    """Paths of the submodules that run again with the part; empty: the one at `path`."""
     holders: tuple[str, ...] = ()
     """Paths of the submodules that save the part's input, the first of which keeps it for all."""
     feeds: tuple[str, ...] = ()
     """Paths of the submodules that save the part's output as their input."""
     begins: bool = False
-    """Whether its input is the normed hidden states."""
+    """Whether the part's input is the layer's normed hidden states."""
     input_bytes: Callable[[Any], int] | None = None
     """MicroBatch -> bytes of the part's input on a rank, where that is not the number of bytes that the first holder
     keeps."""
@@ -50,15 +51,15 @@ class Part:
     aliases: tuple[str, ...] = ()
     """Further paths by which MindFormers' lists name the part."""
     unasked: bool = False
-    """Whether, on a CPU, its output is computed again even if the user did not ask for it."""
+    """Whether, on a CPU, the part's output is computed again even if the user did not ask for it."""
     name: str = ""
     """The path by which users name the part, within the layer."""
     norm: str | None = None
     """Path of the norm whose output is the part's input, if that norm may be recomputed."""
 
     def within(self, module: str, called: str, norm: str | None) -> "Part":
-        """The same part with paths from the layer: its block is the layer's `module`, which users call `called`; norm:
-        see the field."""
+        """The same part with paths from the layer on instead of from its block on. module: the block's path in the
+        layer; called: the user's name for it; norm: path of the norm whose output a part that `begins` takes."""
         paths = (self.runs or (self.path,), self.holders, self.feeds)
         runs, holders, feeds = (tuple(_join(module, path) for path in each) for each in paths)
         path, name, norm = _join(module, self.path), _join(called, self.path), norm if self.begins else None
@@ -66,7 +67,7 @@ class Part:
 
     @property
     def is_in_vain(self) -> bool:
-        """Whether recomputing its output saves nothing: no submodule would keep that output."""
+        """Whether recomputing the part's output saves nothing: no submodule would keep that output."""
         return self.again is Again.OUTPUT and not self.feeds
 
     def covers(self, path: str) -> bool:
@@ -87,8 +88,8 @@ class Part:
         return {**rest, first: of_input, **dict.fromkeys(others, 0)}
 
     def kept_by_second_run(self, kept: Sizes, micro_batch: Any) -> int:
-        """Bytes that the second run saves until its backward has run, and its output, without its input. 0 for a norm
-        or an activation (OUTPUT): its result alone is computed again, while one operator needs it."""
+        """Bytes that the part's second run saves until its backward has run, its output included, its input not. 0 for
+        a norm or an activation (OUTPUT): its result alone is computed again, while one operator needs it."""
         if self.again is Again.OUTPUT:
             return 0
         of_input = self.input_bytes(micro_batch) if self.input_bytes else sum(kept[path] for path in self.holders)
@@ -118,7 +119,7 @@ class LayerParts(NamedTuple):
     def matching(self, pattern: str) -> set[str]:
         r"""Names of the parts that a pattern of MindFormers' lists matches: regular expressions with `\.` between them,
         each of which must match the whole name of a child, in as many levels as the part's name or alias has. Raises
-        ValueError for no regular expression."""
+        ValueError if one of them is no regular expression."""
         try:
             expressions = [re.compile(one) for one in pattern.split(r"\.")]
         except re.error as error:

@@ -59,8 +59,8 @@ class LayerRecompute(NamedTuple):
         return self.full or bool(self.offloaded) or any(part not in self.droppable for part in self.parts)
 
     def dropping_outputs(self, there: LayerParts, norms: bool) -> "LayerRecompute":
-        """The same with the outputs of `droppable` parts (norms: those of norms, too) recomputed. Norms and activations
-        take a hundredth of a layer's time together, while their outputs are a third of the bytes that it keeps."""
+        """This recomputation and that of the `droppable` parts (norms: whether norms, too). there: the layer's parts.
+        Those added take a hundredth of a layer's time; their outputs are a third of the bytes that it keeps."""
         dropped = {part.name for part in self.droppable if norms or part.flag != NORMS}
         return self._replace(parts=there.outermost({*self.modules, *dropped}))
 
@@ -82,7 +82,7 @@ class LayerRecompute(NamedTuple):
 @dataclass(frozen=True)
 class CellRecompute:
     """The ways in which the parts of one cell are recomputed, given to it when it is built. Paths are within the cell;
-    its own is empty."""
+    the cell's own path is empty."""
 
     ways: Mapping[str, Again] = field(default_factory=dict)
     """Path -> way of each part that is recomputed."""
@@ -95,12 +95,13 @@ class CellRecompute:
 
     @classmethod
     def of(cls, asked: LayerRecompute, smallest_offloaded: int) -> "CellRecompute":
-        """The recomputation of a layer's cell, from that of the layer."""
+        """The recomputation of a layer's cell, from that of the layer. smallest_offloaded: the number of elements
+        from which on a saved tensor of an offloaded module goes to host memory."""
         return cls(asked.ways, asked.kept_collectives, frozenset(asked.offloaded), smallest_offloaded)
 
     def within(self, module: str) -> "CellRecompute":
-        """The recomputation of the cell at `module` in this one, with paths from there; entries of `module` itself are
-        the outer's."""
+        """The recomputation of the cell at `module` in this one, with paths from there; without entries for the path
+        `module` itself, on which the outer cell acts."""
         start = f"{module}."
         kept, offloaded = (
             frozenset(path.removeprefix(start) for path in paths if path.startswith(start))
@@ -117,11 +118,11 @@ class ChunkRecompute:
     layers: tuple[LayerRecompute, ...]
     """The recomputation of each layer of the chunk, in order."""
     group_size: int = 1
-    """Neighbouring full layers that are recomputed together from the input of the first (`uniform`)."""
+    """The number of neighbouring full layers that are recomputed together from the input of the first (`uniform`)."""
     slices_inputs: bool = False
-    """Whether a tensor-parallel rank keeps only its part of the input of such a group."""
+    """Whether a tensor-parallel rank keeps only its part of the input of a group of recomputed layers."""
     smallest_offloaded: int = 1
-    """As of `CellRecompute`."""
+    """The number of elements from which on a saved tensor goes to host memory."""
     joined: frozenset[int] = frozenset()
     """Positions in the chunk of layers that take a result of the layer before and so are recomputed with it."""
 
@@ -138,7 +139,7 @@ class ChunkRecompute:
         return starts
 
     def runs(self) -> list[range]:
-        """As `groups`, but neighbouring layers that are not fully recomputed form one range."""
+        """Positions of layers in ranges: full ones that are recomputed together, and neighbours that are not full."""
         found: list[range] = []
         for group in self.groups():
             if found and not (self.layers[group.start].full or self.layers[found[-1].start].full):
@@ -153,26 +154,27 @@ class RecomputePlan:
     """Tables [chunk][stage] of how many layers, the first ones of the chunk, each kind of recomputation applies to."""
 
     counts: Table
-    """The number of layers that there are."""
+    """The number of all layers of each chunk on each stage."""
     full: Table
-    """Layers that are recomputed whole, but for the parts in `select_exclude`; `select` and `flagged` do not act on
-    them."""
+    """The number of layers that are recomputed whole, but for the parts in `select_exclude`; `select` and `flagged` do
+    not act on them."""
     select: dict[str, Table]
-    """Pattern of modules -> layers in which those are recomputed."""
+    """Pattern of modules -> the number of layers in which those are recomputed."""
     flagged: dict[str, Table]
-    """Value of --recompute-modules -> layers in which that module is recomputed."""
+    """Value of --recompute-modules -> the number of layers in which that module is recomputed."""
     communication: dict[str, Table]
-    """Pattern of modules whose tensor-parallel collectives are run again -> layers."""
+    """Pattern of modules whose tensor-parallel collectives are run again -> the number of layers in which they are."""
     select_exclude: dict[str, Table]
     communication_exclude: dict[str, Table]
-    """Pattern -> layers in which modules are left out of `communication`; `select_exclude` is the same of `select`."""
+    """Pattern -> the number of layers in which modules are left out of `communication`; `select_exclude`: of
+    `select`."""
     group_size: int = 1
     slices_inputs: bool = False
     runs_collectives_again: bool = True
     offload: Callable[[int], tuple[str, ...]] = lambda index: ()
     """Position of a layer in its chunk -> paths of the modules whose saved activations lie in host memory."""
     smallest_offloaded: int = 1
-    """As of `CellRecompute`."""
+    """The number of elements from which on a saved tensor goes to host memory."""
     by_stage: bool = False
     """Whether the user gave lists by stage, so that the log shows their normalised form."""
 
@@ -203,8 +205,8 @@ class RecomputePlan:
         )
 
     def of_layers(self, layers: Iterable[LayerRecompute], joined: frozenset[int] = frozenset()) -> ChunkRecompute:
-        """The recomputation of a chunk from that of its layers, in order; a joined layer after a full one is full.
-        joined: see `ChunkRecompute`."""
+        """The recomputation of a chunk from that of its layers, in order. joined: positions of those that take a result
+        of the layer before, and so are full where that is."""
         asked: list[LayerRecompute] = []
         for position, layer in enumerate(layers):
             asked.append(asked[-1] if position in joined and asked[-1].full else layer)
@@ -271,8 +273,8 @@ BY_STAGE = ("recompute", "select_recompute", "select_comm_recompute")
 
 
 def _full(settings: RecomputeSettings, counts: Table) -> Table:
-    """The table of whole layers by Megatron's flags: all (uniform), or the first ones of each chunk or stage
-    (block)."""
+    """The number of layers [chunk][stage] that Megatron's flags recompute whole: all (uniform), or the first ones of
+    each chunk or stage (block)."""
     if settings.recompute_granularity != "full":
         return tables.none_of(counts)
     if settings.recompute_method == "uniform":
@@ -281,15 +283,15 @@ def _full(settings: RecomputeSettings, counts: Table) -> Table:
 
 
 def _first(settings: RecomputeSettings, layers: int, counts: Table) -> Table:
-    """The table of the first `layers` of each chunk; with --enable-recompute-layers-per-pp-rank of each stage, dealt
-    over its chunks."""
+    """The table [chunk][stage] of the first `layers` of each chunk; with --enable-recompute-layers-per-pp-rank of each
+    stage, dealt over its chunks."""
     if settings.enable_recompute_layers_per_pp_rank:
         return tables.dealt([layers] * len(counts[0]), counts)
     return tables.first_of(layers, counts)
 
 
 def _flagged(settings: RecomputeSettings, counts: Table) -> dict[str, Table]:
-    """Value of --recompute-modules -> table, from Megatron's and MindSpeed's flags."""
+    """Value of --recompute-modules -> number of layers [chunk][stage], from Megatron's and MindSpeed's flags."""
     chosen: dict[str, Table] = {}
     if settings.recompute_granularity == "selective":
         chosen |= dict.fromkeys(settings.recompute_modules or ("core_attn",), tables.all_of(counts))
@@ -307,7 +309,7 @@ def _activations(settings: RecomputeSettings, counts: Table) -> dict[str, Table]
 
 
 def _after_whole(settings: RecomputeSettings, layers: int | None, counts: Table) -> Table:
-    """The table of a MindSpeed flag that counts `layers` after the fully recomputed ones; None: all layers."""
+    """The table [chunk][stage] of a MindSpeed flag that counts `layers` behind the fully recomputed ones; None: all."""
     full = (settings.recompute_num_layers or 0) if settings.recompute_granularity == "full" else 0
     return tables.all_of(counts) if layers is None else _first(settings, full + layers, counts)
 

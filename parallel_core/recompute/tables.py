@@ -18,13 +18,14 @@ def none_of(counts: Table) -> Table:
 
 
 def first_of(layers: int, counts: Table) -> Table:
-    """The table of the first `layers` layers of each chunk, or all of a chunk that has fewer."""
+    """The table [chunk][stage] of the first `layers` layers of each chunk, or all of a chunk that has fewer. counts:
+    the layers of each [chunk][stage]."""
     return [[min(layers, count) for count in row] for row in counts]
 
 
 def dealt(layers: Sequence[int], counts: Table) -> Table:
-    """The table of a number of layers for each stage, dealt one at a time over the stage's chunks; a full chunk is
-    passed over."""
+    """The table [chunk][stage] that deals each stage's number in `layers` over the stage's chunks, one layer at a time.
+    A chunk whose layers (`counts` [chunk][stage]) are used up is passed over; a number beyond all of them is cut."""
     table = none_of(counts)
     for stage, wanted in enumerate(layers):
         left = min(wanted, sum(row[stage] for row in counts))
@@ -37,8 +38,9 @@ def dealt(layers: Sequence[int], counts: Table) -> Table:
 
 
 def table_of(value: Any, counts: Table) -> Table:
-    """The table of a setting: true or false for all layers; a list of each stage's number, dealt over its chunks; or
-    such a list for each chunk, capped by the layers there are. True and false may stand for all and none anywhere.
+    """The table [chunk][stage] of a setting: true or false for all layers; a list of each stage's number, dealt over
+    its chunks; or such a list for each chunk, capped by the layers there are. True and false may stand for all and none
+    anywhere.
 
     Raises ValueError for any other form.
     """
@@ -93,9 +95,9 @@ def beyond(value: Any, counts: Table) -> Iterator[str]:
 
 
 def tables_of(value: Any, counts: Table, default_patterns: Sequence[str]) -> dict[str, Table]:
-    """Pattern of modules -> table. A dictionary gives each pattern a setting of `table_of`; a pattern or a list of
-    patterns applies to all layers; a setting without patterns applies to `default_patterns`. Raises ValueError for any
-    other form."""
+    """Pattern of modules -> table [chunk][stage]. A dictionary gives each pattern a setting of `table_of`; a pattern or
+    a list of patterns applies to all layers; a setting without patterns applies to `default_patterns`. Raises
+    ValueError for any other form."""
     if isinstance(value, dict):
         return {str(pattern): table_of(setting, counts) for pattern, setting in value.items()}
     if isinstance(value, str):

@@ -22,7 +22,7 @@ class Curve(NamedTuple):
     unit: str = ""
     scale: float = 1.0
     is_of_some_steps: bool = False
-    """Whether only some steps have it, as evaluations: the others are left out then, instead of being gaps."""
+    """Whether only some steps have the figure, as evaluations: other steps are left out then, instead of being gaps."""
 
 
 LEARNING = (
@@ -66,7 +66,8 @@ def _section(id: str, title: str, runs: Sequence[Run], curves: Sequence[Curve]) 
 
 
 def lines(id: str, curve: Curve, runs: Sequence[Run]) -> Lines | None:
-    """The plot of one column with a curve for each run; None if no run has a finite value of it."""
+    """The plot of one column with a curve for each run; None if no run has a finite value of it. id: the plot's name
+    in the page."""
     values = [run.figures.of(curve.column) * curve.scale for run in runs]
     having = [(at, run, own) for at, (run, own) in enumerate(zip(runs, values, strict=True)) if np.isfinite(own).any()]
     if not having:

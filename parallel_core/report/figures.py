@@ -29,11 +29,11 @@ class Figures:
 
     @property
     def unreadable(self) -> int:
-        """The number of lines that are no JSON object or have no finite step."""
+        """The number of lines, without empty ones and `{}`, that are no JSON object or have no finite step."""
         return self._reader.unreadable + self._without_a_step
 
     def refresh(self) -> bool:
-        """Read the lines that were added to the file; whether there were any."""
+        """Read the lines that were added to the file, and return whether there were any."""
         begins_anew, lines = self._reader.new()
         if begins_anew:
             self._clear()
@@ -51,8 +51,8 @@ class Figures:
         self._count += 1
 
     def _put(self, prefix: str, values: Mapping[str, Any]) -> None:
-        """Append a line's numbers to their columns; those of a dictionary by layer to columns such as
-        `expert_load/3`."""
+        """Append a line's numbers to the columns of their names, with `prefix` before these; those of a dictionary by
+        layer to columns such as `expert_load/3`."""
         for key, value in values.items():
             if type(value) in NUMBERS:
                 name = prefix + key

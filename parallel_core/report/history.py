@@ -109,7 +109,8 @@ def _sums(pairs: Sequence[Sequence[float | None]]) -> list[float | None]:
 
 
 def happened(runs: Sequence[Run]) -> Section:
-    """The section of events: starts and ends of runs, warnings, and files that cannot be read."""
+    """The section of events: starts, ends and errors of runs, and warnings, among them lines and traces that cannot be
+    read and losses that are no number."""
     starts = [row for run in runs for row in _starts(run)]
     warnings = [row for run in runs for row in _warnings(run)]
     tables = [Table("Starts and ends", ["run", "time (UTC)", "step", "what", "from"], starts)] if starts else []

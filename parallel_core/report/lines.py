@@ -15,14 +15,14 @@ class LinesReader:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.unreadable = 0
-        """The number of whole lines so far that are no JSON object."""
+        """The number of whole lines of the present file so far, without empty ones, that are no JSON object."""
         self.read = 0
-        """The number of whole lines so far."""
+        """The number of whole lines read so far, those that came anew counted again."""
         self._end, self._of = 0, (0, 0)
 
     def new(self) -> tuple[bool, Iterator[dict[str, Any]]]:
-        """(whether all lines come anew, because the file is another one than before or was cut; the lines since the
-        last call). A last line without its end comes when it is whole. A file that is not there has no lines."""
+        """(whether all lines come anew, because the file is another one than before, was cut or is gone; the lines
+        since the last call). A last line without its end comes when it is whole. A missing file has no lines."""
         try:
             status = self.path.stat()
         except FileNotFoundError:

@@ -30,7 +30,7 @@ class Series:
     """Axis ("step", "samples", "hours") -> the place of each value of `y` on it."""
     y: list[Number]
     is_constant: bool = False
-    """Whether it is a horizontal line to compare with, such as a prediction."""
+    """Whether the curve is a horizontal line to compare with, such as a prediction."""
 
 
 @dataclass(frozen=True)

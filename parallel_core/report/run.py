@@ -31,7 +31,7 @@ class Run:
         self._trace_of: tuple[int, int] | None = None
 
     def refresh(self) -> bool:
-        """Read what the run has written since the last call; whether there was anything."""
+        """Read what the run has written since the last call, and return whether there was anything."""
         return any([self.figures.refresh(), self._read_events(), self._read_trace()])
 
     @property
@@ -53,7 +53,7 @@ class Run:
 
     @property
     def unreadable_events(self) -> int:
-        """The number of lines of `events.jsonl` that are no JSON object."""
+        """The number of lines of `events.jsonl`, without empty ones, that are no JSON object."""
         return self._lines.unreadable
 
     def _read_events(self) -> bool:

@@ -29,8 +29,8 @@ def _section(
 
 
 def beside(caption: str, name: str, runs: Sequence[str], columns: Sequence[Mapping[str, str]]) -> Table:
-    """A table with a row for each name that any column has and a column for each run; rows in which runs differ are
-    marked."""
+    """A table with a row for each key that any of `columns` has and a column for each run; rows in which runs differ
+    are marked. name: the heading over the keys."""
     names = list(dict.fromkeys(key for column in columns for key in column))
     rows = [[key, *(column.get(key, ABSENT) for column in columns)] for key in names]
     marked = [number for number, (_, *cells) in enumerate(rows) if len(set(cells)) > 1]

@@ -53,8 +53,8 @@ def _named(spans: Sequence[Span], word: str) -> list[tuple[str, Span]]:
 
 
 def _kinds(named: Sequence[tuple[str, Span]], begin: float) -> Iterator[tuple[str, list[list[Any]]]]:
-    """(kind of work, its bars as in `Bars.kinds`) of rows and spans, times from `begin` on. Longer spans come first, so
-    that shorter ones inside them are drawn upon them."""
+    """(kind of work, [row, start, duration, name] of each of its bars) from rows and spans; ms from `begin` on. Longer
+    spans come first, so that shorter ones inside them are drawn upon them."""
     for kind in sorted({span.kind for _, span in named}, key=_ORDER.index):
         own = sorted((pair for pair in named if pair[1].kind is kind), key=lambda pair: -pair[1].seconds)
         yield (

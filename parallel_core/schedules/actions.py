@@ -20,7 +20,7 @@ class Forward:
 class Backward:
     """Run a micro-batch's graph backwards: gradients of the chunk's parameters and of its input.
 
-    Where the stage has a `WeightGrad` of the same micro-batch and chunk, those of the weight matrices are left to that.
+    Where the stage has a `WeightGrad` of the same micro-batch and chunk, that one makes the weight matrices' gradients.
     """
 
     micro_batch: int
@@ -63,7 +63,8 @@ class Transfer(NamedTuple):
 
 
 class Exchange(NamedTuple):
-    """Everything sent and received between two computations, posted together: two neighbours never both wait."""
+    """Everything sent and received between two computations, posted together, so that no two neighbours wait for each
+    other."""
 
     sends: tuple[Transfer, ...] = ()
     receives: tuple[Transfer, ...] = ()
@@ -130,8 +131,8 @@ class Placement(NamedTuple):
 
 
 def consumer(action: Compute, stage: int, placement: Placement) -> tuple[Compute, int] | None:
-    """The action that needs the result of `action` of `stage`, and the stage that runs it; None for the last forward,
-    the first chunk's backward and gradients of weights."""
+    """The action that needs the result of `action` of `stage`, and the stage that runs it; None for the last chunk's
+    forward, the first chunk's backward and gradients of weights."""
     return _moved(action, stage, placement, 1)
 
 

@@ -33,20 +33,22 @@ Order = Sequence[Sequence[Compute]]
 
 
 class Way(NamedTuple):
-    """The waits of a stage in which it runs gradients of weights that take longer; before forwards, and before
-    backwards."""
+    """The rule by which a stage that waits runs a gradient of weights. In each pair of values the first is for waits
+    before forwards, the second for waits before backwards."""
 
     longest: tuple[bool, bool] = (False, False)
-    """Waits that make it the stage that has waited most."""
+    """Whether a stage runs a gradient of weights that takes longer than the wait, if the wait makes it the stage that
+    has waited most: before forwards, before backwards."""
     parts: tuple[float, float] = (1.0, 1.0)
-    """The least part of such gradients that a wait must be, of which the rest delays the stage."""
+    """The part of a weight gradient's duration that the wait must last at least for a stage to run it, before forwards
+    and before backwards; the rest delays the stage."""
     backwards_first: bool = False
-    """Whether no stage begins a forward before the others have begun their backwards: none is then far ahead when its
-    waiting is compared with theirs."""
+    """Whether in each round the stages whose turn is a backward go first, then those with a forward: none is then far
+    ahead when its waiting is compared with that of others."""
 
 
 LONGEST = tuple(Way(longest) for longest in ((True, True), (True, False), (False, True), (False, False)))
-"""The ways of Qi et al."""
+"""The ways of Qi et al.: `longest` in all its values."""
 
 
 def with_weight_gradients(
@@ -56,9 +58,9 @@ def with_weight_gradients(
     times: Durations,
     ways: Sequence[Way] = LONGEST,
 ) -> list[list[Compute]]:
-    """The computations of each stage with gradients of weights among them, in the order and the way in which a step is
-    shortest. It is played again, knowing how long every stage has waited, for as long as this shortens the step.
-    """
+    """The computations of each stage: forwards and backwards in the one of `orders`, gradients of weights among them in
+    the one of `ways`, with which a step is shortest. Every pair of an order and a way is simulated, then again with
+    each stage's waiting time of the simulation before, for as long as this shortens the step."""
     best: _Play | None = None
     for lines, way in product(orders, ways):
         play: _Play | None = _Play(lines, placement, memory, times, way, [0] * len(lines)).run()
@@ -74,8 +76,8 @@ def with_weight_gradients(
 def warm_up(stages: int, most: int, times: Durations) -> list[int]:
     """The number of forwards that each stage, with one chunk, runs before its first backward.
 
-    These are as many as end before the gradient of the stage after it arrives, at most `most`, and more than that stage
-    has until `most` are reached.
+    A stage's number is that of the forwards that end before the first gradient from the next stage arrives, but more
+    than the next stage's number, and in any case at most `most`.
     """
     first, gradient = Forward(0), Backward(0)
     forward = [times.of(first, stage, 1, False) for stage in range(stages)]
@@ -121,7 +123,8 @@ class _Play:
         return max(stop - (start or 0) for start, stop in zip(self._begun, self._clock, strict=True))
 
     def run(self) -> "_Play":
-        """Play all entries of `lines`, then the gradients of weights that are left; `made` has the result."""
+        """Play all forwards and backwards, then the gradients of weights that are left; return this play, whose `made`
+        has each stage's computations."""
         todo = [deque(line) for line in self._lines]
         while any(todo):
             before = sum(map(len, todo))
@@ -136,7 +139,7 @@ class _Play:
         return self
 
     def _enter(self, line: deque[Compute], stage: int) -> None:
-        """The next computation of a stage, if its input has been made."""
+        """Run the next computation of a stage, the first of `line`, if its input has been made."""
         there = arrival(line[0], stage, self._placement, self._ends, self._times.transfer)
         if there is not None:
             self._fill(line[0], stage, there)

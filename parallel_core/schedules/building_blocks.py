@@ -18,20 +18,23 @@ PERIOD = 6
 
 
 def half(stages: int, stage: int) -> tuple[int, int, int, int]:
-    """The block of V-Half: forwards take two ticks from stage to stage on the way there, one on the way back, and so do
-    backwards."""
+    """The ticks at which a stage runs micro-batch 0 in V-Half's block: the forward of chunk 0, of chunk 1, the backward
+    of chunk 1, of chunk 0. From stage to stage forwards take two ticks on the way there and one on the way back, and so
+    do backwards."""
     back = 3 * stages + (3 if stages % 2 == 0 else 0)
     return 2 * stage, 3 * stages - 2 - stage, back + 2 * stage - 1, back + 3 * stages - 2 - stage
 
 
 def least(stages: int, stage: int) -> tuple[int, int, int, int]:
-    """The block of V-Min: one tick from stage to stage, the fewest activations with which no stage waits."""
+    """The ticks at which a stage runs micro-batch 0 in V-Min's block: the forward of chunk 0, of chunk 1, the backward
+    of chunk 1, of chunk 0. One tick from stage to stage gives the fewest activations with which no stage waits."""
     back = 2 * stages + (2 if stages % 3 == 0 else 0)
     return stage, 2 * stages - 1 - stage, back + stage, back + 2 * stages - 1 - stage
 
 
 def repeated(block: Block, stages: int, micro_batches: int) -> list[list[Compute]]:
-    """The computations of each stage; gradients of weights where the blocks leave a tick free."""
+    """The computations of each stage, which runs each micro-batch six ticks after the one before, at the ticks of
+    block(stages, stage) for the first; gradients of weights where that leaves a tick free."""
     return [_line(block(stages, stage), micro_batches) for stage in range(stages)]
 
 

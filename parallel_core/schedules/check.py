@@ -27,8 +27,8 @@ Way = tuple[int, int]
 
 
 def sends_match_receives(schedule: Sequence[Sequence[Action]]) -> None:
-    """Raise AssertionError unless each stage receives from every other stage exactly the tensors that this sends to it,
-    in the same order."""
+    """Raise AssertionError unless each stage receives from every other stage exactly the tensors that the other sends
+    to it, in the same order."""
     sent: defaultdict[Way, list[Any]] = defaultdict(list)
     received: defaultdict[Way, list[Any]] = defaultdict(list)
     for stage, exchanges in enumerate(_exchanges(schedule)):
@@ -65,7 +65,7 @@ def exchanges_end(schedule: Sequence[Sequence[Action]]) -> None:
 
 
 class _Posted:
-    """The sends and receives that stages have posted so far, counted for each way.
+    """The sends and receives that stages have posted so far, counted for each sending and receiving stage.
 
     The partner of a stage's k-th send to another is the other's k-th receive from it, so it is enough to count them.
     """

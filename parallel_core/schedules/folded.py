@@ -19,8 +19,9 @@ CHUNKS = 2
 MANNERS = tuple(Manner(*one) for one in ((1.0, True), (0.5, True), (0.25, True), (0.5, False), (0.25, False)))
 ORDERLY = tuple(way._replace(backwards_first=True) for way in LONGEST)
 WAYS = *ORDERLY, *(Way(parts=parts) for parts in ((0.25, 0.75), (0.25, 0.5), (0.75, 0.75)))
-"""V-Half and V-Min take the best of these, by the times. Where memory is short, a forward waits for gradients of
-weights that have been put off, so that it may be better to run them in a wait that is too short."""
+"""The ways to place gradients of weights of which V-Half and V-Min take the best, by the times. Where memory is short,
+a forward waits for gradients that have been put off, so that it may be better to run them in a wait that is too
+short."""
 
 
 def zb_v(
@@ -31,8 +32,9 @@ def zb_v(
     times: Durations | None = None,
     freed: Time = 0,
 ) -> list[list[Compute]]:
-    """ZB-V: the memory of 1F1B's first stage, p activations, and half of ZB-H1's bubble: with forward, backward and
-    weight gradient of one length, (p-1)/2 of them, which is when the last stage's first input is there.
+    """ZB-V: on each of p stages the memory of 1F1B's first one, p micro-batches' activations, and half of ZB-H1's
+    bubble: if forward, backward and weight gradient take a time t each, (p-1)/2 t, the time until the last
+    stage has its first input.
 
     Forwards and backwards go in one order whatever their times; gradients of weights are placed by them.
     """
@@ -49,7 +51,7 @@ def v_half(
     times: Durations | None = None,
     freed: Time = 0,
 ) -> list[list[Compute]]:
-    """V-Half: about half of 1F1B's activations."""
+    """V-Half: about half of 1F1B's activations. times, freed: as in `TimedGenerator`."""
     return _of_block(half, _placement(stages, chunks), micro_batches, times or EQUAL, freed)
 
 
@@ -74,7 +76,8 @@ def _placement(stages: int, chunks: int) -> Placement:
 def _of_block(
     block: Block, placement: Placement, micro_batches: int, times: Durations, freed: Time
 ) -> list[list[Compute]]:
-    """A building block, repeated and moved up, in the memory that it needs repeated."""
+    """The computations of each stage by a building block: repeated, moved up within the memory that this takes, with
+    gradients of weights placed by the times."""
     lines = repeated(block, placement.stages, micro_batches)
     most = max((count for line in lines for count in kept(line)), default=0)
     orders = [moved_up(lines, placement, most, times, manner) for manner in MANNERS]

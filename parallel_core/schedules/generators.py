@@ -79,8 +79,8 @@ def interleaved(stages: int, micro_batches: int, chunks: int = 1, group_size: in
     then the next group; backwards in the same order with the chunks reversed. A group is as many micro-batches as there
     are stages if not given.
 
-    Stage i first runs 2 (p-1-i) + (chunks-1) x group size forwards (Megatron's warm-up), all of them if there are no
-    more: always so on the first stage if the micro-batches are a single group.
+    Stage i of p first runs 2 (p-1-i) + (chunks-1) x group size forwards (Megatron's warm-up), all of them if there are
+    no more: always so on the first stage if the micro-batches are a single group.
     """
     forwards, backwards, warm_up = _interleaving(stages, micro_batches, chunks, group_size)
     return [alternate(forwards, backwards, before) for before in warm_up]
@@ -107,15 +107,15 @@ def combined_1f1b(
     """Interleaved 1F1B whose forwards run beside backwards (Megatron's combined 1F1B; the idea is DualPipe's,
     DeepSeek-V3, 2024): while the experts' messages of one micro-batch travel, the other computes.
 
-    A forward runs beside the backward that would follow it. That may not be its own, so each stage runs one more
-    forward first, and keeps one more activation.
+    A forward runs beside the backward that would follow it, which must be of another micro-batch or chunk. So each
+    stage runs one more forward first, and keeps one more activation.
     """
     forwards, backwards, warm_up = _interleaving(stages, micro_batches, chunks, group_size)
     return [_paired(forwards, backwards, before + 1) for before in warm_up]
 
 
 def _paired(forwards: Sequence[Forward], backwards: Sequence[Backward], warm_up: int) -> list[Ordered]:
-    """As `alternate`, but in the steady state each forward and the backward after it are a `Pair`."""
+    """`warm_up` forwards, then pairs of a forward and the backward after it, then the backwards that are left."""
     warm_up = min(warm_up, len(forwards))
     steady = map(Pair, forwards[warm_up:], backwards)
     return [*forwards[:warm_up], *steady, *backwards[len(forwards) - warm_up :]]
@@ -138,16 +138,16 @@ def zb_h1(stages: int, micro_batches: int, chunks: int = 1, group_size: int | No
     so stage i puts them off: it runs 1F1B and, from its i-th backward on, the weight gradients of the micro-batch i
     before. What was put off fills the time in which 1F1B would wait for the pipeline to drain.
 
-    An activation is kept until its weight gradient: on stage i for p-i micro-batches between forward and backward, as
-    in 1F1B, and for i more after that. So no stage keeps more than p, what 1F1B keeps on its first stage.
+    An activation is kept until its weight gradient: on stage i of p for p-i micro-batches between forward and backward,
+    as in 1F1B, and for i more after that. So no stage keeps more than p, what 1F1B keeps on its first stage.
     """
     computes = one_f_one_b(stages, micro_batches, chunks, group_size)
     return [_with_weight_gradients(actions, stage, micro_batches) for stage, actions in enumerate(computes)]
 
 
 def zb_h2(stages: int, micro_batches: int, chunks: int = 1, group_size: int | None = None) -> list[list[Compute]]:
-    """ZB-H2 (the same): nearly 1F1B's activations twice, 2p-1, and no bubble but the way to the last stage where
-    forward, backward and weight gradient are of one length.
+    """ZB-H2 (Qi et al., 2023) on p stages: 2p-1 activations, nearly twice 1F1B's, and where forward, backward and
+    weight gradient are of one length no bubble but the time until the last stage's first input is there.
 
     Stage i runs 2(p-1-i) forwards first, twice as many as in 1F1B, and puts weight gradients off by 2i micro-batches.
     """
@@ -171,8 +171,8 @@ def zb_1p(
     times: Durations | None = None,
     freed: Time = 0,
 ) -> list[list[Compute]]:
-    """ZB-1p (the same, section 3): the order of ZB-H1, gradients of weights placed by times, in the memory of p
-    activations."""
+    """ZB-1p (Qi et al., 2023, section 3): the order of ZB-H1, gradients of weights placed by times, in the memory of p
+    activations on each of p stages."""
     lines = one_f_one_b(stages, micro_batches, chunks, group_size)
     return with_weight_gradients((lines,), Placement(stages), Memory(stages, freed), times or EQUAL)
 
@@ -185,8 +185,8 @@ def zb_2p(
     times: Durations | None = None,
     freed: Time = 0,
 ) -> list[list[Compute]]:
-    """ZB-2p (the same): the order of ZB-H2, with one more forward first wherever messages leave time for it, gradients
-    of weights placed by times, in the memory of 2p activations."""
+    """ZB-2p (Qi et al., 2023, section 3): the order of ZB-H2, with one more forward first wherever messages leave time
+    for it, gradients of weights placed by times, in the memory of 2p activations on each of p stages."""
     times = times or EQUAL
     first = warm_up(stages, min(2 * stages, micro_batches), times)
     lines = _ahead(stages, micro_batches, chunks, first)
@@ -239,7 +239,7 @@ GENERATORS: dict[str, Generator] = {
 def order(
     name: str, placement: Placement, micro_batches: int, group_size: int | None = None, times: Durations | None = None
 ) -> Sequence[Sequence[Ordered]]:
-    """The computations of each stage by the schedule of that name; by times, if it takes any and some are given."""
+    """The computations of each stage by the schedule called `name`, which reads `times` if it is a `TimedGenerator`."""
     sizes = placement.stages, micro_batches, placement.chunks, group_size
     return TIMED[name](*sizes, times) if times is not None and name in TIMED else GENERATORS[name](*sizes)
 

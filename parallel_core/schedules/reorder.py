@@ -14,16 +14,18 @@ class Manner(NamedTuple):
     patience: float
     """The longest wait for what the order has first, in lengths of the computation that the stage could run instead."""
     keeps_steady: bool
-    """Whether the wait has no end between the last backward of the stage's first micro-batch and the first
-    forward of its last one."""
+    """Whether the stage keeps to its order, however long it waits, between the last backward of its first micro-batch
+    and the first forward of its last one."""
 
 
 def moved_up(
     lines: Sequence[Sequence[Compute]], placement: Placement, most: int, times: Durations, manner: Manner
 ) -> list[list[Compute]]:
-    """Forwards and backwards of each stage in another order, in which it keeps no more.
+    """The forwards and backwards of each stage, without gradients of weights, in an order in which some are moved up
+    to times at which the stage would wait.
 
-    lines: the order, with gradients of weights. most: activations that a stage then keeps, of a micro-batch in a chunk.
+    lines: the order that is given, with gradients of weights. most: activations (each of a micro-batch in a chunk) that
+    a stage may keep in the new order. manner: how far a stage may leave its order.
     """
     stages = [_Stage(line, number, placement, most, times, manner) for number, line in enumerate(lines)]
     ends = [stage.ends for stage in stages]
@@ -43,7 +45,7 @@ class _Choice(NamedTuple):
 
     start: Time
     place: int
-    """Its place in what is left of the order."""
+    """The computation's place in what is left of the stage's order."""
     arrival: Time
     length: Time
 
@@ -54,7 +56,8 @@ class _Left(NamedTuple):
     action: Compute
     kind: tuple[type[Compute], int]
     kept: int
-    """The activations that it makes, less those that it frees."""
+    """The activations that the computation makes, less those that it frees: 1 for a forward, -1 for a gradient of
+    weights."""
 
     @classmethod
     def of(cls, action: Compute) -> "_Left":
@@ -89,7 +92,8 @@ class _Stage:
         """Lengths of the gradients of weights that can run; they are not in `left` any more."""
 
     def next(self, ends: Sequence[dict[Compute, Time]]) -> _Choice | None:
-        """The computation to run, none if it is not known when one can."""
+        """The computation to run next, None if it is not known when one can. ends: for each stage, computation -> its
+        end."""
         choices = list(self._choices(ends))
         if self._manner.keeps_steady and Backward(0) in self.ends and Forward(self._last) not in self.ends:
             choices = [one for one in choices if one.place == 0]
@@ -99,8 +103,9 @@ class _Stage:
         return next(one for one in choices if one.start <= first.start + self._manner.patience * first.length)
 
     def _choices(self, ends: Sequence[dict[Compute, Time]]) -> Iterator[_Choice]:
-        """The first of each kind, in the order, if its input has been made. A forward that is moved up is kept while
-        the ones before it run: if the stage then kept more than it may, the forward stays."""
+        """The first computation of each kind (forward or backward of a chunk), if its input has been made. A forward
+        that is moved up is kept while the ones before it run: if the stage then kept more than it may, the forward
+        stays."""
         now = highest = self._kept - len(self._weights)
         unseen = {kind for kind in self._lengths if kind[0] is not WeightGrad}
         for place, (action, kind, kept) in enumerate(self.left):
@@ -117,7 +122,7 @@ class _Stage:
             highest = max(highest, now)
 
     def _arrival(self, action: Compute, ends: Sequence[dict[Compute, Time]]) -> Time | None:
-        """The time at which its input is there, none if that has not been made."""
+        """The time at which the input of `action` is there, None if that has not been made."""
         there = self._arrivals.get(action)
         if there is None and (isinstance(action, Forward) or input_of(action) in self.ends):
             there = arrival(action, self._number, self._placement, ends, self._times.transfer)
@@ -126,7 +131,8 @@ class _Stage:
         return there
 
     def run(self, choice: _Choice) -> None:
-        """Run it, and before it gradients of weights: those for which there is time, or of which it needs the room."""
+        """Run the chosen computation, and before it gradients of weights: those that end before its input is there, and
+        those whose memory it needs."""
         action, _, kept = self.left.pop(choice.place)
         while self._weights and (self._kept + kept > self._most or self._clock + self._weights[0] <= choice.arrival):
             self._clock += self._weights.pop(0)

@@ -8,10 +8,12 @@ from parallel_core.schedules.simulate import Durations, Play, TimedAction, Timel
 
 
 class Pace(Protocol):
-    """A function from the number of stages that compute at once to the part of its own speed that each of them has."""
+    """A function from the number of stages that compute at once to the part of its own speed that each of them has;
+    above 1 where a stage beside idle processors is faster."""
 
     def __call__(self, stages: int) -> float:
-        """The part of its own speed (0 to 1] that a stage has while `stages` stages compute, itself among them."""
+        """The part of its own speed that a stage has while `stages` stages compute, itself among them: below 1 where
+        processors are too few, above 1 where a stage beside idle ones is faster."""
 
 
 def simulate_shared(
@@ -31,7 +33,7 @@ def simulate_shared(
 
 
 class _SharedPlay(Play):
-    """The state of such a simulation at one moment of the clock that all stages share."""
+    """The state of a simulation of stages that share processors, at one moment of the clock that all of them share."""
 
     def __init__(self, entries: Sequence[Sequence[Ordered]], times: Durations, placement: Placement) -> None:
         super().__init__(entries, times, placement)

@@ -34,7 +34,7 @@ class Durations(Protocol):
         on another stage."""
 
     def of(self, action: Compute, stage: int, chunks: int, split: bool) -> Time:
-        """The time of `action` on `stage`, which has so many chunks. split: whether it is a backward that leaves
+        """The time of `action` on `stage`, which has `chunks` chunks. split: whether it is a backward that leaves
         gradients of weights to another action."""
 
     def saved(self, pair: Pair, stage: int, chunks: int) -> Time:
@@ -60,7 +60,7 @@ class Times:
     """[chunk][stage]: the part of these times that the chunk of the stage takes; None: an equal part for each chunk."""
 
     def of(self, action: Compute, stage: int, chunks: int, split: bool) -> Time:
-        """The time of `action` on `stage`, which has so many chunks. split: whether it is a backward that leaves
+        """The time of `action` on `stage`, which has `chunks` chunks. split: whether it is a backward that leaves
         gradients of weights to another action."""
         match action:
             case Forward():
@@ -170,7 +170,7 @@ class Play:
         assert not stuck, f"stages wait for each other before {stuck}"
 
     def advance(self, stage: int) -> bool:
-        """Run all entries of `stage` whose inputs have been made; whether there was any."""
+        """Run the entries of `stage` in order up to one whose input has not been made; return whether any ran."""
         entries, before = self._entries[stage], self.done[stage]
         while self.done[stage] < len(entries):
             computes = of_entry(entries[self.done[stage]])

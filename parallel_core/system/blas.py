@@ -55,7 +55,8 @@ def decide(architecture: str, flags: Set[str], chosen: str) -> Decision:
     architecture: as `platform.machine()` gives it. Other than x86-64 is "unknown": every 64-bit Arm core has the same
     vectors to begin with, and what the wider ones bring is not known here.
     flags: the CPU's, as in /proc/cpuinfo; without any (no such file) the decision is "unknown".
-    chosen: the core's name as `openblas_get_corename` gives it; one that no table has is newer than this one.
+    chosen: the core's name as `openblas_get_corename` gives it; for a name that `LEVELS` lacks, such as that of a newer
+    core, the decision is "unknown".
     """
     levels = [level for level in LEVELS if chosen.lower() in {core.lower() for core in level.cores}]
     if architecture.lower() not in ("x86_64", "amd64") or not flags or not levels:
@@ -67,7 +68,8 @@ def decide(architecture: str, flags: Set[str], chosen: str) -> Decision:
 
 
 def usable_cores(architecture: str, flags: Set[str]) -> list[str]:
-    """A core of OpenBLAS for each level that the CPU has, the fastest first; empty where the decision is "unknown"."""
+    """A core of OpenBLAS for each level that the CPU has, the fastest first; empty for other architectures than x86-64,
+    and without flags."""
     if architecture.lower() not in ("x86_64", "amd64") or not flags:
         return []
     return [level.cores[0] for level in LEVELS if level.flags <= flags]

@@ -16,7 +16,7 @@ _NOT_SAID = (None, argparse.SUPPRESS)
 
 def program(command: str = "") -> str:
     """The words by which `command` was called, for its usage: "megatron-pynative plan", or from a clone "python -m
-    mapping plan"."""
+    mapping plan"; without a command the words before it."""
     name = DISTRIBUTION if Path(sys.argv[0]).name == DISTRIBUTION else "python -m mapping"
     return f"{name} {command}".strip()
 
@@ -55,8 +55,8 @@ INTERRUPTED = 130
 
 @contextmanager
 def ends_quietly() -> Iterator[None]:
-    """End the process without a traceback on Ctrl-C within the block, with INTERRUPTED. If standard output is closed by
-    its reader, as `| head` does, the rest is not printed, and that is no error."""
+    """End the process without a traceback on Ctrl-C within the block, with the exit code INTERRUPTED (130). If standard
+    output is closed by its reader, as `| head` does, the rest of the block is left out, and that is no error."""
     try:
         yield
         sys.stdout.flush()

@@ -16,8 +16,8 @@ PYTHONS = (3, 10), (3, 12)
 
 
 def unfit_versions(python: tuple[int, ...] = sys.version_info[:2], numpy: str | None = None) -> Iterator[Finding]:
-    """Findings about a version of Python without a MindSpore, and of numpy from 2 on; None or no argument: the
-    installed ones."""
+    """A finding if there is no MindSpore for this version of Python, and one if numpy's is 2 or later. numpy: its
+    version; None: the installed one's."""
     if not PYTHONS[0] <= python <= PYTHONS[1]:
         first, last = (".".join(map(str, one)) for one in PYTHONS)
         rule = f"there is no MindSpore 2.10 for it; make an environment of Python {first} - {last}"

@@ -61,7 +61,8 @@ def plain_file(folder: Path, name: str, *, links: bool = False) -> Path:
 def parse_json(text: str | bytes, where: Path) -> Any:
     """The value of JSON that may come from any source.
 
-    Raises ValueError naming `where` if it is none, and for a name that is there twice or levels beyond Python's.
+    Raises ValueError naming `where`, the text's file, if the text is no JSON, has a name twice in an object, or is
+    nested deeper than Python reads.
     """
     try:
         return json.loads(text, object_pairs_hook=_without_duplicates)
@@ -82,15 +83,15 @@ def regular(path: Path) -> Path:
 
 
 def read_plain(path: Path) -> bytes:
-    """All bytes of a regular file. Raises ValueError for a folder, a pipe or a device, and for more than `_MOST`
-    bytes."""
+    """All bytes of a regular file. Raises ValueError for a folder, a pipe or a device, and for more than 2 GiB."""
     if regular(path).stat().st_size > _MOST:
         raise ValueError(f"{path}: has {path.stat().st_size} bytes, which is too much to be what it is called")
     return path.read_bytes()
 
 
 def read_json(path: Path) -> Any:
-    """The value of a regular file of JSON. Raises ValueError as `read_plain` and `parse_json` do."""
+    """The value of a file of JSON. Raises ValueError if it is no regular file or has more than 2 GiB, and if its text
+    is no JSON, has a name twice in an object, or is nested deeper than Python reads."""
     return parse_json(read_plain(path), path)
 
 

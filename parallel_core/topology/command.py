@@ -58,7 +58,7 @@ def groups_of(topology: Topology, rank: int) -> dict[str, list[int]]:
 
 
 def summary(topology: Topology) -> dict[str, dict[str, Any]]:
-    """Kind -> the number of groups, the ranks of each, and the first group."""
+    """Kind -> "groups": their number, "ranks": the number of ranks of each, "first": the ranks of the first one."""
     table = {kind: topology.groups(kind) for kind in KINDS}
     return {
         kind: {"groups": len(groups), "ranks": groups.shape[1], "first": groups[0].tolist()}
@@ -73,7 +73,7 @@ def _ranks(ranks: Sequence[int]) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print the groups as text or JSON; the exit code. Wrong sizes end the process with code 2 and the findings."""
+    """Print the groups as text or JSON; the exit code, 2 for wrong sizes, whose findings are printed to stderr."""
     options = _options(sys.argv[1:] if argv is None else argv)
     try:
         topology = Topology.of(options, order=RANK_ORDERS[options.use_tp_pp_dp_mapping])

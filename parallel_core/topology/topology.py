@@ -50,14 +50,16 @@ class RankGrid:
         self._ranks = np.arange(int(np.prod(shape))).reshape(shape)
 
     def groups(self, name: str) -> Array:
-        """All groups of a kind: `[number of groups, ranks of a group]`, members in grid order, fastest axis first."""
+        """All groups whose members differ along the axes in `name` ("dp-cp"): `[number of groups, ranks of a group]`,
+        members in grid order, fastest axis first. Raises ValueError for an axis that the grid lacks."""
         inner = self._positions(name)
         outer = [position for position in range(self._ranks.ndim) if position not in inner]
         size = int(np.prod([self._ranks.shape[position] for position in inner]))
         return self._ranks.transpose(outer + inner).reshape(-1, size)
 
     def group_of(self, name: str, rank: int) -> tuple[int, ...]:
-        """The ranks of the one group of this kind that holds `rank`."""
+        """The ranks of the one group that holds `rank`, of those whose members differ along the axes in `name`
+        ("dp-cp"), in grid order."""
         index: list[Any] = list(np.unravel_index(rank, self._ranks.shape))
         for position in self._positions(name):
             index[position] = slice(None)
@@ -88,7 +90,7 @@ RULES = (
 
 
 class Kind(NamedTuple):
-    """A kind of process group, by the grid of which its groups are slices."""
+    """A kind of process group: the grid of ranks of which its groups are slices, and what the members of one share."""
 
     grid: str
     """"dense" or "expert", and then `name` names axes of that grid; empty where its groups are no slices of a grid."""
@@ -128,8 +130,8 @@ KINDS = {
 class Topology:
     """The sizes of a job and the process groups that follow from them.
 
-    The world is tp x cp x dp x pp. Experts see the same ranks as (expert) tp x ep x (expert) dp x pp. A stage that the
-    embedding has for itself changes no group: it is the first.
+    The world is tp x cp x dp x pp. For experts the same ranks are (expert) tp x ep x (expert) dp x pp. A stage that
+    holds nothing but the embedding (--standalone-embedding-stage) is the first of the pp stages, not one more.
     """
 
     world_size: int

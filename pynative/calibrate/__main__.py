@@ -2,8 +2,9 @@
 
     python -m mapping plan --calibrate FILE.yaml
 
-Two processes of one thread each compute at once, as the ranks of a job do, and send messages to each other. Then they
-train small models of several proportions, and the rates become those by which plans of these take as long.
+Two processes of one thread each compute at once, as the ranks of a job do, and send messages to each other. Then small
+models of several proportions are trained, and the rates are corrected so that the planner gives these trainings the
+times that they took.
 """
 
 import json
@@ -82,8 +83,8 @@ def _ranks(words: Sequence[str], count: int = 2) -> str:
 
 
 def measured() -> dict[str, Any]:
-    """The rates and message times of this machine, measured by two processes; see `rates.measured` and
-    `messages.measured`."""
+    """The rates and message times of this machine, measured by two processes, by the keys of a device file (those of
+    `rates.measured`, and "messages")."""
     results = [line.removeprefix(RESULT) for line in _ranks([MEASURES]).splitlines() if line.startswith(RESULT)]
     return json.loads(results[0])
 

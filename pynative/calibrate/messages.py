@@ -33,12 +33,12 @@ CALLS: dict[str, tuple[Callable[[Group, Any], Any], int]] = {
     "all_to_all": (lambda group, x: group.all_to_all(x), 1),
     "send": (_exchange, 2),
 }
-"""By operation: a call of it, and the number of messages that follow one another in the call."""
+"""Collective, or send -> a call of it, and the number of messages that follow one another in the call."""
 
 
 def measured(group: Group) -> dict[str, list[list[float]]]:
-    """By operation, [bytes that a rank sends, seconds of the fastest call] for each size, in ascending order. Both
-    ranks call this."""
+    """Collective, or send -> [bytes that a rank sends, seconds of one message in the fastest call] for each of `BYTES`,
+    ascending. Both ranks call this."""
     found: dict[str, list[list[float]]] = {}
     for operation, (call, messages) in CALLS.items():
         found[operation] = []

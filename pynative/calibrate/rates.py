@@ -38,7 +38,7 @@ def _random(*shape: int, dtype: str = "float32") -> Tensor:
 
 
 def product_rates(dtype: str) -> list[float]:
-    """FLOP/s of a linear's forward at each size."""
+    """FLOP/s of a linear's forward in the type `dtype`, one for each of `SIZES`."""
     found = []
     for rows, inner, columns in SIZES:
         x, weight = _random(rows, inner, dtype=dtype), _random(columns, inner, dtype=dtype)
@@ -89,8 +89,9 @@ def update_rate(elements: int = 1 << 20) -> float:
 
 
 def measured() -> dict[str, Any]:
-    """All rates, by the keys of a device file: "peak_flops" by type, "bandwidth", and "calibration", whose shares are
-    parts of these and whose "launch" is in seconds."""
+    """All rates, by the keys of a device file: "peak_flops" (FLOP/s by type), "bandwidth" (bytes per second of a copy),
+    and "calibration": the shares of the float32 peak that "products" and "attention" reach, the shares of the bandwidth
+    that "elementwise" and "update" reach, and the seconds of a "launch"."""
     copied, products = copy_rate(), {dtype: product_rates(dtype) for dtype in ("float32", "bfloat16")}
     peaks = {dtype: max(rates) for dtype, rates in products.items()}
     rates = sorted(products["float32"])

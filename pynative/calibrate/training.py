@@ -64,7 +64,7 @@ host's launches ("small"), in elementwise sweeps ("vocabulary"), or by a rank al
 
 
 class RandomTokens:
-    """A data set of random token ids."""
+    """A GPT's data set of `samples` samples, each of `length` random ids below `vocabulary`."""
 
     def __init__(self, vocabulary: int, length: int, samples: int) -> None:
         self._tokens = np.random.default_rng(0).integers(0, vocabulary, (samples, length + 1), np.int32)
@@ -79,7 +79,7 @@ class RandomTokens:
 
 
 def options_of(model: str) -> dict[str, Any]:
-    """Path of an option -> value."""
+    """Path of an option -> its value for the training that `MODELS` calls `model`."""
     return {WORLD_SIZE: 2, **_COMMON, **MODELS[model]}
 
 

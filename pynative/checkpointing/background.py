@@ -76,7 +76,8 @@ class BackgroundSave:
 
     def advance(self) -> bool:
         """Whether the checkpoint is published; starts the next piece of work when all ranks have finished the present
-        one. All ranks call this. Raises `SaveFailed` on all if one could not write."""
+        one. All ranks call this. Raises `SaveFailed` on all if one could not write, RuntimeError on this rank for any
+        other error of its thread."""
         if any(highest(self._thread.is_alive())):
             return False
         if self._error is not None and not isinstance(self._error, OSError):
@@ -93,7 +94,8 @@ class BackgroundSave:
         return True
 
     def finish(self) -> None:
-        """Wait until the checkpoint is published; all ranks call this. Raises as `advance` does."""
+        """Wait until the checkpoint is published; all ranks call this. Raises `SaveFailed` on all if one could not
+        write, RuntimeError on this rank for any other error of its thread."""
         self._thread.join()
         while not self.advance():
             self._thread.join()

@@ -78,9 +78,10 @@ def load_checkpoint(directory: Path, state: RunState) -> Manifest | None:
 
 
 def roll_back(directory: Path, state: RunState) -> Path | None:
-    """Take up the run's latest checkpoint in `directory` once more, all of it but the count of samples; its directory.
+    """Take up the run's latest checkpoint in `directory` once more, all of it but the count of samples. Returns the
+    checkpoint's directory; None, and nothing is changed, if there is none.
 
-    None, and nothing is changed, if there is none. Raises ValueError as `load_checkpoint` does. All ranks call this.
+    Raises ValueError, before anything is changed, if it is damaged or does not fit. All ranks call this.
     """
     if not commit.has_checkpoint(directory):
         return None
@@ -154,7 +155,8 @@ def load_adapters(directory: Path, state: RunState) -> None:
     """Take the adapters of the checkpoint in `directory` (--lora-load), for a run that begins; one that goes on keeps
     its own.
 
-    Raises ValueError, before anything is changed, if they are not there, damaged, or of another shape.
+    Raises ValueError, before anything is changed, if they are not there, damaged, or differ from the model's by name or
+    shape.
     """
     if state.iteration:
         warn(f"--lora-load {directory}: is not read: the run goes on with its own adapters")
@@ -178,8 +180,8 @@ def _adapters_too_many(reader: CheckpointReader) -> list[str]:
 
 
 def _compare_adapters(reader: CheckpointReader, config: AllConfig) -> None:
-    """Log that the checkpoint has no adapters, or warn that theirs were trained with another --lora-alpha, which no
-    shape tells."""
+    """For a run with adapters, log that the checkpoint has none, or warn that its own were trained with another
+    --lora-alpha, which no shape tells."""
     if not config.lora_config.use_lora:
         return
     then, now = reader.manifest.config.get("lora_config", {}).get("lora_alpha"), config.lora_config.lora_alpha
@@ -205,7 +207,7 @@ def load_model(directory: Path, model: nn.Cell, vocabulary: Vocabulary | None = 
     """Fill a model's weights from a checkpoint, without anything that belongs to training; the checkpoint's manifest.
 
     vocabulary: the model's, where its tables may have other padding than the checkpoint's. Raises ValueError before
-    anything is changed if it is damaged or does not fit.
+    anything is changed if the checkpoint is missing, damaged, or does not fit.
     """
     reader = open_checkpoint(directory, vocabulary=vocabulary, optimizer=False)
     _check(reader, model, [], STRICTNESS["raise_all"], exactly=False)
@@ -226,9 +228,10 @@ def _check(
 ) -> None:
     """Raise ValueError on every rank if anything is wrong on any. All ranks call this.
 
-    problems: those that are known already. strictness: treats names that only one side has. exactly: see
-    `_read_weights`. wanted: which of the model's parameters will be read. offered: names that a model can use, by
-    default those of all weights. verifies: every file is read through and compared with its checksums.
+    problems: those that are known already. strictness: treats names that only one side has. exactly: a weight of
+    another type than the stored one is read from its float32 copy. wanted: which of the model's parameters will be
+    read. offered: names that a model can use, by default those of all weights. verifies: every file is read through and
+    compared with its checksums.
     """
     world = parallel_state.get_world_group()
     parameters = {one.meta.spec.name: one for one in name_parameters(model) if wanted(one.meta.spec)}
@@ -281,7 +284,8 @@ def _read_weights(reader: CheckpointReader, model: nn.Cell, *, exactly: bool, wa
 
 
 def _read_for(reader: CheckpointReader, parameter: Parameter, exactly: bool) -> str:
-    """The name of the stored tensor that a weight is read from: its own, or its float32 copy (see `_read_weights`)."""
+    """The name of the stored tensor that a weight is read from: its own or, with `exactly` and another type than the
+    weight's, the optimizer's float32 copy if there is one."""
     name = parameter.meta.spec.name
     exact, stored = f"{MAIN_PARAM}.{name}", reader.manifest.tensors[name].dtype
     return exact if exactly and type_name(parameter.dtype) != stored and reader.has(exact) else name

@@ -23,8 +23,8 @@ from pynative.parameter import ParameterMeta, name_parameters, place_of, settled
 
 def local_tensors(state: RunState) -> dict[str, LocalTensor]:
     """This rank's part of the run to be saved: weights by name and optimizer state by "<state>.<name>". Values are read
-    when they are written, so they must not change until then. Raises ValueError for values that were assigned where
-    none are kept (ZeRO stage 3)."""
+    when they are written, so they must not change until then. Raises ValueError if somebody assigned values to a
+    weight of ZeRO stage 3 while its slot was empty: they would be lost."""
     if state.step_cell.optimizer is not None:
         for buffer in state.step_cell.optimizer.buffers:
             buffer.check_slots()
@@ -46,8 +46,8 @@ def is_divided(state: RunState) -> bool:
 
 
 def written_weights(state: RunState) -> dict[str, LocalTensor]:
-    """The weights that this rank writes, by global name. A parameter of ZeRO stage 3 is written in parts, by each
-    replica what it keeps; any other by the first rank that holds the shard."""
+    """The weights that this rank writes, by global name: of a parameter that ZeRO stage 3 cuts the part that this rank
+    keeps, of others the shards of which it is the first holder."""
     found = ((p.meta.spec.name, _written_part(p)) for p in settled(name_parameters(state.model)))
     return {name: part for name, part in found if part is not None}
 
@@ -65,8 +65,8 @@ def _written_part(parameter: Parameter) -> LocalTensor | None:
 
 
 def written_state(optimizer: FlatOptimizer) -> dict[str, LocalTensor]:
-    """The optimizer states that this rank writes, by "<state>.<name>": what it owns, or if all replicas own all, on the
-    first one alone."""
+    """The optimizer states that this rank writes, by "<state>.<name>": the parts that it owns; if every replica owns
+    the whole states, the first replica writes them and the others nothing."""
     coordinates, sharded = parallel_state.get_coordinates(), optimizer.buffers.is_sharded
     found = (
         (name, _part(stretch, memory))
@@ -83,7 +83,8 @@ def _part(stretch: Stretch, memory: Tensor) -> LocalTensor | None:
 
 
 def _without_padding(place: Place, dtype: str, read: Callable[[], Array]) -> LocalTensor | None:
-    """A part of an array as a file has it, without its padding; None if there is nothing but padding."""
+    """The part `place` of an array as a file has it, without its padding; None if there is nothing but padding. read: a
+    function that gives the part's values, padding included."""
     if not place.boxes:
         return None
     inside = tuple(map(slice, place.filled))

@@ -71,6 +71,6 @@ def read_optimizer(reader: CheckpointReader, optimizer: FlatOptimizer, strictnes
 
 
 def _stored_name(reader: CheckpointReader, name: str) -> str:
-    """The name under which the checkpoint has a state: a float32 copy that it lacks is the weight itself, which was
-    float32."""
+    """The name under which the checkpoint has a state: for a weight's float32 copy (`MAIN_PARAM`) that it lacks the
+    weight's own name, since that was float32."""
     return name if reader.has(name) else name.removeprefix(f"{MAIN_PARAM}.")

@@ -19,7 +19,7 @@ def new_run_id() -> str:
 
 
 class Updates(Protocol):
-    """The holder of a run's optimizer and schedule; both None where weights alone are saved or loaded."""
+    """The holder of a run's optimizer and learning-rate schedule, each None where weights alone are saved or loaded."""
 
     @property
     def optimizer(self) -> FlatOptimizer | None: ...
@@ -70,10 +70,11 @@ def named(callbacks: Sequence[Any]) -> dict[str, Any]:
 
 
 def get_checkpoint_name(ckpt_path: str | Path, iteration: int) -> Path:
-    """The directory of an iteration's checkpoint."""
+    """The directory of the checkpoint of an iteration in the directory `ckpt_path`; it need not exist."""
     return Path(ckpt_path) / commit.checkpoint_name(iteration)
 
 
 def get_last_checkpoint(ckpt_path: str | Path) -> Path:
-    """The directory of the latest checkpoint in `ckpt_path`. Raises ValueError if there is none."""
+    """The directory of the latest checkpoint in `ckpt_path`. Raises ValueError if there is none, or if the file that
+    names it is damaged."""
     return commit.find(Path(ckpt_path))

@@ -27,7 +27,8 @@ def load_weights(model: nn.Cell, arrays_by_global_name: Mapping[str, Array]) -> 
     """Fill a model from whole arrays, the same on all ranks; each rank takes its stage's names and its shards. All
     ranks call this.
 
-    Raises ValueError, before anything is written, that lists all names of only one side and all shapes that differ.
+    If names or shapes differ, raises ValueError before anything is written; it lists all names that only the model or
+    only the table has, and all shapes that differ.
     """
     arrays = arrays_by_global_name
     parameters = settled(name_parameters(model))
@@ -86,7 +87,7 @@ def gather_gradients(buffers: ParamAndGradBuffers) -> dict[str, Array] | None:
 
 def gather_shards(own: Shards, sources: Collection[int]) -> dict[str, Array] | None:
     """Whole arrays by name on rank 0, put together from the shards `own` of the ranks `sources`, rank 0 among them;
-    None on the other ranks. Each part is one rank's. All ranks call this."""
+    None on the other ranks. No two of these ranks give the same shard. All ranks call this."""
     world = parallel_state.get_world_group()
     if world.rank > 0:
         if world.rank in sources:

@@ -162,9 +162,9 @@ class Engine:
         return [str(work.label) for lane in self._busy for work in lane.works]
 
     def standing(self) -> tuple[bool, list[tuple[object, tuple[int, ...]]]]:
-        """(Whether this rank waits, outstanding operations): of the first operation of each lane its label and the
-        ranks without which it does not move on, the one that is waited for first. Called by another thread, while this
-        one waits or works."""
+        """(whether this rank waits; for the first operation of each lane its label and the ranks without which it does
+        not move on, beginning with the one that is waited for). Called by another thread, while the main one waits or
+        works."""
         waited = self._waited_for
         heads = [works[0] for lane in tuple(self._busy) if (works := tuple(lane.works))]
         if waited is not None:

@@ -22,8 +22,8 @@ EXIT_CODE = 1
 def end(backend: Backend, error: BaseException) -> None:
     """End the process with exit code 1, without waiting for threads or exit handlers.
 
-    The rank at fault prints its traceback and tells the others. A rank that got PeerLost prints one line naming the
-    rank that it lost.
+    The rank at fault prints its traceback, or for a `SaysAll` error one line, tells the others, and waits for them to
+    print. A rank whose error is PeerLost prints one line naming the rank that it lost.
     """
     if isinstance(error, PeerLost):
         if isinstance(error, PeerFailed):

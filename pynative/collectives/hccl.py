@@ -37,7 +37,7 @@ class Launched(Handle):
         return self._result
 
     def done(self) -> bool:
-        """True: HCCL does not say whether it is, and the stream keeps the order."""
+        """True: HCCL does not say whether an operation is complete, and the stream keeps the order."""
         return True
 
 
@@ -61,7 +61,7 @@ class Launcher:
 
 
 class HcclGroup(Group):
-    """A group of HCCL's. Ranks in calls to MindSpore are global."""
+    """A group whose collectives HCCL carries out. Ranks in calls to MindSpore are global."""
 
     _native: str
 
@@ -89,7 +89,8 @@ class HcclGroup(Group):
 
     @staticmethod
     def _moved_back(target: Tensor, handle: Any, axis: int) -> Steps:
-        """The result with its first axis moved to `axis`: HCCL joins and cuts along the first axis alone."""
+        """Steps whose result is `target` with its first axis moved to `axis`: HCCL joins and cuts along the first axis
+        alone. handle: HCCL's, waited for before the axis is moved."""
         if not axis:
             return _launched(target, [handle])
         handle.wait()
@@ -113,7 +114,7 @@ class HcclGroup(Group):
         return _launched(target, [distributed.irecv(target, self.ranks[source], self._native)])
 
     def batch_send_recv(self, messages: Sequence[Send | Recv]) -> list[Handle]:
-        """Launch one HcclBatchSendRecv. Of single messages a stream would finish each before it starts the next, so two
+        """Launch one HcclBatchSendRecv. A stream would finish each single message before it starts the next, so two
         ranks that both send first would wait for each other forever."""
         operations = [self._operation(message) for message in messages]
         handles = distributed.batch_isend_irecv(operations) if operations else []

@@ -68,7 +68,7 @@ class Backend(ABC):
 
     @abstractmethod
     def standing(self) -> tuple[bool, tuple[Standing, ...]]:
-        """(Whether this rank waits in a collective, its unfinished operations, the one it waits for first)."""
+        """(whether this rank waits in a collective; its unfinished operations, if it waits beginning with that one)."""
 
     @abstractmethod
     def seconds_waited(self) -> float:
@@ -94,8 +94,9 @@ class Group(ABC):
     Operations take and return MindSpore tensors of float32, float16, bfloat16, int32, int64 or bool. With
     `async_op=True` they return a Handle, and the input must stay unchanged until its `wait()`. A group of one returns
     the input itself. `about` names x in messages, the same on all ranks. Reductions run in group order, 16-bit floats
-    in float32, so all ranks get equal bits. All raise CollectiveMismatch, PeerLost or PeerLate, on every rank, and
-    ValueError before anything was sent.
+    in float32, so all ranks get equal bits. Every operation raises ValueError for arguments that do not fit, before
+    anything is sent; CollectiveMismatch, on every rank, if ranks call different things; PeerLost if a rank is gone, and
+    PeerLate if one does not come in time.
     """
 
     def __init__(self, engine: Engine, trace: Trace, world_rank: int, ranks: Sequence[int], name: str):

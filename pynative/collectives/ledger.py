@@ -81,7 +81,7 @@ class Label(NamedTuple):
 
     def standing(self, own: int, missing: Sequence[int]) -> Standing:
         """The operation, outstanding on global rank `own`, as a value for the whereabouts; `missing` are the ranks that
-        it waits for. A message's members are `own` and these."""
+        it waits for. Its members are the group's ranks, for a send or a receive `own` and `missing` alone."""
         is_message = self.operation in ("send", "recv")
         members = tuple(sorted({own, *missing})) if is_message else self.ranks
         details = f"{self.call.signature} at {self.call.site}"

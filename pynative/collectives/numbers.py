@@ -10,7 +10,7 @@ from pynative.collectives.interface import Group
 
 HIGH_PART = 4096.0
 """Numbers travel as a multiple of this and the rest: a batch's tokens may be more than the 2^24 up to which float32 has
-all whole numbers. Of up to 4096 ranks, sums of counts are exact up to 2^36."""
+all whole numbers. Sums of counts over up to 4096 ranks are exact up to 2^36."""
 
 
 def sum_over_group(values: Sequence[float], group: Group) -> list[float]:

@@ -27,7 +27,7 @@ SHOWN_SECONDS = 4.0
 
 
 class Board(Protocol):
-    """The place of a job's questions and answers. Questions have numbers that grow."""
+    """The place of a job's roll calls: questions, which have numbers that grow, and the ranks' answers."""
 
     rank: int
     world_size: int

@@ -27,8 +27,8 @@ class Inside(NamedTuple):
 
 @dataclass
 class Count:
-    """Calls of one operation, the bytes that this rank sent in them (by `TRAFFIC`), and the seconds that it spent
-    inside of them, waiting included."""
+    """Calls of one operation, the bytes that this rank sent in them (by the formulas in `TRAFFIC`), and the seconds
+    that it spent inside of them, waiting included."""
 
     calls: int = 0
     bytes: int = 0

@@ -23,8 +23,8 @@ def context_shard() -> ContextShard:
 
 
 def entry_of(name: str, value: Any) -> Any:
-    """The BatchEntry `name` of a tensor or array with axes (the one that `to_tensor` made it of, if any); any other
-    value as it is."""
+    """The BatchEntry of a tensor or array that has axes: the one that `to_tensor` made it of, else a new one with this
+    name; any other value as it is."""
     if not isinstance(value, Tensor | np.ndarray) or not value.ndim:
         return value
     made_of: BatchEntry | None = getattr(value, "batch_entry", None)
@@ -74,8 +74,8 @@ def _shard_of(name: str, whole: Array) -> Tensor:
 
 
 def counted_tokens(labels: Tensor, loss_mask: Tensor | None) -> float | None:
-    """The number of tokens of a micro-batch's whole sequences that count; None unless `to_tensor` made the loss mask,
-    or without one the labels."""
+    """The number of tokens of a micro-batch's whole sequences that count; None where the loss mask, or without a
+    loss mask the labels, is not a tensor that `to_tensor` made."""
     made_of: BatchEntry | None = getattr(labels if loss_mask is None else loss_mask, "batch_entry", None)
     return None if made_of is None else made_of.tokens
 
@@ -86,7 +86,7 @@ def get_batch_on_this_cp_rank(batch: dict[str, Any]) -> dict[str, Any]:
     Entries [b, s, ...] lose positions along axis 1, `attention_mask` [b or 1, 1, s, s] rows along axis 2 and
     `document_starts` [b, s] along axis 1: those of this rank's queries remain. Entries that are no arrays or have one
     axis stay, and so does what this function cut before: a script may call it in its get_batch_func, as Megatron's do.
-    Raises ValueError where s does not divide.
+    Raises ValueError where s is no multiple of the number of context-parallel ranks, with a ring of twice that.
     """
     shard = context_shard()
     if shard.layout.size == 1:

@@ -20,7 +20,8 @@ _LAYOUTS = ("BSH", "SBH")
 
 
 def _refuse(cell: str, given: dict[str, Any], taken: dict[str, Any]) -> None:
-    """Raise ValueError for arguments of MindSpeed-Core-MS's cell that only have one value here."""
+    """Raise ValueError if an argument of MindSpeed-Core-MS's cell, of those `given` by name, is not the one value that
+    is `taken` here. cell: its name, for the message."""
     for name, value in taken.items():
         if given[name] != value:
             raise ValueError(f"{cell}: {name}={given[name]!r} is not available; only {value!r} is")
@@ -68,8 +69,8 @@ class RingAttention(nn.Cell):
         attn_mask_type: str = "causal",
     ) -> Tensor:
         """Causal, full or masked attention: q [s, b, h], k and v [s, b, g d] (BSH: [b, s, ...]) -> q's shape.
-        attn_mask, as in `ring_attention`, comes with attn_mask_type "user_defined" and with no other. Raises ValueError
-        otherwise."""
+        attn_mask, bool [b or 1, 1, s, whole sequence], True = masked, comes with attn_mask_type "user_defined" and with
+        no other. Raises ValueError otherwise."""
         others = {"alibi_mask": alibi_mask, "prefix": prefix, "padding_mask": padding_mask}
         _refuse("RingAttention", others, dict.fromkeys(others))
         if attn_mask_type not in _MASK_TYPES or (attn_mask is None) == (attn_mask_type == "user_defined"):
@@ -138,7 +139,8 @@ class UlyssesContextAttention(nn.Cell):
     """A cell around `local_attention`, which sees whole sequences and a share of the heads, for callers that have a
     shard of the sequence and all heads.
 
-    local_attention takes q [u s, b, n/u, d] and k, v [u s, b, g/u, d], and gives [u s, b, h/u]; u is the group's size.
+    local_attention takes q [u s, b, n/u, d] and k, v [u s, b, g'/u, d], and gives [u s, b, h/u]; u is the group's size,
+    g' the least common multiple of g and u.
     """
 
     def __init__(

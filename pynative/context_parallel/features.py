@@ -55,7 +55,8 @@ class _Exchange:
         return kernels.take_columns(rows, self._back())
 
     def _back(self) -> list[range]:
-        """The columns, in the features' own order, of a tensor whose columns lie rank by rank."""
+        """The ranges of columns, to be taken in this order, that bring a tensor's columns, which lie rank by rank, back
+        into the features' own order."""
         parts, size = len(self.widths), self.group.size
         ends = list(accumulate(map(len, self.by_rank)))
         there = [range(end - len(run), end) for run, end in zip(self.by_rank, ends, strict=True)]

@@ -43,12 +43,12 @@ def circulate(group: Group, xs: Tensors) -> Iterator[tuple[int, Tensors]]:
 
 
 class Sinks(NamedTuple):
-    """Attention sinks, a score without a value for each head (`kernels.with_sinks`)."""
+    """Attention sinks: one more score for each head, which has no value (`kernels.with_sinks`)."""
 
     values: Tensor
-    """[m], of which this call's heads use some."""
+    """[m], one for each of m heads, of which those of this call are some."""
     first: int
-    """The index in `values` of the first head's sink."""
+    """The index in `values` of the sink of this call's first head."""
 
 
 @dataclass(frozen=True)
@@ -61,8 +61,8 @@ class _Ring:
     first_sink: int = 0
 
     def block(self, source: int) -> Scores:
-        """The scores of this member's queries with the keys of member `source`, as far as the causal order leaves
-        any."""
+        """The block of scores of this member's queries with the keys of member `source`, without the queries and keys
+        between which the causal order leaves no score."""
         layout, length = ContextLayout(ring=self.group.size), self.scores.queries
         rectangle = ring_block(self.group.rank, source, self.scores.is_causal)
         queries, keys = (chunks * length // 2 for chunks in (rectangle.query_chunks, rectangle.key_chunks))
@@ -116,10 +116,10 @@ def ring_attention(
 ) -> Tensor:
     """`kernels.attention` of a sequence of r s positions, of which member j holds the chunks j and 2r - 1 - j of 2r.
 
-    q [s, b, n, d], k [s, b, g, d], v [s, b, g, e]. A mask is bool [b or 1, 1, s, r s]: this member's rows, columns in
-    the sequence's own order; given, every score is computed. A rule that is causal leaves half of them out; first keys,
-    int32 [b, s], and chosen keys, int32 [b, s, k], in the sequence's own numbers, leave out more. In a group of one
-    this is `kernels.attention` itself.
+    q [s, b, n, d], k [s, b, g, d], v [s, b, g, e] -> [s, b, n * e], for the rank's queries. A mask is bool [b or 1, 1,
+    s, r s]: this member's rows, columns in the sequence's own order; given, every score is computed. A rule that is
+    causal leaves half of them out; first keys, int32 [b, s], and chosen keys, int32 [b, s, k], in the sequence's own
+    numbers, leave out more. In a group of one this is `kernels.attention` itself.
 
     Messages of one call: forward, r - 1 sends of the keys and of the values, s b g d and s b g e elements; backward,
     r - 1 sends of the same again and r - 1 of their gradients in float32. Every send is posted before the block that it

@@ -73,9 +73,9 @@ def context_parallel_attention(
     """`kernels.attention` of the whole sequence, on its shard: q [s, b, n, d], k [s, b, g, d], v [s, b, g, e] -> [s, b,
     n * e].
 
-    Of the rule, the mask, bool [b or 1, 1, rows, whole sequence], the first keys, int32 [b, rows], and the chosen keys,
-    [b, rows, k], have the rows that `ContextShard.queries` leaves; head_offset is the number of the rank's first head
-    among all tensor-parallel ranks'. sinks: [n], see `kernels.with_sinks`.
+    The rule's mask, bool [b or 1, 1, rows, whole sequence], first keys, int32 [b, rows], and chosen keys, [b, rows, k],
+    have a row for each query that attends on this rank (`ContextShard.queries`); its head_offset is the number of the
+    rank's first head among all tensor-parallel ranks'. sinks: [n], see `kernels.with_sinks`.
 
     The messages are those of `sequence_to_heads`, `ring_attention` and `heads_to_sequence`.
     """

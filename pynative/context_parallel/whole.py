@@ -14,8 +14,8 @@ from pynative.tape.autograd import Moved
 
 @lru_cache(maxsize=16)
 def _orders(layout: ContextLayout, length: int) -> tuple[Array, Array]:
-    """(The positions in the order in which the ranks' shards have them, the index of each position there), int32 [s]
-    each."""
+    """(The positions of the whole sequence in the order in which the ranks' shards, one after the other, have them; the
+    index of each position there), int32 [length] each."""
     order = layout.order(length).astype(np.int32)
     return order, np.argsort(order).astype(np.int32)
 

@@ -22,7 +22,7 @@ class Transfer:
     """A planned collective over fixed memory, started again in every step."""
 
     collective: Callable[..., Handle]
-    """The method of the group that starts it."""
+    """The group's method that starts the collective."""
     given: Tensor
     result: Tensor
     """The memory in which its result is written."""
@@ -34,7 +34,8 @@ class Transfer:
     @classmethod
     def of(cls, planned: Collective, memory: Memory, about: str, sent_as: str | None = None) -> "Transfer":
         """The collective over the planned span of `memory`: a gather sends the rank's own part and fills the span, a
-        reduce-scatter sends the span and fills the own part, an all-reduce does both with the span."""
+        reduce-scatter sends the span and fills the own part, an all-reduce does both with the span. about: the name of
+        the operands in messages. sent_as: the type in which they travel; None: their own."""
         whole = memory.span(*planned.span)
         collective = partial(getattr(parallel_state.get_group(planned.over), planned.operation), async_op=True)
         if planned.operation == "all_reduce":
@@ -56,7 +57,8 @@ MOST_NAMED = 5
 
 
 class NonFiniteGradients(FloatingPointError):
-    """This rank's own gradients are not finite; `fault` says so, and the message adds what can be done."""
+    """This rank's own gradients are not finite. `fault` is a sentence that names rank, parameters and iteration; the
+    message adds what can be done."""
 
     def __init__(self, fault: str) -> None:
         self.fault = fault
@@ -70,8 +72,9 @@ class ParamAndGradBucket:
     """Parameters whose gradients are summed over the replicas together, under Megatron's names.
 
     The sum is started once a step: by whoever knows that the bucket's gradients are complete, else at the step's end.
-    gradients, parameters: the buffer's memory, by the plan's addresses. reductions: the sum over the replicas, then
-    others. sent_as: the type in which gradients are sent, if it is not their own.
+    gradients, parameters: the buffer's memory, by the plan's addresses. reductions: the collectives that, one after the
+    other, sum over the replicas; gathers: those that make the parameters whole after an update. sent_as: the type in
+    which gradients are sent, if it is not their own.
     """
 
     def __init__(
@@ -129,7 +132,8 @@ class ParamAndGradBucket:
             )
 
     def _spoiled(self) -> str:
-        """The names of the parameters whose summed gradients are not finite; the bucket's own if the sum shows none."""
+        """The names of the parameters, at most MOST_NAMED, whose summed gradients are not finite, as text; the bucket's
+        own name if the sum shows none."""
         gradients = {p.meta.spec.name: p.meta.main_grad for p in self.params}
         found = [name for name, gradient in gradients.items() if not math.isfinite(kernels.squared_norm(gradient))]
         more = f" and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else ""
@@ -160,8 +164,8 @@ class ParamAndGradBucket:
                 reduction.start().wait()
 
     def average_gradients(self, factor: float) -> None:
-        """Wait until the gradients that this rank owns are the replicas' sum times `factor`, part of which is
-        `factor_before_sum` already. Call it once a step."""
+        """Wait until the gradients that this rank owns are summed over the replicas, and make them the sum times
+        `factor`: they are multiplied by what `factor_before_sum` left of it. Call it once a step."""
         self.finish_grad_sync()
         rest = factor / self.factor_before_sum
         if rest != 1.0:
@@ -184,7 +188,7 @@ class ParamAndGradBucket:
     final_grad_reduce = finish_grad_sync
 
     def reset(self) -> None:
-        """Empty the gradients, with the same factor before the sum."""
+        """Mark the gradients as empty, as `empty_gradients` does, and leave `factor_before_sum` as it is."""
         self.empty_gradients(self.factor_before_sum)
 
     def register_grad_ready(self, parameter: Parameter) -> None:

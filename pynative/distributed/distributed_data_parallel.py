@@ -23,7 +23,8 @@ from pynative.tape.layer_events import LayerEvents
 
 @dataclass(kw_only=True)
 class DistributedDataParallelConfig:
-    """Megatron's settings of the wrapper. A field at its default leaves the configuration's value."""
+    """Megatron's settings of the wrapper. A field at its default leaves the configuration's value, except
+    enable_mem_align: buffers are aligned unless this field and the configuration's are False."""
 
     grad_reduce_in_fp32: bool = False
     overlap_grad_reduce: bool = False
@@ -44,7 +45,9 @@ class DistributedDataParallelConfig:
             )
 
     def added_to(self, configured: GradientConfig) -> GradientConfig:
-        """A copy of the configuration's gradient section, with what this wrapper asks for beyond it."""
+        """A copy of the configuration's gradient section in which a switch is on if it is on there or here; except that
+        grad_reduce_in_fp32 here turns grad_reduce_in_bf16 off. use_distributed_optimizer here makes the ZeRO stage at
+        least 1. bucket_size is this one's, if it has one."""
         return replace(
             configured,
             accumulate_allreduce_grads_in_fp32=configured.accumulate_allreduce_grads_in_fp32
@@ -195,7 +198,8 @@ class DistributedDataParallel(nn.Cell):
 def _check_agreement(configured: GradientConfig, wrapped: GradientConfig, types: Iterable[str]) -> None:
     """Raise ValueError if the wrapper asks for other buffers than the configuration, which decides for all chunks.
 
-    types: the parameters' types, by name. Alignment may differ: nothing but padding depends on it.
+    types: names of the types that the parameters have, such as "bfloat16". Alignment may differ: nothing but padding
+    depends on it.
     """
     for dtype in types:
         if wrapped.type_for(dtype) != configured.type_for(dtype):

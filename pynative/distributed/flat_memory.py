@@ -92,7 +92,7 @@ class SplitMemory(Memory):
 
     @property
     def bytes(self) -> int:
-        """The number of bytes that are allocated, in both places."""
+        """The number of bytes that are allocated, on the device and in host memory together."""
         return sum(part.bytes for part in self.parts)
 
     def holds(self, span: Span) -> bool:

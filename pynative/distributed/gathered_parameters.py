@@ -60,7 +60,7 @@ class GatheredBucket:
     keeps may lie in host memory: it is then copied into the slot first.
 
     Args:
-        entries: all of the buffer.
+        entries: those of the whole buffer; the bucket takes the ones that lie in it.
         place: the bucket in its slot.
         kept: the memory of what the rank keeps: of this bucket its own part.
         group: the ranks that share the bucket out.
@@ -121,8 +121,8 @@ class GatheredBucket:
             arriving.wait()
 
     def keep(self, entry: Entry) -> None:
-        """Copy the rank's part of a parameter from the slot, where new values were written, to what it keeps; then free
-        the slot, or if it was empty this parameter's elements alone."""
+        """Copy the rank's part of a parameter from the slot, where new values were written, to the memory of what the
+        rank keeps; then free the slot, or if no bucket was in it mark this parameter's elements alone as empty."""
         for run in overlaps([entry.span], [self._own]):
             in_place.assign(self._kept.span(*run), self._place.span(*run))
         if self.slot.bucket is None:

@@ -65,8 +65,8 @@ class _ChunkSums:
 class OverlappedGathers:
     """Waits, where a cell needs them, for parameters that are gathered after the update, instead of right after it.
 
-    Buckets with parameters of no observed cell are waited for by `finish_others`: nobody tells when they are needed,
-    since a script may run their chunk by itself.
+    Buckets with parameters of no observed cell, or of several chunks, are waited for by `finish_others`: nobody tells
+    when they are needed, since a script may run their chunk by itself.
     """
 
     def __init__(self, buckets: Sequence[ParamAndGradBucket]) -> None:

@@ -53,8 +53,8 @@ class ParamAndGradBuffer:
         self._addresses = [parameter.data_ptr() for _, parameter in self.entries]
 
     def _adopt(self, entry: Entry, parameter: Parameter) -> None:
-        """Make a view of the buffer, or of a slot, the parameter's `main_grad`, and unless it has a slot, a view its
-        memory."""
+        """Make a view of the buffer's gradients, or of a slot of gradients, the parameter's `main_grad`; and unless its
+        weights have a slot, move its values into the buffer, so that a view is its memory."""
         place, in_slot = (entry.start, entry.place.shape), self.gradient_slots.view(entry)
         set_main_grad(parameter, self.gradients.view(*place) if in_slot is None else in_slot)
         if self.parameter_slots.plan.bucket_of(entry.span) is None:
@@ -133,7 +133,7 @@ class ParamAndGradBuffers:
         self.is_sharded, self._config, self._cells = config.shards_states, config, Cells(parameters)
         self._buffers = self._allocate(parameters, keys or self._keys(parameters))
         self.entries = [pair for buffer in self._buffers for pair in buffer.entries]
-        """(Place in its buffer, parameter) of every parameter."""
+        """(Entry of its buffer's plan, parameter) of every parameter, buffer after buffer."""
         self._turn, self._is_checked = Turn(), False
         self.buckets = self._make_buckets()
         """The buckets in the order in which their gradients are complete: the model's last parameters first."""
@@ -294,7 +294,7 @@ class ParamAndGradBuffers:
 
     def start_param_sync(self) -> None:
         """Start to gather the parameters, of which each rank has updated the part that it owns, the model's first ones
-        first; free the slots of gathered ones."""
+        first; free the slots of weights, whose cells gather them later (ZeRO stage 3)."""
         for bucket in reversed(self.buckets):
             bucket.start_param_sync()
         for buffer in self:

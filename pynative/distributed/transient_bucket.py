@@ -21,7 +21,7 @@ class Turn:
         self._leaving: TransientBucket | None = None
 
     def take(self, bucket: "TransientBucket") -> None:
-        """Wait for the bucket that is leaving its slot; the given one leaves now."""
+        """Wait for the bucket that is leaving its slot, and note that `bucket` is the one that leaves now."""
         self.finish()
         self._leaving = bucket
 
@@ -43,7 +43,7 @@ class TransientBucket(ParamAndGradBucket):
     Args:
         slot: the place in which the gradients are written.
         kept: the memory of the gradients that the rank keeps: of this bucket its own part.
-        turn: the one of all transient buckets of the rank.
+        turn: the Turn that all transient buckets of the rank share.
     """
 
     def __init__(
@@ -67,12 +67,14 @@ class TransientBucket(ParamAndGradBucket):
         self._was_started = self._has_sum = False
 
     def empty_gradients(self, factor_before_sum: float = 1.0) -> None:
-        """Mark the gradients as empty: the first micro-batch's sum overwrites what is kept."""
+        """Mark the gradients as empty: the first micro-batch's sum overwrites what is kept. factor_before_sum
+        multiplies gradients before they are summed over the replicas."""
         super().empty_gradients(factor_before_sum)
         self._was_started = self._has_sum = False
 
     def start_grad_sync(self) -> None:
-        """Send, at the step's end, gradients that have not left the slot; nothing if all have."""
+        """Send, at the step's end, gradients that have not left the slot, or zeros if no micro-batch sent any; else do
+        nothing."""
         if not self._was_started or any(not parameter.meta.main_grad_is_empty for parameter in self.params):
             self.send()
 

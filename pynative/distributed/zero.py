@@ -50,8 +50,8 @@ class SendGradients:
 
     Args:
         buckets: by the number of their cell.
-        turn: of all these buckets.
-        overlaps: whether the backward goes on meanwhile.
+        turn: the Turn that all these buckets share.
+        overlaps: whether the backward goes on while gradients travel; else it waits for each cell's.
     """
 
     def __init__(
@@ -65,8 +65,8 @@ class SendGradients:
             parameter.meta.after_contribution = parallel_state.get_backend().progress
 
     def _before_backward(self, cell: nn.Cell) -> None:
-        """Wait, before a cell's gradients are written, for the bucket that still leaves its slot: the cell between,
-        whose turn would have ended that, may be frozen, or not called."""
+        """Wait, before a cell's gradients are written into their slot, for another cell's bucket that may still be
+        leaving it: the cell whose turn comes between the two would have waited, but may be frozen, or not called."""
         for bucket in self._buckets.get(self._cells.number(cell), ()):
             after_weight_gradients(partial(self._turn.vacate, bucket.slot))
 
@@ -80,7 +80,7 @@ class SendGradients:
 
 class FetchParameters:
     """Brings each cell's parameters into their slots before the cell works, and starts to bring those of the next cell;
-    for the life of the model, which cannot do without."""
+    as long as the model exists, whose cells have no weights otherwise."""
 
     fetches_ahead = True
 

@@ -13,8 +13,8 @@ from pynative.transformer.gpt_model import GPTModel
 
 
 def filled(folder: Path, config: AllConfig) -> nn.Cell:
-    """This rank's stage of the GPT that `config` describes, with the weights of the checkpoint `folder`. The groups
-    must exist."""
+    """This rank's stage of the GPT that `config` describes, with the weights of the checkpoint `folder`. The
+    process groups must exist."""
     stage, last = parallel_state.get_pipeline_model_parallel_rank(), config.parallel_config.pipeline_model_parallel_size
     model = GPTModel(config.model_config, pre_process=stage == 0, post_process=stage == last - 1)
     sizes = config.model_config

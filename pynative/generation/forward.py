@@ -65,7 +65,8 @@ class Forward:
             return self._recorded([text[-1:] for text in texts] if self.cache.continues else texts, lengths)
 
     def _recorded(self, texts: Texts, lengths: Array) -> Array | None:
-        """The forward of `texts`, the last tokens of texts of these lengths, with the experts they go to on record."""
+        """The logits of each text's next token, as `_through` gives them, for `texts`, the last tokens of texts of
+        these lengths, with the experts that they go to on record."""
         if self._record is None:
             return self._through(texts)
         counts = [len(text) for text in texts]
@@ -80,8 +81,8 @@ class Forward:
         return self._rotary.of_text(int(before.max())) != self._rotary.of_text(int(lengths.max()))
 
     def _through(self, texts: Texts) -> Array | None:
-        """The forward of these tokens on this stage, which receives hidden states from the stage before and sends them
-        to the next."""
+        """The logits of each text's next token, float32 [b, ids of the tokenizer], on the last stage; None on others.
+        The stage receives hidden states from the stage before, if any, and sends its own to the next."""
         longest = max(map(len, texts))
         # Sequence parallelism needs equal shards: padding comes after the last token, where no query sees it.
         tokens = np.zeros((len(texts), longest + -longest % self.shards), np.int32)
@@ -116,7 +117,8 @@ class Forward:
         return on_host and self.config.residual_dtype == "float32" and Decoder.can(self.model)
 
     def _decoded(self, tokens: Array, group: Group) -> Array | None:
-        """The forward of one new token of each text, int32 [b], by `Decoder`; the result is as `__call__`'s."""
+        """The forward of one new token of each text, int32 [b], by `Decoder`; the next logits, float32 [b, ids of the
+        tokenizer], on the last stage, None on others."""
         assert self._decoder is not None
         with awake():
             hidden_states = self._decoder(tokens)
@@ -126,8 +128,8 @@ class Forward:
         return None
 
     def _received(self, shape: tuple[int, ...], group: Group) -> Tensor:
-        """The hidden states that the previous stage sends, [s, b, h], with sequence parallelism [s/t, b, h]. shape: (b,
-        s) of the tokens."""
+        """The hidden states that the previous stage sends, [s, b, h], with sequence parallelism [s/t, b, h]; the
+        channels of a carried choice of keys, if any, are behind the h. shape: (b, s) of the tokens."""
         choice = self.model.language_model.decoder.received_choice
         width = self.config.residual_width + (choice.channels if choice else 0)
         rows = (shape[1] // self.shards, shape[0], width)

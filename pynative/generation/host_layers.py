@@ -31,7 +31,7 @@ SHARED_KEYS = 4 * 1024 * 1024
 """Least size in bytes of a layer's keys at which threads share attention; see `host_products` for the reason."""
 
 Part = Callable[[Array], Array]
-"""A function [b, h] -> [b, h]; a norm's last axis has any size."""
+"""A function from an array [b, h] to one of this shape; a norm takes any array, over its last axis."""
 
 
 def array(parameter: Tensor | None) -> Array | None:
@@ -83,7 +83,7 @@ class Turned:
         np.moveaxis(self.sin, self.axis, 0)[0] *= -1
 
     def __call__(self, x: Array) -> None:
-        """Rotate heads x [b, g, n/g, d] in place."""
+        """Rotate the first r elements of heads x [b, g, n/g, d] in place."""
         turning = x[..., : self.width]
         pairs = turning.reshape(*turning.shape[:-1], *self.cos.shape[-2:])
         exchanged = (pairs[..., ::-1] if self.axis == -1 else pairs[..., ::-1, :]) * self.sin
@@ -92,7 +92,8 @@ class Turned:
 
 
 class Step:
-    """What all layers share in a forward of new tokens: biases of scores, and rotary embeddings, each computed once."""
+    """The values that all layers share in a forward of new tokens: biases of scores, and rotary embeddings, each
+    computed once."""
 
     def __init__(self, cache: Cache) -> None:
         self.cache, self.texts = cache, np.arange(len(cache.lengths))
@@ -100,8 +101,9 @@ class Step:
         self._turned: dict[Rotary, Turned] = {}
 
     def bias(self, layer: int, rule: AttentionRule, heads: int) -> Array | None:
-        """The bias of a layer's scores by `bias_of`, cached for layers with the same slots and rule; None: there is
-        none."""
+        """The terms that are added to scores of the layer of this number, float32 [b, 1 or heads, slots in use]: the
+        model's bias, and -inf for keys that a query does not see; None where all are 0. Computed once for layers with
+        equally many slots and the same rule."""
         key = self.cache.layers[layer].slots, rule
         if key not in self._biases:
             self._biases[key] = bias_of(self.cache.ages(layer), rule, heads)
@@ -115,7 +117,8 @@ class Step:
 
 
 class Decoder:
-    """The layers of a stage on arrays, for a model of which `can` is true and a cache that holds earlier tokens."""
+    """The layers of a stage on arrays, for one new token of each text. `can` says for which models; the cache already
+    holds the earlier tokens."""
 
     def __init__(self, model: nn.Cell, cache: Cache) -> None:
         self.cache, self.model = cache, model

@@ -26,7 +26,8 @@ class Given:
     tokens: int
     is_exact: bool
     text: str
-    """The greedy continuation: until its end, or one token beyond the longest answer of the batch."""
+    """The greedy continuation: until an id that ends a text, or one token beyond the longest answer of the batch; if no
+    id does, as many tokens as the answer has."""
 
 
 class Judge:
@@ -40,7 +41,7 @@ class Judge:
         self.model, self.tokenizer, self.ends = model, tokenizer, ends
 
     def judged(self, tasks: Sequence[Task], batch_size: int) -> list[Given]:
-        """The results on all tasks, in their order; so many of them are computed at a time."""
+        """The results on all tasks, in their order; `batch_size` tasks are computed at a time."""
         batches = (tasks[first : first + batch_size] for first in range(0, len(tasks), batch_size))
         return [one for batch in batches for one in self._judged_at_once(batch)]
 
@@ -62,8 +63,8 @@ class Judge:
 
 
 def summary(given: Sequence[Given]) -> dict[str, Any]:
-    """Over all results: the mean loss of the answers' tokens, the share of exact matches, the numbers of answers and
-    tokens."""
+    """The figures over all results: "loss", the mean over all answers' tokens, "exact_match", the share of exact
+    matches, and the numbers of "answers" and of their "tokens"."""
     tokens = sum(one.tokens for one in given)
     loss = sum(one.loss * one.tokens for one in given) / tokens
     return {

@@ -102,7 +102,7 @@ def configured(options: argparse.Namespace) -> AllConfig:
 
 def tokenizer_of(options: argparse.Namespace) -> dict[str, Any]:
     """Options of the data section for the tokenizer that flags name, else for that of a HuggingFace folder; without
-    either no tokenizer is in it."""
+    either none is named. The entry "tokenizer" has the tokenizer's own settings that flags give."""
     named = _given(options, TOKENIZER)
     if options.patch_tokenizer_type is not None:
         named = {"tokenizer_model": str(options.load), **named, "tokenizer_type": "PretrainedFromHF"}
@@ -116,8 +116,8 @@ def _given(options: argparse.Namespace, names: Iterable[str]) -> dict[str, Any]:
 
 
 def asked_of(options: argparse.Namespace, ends: frozenset[int]) -> Asked:
-    """How each prompt is continued, by the options; ends: ids that end a text. Raises ConfigError for values out of
-    range."""
+    """The way in which each prompt is continued, from the options; ends: ids that end a text. Raises ConfigError for
+    values out of range."""
     counts = ("--max-new-tokens", "--batch-size")
     found = [
         Finding(flag, _value(options, flag), "must be at least 1", "change it")
@@ -148,7 +148,7 @@ def prompts_of(options: argparse.Namespace) -> list[Prompt]:
 
 def template_of(options: argparse.Namespace, tokenizer: MegatronTokenizer) -> Chat | None:
     """The chat template of --prompt-type; None without it, or for the tokenizer's own. Raises ValueError for an unknown
-    template, or where no message is written."""
+    or damaged template, for one that does not suit the tokenizer, and for --prompt without --chat: it is no message."""
     if options.prompt_type is None:
         return None
     if options.prompt is not None and not options.chat:
@@ -159,8 +159,8 @@ def template_of(options: argparse.Namespace, tokenizer: MegatronTokenizer) -> Ch
 
 
 def ends_of(config: AllConfig, tokenizer: MegatronTokenizer, folder: Path) -> frozenset[int]:
-    """The ids that end a text: the tokenizer's, and those that a HuggingFace folder says, the model's or the
-    tokenizer's; empty without a tokenizer."""
+    """The ids that end a text: the tokenizer's end of document, and those in a generation_config.json of `folder` or of
+    the tokenizer's folder; empty without a tokenizer."""
     data = config.dataset_config
     if not data.tokenizer_type:
         return frozenset()

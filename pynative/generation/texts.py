@@ -19,7 +19,8 @@ from pynative.tape.autograd import no_grad
 
 
 def check(model: nn.Cell, prompts: Sequence[Sequence[int]], max_new_tokens: int) -> None:
-    """Raise ValueError if a model cannot generate on this layout, or these prompts (token ids) cannot be continued."""
+    """Raise ValueError if the layout has context parallelism or virtual stages, or if prompts (token ids) are empty or
+    not of the model's vocabulary, or no new token is asked for."""
     context = parallel_state.get_context_parallel_world_size()
     if context > 1:
         raise ValueError(
@@ -152,7 +153,7 @@ def _drawn(
     logits: Array | None, texts: Sequence[Text], generators: Sequence[np.random.Generator], sampling: Sampling
 ) -> Array:
     """float32 [b, 2]: each text's next token and the logarithm of its probability, drawn on the last stage and sent to
-    all stages."""
+    all stages; 0 and 0 for a text that is complete."""
     drawn = np.zeros((len(texts), 2), np.float32)
     if logits is not None:
         for number, (text, row, generator) in enumerate(zip(texts, logits, generators, strict=True)):
@@ -204,8 +205,8 @@ class Decoded:
         return end is not None
 
     def finish(self, text: Text) -> str:
-        """The words of a complete text, the rest of which is written; ids behind a stop word's beginning are removed
-        from it."""
+        """The words of a complete text, up to a stop word; those not written yet are written, and the ids of a stop
+        word and of what follows it are removed from `text`."""
         words = self.tokenizer.detokenize(text.new)
         end = self._end(words)
         if end is not None:

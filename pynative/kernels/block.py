@@ -1,6 +1,6 @@
 """A block of attention's scores: some queries of a sequence with some of its keys, anywhere in it.
 
-Attention over a whole sequence is one block. Where keys arrive in chunks, each chunk makes a block, and blocks
+Attention over a whole sequence is one block. If keys arrive in chunks, each chunk makes a block, and blocks
 are put together by what every row keeps: its output, a number m and 1/l, l = sum exp(score - m) (the online softmax of
 Milakov & Gimelshein, 2018, where m is the row's largest score; any m serves that keeps l in range). m and l apart, not
 log l + m: a row that is masked everywhere has m = -10000, beside which log l would lose all but three digits in
@@ -50,14 +50,16 @@ class AttentionRule:
     head_offset: int = 0
     """Number of the first head among all ranks' heads, for dropout and ALiBi."""
     chosen: Tensor | None = None
-    """Int32 [b, s, k]: the positions of each query's keys; None: all keys. A block's queries have the last rows."""
+    """Int32 [b, s, k]: for each query the positions of the keys that it sees, -1 in the place of none; None: all keys.
+    A block's queries have the last rows."""
 
     largest: list[LargestScores] | None = None
-    """A list to which each block's largest scores by head are appended, those left out aside; None: they are not
-    computed."""
+    """A list to which the largest score of each head is appended for every block that is computed, scores that are left
+    out aside; None: they are not computed."""
 
     def report(self, largest: Tensor) -> None:
-        """Append the largest scores [n] of the block's heads to `largest`, if that is a list."""
+        """Append the largest scores of a block's heads, [n], with the first head's number, to the rule's own list
+        `largest`; nothing if the rule has None there."""
         if self.largest is not None:
             self.largest.append(LargestScores(self.head_offset, largest))
 
@@ -79,7 +81,7 @@ class Scores(AttentionRule):
 
     @classmethod
     def of(cls, rule: AttentionRule, queries: Ranges, keys: Ranges, seq_length: int) -> "Scores":
-        """The block of the queries and keys at these positions by a rule."""
+        """The block of the queries and keys at these positions by a rule; seq_length: keys of the whole sequence."""
         return cls(**vars(rule), query_positions=queries, key_positions=keys, seq_length=seq_length)
 
     @classmethod
@@ -89,17 +91,19 @@ class Scores(AttentionRule):
 
     @property
     def differs_by_sample(self) -> bool:
-        """Whether the samples of a batch have different masks, first keys or chosen keys."""
+        """Whether the samples of a batch may have different masks, first keys or chosen keys: one of these is given."""
         return self.mask is not None or self.chosen is not None or self.first_keys is not None
 
     @property
     def block_first_keys(self) -> Array | None:
-        """The columns of `first_keys` that are of the block's queries, [b, q]; None without it."""
+        """The position of the first key that each of the block's queries sees, int32 [b, q]: the last columns of
+        `first_keys`; None where that is None."""
         return None if self.first_keys is None else self.first_keys[:, -self.queries :]
 
     @property
     def sees_nothing(self) -> bool:
-        """Whether every key of the block lies before the window, or the first key, of every query."""
+        """Whether all keys of the block lie before the window of every query, or all before the first key of every
+        query."""
         last, of_documents = self.key_positions[-1].stop - 1, self.block_first_keys
         if of_documents is not None and last < of_documents[:, 0].min():
             return True
@@ -107,7 +111,8 @@ class Scores(AttentionRule):
 
     @property
     def sees_all(self) -> bool:
-        """Whether every key of the block is in the window of every query, and none is before its first key."""
+        """Whether no window and no first key hides a key of the block from a query; the order of positions, masks and
+        chosen keys are not asked."""
         first, of_documents = self.key_positions[0].start, self.block_first_keys
         if of_documents is not None and first < of_documents[:, -1].max():
             return False
@@ -128,8 +133,8 @@ class Scores(AttentionRule):
         return sum(map(len, self.key_positions))
 
     def dropout_mask(self, batch: int, head: int, rows: slice) -> Array | None:
-        """Float32 mask [rows, keys] of the entry `batch` and this rank's head number `head`; rows: of the block's
-        queries. None without dropout."""
+        """The mask [rows, keys] that probabilities are multiplied by, float32, 0 or 1 / (1 - rate), for the entry
+        `batch` and this rank's head number `head`; rows: of the block's queries. None without dropout."""
         if not self.dropout_rate:
             return None
         shape, head = (self.seq_length, self.seq_length), head + self.head_offset
@@ -146,11 +151,12 @@ def _joined(arrays: list[Array], axis: int) -> Array:
 
 
 class Partial(NamedTuple):
-    """Attention of queries over the keys seen so far; all float32."""
+    """Attention of queries over the keys seen so far, with what is needed to add more keys; l is the sum of
+    exp(score - m) over these keys. All float32."""
 
     out: Tensor
     """The output [s, b, n * e] over these keys."""
     maximum: Tensor
-    """The number m of each row, [b, n, s]."""
+    """The number m of each row, [b, n, s]: its largest score, or another that keeps l in range."""
     inverse_sum: Tensor
     """1/l of each row, [b, n, s]."""

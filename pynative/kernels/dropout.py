@@ -88,6 +88,6 @@ class Dropout:
 def attention_dropout_mask(
     key: Key, batch: int, head: int, shape: tuple[int, int], rate: float, rows: slice | None = None
 ) -> Array:
-    """The mask of one head's probabilities, float32 [s, s'] or its `rows`; `head` counts over all ranks, so cutting
-    heads changes nothing. batch: entry of the batch."""
+    """The mask of one head's probabilities, float32 [s, s'], 0 or 1 / (1 - rate), or its `rows`; `head` counts over all
+    ranks, so cutting heads changes nothing. batch: entry of the batch."""
     return dropout_mask((*key, batch, head), shape, rate, rows)

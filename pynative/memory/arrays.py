@@ -29,8 +29,9 @@ def array_type(dtype: mindspore.Type) -> np.dtype[Any]:
 
 
 def array_of(tensor: Tensor) -> Array:
-    """The values of a host tensor as an array over its own memory, to be read only; a copy for a view with gaps, an
-    empty tensor or another type. `asnumpy` takes four times as long, and operators are given many tensors."""
+    """The values of a host tensor as an array over its own memory, to be read only. A view with gaps, an
+    empty tensor, and a type beside bool, int32, int64 and the floating-point ones go to `asnumpy`, which takes four
+    times as long, and may copy."""
     dtype = _TYPES.get(id(tensor.dtype))
     if dtype is None or not tensor.is_contiguous() or not tensor.size:
         return tensor.asnumpy()

@@ -26,17 +26,18 @@ from pynative.tape import autograd
 
 
 class _Loss(NamedTuple):
-    """A balancing loss: coefficient * sum(scores * weights)."""
+    """A balancing loss: coefficient * the sum over tokens and experts of normalized scores * weights."""
 
     name: str
     coefficient: float
     weights: Array
     """[b, E], or [1, E] for all sequences."""
     replicas: int = 1
-    """The number of data-parallel replicas over which the loss is a sum already."""
+    """The number of data-parallel replicas whose shares add up to the loss; 1: each replica has a loss of its own."""
 
     def value(self, sums: Tensor) -> float:
-        """The loss without its coefficient; sums: the scores summed over each sequence's tokens, [b, E]."""
+        """This rank's share of the loss without its coefficient, times `replicas`. sums: the scores of this rank's
+        tokens summed over each sequence, [b, E]."""
         return float((sums.asnumpy() * self.weights).sum()) * self.replicas
 
 
@@ -137,8 +138,8 @@ class RouterLosses:
 
 
 def _sum(load: Array, group: Group) -> Array:
-    """The sum of the group's counts, float64; they travel as integers, because float32 has all of these up to 2^24
-    only."""
+    """The sum over the group of each rank's counts `load`, float64; they travel as integers, because float32 has all of
+    these up to 2^24 only."""
     if group.size > 1:
         load = group.all_reduce(Tensor.from_numpy(np.ascontiguousarray(load, np.int32))).asnumpy()
     return load.astype(np.float64)

@@ -88,8 +88,8 @@ class Copy:
             weight.meta.main_grad, weight.meta.main_grad_is_empty = view, True
 
     def give_gradients(self, expert: Expert | None, group: Group) -> None:
-        """Sum the copies' gradients over the group, and on the owner add them to its expert's. expert: the owner's,
-        None on the others. All ranks call this."""
+        """Sum the copies' gradients over the group, and on the rank that owns the expert add the sum to the expert's
+        gradients. expert: the owned expert; None on the other ranks. All ranks call this."""
         assert self._gradients is not None
         arrived = ((weight, autograd.take_gradient(weight)) for weight in self._weights)
         TapeGradients.add((weight, gradient) for weight, gradient in arrived if gradient is not None)
@@ -130,7 +130,8 @@ class HotExperts:
         return hot_experts.capacities(capacity, self._cold_share, self.hot, self._count)
 
     def install(self, train: bool) -> None:
-        """Bring the owners' values into the copies, and have the dispatcher route hot experts' tokens to the copies."""
+        """Bring the owners' values into the copies, and have the dispatcher route hot experts' tokens to the copies.
+        train: also expect gradients of the copies."""
         for number, copy in zip(self.hot, self._copies, strict=False):
             copy.fetch(self._owned(number), number // len(self._own), self._group)
             if train:

@@ -79,7 +79,7 @@ class Routing(NamedTuple):
     experts: Tensor
     """[T, k] int32, global numbers of experts; -1 where a choice was dropped."""
     capacity: int | Array | None = None
-    """The most rows that each expert (int, or int64 [E]) keeps of this rank's tokens; None: all."""
+    """The number of this rank's rows to which each expert (int: every one, or int64 [E]) is padded; None: none is."""
 
     @classmethod
     def of_dense(cls, probs: Tensor, routing_map: Tensor) -> Routing:
@@ -94,8 +94,8 @@ class Routing(NamedTuple):
         return cls(weights, Tensor.from_numpy(np.where(is_chosen, experts, NONE).astype(np.int32)))
 
     def apart(self, experts: int) -> tuple[Routing, Tensor]:
-        """(The routing with the choices of numbers from `experts` on, zero experts, left out; the sum of each token's
-        weights of those, float32 [T], on the tape)."""
+        """(The routing without the choices of zero experts, whose numbers are from `experts` on; for each token the sum
+        of its weights of zero experts, float32 [T], on the tape)."""
         numbers, (probs, others) = self.experts.asnumpy(), kernels.fork(self.probs)
         beyond = numbers >= experts
         weights = (others * Tensor.from_numpy(beyond.astype(np.float32))).sum(axis=-1)
@@ -134,7 +134,7 @@ class TopKRouter(nn.Cell):
     """The router of one layer: scores of x W^T (W [E, h], whole on every rank), the best k experts of each token, and
     their weights.
 
-    In a hash layer a table gives the experts (--n-hash-layers). Where the sequence is cut between tensor-parallel
+    In a hash layer a table gives the experts (--n-hash-layers). With a sequence that is cut between tensor-parallel
     regions each rank routes its own tokens. `layer_number` is global and starts at 1.
     """
 
@@ -187,7 +187,8 @@ class TopKRouter(nn.Cell):
         return capacity if self.capacities is None else self.capacities(capacity)
 
     def gating(self, hidden_states: Tensor) -> Tensor:
-        """Logits [s, b, E] of hidden states [s, b, h], with jitter or forced balance as configured."""
+        """Logits [s, b, E] of hidden states [s, b, h], which in training get jitter if that is configured; with forced
+        balance random numbers in place of the logits."""
         epsilon, positions = self.moe.moe_input_jitter_eps, self.outside.positions(hidden_states.shape[0])
         if epsilon and self.training and SPARSE_MIXER not in self.moe.balancing:
             hidden_states = jitter(hidden_states, epsilon, self.layer_number, positions)

@@ -76,8 +76,8 @@ def recording() -> RoutingRecord | None:
 
 
 def checked(experts: Array, tokens: Sequence[int], config: ModelConfig) -> Array:
-    """The given batch's experts [b, s, L, k]. Raises ValueError unless their shape fits tokens of shape `tokens` = (b,
-    s) and they are numbers of experts or -1."""
+    """`experts` [b, s, L, k] as given, L layers of experts, k of a token. Raises ValueError unless their shape fits
+    `tokens` = (b, s), and they are numbers of experts, or -1 where the router chooses."""
     moe = config.moe_config
     wanted = (*tokens, len(decoder_layers_of_experts(config)), moe.moe_router_topk)
     if experts.shape != wanted:
@@ -106,7 +106,7 @@ class ReplayedTexts:
     """A data set of the texts in a file of `save_routing`, with their tokens' experts, each cut or padded to
     seq_length.
 
-    Where no expert was recorded (-1) the router chooses.
+    The router chooses for tokens of which no expert was recorded (-1).
     """
 
     def __init__(self, path: str | Path, seq_length: int) -> None:

@@ -1,10 +1,10 @@
 """Dispatch of tokens to the ranks of their experts and back (GShard, Lepikhin et al., 2020; MegaBlocks, Gale et al.,
 2022).
 
-Which rows go where is a plan of plain numbers (`parallel_core.moe.token_dispatch`), made of the router's choices for
-every micro-batch. The way out copies rows, the way back sums the copies: each is the other's transpose, so that the
-backward of one is the other. s sequence, b batch, h hidden, T = s b tokens of a rank, k choices of each; n ranks of the
-group that has all experts once, m experts of a rank, r rows that these receive.
+The rows that go to each rank are a plan of plain numbers (`parallel_core.moe.token_dispatch`), made of the router's
+choices for every micro-batch. The way out copies rows, the way back sums the copies: each is the other's transpose, so
+that the backward of one is the other. s sequence, b batch, h hidden, T = s b tokens of a rank, k choices of each; n
+ranks of the group that has all experts once, m experts of a rank, r rows that these receive.
 """
 
 from abc import ABC, abstractmethod
@@ -41,8 +41,7 @@ class Route(ABC):
 
     group: Group
     copies: Copies
-    """Which of the rows are copied for which place: of this rank's rows, or of all ranks' rows if all ranks get
-    them."""
+    """The row that each place on the way holds a copy of: a row of this rank, or of all ranks if all get all rows."""
     shape: tuple[int, ...]
     """The shape of the tensor whose rows are copied."""
     row: tuple[int, ...]
@@ -153,7 +152,8 @@ class MoETokenDispatcher(ABC):
 
     @property
     def parts(self) -> int:
-        """The number of equal parts of a sequence that tensor-parallel ranks send: s must be a multiple of it."""
+        """The number of equal parts of a sequence that tensor-parallel ranks send, 1 with sequence parallelism: s must
+        be a multiple of it."""
         return 1 if self.cut_over is None else self.cut_over.size
 
     @staticmethod
@@ -164,8 +164,9 @@ class MoETokenDispatcher(ABC):
 
     @abstractmethod
     def routes(self, experts: Array, rows: Array | None, shape: tuple[int, ...]) -> "Planned":
-        """The plan for the choices [T, k] of slots by tokens of `shape` = (s, b, h). rows: the padded number of rows of
-        each slot; None: as many as are chosen. All ranks of the group call this."""
+        """The plan for tokens of `shape` = (s, b, h) that go to `experts`, int [T, k]: numbers, over all ranks, of the
+        places of experts and of copies of hot ones; -1 for none. rows: the number of rows that each place is padded to;
+        None: as many as are chosen. All ranks of the group call this."""
 
     def dispatch(self, hidden: Tensor, routing: Routing) -> Dispatched:
         """Send hidden states [s, b, h] by their routing, and wait for the tokens that come to this rank's experts."""
@@ -182,8 +183,8 @@ class MoETokenDispatcher(ABC):
         return partial(_dispatched, hidden, probs, plan, arriving)
 
     def _own_part(self, hidden: Tensor, routing: Routing) -> tuple[Tensor, Tensor, Array]:
-        """(Tokens, probabilities, choices) that this rank sends: its part of those that all ranks of `cut_over` have
-        alike."""
+        """(Tokens, probabilities [T, k], choices [T, k]) that this rank sends: without sequence parallelism its part,
+        along the sequence, of those that all tensor-parallel ranks have alike."""
         probs, experts, over = routing.probs, routing.experts.asnumpy(), self.cut_over
         if over is None or over.size == 1:
             return hidden, probs, experts
@@ -191,7 +192,8 @@ class MoETokenDispatcher(ABC):
         return hidden, probs, np.split(experts, over.size)[over.rank]
 
     def _padded_rows(self, tokens: int, capacity: int | Array | None) -> Array | None:
-        """The number of rows of each slot where every expert is padded to its capacity; None without padding."""
+        """The number of rows of each expert, and copy of a hot one, where every expert is padded to its capacity; None
+        without padding."""
         if capacity is None or not self.pads_to_capacity:
             return None
         return self.slots.rows(np.minimum(np.broadcast_to(capacity, self.num_experts), tokens))
@@ -218,8 +220,8 @@ class MoETokenDispatcher(ABC):
         return tokens, Tensor.from_numpy(counts), own_probs
 
     def token_unpermutation(self, hidden_states: Tensor, bias: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        """`combine` of the tokens of the last `token_permutation`: results [r, h] -> ([s, b, h], bias). Raises
-        ValueError without one."""
+        """`combine` of the tokens of the last `token_permutation`: results [r, h] -> ([s, b, h], the argument bias).
+        Raises ValueError if there was no `token_permutation` since the last call."""
         if self._under_way is None:
             raise ValueError("token_unpermutation: no token_permutation before it")
         dispatched, self._under_way = self._under_way, None
@@ -261,7 +263,8 @@ def _dispatched(hidden: Tensor, probs: Tensor, plan: Planned, arriving: tuple[Ha
 class MoEAlltoAllTokenDispatcher(MoETokenDispatcher):
     """The dispatcher whose rows travel by one all-to-all each way, as many as the choices ask for.
 
-    Before the rows, the ranks exchange how many there are, unless every expert is padded so that all know.
+    Before the rows, the ranks exchange how many there are, unless every expert is padded and none has copies, so that
+    all know.
     """
 
     def routes(self, experts: Array, rows: Array | None, shape: tuple[int, ...]) -> Planned:
@@ -282,8 +285,8 @@ class MoEAlltoAllTokenDispatcher(MoETokenDispatcher):
         return _planned(route, shape, experts.shape[1], received.sum(0))
 
     def _exchanged(self, counts: Array) -> Array:
-        """The number of rows from each rank for each of this rank's experts, [n, m], from the numbers [n, m] to each
-        rank's."""
+        """The number of rows from each rank for each of this rank's experts, [n, m], from `counts` [n, m], the number
+        of this rank's rows for each expert of each rank."""
         if self.group.size == 1:
             return counts
         told = _arrived(self.group.all_to_all(Tensor.from_numpy(counts.astype(np.int32)), async_op=True))

@@ -25,7 +25,7 @@ Handle = ctypes.c_void_p
 
 
 class Type(IntEnum):
-    """dnnl_data_type_t."""
+    """oneDNN's numbers of the types of entries, dnnl_data_type_t."""
 
     FLOAT16 = 1
     BFLOAT16 = 2
@@ -33,7 +33,7 @@ class Type(IntEnum):
 
 
 class Algorithm(IntEnum):
-    """dnnl_alg_kind_t."""
+    """oneDNN's numbers of operations, dnnl_alg_kind_t."""
 
     RELU = 0x20
     TANH = 0x21
@@ -174,7 +174,8 @@ def _value(handle: Handle | int) -> int | None:
 
 @once
 def engine() -> Handle:
-    """oneDNN's engine of the CPU. Its own cache of primitives is bounded, since `Primitive`s are kept here."""
+    """oneDNN's engine of the CPU. oneDNN itself caches at most LIBRARY_KEEPS primitives, since `Primitive`
+    objects are kept by this package."""
     call("set_primitive_cache_capacity", LIBRARY_KEEPS)
     return made("engine_create", _CPU, ctypes.c_size_t(0))
 

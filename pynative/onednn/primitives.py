@@ -176,7 +176,8 @@ def eltwise_gradient(algorithm: Algorithm, alpha: float, layout: Layout) -> Prim
 def binary(
     algorithm: Algorithm, left: Layout, right: Layout, result: Layout, post_ops: tuple[PostOp, ...] = ()
 ) -> Primitive:
-    """left (op) right, broadcast, and what `post_ops` make of it. Arrays: left, right, result, post operations'."""
+    """left (op) right, broadcast, and what `post_ops` make of it. Arrays: left, right, result, then those of binary
+    post operations."""
     described = made(
         "binary_primitive_desc_create", engine(), int(algorithm), left.descriptor, right.descriptor,
         result.descriptor, _attributes(post_ops),
@@ -203,8 +204,8 @@ def _statistics(statistics: Layout, centred: bool) -> list[tuple[Argument, Layou
 
 @_made_once
 def norm(rows: Layout, vector: Layout, statistics: Layout, epsilon: float, centred: bool, shifted: bool) -> Primitive:
-    """Layer norm, or RMS norm if not centred, over the last axis of `rows`. Arrays: x, y, mean if centred, variance,
-    scale, shift if shifted."""
+    """Layer norm, or RMS norm if not centred, over the last axis of x. Layouts: `rows` of x and y, `vector` of scale
+    and shift, `statistics` of mean and variance. Arrays: x, y, mean if centred, variance, scale, shift if shifted."""
     described = _norm(rows, statistics, epsilon, _norm_flags(centred, shifted))
     arguments = [(Argument.SOURCE, rows), (Argument.DESTINATION, rows), *_statistics(statistics, centred)]
     arguments += [(Argument.SCALE, vector), *([(Argument.SHIFT, vector)] if shifted else [])]
@@ -215,8 +216,8 @@ def norm(rows: Layout, vector: Layout, statistics: Layout, epsilon: float, centr
 def norm_gradient(
     rows: Layout, vector: Layout, statistics: Layout, epsilon: float, centred: bool, shifted: bool
 ) -> Primitive:
-    """The backward of `norm`. Arrays: x, dy, dx, mean if centred, variance, scale, then the gradients of scale and, if
-    shifted, of shift."""
+    """The backward of `norm`, with the same layouts. Arrays: x, dy, dx, mean if centred, variance, scale, then the
+    gradients of scale and, if shifted, of shift."""
     flags = _norm_flags(centred, shifted)
     forward = _norm(rows, statistics, epsilon, flags)
     described = made(

@@ -31,8 +31,8 @@ States = Mapping[str, SomeMemory]
 
 
 class FlatOptimizer:
-    """The optimizer's states of what this rank owns of the buffers, and its update, which sweeps over segments that are
-    treated alike.
+    """The optimizer's states of what this rank owns of the buffers, and its update: one sweep (`Sweep`) over each
+    run of a buffer whose parameters are treated alike.
 
     The float32 copies of 16-bit parameters are state too: the model's values are these, rounded, after every step. So
     is the loss scaler, which the training step uses.

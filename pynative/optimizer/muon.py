@@ -51,8 +51,8 @@ def orthogonalized(
     """U V^T, approximately, of x = U S V^T, float32 [r, c], by Newton-Schulz iterations; in type `dtype`, which the
     iterations use.
 
-    iterations: coefficients (a, b, c) of each. The Gram matrix is the shorter side's; of a cut matrix that of the side
-    that is not cut, summed over the ranks.
+    iterations: coefficients (a, b, c) of each. An iteration computes the Gram matrix of the shorter side, x x^T or
+    x^T x; for a cut matrix that of the side that is not cut, summed over the ranks.
     """
     is_wide = x.shape[0] <= x.shape[1] if cut is None else cut.axis == 1
     square = kernels.squared_norm(x)
@@ -170,8 +170,8 @@ def matrices_of(
     config: OptimizerConfig,
     is_sharded: bool,
 ) -> Iterator[MuonMatrix]:
-    """The matrices of a buffer that this rank updates or helps to sum up. sweeps: (owned run, its memory) by the start
-    of the matrix's entry. is_sharded: replicas share the states out."""
+    """The matrices of a buffer that this rank updates or helps to sum up. sweeps: start of a matrix's
+    entry -> (the run that this rank owns, its memory). is_sharded: replicas share the states out."""
     kind = SHARDS_OF_STATES[plan.replicas]
     size = parallel_state.get_coordinates().get(kind, (0, 1))[1] if is_sharded else 1
     for entry in matrices:

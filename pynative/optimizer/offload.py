@@ -75,8 +75,9 @@ def offload_lines(config: OffloadConfig, gradient: GradientConfig) -> Iterator[s
 
 @contextmanager
 def where_states_are(sweep: Sweep, states_are_on_host: bool) -> Iterator[Sweep]:
-    """Yield the sweep with gradient and weights copied to the states' place (states_are_on_host: the host, else the
-    device) where they lie elsewhere; operators run there, and after the block the updated weights are copied back."""
+    """Yield the sweep with gradient and weights at the place of the states (states_are_on_host: the host, else the
+    device): copies, if the originals lie elsewhere. Operators within the block run at that place; after it the updated
+    weights are copied back."""
     weights = sweep.param if sweep.model_param is None else sweep.model_param
     is_there = in_place.is_on_host(weights) is states_are_on_host
     updated = weights if is_there else _copy(weights)

@@ -46,6 +46,7 @@ def get_optimizer(
     Scripts of MindSpeed-Core-MS pass (optimizer_config, training_config, params or network) instead; the buffers are
     then those of these parameters, which `get_model` has named. params may be the groups of `set_weight_decay`.
     With return_instance False it is the optimizer's class. The loss scaler is that of the training_config.
+    Raises ValueError if scripts pass neither params nor network.
     """
     if not return_instance:
         return FlatOptimizer

@@ -19,9 +19,10 @@ from pynative.distributed.param_and_grad_buffer import ParamAndGradBuffer, Param
 
 
 class ModelSum:
-    """Which parameters this rank counts, and the sum over all ranks of a replica of the model.
+    """The choice of the parameters that this rank counts, and the sum over all ranks of a replica of the model.
 
-    of_owned: a rank counts what it owns of the buffers, where the replicas share the states out.
+    of_owned: a rank counts only what it owns of the buffers, because the replicas share the states out; False: it
+    counts its parameters whole, because every replica has the same.
     """
 
     def __init__(self, of_owned: bool = False) -> None:
@@ -46,7 +47,7 @@ class ModelSum:
 
     def __call__(self, counted: Iterable[tuple[str, float]]) -> float:
         """The sum, over the ranks of one replica of the model, of this rank's values, each given with its parameter's
-        kind of replicas. All ranks call this and get the same."""
+        kind of replicas, "dp-cp" or "expert-dp". All ranks call this and get the same."""
         own: dict[str, float] = defaultdict(float)
         for replicas, value in counted:
             own[replicas] += value
@@ -156,7 +157,7 @@ class ModelStatistics:
 
     @cached_property
     def _padding(self) -> float:
-        """The number of elements in padded rows of the model's shards (of the vocabulary, say), whose gradients are
-        0."""
+        """The number of elements of the whole model in padded rows of its shards (of the vocabulary, say), whose
+        gradients are 0."""
         found = ((buffer.plan.replicas, Stretch.of(entry, run).padding) for buffer, entry, run in self._counted)
         return self._sum(found)

@@ -46,11 +46,11 @@ class Channel:
         self._sending: list[Handle] = []
 
     def exchange(self, action: Exchange, results: dict[Compute, Tensor]) -> dict[Compute, Handle]:
-        """Post all transfers of an exchange together, taking the tensors to send out of `results`; a handle for each
-        tensor that will arrive, by the computation that needs it.
+        """Post all transfers of an exchange together, removing the tensors to send from `results`. Returns the
+        computation that needs it -> a handle, for each tensor that will arrive.
 
-        The sends of the exchange before are waited for first, which bounds the memory under way. A schedule stays free
-        of deadlocks even if each exchange is complete before the next (`schedules.check`).
+        The sends of the previous exchange are waited for first, which bounds the memory under way. A schedule stays
+        free of deadlocks even if each exchange is complete before the next (`schedules.check`).
         """
         self.finish()
         tensors = [results.pop(send.produced) for send in action.sends]

@@ -1,6 +1,6 @@
 """Single sends and receives between neighbouring stages, for loops of one's own; schedules use `channel`.
 
-Of each pair of stages both must call the matching method, in the same order.
+Both stages of a pair must call the matching methods, in the same order.
 """
 
 from mindspore import Tensor
@@ -47,11 +47,11 @@ class P2PPrimitive:
         return by_peer.get(rank - 1), by_peer.get(rank + 1)
 
     def recv_forward(self) -> Tensor | None:
-        """Receive the previous stage's output."""
+        """Receive the previous stage's output; None on the first stage."""
         return self._exchange(from_previous=True)[0]
 
     def recv_backward(self) -> Tensor | None:
-        """Receive the gradient of this stage's output from the next stage."""
+        """Receive the gradient of this stage's output from the next stage; None on the last stage."""
         return self._exchange(from_next=True)[1]
 
     def send_forward(self, output: Tensor) -> None:
@@ -63,20 +63,21 @@ class P2PPrimitive:
         self._exchange(to_previous=gradient)
 
     def send_forward_recv_backward(self, output: Tensor) -> Tensor | None:
-        """Send this stage's output to the next stage, and receive the gradient of an output from it."""
+        """Send this stage's output to the next stage, and receive the gradient of an earlier output from it; None on
+        the last stage."""
         return self._exchange(to_next=output, from_next=True)[1]
 
     def send_backward_recv_forward(self, gradient: Tensor) -> Tensor | None:
-        """Send the gradient of an input to the previous stage, and receive its next output."""
+        """Send the gradient of an input to the previous stage, and receive its next output; None on the first stage."""
         return self._exchange(to_previous=gradient, from_previous=True)[0]
 
     def send_forward_recv_forward(self, output: Tensor) -> Tensor | None:
-        """Send this stage's output to the next stage, and receive the previous stage's."""
+        """Send this stage's output to the next stage, and receive the previous stage's; None on the first stage."""
         return self._exchange(to_next=output, from_previous=True)[0]
 
     def send_backward_recv_backward(self, gradient: Tensor) -> Tensor | None:
         """Send the gradient of this stage's input to the previous stage, and receive that of its output from the
-        next."""
+        next; None on the last stage."""
         return self._exchange(to_previous=gradient, from_next=True)[1]
 
     def send_forward_backward_recv_forward_backward(

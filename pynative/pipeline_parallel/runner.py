@@ -38,7 +38,7 @@ class Plan:
 
     @classmethod
     def of(cls, actions: Sequence[Action], stage: int, placement: Placement) -> "Plan":
-        """The plan of a stage's actions, made from them and from where chunks lie."""
+        """The plan of the actions of stage number `stage`. placement: the stage of each chunk of the model."""
         computes = list(computes_of(actions))
         targets = {compute: consumer(compute, stage, placement) for compute in computes}
         stays = {action: target[0] for action, target in targets.items() if target and target[1] == stage}
@@ -54,7 +54,8 @@ COMPUTE = {
     Pair: "forward-and-backward-compute",
 }
 RECEIVE = {Forward: "forward-recv", Backward: "backward-recv"}
-"""Megatron's names of the timers around an action (`COMPUTE`), and around the wait for its input."""
+"""Kind of action -> Megatron's name of the timer around the wait for its input, as COMPUTE has those of the timers
+around the action itself."""
 
 
 def run(
@@ -65,9 +66,9 @@ def run(
 ) -> None:
     """Execute a plan on this stage.
 
-    `compute(entry, received tensors)` returns a result for each computation of the entry: of a forward hidden states
-    [s, b, h], of a backward the gradient of those that the forward had received, else None. An arriving tensor is
-    waited for when the action that needs it runs.
+    `compute(entry, received tensors)` returns a result for each computation of the entry: of a forward the hidden
+    states [s, b, h] for the next chunk, of a backward the gradient for the chunk before; None where there is nothing to
+    hand on. An arriving tensor is waited for when the action that needs it runs.
     """
     arrivals: dict[Compute, Handle] = {}
     results: dict[Compute, Tensor] = {}

@@ -60,7 +60,7 @@ class ForwardStep(Protocol):
         """Start the last step once more, with the data that were drawn for it."""
 
     def drawn_tokens(self) -> Sequence[Array]:
-        """The tokens [b, s] of each of this rank's micro-batches of the step, as far as this rank has them."""
+        """The tokens [b, s] of each of this rank's micro-batches of the step; empty on a rank that reads none."""
 
     def described(self, micro_batch: int, row: int) -> str:
         """The sample and documents that a row of a micro-batch of this rank is made of, as text; "" where that is not
@@ -89,7 +89,7 @@ class Stage:
         model: the stage's chunks.
         averaging: gives the gradients from which backwards of losses start.
         is_last: whether the last chunk computes the loss.
-        enter: called with micro-batch and chunk before a computation of theirs (they become the StepPosition).
+        enter: called before each computation with its micro-batch and chunk (which become the StepPosition).
         delays_weight_gradients: in a pair, the backward computes weight gradients while tokens travel to other experts.
         takes_turns: run the two computations of a pair side by side; else one after the other.
     """
@@ -129,8 +129,8 @@ class Stage:
         self._deferred: dict[tuple[int, int], autograd.DeferredGradients] = {}
 
     def compute(self, entry: Ordered, received: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
-        """Carry out a computation, or a pair, each with the tensor that it needs from another stage or chunk; the
-        result of each."""
+        """Carry out a computation, or a pair of them, and return the result of each. received: for each, the tensor
+        that it needs from another stage or chunk, or None."""
         if isinstance(entry, Pair) and self.takes_turns:
             return self._side_by_side(entry, *received)
         return [self._run(action, tensor) for action, tensor in zip(of_entry(entry), received, strict=True)]

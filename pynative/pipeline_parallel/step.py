@@ -73,7 +73,8 @@ class PipelineStep:
         self._config, self.micro_batches = config, config.dataset_config.micro_batch_num
         self._rules = BatchRules.of(config)
         self.own_losses: tuple[float, ...] = ()
-        """Losses of this rank's micro-batches of the last step, if it has them."""
+        """The reported sum of losses (`MicroBatchLoss.read`) of each of this rank's micro-batches of the last step;
+        empty on a stage without the loss."""
         self.ordered_by = times_of_run(config)
         """The times by which the schedule is made, of all stages; none: equal ones."""
         self._plans = {(train, self.micro_batches): self._plan(train, self.micro_batches) for train in (True, False)}

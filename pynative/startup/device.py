@@ -30,12 +30,12 @@ class Choice(NamedTuple):
 
 
 def choose(asked: str | None) -> Choice:
-    """The device: `asked` (`--device-target`); else the script's choice in MindSpore's context; else an Ascend if the
-    host has one, else the CPU.
+    """The device: `asked` (`--device-target`); else that of MindSpore's context, which the script or MindSpore's
+    package chose, but the CPU if the package chose an Ascend and the host has none.
 
-    msrun's scheduler cannot know what the script set, because MindSpore resets an Ascend to CPU there; it follows the
-    host. So on a host with an Ascend a script that sets the CPU needs the flag, too. Raises ValueError where script and
-    flag contradict each other.
+    msrun's scheduler cannot know what the script set, because MindSpore resets an Ascend to CPU there; it takes an
+    Ascend if the host has one, else the CPU. So on a host with an Ascend a script that sets the CPU needs the flag,
+    too. Raises ValueError where script and flag contradict each other.
     """
     if collectives.is_scheduler():
         return Choice(asked or ("Ascend" if has_ascend() else "CPU"))
@@ -91,7 +91,7 @@ def initialize(
 
     threads: of the operators of this process; None: this rank's share of the host's cores. On a CPU launches are made
     blocking: asynchronous ones make the main thread spin on the core that the work needs. MindSpore's own kernels get
-    as many threads as ours, once in a process.
+    as many threads as ours, unless their number is set already, by the script or an earlier call.
     """
     ms.set_context(mode=ms.PYNATIVE_MODE)
     # MindSpore refuses to set the device once it computes, even to the same one

@@ -1,8 +1,8 @@
 """No rank outlives its launcher: when msrun ends, however it ends, so do the ranks that it started.
 
 msrun gives every rank a session of its own, so that nothing that ends msrun reaches them: not SIGHUP of a closed
-terminal, not SIGTERM, not SIGKILL. Each rank therefore watches msrun, also across shells that stand between. Where
-msrun does not wait for its ranks (its default, `--join=False`) it ends first by design, and nothing is watched. Ranks
+terminal, not SIGTERM, not SIGKILL. Each rank therefore watches msrun, also across shells that stand between. An
+msrun that does not wait for its ranks (its default, `--join=False`) ends first by design, and nothing is watched. Ranks
 of other hosts learn by the collectives that these are gone.
 """
 
@@ -93,9 +93,9 @@ class _Watch:
     def run(self) -> None:
         """Wait for the launcher's end, say so, and end this process.
 
-        Where the run handles SIGTERM (--exit-signal-handler: a checkpoint after the step under way) it is sent one.
+        If the run handles SIGTERM (--exit-signal-handler: a checkpoint after the step under way) it is sent one.
         Otherwise everything in this rank's process group is killed, as msrun does it: shells around it and its own
-        workers.
+        workers; this process alone if the group is the launcher's, too.
         """
         tails = self._wait()
         _say(f"msrun (pid {self.launcher.pid}), which started it, has ended")

@@ -54,11 +54,11 @@ class Function(_Function):
 
 
 class Moved(Function):
-    """`apply(*xs, move, transpose)`: a linear function of tensors forward, its transpose (of messages: the conjugate)
-    backward.
+    """`apply(*xs, move, transpose)`: the linear function `move` of the tensors xs forward, `transpose` of the output's
+    gradients backward; for a collective that is the conjugate one.
 
-    move and transpose take and give one tensor or several, and no tensor is kept for the backward besides what they
-    refer to.
+    Both functions take and give one tensor or several, and no tensor is kept for the backward besides what the
+    functions refer to.
     """
 
     def forward(ctx: Any, *inputs: Any) -> Any:
@@ -101,8 +101,8 @@ def recording(enabled: bool = True) -> Iterator[None]:
 
 
 class Switches(NamedTuple):
-    """The process's tape settings and the values of every `Local`: of two computations that take turns, each has its
-    own."""
+    """The tape settings and the values of every `pynative.local.Local` of the process. Of two computations that take
+    turns, each has its own."""
 
     records: bool
     is_enabled: bool
@@ -133,7 +133,7 @@ def is_recording() -> bool:
 
 @contextmanager
 def recording_anew() -> Iterator[None]:
-    """Record operators on a tape of their own within the block, which stands in a `Function.backward`."""
+    """Record operators on a new tape within the block; for use inside of a `Function.backward`."""
     before = _pynative_executor.enable_grad()
     _pynative_executor.set_enable_grad(True)
     try:
@@ -155,8 +155,8 @@ def leaf(tensor: Tensor) -> Tensor:
 
 
 def needs_gradient(tensor: Tensor) -> bool:
-    """Whether a backward would compute a gradient for this tensor: a leaf that asks for one, or a result made of
-    such."""
+    """Whether a backward would compute a gradient for this tensor: a leaf that asks for one, or a result
+    computed from such a leaf."""
     return tensor._requires_grad
 
 
@@ -280,7 +280,7 @@ def add_weight_gradients(parameters: Sequence[Tensor], compute: Contributions) -
 
 
 def deferred() -> DeferredGradients | None:
-    """The queue of weight gradients of the block under way; None outside, where they are added at once."""
+    """The queue of the `deferred_weight_gradients` block under way; None outside: gradients are added at once."""
     return _deferred.value
 
 
@@ -304,16 +304,16 @@ class TapeGradients:
         self.add(self.take(list(self._arrived)))
 
     def take(self, of: Iterable[int]) -> list[tuple[Tensor, Tensor]]:
-        """Take the gradients out of `_grad`: (parameter, gradient) for each parameter, of those with these `id`s, that
-        has one."""
+        """Take gradients out of `_grad`: (parameter, gradient) for each parameter that has one. of: the `id`s of the
+        parameters to look at."""
         arrived = [self._arrived.pop(key) for key in of if key in self._arrived]
         taken = ((parameter, take_gradient(parameter)) for parameter in arrived)
         return [(parameter, gradient) for parameter, gradient in taken if gradient is not None]
 
     @staticmethod
     def add(taken: Iterable[tuple[Tensor, Tensor]]) -> None:
-        """Add gradients that `take` returned to the parameters' `main_grad`. Raises ValueError if its sum over replicas
-        has begun."""
+        """Add gradients that `take` returned to the parameters' `main_grad`. Raises ValueError for a
+        parameter whose `main_grad` is being summed over replicas already."""
         for parameter, gradient in taken:
             meta = parameter.meta
             _check_open(meta)

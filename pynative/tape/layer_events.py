@@ -77,12 +77,12 @@ def after_weight_gradients(action: Callable[[], None]) -> None:
 class LayerEvents:
     """The events of one chunk of a model.
 
-    before_forward, after_forward: around each run of a cell, the second run of what is recomputed and those of an
-    evaluation too. before_backward: the gradients of its outputs have come, of each run that is on the tape.
-    after_backward: once a micro-batch, when `main_grad` of the cell's parameters has all contributions of all of the
-    cell's runs: a deferred weight gradient's when that was computed, the tape's moved over. For a cell without inputs
-    that have gradients that is the end of the chunk's backward. The chunk itself is the outermost cell, told of by
-    those who run it (`forward`, `backward`).
+    before_forward, after_forward: around each run of a cell, the second run of a recomputed cell and runs of an
+    evaluation too. before_backward: for each run on the tape, when the gradients of the cell's outputs have come.
+    after_backward: once a micro-batch, when all runs of the cell have added everything to `main_grad` of its
+    parameters: deferred weight gradients are computed, and gradients that the tape left are moved over. For a cell none
+    of whose inputs has a gradient, after_backward comes at the end of the chunk's backward. The chunk itself counts as
+    the outermost cell; those who run it report its events (`forward`, `backward`).
     """
 
     def __init__(self, chunk: nn.Cell) -> None:

@@ -37,7 +37,8 @@ class Computation:
 
     run: Callable[[], Any]
     before_giving_way: Callable[[], None] = lambda: None
-    """Called each time before the other computation runs: own work that can be done while a message travels."""
+    """Called each time this computation gives way, before the other one runs: to do work of this rank while the message
+    travels."""
 
 
 class _Ended(BaseException):

@@ -50,7 +50,7 @@ class VocabParallelCrossEntropy(nn.Cell):
     """`vocab_parallel_cross_entropy` as a cell over the tensor-parallel group.
 
     Args:
-        overwrite_logits: see there.
+        overwrite_logits: the backward may write the gradient over the logits, which then nothing else may need.
         parallel_logits: each rank's logits are of its part of the vocabulary; False: they are whole on every rank, as
             `parallel_output=False` or `gather_output=True` makes them, and a rank takes its part.
     """
@@ -60,8 +60,8 @@ class VocabParallelCrossEntropy(nn.Cell):
         self.overwrite_logits, self.parallel_logits = overwrite_logits, parallel_logits
 
     def construct(self, vocab_parallel_logits: Tensor, target: Tensor, label_smoothing: float = 0.0) -> Tensor:
-        """logits [b, s, v/t] (or [s, b, v/t]) and target ids of the same leading shape -> per-token losses of that
-        shape. Raises ValueError for label smoothing, or whole logits without parallel_logits=False."""
+        """logits [b, s, v/t] (or [s, b, v/t]) and target ids of the same leading shape -> per-token losses, float32, of
+        that shape. Raises ValueError for label smoothing, or whole logits without parallel_logits=False."""
         if label_smoothing:
             raise ValueError(f"label_smoothing {label_smoothing}: not available for a cut vocabulary yet; use 0")
         group = parallel_state.get_tensor_model_parallel_group()
@@ -73,8 +73,7 @@ class VocabParallelCrossEntropy(nn.Cell):
 
 
 def _check_cut(logits: Tensor) -> None:
-    """Raise ValueError for logits of the whole vocabulary, of which each rank would count every token's
-    exponentials."""
+    """Raise ValueError for logits of the whole vocabulary: every rank would add all their exponentials to the sum."""
     config = parallel_state.find_config()
     if config is not None and logits.shape[-1] == config.model_config.vocab_size:
         raise ValueError(

@@ -59,7 +59,7 @@ def broadcast_data(keys: Sequence[str], data: Mapping[str, Any] | None, datatype
 def get_batch_on_this_tp_rank(data_iterator: Iterator[Any] | None) -> dict[str, Tensor | None]:
     """The next item of the tensor-parallel group's first rank, on all its ranks: tokens, labels, loss_mask,
     attention_mask, position_ids, in this order; None for what the item lacks (Megatron's function). `data_iterator` may
-    be None on the other ranks.
+    be None on the other ranks; on the first rank None raises ValueError.
 
     A stage of a pipeline gets all of them, whether its model reads them or not. From an item with document_starts the
     attention_mask is made here, since Megatron's scripts pass that on.

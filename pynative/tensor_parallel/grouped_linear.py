@@ -21,7 +21,8 @@ from pynative.tensor_parallel.mappings import Boundary
 
 
 def _turned(rows: int, columns: int) -> Array:
-    """The flat indices of a matrix [rows, columns], column by column, int32."""
+    """The places in a flat matrix [rows, columns] of its transpose's entries: row-major indices, column by column,
+    int32 [rows x columns]."""
     return np.arange(rows * columns, dtype=np.int32).reshape(rows, columns).T.reshape(-1)
 
 

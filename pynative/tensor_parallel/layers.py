@@ -90,7 +90,8 @@ def linear_block(
     param_init_dtype: Dtype | None = None,
     **others: Any,
 ) -> Linear:
-    """The block that a linear's arguments describe, as `ParallelLinear` explains them."""
+    """The block that a linear's arguments describe, as `ParallelLinear` explains them. cut_axis: of the weight [o, i];
+    None: it is whole on every rank. others: arguments of a linear that no block has, ignored here."""
     std = config.initial_std
     return Linear(
         input_size,
@@ -107,14 +108,15 @@ def linear_block(
 
 
 class ParallelLinear(nn.Cell):
-    """The base of linears over the tensor-parallel group: a weight [o, i], cut along the class's `cut_axis`, and a bias
-    [o].
+    """The base of linears over the tensor-parallel group: a weight [o, i], cut along the class's `cut_axis` (None:
+    whole), and a bias [o].
 
     Args:
         input_size, output_size: i and o of the whole layer; t must divide the one that is cut.
         block: the block that describes the linear; by default made of the arguments from `init_method` to
             `param_init_dtype`.
-        copied: the spec of another module's weight, of which a block without one has a copy.
+        copied: for a block without a weight, the spec of another module's weight, of which this layer then has a copy
+            as a parameter of its own.
         config: the ModelConfig.
         init_method: initial values of the weight; None: normal with `config.initial_std`.
         bias: whether there is one.
@@ -124,7 +126,8 @@ class ParallelLinear(nn.Cell):
         param_init_dtype, compute_dtype: types of the parameters, and of the result and everything that is computed for
             it; they default to the config's.
         skip_bias_add: return the bias instead of adding it, for a caller that fuses the addition.
-        Others: see `FIXED`.
+        is_expert, transpose_b and the other names in `FIXED`: Megatron's; a value other than the one given there raises
+            ValueError.
     """
 
     cut_axis: int | None
@@ -156,8 +159,8 @@ class ParallelLinear(nn.Cell):
         return cls(block.input_size, block.output_size, config=config, block=block, **arguments)
 
     def product(self, x: Tensor, weight: Tensor, bias: Tensor | None, boundary: Boundary, within: Boundary) -> Tensor:
-        """x W^T + b, for an x as it lies outside of `boundary`, plus the adapter's product if there is one; `within`
-        knows the sequence positions of x inside, for its dropout."""
+        """x W^T + b, for an x as it lies outside of `boundary`, plus the adapter's product if there is one; within:
+        the boundary that gives the positions of x inside the region, for the adapter's dropout."""
         if self.adapter is None:
             return linear_with_grad_accumulation_and_async_allreduce(x, weight, bias, boundary, self.products)
         return self.adapter(x, weight, bias, boundary, within, self.products)
@@ -196,7 +199,8 @@ class ColumnParallelLinear(ParallelLinear):
 
     def construct(self, x: Tensor, weight: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         """x [s, b, i], with sequence parallelism [s/t, b, i] -> ([s, b, o/t], or [s, b, o] when gathered; the bias
-        [o/t] if it was not added)."""
+        [o/t] if it was not added). weight [o/t, i]: used instead of the layer's own, of which a layer with
+        skip_weight_param_allocation has none."""
         weight = self.weight if weight is None else weight
         if weight is None:
             raise ValueError("ColumnParallelLinear was built with skip_weight_param_allocation=True: pass a weight")
@@ -240,7 +244,8 @@ class RowParallelLinear(ParallelLinear):
             )
 
     def construct(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
-        """x [s, b, i/t] -> ([s, b, o], with sequence parallelism [s/t, b, o]; the bias [o] if it was not added)."""
+        """x [s, b, i/t], or whole [s, b, i] without input_is_parallel -> ([s, b, o], with sequence parallelism [s/t, b,
+        o]; the bias [o] if it was not added)."""
         group = self.boundary.group
         x = cast_made_again(x, self.compute_dtype)
         if not self.input_is_parallel:
@@ -277,7 +282,8 @@ class VocabParallelEmbedding(nn.Cell):
         init_method: initial values; None: normal with `config.embedding_init_method_std`.
         reduce_scatter_embeddings: ids are [s, ...]; give each rank its shard of the sum's sequence, [s/t, ..., h].
         config: the ModelConfig.
-        table: the block of all this; by default made of the arguments.
+        table: the block that describes the embedding; by default made of the arguments, with rows of
+            `param_init_dtype`.
     """
 
     def __init__(
@@ -309,8 +315,8 @@ class VocabParallelEmbedding(nn.Cell):
 
     @classmethod
     def of(cls, table: EmbeddingTable, config: ModelConfig, reduce_scatter_embeddings: bool = False) -> Self:
-        """The cell of a block's table. Its weight is not marked as shared with the output layer; the caller does
-        that."""
+        """The cell of an embedding that the block `table` describes. Its weight is not marked as shared with the output
+        layer; the caller does that."""
         return cls(
             table.rows,
             table.hidden_size,

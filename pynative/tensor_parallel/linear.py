@@ -1,4 +1,5 @@
-"""The product of a linear layer, y = x W^T + b, over a tensor-parallel region, and with a low-rank adapter beside it.
+"""The product of a linear layer, y = x W^T + bias, over a tensor-parallel region, and with a low-rank adapter beside
+it.
 
 s sequence, b batch, i input size, o output size, r rank of the adapter.
 """
@@ -24,7 +25,7 @@ Drop = Callable[[Tensor], Tensor]
 
 
 class LinearWithGradAccumulationAndAsyncCommunication(Function):
-    """y = x W^T + b for an x that enters a tensor-parallel region. If the weight is trained, x is kept as it lies
+    """y = x W^T + bias for an x that enters a tensor-parallel region. If the weight is trained, x is kept as it lies
     outside.
 
     The backward computes dx while x enters again, and the weight's gradient while dx leaves (Korthikanti et al., 2022).
@@ -56,12 +57,15 @@ class LinearWithGradAccumulationAndAsyncCommunication(Function):
 def linear_with_grad_accumulation_and_async_allreduce(
     x: Tensor, weight: Tensor, bias: Tensor | None, boundary: Boundary, products: Products = PLAIN
 ) -> Tensor:
-    """x W^T + b [..., o], from x [..., i] as it lies outside of `boundary`, weight [o, i] and bias [o] or None."""
+    """x W^T + bias [..., o], from x [..., i] as it lies outside of `boundary`, weight [o, i] and bias [o] or None;
+    the result stays inside the region. products: the three products as they are to be computed, such
+    as with operands rounded to 8 bits."""
     return LinearWithGradAccumulationAndAsyncCommunication.apply(x, weight, bias, boundary, products)
 
 
 class _AdaptedLinear(Function):
-    """y = x W^T + b + scale (drop(x) A^T) B^T, all of it inside the region, so that W's messages are the adapter's too.
+    """y = x W^T + bias + scale (drop(x) A^T) B^T, all of it inside the region, so that W's messages are the adapter's
+    too.
 
     Kept are x as it lies outside, and the [..., r] between A and B.
     """
@@ -117,7 +121,7 @@ class AdapterOfLinear(nn.Cell):
         self, x: Tensor, weight: Tensor, bias: Tensor | None, boundary: Boundary, within: Boundary, products: Products
     ) -> Tensor:
         """x [s, b, i] as it lies outside of `boundary` -> the linear's product [s, b, o] with the adapter's added.
-        within: knows the sequence positions of x inside, for dropout."""
+        within: the boundary that gives the positions of x inside the region, for dropout."""
         drop = self._drop(within) if self.training and self.dropout else _keep
         return _AdaptedLinear.apply(x, weight, bias, self.lora_a, self.lora_b, boundary, self.scale, drop, products)
 

@@ -25,8 +25,9 @@ def made_again(tensor: Any) -> Kept | None:
 
 
 def fork_made_again(tensor: Tensor) -> tuple[Tensor, Tensor]:
-    """`kernels.fork`, of a tensor that may be recomputed: then each of the two is recomputed by itself, since perhaps
-    only one asks (a linear whose weight is frozen does not), and what waited for the second would stay in memory."""
+    """The tensor for each of two consumers, whose gradients are added (`kernels.fork`). If the tensor is
+    recomputed, each consumer recomputes it by itself: perhaps only one of them asks (a linear whose weight is frozen
+    does not), and a result kept for the other would stay in memory."""
     ways, again = kernels.fork(tensor), made_again(tensor)
     if again is not None:
         for way in ways:
@@ -57,8 +58,8 @@ def detached_made_again(tensor: Tensor) -> Tensor:
 
 @contextmanager
 def left_out(*tensors: Tensor) -> Iterator[None]:
-    """Within the block, operators save for a recomputed tensor among these the function that recomputes it, in its
-    place; other tensors are saved as usual."""
+    """Have operators within the block save, in place of each of `tensors` that is recomputed, the function that
+    recomputes it; all other tensors are saved as usual."""
     ways = {(tensor.data_ptr(), tensor.size): again for tensor in tensors if (again := made_again(tensor)) is not None}
 
     def pack(saved: Tensor) -> Tensor | Kept:

@@ -54,7 +54,7 @@ def _cut(axis: int) -> Move:
 
 
 def _kept(move: Move) -> Move:
-    """The same move, whose result inside a recomputed part is kept for the second run; with async_op as before."""
+    """The same move, whose result inside a recomputed part is kept for the second run; with async_op it is not kept."""
 
     def moved(x: Tensor, group: Group, async_op: bool = False) -> Any:
         return move(x, group, async_op=True) if async_op else kept_collective(lambda: move(x, group))
@@ -175,6 +175,6 @@ class Boundary:
         return _apply(y, self.group, self.leave, self.enter)
 
     def scatter(self, x: Tensor) -> Tensor:
-        """[s, b, h], equal on all ranks -> as it lies outside: this rank's shard of the sequence, or x itself;
-        recorded."""
+        """x [s, b, h], equal on all ranks -> as it lies outside: with --sequence-parallel this rank's shard of the
+        sequence, else x itself; recorded on the tape."""
         return scatter_to_sequence_parallel_region(x, self.group) if self.cuts_sequence else x

@@ -37,8 +37,8 @@ class _OnHost:
 
 
 def _pack(weights: frozenset[int], smallest: int, tensor: Tensor) -> Tensor | _OnHost:
-    """The saved tensor, copied to the host unless it is small or a parameter: the hook is not given the Parameter
-    itself where an operator saves one, so its address tells."""
+    """The saved tensor, copied to the host unless it has fewer than `smallest` elements or is a parameter. weights:
+    addresses of the parameters' data, by which these are known: the hook is not given the Parameter itself."""
     stays = tensor.size < smallest or tensor.data_ptr() in weights
     return tensor if stays else _OnHost(tensor)
 

@@ -37,8 +37,8 @@ class Products:
         return kernels.linear_input_gradient(dy, self.weight(weight, dy, 0))
 
     def weight_gradient(self, dy: Tensor, x: Tensor, out: Tensor | None = None, accumulate: bool = False) -> Tensor:
-        """dy^T x [o, i], from dy [..., o] and x [..., i]; `out` and `accumulate` as in
-        `kernels.linear_weight_gradient`."""
+        """dy^T x [o, i], from dy [..., o] and x [..., i]; written into `out` if given, or with `accumulate` added to
+        it."""
         return kernels.linear_weight_gradient(dy, x, out, accumulate)
 
     def grouped(self, members: Sequence[Any]) -> "GroupedProducts":
@@ -125,7 +125,8 @@ def products_of(recipe: Recipe | None, rounds_weight: bool) -> Products:
 
 class GroupedProducts:
     """The products of several linears: the rows of x [R, i] are sorted by linear, counts[j] of them are linear j's, and
-    weights[j] [o, i] is its weight, which `of_each` casts or rounds."""
+    weights[j] [o, i] is its weight. of_each: the products of a single linear, by which each weight is cast or
+    rounded."""
 
     def __init__(self, of_each: Products = PLAIN) -> None:
         self._of_each = of_each
@@ -142,8 +143,8 @@ class GroupedProducts:
         return kernels.grouped_linear_input_gradient(dy, self._weights(weights, dy, 0), counts)
 
     def weight_gradients(self, dy: Tensor, x: Tensor, counts: Counts, out: Outs, accumulate: Sequence[bool]) -> Any:
-        """dy^T x [o, i] of each linear's rows; `out` and `accumulate`, one for each, as in
-        `kernels.grouped_linear_weight_gradient`."""
+        """A list with dy^T x [o, i] of each linear's rows (zeros without rows), written into the linear's entry of
+        `out` if that is given, or where its entry of `accumulate` is true added to it."""
         return kernels.grouped_linear_weight_gradient(dy, x, counts, out, accumulate)
 
 

@@ -15,8 +15,8 @@ from pynative.tape.autograd import Moved
 
 
 def take_shared_group(qkv: Tensor, group: Group, rows: QueryKeyValueRows) -> Tensor:
-    """qkv [s, b, (n + 2 g) d / t] -> [s, b, (n/t + 2) d]: the rank's query heads, their gates if there are any, then
-    the key and the value they use.
+    """qkv [s, b, (n + 2 g) d / t] -> [s, b, (n/t + 2) d], both wider by gates if there are any: the rank's query heads,
+    their gates, then the key and the value they use.
 
     With g >= t every rank has whole groups, and this is qkv itself. One all-gather forward, one reduce-scatter
     backward.

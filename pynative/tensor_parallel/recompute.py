@@ -46,7 +46,8 @@ class _Run:
 
     @staticmethod
     def of(part: Part, inputs: Sequence[Any], keep: Callable[[Any], Kept]) -> "tuple[_Run, Any]":
-        """(The run, its result): run the part for the first time, without the tape. keep: how each input is kept."""
+        """(The run, its result): run the part for the first time, without the tape. keep: turns an input into the
+        function that returns it for the second run."""
         run = _Run(part)
         with _running.holding(run), autograd.no_grad():
             result = part(*inputs)
@@ -82,7 +83,8 @@ class _Run:
         tracer.set_states(here)
 
     def _start(self, position: int, entry: Any) -> Any:
-        """The input at a position for the second run: detached, and with its gradient noted if it can have one."""
+        """An input of the second run from `entry`, its value: a tensor is detached, and the gradient that comes to it
+        is noted under its position if it can have one."""
         if not _has_gradient(entry):
             return entry
         note = partial(self._gradients.__setitem__, position)
@@ -129,7 +131,7 @@ def _keep(entry: Any) -> Kept:
 
 def _keep_slice(entry: Any) -> Kept:
     """Keep this rank's slice of the last axis of an input that is the same on all tensor-parallel ranks; the second run
-    gathers it."""
+    gathers it. The input stays whole if that axis cannot be cut evenly, or it is no floating-point activation."""
     group = parallel_state.get_tensor_model_parallel_group()
     if group.size == 1 or not _has_gradient(entry) or entry.shape[-1] % group.size:
         return _keep(entry)
@@ -151,7 +153,8 @@ class _Checkpoint(autograd.Function):
 
 
 def _recorded(run: _Run, result: Any, inputs: Sequence[Any]) -> Any:
-    """A first run's result, its activations in it replaced by those that are on the tape."""
+    """The result of a first run, in which each activation is replaced by the same tensor as an output of the tape's
+    operator of the part."""
     recorded = _Checkpoint.apply(_anchor(), run, *inputs)
     if not isinstance(result, tuple):
         return recorded
@@ -218,7 +221,7 @@ NOTHING = CellRecompute()
 
 
 class HasParts(Protocol):
-    """A cell of which parts may run again."""
+    """A cell of which parts may run again: those that its `recomputed` names."""
 
     recomputed: CellRecompute
 

@@ -35,8 +35,8 @@ def _arguments(construct: Callable[..., Any]) -> Mapping[str, inspect.Parameter]
 def wrong_names(
     model: Sequence[nn.Cell], batch: Mapping[str, Any], unread: Callable[[nn.Cell], Collection[str]]
 ) -> list[str]:
-    """Sentences about names that a stage's chunks need and the batch lacks, or that it has and they do not take; names
-    in `unread(chunk)` are passed over.
+    """Sentences about wrong names in a batch: names that a chunk of the stage needs and the batch lacks, and names that
+    the batch has and a chunk does not take. Names in `unread(chunk)` are passed over.
 
     Whatever the defaults, the pipeline's first chunk needs tokens, and its last one labels, for the loss.
     """
@@ -85,8 +85,9 @@ class CheckedCalls:
             self._rules = None
 
     def check_sum(self, rules: BatchRules) -> None:
-        """Raise ValueError, with context parallelism, if a script returned a sum of losses made of the mean that the
-        model gave: the sum must be of this rank's tokens, the mean is of the whole sequences."""
+        """Raise ValueError if, with context parallelism, the last call made the model give its mean loss. Called for a
+        script that returns a sum of losses: the sum must be of this rank's tokens, the model's mean is of whole
+        sequences."""
         rule = "with --context-parallel-size the model's loss is the whole sequences' mean"
         fix = "return (loss, {name: loss}), or sum the losses of logits"
         refuse([f"forward_step_func: {rule}; {fix}"] * (self._gave_a_mean and rules.context_parallel_size > 1))
@@ -109,8 +110,8 @@ class CheckedCalls:
 
 
 def _on_host(name: str, value: Any) -> Any:
-    """An argument as the batch's entry of this name. An Ascend keeps what a script computed on it: zeros stand for the
-    values, so that type and shape are judged without waiting for the device."""
+    """An argument of a chunk as the batch's entry of this name, in host memory, for the rules. For what a script
+    computed on an Ascend zeros stand in, so that type and shape are judged without waiting for the device."""
     if not isinstance(value, Tensor) or hasattr(value, "batch_entry") or ms.get_context("device_target") == "CPU":
         return entry_of(name, value)
     return BatchEntry(np.broadcast_to(np.zeros((), array_type(value.dtype)), value.shape))

@@ -30,7 +30,7 @@ def get_train_valid_test_num_samples(config: AllConfig | None = None) -> tuple[i
 
 
 def micro_batch_of_all(config: AllConfig) -> int:
-    """Samples of one micro-batch of all data-parallel ranks together."""
+    """The number of samples in one micro-batch of all data-parallel ranks together."""
     return config.dataset_config.batch_size * config.parallel_config.data_parallel_size
 
 
@@ -116,7 +116,8 @@ def _sent_by_the_first(items: Iterator[Any] | None) -> Iterator[Any]:
 
 @dataclass
 class RunData:
-    """A run's iterators on this rank; None where another rank draws for it, or there is nothing to draw."""
+    """A run's iterators over training and validation data on this rank; None where another rank draws for this one, or
+    there is nothing to draw."""
 
     train: Iterator[Any] | None
     valid: Iterator[Any] | None
@@ -144,10 +145,11 @@ class DataSources:
         return "" if self.train_data_loader is None else f"train_data_loader ({type(self.train_data_loader).__name__})"
 
     def count_epochs(self, config: AllConfig, draws: int) -> None:
-        """Set the number of training iterations from --num_train_epochs and the loader's length, where the data files
-        do not: an item is a step's, or one of `draws` parts of it. All ranks call this, also those without a loader.
+        """Set the number of training iterations from --num_train_epochs and the loader's length; do nothing without
+        that flag, or if the number is known already. draws: the number of items of the loader that make one step. All
+        ranks call this, also those without a loader.
 
-        Raises `ConfigError` if no loader has a length, or it is less than one iteration.
+        Raises `ConfigError` if no rank's loader has a length, or the epochs are less than one iteration.
         """
         flag, epochs = "--num_train_epochs", config.training_config.epochs
         if epochs is None or config.training_config.training_iters:
@@ -166,8 +168,8 @@ class DataSources:
         log(f"{flag} {epochs:g}: {sum} = --train-iters {iterations}")
 
     def open(self, config: AllConfig, forward_step: ForwardStep, iteration: int, consumed_samples: int) -> RunData:
-        """The run's iterators, which continue after `iteration` steps that took `consumed_samples`. All ranks call
-        this. Raises ValueError if there are no training data."""
+        """The run's iterators, which continue after `iteration` steps that took `consumed_samples`; with --new-dataset
+        they begin anew. All ranks call this. Raises ValueError if there are no training data."""
         if config.training_config.checkpoint.new_dataset:
             iteration = consumed_samples = 0
         train, valid, epoch = self._loaders(config, forward_step.draws, consumed_samples)

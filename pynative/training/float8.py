@@ -30,7 +30,7 @@ class DelayedScales(StepPart):
 
     @contextmanager
     def around(self, train: bool) -> Iterator[None]:
-        """Context of a step, in which the largest magnitudes are noted anew."""
+        """Context of a step, in which the largest magnitudes are noted anew. train: ignored."""
         for scale in self._own.values():
             scale.seen = 0.0
         yield
@@ -51,7 +51,8 @@ class DelayedScales(StepPart):
         return self._all.setdefault(name, recipe.delayed_scale(name.rpartition(".")[2]))
 
     def state_dict(self) -> dict[str, Any]:
-        """[Scale, largest magnitudes of earlier steps ...] by "<weight>.<operand>"."""
+        """Name of an operand, "<weight>.<operand>" -> a list: its scale, then its largest magnitude in each of the last
+        steps."""
         return {name: [scale.scale, *scale.history] for name, scale in self._all.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -55,7 +55,7 @@ class ForwardBackward:
 
     def __call__(self, data: dict[str, Any], train: bool = True) -> tuple[GlobalLoss, float]:
         """(The global batch's loss, the factor that the reduced gradients in `main_grad` must be multiplied by). data:
-        the model's keyword arguments for all of this rank's micro-batches."""
+        the model's keyword arguments for all of this rank's micro-batches. train False: forwards alone."""
         set_training(self.model, train)
         set_step_position(StepPosition(next(self._calls)))
         self.buffers.empty_gradients()
@@ -127,7 +127,8 @@ def _pipelining(interleaving: bool) -> Callable[..., Result]:
 
 
 def _check_call(config: AllConfig, interleaving: bool, sizes: tuple[int, int, int], others: tuple[object, ...]) -> None:
-    """Raise ValueError for arguments that differ from the configuration, which decides, or that are not available."""
+    """Raise ValueError if sizes (num_microbatches, seq_length, micro_batch_size) or interleaving differ from the
+    configuration, which decides, or one of `others`, which are not available, is not None."""
     data, name = config.dataset_config, "forward_backward_pipelining_with" + ("" if interleaving else "out")
     own = (data.micro_batch_num, config.model_config.seq_length, data.batch_size)
     if sizes != own:

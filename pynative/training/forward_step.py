@@ -31,8 +31,9 @@ class BatchedForwardStep:
     """The forward whose `get_batch_func(data_iterator)` gives the model's keyword arguments for all of this rank's
     micro-batches.
 
-    Without one they are the items of the data iterator; a stage that reads nothing of an item, as one in the middle of
-    a pipeline, draws no other from the same iterator.
+    Without get_batch_func each item of the data iterator is a dict of these arguments. A stage that reads nothing of an
+    item, such as one in the middle of a pipeline, draws no further item from that iterator: its later batches are
+    empty.
     """
 
     draws = 1

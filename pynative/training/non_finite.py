@@ -133,8 +133,8 @@ def _of_weight(inputs: Sequence[Any]) -> str:
 
 
 def _where(tensors: Sequence[Tensor], operator: str) -> tuple[int, ...] | None:
-    """Rows (indices along axis 1) of tensors [s, b, ...] that have non-finite values, () if the shape has no rows;
-    None: all values are finite."""
+    """Rows (indices along axis 1) with non-finite values in the first of the tensors [s, b, ...] that has any, () if
+    its shape has no rows; None: all values are finite. operator: its name says whether minus infinity is allowed."""
     for tensor in tensors:
         values = tensor.asnumpy()
         if values.dtype.kind != "f" and values.dtype.name != "bfloat16":

@@ -50,7 +50,7 @@ class Judged:
 
     attempt: Attempt
     spike: str = ""
-    """Why the result is a spike that repeats; "": it is none."""
+    """Why the result of that attempt is a spike; "": it is none."""
     explanation: str = ""
     """The explanation of a result that is not finite and repeats; "": there is none."""
 
@@ -73,9 +73,10 @@ class Rerun:
         return self.config.rerun_mode != "disabled"
 
     def judge(self, first: Attempt, again: Callable[[], Attempt], cell: _Cell) -> Judged:
-        """The judged result of a step. With --rerun-mode, a result that is not finite or a spike is computed once more
-        by `again()`, which counts if the first one does not repeat; with report_stats every step is, and the first
-        counts. All ranks call this, and decide the same."""
+        """The attempt that counts, judged. Unless --rerun-mode is disabled, a step whose result is not finite (if that
+        is checked) or a spike is computed once more by `again()`; the second attempt counts if its loss or norm differs
+        from the first's. With report_stats every step is computed twice, and the first attempt counts. All ranks call
+        this, and decide the same."""
         spike = self._spikes.judge(first.figures) if self._spikes else ""
         is_wrong = self.checks_finite and not first.figures.is_finite
         if self.config.rerun_mode == "report_stats":
@@ -125,8 +126,8 @@ def _equal(first: tuple[float, ...], second: tuple[float, ...]) -> bool:
 
 
 def _with_samples(found: list[Findings], forward_step: ForwardStep) -> list[Findings]:
-    """The findings with the samples of their rows, as described by the ranks that have the data. All ranks call
-    this."""
+    """The findings, the same on all ranks, with the samples of the rows that they name, as the ranks that have those
+    rows describe them. All ranks call this."""
     replicas, own = parallel_state.get_data_parallel_world_size(), parallel_state.get_data_parallel_rank()
     places = [place for one in found for place in (one.origin, one.carried) if place is not None]
     known = []

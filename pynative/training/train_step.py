@@ -61,7 +61,8 @@ class StepResult:
     spike: str = ""
     """Why loss or norm is a spike; "": neither is."""
     explanation: str = ""
-    """Where a result that is not finite came up, if the step was computed again (`--rerun-mode`); "" otherwise."""
+    """The place where a result that is not finite came up, if computing the step again gave the same (`--rerun-mode`);
+    else ""."""
 
 
 def config_of(training_config: TrainingConfig, model_config: ModelConfig) -> AllConfig:

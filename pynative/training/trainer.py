@@ -66,8 +66,8 @@ class TrainingArguments:
 def revised(config: AllConfig, changes: dict[str, Any], samples: int) -> AllConfig:
     """A new configuration with the values `changes`, by path, and everything that follows from them.
 
-    samples: of an epoch. Raises `ConfigError` for values that do not fit, ValueError for a configuration that was
-    changed since it was built.
+    samples: the number of samples of an epoch. Raises `ConfigError` for values that do not fit each other, ValueError
+    if `config` was changed since it was built.
     """
     if not config.given or build(config.given) != config:
         raise ValueError(
@@ -90,14 +90,16 @@ class Trainer:
 
     Args:
         args: settings of the run, which override the configuration's.
-        task: "text_generation" or "general"; there is only one.
+        task: "text_generation" or "general", which mean the same.
         all_config: as `mapping.init_configs_from_yaml` makes it.
         train_dataset, eval_dataset: an object with a length and items, or a MindSpore dataset, which is read whole. An
             item is ids [s + 1], alone or as `input_ids`, or a dict of tokens, labels, loss_mask, position_ids [s].
-        callbacks: objects, or dicts as in files: `type`, a class of `pynative.training.callbacks`, and its arguments.
+        callbacks: objects, dicts as in files (`type`, the name of a class of `pynative.training.callbacks`, and its
+            arguments), or such names alone.
         model_provider_func: as `pretrain` takes it; by default it makes GPTModel.
 
-    Raises ValueError for any other argument, and says what to give instead.
+    Raises ValueError if all_config or train_dataset is missing, and for any argument that is not listed here: the
+    message says what to give instead.
     """
 
     instead: ClassVar[Mapping[str, str]] = {
@@ -135,8 +137,8 @@ class Trainer:
         self.callbacks = [entry if isinstance(entry, Callback) else _made(entry) for entry in callbacks]
 
     def train(self, train_checkpoint: str | None = None, resume_training: bool | None = None) -> TrainingState:
-        """Train, and return the state at the end. train_checkpoint: loaded first, if given; resume_training: as the
-        option."""
+        """Train, and return the state at the end. train_checkpoint, resume_training: if given, they replace the
+        options `load_checkpoint` (the checkpoint that is loaded first) and `resume_training`."""
         for name in self.args.ignored:
             log(f"ignored: {name}: the dynamic graph is not compiled")
         how = TrainingArguments(load_checkpoint=train_checkpoint, resume_training=resume_training)

@@ -63,8 +63,8 @@ __all__ = [
 
 
 def get_model(model_provider_func: Callable[..., nn.Cell], config: AllConfig | TrainingConfig) -> nn.CellList:
-    """This stage's chunks of the model (one without virtual stages), with their initial values. Raises ValueError if
-    adapters are asked for and the model has none."""
+    """This stage's chunks of the model (one without virtual stages), with their initial values. Raises ValueError for a
+    cell without `set_input_tensor`, and if adapters are asked for and the model has none."""
     seed = (config.training_config if isinstance(config, AllConfig) else config).seed
     lora = config.lora_config if isinstance(config, AllConfig) else LoraConfig()
     if isinstance(config, AllConfig) and parallel_state.get_global_rank() == 0:

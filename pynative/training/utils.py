@@ -72,14 +72,15 @@ def _has_prompt() -> bool:
 
 
 def set_seed(seed: int) -> None:
-    """Seed every random stream: initial values, dropout masks, and numpy's own for the script's use."""
+    """Seed dropout masks and all named random streams, and numpy's own generator for the script's use. Initial values
+    follow the configuration's seed alone (`get_model`)."""
     set_rng_seed(seed)
     np.random.seed(seed)
 
 
 def set_weight_decay(params: Iterable[Parameter], optimizer_config: OptimizerConfig) -> list[dict[str, Any]]:
     """The parameters of a model of `get_model` in two groups, decayed and not, each {"params", "weight_decay"}, as
-    `get_optimizer` takes them.
+    `get_optimizer` takes them; a group without parameters is left out.
 
     The optimizer itself asks each parameter whether it decays; the groups only show it.
     """

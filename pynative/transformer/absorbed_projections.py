@@ -1,7 +1,7 @@
 """Latent attention of one new token of each text in generation: its heads attend to the cached latents themselves, no
 key and no value is made.
 
-Keys c W_k^T and values c W_v^T are linear in the latent c. So a query q scores with a key as q W_k does with c, and a
+Keys x W_k^T and values x W_v^T are linear in the latent x. So a query q scores with a key as q W_k does with x, and a
 sum of values is W_v times the sum of latents: both projections act on the one new token instead of all earlier ones
 (DeepSeek-V2, 2024, section 2.1.2). b batch, n heads of this rank, S cached tokens; c width of the latent; of each head
 p plain and r rotary channels of queries and keys, e of values.
@@ -57,5 +57,6 @@ class AbsorbedProjections:
 
 
 def _transposed(rows: int, columns: int) -> Array:
-    """The flat indices of a matrix [rows, columns], column by column, int32."""
+    """The places in a flat matrix [rows, columns] of its transpose's entries: row-major indices, column by column,
+    int32 [rows x columns]."""
     return np.arange(rows * columns, dtype=np.int32).reshape(rows, columns).T.reshape(-1)

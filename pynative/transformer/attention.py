@@ -70,12 +70,13 @@ class CoreAttention(nn.Cell):
         attention_mask: Tensor | None = None,
         document_starts: Array | None = None,
     ) -> Tensor:
-        """q [s, b, n/t, d], k [s, b, g/t, d], v [s, b, g/t, e], mask [b, 1, s, s] (True: left out) or None -> [s, b,
-        n/t x e].
+        """q [s, b, n/t, d], k [s, b, g/t, d], v [s, b, g/t, e] (e is d in most models), mask [b, 1, s, s] (True: left
+        out) or None -> [s, b, n/t x e].
 
         A given mask replaces the causal order, which it must contain, as Megatron's masks do. document_starts, int32
         [b, s], the first position of each query's document, hides earlier keys in any case. With context parallelism s
-        is a shard of the sequence, and both have the rows of the queries that `ContextShard.queries` takes.
+        is the length of this rank's shard in q, k and v; attention_mask and document_starts have the rows of the
+        queries that attend on this rank (`ContextShard.queries`): with a ring the shard's, with Ulysses alone all.
         """
         cache = key_value_cache.current()
         if cache is not None and cache.continues:
@@ -144,8 +145,9 @@ class ParallelAttention(nn.Cell):
         document_starts: Array | None = None,
         *shared: Any,
     ) -> tuple[Tensor, Tensor | None]:
-        """[s, b, h] -> ([s, b, h], the bias [h] still to be added or None). attention_mask, document_starts: see
-        `CoreAttention`. shared: see `heads_of`."""
+        """[s, b, h] -> ([s, b, h], the bias [h] still to be added or None). attention_mask: bool [b, 1, s, s], True:
+        left out; document_starts: int32 [b, s], the first position of each query's document. shared: further arguments,
+        which go to `heads_of`."""
         query, gate, key, value = self.heads_of(hidden_states, *shared)
         if self.norms_after_rotary:
             query, key = self._normed(*self._turned(query, key))
@@ -161,7 +163,7 @@ class ParallelAttention(nn.Cell):
 
     def heads_of(self, hidden_states: Tensor, *shared: Any) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
         """(Queries [s, b, n/t, d], gates [..., n/t x d] or None, keys, values [s, b, g/t, d]) of hidden states. shared:
-        what layers of a subclass have in common."""
+        for a subclass whose layers share something; ignored here."""
         rows, _ = run_part(self, "linear_qkv", self.linear_qkv, hidden_states)
         return self._split(take_shared_group(rows, self.group, self.rows))
 

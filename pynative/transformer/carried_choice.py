@@ -26,8 +26,8 @@ BASE = 256
 
 
 def of_block(chosen: Tensor | None, ulysses_group: Group) -> Tensor | None:
-    """The choice [b, u s, k] for the queries that this rank's heads have after Ulysses' exchange, from the own one [b,
-    s, k]; None stays."""
+    """The choice [b, u s, k] for the queries that this rank's heads have after Ulysses' exchange over a group of u
+    ranks, from the choice [b, s, k] for this rank's shard; None stays None."""
     return chosen if chosen is None or ulysses_group.size == 1 else ulysses_group.all_gather(chosen, axis=1)
 
 
@@ -62,7 +62,7 @@ class SharedChoices:
 
     def sent(self, hidden_states: Tensor, choices: Choices) -> Tensor:
         """The message [s/t, b, h + 2 k] of hidden states and the choice that the next chunk begins with; the hidden
-        states alone if that needs none."""
+        states alone if the next chunk needs no choice."""
         if self._sent is None:
             return hidden_states
         chosen = choices[self._sent.layer]
@@ -90,7 +90,8 @@ class SharedChoices:
 
 
 def _all(batch: int, positions: Array, count: int) -> Tensor:
-    """int32 [b, s, k]: for a query at each of s positions all keys up to it, at most k; -1 fills the rest."""
+    """int32 [b, s, count]: for a query at each of these s positions the keys 0, 1, ... up to its own, of the first
+    `count`; -1 in the place of later ones."""
     keys = np.arange(count, dtype=np.int32)
     chosen = np.where(keys <= positions[:, None], keys, np.int32(-1))
     return from_numpy(np.broadcast_to(chosen, (batch, len(positions), count)).copy())

@@ -35,7 +35,7 @@ from pynative.transformer.rope import angles
 
 
 class _Blocks(autograd.Function):
-    """softmax over several blocks of keys and a sink, where each key is its own value."""
+    """Attention with one softmax over several blocks of keys and a sink, where each key is its own value."""
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, sinks: Tensor, scores: Any, statistics: Any, *keys: Tensor) -> Tensor:
@@ -78,7 +78,8 @@ class EntryAttention(nn.Cell):
         self, query: Tensor, key: Tensor, entries: Tensor | None, hidden: Tensor | None, statistics: list[Tensor]
     ) -> Tensor:
         """query [s, b, n/t, d], key [S, b, 1, d] of the whole sequence, entries [C, b, 1, d] or None, hidden bool [b or
-        1, 1, s, C] -> [s, b, n/t x d]. `statistics` is filled with the softmax's statistics of each row (`Partial`)."""
+        1, 1, s, C], True where a query does not see an entry, -> [s, b, n/t x d]. `statistics` is filled with the
+        softmax's statistics of each row (`Partial`)."""
         cache = key_value_cache.current()
         if cache is not None and cache.continues:
             return self._of_cache(query, key, entries, hidden, cache)
@@ -116,7 +117,8 @@ class EntryAttention(nn.Cell):
 
 @lru_cache(maxsize=8)
 def _window_mask(positions: Ranges, length: int, window: int) -> Tensor:
-    """Bool [1, 1, s/c, s], True for the keys outside of the window of each of this rank's queries."""
+    """Bool [1, 1, s, S], True for the keys outside of the window of each of this rank's s queries at `positions`: later
+    ones, and those more than `window` positions before it. length: S."""
     ages = as_array(positions)[:, None] - np.arange(length)
     return Tensor.from_numpy(((ages < 0) | (ages > window))[None, None])
 
@@ -201,8 +203,8 @@ class CompressedAttention(nn.Cell):
     def _entries(
         self, hidden_states: Tensor, latent: Tensor, queries: int
     ) -> tuple[Tensor | None, Tensor | None, Indexed | None]:
-        """(The entries [C, b, 1, d], the mask of those hidden from this rank's queries, the indexer's parts of the
-        scores). Each is None where there is none. queries: s."""
+        """(The entries [C, b, 1, d], bool [b or 1, 1, s, C], True for those hidden from a query of this rank, the
+        indexer's parts of the scores). Each is None where there is none. queries: s."""
         if self.compressor is None:
             return None, None, None
         hidden_states, for_index = fork_made_again(hidden_states)
@@ -247,5 +249,5 @@ class CompressedAttention(nn.Cell):
 
 @lru_cache(maxsize=8)
 def _ones(size: int) -> Tensor:
-    """Ones, the weight of a norm without a parameter."""
+    """Ones, float32 [size]: the weight of a norm without a parameter."""
     return Tensor.from_numpy(np.ones(size, np.float32))

@@ -31,10 +31,10 @@ class PositionEmbedding(nn.Cell):
 
 
 class Embedding(Observable):
-    """dropout(norm(word embedding) + position embedding); with sequence parallelism this rank's shard of it.
+    """dropout(scale x (norm(word embedding) + position embedding)); with sequence parallelism this rank's shard of it.
 
     Positions are added before the sequence is cut, so that the gradient of their table is whole on every rank. Without
-    them the sum over the vocabulary's shards is cut in the same collective.
+    a position embedding one collective, a reduce-scatter, both sums over the vocabulary's shards and cuts the sequence.
     """
 
     def __init__(self, config: ModelConfig, block: blocks.Embedding | None = None) -> None:

@@ -4,7 +4,7 @@ import enum
 
 
 class AttnMaskType(enum.Enum):
-    """Which scores an attention leaves out."""
+    """The scores that an attention leaves out: those of padding, those of later positions (causal), both, or none."""
 
     padding = 1
     causal = 2
@@ -20,7 +20,7 @@ class AttnType(enum.Enum):
 
 
 class LayerType(enum.Enum):
-    """The half of a model that a layer belongs to."""
+    """The half of a model that a layer belongs to, encoder or decoder."""
 
     encoder = 1
     decoder = 2

@@ -58,7 +58,7 @@ class GPTModel(Module):
     @property
     def unread_entries(self) -> frozenset[str]:
         """Names of a batch's entries that this stage has no use for; a middle stage reads masks and document starts
-        alone."""
+        alone, unless its layers read tokens or `eod` was given."""
         unread = frozenset() if self.post_process else frozenset({"labels", "loss_mask"})
         if self.pre_process or self.eod_mask is not None:
             return unread
@@ -80,13 +80,13 @@ class GPTModel(Module):
         document_starts: Tensor | None = None,
         routed_experts: Tensor | None = None,
     ) -> Tensor:
-        """tokens, position_ids, labels, loss_mask [b, s] -> the loss, a scalar; without labels logits [b, s, v/t]; on a
-        stage that is not the last, hidden states [s, b, h].
+        """tokens, position_ids, labels, loss_mask [b, s] -> the loss, a scalar; without labels logits [b, s, v/t] ([b,
+        s, v] without parallel_output); on a stage that is not the last, hidden states [s, b, h].
 
-        attention_mask, document_starts: of the queries that `ContextShard.queries` takes, bool [b, 1, s, s], True where
-        a score is left out (None: causal), and int32 [b, s], the first position of each query's document.
-        routed_experts [b, s, L, k]: see `ReplayedTexts`. retriever_*, tokentype_ids and
-        inference_params are Megatron's and must be None.
+        attention_mask, document_starts: of the queries that attend on this rank (`ContextShard.queries`), bool [b, 1,
+        s, s], True where a score is left out (None: causal), and int32 [b, s], the first position of each query's
+        document. routed_experts, int [b, s, L, k]: given choices, the k experts of each token in each of the L layers
+        that have experts; -1: the router chooses. retriever_*, tokentype_ids and inference_params must be None.
         """
         check_unused(
             tokentype_ids=tokentype_ids,
@@ -123,7 +123,7 @@ class GPTModel(Module):
 
     def _loss(self, hidden_states: Tensor, labels: Tensor, loss_mask: Tensor | None, depth: int = 0) -> Tensor:
         """The masked mean loss of hidden states [s, b, h]. Labels and mask are transposed to the logits' [s, b], since
-        they are smaller. depth: see `_logits`."""
+        they are smaller. depth: of multi-token prediction, from 1; 0: the decoder."""
         turned_mask = None if loss_mask is None else kernels.sequence_first(loss_mask)
         tokens = counted_tokens(labels, loss_mask)
         return self.loss(self._logits(hidden_states, depth=depth), kernels.sequence_first(labels), turned_mask, tokens)

@@ -19,8 +19,9 @@ WORD_EMBEDDINGS = "embedding.word_embeddings.weight"
 
 
 class ParallelLMLogits(Observable, ParallelLinear):
-    """Logits [s, b, v/t], the product of hidden states and this rank's rows [v/t, h] of the output weight: Megatron's
-    `output_layer`. It may be called several times in a step, and adds a weight gradient for each call.
+    """Logits [s, b, v/t]: the product of hidden states and this rank's rows [v/t, h] of the output weight, scaled and
+    soft-capped if the configuration says so (Megatron's `output_layer`). It may be called several times in a step, and
+    adds a weight gradient for each call.
 
     Args:
         bias: whether the default block has one.
@@ -63,10 +64,10 @@ def heads_of(chunk: Chunk, config: ModelConfig) -> tuple[ParallelLMLogits | None
     """(The chunk's output layer, None unless the chunk is the last; output layers of those depths of multi-token
     prediction that have their own).
 
-    With tied embeddings its weight is the word embedding's, of which a last stage without that has a copy: made by the
-    same recipe under the same name, so that both are equal from the beginning; their gradients are summed over the
-    embedding group, so that they stay equal. The copy counts once in the gradient norm: at the first stage. The
-    parameters of the depths' output layers have the depths' names.
+    With tied embeddings the chunk's output layer uses the word embedding's weight; a last stage that has no word
+    embedding has a copy of the weight, made by the same recipe under the same name, so that both are equal from the
+    beginning. The gradients of the two are summed over the embedding group, so that they stay equal; in the gradient
+    norm only the first stage's counts. Parameters of a depth's output layer are named after the depth.
     """
     if chunk.output_layer is None:
         return None, []

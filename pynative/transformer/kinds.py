@@ -48,7 +48,7 @@ class LayerSettings:
         return self.config, self.layer_number, self.attn_mask_type
 
     def within(self, module: str) -> LayerSettings:
-        """The settings of the cell `module` inside: with those parts alone that run again within it."""
+        """The settings of the inner cell `module`: the same, with `recomputed` limited to the parts of that cell."""
         return replace(self, recomputed=self.recomputed.within(module))
 
 

@@ -83,7 +83,8 @@ class TransformerLanguageModel(nn.Cell):
         [b, s].
 
         attention_mask: [b, 1, s, s] (True: left out), None for causal. document_starts: int32 [b, s], None for one
-        document. routed_experts: [b, s, L, k] or None (`ReplayedTexts`). unused: see `check_unused`.
+        document. routed_experts: [b, s, L, k], given choices of experts in the L layers that have them, or None.
+        unused: arguments of Megatron's that must be None.
         """
         check_unused(**unused)
         embedding = self.embedding if self.decoder.pre_process else None

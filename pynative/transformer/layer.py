@@ -64,7 +64,8 @@ class ParallelTransformerLayer(Observable):
         return hidden_states if cell is None else run_part(self, norm, cell, hidden_states)
 
     def _join(self, result: tuple[Tensor, Tensor | None], residual: Tensor, branch: blocks.Branch) -> Tensor:
-        """weight x residual + dropout(scale x norm(output + bias))."""
+        """weight x residual + dropout(scale x norm(output + bias)), of result = (output, bias). weight and scale are
+        the branch's in this layer; without a norm behind the branch norm is the identity."""
         (output, bias), norm = result, getattr(self, branch.norm_after, None)
         weight, scale = self.weights[branch.sublayer]
         if norm is not None:
@@ -84,8 +85,9 @@ class ParallelTransformerLayer(Observable):
         document_starts: Array | None = None,
         *shared: Any,
     ) -> Tensor:
-        """[s, b, h] -> [s, b, h]; with sequence parallelism s is the length of this rank's shard. attention_mask,
-        document_starts: see `CoreAttention`; shared: see `LayerStack` and `TokenIds`."""
+        """[s, b, h] -> [s, b, h]; with sequence parallelism s is the length of this rank's shard. attention_mask: bool
+        [b, 1, s, s], True: left out; document_starts: int32 [b, s], the first position of each query's document;
+        shared: what layers share (choices of keys; keys and values), and the tokens' ids, if there are such."""
         return run_part(self, "", self._through, hidden_states, attention_mask, document_starts, *shared)
 
     def _through(self, hidden_states: Tensor, *context: Any) -> Tensor:

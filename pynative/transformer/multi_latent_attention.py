@@ -1,7 +1,7 @@
 """Multi-head latent attention (DeepSeek-V2, 2024), heads cut over ranks, latents whole on each.
 
 s sequence, b batch, h hidden, n heads, t tensor-parallel size; of each head p plain and r rotary channels of queries
-and keys, e of values.
+and keys, e of values; c width of the latent of keys and values; in generation S cached tokens.
 """
 
 import enum
@@ -79,7 +79,8 @@ class MLASelfAttention(nn.Cell):
         document_starts: Array | None = None,
         *shared: Any,
     ) -> tuple[Tensor, Tensor | None]:
-        """[s, b, h] -> ([s, b, h], the bias [h] still to be added or None). shared: see `LayerStack`."""
+        """[s, b, h] -> ([s, b, h], the bias [h] still to be added or None). shared: the choices of keys that layers of
+        sparse attention share."""
         for_queries, for_keys = fork_made_again(hidden_states)
         query_latent = self.compress_query(for_queries)
         latent, rotary_key = kernels.split_features(self.linear_kv_down_proj(for_keys)[0], self.latent_widths)
@@ -110,7 +111,9 @@ class MLASelfAttention(nn.Cell):
 
     def project_up(self, query_latent: Tensor, latent: Tensor, rotary_key: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """q and k [s, b, n/t, p + r] and v [s, b, n/t, e], from the latents as they lie outside of the tensor-parallel
-        region and the rotary key [s, b, r] as inside. For a token after cached ones: see `AbsorbedProjections`."""
+        region and the rotary key [s, b, r] as inside. In generation k and v are those of all S cached tokens. For a
+        new token after the first forward, unless the up projection has an adapter or a bias: q as it is multiplied with
+        latents, [s, b, n/t, c + r], and as both k and v the cached latents with their rotary keys, [S, b, 1, c + r]."""
         cos, sin = angles(self.rotary, self.boundary.inside().positions(rotary_key.shape[0]))
         rows, _ = self.linear_q(query_latent)
         query = kernels.rotary(kernels.as_heads(rows, self.heads), cos, sin, True, self.rotary_start)

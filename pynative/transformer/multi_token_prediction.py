@@ -32,8 +32,8 @@ from pynative.transformer.stream_connections import stream_head_of
 
 
 class OwnEmbedding(Embedding):
-    """A depth's own embedding. Hidden states pass through it unchanged: when their gradient has come, so have all of
-    its weight (`layer_events`), whose memory ZeRO then reuses."""
+    """A depth's own embedding. Hidden states pass through it unchanged: when their gradient has come, the gradient
+    of its weight is complete (`layer_events`), and ZeRO reuses the weight's memory."""
 
     def construct(  # type: ignore[override]
         self, tokens: Tensor, position_ids: Tensor | None, ahead: int, hidden_states: Tensor

@@ -55,7 +55,7 @@ class RMSNorm(_Norm):
 
 
 class _OverRanks(Function):
-    """RMS norm over the last two axes of x [s, b, n/t, d], over all ranks of a group together."""
+    """RMS norm of x [s, b, n/t, d] over its last two axes and the t ranks of a group together; weight [n/t d]."""
 
     def forward(ctx: Any, x: Tensor, weight: Tensor, group: Group, epsilon: float, zero_centered: bool) -> Tensor:
         rows, width = _rows(x), weight.shape[0] * group.size

@@ -37,7 +37,8 @@ class QueryKeyClip:
 
 
 def _rows(cell: ParallelAttention | MLASelfAttention, eta: Array, alpha: float) -> Iterator[tuple[Parameter, Array]]:
-    """Yield each weight of an attention with the factors of all ranks' rows. eta: the factor of each head's scores."""
+    """Yield each weight of an attention that makes queries or keys with the factors [rows] of its rows of all ranks.
+    eta [heads]: the factor by which a head's scores shrink; alpha: the exponent of the queries' share in it."""
     if isinstance(cell, ParallelAttention):
         yield cell.linear_qkv.weight, qk_clip.fused_rows(cell.rows, eta, alpha)
         return

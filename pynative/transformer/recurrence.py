@@ -26,7 +26,8 @@ from pynative.tensor_parallel.recompute import keep_collectives, run_part
 
 
 class ShortConvolution(nn.Cell):
-    """The weight and bias of a short convolution; mixers compute with them (`convolved`)."""
+    """The weight [c, 1, w], c the channels of this tensor-parallel rank, and bias [c] or None of a short convolution;
+    mixers compute with them (`convolved`)."""
 
     def __init__(self, block: blocks.ShortConvolution) -> None:
         super().__init__()
@@ -44,11 +45,13 @@ class SequenceExchange:
         self._made: dict[tuple[int, ...], tuple[Array, Array]] = {}
 
     def enter(self, x: Tensor, widths: Sequence[int]) -> Tensor:
-        """This rank's share of fused features of the whole sequence, by `sequence_to_features`."""
+        """x [s / cp, b, f] of this rank's shard, f features in fused parts of these widths -> this rank's share of each
+        part for the whole sequence, [s, b, f / cp]."""
         return sequence_to_features(x, widths, self.group, self.layout)
 
     def leave(self, x: Tensor) -> Tensor:
-        """All features of this rank's shard of the sequence, by `features_to_sequence`."""
+        """x [s, b, f / cp], this rank's share of the features of the whole sequence -> all f features of this rank's
+        shard, [s / cp, b, f]."""
         return features_to_sequence(x, self.group, self.layout)
 
     def share(self, parameter: Parameter, widths: Sequence[int]) -> Tensor:
@@ -82,8 +85,8 @@ def _lengths(cache: key_value_cache.Cache) -> Array | None:
 
 
 def convolved(layer: int, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """`kernels.short_convolution` of x [s, b, c]; in generation it continues the layer's last inputs, which the cache
-    keeps."""
+    """silu of the causal convolution of each channel of x [s, b, c] by itself, [s, b, c], with weight [c, 1, w] and
+    bias [c] or None; in generation behind the layer's last inputs, which the cache keeps."""
     cache = key_value_cache.current()
     if cache is None:
         return kernels.short_convolution(x, weight, bias)
@@ -97,7 +100,8 @@ def convolved(layer: int, x: Tensor, weight: Tensor, bias: Tensor | None) -> Ten
 def recurrent(
     layer: int, q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, rate: Tensor | None, form: RecurrenceForm
 ) -> Tensor:
-    """`kernels.linear_recurrence`; in generation it continues the layer's state, which the cache keeps."""
+    """The recurrence `form` over q, k [s, b, m, d], v [s, b, n, e], log_decay and rate float32 [s, b, n] (rate None: 1)
+    -> [s, b, n, e]; in generation it continues the layer's state, which the cache keeps."""
     cache = key_value_cache.current()
     if cache is None:
         return kernels.linear_recurrence(q, k, v, log_decay, rate, form)
@@ -145,9 +149,11 @@ class RecurrentMixer(nn.Cell):
         return run_part(self, "out_proj", self.out_proj, self.exchange.leave(out))
 
     def _entered(self, rows: Tensor) -> Tensor:
-        """Rows of in_proj, for this rank's shard of the sequence -> its share of the features, for whole sequences."""
+        """in_proj's output [s / cp, b, f] for this rank's shard of the sequence -> its share of the f features for
+        whole sequences, [s, b, f / cp]."""
         return self.exchange.enter(rows, self.widths)
 
     def _mix(self, rows: Tensor) -> Tensor:
-        """Rows of in_proj, of whole sequences -> the input of out_proj, of whole sequences."""
+        """This rank's share of in_proj's features, [s, b, ...] of whole sequences -> its share of those that out_proj
+        takes, [s, b, ...] of whole sequences."""
         raise NotImplementedError

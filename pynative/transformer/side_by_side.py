@@ -16,7 +16,8 @@ from pynative.transformer.mamba import MambaMixer
 
 
 class AttentionBesideStateSpace(ParallelAttention):
-    """A mixer of attention and Mamba-2 on the same input: weights[0] x attention(x) + weights[1] x mixer(x)."""
+    """A mixer of attention and Mamba-2 on the same input: weights[0] x attention(x) + weights[1] x mixer(x), with two
+    numbers of the configuration."""
 
     def __init__(
         self,

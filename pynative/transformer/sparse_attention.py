@@ -1,7 +1,8 @@
 """DeepSeek sparse attention (DeepSeek-V3.2, 2025): each query attends to the keys that an indexer chooses for it.
 
-Of a sequence that is cut over ranks each has the indexer's scores of its own queries with everyone's keys: these, of
-one narrow head, are gathered, and attention's for the loss. Attention itself is the ring's or Ulysses', of chosen keys.
+Where a sequence is cut over ranks, each rank computes the indexer's scores of its own queries with the keys of the
+whole sequence: the indexer's keys, of one narrow head, are gathered, and for the loss attention's keys too. Attention
+itself, to the chosen keys, runs as a ring or by Ulysses.
 
 The indexer learns from attention, and attention does not learn from it: it is given hidden states and query latents
 without their past, and its choice has no gradient. What trains it is the divergence of its scores' softmax from the
@@ -141,7 +142,8 @@ class DSAttention(nn.Cell):
         return self._with_loss(out, query, key, indexed, chosen if self.of_chosen_alone else None)
 
     def _chosen(self, indexed: Indexed) -> Tensor | None:
-        """Positions of the chosen keys, [b, s, topk]; None if the sequence has no more keys than topk."""
+        """Positions of the keys chosen for each query, int32 [b, s, topk], ascending, -1 where there are fewer; None if
+        the sequence has no more keys than topk."""
         if self.topk >= len(indexed.key):
             return None
         with autograd.no_grad():
@@ -172,8 +174,8 @@ class DSAttention(nn.Cell):
     def _loss(
         self, query: Tensor, key: Tensor, indexed: Indexed, chosen: Tensor | None, factor: float
     ) -> tuple[float, tuple[Tensor, ...]]:
-        """(The divergence summed over this rank's queries, its gradients times `factor`, by query, key and weights of
-        the scores)."""
+        """(The divergence summed over this rank's queries, its gradients times `factor` with respect to query, key and
+        weights of the indexer's scores)."""
         total, of_queries, of_weights = 0.0, [], []
         of_key = Tensor.from_numpy(np.zeros(indexed.key.shape, np.float32))
         keys = whole_sequence(key, self.context, self.region.sequence.context)

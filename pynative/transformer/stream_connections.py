@@ -12,12 +12,13 @@ from pynative.tape.layer_events import Observable
 
 
 class _Weights(nn.Cell):
-    """The cell `hc_fn`, which has a weight alone; `HyperConnection` computes with it."""
+    """The cell `hc_fn`, which has a weight [m, n h] alone: the linear from a token's streams to the m weights with
+    which they are read and written."""
 
 
 class HyperConnection(Observable):
-    """The weights with which one sublayer reads and writes the streams; those of a head, behind which there is one
-    stream, only read."""
+    """The weights with which one sublayer reads and writes the streams; or of a head, which merges the streams into one
+    at the decoder's end: it only reads."""
 
     def __init__(self, block: blocks.HyperConnection) -> None:
         super().__init__()
@@ -28,8 +29,8 @@ class HyperConnection(Observable):
         self.hc_base, self.hc_scale = parameters["hc_base"], parameters["hc_scale"]
 
     def construct(self, streams: Tensor) -> Tensor | tuple[Tensor, Tensor]:
-        """[s, b, n h] -> (the sublayer's input [s, b, h], the streams' weights for its output); of a head the input
-        alone."""
+        """[s, b, n h] -> (the sublayer's input [s, b, h], float32 [s, b, n + n n]: each stream's weight for the
+        sublayer's output, and the weights by which streams become the new ones); of a head the input alone."""
         read = kernels.read_streams if self.rule.iterations else kernels.collapse_streams
         return read(streams, self.hc_fn.weight, self.hc_base, self.hc_scale, self.rule)
 

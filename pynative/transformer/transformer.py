@@ -115,8 +115,8 @@ class ParallelTransformer(nn.Cell):
         document_starts: Array | None = None,
         tokens: TokenIds | None = None,
     ) -> Tensor:
-        """[s, b, h] -> [s, b, h]; between stages, with n residual streams, [s, b, n h]. tokens: the tokens' ids, for
-        layers that read them."""
+        """[s, b, h] -> [s, b, h]; between stages, with n residual streams, [s, b, n h], and with a shared choice of
+        keys behind them. tokens: the tokens' ids, for layers that read them."""
         if not self.pre_process:
             hidden_states = self.input_tensor
         elif self.streams > 1:

@@ -98,8 +98,8 @@ def _states(model: Model) -> str:
 
 
 def _of_tokenizer(folder: Path | None, kind: str) -> list[str]:
-    """A line about the model's tokenizer files, which --to hf copies and our format and Megatron's lack; none if there
-    is nothing to say."""
+    """A line about the tokenizer files of `folder`, which --to hf copies and our format and Megatron's lack; none if
+    there is nothing to say. kind: the value of --to."""
     names = files_in(folder)
     if kind == "hf":
         missing = "no tokenizer was copied: --tokenizer-model DIR copies one into a new --output"
@@ -202,7 +202,8 @@ _TARGETS: dict[tuple[str, ...], dict[str, dict[str, Any]]] = {
 
 
 def findings(options: argparse.Namespace) -> Iterator[Finding]:
-    """Findings for options that do not go together or with the target."""
+    """Findings for options that do not go together or with the target, a --tokenizer-model that is no folder, and an
+    --output that cannot be written to."""
     for targets, flags in _TARGETS.items():
         for flag in flags if options.to not in targets else ():
             value = getattr(options, flag.removeprefix("--").replace("-", "_"))

@@ -51,7 +51,8 @@ then."""
 
 def recognise(directory: Path, kind: str = "auto", step: int | None = None) -> tuple[Format, Path]:
     """(format, folder with the files) of a checkpoint: `directory`, or the iteration in it that its tracker or `step`
-    names. kind: a value of `Format.kind`, or "auto". Raises ValueError if no format fits."""
+    names. kind: a value of `Format.kind`, or "auto". Raises ValueError if there is no such folder, or no format
+    fits."""
     if not directory.is_dir():
         rule = "is a file" if directory.exists() else "there is no such folder"
         raise ValueError(f"{directory}: {rule}; give the folder of a checkpoint")
@@ -104,8 +105,8 @@ def read_as_stored(one: Format, folder: Path) -> Model:
 
 @contextmanager
 def told_of(folder: Path, name: str) -> Iterator[None]:
-    """Turn any error in the block, which reads files of the format `name` (also ones written by hand), into a
-    ValueError that names the folder."""
+    """Turn an error that wrong content causes in the block, which reads files of the format `name` (also ones written
+    by hand), into a ValueError that names the folder; OSError passes as it is."""
     try:
         yield
     except (KeyError, TypeError, AttributeError, IndexError, ArithmeticError, RecursionError) as error:

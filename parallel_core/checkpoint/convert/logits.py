@@ -43,7 +43,8 @@ def _gib(model: Model) -> float:
 
 
 def skipped(model: Model) -> str | None:
-    """A clause that says why logits are not compared unless --logits yes asks for it; None if they are."""
+    """A clause that says why logits are not compared unless --logits yes asks for it: the weights are large, or the
+    engine is not installed. None if logits are compared."""
     size = _gib(model)
     if size > MOST_BYTES / 2**30:
         more = f"{size:.1f} GiB in float32, more than {MOST_BYTES >> 30}"
@@ -54,7 +55,7 @@ def skipped(model: Model) -> str | None:
 
 
 def difference(model: Model, source: Path, target: Path) -> float:
-    """The largest difference between two checkpoints' logits of a small prompt, over the largest logit (or 1).
+    """The largest difference between two checkpoints' logits of a small prompt, over the largest logit, at least 1.
 
     Raises ValueError if either cannot be computed, or if they differ by more than rounding; Unfinished if that takes
     too long.

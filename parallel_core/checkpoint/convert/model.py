@@ -19,8 +19,8 @@ alike."""
 
 @dataclass
 class Position:
-    """The point that a run had reached: iteration, samples, and the states of optimizer, scheduler and loss scaler
-    beside tensors."""
+    """The point that a run had reached: iteration, samples, and those parts of the states of optimizer, scheduler and
+    loss scaler that are not tensors."""
 
     iteration: int = 0
     consumed_samples: int = 0
@@ -75,7 +75,7 @@ class Model:
 
     @property
     def has_states_of_megatron(self) -> bool:
-        """Whether the optimizer and all of its states are such that Megatron's files have them the same way."""
+        """Whether Megatron-LM's files can hold, in the same form, all states that the model has of its optimizer."""
         rule = RULES.get(self.position.optimizer_kind)
         return rule is not None and self.states.keys() <= {*rule.megatrons_states, MAIN_PARAM}
 

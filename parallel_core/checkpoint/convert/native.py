@@ -41,7 +41,8 @@ def read_native(folder: Path, *, optimizer: bool = True, merges: bool = True) ->
     """The model of one of our checkpoints.
 
     merges: adapters are merged into their weights, and the optimizer's state, which is that of adapters, is left out;
-    otherwise adapters are weights by themselves. Raises ValueError if a tensor is not whole.
+    otherwise adapters are weights by themselves. Raises ValueError if a tensor is not whole, or the manifest or a file
+    cannot be read.
     """
     manifest = Manifest.read(folder)
     files = {name: open_tensors(plain_file(folder, name)) for name in manifest.files}
@@ -69,7 +70,7 @@ def read_native(folder: Path, *, optimizer: bool = True, merges: bool = True) ->
 
 def merged(weights: Mapping[str, LazyTensor], lora: LoraConfig) -> dict[str, LazyTensor]:
     """The weights without adapters that compute the same as `weights` with them: W + (alpha / r) B A, computed in
-    float32 and rounded once to W's type."""
+    float32 and rounded once to W's type. Raises ValueError for an adapter of a linear that `lora` does not name."""
     found = {name: tensor for name, tensor in weights.items() if not name.endswith(OF_ADAPTERS)}
     for name in weights:
         if name.endswith(_A):
@@ -107,8 +108,9 @@ def _whole(name: str, tensor: StoredTensor, files: dict[str, TensorFile]) -> Laz
 
 
 def write_native(model: Model, directory: Path, check: Callable[[Path], None] | None = None) -> Path:
-    """Write a checkpoint into `directory` and make it the latest there, after `check` of its folder; its path. Raises
-    ValueError if the settings do not go together; whatever is raised, no part of it is left."""
+    """Write a checkpoint into `directory` and make it the latest there; its path. check: called with the folder of the
+    checkpoint before that; if it raises, nothing is published. Raises ValueError if the settings do not go together,
+    `InUse` if another job writes there; whatever is raised, no part of the checkpoint is left."""
     run, is_new = run_of(model), not directory.exists()
     with FolderLock(directory) as lock:
         lock.take(print)

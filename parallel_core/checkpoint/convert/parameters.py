@@ -17,8 +17,8 @@ _COUNTS = ("model_config.num_layers", "moe_config.num_experts")
 
 
 def check_parameters(model: Model, source: object) -> None:
-    """Raise ValueError naming parameters that are missing, of another shape, or of no layer of the network. source:
-    stands before each line."""
+    """Raise ValueError naming parameters that are missing, of another shape, or of no layer of the network. source: the
+    text before each line of the message, as the path that was read."""
     problems = sorted(_problems(model))
     if problems:
         more = [f"and {len(problems) - MOST} more"] if len(problems) > MOST else []
@@ -54,8 +54,8 @@ def _needed(model: Model) -> dict[str, tuple[int, ...]]:
 
 
 def differences(written: Model, found: Model, *, states: bool) -> list[str]:
-    """Sentences about settings of the network and tensors in which two models differ; of tables the rows of ids are
-    compared. states: also the optimizer's states."""
+    """Sentences about the settings of the network and the tensors in which two models differ; tables with a row for
+    each id are compared without rows of padding. states: also the optimizer's states are compared."""
     return list(_differences(written, found, states))
 
 

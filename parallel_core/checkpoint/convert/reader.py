@@ -16,7 +16,7 @@ from parallel_core.sharding import Box, Place
 
 
 class ConvertedReader(CheckpointReader):
-    """The reader of another tool's checkpoint, whose model is read with the given vocabulary."""
+    """The reader of another tool's checkpoint, into a model with the given vocabulary (None: the checkpoint's)."""
 
     def __init__(self, directory: Path, model: Model, vocabulary: Vocabulary | None = None) -> None:
         self.directory = directory
@@ -32,8 +32,8 @@ class ConvertedReader(CheckpointReader):
 
     @property
     def holds_a_run(self) -> bool:
-        """Whether the files have an optimizer. Weights alone are a start, without a flag that leaves the optimizer
-        out."""
+        """Whether the files have an optimizer, so that a run can go on; with weights alone it begins, even if no flag
+        leaves the optimizer out."""
         return self.manifest.optimizer is not None
 
     @property
@@ -91,8 +91,9 @@ def open_checkpoint(
     kind: str = "auto",
     optimizer: bool = True,
 ) -> CheckpointReader:
-    """A reader of the checkpoint that `--load directory` means, of whichever tool or of one `kind`. optimizer: whether
-    another tool's optimizer is read, too. Raises ValueError if there is none, or if it cannot be read."""
+    """A reader of the checkpoint that `--load directory` means, of whichever tool or of one `kind`. vocabulary: of the
+    model that is loaded; None: the checkpoint's. optimizer: whether another tool's optimizer is read, too. Raises
+    ValueError if there is none, or if it cannot be read."""
     one, folder = find_checkpoint(directory, step, kind)
     if one.kind == "native":
         return _native(folder, vocabulary)

@@ -1,4 +1,5 @@
-"""The zip archive of `torch.save`: `NAME/data.pkl`, and `NAME/data/0`, `1`, ... with the bytes of the storages."""
+"""Reading of `torch.save`'s zip archive: `NAME/data.pkl`, and `NAME/data/0`, `1`, ... with the bytes of the
+storages."""
 
 import os
 import struct

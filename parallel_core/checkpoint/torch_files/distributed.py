@@ -40,7 +40,7 @@ class _Stored:
 
 def read_tensors(folder: Path, wanted: Callable[[str], bool]) -> dict[str, Assembled]:
     """Key -> tensor, of the tensors whose keys are wanted. Raises ValueError naming one of which a chunk is missing,
-    twice there, or elsewhere."""
+    there twice, or beyond the tensor."""
     path, metadata = plain_file(folder, METADATA), _metadata(folder)
     places = {_index(index): _stored(folder, info) for index, info in metadata.get("storage_data").items()}
     found = {}

@@ -132,8 +132,9 @@ class Unpickler(pickle.Unpickler):
 def read_pickle(
     data: bytes, where: str, storage: Callable[[Any], Any] | None = None, tensor: Callable[..., Any] | None = None
 ) -> Any:
-    """The object in a pickle, objects of unknown classes as `StandIn`s. Raises ValueError naming `where` if it cannot
-    be read. storage, tensor: see `Unpickler`."""
+    """The object in a pickle, objects of unknown classes as `StandIn`s. storage(id): what a persistent id names;
+    tensor(storage, offset, shape, stride): makes a tensor; None: a pickle with such is an error. Raises ValueError
+    naming `where` if the pickle cannot be read."""
 
     def none_here(*_: Any) -> Any:
         raise pickle.UnpicklingError("tensors are not expected in it")

@@ -120,7 +120,7 @@ def types_agree(config: Sections) -> Iterator[Finding]:
 
 
 def _rotating_channels(config: Sections) -> tuple[int, int]:
-    """The number of a head's channels that rotate, and of those that may."""
+    """The number of a head's channels that rotate, and of those that the rotating share is a share of."""
     model = config.model_config
     latent = model.multi_latent_attention
     width = latent.qk_pos_emb_head_dim if latent.enabled else model.kv_channels
@@ -156,7 +156,8 @@ def latent_attention_stands_alone(config: Sections) -> Iterator[Finding]:
 
 
 def scores_can_be_clipped(config: Sections) -> Iterator[Finding]:
-    """Check --qk-clip and the log of largest scores: both need attention that tells its scores."""
+    """Check --qk-clip and the log of largest scores: both need attention that tells its scores, and --qk-clip weights
+    that scale queries and keys."""
     model, clip = config.model_config, config.model_config.qk_clip
     for name in (name for name in ("enabled", "log_largest") if getattr(clip, name)):
         for other, holds in (
@@ -227,7 +228,8 @@ def residual_weights_are_two(config: Sections) -> Iterator[Finding]:
 
 
 def linear_attention_fits(config: Sections) -> Iterator[Finding]:
-    """Check gated delta nets and lightning attention, which have a state in some layers."""
+    """Check gated delta nets and lightning attention: --linear-attention-freq, numbers of heads, and no
+    --reset-attention-mask."""
     model, sizes = config.model_config, config.model_config.linear_attention
     if not (model.has_delta_nets or model.has_lightning_attention):
         return
@@ -339,8 +341,7 @@ def stretched_positions_rotate(config: Sections) -> Iterator[Finding]:
 
 
 def further_tokens_are_embedded_alike(config: Sections) -> Iterator[Finding]:
-    """Check multi-token prediction's embedding: the last stage has only the words' copy; Megatron refuses learned
-    positions, too."""
+    """Check that with multi-token prediction (MTP) the embedding has no learned positions and no norm."""
     model, further = config.model_config, config.model_config.multi_token_prediction
     if further.depths and model.position_embedding_type == "learned_absolute":
         yield further.clashes("num_layers", "learned positions", "use --position-embedding-type rope")

@@ -25,7 +25,8 @@ def expert_ranks_divide(config: Sections) -> Iterator[Finding]:
 
 
 def dense_widths_divide(config: Sections) -> Iterator[Finding]:
-    """Check the widths of the blocks that all tokens pass through: of dense layers, and shared experts."""
+    """Check that tensor-parallel ranks divide the widths of the blocks that all tokens pass through, of dense layers
+    and of shared experts, unless --unaligned-linear allows any width."""
     model, moe, size = config.model_config, config.moe_config, config.parallel_config.tensor_model_parallel_size
     if config.parallel_config.unaligned_linear:
         return

@@ -60,7 +60,8 @@ def one_source_of_the_schedule(config: Sections) -> Iterator[Finding]:
 
 
 def states_of_other_types_are_asked_for(config: Sections) -> Iterator[Finding]:
-    """Check that other types of the optimizer's states come with --use-precision-aware-optimizer, as in Megatron."""
+    """Check that types of Adam's states other than float32 come with --use-precision-aware-optimizer, as in
+    Megatron."""
     adam = config.optimizer_config.adam
     for name, flag in (("exp_avg_dtype", "--exp-avg-dtype"), ("exp_avg_sq_dtype", "--exp-avg-sq-dtype")):
         if getattr(adam, name) != "fp32" and not adam.use_precision_aware_optimizer:

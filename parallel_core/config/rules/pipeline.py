@@ -26,8 +26,8 @@ def _chunks(parallel: ParallelConfig) -> Setting:
 
 
 def schedule_fits(config: Sections) -> Iterator[Finding]:
-    """Check that the schedule takes the micro-batches of each global batch size; the first size that it does not take
-    is named."""
+    """Check that the schedule takes as many micro-batches as each global batch size gives; of the sizes before the
+    last, only the first that it does not take is named."""
     parallel, data = config.parallel_config, config.dataset_config
     group = parallel.microbatch_group_size_per_virtual_pipeline_stage
     batch = Setting("--global-batch-size", f"{data.global_batch_size} (micro-batches: {data.micro_batch_num})")
@@ -51,8 +51,8 @@ def schedule_fits(config: Sections) -> Iterator[Finding]:
 
 
 def pairs_are_possible(config: Sections) -> Iterator[Finding]:
-    """Check combined 1F1B: layers that are recomputed, gathered or offloaded as a whole cannot be in a forward and a
-    backward at once."""
+    """Check combined 1F1B, where a layer can be in a forward and in another micro-batch's backward at once: no option
+    may recompute, gather or offload layers as a whole."""
     parallel = config.parallel_config
     if parallel.pipeline_schedule == COMBINED and config.against_pairs:
         schedule = Setting("--pipeline-schedule", COMBINED)
@@ -160,7 +160,7 @@ def _has_shape(offset: list[Any], stages: int, chunks: int) -> bool:
 
 
 def _is_too_short(rows: list[list[int]], parallel: ParallelConfig) -> bool:
-    """Whether a virtual stage has no layers, embedding or output layer. rows: layers by chunk and stage."""
+    """Whether a virtual stage has neither layers nor embedding nor output layer. rows: layers by chunk and stage."""
     chunks, alone = parallel.chunks, parallel.standalone_embedding_stage
     ends = {(0, 0), (chunks - 1, len(rows[0]) - 1)} if len(rows) == chunks else set()
     empty = ends | {(chunk, 0) for chunk in range(len(rows)) if alone}

@@ -20,8 +20,8 @@ class AdamConfig(Config):
     """The update of --optimizer adam (Kingma and Ba, 2015; Loshchilov and Hutter, 2019).
 
     pma: MindFormers' PmaAdamW (Li et al., "Model Merging in Pre-training of Large Language Models", 2025). Every
-    --pma-interleave-step steps the weights are added to an average; after --pma-fused-num of them it replaces the
-    weights, and begins anew.
+    --pma-interleave-step steps the weights are added to an average; after --pma-fused-num such additions the average
+    replaces the weights, and a new average begins.
     """
 
     betas: tuple[float, ...] = option("--adam-beta1", (0.9, 0.999))
@@ -31,7 +31,7 @@ class AdamConfig(Config):
     adam_bias_correction: bool = option("--no-adam-bias-correction", True)
     """Divide Adam's moments, which begin at zero, by 1 - beta^step. Switched off, they are used as they are."""
     decoupled_weight_decay: bool = option("--no-decoupled-weight-decay", True)
-    """Shrink weights directly instead of adding to the gradient."""
+    """Apply weight decay to the weights directly (AdamW) instead of adding it to the gradient."""
     use_precision_aware_optimizer: bool = option("--use-precision-aware-optimizer", False)
     """Let the optimizer's states have types of their own."""
     exp_avg_dtype: str = option("--exp-avg-dtype", "fp32", choices=tuple(STATE_TYPES))

@@ -16,8 +16,8 @@ MOMENTUM = "momentum_buffer"
 
 @dataclass(frozen=True, kw_only=True)
 class UpdateRule:
-    """One optimizer. `OptimizerConfig` has its options in the field of its name, `pynative.optimizer.updates` its
-    arithmetic under the same name; nobody else compares names."""
+    """One optimizer. Its name is the field of `OptimizerConfig` with its options, and the name of its arithmetic in
+    `pynative.optimizer.updates`; no other code compares names."""
 
     name: str
     """Its name as a value of --optimizer."""

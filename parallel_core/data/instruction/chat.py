@@ -12,11 +12,11 @@ from parallel_core.data.tokenizers import MegatronTokenizer
 
 
 class Chat:
-    """Chats by a template and a tokenizer, which gets the template's stop words; without a template by the tokenizer's
-    own."""
+    """Writer of chats as ids, by a template and a tokenizer, whose vocabulary gets the template's stop words; without a
+    template, by the tokenizer's own."""
 
     def __init__(self, template: Template | None, tokenizer: MegatronTokenizer) -> None:
-        """Raises ValueError for a token that the template names and the vocabulary lacks."""
+        """Raises ValueError as `tokens_for`."""
         tokens = tokens_for(template, tokenizer)
         self._encoder = ConversationEncoder(template, tokens)
         words = [tokenizer.token_to_id(word) for word in (template.stop_words if template else ())]
@@ -27,7 +27,7 @@ class Chat:
         """The ids of a conversation up to the place where the assistant answers the last message.
 
         messages: dictionaries with role and content. Raises ValueError unless they are of user and assistant in turn,
-        behind at most one of the system, and end with the user's.
+        behind at most one of the system, and end with the user's, or if the template cannot write them.
         """
         has_system = bool(messages) and messages[0]["role"] == "system"
         turns = list(messages[has_system:])
@@ -40,8 +40,8 @@ class Chat:
         return [token for source, target in before for token in (*source, *target)] + asked
 
     def pair(self, question: str, answer: str) -> tuple[list[int], list[int]]:
-        """The ids of a question up to the place where the answer begins, and those of the answer that fine-tuning
-        learns, its end included."""
+        """(ids of a question, up to the place where the answer begins; ids of the answer that fine-tuning learns, its
+        end included). Raises ValueError if the template cannot write them."""
         messages = {"role": "user", "content": question}, {"role": "assistant", "content": answer}
         ((asked, answered),) = self._encoder.pairs(Conversation([messages[0]], [messages[1]]))
         return list(asked), list(answered)

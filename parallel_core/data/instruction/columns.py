@@ -57,7 +57,7 @@ OPENAI_KEYS = ("messages", "system", "tools")
 
 def mapped(columns: Columns, keys: Collection[str], map_keys: Mapping[str, Any] | None) -> Columns:
     """`columns` with the names that `--map-keys` gives, for those `keys` that the handler reads. Raises ValueError for
-    other keys."""
+    other keys, and for values that are no names."""
     if map_keys is None:
         return columns
     given = dict(map_keys)

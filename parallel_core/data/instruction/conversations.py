@@ -31,20 +31,21 @@ class Conversation:
 
     @property
     def messages(self) -> list[Message]:
-        """All messages, user and assistant in turn; one empty question and answer where they don't take turns."""
+        """All messages, user and assistant in turn; for a conversation that `is_uneven` an empty question and an empty
+        answer instead."""
         if self.is_uneven:
             return [{"role": "user", "content": ""}, {"role": "assistant", "content": ""}]
         return self.prompt + self.responses
 
     @property
     def is_uneven(self) -> bool:
-        """Whether user and assistant don't take turns."""
+        """Whether `prompt` has an even number of messages, or `responses` is not exactly one."""
         return len(self.prompt) % 2 != 1 or len(self.responses) != 1
 
 
 def of_alpaca(row: Row, columns: Columns) -> Conversation:
     """A conversation of Alpaca's columns: instruction and input are the prompt, output is the answer, history the turns
-    before. Raises BadRecord for a row without a text as its answer."""
+    before. Raises BadRecord for a row without a text as its answer, and where another of these columns has no text."""
     prompt = [
         {"role": role, "content": text}
         for turn in _history(row, columns)
@@ -70,7 +71,8 @@ def of_alpaca(row: Row, columns: Columns) -> Conversation:
 
 
 def of_alpaca_pair(row: Row, columns: Columns) -> Conversation:
-    """A conversation of Alpaca's columns, with a chosen and a rejected answer."""
+    """A conversation of Alpaca's columns, with a chosen and a rejected answer. Raises BadRecord where one is missing,
+    and as `of_alpaca`."""
     answers = [text_under(row, columns.chosen), text_under(row, columns.rejected)]
     alone = of_alpaca({**row, str(columns.response): "."}, columns)
     return Conversation(alone.prompt, [_answer(text) for text in answers], alone.system, doubt=alone.doubt, row=row)
@@ -78,7 +80,8 @@ def of_alpaca_pair(row: Row, columns: Columns) -> Conversation:
 
 def of_sharegpt(row: Row, columns: Columns) -> Conversation:
     """A conversation of ShareGPT's messages: user (or observation) and assistant (or function call) in turn, after an
-    optional system message. Raises BadRecord where they do not take turns."""
+    optional system message. Raises BadRecord where there are none, where they do not take turns or end with a question,
+    and for contents that are no text."""
     system, messages = _opened(row, columns)
     turns = _in_turn(messages, columns)
     if len(turns) % 2:
@@ -88,7 +91,7 @@ def of_sharegpt(row: Row, columns: Columns) -> Conversation:
 
 def of_sharegpt_pair(row: Row, columns: Columns) -> Conversation:
     """A conversation of ShareGPT's messages, up to a question that has a chosen and a rejected answer. Raises BadRecord
-    where one is missing."""
+    where an answer is missing, where the messages end with an answer, and as `of_sharegpt`."""
     system, messages = _opened(row, columns)
     turns = _in_turn(messages, columns)
     if not len(turns) % 2:
@@ -103,7 +106,7 @@ def of_sharegpt_pair(row: Row, columns: Columns) -> Conversation:
 
 def of_openai(row: Row, columns: Columns) -> Conversation:
     """A conversation of OpenAI's messages, with tool calls and reasoning: the first is of user or system, the last of
-    the assistant, others are of any role. Raises BadRecord otherwise."""
+    the assistant, others are of any known role. Raises BadRecord otherwise, and for contents that are no text."""
     system, messages = _opened(row, columns)
     turns = []
     for place, message in enumerate(messages):
@@ -127,7 +130,8 @@ def of_openai(row: Row, columns: Columns) -> Conversation:
 
 
 def of_hunyuan(row: Row, columns: Columns) -> Conversation:
-    """A conversation of Hunyuan's messages: system, user and assistant in turn. Raises BadRecord otherwise."""
+    """A conversation of Hunyuan's messages: system, user, assistant, again and again, none left out. Raises BadRecord
+    for another order or number of messages, and for contents that are no text."""
     messages, tags = _messages(row, columns), columns.tags
     turns = []
     for place, message in enumerate(messages):

@@ -14,8 +14,9 @@ from parallel_core.numerics.dtypes import Array
 
 
 def split_bounds(split: str, size: int) -> list[tuple[int, int]]:
-    """The first and the last (exclusive) conversation of train, valid and test, of `size` conversations: each share is
-    rounded, and what is then over or short comes off, or goes to, the first."""
+    """(first conversation, one after the last) of train, valid and test, among `size` conversations. The share of each
+    is rounded; if the three sum to more or fewer than `size`, train gets as many fewer or more.
+    Raises ConfigError for a `split` that is not one to three shares."""
     shares = split_shares(split)[:3]
     shares += [0.0] * (3 - len(shares))
     whole = sum(shares)
@@ -40,7 +41,7 @@ def order_of_samples(
     """The numbers of the conversations first ... last - 1, as often as `samples` needs, in the order of training.
 
     shuffle: shuffle each pass anew. shuffle_all: then shuffle all passes together. batch: fill up each pass to whole
-    batches of this size with the first conversations of all.
+    batches of this size with the data's conversations 0, 1, ...
     """
     one_pass = np.arange(first, last, dtype=np.int64)
     if batch is not None and len(one_pass) % batch:
@@ -104,8 +105,8 @@ class Collator:
         return np.concatenate([np.arange(missing, dtype=np.int32), starts + missing]).astype(np.int32)
 
     def __call__(self, samples: Sequence[Sample]) -> Batch:
-        """A batch as the model reads it: tokens, labels, loss_mask, position_ids [b, s], and document_starts; and,
-        where padding is behind, lengths [b], by which micro-batches are cut.
+        """A batch as the model reads it: tokens, labels, loss_mask, position_ids [b, s], document_starts as `padded`
+        has it; and, where padding is behind, lengths [b] (multiples of `multiple`), by which micro-batches are cut.
 
         Labels are those of the next token here: MindSpeed-LLM leaves out the last prediction and the first label
         instead. Padding that nothing looks back at needs no mask.

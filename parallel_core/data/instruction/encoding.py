@@ -22,8 +22,8 @@ Pair = tuple[list[int], list[int]]
 
 
 def shares(source: int, target: int, room: int) -> tuple[int, int]:
-    """The lengths of source and target that are kept of them in `room` tokens; a side that takes less than half of the
-    room stays whole, the target first."""
+    """The numbers of tokens that a source and a target of these lengths keep in `room` tokens together. A target below
+    half of the room stays whole, else a source below half; else each keeps its share of the room."""
     if target * 2 < room:
         most = room
     elif source * 2 < room:
@@ -35,8 +35,8 @@ def shares(source: int, target: int, room: int) -> tuple[int, int]:
 
 
 def _proportional(source: int, target: int, room: int) -> tuple[int, int]:
-    """The lengths of source and target that are kept of them in `room` tokens, in proportion to their lengths; at least
-    one token of the target."""
+    """The most tokens of source and target, of these lengths, that are kept in `room` tokens, in proportion to the
+    lengths; at least one token of the target."""
     most = max(int(room * (target / (source + target))) if source + target else 0, 1)
     return room - min(most, target), most
 
@@ -54,8 +54,9 @@ class ConversationEncoder:
     drop_thinking: bool = True
 
     def pairs(self, conversation: Conversation) -> list[Pair]:
-        """Source and target of each turn, cut to `room`. Raises BadRecord for a message that the template cannot
-        write."""
+        """(ids of the source, ids of the target) of each turn; all turns together have at most `room` tokens, and the
+        last ones are left out if there is no room. Raises BadRecord for a message that the template cannot write, and
+        for tools of another form; with the tokenizer's own template also ValueError, as `tokens.chat`."""
         template = self.template
         if template is None:
             return self._cut(self._by_own_template(conversation), False)
@@ -139,7 +140,8 @@ class ConversationEncoder:
                     written[place] = written[place] + empty
 
     def _cut(self, written: Sequence[list[int]], by_share: bool) -> list[Pair]:
-        """Pairs of the sources and targets, which come in turn, as many tokens of them as `room` holds."""
+        """Pairs of the sources and targets, which come in turn, as many tokens of them as `room` holds. by_share: cut a
+        pair in proportion to the lengths of the two; else by `shares`, to one token less."""
         room = self.room if by_share else self.room - 1
         rule = _proportional if by_share else shares
         pairs: list[Pair] = []
@@ -172,7 +174,7 @@ def _written(template: Template, role: str, content: str, idx: str | None) -> Sl
 
 
 def filled(slots: Slots, **values: str) -> Slots:
-    """The slots with each placeholder {{name}} replaced by the value of that name, once in each slot that is text."""
+    """The slots, the first {{name}} in each slot that is text replaced by the value of that name, for all `values`."""
 
     def of(text: str) -> str:
         for name, value in values.items():
@@ -183,8 +185,9 @@ def filled(slots: Slots, **values: str) -> Slots:
 
 
 def joined(pairs: Sequence[Pair], efficient_eos: bool, eos: int, room: int | None = None) -> Pair:
-    """The ids and labels of all pairs one after the other; sources have no label. efficient_eos: `eos` ends each
-    answer. room: tokens that each pair is cut to by itself (--neat-pack)."""
+    """The ids and labels of all pairs one after the other; sources have no label. efficient_eos: `eos` is put behind
+    the last answer, and is the label of the first token of each later source. room: tokens that each pair is cut to by
+    itself (--neat-pack)."""
     ids: list[int] = []
     labels: list[int] = []
     for source, target in pairs:

@@ -27,7 +27,9 @@ def instruction_datasets(config: AllConfig) -> Callable[[Sequence[int | None]], 
     """A function from the numbers of samples of train, valid and test (None: one pass) to their data sets, None for a
     split without a share.
 
-    Raises ValueError here for files that are missing, damaged, or made with another tokenizer.
+    Files are opened before that function is called. Raises ValueError then for files that are missing, damaged, empty,
+    or made with another tokenizer, for several prefixes in one --data-path, and for a tokenizer without a token of
+    padding or an end of a text that is needed.
     """
     parts = _parts(config)
     rules, collator = _rules(config)
@@ -57,7 +59,8 @@ def instruction_datasets(config: AllConfig) -> Callable[[Sequence[int | None]], 
 
 
 def conversations_per_epoch(config: AllConfig) -> int | None:
-    """The number of conversations of one pass over the training data. Raises ValueError as `instruction_datasets`."""
+    """The number of conversations of one pass over the training data; None: they have no share. Raises ValueError as
+    `instruction_datasets`."""
     part = _parts(config)[0]
     return part.bounds[1] - part.bounds[0] if part else None
 
@@ -146,7 +149,7 @@ def _ends(config: AllConfig, template: Template | None) -> tuple[int | None, int
 
 def own_ids(config: AllConfig) -> Facts:
     """The special ids as the tokenizer's own files name them, without defaults: a tokenizer may have no token for
-    padding."""
+    padding. Raises ValueError for a folder that is missing or damaged."""
     folder = _folder(config)
     return folder.facts() if folder else tokenizer_facts(config)
 

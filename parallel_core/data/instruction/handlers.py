@@ -34,7 +34,8 @@ class Handler:
 
     encode: Encode
     converter: str | None = None
-    """Key of `conversations.CONVERTERS`; None: `encode` takes the row itself."""
+    """Key of `conversations.CONVERTERS`; None: `encode` takes the row itself (LlamaFactory's: each source has its
+    own)."""
     columns: Columns = field(default_factory=Columns)
     map_keys: tuple[str, ...] = ()
     keys: tuple[str, ...] | None = INSTRUCTION_KEYS
@@ -44,7 +45,10 @@ class Handler:
 
 
 def instruction(conversation: Conversation, setting: Setting) -> Sequences:
-    """The sequences of a conversation: input_ids, attention_mask of ones, labels."""
+    """One sequence in each data set: input_ids, attention_mask (ones), labels (input_ids, not shifted, with -100 at
+    questions; with a template of `efficient_eos` the first token of each question but the first has the end of a text
+    as its label). Raises BadRecord for a conversation without tokens, or one that the
+    template cannot write; ValueError for a tokenizer without an end of a text."""
     template = setting.encoder.template
     pairs = setting.encoder.pairs(conversation)
     efficient_eos = bool(template and template.efficient_eos)
@@ -60,8 +64,8 @@ def _with_eod(ids: list[int], labels: list[int], setting: Setting) -> Sequences:
 
 
 def pair(conversation: Conversation, setting: Setting) -> Sequences:
-    """The sequences of a conversation with two answers: input_ids and labels with the chosen one, and with the rejected
-    one."""
+    """The sequences of a conversation with two answers: chosen_input_ids and chosen_labels (-100 where no loss is),
+    rejected_input_ids and rejected_labels. Raises BadRecord for a conversation that the template cannot write."""
     template = setting.encoder.template
     end = [setting.tokens.eos] if template and template.efficient_eos else []
     whole = replace(setting.encoder, room=10**9)
@@ -76,8 +80,9 @@ def pair(conversation: Conversation, setting: Setting) -> Sequences:
 
 
 def reward(conversation: Conversation, setting: Setting) -> Sequences:
-    """The sequences of a conversation without its last answer, which --dataset-additional-keys labels writes as a data
-    set of its own."""
+    """The sequences of a conversation without its last answer: input_ids, attention_mask (ones), and for each of
+    --dataset-additional-keys the ids of the row's text under that key. The key `labels` is the last answer.
+    Raises BadRecord for a row without text under a key, or a conversation that the template cannot write."""
     turns = setting.encoder.pairs(conversation)
     ids = [token for turn in turns[:-1] for part in turn for token in part] + turns[-1][0]
     written: Sequences = {"input_ids": [ids], "attention_mask": [[1] * len(ids)]}
@@ -89,7 +94,8 @@ def reward(conversation: Conversation, setting: Setting) -> Sequences:
 
 def hunyuan(conversation: Conversation, setting: Setting) -> Sequences:
     """The sequences of a conversation by the tokenizer's own template; the tokens from <|extra_0|> to <|eos|> carry
-    loss. Raises ValueError for a tokenizer without these tokens."""
+    loss. Raises ValueError for a tokenizer without these tokens or a chat template, BadRecord for a conversation
+    without tokens."""
     tokens = setting.tokens
     names = {"observation": "tool", "function": "assistant"}
     messages = [{**m, "role": names.get(m["role"], m["role"])} for m in conversation.prompt + conversation.responses]

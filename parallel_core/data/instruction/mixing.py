@@ -1,4 +1,4 @@
-"""Several data sets in one: `--mix-strategy` of LlamaFactoryInstructionHandler, which `dataset_info.json` lists."""
+"""Several data sets, which `dataset_info.json` lists, in one: `--mix-strategy` of LlamaFactoryInstructionHandler."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -89,7 +89,7 @@ def interleaved(
 
 def checked_probabilities(text: str | None, number: int) -> list[float] | None:
     """The probabilities of `number` data sets in the text of `--interleave-probs`; None without one. Raises ValueError
-    unless they sum to 1."""
+    unless they are as many, none negative, and sum to 1."""
     if text is None:
         return None
     try:

@@ -79,7 +79,8 @@ class InstructionOptions:
 
     @property
     def prefix(self) -> Path:
-        """The prefix of the data sets' files: `_packed` is added for fine-tuning's."""
+        """The prefix of the data sets' files: --output-prefix, with `_packed` behind it unless the handler writes
+        running text (its name ends with PretrainHandler)."""
         is_running_text = self.handler_name.endswith("PretrainHandler")
         return self.output_prefix if is_running_text else Path(f"{self.output_prefix}_packed")
 
@@ -120,8 +121,8 @@ class InstructionOptions:
 
     @classmethod
     def of(cls, args: argparse.Namespace) -> "InstructionOptions":
-        """The options of parsed flags. Raises ValueError for flags that contradict each other, all at once, and for
-        refused ones."""
+        """The options of parsed flags. Raises ValueError for flags that are missing, out of range or contradict each
+        other, all in one message, and for flags of MindSpeed-LLM that have no counterpart here."""
         refused = [flag for flag in _REFUSALS if getattr(args, flag.strip("-").replace("-", "_"))]
         if refused:
             raise ValueError("; ".join(f"{flag}: {_REFUSALS[flag][1]}" for flag in refused))

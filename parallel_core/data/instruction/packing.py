@@ -34,7 +34,8 @@ def best_fit(lengths: Sequence[int], capacity: int) -> list[list[int]]:
 
 
 def packed(samples: Sequence[Sample], seq_length: int, pad: int, neat: bool) -> list[Sample]:
-    """The samples put together as packs of `seq_length` tokens: ids filled up with `pad`, labels with -100.
+    """The samples put together as packs of `seq_length` tokens, the last one or more of which are padding: ids are
+    filled up with `pad`, labels with -100.
 
     neat: the attention mask has the number, from 1 on, of a token's conversation in its pack, and 0 for padding; else
     ones.

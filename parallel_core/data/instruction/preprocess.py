@@ -62,7 +62,8 @@ class Progress:
 
     @classmethod
     def of(cls, content: dict[str, Any], report: Report) -> "Progress":
-        """The state that `content` describes, with counts added to `report`; {}: that of a run that begins."""
+        """The state that `content` describes, its counts in place of those of `report`; {}: that of a run that
+        begins."""
         counts = {name: content.get(name, 0) for name in ("items", "documents")}
         return cls(**counts, report=replace(report, **content.get("report", {})))
 
@@ -77,7 +78,8 @@ def preprocess_instructions(options: InstructionOptions, flags: TokenizerOptions
     records.
 
     log: gets the progress; None: the error stream.
-    Raises ValueError for input that cannot be read, or holds nothing to train on; then there is no new data set.
+    Raises ValueError for input that cannot be read, or holds nothing to train on, for a record at which --on-bad-record
+    stops, for options that do not fit the input, and as `build_tokenizer`; then there is no new data set.
     """
     setting, sources = _setting(options, build_tokenizer(flags)), _sources(options)
     files = [file for source in sources for file in record_files(source.path)]
@@ -264,8 +266,8 @@ def _room(options: InstructionOptions) -> int:
 
 
 def _too_long(sequences: Sequences, most: int | None) -> dict[int, int]:
-    """Number -> length of the sequences of `most` tokens or more; as in MindSpeed-LLM their document stays, without
-    them."""
+    """Place in its list -> length, of each sequence of `most` tokens or more (None: no limit); as in MindSpeed-LLM
+    these are left out of their document, which stays."""
     if most is None:
         return {}
     lengths = [(number, len(part)) for parts in sequences.values() for number, part in enumerate(parts)]

@@ -15,12 +15,14 @@ Turn = tuple[str, str]
 
 
 def pretrain(row: Row, setting: Setting) -> Sequences:
-    """Running text: the row's text under each of --json-keys; no sequence where it is empty."""
+    """Running text: the row's text under each of --json-keys; no sequence where it is empty. Raises BadRecord
+    where there is none."""
     return {key: _running(text_under(row, key), setting, setting.pad_to_multiple_of) for key in setting.json_keys}
 
 
 def alpaca_pretrain(row: Row, setting: Setting) -> Sequences:
-    """Running text: an instruction with its answer; without an input the word None, as MindSpeed-LLM writes it."""
+    """Running text: an instruction with its answer; without an input the word None, as MindSpeed-LLM writes it.
+    Raises BadRecord where both are missing."""
     given = f" Input:\n{row['input']}" if row.get("input") else "None"
     values = {"{instruction}": row.get("instruction"), "{input}": given, "{output}": row.get("output")}
     if values["{instruction}"] is None and values["{output}"] is None:
@@ -30,12 +32,14 @@ def alpaca_pretrain(row: Row, setting: Setting) -> Sequences:
 
 
 def sharegpt_pretrain(row: Row, setting: Setting) -> Sequences:
-    """Running text: the messages' texts under each of --json-keys one behind the other."""
+    """Running text: for each of --json-keys the texts of the list of messages under it, joined to one sequence.
+    Raises BadRecord where there is no list of messages with texts."""
     return {key: _running("".join(_values(row, key)), setting) for key in setting.json_keys}
 
 
 def stack_overflow(row: Row, setting: Setting) -> Sequences:
-    """Running text: a question about Python with its answer."""
+    """Running text: a question about Python (`title`, `question_body`) with its answer (`answer_body`). Raises
+    BadRecord where one of these texts is missing."""
     title, question, answer = (text_under(row, key) for key in ("title", "question_body", "answer_body"))
     whole = f"In python, {title}\n### Question:\n{question}\n### Response:\n{answer}\n"
     return {"text": _running(whole, setting, setting.pad_to_multiple_of)}
@@ -64,20 +68,23 @@ def _running(content: str, setting: Setting, multiple: int = 1) -> list[list[int
 
 
 def general(row: Row, setting: Setting) -> Sequences:
-    """A question and its answer: `instruction` and `input` are asked, `output` is answered."""
+    """A question and its answer: `instruction` and `input` are asked, `output` is answered. Raises BadRecord where one
+    of these texts is missing."""
     asked = f"{text_under(row, 'instruction')}\n{text_under(row, 'input')}"
     return _prompted([(INSTRUCTION, asked), (RESPONSE, text_under(row, "output"))], setting)
 
 
 def leetcode(row: Row, setting: Setting) -> Sequences:
-    """A question and its answer: a problem is asked, code with its explanation is answered."""
+    """A question and its answer: the problem in `code_with_problem` is asked, `code_only` and `explanation_only` are
+    answered. Raises BadRecord where one of these texts is missing."""
     asked = text_under(row, "code_with_problem").split("```", maxsplit=1)[0].strip()
     answer = f"{text_under(row, 'code_only')}\n{text_under(row, 'explanation_only')}"
     return _prompted([(INSTRUCTION, asked), (RESPONSE, answer)], setting)
 
 
 def belle(row: Row, setting: Setting) -> Sequences:
-    """Turns that `Human:` and `Assistant:` begin within the text `instruction`; `output` answers the last."""
+    """Turns that `Human:` and `Assistant:` begin within the text `instruction`; `output` answers the last. Raises
+    BadRecord where one of these texts is missing, or `instruction` has no turn."""
     turns: list[Turn] = []
     for part in filter(None, text_under(row, "instruction").split("Human:")):
         asked, *answered = part.split("Assistant:")
@@ -89,7 +96,8 @@ def belle(row: Row, setting: Setting) -> Sequences:
 
 
 def moss(row: Row, setting: Setting) -> Sequences:
-    """A sequence for each turn of a MOSS chat, with the turns before it."""
+    """A sequence for each turn of a MOSS chat, with the turns before it. Raises BadRecord for a row whose `chat` is not
+    an object of turns with the texts `Human` and `MOSS`."""
     turns: list[Turn] = []
     documents = []
     for asked, answered in _moss_turns(row):
@@ -100,7 +108,7 @@ def moss(row: Row, setting: Setting) -> Sequences:
 
 def moss_turns(row: Row, setting: Setting) -> Sequences:
     """A MOSS chat in Baichuan's form: an id before each text, and the end-of-text id as the label of each user's id,
-    which would else have none."""
+    which would else have none. Raises BadRecord as `moss`."""
     tokenizer, eos = setting.tokens.tokenizer, setting.tokens.eos
     ids: list[int] = []
     labels: list[int] = []

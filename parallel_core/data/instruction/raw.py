@@ -33,7 +33,7 @@ class RawRules:
     eos: int
     """Id that ends an answer."""
     pad: int | None
-    """Id that carries no loss, wherever it is a label: of padding, else of what the vocabulary lacks."""
+    """Id of padding, else of the unknown token, which as a label carries no loss; None: the tokenizer has neither."""
 
 
 def _under(row: Row, keys: Sequence[str]) -> str:
@@ -44,9 +44,11 @@ def _under(row: Row, keys: Sequence[str]) -> str:
 
 
 def encoded(row: Row, tokenizer: MegatronTokenizer, rules: RawRules) -> Encoded | None:
-    """A record of at most length + 1 ids; none where it is too long, as there it is left out.
+    """Ids and labels of a record, at most `rules.length` + 1; None for a record that Patch leaves out: as one text,
+    where it is longer; as messages, where the question alone has `rules.length` ids or more.
 
-    Raises BadRecord for one that has no question or no answer, or that the chat template does not take.
+    Raises BadRecord for a record that has no question or no answer, or whose question the chat template writes
+    differently once it is answered; ValueError for messages that the chat template does not take.
     """
     asked, answer = _under(row, QUESTIONS), _under(row, ANSWERS)
     more = [] if row.get("input") is None else [text_under(row, "input")]
@@ -56,7 +58,7 @@ def encoded(row: Row, tokenizer: MegatronTokenizer, rules: RawRules) -> Encoded 
 
 
 def _as_text(asked: str, answer: str, tokenizer: MegatronTokenizer, rules: RawRules) -> Encoded | None:
-    """Question and answer as one text; an answer that does not end in the sample is not learned."""
+    """Question and answer as one text, ended by `eos`; None where none of the first length + 1 ids is `eos`."""
     room = rules.length + 1
     ids = [*tokenizer.encode(asked + answer), rules.eos][:room]
     if rules.eos not in ids:
@@ -66,7 +68,8 @@ def _as_text(asked: str, answer: str, tokenizer: MegatronTokenizer, rules: RawRu
 
 
 def _as_messages(asked: str, answer: str, tokenizer: MegatronTokenizer, rules: RawRules) -> Encoded | None:
-    """A user's and an assistant's message; an answer is cut, a question that leaves it no room is left out."""
+    """A user's and an assistant's message by the chat template, cut to `length` ids; None where the question alone has
+    as many."""
     messages = [{"role": "user", "content": asked}, {"role": "assistant", "content": answer}]
     source, whole = (tokenizer.apply_chat_template(messages[:number]) for number in (1, 2))
     if whole[: len(source)] != source:
@@ -81,8 +84,8 @@ class RawRecords:
     """The records of a file that fit into a sample, as ids and labels."""
 
     def __init__(self, path: str | Path, tokenizer: MegatronTokenizer, rules: RawRules) -> None:
-        """Raises ValueError, naming the line, for a record that cannot be trained on, and for a file of which none is
-        left."""
+        """Raises ValueError, naming the line, for a record that cannot be trained on, and for a file that cannot be
+        read, or of which no record is left."""
         self.path, self.rules = str(path), rules
         self.samples: list[tuple[Array, Array]] = []
         self.places: list[str] = []
@@ -109,7 +112,8 @@ class RawDataset:
     """Sample i is record i of its file, again and again from the first."""
 
     def __init__(self, records: RawRecords, seq_length: int, size: int) -> None:
-        """size: the number of samples; whole passes, so that an epoch of shuffled ones is of the file."""
+        """size: the number of samples that are needed; it is rounded up to whole passes over the records, at least
+        one."""
         self.records, self.seq_length = records, seq_length
         self.samples_per_epoch = len(records.samples)
         self.size = max(1, -(-size // self.samples_per_epoch)) * self.samples_per_epoch
@@ -139,9 +143,10 @@ class RawDataset:
 
 
 def raw_datasets(config: AllConfig) -> Callable[[Sequence[int | None]], list[RawDataset | None]]:
-    """A function of the numbers of samples of train, valid and test that gives their data.
+    """A function from the numbers of samples of train, valid and test to their data, None for one without a file.
 
-    Files are read and tokenised here, each once, so that their mistakes are said at once. Raises ValueError for them.
+    Files are read and tokenised before that function is called, each once. Raises ValueError then for mistakes in
+    them, and for a tokenizer without an end of a text.
     """
     data, tokenizer = config.dataset_config, tokenizer_of(config)
     rules, length = _rules(config), config.model_config.seq_length

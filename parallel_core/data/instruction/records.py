@@ -52,15 +52,16 @@ class Report:
     """Place and doubt of each record that was written all the same."""
 
     def left_out_for(self, place: str, error: BadRecord) -> None:
-        """Count a record as left out. Raises ValueError where --on-bad-record wants the run to stop instead."""
+        """Count a record as left out. Raises ValueError instead with --on-bad-record stop; for an `UnreadableRecord`
+        with every value but skip."""
         is_broken = isinstance(error, UnreadableRecord) and self.on_bad_record != "skip"
         if is_broken or self.on_bad_record == "stop":
             raise ValueError(f"{place}: {error}; repair it, or leave such records out with --on-bad-record skip")
         self.left_out.append(f"{place}: {error}")
 
     def is_written(self, place: str, doubt: str) -> bool:
-        """Count a doubtful record, and return whether it is written all the same. Raises ValueError as
-        `left_out_for`."""
+        """Count a doubtful record, and return whether it is written: with --on-bad-record reference, as MindSpeed-LLM
+        does; otherwise it is left out. Raises ValueError with --on-bad-record stop."""
         if self.on_bad_record != "reference":
             self.left_out_for(place, BadRecord(doubt))
             return False
@@ -118,7 +119,7 @@ def record_files(path: str | Path) -> list[Path]:
 
 def read_records(path: str | Path) -> Iterator[Record]:
     """The records of a file, or of all files of a folder, in order. Raises ValueError for a file that cannot be
-    read."""
+    read, for want of a package, too, and as `record_files`."""
     before = 0
     for file in record_files(path):
         for record in READERS[kind(file)](file):

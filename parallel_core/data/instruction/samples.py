@@ -43,7 +43,7 @@ class Conversations:
     `..._labels_...`."""
 
     def __init__(self, prefix: str | Path, mmap: bool = True) -> None:
-        """Raises ValueError for files that are missing, damaged, or don't belong together."""
+        """Raises ValueError for files that are missing, damaged, don't belong together, or hold answers to compare."""
         names = {part: f"{prefix}_packed_{part}_document" for part in PARTS}
         pair = f"{prefix}_packed_chosen_input_ids_document"
         if not IndexedDataset.exists(names["input_ids"]) and IndexedDataset.exists(pair):

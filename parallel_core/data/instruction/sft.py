@@ -65,7 +65,7 @@ def encoded(
     conversation: Sequence[Message], tokenizer: MegatronTokenizer, form: PromptFormat
 ) -> tuple[list[int], list[int]]:
     """The ids of a conversation, and their targets (not shifted), -100 where there is no loss. Raises BadRecord where a
-    message's tokens join with its neighbours'."""
+    message's tokens join with its neighbours', ValueError for one that the chat template does not take."""
     if form.around is None:
         ids = tokenizer.apply_chat_template(conversation)
         return ids, list(ids)
@@ -109,7 +109,8 @@ class ConversationRows:
     """The rows of a file of messages, checked as far as that needs no tokenizer."""
 
     def __init__(self, path: str | Path) -> None:
-        """Raises ValueError, naming the line, for rows that cannot be trained on."""
+        """Raises ValueError, naming the line, for rows that cannot be trained on, and for a file that cannot be read or
+        has no row."""
         self.places: list[str] = []
         self.rows: list[list[list[Message]]] = []
         for record in read_records(path):
@@ -155,7 +156,8 @@ class SFTDataset:
 
     @staticmethod
     def open(path_prefix: str | Path | None, config: GPTDatasetConfig) -> ConversationRows:
-        """The rows of a .jsonl, .json or parquet file."""
+        """The rows of the .jsonl, .json or parquet file `path_prefix`, its whole path, not None. Raises ValueError as
+        `ConversationRows`."""
         assert path_prefix is not None
         return ConversationRows(path_prefix)
 
@@ -163,8 +165,8 @@ class SFTDataset:
         return self.num_samples
 
     def packed(self, number: int) -> dict[str, NDArray[np.int32]]:
-        """Sample `number`: tokens, labels (-100 or padding: no loss), position_ids, each [s]; and cu_seqlens, the
-        positions where conversations begin, and s.
+        """Sample `number`: tokens, labels of the next token (-100 or padding: no loss), position_ids, each [s]; and
+        cu_seqlens [conversations + 1], the positions where conversations begin, and s.
 
         A row that is longer than a sequence is cut at the end, with padding as the last label. Raises ValueError for a
         row that cannot be tokenised.

@@ -27,7 +27,8 @@ class NamedToken:
 
 @dataclass(frozen=True)
 class RoleToken:
-    """A slot that is the tokenizer's token for the beginning or the end of a text; nothing where it has none."""
+    """A part of a template that is the tokenizer's token for the beginning or the end of a text; nothing where it has
+    none."""
 
     role: str
     """The role, "bos" or "eos"."""
@@ -45,8 +46,8 @@ class Style:
     """The differences between classes of templates."""
 
     cuts_by_share: bool
-    """Whether a turn that is too long is cut by the share of its answer; else so that the shorter of question and
-    answer stays whole."""
+    """Whether question and answer of a turn that is too long are cut in proportion to their lengths; else one that
+    takes less than half of the room stays whole."""
     separates: bool = True
     """Whether the separator stands between turns."""
     system_in_user: bool = False
@@ -75,8 +76,7 @@ class Template:
     formats: dict[str, Slots]
     """Role of a message (user, assistant, system, function, observation), or prefix or separator -> slots."""
     tool_format: str
-    """Name of the form in which tools are described, and in which function calls are written where a format has no
-    {{name}}."""
+    """Name of the form in which tools are described (`tool_texts.described`)."""
     default_system: str
     stop_words: tuple[str, ...]
     thought_words: tuple[str, str]
@@ -87,7 +87,7 @@ class Template:
 
     @property
     def named_tokens(self) -> set[str]:
-        """Names of the tokens that the vocabulary must have."""
+        """Names of the tokens in the slots of all formats, for each of which the tokenizer must have an id."""
         return {slot.name for slots in self.formats.values() for slot in slots if isinstance(slot, NamedToken)}
 
 

@@ -51,15 +51,16 @@ class ConversationTokens:
 
     def chat(self, messages: Sequence[dict[str, Any]], is_asked: bool, **variables: Any) -> list[int]:
         """The ids of messages as the tokenizer's own template writes them. is_asked: up to the place where an answer
-        begins. variables: further variables of the template."""
+        begins. variables: further variables of the template. Raises as `MegatronTokenizer.apply_chat_template`."""
         return self.tokenizer.apply_chat_template(messages, add_generation_prompt=is_asked, **variables)
 
 
 def tokens_for(template: Template | None, tokenizer: MegatronTokenizer) -> ConversationTokens:
-    """`tokenizer` as a template needs it: the template's stop words are added to its vocabulary. template: None: the
-    tokenizer's own.
+    """`tokenizer` as a template needs it: the template's stop words are added to its vocabulary. template: None
+    where the tokenizer's own template writes the messages; nothing is added then.
 
-    Raises ValueError for a token that the template names and the vocabulary lacks.
+    Raises ValueError for a token that the template names, if the vocabulary has neither it nor an unknown token, and
+    for a template that adds tokens, if the tokenizer takes none.
     """
     if template is None:
         return ConversationTokens(tokenizer, tokenizer.bos, tokenizer.eos, tokenizer.pad, {})

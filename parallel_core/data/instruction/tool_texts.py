@@ -17,10 +17,10 @@ _THOUGHT = re.compile(r"<think>.*</think>", re.DOTALL)
 
 
 def described(tools: str, tool_format: str) -> str:
-    """The part of the system message that describes `tools`, a JSON text; "" for a format without a text, and in words
-    for tools that cannot be read.
+    """The part of the system message that describes `tools`, a JSON text: by a line of JSON for each (qwen, qwen3) or
+    in words (default), "" in any other format.
 
-    Raises BadRecord for tools that are no JSON in a format that has a line of JSON for each.
+    Tools that are no JSON list of objects: BadRecord is raised where there are lines of JSON, else "" is returned.
     """
     if tool_format in _WRAPPED:
         given = parsed(tools)

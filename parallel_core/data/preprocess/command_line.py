@@ -32,7 +32,7 @@ _REFUSED_OF_TEXT = {
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command line, and return the exit code: 0, 2 for a mistake, 130 after Ctrl-C."""
+    """Run the command line, and return 0, or 130 after Ctrl-C. Exits with 2 and the reason after a mistake."""
     given = sys.argv[1:] if arguments is None else arguments
     name, rest = (given[0], given[1:]) if given and given[0] in _COMMANDS else ("", given)
     parser, work = _COMMANDS[name]()

@@ -75,7 +75,8 @@ class Encoder:
         return smallest_token_type(self.tokenizer.vocab_size)
 
     def _tokenized(self, found: dict[int, tuple[str, Texts]], wrong: list[str]) -> dict[int, dict[str, Sequences]]:
-        """Number of a line -> key -> sequences. `wrong` gets place and reason of each line that cannot be tokenised."""
+        """Number of a line -> key -> sequences. found: number of a line -> its place, its texts. `wrong` gets place and
+        reason of each line that cannot be tokenised."""
         try:
             ids = iter(
                 self.tokenizer.tokenize_batch([text for _, texts in found.values() for text in self._all(texts)])

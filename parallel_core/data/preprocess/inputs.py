@@ -105,7 +105,8 @@ def _is_hidden(path: Path) -> bool:
 
 
 def blocks(files: Sequence[Path], start: Position = BEGINNING) -> Iterator[Block]:
-    """The blocks of the files, in order, from `start` on. Raises ValueError for a file that cannot be unpacked."""
+    """The blocks of the files, in order, from `start` on. Raises ValueError for a file that cannot be unpacked, for
+    want of a package, too."""
     before = 0
     for number, file in enumerate(files):
         if number < start.file:

@@ -11,7 +11,8 @@ from parallel_core.system.files import ReplacingFile
 
 
 def prefixes_in(folder: Path) -> list[str]:
-    """The prefixes of a folder's data sets in the order of their names. Raises ValueError for a folder without any."""
+    """The prefixes of a folder's data sets in the order of their names. Raises ValueError for a folder that
+    is missing or has none."""
     if not folder.is_dir():
         raise ValueError(
             f"--input {folder} is no folder; give one with .bin and .idx files, or the prefixes themselves"
@@ -27,8 +28,8 @@ def merge(prefixes: Sequence[str], output_prefix: str) -> Index:
     """Write the documents of all data sets one after the other, and return the new index. Bytes are copied, never held
     at once.
 
-    Raises ValueError for a data set that is missing or damaged, or of another type of tokens than the first, and for a
-    data set that would be read and written.
+    Raises ValueError for a data set that is missing or damaged, or differs from the first in the type of tokens or in
+    being multimodal, and for one that would be read and written.
     """
     data_sets = [IndexedDataset(prefix) for prefix in prefixes]
     for data_set in data_sets:

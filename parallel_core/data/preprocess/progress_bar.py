@@ -10,7 +10,8 @@ _EVERY = {True: 0.2, False: 10.0}
 
 
 class ProgressBar:
-    """A progress line: documents and MB per second, and the time that remains."""
+    """A progress line: the share that is done, the number of documents, documents and MB a second, the time that
+    remains."""
 
     def __init__(
         self,

@@ -103,8 +103,9 @@ def preprocess_text(options: TextOptions, log: TextIO | None = None) -> Progress
     """Write the data sets of each key: one document a record, one sequence a text; an empty text has none. Returns the
     final counts.
 
-    log: gets the progress; None: the error stream.
-    Raises ValueError for input that is wrong, or has no text; then there is no new data set.
+    log: gets the progress; None: the error stream. Raises ValueError for input that is wrong, or has no text under a
+    key, with append_eod for a tokenizer without an end of a document, and as `build_tokenizer` and `unfinished`; then
+    there is no new data set.
     """
     files = input_files(options.input)
     tokenizer = build_tokenizer(options.tokenizer)

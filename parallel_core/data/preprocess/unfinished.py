@@ -55,8 +55,8 @@ class Unfinished:
         return [self._path(which, rest, ending) for which, rest in streams for ending in _STREAM]
 
     def open(self) -> None:
-        """Open the files, with all that an earlier run has completed. Raises ValueError if it was made from other input
-        or flags, or is damaged."""
+        """Open the files, with all that an earlier run has completed. Raises ValueError if that run had other input or
+        flags, or its files are damaged."""
         if self._manifest.is_file():
             found = parse_json(self._manifest.read_bytes(), self._manifest)
             self._check(found.get("made_from", {}))
@@ -81,7 +81,7 @@ class Unfinished:
             )
 
     def add(self, parts: Sequence[Part], progress: dict[str, Any]) -> None:
-        """Write a part of each stream behind its file. progress: the caller's state with these parts, as JSON data."""
+        """Append to each stream's file its one of `parts`. progress: the caller's state with them, as JSON data."""
         for number, content in enumerate(_contents(parts)):
             self._files[number].write(content)
         self.progress, self._sizes = progress, [file.tell() for file in self._files]
@@ -175,10 +175,11 @@ def tokenizer_stamps(options: TokenizerOptions) -> dict[str, object]:
 def unfinished(
     prefix: Path, prefixes: Sequence[str], partitions: int, made_from: dict[str, Any], restart: bool
 ) -> Iterator[Unfinished]:
-    """The files of a run, of which there is one at a time for a prefix. Complete parts stay when the block is
-    interrupted.
+    """A context manager that gives the files of a run, and closes them at its end. One run at a time may write to a
+    prefix. All that was added stays when the body of the `with` is interrupted (Ctrl-C).
 
-    Raises ValueError if another run is at work, or for files of a run with other input or flags, unless `restart`.
+    Raises ValueError if another run is at work, and unless `restart` for files of a run with other input or flags, or
+    damaged ones.
     """
     folder = prefix.with_name(f".{prefix.name}.unfinished")
     folder.mkdir(parents=True, exist_ok=True)

@@ -44,8 +44,8 @@ class MegatronTokenizer(ABC):
     """The interface of all tokenizers: text to token ids and back."""
 
     pads_with_eos = False
-    """Whether the vocabulary has no token for padding: `pad` is then the end of a text, also where another token
-    becomes that."""
+    """Whether the vocabulary has no token for padding: fine-tuning pads with the end of a text then, also where a
+    template makes another token that."""
 
     def __init__(self, facts: Facts) -> None:
         self.facts = facts
@@ -102,7 +102,8 @@ class MegatronTokenizer(ABC):
     ) -> list[int]:
         """The ids of a conversation as the tokenizer's own chat template writes it. messages: with "role" and
         "content". add_generation_prompt: up to where the assistant answers. variables: further variables of the
-        template. Raises ValueError without a template."""
+        template. Raises ValueError without a template, or for a conversation that it does not take; ConfigError without
+        jinja2."""
         raise ValueError(f"{type(self).__name__} has no chat template; use a HuggingFace tokenizer or --prompt-type")
 
     @property
@@ -141,7 +142,8 @@ class TokenizerOptions:
     vocab_file: str | None = None
     merge_file: str | None = None
     vocab_size: int | None = None
-    """The number of ids that NullTokenizer has, and that TikTokenizer keeps."""
+    """NullTokenizer: the number of ids, without the end of a document unless null_tokenizer_eod_id names one of them;
+    TikTokenizer: the number of ids that are kept."""
     vocab_extra_ids: int = 0
     """The number of tokens <extra_id_N> that are added behind the vocabulary."""
     tokenizer_special_tokens: tuple[str, ...] | None = None

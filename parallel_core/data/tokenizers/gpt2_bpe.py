@@ -28,7 +28,8 @@ class GPT2BPETokenizer(TokenizersTokenizer):
     """
 
     def __init__(self, options: TokenizerOptions) -> None:
-        """Raises ValueError naming the file that is missing, damaged, or doesn't belong to the other."""
+        """Raises ValueError naming the file that is missing, damaged, or doesn't belong to the other; ConfigError
+        without the package."""
         vocab_file, merge_file = Path(options.vocab_file or ""), Path(options.merge_file or "")
         self._vocab = _read_vocab(vocab_file)
         super().__init__(_facts(self._vocab))
@@ -69,7 +70,8 @@ def _read_vocab(path: Path) -> dict[str, int]:
 
 
 def read_merges(flag: str, path: Path) -> list[tuple[str, str]]:
-    """The pairs of a merge file, in the order in which they are merged. Raises ValueError that names flag and file."""
+    """The pairs of a merge file, in the order in which they are merged. Raises ValueError, naming flag and file, for a
+    file that cannot be read and a line that is not two tokens with a space between."""
     try:
         lines = path.read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeError) as error:

@@ -48,7 +48,7 @@ _LARGEST = 2**32 - 1
 
 def facts(options: TokenizerOptions) -> Facts:
     """Size and special ids of the folder and of --tokenizer-special-tokens. A folder with nothing but code of its own
-    is loaded by that, if it is trusted."""
+    is loaded by that code, if the user trusts it. Raises ValueError for a file that is missing or damaged."""
     assert options.tokenizer_model is not None
     if is_trusted_code(options):
         return OwnCodeTokenizer(options).facts
@@ -77,8 +77,8 @@ def _first(*ids: int | None) -> int | None:
 
 
 def build(options: TokenizerOptions) -> MegatronTokenizer:
-    """The tokenizer of a HuggingFace folder. Raises ValueError naming the file that is damaged, ConfigError without the
-    package."""
+    """The tokenizer of a HuggingFace folder. Raises ValueError naming the file that is missing or damaged, or for
+    --tokenizer-kwargs that lack a value; ConfigError without the package."""
     return OwnCodeTokenizer(options) if is_trusted_code(options) else HuggingFaceTokenizer(options)
 
 
@@ -89,7 +89,8 @@ class HuggingFaceTokenizer(TokenizersTokenizer):
     """
 
     def __init__(self, options: TokenizerOptions) -> None:
-        """Raises ValueError naming the file that is damaged, ConfigError without the package."""
+        """Raises ValueError naming the file that is missing or damaged, or for --tokenizer-kwargs that lack a value;
+        ConfigError without the package."""
         assert options.tokenizer_model is not None
         self._folder = HuggingFaceFolder(options.tokenizer_model, options.tokenizer_kwargs)
         found, self._vocab = _facts(options, self._folder)
@@ -113,7 +114,8 @@ class HuggingFaceTokenizer(TokenizersTokenizer):
 
     @cached_property
     def _hidden(self) -> set[int | None]:
-        """The ids that `detokenize` leaves out: tokens with a role and additional special ones."""
+        """The ids that `detokenize` of Megatron's newer tokenizers leaves out: tokens with a role, additional special
+        ones."""
         facts = self.facts
         roles = {getattr(facts, role) for role in ROLES}
         return {*roles, *facts.additional_special_tokens_ids}
@@ -160,7 +162,7 @@ def _added(token: AddedToken) -> Any:
 
 def backend(folder: HuggingFaceFolder, tokenizer_type: str) -> Any:
     """The tokenizer of the package `tokenizers`, with the tokens that the folder's other files add. Raises ValueError
-    naming the file that the package does not read."""
+    naming the file that the package does not read, ConfigError without the package."""
     package = library(tokenizer_type, "tokenizers")
     try:
         ids = {role: (token.content, folder.vocab[token.content]) for role, token in folder.named.items()}

@@ -32,8 +32,8 @@ class AddedToken:
 
     @staticmethod
     def of(entry: Any, **default: bool) -> "AddedToken":
-        """The token that a file describes: its text, or an object with its properties. default: properties that the
-        object lacks. Raises ValueError for anything else."""
+        """The token that a file describes: its text, or an object with its properties. default: values of
+        properties that the file does not give. Raises ValueError for anything but these two."""
         given = {"content": entry} if isinstance(entry, str) else entry
         if not isinstance(given, dict) or not isinstance(given.get("content"), str):
             raise ValueError(f"expected a token, not {str(entry)[:40]!r}")
@@ -71,7 +71,7 @@ class HuggingFaceFolder:
     def __init__(self, path: str | Path, settings: Sequence[str] = ()) -> None:
         """Read the folder `path`. settings: names and values in turn that replace those of tokenizer_config.json.
 
-        Raises ValueError naming the file that is missing or damaged.
+        Raises ValueError naming the file that is missing or damaged, and for a name in `settings` without a value.
         """
         self.path = Path(path)
         if self.path.name == "tokenizer.json":
@@ -104,7 +104,7 @@ class HuggingFaceFolder:
 
     @cached_property
     def model_vocab(self) -> dict[str, int]:
-        """Token -> id in the model itself, without added tokens."""
+        """Token -> id in the model itself, without added tokens. Raises ValueError if tokenizer.json has none."""
         model = self.content.get("model")
         vocab = model.get("vocab") if isinstance(model, dict) else None
         if isinstance(vocab, list):
@@ -123,7 +123,7 @@ class HuggingFaceFolder:
 
     @cached_property
     def additional(self) -> list[AddedToken]:
-        """The special tokens without a role."""
+        """The special tokens without a role. Raises ValueError where tokenizer_config.json does not list tokens."""
         entries = self.config.get("additional_special_tokens") or []
         if not isinstance(entries, list):
             raise ValueError(f"{FLAG} {self.path / 'tokenizer_config.json'}: additional_special_tokens must be a list")
@@ -137,7 +137,7 @@ class HuggingFaceFolder:
 
     @cached_property
     def in_json(self) -> dict[str, int]:
-        """Token -> id of the tokens that tokenizer.json adds to the model."""
+        """Token -> id of the tokens that tokenizer.json adds to the model. Raises ValueError for another form."""
         entries = self.content.get("added_tokens") or []
         if not isinstance(entries, list) or not all(_is_added(entry) for entry in entries):
             raise ValueError(f"{FLAG} {self.file}: added_tokens must be a list of objects with id and content")
@@ -145,7 +145,8 @@ class HuggingFaceFolder:
 
     def beside(self) -> Iterator[AddedToken]:
         """The tokens that tokenizer_config.json (special_tokens_map.json where that names no ids) adds to
-        tokenizer.json's, in transformers' order: those with ids, those with roles, additional ones."""
+        tokenizer.json's, in transformers' order: those with ids, those with roles, additional ones. Raises
+        ValueError for entries that are no tokens."""
         seen = set(self.in_json)
         entries = self.config.get("added_tokens_decoder") or {}
         if not isinstance(entries, Mapping) or not all(str(number).isdecimal() for number in entries):
@@ -213,8 +214,8 @@ def _is_added(entry: Any) -> bool:
 
 
 def add(vocab: dict[str, int], entries_of_model: int, token: str) -> bool:
-    """Add a token to `vocab`, with the next id behind all others, and return whether it is new. entries_of_model: ids
-    from there on are added tokens'."""
+    """Add a token to `vocab`, unless it is there, and return whether it is new. It gets the id after the largest of
+    the added tokens: those with ids from `entries_of_model` on, the number of the model's own tokens."""
     if token in vocab:
         return False
     added = [token_id for token_id in vocab.values() if token_id >= entries_of_model]

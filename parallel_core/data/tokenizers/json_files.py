@@ -6,8 +6,8 @@ from typing import Any
 
 
 def read_json(flag: str, path: Path, expected: str, kind: type) -> Any:
-    """The content of a JSON file, which must be of the Python type `kind`. expected: the form in words. Raises
-    ValueError that names flag and file."""
+    """The content of a JSON file, which must be of the Python type `kind`. expected: the form in words.
+    Raises ValueError, naming flag and file, for a file that cannot be read, is no JSON or of another type."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:

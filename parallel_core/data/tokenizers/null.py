@@ -6,8 +6,8 @@ from parallel_core.data.tokenizers.base import Facts, MegatronTokenizer, Tokeniz
 
 
 def facts(options: TokenizerOptions) -> Facts:
-    """The facts by --vocab-size: the end of a document is one id more, unless --null-tokenizer-eod-id names an id below
-    it. Raises ValueError for ids that are not below it."""
+    """The facts by --vocab-size n: the end of a document is the further id n, unless --null-tokenizer-eod-id names an
+    id below n. Raises ValueError for n below 1, and for special ids that are not below n."""
     size, eod = options.vocab_size or 0, options.null_tokenizer_eod_id
     pad = None if options.null_tokenizer_pad_id == -1 else options.null_tokenizer_pad_id
     if size < 1:

@@ -12,7 +12,8 @@ from parallel_core.data.tokenizers.sentence_piece_model import FLAG
 
 
 def is_trusted_code(options: TokenizerOptions) -> bool:
-    """Whether nothing but the folder's own code reads it, and the user lets that run."""
+    """Whether nothing but the folder's own code reads it, and the user lets that code run. Raises ValueError for
+    --tokenizer-kwargs without a value, and a damaged file of the folder."""
     trusted = options.trust_remote_code or pairs(options.tokenizer_kwargs).get("trust_remote_code") is True
     folder = Path(options.tokenizer_model or "")
     return trusted and folder.is_dir() and not has_tokenizer(folder)
@@ -22,7 +23,8 @@ class OwnCodeTokenizer(MegatronTokenizer):
     """A tokenizer by the code in a HuggingFace folder, which alone knows its size and ids."""
 
     def __init__(self, options: TokenizerOptions) -> None:
-        """Raises ValueError if the code fails, ConfigError without the package."""
+        """Raises ValueError if the code fails, or for --tokenizer-kwargs that lack a value; ConfigError without the
+        package."""
         package: Any = library(options.tokenizer_type, "transformers")
         given = {**pairs(options.tokenizer_kwargs), "trust_remote_code": True, "local_files_only": True}
         try:

@@ -16,7 +16,7 @@ class TokenizerType:
 
     build: Callable[[TokenizerOptions], MegatronTokenizer]
     facts: Callable[[TokenizerOptions], Facts]
-    """Gives size and special ids, without any library."""
+    """Gives size and special ids, without any library but for a folder's own code that is trusted."""
     needs: tuple[str, ...]
     """Names of the options that must be given."""
     library: str | None = None
@@ -76,14 +76,14 @@ def build_tokenizer(options: TokenizerOptions) -> MegatronTokenizer:
     """The tokenizer that the options describe.
 
     Raises ConfigError for a type that doesn't exist, options that are missing and a package that isn't installed,
-    ValueError for a file that is missing or damaged.
+    ValueError for a file that is missing or damaged, and for options that do not fit the type, the files or each other.
     """
     return _check(options, encodes=True).build(options)
 
 
 def facts(options: TokenizerOptions) -> Facts:
-    """Size and special ids of the tokenizer, without any library. Raises ConfigError and ValueError as
-    `build_tokenizer`."""
+    """Size and special ids of the tokenizer, without any library but for a folder's own code that is trusted. Raises
+    ConfigError and ValueError as `build_tokenizer`."""
     return _check(options, encodes=False).facts(options)
 
 
@@ -95,7 +95,7 @@ def padded_vocab_size(size: int, divisible_by: int = 128, tensor_parallel: int =
 
 
 def training_vocab_size(options: TokenizerOptions) -> int:
-    """The number of ids that training makes room for: as many as Megatron's older tokenizers count, by which 0.16.1
-    sizes its vocabulary, and at least those that the tokenizer has. Raises as `facts`."""
+    """The number of ids that training makes room for: the larger of the tokenizer's own number and of that which
+    Megatron's older tokenizers count, by which 0.16.1 sizes its vocabulary. Raises as `facts`."""
     kind = _check(options, encodes=False)
     return max(kind.facts(one).vocab_size for one in (options, replace(options, legacy_tokenizer=True)))

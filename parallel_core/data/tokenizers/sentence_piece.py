@@ -14,14 +14,14 @@ from parallel_core.data.tokenizers.sentence_piece_model import FLAG, SentencePie
 _ROLES = {"<CLS>": "cls", "<SEP>": "sep", "<EOD>": "eod", "<MASK>": "mask"}
 """Token that Megatron's older SentencePieceTokenizer adds -> its role."""
 _NAMES = {"pad": "<PAD>", "bos": "<BOS>", "eos": "<EOS>"}
-"""Role -> name of the token that it adds if the model has none with the role."""
+"""Role -> name of the token that Megatron's older SentencePieceTokenizer adds if the model has none with the role."""
 _BLANK = "\u262f"
 """A mark in the place of a blank that the model would drop: a character that no model knows."""
 
 
 def facts(options: TokenizerOptions) -> Facts:
     """Size and special ids of the model and of the tokens that are added to it. Raises ValueError for a file that is
-    missing or damaged."""
+    missing or damaged, and for added tokens that the model cannot take."""
     return _with_added(options, read_model(Path(options.tokenizer_model or "")))[0]
 
 
@@ -55,7 +55,8 @@ class SentencePieceTokenizer(MegatronTokenizer):
     """A tokenizer by a `tokenizer.model`, with further tokens that are looked for in text before the model cuts it."""
 
     def __init__(self, options: TokenizerOptions) -> None:
-        """Raises ValueError for a file that is missing or damaged, ConfigError without the package."""
+        """Raises ValueError for a file that is missing or damaged, and for added tokens that the model cannot take;
+        ConfigError without the package."""
         path = Path(options.tokenizer_model or "")
         self._model = read_model(path)
         found, self._special = _with_added(options, self._model)

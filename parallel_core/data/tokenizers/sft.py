@@ -12,11 +12,12 @@ FORMATS: dict[str, str | None] = {
     "identity": "<unk>",
     "default": None,
 }
-"""--sft-tokenizer-prompt-format -> the token of padding; None: the folder's own."""
+"""--sft-tokenizer-prompt-format -> the token of padding; None: the folder's own, or its end of a text."""
 
 
 def facts(options: TokenizerOptions) -> Facts:
-    """The folder's facts, with the prompt format's token of padding. Raises ValueError if the folder lacks it."""
+    """The folder's facts, with the prompt format's token of padding, else the unknown token. Raises ValueError if the
+    folder has neither, or is missing or damaged, and for a prompt format that does not exist."""
     assert options.tokenizer_model is not None
     folder = HuggingFaceFolder(options.tokenizer_model, options.tokenizer_kwargs)
     found, name = folder.facts(), options.sft_tokenizer_prompt_format

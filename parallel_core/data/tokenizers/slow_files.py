@@ -49,7 +49,8 @@ class SlowClass(NamedTuple):
 
 
 def class_name(folder: Path, config: Mapping[str, Any]) -> str:
-    """The class that reads the folder, without "Fast"; "" if nothing names one. config: its tokenizer_config.json."""
+    """The class that reads the folder, without "Fast": as its tokenizer_config.json (`config`) names it, else by
+    config.json; "" if neither does. Raises ValueError for a damaged config.json."""
     named = str(config.get("tokenizer_class") or "").removesuffix("Fast")
     path = folder / "config.json"
     if named or not path.is_file():

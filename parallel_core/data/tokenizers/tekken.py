@@ -51,7 +51,8 @@ def _read(given: str) -> _Tekken:
 
 
 def facts(options: TokenizerOptions) -> Facts:
-    """The file's size of the vocabulary, and the ids of its special tokens. Raises ValueError for a damaged file."""
+    """The file's size of the vocabulary, and the ids of its special tokens. Raises ValueError for a file that is
+    missing or damaged."""
     return _facts(_read(options.tokenizer_model or ""))
 
 

@@ -47,7 +47,7 @@ def _special(options: TokenizerOptions) -> list[str]:
 
 def facts(options: TokenizerOptions) -> Facts:
     """The size --vocab-size, to which the vocabulary is cut, and the special ids in front of it. Raises ValueError
-    where they do not fit."""
+    where --vocab-size, --tokenizer-special-tokens and --tiktoken-num-special-tokens do not fit together."""
     special, size = _special(options), options.vocab_size or DEFAULT_VOCAB_SIZE
     if size <= len(special):
         raise ValueError(f"--vocab-size {size}: must be above --tiktoken-num-special-tokens {len(special)}; raise it")
@@ -91,7 +91,8 @@ class TikTokenizer(RankedTokenizer):
     """Megatron's TikTokenizer, which finds special tokens in texts."""
 
     def __init__(self, options: TokenizerOptions) -> None:
-        """Raises ValueError for a file that is missing, damaged or too small, ConfigError without the package."""
+        """Raises ValueError for a file that is missing, damaged or too small, for a --tiktoken-pattern that does not
+        exist, and as `facts`; ConfigError without the package."""
         super().__init__(facts(options))
         self._special = _special(options)
         self._is_legacy = options.legacy_tokenizer
@@ -133,7 +134,9 @@ def _ranks(path: Path, wanted: int, first: int) -> dict[bytes, int]:
 
 
 def ranks_of(path: Path, entries: Sequence[Any], first: int) -> dict[bytes, int]:
-    """Bytes of each entry of a file -> id, from `first` on. Raises ValueError that names the file."""
+    """Bytes of each entry of a file -> id, counted from `first` on. Raises ValueError, naming the file, for an entry
+    whose rank is not its place in the list, whose bytes are missing or repeated, and where entry n of the first 256 is
+    not the byte n."""
     ranks: dict[bytes, int] = {}
     for number, entry in enumerate(entries):
         try:

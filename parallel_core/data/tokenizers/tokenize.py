@@ -18,7 +18,8 @@ from parallel_core.system.command_line import command_line, ends_quietly, progra
 
 
 def texts(path: Path) -> Iterator[tuple[int, str]]:
-    """The number, from 1, and the text of each line that is not empty. Raises ValueError naming file and line."""
+    """The number, from 1, and the text of each line that is not empty. Raises ValueError naming the file if it cannot
+    be read, and the line that has no {"text": ...}."""
     try:
         lines = path.open("rb")
     except OSError as error:
@@ -40,7 +41,8 @@ def _text(where: str, line: bytes) -> str:
 
 
 def tokenized(path: Path, options: TokenizerOptions) -> Iterator[dict[str, Any]]:
-    """For each line {"ids": its text's ids, "text": the text of these ids}. Raises ValueError naming file and line."""
+    """For each line {"ids": its text's ids, "text": the text of these ids}. Raises ValueError as `build_tokenizer` and
+    `texts`, and, naming the line, for a text that the tokenizer cannot encode."""
     tokenizer = build_tokenizer(options)
     for number, text in texts(path):
         try:
@@ -51,8 +53,8 @@ def tokenized(path: Path, options: TokenizerOptions) -> Iterator[dict[str, Any]]
 
 
 def info(options: TokenizerOptions, padded: int | None, divisible_by: int, tensor_parallel: int) -> dict[str, Any]:
-    """Type, size and special ids of the tokenizer, and the rows that training gives the embedding: `padded` if given,
-    else by the multiple."""
+    """Type, size and special ids of the tokenizer, and the rows that training gives the embedding: `padded`, or
+    without it the next multiple of `divisible_by` x `tensor_parallel`. Raises as `facts`."""
     found = asdict(facts(options))
     rows = padded or padded_vocab_size(training_vocab_size(options), divisible_by, tensor_parallel)
     return {"tokenizer_type": options.tokenizer_type, **found, "padded_vocab_size": rows}
@@ -68,7 +70,7 @@ def _behind_a_list(args: argparse.Namespace) -> Path | None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command line."""
+    """Print the lines that the command line asks for. Exits with 2 and the reason after a mistake."""
     parser = command_line(__doc__, program("tokenize"))
     parser.add_argument("file", type=Path, nargs="?", help='{"text": ...} in each line', metavar="FILE.jsonl")
     parser.add_argument("--info", action="store_true", help="print size and special ids of the vocabulary instead")

@@ -21,7 +21,7 @@ _LONGEST_WORD = 200
 
 def facts(options: TokenizerOptions) -> Facts:
     """Size and special ids of --vocab-file and of the tokens that are added to it. Raises ValueError for a file that is
-    missing or damaged."""
+    missing or not BERT's vocabulary."""
     return _with_added(options)[0]
 
 
@@ -51,7 +51,7 @@ class BertWordPieceTokenizer(MegatronTokenizer):
     """BERT's tokenizer: words cut into the longest pieces that the vocabulary has, lower-cased or not."""
 
     def __init__(self, options: TokenizerOptions) -> None:
-        """Raises ValueError for a file that is missing or damaged, ConfigError without the package."""
+        """Raises ValueError for a file that is missing or not BERT's vocabulary, ConfigError without the package."""
         found, of_file, self._vocab = _with_added(options)
         super().__init__(found)
         package: Any = library(options.tokenizer_type, "tokenizers")

@@ -41,7 +41,8 @@ def address_from_environment(
     rank: int | None, world_size: int | None, address: str | None, timeout_minutes: float
 ) -> Address:
     """The address of this rank. Arguments that are None come from RANK_ID, RANK_SIZE, MS_SCHED_HOST and MS_SCHED_PORT,
-    as msrun sets them. Raises ValueError where these do not fit."""
+    as msrun sets them. Raises ValueError for a RANK_ID that is not below RANK_SIZE, for values that are no numbers, and
+    if msrun left the ranks of several hosts unnumbered."""
     if rank is None and os.environ.get("MS_ROLE") == "MS_WORKER" and "MS_NODE_ID" not in os.environ:
         raise ValueError(
             "--node_rank: msrun left the ranks unnumbered (RANK_ID); on several hosts give each msrun its own "

@@ -11,7 +11,7 @@ _LENGTH = struct.Struct("<I")
 
 
 def send(connection: socket.socket, message: dict[str, Any]) -> None:
-    """Send a message as JSON behind its length. Raises OSError."""
+    """Send a message as JSON behind its length. Raises OSError if the connection ended or takes nothing in time."""
     raw = json.dumps(message).encode()
     connection.sendall(_LENGTH.pack(len(raw)) + raw)
 

@@ -121,7 +121,7 @@ class Arena:
 
     def allocate(self, key: int, size: int) -> int:
         """Take `size` bytes of this rank's own region and publish them under `key`; their byte offset. Raises
-        MemoryError."""
+        MemoryError if the region or its directory of blocks is full."""
         offset = self.take(size)
         directory = self.board(self.rank) + DIRECTORY // 8
         count = self.words[directory]

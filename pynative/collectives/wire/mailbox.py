@@ -154,18 +154,18 @@ class RemoteInbox(Inbox):
 
 @dataclass(frozen=True)
 class Channels:
-    """Makes this rank's ends of channels. `ring` wakes a rank of this host."""
+    """The maker of this rank's ends of channels. `ring` wakes a rank of this host."""
 
     arena: Arena
     ring: Callable[[int], None]
     network: Network
 
     def outbox(self, name: object, readers: Sequence[int], layout: ChannelLayout) -> Outbox:
-        """A writing end with this name, of which each rank has at most one."""
+        """Make the writing end of this rank's channel `name`; a rank has at most one channel of a name."""
         return Outbox(self, name, readers, layout)
 
     def inbox(self, name: object, writer: int, readers: Sequence[int], layout: ChannelLayout) -> Inbox:
-        """A reading end of the writer's channel of this name."""
+        """Make a reading end of the channel `name` of global rank `writer`."""
         if writer in self.network.peers:
             return RemoteInbox(self, name, writer, layout)
         return Inbox(self, name, writer, readers, layout)

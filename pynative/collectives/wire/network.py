@@ -26,7 +26,9 @@ from pynative.collectives.wire.arena import PAGE, Arena, ChannelLayout, order_me
 
 POST, CONSUMED, FAILURE, GOODBYE, ASKED, ANSWER = range(1, 7)
 HEAD = struct.Struct("<BxHIQQIII")
-"""Kind, bytes of header, bytes of payload, channel's key, number, start of the payload, slots, bytes of a slot."""
+"""The fields before each message: its kind, bytes of its header, bytes of its payload; the channel's key; the number of
+the post, of the posts given back, or of the question; the payload's first byte within the post's; the channel's slots,
+and bytes of a slot."""
 NOTHING = np.empty(0, np.uint8)
 LARGEST_CHANNEL = 64 << 20
 SILENT_SECONDS = 16
@@ -42,7 +44,7 @@ class Network:
         self.arena = arena
         self.peers = connections
         self.lost: dict[int, str] = {}
-        """How a connection ended, by rank, for those that ended without a goodbye, in the order of their ends."""
+        """Rank -> the reason why its connection ended, if without a goodbye; in the order of the ends."""
         self.ended = {rank: os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC) for rank in connections}
         """A descriptor (eventfd) by rank, which turns readable when the connection ends; `waiting.py` closes it."""
         self._memory = memoryview(arena.memory)
@@ -80,8 +82,8 @@ class Network:
     # Sending: the main thread sends messages, the roll call's thread sends places.
 
     def await_consumed(self, rank: int, key: int, word: int) -> None:
-        """Have the number of posts of this rank's channel `key` that `rank` gives back stored in the arena's word
-        `word`."""
+        """Have the thread that reads from `rank` store in the arena's word `word` how many posts of this rank's channel
+        `key` that rank has given back."""
         self._consumed_words[rank, key] = word
 
     def post(

@@ -4,7 +4,8 @@ Every rank posts what others need and reads what they posted. Small sums: everyb
 order. Large ones: everybody sums its own part of a block and posts the result, block after block, so that memory in use
 is bounded and stays in the processor's caches.
 
-Steps of all operations: wait for room, write, post; wait for the peers' posts, check the ledger, read, give back.
+Steps of all operations: wait for a free slot of this rank's channel, write, post; wait for the peers' posts, compare
+their records of the call with this rank's, read, give the slots back.
 """
 
 from collections import deque
@@ -26,12 +27,13 @@ from pynative.collectives.wire.mailbox import COLLECTIVE, POINT_TO_POINT, Inbox,
 SMALL = 64 << 10
 """Bytes up to which an all_reduce is one post of the whole tensor."""
 AHEAD = COLLECTIVE.slots // 2
-"""Blocks of a reduce_scatter or an all_gather that a rank posts before it waits for the peers' first: a rank that looks
-in between computations gets so far at once. They fit the slots with as many that are being read."""
+"""The number of blocks of a reduce_scatter or an all_gather that a rank posts before it waits for the peers' first
+block: so many it can post at once between two computations. It is half of a channel's slots; the other half holds
+blocks that are being read."""
 
 
 class SharedMemoryGroup(CheckedGroup):
-    """A group whose tensors pass through the arena's channels."""
+    """A group of ranks whose tensors pass through channels, rings of slots in memory that the ranks of a host share."""
 
     def __init__(self, engine: Engine, trace: Trace, ranks: Sequence[int], name: str):
         super().__init__(engine, trace, ranks, name)
@@ -72,8 +74,9 @@ class SharedMemoryGroup(CheckedGroup):
         self._give_back()
 
     def _reduce_blocks(self, call: Call, source: Array, target: Array, op: str, kind: Kind) -> Waits:
-        """Reduce block after block, each cut in one part a rank. Parts of block k + 1 are posted before block k is
-        read, to keep all busy. In place is safe: a block is read into the outbox before any of it is written."""
+        """Fill `target` with the all-reduced `source`, both flat, block after block, each cut in one part a rank. Parts
+        of block k + 1 are posted before block k is read, to keep all busy. In place is safe: a block is read into the
+        outbox before any of it is written."""
         blocks = spans(source.size, self._room_for_each // source.itemsize * self.size)
         for k in range(len(blocks) + 2):
             if k < len(blocks):
@@ -86,7 +89,8 @@ class SharedMemoryGroup(CheckedGroup):
                 yield from self._read_sums(target, self._parts(blocks[k - 2]))
 
     def _parts(self, block: Span) -> list[Span]:
-        """The parts of a block, one for each rank of the group; the last ones may be short or empty."""
+        """The parts of a block, one for each rank of the group, as spans of elements of the whole flat array, as the
+        block is; the last ones may be short or empty."""
         length = -(-(block.stop - block.start) // self.size)
         starts = [min(block.start + i * length, block.stop) for i in range(self.size + 1)]
         return [Span(starts[i], starts[i + 1]) for i in range(self.size)]
@@ -124,7 +128,8 @@ class SharedMemoryGroup(CheckedGroup):
 
     def _reduce_scatter(self, call: Call, x: Tensor, kind: Kind, axis: int, op: str, out: Tensor | None) -> Steps:
         """A reduce-scatter, which may be in place: what others need of a block is posted before any of it is written,
-        and this rank's own addend is read before the sum is written where it was."""
+        and this rank's own addend is read before the sum is written where it was. out: memory of the result, None:
+        new."""
         source = split_axis(to_numpy(x, kind), axis, self.size)
         shape = tuple(n // self.size if i == axis else n for i, n in enumerate(x.shape))
         target = np.empty(shape, kind.storage) if out is None else writable(out, kind)
@@ -225,13 +230,13 @@ class SharedMemoryGroup(CheckedGroup):
         return to_tensor(target, kind)
 
     def _rounds(self, rows: Sequence[int], row: int, largest: int, owner: int) -> int:
-        """The number of posts that group index `owner` needs for its rows. rows: its rows for each rank, of `row`
-        entries; largest: entries of one rank's part of a post."""
+        """The number of posts, at least 1, that group index `owner` needs for the rows that it sends. rows: how many to
+        each rank, of `row` entries each; largest: the most entries of one rank's part of a post."""
         return max(1, *(-(-count * row // largest) for i, count in enumerate(rows) if i != owner))
 
     def _agreed_rows(self, call: Call, peer: int) -> tuple[int, ...]:
-        """The rows that group index `peer` sends to each rank. Raises CollectiveMismatch if its record disagrees with
-        what this rank sends and expects."""
+        """The number of rows that group index `peer` sends to each rank of the group in an all_to_all. Raises
+        CollectiveMismatch if its record of the call disagrees with what this rank sends to it and expects from it."""
         theirs = Call.unpacked(self.arena.memory, self._in[peer].header())
         sent, expected = call.rows
         if theirs.rows[0][self.rank] != expected[peer] or theirs.rows[1][self.rank] != sent[peer]:

@@ -1,9 +1,10 @@
 """Waiting for other ranks: cheaply, noticing death, lateness, failure and deadlock, and naming the ranks at fault.
 
-A wait looks at its words for some microseconds, then lets other processes run, then sleeps in `poll` on its doorbell
-and on the process descriptors (pidfd) of the ranks it waits for, so that a message and a death both wake it. A rank
-that sleeps says in its board what it waits for. If everybody whom it needs, and whom those need, sleeps as well and
-none of them can move, the program is deadlocked, and that is an error at once and not after the time-out.
+A wait looks at the words of shared memory that others are to raise for some microseconds, then lets other processes
+run, then sleeps in `poll` on its doorbell and on the process descriptors (pidfd) of the ranks it waits for, so that a
+message and a death both wake it. A rank that sleeps says in its board, a page of the shared memory, what it waits for.
+If everybody whom it needs, and whom those need, sleeps as well and none of them can move, the program is deadlocked,
+and that is an error at once and not after the time-out.
 """
 
 import contextlib
@@ -20,23 +21,23 @@ from pynative.collectives.wire.mailbox import Target
 from pynative.collectives.wire.network import Network
 
 BUSY_LOOKS = 150
-"""Looks at the words (about 50 microseconds) before a waiting rank lets others run; none if there are more ranks than
-cores, or several hosts."""
+"""The number of looks at the words that it waits for (about 50 microseconds) before a waiting rank lets other processes
+run; no look if this host has more ranks than cores, or there are several hosts."""
 YIELDING_LOOKS = 40
 SLEEP_MILLISECONDS = 100
 KINDS: tuple[type[CollectiveError], ...] = (CollectiveMismatch, PeerLost, PeerLate, PeerFailed)
 
 
 class Pending:
-    """An outstanding operation: it may move on when all its `targets` are reached. `str(label)` names it in
-    messages."""
+    """An outstanding operation: it may move on when all its `targets` are reached, each (rank, index of a word of the
+    shared memory, the value that the rank is to raise it to). `str(label)` names it in messages."""
 
     def __init__(self, label: object):
         self.label = label
         self.targets: Sequence[Target] = ()
 
     def ready(self, words: memoryview) -> bool:
-        """Whether all targets are reached. words: the arena's."""
+        """Whether all targets are reached. words: those of the shared memory."""
         for _, word, value in self.targets:  # noqa: SIM110 - a generator costs three times as much
             if words[word] < value:
                 return False
@@ -44,10 +45,11 @@ class Pending:
 
 
 class Waiter:
-    """This rank's waits: its doorbell, descriptors that say that a rank ended, and the boards on which ranks say what
-    they wait for.
+    """This rank's waits: its doorbell (an eventfd that wakes it), descriptors that say that a rank ended, and the
+    boards (pages of the shared memory) on which ranks say what they wait for.
 
-    `doorbells` and `pids` are those of the ranks of this host; `names` are all ranks' names in messages.
+    `doorbells` (descriptors) and `pids` are those of the ranks of this host, by rank; `names` are all ranks' names in
+    messages.
     """
 
     def __init__(
@@ -75,10 +77,11 @@ class Waiter:
             os.eventfd_write(self._doorbells[rank], 1)
 
     def pause(self, work: Pending, heads: Sequence[Pending], deadline: float) -> None:
-        """Wait until one of `heads`, the first operations of all lanes, may move on; `work` is the one that the caller
-        needs. deadline: by `time.monotonic`.
+        """Wait until one of `heads`, the first operations of all queues, may move on; `work` is the operation whose end
+        the caller waits for. deadline: by `time.monotonic`.
 
-        Raises PeerLost, PeerLate, CollectiveMismatch, or another rank's failure.
+        Raises PeerLost if a rank that is waited for ends, PeerLate after the deadline, CollectiveMismatch if ranks wait
+        for each other in a circle, and the error that another rank told as its own.
         """
         words = self.arena.words
         for look in range(-self._busy_looks, YIELDING_LOOKS):
@@ -107,8 +110,8 @@ class Waiter:
             words[self._board + layout.BLOCKED] += 1
 
     def _say_blocked(self, work: Pending, heads: Sequence[Pending]) -> None:
-        """Write to this rank's board the targets of `heads` and the label of `work`. An odd number at BLOCKED says that
-        they are valid; a count of targets above MAX_TARGETS, that they are not all there."""
+        """Write to this rank's board the targets of `heads` and the label of `work`. An odd number in the
+        board's word BLOCKED says that they are valid; a count of targets above MAX_TARGETS, that some are left out."""
         words, board = self.arena.words, self._board
         targets = [target for head in heads for target in head.targets]
         words[board + layout.TARGETS] = len(targets)
@@ -179,8 +182,8 @@ class Waiter:
             raise CollectiveMismatch(f"the ranks wait for each other and none can go on: {text}")
 
     def _everyone_needed(self) -> dict[int, tuple[int, int]] | None:
-        """{rank: (its BLOCKED word, its idle rounds)} of all ranks that this one needs, directly or not, itself
-        included; None if one of them runs."""
+        """{rank: (how often it began or ended a sleep, how often it looked in vain during sleeps)} of all ranks that
+        this one waits for, directly or through others, itself included; None if one of them does not sleep."""
         words = self.arena.words
         needed: dict[int, tuple[int, int]] = {}
         open_ranks = [self.rank]
@@ -220,8 +223,8 @@ class Waiter:
         self._network.tell_failure(text)
 
     def _store_failure(self, rank: int, text: str) -> None:
-        """Store the failure record `text` of a rank for the ranks of this host; for a rank of another host, any of them
-        may do so."""
+        """Store the failure record `text` (JSON) of a rank in the shared memory, where the ranks of this host read it;
+        if the rank is of another host, any rank of this host may call this."""
         self.arena.write_text(rank, layout.FAILURE, text, layout.PAGE)
         fence()
         self.arena.words[Arena.board(rank) + layout.FAILED] = 1

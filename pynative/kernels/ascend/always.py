@@ -18,7 +18,7 @@ _adamw = AdamW()
 
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, epsilon: float, zero_centered: bool = False) -> Tensor:
-    """The operator by aclnnLayerNorm, which takes weight and bias in the type of x or in float32."""
+    """`kernels.layer_norm` by aclnnLayerNorm, which takes weight and bias in the type of x or in float32."""
     dtype = mindspore.float32 if zero_centered else x.dtype
     weight, bias = (ops.cast(each, dtype) for each in (norm_scale(weight, zero_centered), bias))
     return mint.nn.functional.layer_norm(x, x.shape[-1:], weight, bias, epsilon)
@@ -43,8 +43,9 @@ def adam_(
     param: Tensor, grad: Tensor, exp_avg: Tensor, exp_avg_sq: Tensor, settings: AdamStep,
     model_param: Tensor | None = None,
 ) -> None:  # fmt: skip
-    """The operator by aclnnApplyAdamWV2: its step counts from 0 and has shape (1,); v stands in for amsgrad's maximum,
-    unused. It takes averages of param's type and always corrects them; for other settings the operator is composed."""
+    """`kernels.adam_` by aclnnApplyAdamWV2: its step counts from 0 and has shape (1,); exp_avg_sq stands in for
+    amsgrad's maximum, unused. It takes averages of param's type and always corrects them; other settings take the
+    composed operator."""
     if not settings.is_corrected or not exp_avg.dtype == exp_avg_sq.dtype == param.dtype:
         composed.adam_(param, grad, exp_avg, exp_avg_sq, settings, model_param)
         return

@@ -78,7 +78,8 @@ def _inputs(q: Tensor, k: Tensor, v: Tensor, scores: Scores) -> tuple[Tensor, Te
 
 
 def attention_block(q: Tensor, k: Tensor, v: Tensor, scores: Scores, partial: Partial | None = None) -> Partial:
-    """The operator by aclnnFlashAttentionScore, where it `fits` and the scores are of a kind that it computes."""
+    """`kernels.attention_block` by aclnnFlashAttentionScore, where it `fits` and the scores are of a kind that it
+    computes, else by the composed one of `ops`."""
     if not _is_fused(q, v, scores):
         return composed.attention_block(q, k, v, scores, partial)
     (_, batch, heads, _), width = q.shape, v.shape[3]
@@ -92,7 +93,8 @@ def attention_block(q: Tensor, k: Tensor, v: Tensor, scores: Scores, partial: Pa
 def attention_block_gradient(
     q: Tensor, k: Tensor, v: Tensor, dout: Tensor, partial: Partial, scores: Scores, dq: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The operator by aclnnFlashAttentionScoreGrad, under the conditions of `attention_block`."""
+    """`kernels.attention_block_gradient` by aclnnFlashAttentionScoreGrad, under the conditions of `attention_block`,
+    else by the composed one of `ops`."""
     if not _is_fused(q, v, scores):
         return composed.attention_block_gradient(q, k, v, dout, partial, scores, dq)
     last, heads, inputs = slice(-scores.queries, None), q.shape[2], _inputs(q, k, v, scores)

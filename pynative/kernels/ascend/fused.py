@@ -29,19 +29,19 @@ from pynative.kernels.ops.norm import norm_scale
 
 
 def rms_norm(x: Tensor, weight: Tensor, epsilon: float, zero_centered: bool = False) -> Tensor:
-    """The operator by aclnnRmsNorm."""
+    """`kernels.rms_norm` by aclnnRmsNorm."""
     return ops.rms_norm(x, ops.cast(norm_scale(weight, zero_centered), x.dtype), epsilon)[0]
 
 
 def bias_activation(x: Tensor, bias: Tensor | None, activation: str) -> Tensor:
-    """The operator with aclnnSwiGlu for swiglu; other activations are composed."""
+    """`kernels.bias_activation`, swiglu by aclnnSwiGlu; other activations are composed."""
     if activation != "swiglu":
         return unswitched.bias_activation(x, bias, activation)
     return ops.swiglu(x if bias is None else x + bias, -1)
 
 
 def weighted_activation(x: Tensor, factors: Tensor, activation: str) -> Tensor:
-    """The operator with `bias_activation` of this module."""
+    """`kernels.weighted_activation`, whose activation is `bias_activation` of this module."""
     return weighted(bias_activation, x, factors, activation)
 
 
@@ -49,8 +49,8 @@ _HALVES, _NEIGHBOURS = 0, 1  # values of the operator's `mode`
 
 
 def rotary(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False, start: int = 0) -> Tensor:
-    """The operator by aclnnRotaryPositionEmbedding, which takes the angles of a position as [s, 1 or b, 1, r] in the
-    type of x. Interleaved, it takes no angles of single samples: then composed operators compute."""
+    """`kernels.rotary` by aclnnRotaryPositionEmbedding, which takes the angles of a position as [s, 1 or b, 1, r] in
+    the type of x. Interleaved, it takes no angles of single samples: then composed operators compute."""
     rotated = cos.shape[-1]
     shape = (x.shape[0], -1, 1, rotated)
     angles = [ops.cast(angle.reshape(shape), x.dtype) for angle in (cos, sin)]
@@ -84,8 +84,8 @@ _HEADS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 def flash_attention(input_layout: str) -> Operator:
-    """The operator `attention` by aclnnFlashAttentionScore for heads in this layout: 16-bit types only, and masked
-    scores are -inf there. Documents go one behind the other, in layout TND.
+    """A function `kernels.attention` by aclnnFlashAttentionScore for heads in this layout: 16-bit types only, and
+    masked scores are -inf there. Documents go one behind the other, in layout TND.
 
     Float32, head sizes that it does not take, dropout (so that masks stay those of every other device), caps, ALiBi,
     largest scores that are asked for, and documents that it can not tell apart go in blocks of composed operators.
@@ -105,7 +105,8 @@ def flash_attention(input_layout: str) -> Operator:
 
 
 def _can_mask(rule: AttentionRule) -> bool:
-    """Whether the kernel takes the rule's mask, window and documents together: it takes only one of them."""
+    """Whether the kernel takes the rule's mask, window and documents together: a window only in causal order, documents
+    only in causal order without a window, and at most MAXIMUM_DOCUMENTS of them."""
     window, first_keys = rule.form.window, rule.first_keys
     if first_keys is None:
         return window is None or rule.is_causal

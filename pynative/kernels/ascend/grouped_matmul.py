@@ -4,7 +4,7 @@ One call multiplies a list of matrices by a list of others, each pair of its own
 So weights are read where they are, and all three products are of this one form; the form with a `group_list` wants
 all weights in one tensor, a copy of them in every call, and is not documented for the weights' gradient. MindSpore
 documents 16-bit types for the list form and no empty matrices: float32 goes to composed operators, and experts without
-rows are left out.
+rows are left out. R rows, i inputs, o outputs.
 """
 
 from collections.abc import Sequence
@@ -48,14 +48,14 @@ def _transposed(x: Tensor) -> Tensor:
 
 
 def grouped_linear_forward(x: Tensor, weights: Sequence[Tensor], counts: Sequence[int]) -> Tensor:
-    """The operator by aclnnGroupedMatmulV4, whose weights may be transposed views."""
+    """`kernels.grouped_linear_forward` by aclnnGroupedMatmulV4, whose weights may be transposed views."""
     if not _is_fused(x, counts):
         return composed.grouped_linear_forward(x, weights, counts)
     return _by_group(x, [_transposed(weights[number]) for number in _with_rows(counts)], counts)
 
 
 def grouped_linear_input_gradient(dy: Tensor, weights: Sequence[Tensor], counts: Sequence[int]) -> Tensor:
-    """The operator by aclnnGroupedMatmulV4."""
+    """`kernels.grouped_linear_input_gradient` by aclnnGroupedMatmulV4."""
     if not _is_fused(dy, counts):
         return composed.grouped_linear_input_gradient(dy, weights, counts)
     return _by_group(dy, [weights[number] for number in _with_rows(counts)], counts)
@@ -64,7 +64,8 @@ def grouped_linear_input_gradient(dy: Tensor, weights: Sequence[Tensor], counts:
 def grouped_linear_weight_gradient(
     dy: Tensor, x: Tensor, counts: Sequence[int], out: Sequence[Tensor | None], accumulate: Sequence[bool]
 ) -> list[Tensor]:
-    """The operator by aclnnGroupedMatmulV4, whose left matrices have to be contiguous: the transposes are copied."""
+    """`kernels.grouped_linear_weight_gradient` by aclnnGroupedMatmulV4, whose left matrices have to be contiguous: the
+    transposes are copied."""
     if not _is_fused(dy, counts):
         return composed.grouped_linear_weight_gradient(dy, x, counts, out, accumulate)
     numbers, sizes = _with_rows(counts), [count for count in counts if count]

@@ -22,7 +22,7 @@ def rotary(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False, start
     """Rotate r elements, from `start` on, of each head of x [s, b, n, d] by angles whose cos and sin are [s, r] or
     [s, b, r].
 
-    Of these, element i is paired with i + r/2 or, `interleaved`, 2i with 2i + 1; the angles' last axis is laid out
+    Element i of these is paired with i + r/2 or, `interleaved`, 2i with 2i + 1; the angles' last axis is laid out
     likewise.
     """
 
@@ -39,7 +39,7 @@ def latent_keys_values(rows: Tensor, key: Tensor, heads: int, value_size: int) -
 def attention(q: Tensor, k: Tensor, v: Tensor, rule: AttentionRule) -> Tensor:
     """softmax(scale q k^T, masked scores -10000) v: q [s, b, n, d], k [s, b, g, d], v [s, b, g, e] -> [s, b, n * e].
 
-    Query head j uses group j // (n/g). What no query sees by the rule's window or first keys costs nothing.
+    Query head j uses group j // (n/g). Keys that no query sees by the rule's window or first keys cost nothing.
     """
 
 
@@ -62,14 +62,16 @@ def attention_block_gradient(
 
 
 def with_sinks(partial: Partial, sinks: Tensor, first: int = 0) -> Partial:
-    """Attention over all of a query's keys, which may be overwritten, and its sinks beside them.
+    """Attention over all of a query's keys and, beside them, its head's sink, from that over the keys, `partial`, which
+    may be overwritten.
 
-    sinks: [m]; those of the n heads stand from `first` on. Not recorded.
+    sinks: [m], of which the n heads' stand from index `first` on. Not recorded.
     """
 
 
 def sinks_gradient(partial: Partial, sinks: Tensor, first: int, dout: Tensor) -> Tensor | None:
-    """The gradient of the sinks [m], 0 for those of other heads, where `autograd.add_weight_gradient` puts it.
+    """Put the gradient of the sinks [m], 0 for those of other heads, where `autograd.add_weight_gradient` does; returns
+    what that returns.
 
     It is the negative sum over rows of p (dout . out), p the sink's probability; partial: what `with_sinks` gave; dout
     [s, b, n * e]. That of queries, keys and values is `attention_block_gradient`'s with this partial.
@@ -77,7 +79,8 @@ def sinks_gradient(partial: Partial, sinks: Tensor, first: int, dout: Tensor) ->
 
 
 def write_slots(cache: Tensor, rows: Tensor, slots: Array) -> Tensor:
-    """cache [S, b, ...] with rows [s, b, ...] at slots int32 [s, b], each in its text's; -1: a row is left out.
+    """cache [S, b, ...] with row (i, j) of rows [s, b, ...] written to slot slots[i, j] of text j; slots int32 [s, b],
+    -1: the row is left out.
 
     The cache itself may be written to, and is used no more. Not recorded.
     """
@@ -90,5 +93,5 @@ def cached_attention(
     [1, b, n * e].
 
     ages: int32 [slots in use, b], by how many positions each key comes before the query; negative: there is none.
-    sinks: [n], see `with_sinks`. Not recorded.
+    sinks: [n], one more score for each head, which has no value. Not recorded.
     """

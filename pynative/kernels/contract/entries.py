@@ -1,9 +1,9 @@
 # mypy: disable-error-code=empty-body
 """Contract of the operators of compressed attention: entries that stand for windows of tokens, and their choice.
 
-Of s tokens c = s // ratio windows are whole, and each gives one entry; d is an entry's size. j heads of the indexer, e
-their size. `hidden` is bool [b or 1, 1, s, c], True where a query does not see an entry. `seen`: int32 [s, b or 1], of
-each query how many entries it may see, the first ones.
+s tokens have c = s // ratio whole windows, each of which gives one entry; d is an entry's size. j heads of the indexer,
+e their size. `hidden` is bool [b or 1, 1, s, c], True where a query does not see an entry. `seen`: int32 [s, b or 1],
+the number of entries, the first ones, that each query may see.
 """
 
 from mindspore import Tensor

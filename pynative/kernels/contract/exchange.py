@@ -26,7 +26,8 @@ def place_columns(x: Tensor, ranges: Sequence[range], width: int) -> Tensor:
 
 
 def pack_heads(xs: Sequence[Tensor], parts: int, times: Sequence[int]) -> Tensor:
-    """Tensors [s, b, n_i, ...] as one, [parts * s, b, w], whose j-th s rows are the j-th parts of all the n_i.
+    """Tensors [s, b, n_i, ...] as one, [parts * s, b, w], whose j-th s rows are the j-th of `parts` equal parts of each
+    tensor's heads, side by side; w: the numbers of such a part.
 
     Before they are cut, heads are repeated in place: times[i] copies of each of xs[i]. Not recorded.
     """

@@ -17,7 +17,8 @@ from parallel_core.numerics.dtypes import Array
 def choose_experts(logits: Tensor, rule: RoutingRule, bias: Tensor | None = None, balanced: bool = False) -> Tensor:
     """logits [..., E] -> [T, k] int32, the experts that the rule chooses, best first. Not recorded.
 
-    bias [E] float32 is added to the scores for the choice alone. balanced: of scores that Sinkhorn's iteration made.
+    bias [E] float32 is added to the scores for the choice alone. balanced: choose, without bias, by the
+    logits that Sinkhorn's iteration has balanced.
     """
 
 
@@ -26,7 +27,9 @@ def routing_probabilities(logits: Tensor, experts: Tensor, rule: RoutingRule) ->
 
 
 def sample_experts(logits: Tensor, jitter: float, noise: Noise | None) -> tuple[Tensor, Tensor]:
-    """logits [..., E] -> (weights [T, 2] float32, experts [T, 2] int32), as `parallel_core.moe.routing.sample`."""
+    """logits [..., E] -> (weights [T, 2] float32, experts [T, 2] int32): two experts of each token, drawn by
+    SparseMixer with the random numbers `noise`, or without them the two best. jitter: an expert is left out whose logit
+    is more than 2 jitter max(|logit|, best logit) below the best (`parallel_core.moe.routing.sample`)."""
 
 
 def drop_over_capacity(
@@ -37,9 +40,10 @@ def drop_over_capacity(
 
 
 def load_of_experts(experts: Tensor, batch: int, number: int, groups: int | None = None) -> Tensor:
-    """experts [s b, k] -> [b, E] float32: how many of each sequence's choices fell on an expert; -1 is none.
+    """experts [s b, k] -> [b, E] float32: how many of each sequence's choices fell on each expert; -1 is none.
 
-    groups: [b, G] instead, how many of its tokens go to an expert of the group. Not recorded.
+    groups: G; with it the result is [b, G], how many of each sequence's tokens go to an expert of each group. Not
+    recorded.
     """
 
 
@@ -47,7 +51,7 @@ def router_statistics(logits: Tensor, rule: RoutingRule, sizes: bool = True) -> 
     """logits [s, b, E] -> what losses on them are made of, float32. Not recorded.
 
     Returns the sum over s of each sequence's normalized scores [b, E]; how many tokens have an expert among their k
-    best by them [b, E]; and, if `sizes` are asked for, the sum over tokens of log(sum(exp(logits)))^2, a scalar.
+    best by them [b, E]; and the sum over tokens of log(sum(exp(logits)))^2, a scalar (0 unless `sizes`).
     """
 
 
@@ -61,7 +65,7 @@ def grouped_linear_forward(x: Tensor, weights: Sequence[Tensor], counts: Sequenc
 
 
 def grouped_linear_input_gradient(dy: Tensor, weights: Sequence[Tensor], counts: Sequence[int]) -> Tensor:
-    """dy [R, o], weights [o, i] of the groups -> [R, i]. Not recorded."""
+    """dy [R, o], weights [o, i] of the groups -> each row times its group's weight [R, i]. Not recorded."""
 
 
 def grouped_linear_weight_gradient(
@@ -74,7 +78,8 @@ def grouped_linear_weight_gradient(
 def add_grouped_bias(
     y: Tensor, biases: Sequence[Tensor], counts: Sequence[int], factors: Tensor | None = None
 ) -> Tensor:
-    """y [R, o] + each row's group's bias [o], times the row's factor; factors float32 [R], None: ones."""
+    """y [R, o] + factor * bias, with the bias [o] of each row's group and its factor of factors, float32 [R]; None:
+    1."""
 
 
 def weighted_activation(x: Tensor, factors: Tensor, activation: str) -> Tensor:

@@ -73,14 +73,17 @@ def update_(
 ) -> None:
     """param, *moments <- formula(functions, param, grad_scale * grad, *moments), element by element.
 
-    Flat tensors of one shape. Types and model_param as in `adam_`.
+    Flat tensors of one shape; param is float32, grad and moments are of any float type. All is computed in float32, and
+    what is kept in 16 bits is rounded once, to nearest even. model_param: the 16-bit copy of param that the model
+    computes with; it becomes param, rounded to nearest even.
     """
 
 
 def combine_(x: Tensor, y: Tensor, x_factor: float, y_factor: float, model_param: Tensor | None = None) -> None:
     """x <- x_factor x + y_factor y, of one shape and any float types, computed in float32 and rounded once.
 
-    What x held does not count with x_factor 0, not even if it is not finite. model_param as in `adam_`.
+    With x_factor 0 the old x does not count, not even if it is not finite. model_param: the 16-bit copy of x that the
+    model computes with; it becomes x, rounded to nearest even.
     """
 
 
@@ -91,7 +94,7 @@ def clamp_(x: Tensor, limit: float) -> None:
 def squared_norm(x: Tensor) -> float:
     """Sum of squares of x, which is not finite only if an element of x is not.
 
-    `host` sums in float64: zeros between the elements, a buffer's padding, change nothing that float32 shows. Where a
+    `host` sums in float64: zeros between the elements, a buffer's padding, change nothing that float32 shows. If a
     device sums in float32 they may change the seventh digit.
     """
 

@@ -14,7 +14,8 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, epsilon: float, zero_cen
 
 
 def rms_norm(x: Tensor, weight: Tensor, epsilon: float, zero_centered: bool = False) -> Tensor:
-    """x / sqrt(mean(x^2) + epsilon) * weight over the last axis of x [..., h]; weight [h]."""
+    """x / sqrt(mean(x^2) + epsilon) * weight over the last axis of x [..., h]; weight [h], stored minus 1 if
+    zero_centered."""
 
 
 def bias_activation(x: Tensor, bias: Tensor | None, activation: str) -> Tensor:
@@ -46,11 +47,15 @@ def bias_dropout_add(
     key: Key | None = None,
     rows: Rows | None = None,
 ) -> Tensor:
-    """residual + dropout(x + bias): x, residual [s, ..., h], bias [h]. `rows`: see `dropout`."""
+    """residual + dropout(x + bias): x, residual [s, ..., h], bias [h]; what is None is left out.
+
+    rate, key: those of `dropout`. rows: the global sequence positions that x holds, in its order, as ranges; None: all,
+    from 0.
+    """
 
 
 def dropout(x: Tensor, rate: float, key: Key, rows: Rows | None = None) -> Tensor:
-    """x [s, ..., h] * mask / (1 - rate), the mask of `key` (`dropout_mask`); x itself at rate 0.
+    """x [s, ..., h] * the mask of `key`, 0 or 1 / (1 - rate) (`kernels.dropout.dropout_mask`); x itself at rate 0.
 
     rows: the global sequence positions that x holds, in its order, as ranges; None: all, from 0.
     """

@@ -13,11 +13,12 @@ def linear_forward(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Ten
 
 
 def linear_input_gradient(dy: Tensor, weight: Tensor) -> Tensor:
-    """dy [..., o], weight [o, i] -> [..., i]. Not recorded."""
+    """dy [..., o], weight [o, i] -> dy weight [..., i]. Not recorded."""
 
 
 def linear_weight_gradient(dy: Tensor, x: Tensor, out: Tensor | None = None, accumulate: bool = False) -> Tensor:
-    """dy [..., o], x [..., i] -> [o, i], written into `out` when given; `accumulate`: added to it. Not recorded."""
+    """dy [..., o], x [..., i] -> dy^T x [o, i], summed over the leading axes, written into `out` when given;
+    `accumulate`: added to it. Not recorded."""
 
 
 def bias_gradient(dy: Tensor, out: Tensor | None = None, accumulate: bool = False) -> Tensor:
@@ -28,8 +29,9 @@ def bias_gradient(dy: Tensor, out: Tensor | None = None, accumulate: bool = Fals
 
 
 def quantised(x: Tensor, rounding: Rounding, scale: float | None = None) -> Tensor:
-    """x [..., c] -> its values as 8 bits have them, float32 [..., c], blocks being of [r, c]. scale: that of all, if it
-    does not follow from x. Not recorded."""
+    """x [..., c] -> its values rounded to the 8-bit type of `rounding`, float32 [..., c]. The rounding's blocks, which
+    have a scale each, are cut from x as rows [r, c], all leading axes counted as one. scale: a given scale for all of
+    x; None: scales follow from x's values. Not recorded."""
 
 
 def largest_magnitude(x: Tensor) -> float:

@@ -24,7 +24,9 @@ def recurrent_gates(x: Tensor, rate: Tensor | None, a_log: Tensor, dt_bias: Tens
 def linear_recurrence(
     q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, rate: Tensor | None, form: RecurrenceForm
 ) -> Tensor:
-    """q, k [s, b, m, d], v [s, b, n, e], log_decay and rate float32 [s, b, n] (rate None: 1) -> [s, b, n, e]."""
+    """q, k [s, b, m, d], v [s, b, n, e], log_decay and rate float32 [s, b, n] (rate None: 1) -> [s, b, n, e]:
+    scale S^T q with the state S [d, e] after S <- exp(log_decay) S + k (rate (v - S^T k))^T, without S^T k unless
+    form.delta, token after token from S = 0; q and k are divided by their lengths first if form.unit."""
 
 
 def gate(x: Tensor, z: Tensor, activation: str) -> Tensor:
@@ -34,7 +36,8 @@ def gate(x: Tensor, z: Tensor, activation: str) -> Tensor:
 def continued_convolution(
     x: Tensor, weight: Tensor, bias: Tensor | None, before: Tensor, lengths: Array | None
 ) -> tuple[Tensor, Tensor]:
-    """`short_convolution` behind earlier tokens [w - 1, b, c], and the last w - 1 of all tokens.
+    """(`short_convolution` of x behind earlier tokens `before` [w - 1, b, c]; the last w - 1 of all tokens of each
+    text, [w - 1, b, c]).
 
     lengths: int32 [b], tokens of each text among x's, behind which is padding; None: all are. Not recorded.
     """
@@ -44,9 +47,9 @@ def continued_recurrence(
     q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, rate: Tensor | None, form: RecurrenceForm, state: Tensor,
     lengths: Array | None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """`linear_recurrence` from a state float32 [b, n, d, e] on, and the state behind the last token of each text.
+    """(`linear_recurrence` from `state` float32 [b, n, d, e] on; the state behind the last token of each text).
 
-    lengths: see `continued_convolution`. Not recorded.
+    lengths: int32 [b], tokens of each text in q, k and v, behind which is padding; None: all are. Not recorded.
     """
 
 

@@ -23,8 +23,8 @@ def sparse_attention(q: Tensor, k: Tensor, v: Tensor, chosen: Tensor, scale: flo
 
 
 def attention_target(q: Tensor, k: Tensor, chosen: Tensor | None, queries: Run, scale: float) -> Tensor:
-    """q [s, b, n, d], k [S, b, n, d] -> float32 [b, queries, the keys up to the last one's]: the sum over heads of
-    softmax(scale q k^T).
+    """q [s, b, n, d], k [S, b, n, d] -> float32 [b, q, k] for the run `queries` of q queries, and the first k keys, up
+    to the last query's own: the sum over heads of softmax(scale q k^T) over the keys that a query chose; 0 elsewhere.
 
     Not recorded.
     """
@@ -40,7 +40,8 @@ def indexer_gradient(
     factor: float,
     dkey: Tensor,
 ) -> tuple[float, Tensor, Tensor]:
-    """(L, dquery [queries, b, j, c], dweights [queries, b, j]) of L = KL(target || softmax(I)), summed over queries.
+    """(L, dquery [q, b, j, c], dweights [q, b, j]) of L = KL(target || softmax(I)), summed over the run `queries` of q
+    queries out of the s of query [s, b, j, c] and weights [s, b, j]; key [S, b, c].
 
     target as `attention_target` gives it, which is first divided by its sum; gradients are float32 and multiplied by
     `factor`; the key's is added to dkey, float32 [S, b, c]. Not recorded.

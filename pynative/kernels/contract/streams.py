@@ -1,8 +1,9 @@
 # mypy: disable-error-code=empty-body
 """Contract of the operators of hyper-connections (`parallel_core.numerics.hyper_connections`).
 
-n residual streams of h features lie beside each other, x [s, b, n h]; m results of their linear (`StreamRule.width`).
-Weights are float32 always: of a token post [n], and behind it comb [n n], row by row.
+n residual streams of h features lie beside each other, x [s, b, n h]; their linear has m = 2 n + n n results for each
+token, of which follow the weights pre [n] (of the streams in a block's input), post [n] (of its output in the streams)
+and comb [n n] (of stream j in stream k afterwards), always float32.
 """
 
 from mindspore import Tensor
@@ -15,16 +16,19 @@ def repeat_streams(x: Tensor, streams: int) -> Tensor:
 
 
 def collapse_streams(x: Tensor, weight: Tensor, base: Tensor, scale: Tensor, rule: StreamRule) -> Tensor:
-    """x [s, b, n h] -> the sum of its streams by `pre` alone, [s, b, h]: weight [n, n h], base [n], scale [1]."""
+    """x [s, b, n h] -> its streams summed with the weights pre, [s, b, h], at the end of the model, where the linear
+    has nothing but pre: weight [n, n h], base [n], scale [1]."""
 
 
 def read_streams(x: Tensor, weight: Tensor, base: Tensor, scale: Tensor, rule: StreamRule) -> tuple[Tensor, Tensor]:
-    """x [s, b, n h] -> (the sum of its streams by `pre` [s, b, h], weights float32 [s, b, n + n n]).
+    """x [s, b, n h] -> (its streams summed with the weights pre [s, b, h], post and behind it comb, row by row, float32
+    [s, b, n + n n]).
 
-    Of u = x weight^T / rms(x), weight [m, n h], each group has its own of scale [3], and all are shifted by base [m].
+    They follow from u = x weight^T / rms(x) times scale + base: weight [m, n h], base [m], and scale [3], a number each
+    for the parts of u that give pre, post and comb.
     """
 
 
 def write_streams(x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
-    """x [s, b, n h], a block's output y [s, b, h], weights [s, b, n + n n] -> [s, b, n h]: stream k is post_k y +
-    sum_j comb_jk x_j."""
+    """x [s, b, n h], a block's output y [s, b, h], weights [s, b, n + n n] of `read_streams` -> [s, b, n h]: stream k
+    is post_k y + sum_j comb_jk x_j."""

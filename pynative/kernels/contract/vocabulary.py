@@ -18,8 +18,8 @@ def softmax_statistics(logits: Tensor, target: Tensor, first_id: int = 0) -> tup
 
 
 def cross_entropy_addends(own_maximum: Tensor, maximum: Tensor, own_sum: Tensor, target_logit: Tensor) -> Tensor:
-    """The addends that all ranks sum, [2, ...]: the rank's sum relative to `maximum`, that of all ranks, and the
-    target's logit.
+    """This rank's addends of the sum over all ranks, float32 [2, ...]: own_sum exp(own_maximum - maximum), `maximum`
+    being that of all ranks' columns, and the target's logit.
 
     Not recorded.
     """
@@ -47,7 +47,8 @@ def cross_entropy_gradient(
 
 
 def masked_mean(losses: Tensor, mask: Tensor | None, count: float | None = None) -> Tensor:
-    """sum(losses * mask) / max(sum(mask), 1), a scalar; the plain mean without a mask. Both [...], mask any type.
+    """sum(losses * mask) / max(sum(mask), 1), a scalar; the plain mean without a mask. losses and mask [...], the mask
+    of any type.
 
-    count: divide by it instead of sum(mask), because others have more of the tokens.
+    count: divide by it instead of sum(mask), for tokens of which other ranks have some.
     """

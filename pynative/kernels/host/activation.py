@@ -16,7 +16,8 @@ from pynative.tape.autograd import Function
 
 
 def _backward(name: str, x: Array, bias: Array | None, dy: Array, dx: Array) -> Array | None:
-    """Fill dx with the gradient of x + bias; its sum over rows, the gradient of the bias, or None without one."""
+    """Fill dx [r, f] with the gradient of x + bias. Returns its sum over rows, float32 [f], which is the gradient of
+    the bias; None without a bias."""
 
     def gradient(x: Array, dy: Array, dx: Array, total: Array | None = None) -> None:
         ENGINE.activation_gradient(name, x, bias, dy, dx, total)

@@ -95,7 +95,8 @@ def cores() -> list[str]:
 
 
 def _select(library: ctypes.CDLL, core: str) -> None:
-    """Let a library select its kernels again, as at load: it reads its variable anew. No product may be running.
+    """Have a library select the kernels of `core`: again, as at load, by its environment variable. No product may be
+    running.
 
     `gotoblas_dynamic_quit` forgets the table of kernels, `gotoblas_dynamic_init` chooses one (OpenBLAS,
     driver/others/dynamic.c). A library without them, or built for one CPU, keeps what it has.
@@ -116,7 +117,7 @@ def _decision(library: ctypes.CDLL) -> Decision:
 
 def select_fastest_core() -> None:
     """Give every loaded OpenBLAS the kernels of this CPU's widest vectors where it chose others. numpy may have been
-    loaded long before. With OPENBLAS_CORETYPE set by the user nothing is changed."""
+    loaded long before, but no product may be running. With OPENBLAS_CORETYPE set by the user nothing is changed."""
     if CORE_VARIABLE in os.environ:
         return
     for library in _libraries():

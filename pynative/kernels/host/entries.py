@@ -1,4 +1,5 @@
-"""Compressed attention's entries on the host: pooled windows of tokens, and their choice by an indexer."""
+"""Compressed attention's entries on the host: pooled windows of tokens, and their choice by an indexer. Letters are
+those of `contract/entries.py`; q queries of a block."""
 
 from typing import Any
 

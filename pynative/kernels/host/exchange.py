@@ -1,4 +1,7 @@
-"""The layout of tensors that travel between ranks, on the host: parts, columns, heads and rows in another order."""
+"""The layout of tensors that travel between ranks, on the host: parts, columns, heads and rows in another order.
+
+s sequence, b batch, r rows, w columns of a part.
+"""
 
 from collections.abc import Sequence
 from math import prod

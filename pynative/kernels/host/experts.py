@@ -1,4 +1,7 @@
-"""Products of rows sorted by weight with several linears' weights, and experts' activations and biases, on the host."""
+"""Products of rows sorted by weight with several linears' weights, and experts' activations and biases, on the host.
+
+R rows of all groups, r of a span; i inputs, o outputs.
+"""
 
 from collections.abc import Sequence
 from functools import partial

@@ -31,7 +31,8 @@ def _in_chunks(update: Callable[..., None], *buffers: Tensor | None) -> None:
 
 
 def _factors(settings: AdamStep) -> AdamwStep:
-    """The factors of `Engine.adamw` for a step, the gradient holding the penalty already."""
+    """The factors of `Engine.adamw` for a step; with an L2 penalty the gradient has it and its own scale already
+    (`_penalized`)."""
     first, second = settings.corrections
     grad_scale = 1.0 if settings.penalty else settings.grad_scale
     return AdamwStep(

@@ -2,13 +2,14 @@
 
 Within a chunk of C tokens let t be the running sum of log decays. Then with L = exp(t_i - t_j) for i >= j, else 0,
 
-    rows = r (v - exp(t) k S)    new = (I + tril(r L k k^T, -1))^-1 rows    (without delta: new = r v)
+    rows = w (v - exp(t) k S)    new = (I + tril(w L k k^T, -1))^-1 rows    (without delta: new = w v)
     out = exp(t) q S + (L q k^T) new    S <- exp(t_C) S + k^T (exp(t_C - t) new)
 
-which is the WY form of Yang et al. (2024), section 3.3, with the state multiplied before the inverse. Value heads lie
-beside each other, in the state too, [d, r e]: a product with queries or keys, which they share, is one for all heads.
-Queries lie above keys, so that with delta one product reads the state for both. Chunk after chunk there is only what
-needs the state; everything else is computed for all chunks at once.
+with queries q, keys k, values v, rates w and the state S: the WY form of Yang et al. (2024), section 3.3, with the
+state multiplied before the inverse. Value heads lie beside each other, in the state too, [d, r e]: a product with
+queries or keys, which they share, is one for all heads. Queries lie above keys, so that with delta one product reads
+the state for both. Chunk after chunk there is only what needs the state; everything else is computed for all chunks at
+once.
 
 m chunks; C tokens of each, d size of a key, e of a value, r value heads; p 2, or without delta 1.
 """
@@ -31,7 +32,7 @@ def _limits(size: int) -> Array:
 
 
 def chunk_of(length: int) -> int:
-    """The number of tokens of a chunk, for a sequence of this length."""
+    """The number of tokens of a chunk, for a sequence of this length: 16 or 32 if it is no longer, else 64."""
     return next((size for size in (BASE, 2 * BASE) if length <= size), CHUNK)
 
 
@@ -41,8 +42,8 @@ def by_head(rows: Array) -> Array:
 
 
 def multiply(left: Array, right: Array, out: Array, accumulate: bool = False) -> None:
-    """`Engine.matmul` of two matrices, given as one of several: an engine may have another library for a single large
-    one."""
+    """Write the product of two matrices into `out`, or with `accumulate` add it, by `Engine.matmul` for stacks, a stack
+    of one: for single matrices an engine may use another library, made for large ones."""
     ENGINE.matmul(left[None], right[None], out[None], accumulate=accumulate)
 
 
@@ -120,8 +121,8 @@ class Segment:
         return states[-1].reshape(state.shape)
 
     def _renew(self, chunk: int, rows: Array) -> None:
-        """Fill the chunk's q S, k S, new and decayed new; rows, r v on entry, become the rows that the inverse
-        multiplies."""
+        """Fill the chunk's q S and k S (`reads`), new, and new times its decay up to the chunk's end (`placed`); rows,
+        w v on entry, become the rows that the inverse multiplies."""
         qk, reads = self.inputs.qk[chunk], self.reads[chunk]
         multiply(qk.reshape(-1, qk.shape[2]), self.states[chunk], reads.reshape(-1, self.states.shape[2]))
         rows -= self.erasing[chunk] * reads[1]

@@ -108,7 +108,7 @@ class SegmentGradients:
         ENGINE.matmul(placed, behind, dqk[:, 1], accumulate=segment.delta)
 
     def _of_overlaps(self, of_scores: Array, drate: Array) -> Array:
-        """Add the part of the overlaps r L k k^T to the gradients of decays (of_scores) and of rates (drate); the
+        """Add the part of the overlaps w L k k^T to the gradients of decays (of_scores) and of rates (drate); the
         gradient of k k^T, [m, C, C]."""
         segment = self.segment
         doverlaps = np.empty_like(segment.overlaps)

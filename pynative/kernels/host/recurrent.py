@@ -1,7 +1,8 @@
 """Linear attention on the host: a recurrence in chunks of tokens.
 
 A task is value heads that share a key head of an entry of the batch, so many that what it works on stays in the cache;
-it goes through the sequence a segment at a time. Kept are the inputs and the states between segments.
+it goes through the sequence a segment at a time. Kept are the inputs and the states between segments. In the operator's
+arrays m is the number of key heads and n that of value heads; in a segment's, letters are those of `recurrence_chunks`.
 """
 
 from itertools import product
@@ -25,8 +26,8 @@ WIDTH = 512
 
 
 class _Unit:
-    """Rows times a factor and, if asked for, divided by their lengths, written into `out`; keeps the factors for the
-    gradient."""
+    """Rows times a factor and, with `form.unit`, divided by their lengths (square root of the sum of squares), written
+    into `out`; keeps what each row was multiplied by, for the gradient."""
 
     def __init__(self, rows: Array, form: RecurrenceForm, factor: float, out: Array) -> None:
         self.out, self.factor, self.is_unit = out, np.float32(factor), form.unit
@@ -86,8 +87,8 @@ class _Task:
         return x[slice(*span), self.entry, self.heads]
 
     def segment(self, span: tuple[int, int], form: RecurrenceForm, length: int) -> tuple[Segment, _Unit, _Unit]:
-        """(segment of the tokens of `span`, its prepared queries, its prepared keys). Tokens from `length` on leave the
-        state as it is."""
+        """(segment of the tokens of `span`, its queries, its keys, both scaled as `form` says). Tokens from `length` on
+        leave the state as it is."""
         arrays = self.arrays
         chunks = -(-(span[1] - span[0]) // self.size)
         qk = np.empty((chunks, 2, self.size, arrays.q.shape[3]), np.float32)

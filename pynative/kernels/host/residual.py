@@ -42,8 +42,8 @@ def _forward(x: Array, bias: Array | None, residual: Array | None, masks: Masks 
 
 
 def _backward(dy: Array, dx: Array, masks: Masks | None, biased: bool) -> Array | None:
-    """Fill dx with dy times the mask, unless it is dy itself; its sum over rows, float32 [h], if `biased`, else
-    None."""
+    """Fill dx [r, h] with dy times the mask, unless dx is dy itself. Returns the sum of dx over rows, float32 [h], if
+    `biased`, else None."""
     blocks = row_blocks(len(dy), dy.shape[1] * 4)
     sums = np.empty((len(blocks), dy.shape[1]), np.float32) if biased else None
 

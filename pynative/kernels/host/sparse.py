@@ -1,6 +1,7 @@
 """Sparse attention on the host: an indexer's scores, the keys that are chosen by them, and the loss that trains it.
 
 Rows are blocks of queries; a block's scores, of one head at a time, are all that exists of the s x s square.
+j heads of the indexer, c their size; q queries of a block, and the k keys that these may see.
 """
 
 from collections.abc import Iterator
@@ -27,17 +28,18 @@ EPSILON = np.float32(1e-10)
 
 
 def _blocks(queries: list[Run], batch: int) -> list[tuple[int, Run]]:
-    """(entry of the batch, block of at most QUERIES queries) for all of them."""
+    """(entry of the batch, block of at most QUERIES queries) for all queries of all entries."""
     return [(entry, block) for run in queries for block in run.parts(QUERIES) for entry in range(batch)]
 
 
 def _rows(block: Run, first: int = 0) -> slice:
-    """The rows of the block's queries in arrays that begin with row `first`."""
+    """The rows of the block's queries, as a slice, in arrays that begin with row `first` of the rank's shard."""
     return slice(block.rows.start - first, block.rows.stop - first)
 
 
 def _hide(scores: Array, chosen: Array | None, entry: int, block: Run) -> None:
-    """Set scores [q, positions.stop] to -inf for keys that the query did not choose, or that come after it."""
+    """Set to -inf the scores [q, k] of the block's q queries with the first k keys, up to the last query's own, where
+    the query did not choose the key, or if chosen is None where the key comes after it. entry: of the batch."""
     keys = block.positions.stop
     if chosen is None:
         hidden = np.arange(keys) > np.array(block.positions)[:, None]

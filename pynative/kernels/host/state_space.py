@@ -1,4 +1,7 @@
-"""The operators of a state space layer (Mamba-2, Dao and Gu, 2024) beside its recurrence, on the host."""
+"""The operators of a state space layer (Mamba-2, Dao and Gu, 2024) beside its recurrence, on the host.
+
+r rows of a block, c channels.
+"""
 
 from typing import Any
 

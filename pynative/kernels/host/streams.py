@@ -1,4 +1,7 @@
-"""Hyper-connections on the host: blocks of tokens, in float32; the weights are made again for the backward."""
+"""Hyper-connections on the host: blocks of tokens, in float32; the weights are made again for the backward.
+
+r tokens of a block; other letters are those of `contract/streams.py`.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -39,7 +42,8 @@ def repeat_streams(x: Tensor, streams: int) -> Tensor:
 
 
 class _Linear:
-    """The linear of hyper-connections for a block of tokens x [r, n h], float32; parameters: (weight, base, scale)."""
+    """The linear of hyper-connections for a block of tokens x [r, n h], float32; parameters: (weight, base, scale), as
+    in `kernels.read_streams`. `shifted` [m, r] has its results."""
 
     def __init__(self, x: Array, parameters: Sequence[Array], rule: StreamRule) -> None:
         weight, base, scale = parameters
@@ -54,9 +58,9 @@ class _Linear:
             self.shifted[group] = base[group, None] + factor * self.normed[group]
 
     def gradients(self, du: Array) -> tuple[Array, Array, Array, Array]:
-        """From the gradient of `shifted` [m, r]: (that of the products x weight^T [m, r]; the factor [r] that, divided
-        by n h, multiplies each row's x in the part of its gradient that comes through rms(x); that of base [m]; that of
-        scale)."""
+        """From the gradient of the results `shifted` [m, r]: (the gradient of x weight^T [m, r]; the factor [r] that,
+        divided by n h, multiplies each row's x in the part of its gradient that comes through rms(x); the gradient of
+        base [m]; that of scale, one number for each group of results)."""
         of_scale = [float((du[group] * self.normed[group]).sum(dtype=np.float64)) for group in self.rule.groups]
         of_base, of_normed = du.sum(axis=1, dtype=np.float64), np.empty_like(du)
         for factor, group in zip(self.scale, self.rule.groups, strict=True):
@@ -66,7 +70,7 @@ class _Linear:
 
 
 def _streams(x: Array, count: int) -> list[Array]:
-    """The n residual streams of x [r, n h], as views."""
+    """The n = `count` residual streams of x [r, n h], as views [r, h]."""
     width = x.shape[1] // count
     return [x[:, start : start + width] for start in range(0, x.shape[1], width)]
 
@@ -127,7 +131,7 @@ class _Read(Function):
 
 
 def _last(rule: StreamRule) -> StreamRule:
-    """The rule for collapsing streams at the end of the model: `pre` alone."""
+    """The rule for collapsing streams at the end of the model, from that of a layer: weights of reading alone."""
     return StreamRule(rule.streams, 0, rule.epsilon, rule.norm_epsilon)
 
 

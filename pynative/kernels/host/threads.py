@@ -108,8 +108,8 @@ def run(work: Callable[..., None], tasks: Sequence[tuple[Any, ...]]) -> None:
 
 
 def together(jobs: Sequence[Job]) -> None:
-    """Do jobs at the same time, the first in the calling thread; there must be no more than threads. An error of any is
-    raised once all have ended."""
+    """Do jobs at the same time, the first in the calling thread; no more jobs than threads. An error of any is raised
+    once all have ended."""
     for error in _errors_awake(jobs) if _awake else _errors(jobs):
         if error is not None:
             raise error
@@ -157,14 +157,14 @@ def spans(rows: int, size: int) -> Spans:
 
 
 def row_blocks(rows: int, row_bytes: int) -> Spans:
-    """Spans of rows with `row_bytes` bytes each that have about BLOCK_BYTES together; they depend on the shape
-    alone."""
+    """Consecutive spans that cover `rows` rows of `row_bytes` bytes, about BLOCK_BYTES in each span; they depend on the
+    shape alone."""
     return spans(rows, max(1, BLOCK_BYTES // max(row_bytes, 1)))
 
 
 def by_rows(work: Callable[..., None], *arrays: Array | None) -> None:
     """Call `work` with the same rows of all arrays, a block at a time, over the threads; the first array [r, c] gives
-    the size of a block, and None stays None."""
+    the size of a block, and in place of an array that is None `work` gets None."""
     first = arrays[0]
     assert first is not None
 
@@ -175,8 +175,12 @@ def by_rows(work: Callable[..., None], *arrays: Array | None) -> None:
 
 
 def sum_by_rows(work: Callable[..., None], *arrays: Array | None, parts: int = 1) -> Array:
-    """As `by_rows`, `work` being given `parts` more arrays, float32 [c], for sums over its rows; the sums of all
-    blocks, [parts, c]."""
+    """The sums, float32 [parts, c], of what `work` adds up over the rows of all blocks.
+
+    `work` is called with the same rows of all arrays, a block at a time, over the threads, and behind them with `parts`
+    arrays of zeros, float32 [c], to which it adds sums over its rows. The first array [r, c] gives the size of a block;
+    in place of an array that is None `work` gets None.
+    """
     first = arrays[0]
     assert first is not None
     blocks = row_blocks(len(first), first.shape[1] * 4)
@@ -190,7 +194,7 @@ def sum_by_rows(work: Callable[..., None], *arrays: Array | None, parts: int = 1
 
 
 def matmul_spans(rows: int, multiply_adds: int) -> Spans:
-    """Spans of a product's result rows: one for each thread, or a single one when the product is small."""
+    """Spans of a product's result rows: at most one for each thread, a single one when the product is small."""
     parts = _threads if multiply_adds >= MATMUL_WORK else 1
     size = -(-rows // parts)
     return spans(rows, max(MATMUL_ROWS, -(-size // MATMUL_ROWS) * MATMUL_ROWS))

@@ -35,8 +35,8 @@ def inverse_of_unit_lower(below: Array) -> Array:
 
 
 def _substituted(below: Array) -> Array:
-    """`inverse_of_unit_lower` of small triangles by substitution, all of them at once: a row that is complete is taken
-    from those below it."""
+    """`inverse_of_unit_lower` of small triangles by substitution, all of them at once: multiples of a row that is
+    complete are subtracted from those below it."""
     factors = np.ascontiguousarray(np.moveaxis(below.reshape(-1, BASE, BASE), 0, -1))
     inverse, diagonal = np.zeros_like(factors), np.arange(BASE)
     inverse[diagonal, diagonal] = 1

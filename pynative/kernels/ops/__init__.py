@@ -1,7 +1,7 @@
 """The operators written with MindSpore's own, each of which has a CPU kernel and a gradient.
 
-Where a function has no backward of its own the tape differentiates it, as it does the casts of 16-bit types on a CPU
-(`widened`): gradients of parameters arrive in `_grad` there (`autograd.TapeGradients` moves them).
+The tape differentiates a function that has no backward of its own, and the casts of 16-bit types on a CPU (`widened`):
+gradients of parameters arrive in `_grad` there (`autograd.TapeGradients` moves them).
 """
 
 from pynative.kernels.contract import bodies_in

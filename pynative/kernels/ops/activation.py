@@ -19,7 +19,7 @@ _gelu, _gelu_gradient, _silu_gradient = ops.GeLU(), GeLUGrad(), SiLUGrad()
 
 
 def _gelu_erf_gradient(dy: Tensor, x: Tensor) -> Tensor:
-    """d/dx x Phi(x) = Phi(x) + x phi(x), Phi and phi of the normal distribution."""
+    """dy times d/dx x Phi(x) = Phi(x) + x phi(x), Phi and phi of the normal distribution."""
     return dy * ((ops.erf(x * sqrt(0.5)) + 1) * 0.5 + x * ops.exp(ops.square(x) * -0.5) * (1 / sqrt(2 * pi)))
 
 
@@ -57,7 +57,7 @@ GRADIENTS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 def activated(x: Tensor, activation: str, plain: dict[str, Callable[[Tensor], Tensor]] = ACTIVATIONS) -> Tensor:
-    """activation(x), which may be a gated one: its plain function is one of `plain`."""
+    """activation(x): a function of `plain` by its name, or for a gated one a(gate) * up, the a being one of `plain`."""
     unit = gated_unit(activation)
     if unit is None:
         return plain[activation](x)
@@ -66,7 +66,8 @@ def activated(x: Tensor, activation: str, plain: dict[str, Callable[[Tensor], Te
 
 
 def _prepared(unit: GatedUnit, gate: Tensor, up: Tensor) -> tuple[Tensor, Tensor]:
-    """(gate, up) multiplied by the unit's gain, limited and offset, as its function takes them."""
+    """(gate times the unit's gain, at most its limit; up between -limit and limit, plus its offset); without a limit up
+    as it is."""
     gate = gate if unit.gain == 1.0 else gate * unit.gain
     if not unit.is_limited:
         return gate, up

@@ -1,4 +1,7 @@
-"""Scaled dot-product attention of MindSpore operators, with all the scores of a block at once."""
+"""Scaled dot-product attention of MindSpore operators, with all the scores of a block at once.
+
+q or s queries, k or s' keys; other letters are those of the contract.
+"""
 
 from functools import lru_cache, reduce
 from typing import Any
@@ -105,8 +108,8 @@ def _columns(rows: Tensor, scores: Scores) -> Tensor:
 
 
 def dropout_masks(key: Key, rate: float, head_offset: int, shape: tuple[int, int, int, int]) -> Tensor:
-    """Dropout masks of all of this rank's heads, float32 of `shape` [b, n, s, s']; head_offset: number of the first
-    head among all ranks'."""
+    """Dropout masks of this rank's heads, float32 of `shape` [b, n, s, s'], each entry 0 or 1 / (1 - rate);
+    head_offset: number of the first head among all ranks'."""
     batch, heads, queries, keys = shape
     masks = [
         attention_dropout_mask(key, row, head_offset + head, (queries, keys), rate)
@@ -121,7 +124,7 @@ def _attend(
     rule: AttentionRule,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """The output [s, b, n * e], and for the backward: scaled queries, keys and values by group (`_by_group`), scores
-    before the cap and probabilities in float32 [b, n, s, s'].
+    before the cap, [b, n, s, s'], and probabilities, of the same shape in float32.
 
     hidden, added, kept: mask, bias and dropout mask of the scores, or None.
     """
@@ -140,7 +143,8 @@ def _attend(
 
 
 def _weights(probabilities: Tensor, kept: Tensor | None, values: Tensor) -> Tensor:
-    """The probabilities after dropout, by group and in the type of the values: [b, g, n/g * s, s']."""
+    """The probabilities [b, n, s, s'] after dropout by the mask `kept` (None: without), by group and in the type of the
+    values: [b, g, n/g * s, s']."""
     batch, groups, length, _ = values.shape
     weights = probabilities if kept is None else probabilities * kept
     return shaped(cast(weights, values.dtype), batch, groups, probabilities.size // (batch * groups * length), length)
@@ -324,7 +328,7 @@ def attention_block_gradient(
 
 
 def added_last(whole: Tensor | None, last: Tensor) -> Tensor:
-    """`whole` with `last` added to its last rows; `last` itself where `whole` is None."""
+    """A new tensor: `whole` with `last` added to its last rows (axis 0); `last` itself where `whole` is None."""
     if whole is None:
         return last
     first = len(whole) - len(last)

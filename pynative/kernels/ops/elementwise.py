@@ -21,7 +21,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def widened_on_cpu(*type_givers: str) -> Callable[[F], F]:
-    """A decorator that puts an operator into `TYPE_GIVERS`."""
+    """A decorator that puts an operator into `TYPE_GIVERS`, the table of operators that a CPU computes in float32 for
+    16-bit arguments. type_givers: names of its arguments; the first one given has the type of its results."""
 
     def mark(operator: F) -> F:
         TYPE_GIVERS[operator] = type_givers

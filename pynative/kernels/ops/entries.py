@@ -1,4 +1,5 @@
-"""Compressed attention's entries: pooled windows of tokens, and their choice by an indexer, of MindSpore operators."""
+"""Compressed attention's entries: pooled windows of tokens, and their choice by an indexer, of MindSpore operators.
+Letters are those of `contract/entries.py`."""
 
 import mindspore
 import numpy as np

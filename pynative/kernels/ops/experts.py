@@ -1,5 +1,5 @@
 """Products of rows sorted by weight with several linears' weights, and experts' activations and biases, of MindSpore
-operators."""
+operators. R rows of all groups; i inputs, o outputs."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -96,7 +96,8 @@ def weighted_activation(x: Tensor, factors: Tensor, activation: str) -> Tensor:
 
 
 def weighted(operator: Operator, x: Tensor, factors: Tensor, activation: str) -> Tensor:
-    """`weighted_activation` with `operator` as `bias_activation`; with no rows the composed form of it."""
+    """`weighted_activation` whose activation is `operator(x, None, activation)`, such as a fused one; an x without rows
+    takes this module's composed `bias_activation`."""
     activated = (operator if x.size else bias_activation)(x, None, activation)
     return activated * _column(factors, activated)
 

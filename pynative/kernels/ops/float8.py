@@ -23,7 +23,8 @@ def _shifts(form: Float8) -> Tensor:
 
 
 def _rounded(x: Tensor, form: Float8) -> Tensor:
-    """As `parallel_core.numerics.float8.rounded`, of a tensor. A logarithm that is off by its last bit takes the
+    """Float32 x -> the nearest number of the 8-bit format, of two as near the even one; beyond the largest number that
+    one, with x's sign. A logarithm that is off by its last bit takes the
     neighbour's exponent only beside a power of two, to which a value rounds by either."""
     held = ops.clip_by_value(x, -form.largest, form.largest)
     exponent = ops.floor(ops.log2(ops.maximum(ops.abs(held), 2.0**form.smallest)))
@@ -51,7 +52,7 @@ def _scales(amax: Tensor, rounding: Rounding) -> Array:
 
 
 def _in_blocks(x: Tensor, block: tuple[int, int]) -> Tensor:
-    """As `parallel_core.numerics.float8.in_blocks`, of a tensor."""
+    """x [r, c] in blocks of `block` = (rows, columns): [r / rows, rows, c / columns, columns], filled up with zeros."""
     counts = [-(-size // part) for size, part in zip(x.shape, block, strict=True)]
     for axis, (count, part) in enumerate(zip(counts, block, strict=True)):
         missing = count * part - x.shape[axis]

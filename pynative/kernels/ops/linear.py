@@ -62,6 +62,6 @@ def mxfp4(weight: Tensor, axis: int) -> Tensor:
 
 
 def _power_of_two_below(x: Tensor) -> Tensor:
-    """The largest power of two that is at most x; the logarithm, which is rounded, may say the next one."""
+    """The largest power of two that is at most x: that of the rounded logarithm, halved or doubled where it is off."""
     power = ops.pow(2.0, ops.clamp(ops.floor(ops.log2(ops.maximum(x, 1e-37))), -125, 127))
     return ops.where(power > x, power / 2, ops.where(power * 2 <= x, power * 2, power))

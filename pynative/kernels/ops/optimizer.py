@@ -44,8 +44,9 @@ def _rate_and_epsilon(settings: AdamStep, raised: float) -> tuple[float, float]:
     """(learning rate, epsilon) with which MindSpore's update, which does not correct its averages, gives that of one
     which does.
 
-    The operator has float32 alone, in which 1 - 0.999 is off by 1e-5. The gradient is `raised` so that the average of
-    squares is right; the other average is then larger by 6e-6, which is known and taken out of the quotient.
+    The operator has float32 alone, in which 1 - 0.999 is off by 1e-5. The gradient was multiplied by `raised` so that
+    the average of squares is right; the other average is then larger by 6e-6, which is known and taken out of the
+    quotient.
     """
     first, second = settings.corrections
     excess = raised * _float32_complement(settings.beta1) / (1 - settings.beta1)

@@ -1,6 +1,7 @@
 """Linear attention of MindSpore operators: a recurrence in chunks, the short convolution before it, and gates.
 
-The tape differentiates all of it. Everything is computed in float32. See `host.recurrence_chunks` for the formulas.
+The tape differentiates all of it. Everything is computed in float32. See `host.recurrence_chunks` for the formulas,
+`contract/recurrent.py` for the letters.
 """
 
 from functools import lru_cache
@@ -63,7 +64,7 @@ def gate(x: Tensor, z: Tensor, activation: str) -> Tensor:
 @lru_cache(maxsize=16)
 def _mask(kind: str, size: int, width: int = 0) -> Tensor:
     """Float32 [size, size] of 0 and 1: "lower" with its diagonal, "below" without, "one" the diagonal, or "pair", the
-    lower left of neighbouring blocks of `width`."""
+    lower left block of each square of 2 `width` rows on the diagonal."""
     rows, columns = np.indices((size, size))
     masks = {"lower": rows >= columns, "below": rows > columns, "one": rows == columns}
     if kind == "pair":

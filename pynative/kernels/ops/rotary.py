@@ -52,7 +52,7 @@ def _rotate(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool, start: int, 
 
 
 def between(x: Tensor, start: int, middle: Tensor) -> Tensor:
-    """x with `middle` in place of its elements from `start` on."""
+    """x with `middle` in place of as many elements of its last axis, from `start` on."""
     stop = start + middle.shape[-1]
     if stop < x.shape[-1]:
         middle = ops.cat((middle, x[..., stop:]), -1)

@@ -1,4 +1,7 @@
-"""The operators of a router, of MindSpore operators; scores by which experts are chosen are float32."""
+"""The operators of a router, of MindSpore operators; scores by which experts are chosen are float32.
+
+T tokens, E experts, k choices.
+"""
 
 from typing import Any
 
@@ -30,7 +33,8 @@ def _lone_scores(rows: Tensor, rule: RoutingRule) -> Tensor:
 
 
 def _relative_slope(rows: Tensor, rule: RoutingRule) -> Tensor:
-    """As `parallel_core.moe.routing.relative_slope`, of tensors."""
+    """(d score / d logit) / score for logits `rows` [T, E], each of which is scored by itself (sigmoid,
+    sqrtsoftplus)."""
     scores = _lone_scores(rows, rule)
     return 1.0 - scores if rule.sigmoid else ops.sigmoid(rows) / (2.0 * scores * scores)
 
@@ -43,8 +47,8 @@ def _normalized(rows: Tensor, rule: RoutingRule) -> Tensor:
 
 
 def _best(values: Tensor, count: int) -> Tensor:
-    """Columns [T, count] of the largest values of each row, the largest first; of equal ones the first, as a CPU's
-    operator has them only where it is asked for all."""
+    """Columns, int32 [T, count], of the largest values of each row, the largest first; of equal ones the first, in
+    which order a CPU's `topk` gives them only where it is asked for all."""
     return ops.cast(ops.topk(values, values.shape[-1], -1)[1][..., :count], INT32)
 
 
@@ -98,8 +102,9 @@ def routing_probabilities(logits: Tensor, experts: Tensor, rule: RoutingRule) ->
 
 
 def _draw(rows: Tensor, left: Tensor, jitter: float, draws: Tensor | None, thirds: Tensor | None) -> tuple[Any, ...]:
-    """(weights [T, 1], experts [T, 1]) of one draw of `sample` among the experts whose logit `left` [T, E] is finite;
-    rows: all logits. draws, thirds: its random numbers, None for the likeliest expert and its whole weight."""
+    """(weights [T, 1], experts [T, 1]) of one draw of SparseMixer (`routing.sample`) among the experts whose logit
+    `left` [T, E] is finite; rows: all logits. draws [T, E], by which an expert is drawn, and thirds [T], above 3/4 of
+    which it keeps its whole weight, are uniform random numbers; None: the likeliest expert and its whole weight."""
     highest = left.max(axis=1, keepdims=True)
     far = (highest - rows) / ops.maximum(ops.abs(rows), highest) > 2 * jitter
     hidden = Tensor(np.float32(-np.inf))

@@ -1,4 +1,7 @@
-"""Sparse attention of MindSpore operators: an indexer's scores, the keys that are chosen by them, and its loss."""
+"""Sparse attention of MindSpore operators: an indexer's scores, the keys that are chosen by them, and its loss.
+
+j heads of the indexer, c their size; q queries of a block, and the k keys that these may see.
+"""
 
 from functools import lru_cache
 
@@ -24,13 +27,14 @@ _transposed_product = ops.BatchMatMul(transpose_a=True)
 
 @lru_cache(maxsize=8)
 def _later(positions: range) -> Tensor:
-    """Bool [1, q, positions.stop], True for keys that come after the query; positions: the queries'."""
+    """Bool [1, q, k], True for keys that come after the query: for q queries at `positions`, and the first k keys, up
+    to the last query's own."""
     return from_numpy((np.arange(positions.stop) > np.array(positions)[:, None])[None])
 
 
 def _hidden(chosen: Tensor | None, queries: Run) -> Tensor:
-    """Bool, broadcasting to [b, q, positions.stop], True for keys that the query did not choose (None: all are chosen)
-    or that come after it."""
+    """Bool, broadcasting to [b, q, k], for the q queries of the run and the first k keys, up to the last query's own:
+    True where the query did not choose the key, or if chosen is None where the key comes after it."""
     if chosen is None:
         return _later(queries.positions)
     return ops.logical_not(shown_to(chosen[:, _rows(queries)], queries.positions.stop))

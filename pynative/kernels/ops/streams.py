@@ -1,4 +1,7 @@
-"""Hyper-connections of MindSpore operators, computed in float32; the tape differentiates them."""
+"""Hyper-connections of MindSpore operators, computed in float32; the tape differentiates them.
+
+T tokens; other letters are those of `contract/streams.py`.
+"""
 
 from functools import lru_cache
 

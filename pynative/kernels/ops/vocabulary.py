@@ -33,7 +33,8 @@ class _Embedding(Function):
 
 
 def _weight_gradient(ctx: Any, dy: Tensor, out: Tensor | None, accumulate: bool) -> Tensor:
-    """The gradient of the table, float32: each row the sum of the dy of its ids."""
+    """The gradient of the table: each row the sum, in float32, of the dy of its ids, written into `out` when given;
+    `accumulate`: added to it."""
     rows = cast(ops.select(ctx.present, dy, 0.0), mindspore.float32).reshape(-1, dy.shape[-1])
     return delivered(ops.unsorted_segment_sum(rows, ctx.row, ctx.weight.shape[0]), out, accumulate)
 

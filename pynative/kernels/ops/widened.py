@@ -22,7 +22,7 @@ FLOAT16, BFLOAT16 = mindspore.float16, mindspore.bfloat16
 
 def widened(operator: Operator, *type_givers: str) -> Operator:
     """The operator computed in float32 if any argument has 16 bits; results have the type of the first argument among
-    `type_givers` that is given. A result in `out` keeps that one's type: the operator rounds when it writes there."""
+    `type_givers` that is given. A result written into the argument `out` has out's type: the operator rounds there."""
     bind = signature(operator).bind
 
     @wraps(operator)
@@ -68,6 +68,6 @@ OPERATORS = of(COMPOSED)
 
 
 def forms(input_layout: str) -> Table:
-    """The operators that are switched on as fused: attention by blocks, which keeps little for its backward. The
-    composed forms of the others keep as little as fused ones. input_layout: not read, since it is a fused kernel's."""
+    """The fused forms that flags switch on: attention by blocks alone, which keeps little for its backward; the
+    composed forms of other operators keep little anyway. input_layout: not read, since no kernel here has one."""
     return of(bodies_in(blocked_attention))

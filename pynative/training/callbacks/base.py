@@ -37,8 +37,8 @@ class TrainingState:
     metrics: dict[str, Any] = field(default_factory=dict)
     """The last step's figures, by the keys of `metrics.jsonl`."""
     timings: dict[str, float] = field(default_factory=dict)
-    """Mean seconds of an iteration and of its timers, by the names of curves; empty in steps where they are not
-    logged."""
+    """Mean seconds of an iteration and of its timers (of these the largest of any rank), with --log-throughput also
+    TFLOP/s of a rank, by the names of curves; empty in steps where they are not logged."""
     should_stop: bool = False
     callbacks: Sequence[Callback] = ()
     """All callbacks of the run, in their order."""
@@ -76,8 +76,8 @@ class Callback:
         """Act before the first step."""
 
     def before_change(self, state: TrainingState) -> None:
-        """Act before weights change: by the update after `on_gradients`, or by callbacks in it and in `on_train_end`.
-        This is called on all callbacks before any of them changes weights."""
+        """Act before weights change: before each `on_gradients` (callbacks may change weights there, and the update
+        follows), and before `on_train_end`. All callbacks get this call before any callback changes weights."""
 
     def on_gradients(self, state: TrainingState, gradient_scale: float) -> None:
         """Act between a step's backwards and its update. The reduced gradients lie in `main_grad`, still to be

@@ -18,11 +18,12 @@ from pynative.training.callbacks.base import RunCallback, TrainingState
 
 
 class CheckpointCallback(RunCallback):
-    """--save, --save-interval. The directory is this run's until `close`.
+    """Saves checkpoints to `directory` (--save) every `interval` iterations (--save-interval; None: never) and at the
+    end. The directory is locked for this run until `close`.
 
-    background (--async-save): training goes on while checkpoints but the last are written. Then callbacks behind this
-    one must not change the weights at the end of a step; a script's stand before it. may_fail (--on-save-failure warn):
-    a checkpoint but the last that cannot be written does not end the training.
+    background (--async-save): training goes on while a checkpoint, unless it is the last, is written. Then callbacks
+    behind this one must not change the weights at the end of a step; a script's callbacks stand before it. may_fail
+    (--on-save-failure warn): a checkpoint that cannot be written does not end the training, unless it is the last.
     """
 
     def __init__(self, directory: Path, interval: int | None, background: bool = False, may_fail: bool = True) -> None:
@@ -49,7 +50,8 @@ class CheckpointCallback(RunCallback):
 
     def _take_directory(self, state: TrainingState, goes_on: bool) -> None:
         """Lock the directory against other jobs, and move aside what an earlier run has left if this run begins anew.
-        goes_on: the run resumed from a checkpoint in it."""
+        goes_on: the run resumed from a checkpoint in it. Raises `ConfigError` if it cannot be written to, another job
+        has it, or another run has saved there (without --overwrite-save)."""
         try:
             self._lock.take(log)
             commit.clean(self.directory)

@@ -13,8 +13,8 @@ SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 
 
 class ExitCallback(RunCallback):
-    """--exit-interval and --exit-duration-in-mins: ends the run after such a step, or once so many minutes have passed
-    on any rank."""
+    """--exit-interval and --exit-duration-in-mins: ends the run after a step that is a multiple of `interval`, or once
+    so many minutes have passed on any rank."""
 
     def __init__(self, interval: int | None, minutes: float | None) -> None:
         self.interval, self.minutes = interval, minutes

@@ -18,13 +18,15 @@ from pynative.training.callbacks.base import Callback, RunCallback, TrainingStat
 
 
 class MoEDropRateCallback(RunCallback):
-    """Logs, on rank 0, a line for each layer and step: the share of its choices that were dropped, counted in every
-    micro-batch of all ranks.
+    """Logs, on rank 0, a line for each layer and step: the share of the layer's choices of experts that were dropped,
+    counted in every micro-batch of all ranks.
 
     Args:
-        expert_num, num_layers, mtp_depth: the model's.
-        capacity_factor: --moe-drop-rate-capacity-factor, for which the line then also has the share that would be
-            dropped, or by default the model's.
+        expert_num, num_layers, mtp_depth: the values of the model's configuration.
+        capacity_factor: --moe-drop-rate-capacity-factor if that flag is given: the line then also has the share that
+            this factor would drop. Else the capacity factor of the model's configuration.
+
+    Raises ValueError before the first step if an argument is not the configuration's.
     """
 
     def __init__(self, expert_num: int, capacity_factor: float, num_layers: int, mtp_depth: int) -> None:
@@ -133,9 +135,10 @@ class ColdHotExpertMonitor(RunCallback):
     their own, so that it does not matter whether this stands before or after the callback that saves.
 
     Args:
-        save_checkpoint_steps: hot experts are chosen at its multiples; None or below 1: before each of the run's own
-            checkpoints.
-        moe_config, hidden_size, ffn_hidden_size, expert_parallel, model_parallel: the model's, or None.
+        save_checkpoint_steps: hot experts are chosen at its multiples, too; None or below 1: before the run's own
+            checkpoints alone.
+        moe_config, hidden_size, ffn_hidden_size, expert_parallel, model_parallel: None, or the values of the model's
+            configuration; ValueError before the first step if they differ from it.
     """
 
     def __init__(

@@ -11,7 +11,7 @@ _ENCODER = json.JSONEncoder(default=str)
 
 class LinesFile:
     """A file of JSON lines, open for adding. It stays open, so that a file that is moved meanwhile is still written.
-    All methods raise OSError."""
+    All methods raise OSError if the file cannot be opened or written."""
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -24,7 +24,8 @@ def peak_memory_mb(on_cpu: bool | None = None) -> float:
 
 
 def memory_bytes() -> dict[str, float]:
-    """Bytes of this process now, by Megatron's tags; on a CPU reserved and allocated are both what is resident."""
+    """Bytes of this process by Megatron's tags: reserved now, allocated now, and the most that was allocated; on a CPU
+    the first two are both what is resident."""
     if is_on_cpu():
         held, peak = float(psutil.Process().memory_info().rss), peak_memory_mb() * 2**20
         return {"mem-reserved-bytes": held, "mem-allocated-bytes": held, "mem-max-allocated-bytes": peak}

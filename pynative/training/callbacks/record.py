@@ -21,7 +21,7 @@ from pynative.tape.layer_events import LayerEvents
 from pynative.training.callbacks.base import Callback, TrainingState
 
 EMBEDDING = "embedding"
-"""The name of the embedding's result, with position embeddings or without."""
+"""The name under which the embedding's result is recorded, with position embeddings or without."""
 
 
 class RecordCallback(Callback):
@@ -95,8 +95,8 @@ class _Cells:
         self._stage = parallel_state.get_pipeline_model_parallel_rank()
 
     def noted(self, chunk: int, cell: nn.Cell, result: object, known: Mapping[str, Array]) -> dict[str, Array]:
-        """A cell's hidden states [s, b, h] and their positions, by key. Empty for a second run of a part (`known` has
-        it), and for what is cut by features, as logits are."""
+        """{key: the sample that is kept of a cell's hidden states, float32 [s', b, h'], key: its positions [s']}. Empty
+        for a second run of a part (`known` has it), and for what is cut by features, as logits are."""
         x = result[0] if isinstance(result, tuple) else result
         name = EMBEDDING if name_of(cell).startswith(f"{EMBEDDING}.") else name_of(cell)
         if not isinstance(x, Tensor) or x.ndim != 3 or x.shape[-1] != self._hidden or not name:

@@ -36,7 +36,8 @@ class WeightHashCallback(RunCallback):
 
 
 def _digests(buffers: ParamAndGradBuffers) -> dict[str, bytes]:
-    """Digests of this rank's weights, by the kind of their group of replicas."""
+    """Kind of the group of replicas, such as that of experts -> the digest of all weights of this rank that are the
+    same over it."""
     found: dict[str, hashlib.blake2b] = defaultdict(partial(hashlib.blake2b, digest_size=16))
     for entry, parameter in buffers.entries:
         parameter.meta.fetch()

@@ -124,8 +124,8 @@ WRITERS: dict[str, Callable[..., Writer]] = {
     "mlflow": MLflowWriter,
     "swanlab": SwanLabWriter,
 }
-"""The writer that needs a package, by the package's name; it is made of the run's configuration and its plan's
-options."""
+"""Name of a package -> the class of the writer that needs it, called with the run's configuration as a dict, and by
+name with the `options` of its WriterPlan."""
 
 
 LOSS = "lm loss"
@@ -153,7 +153,7 @@ def points_of_step(state: TrainingState) -> dict[str, float]:
 
 def points_of_layers(config: AllConfig, figures: Mapping[str, Array]) -> dict[str, float]:
     """Values by tag of the curves over steps alone, of what layers report: means over layers, and with
-    --moe-per-layer-logging each layer's, from 0."""
+    --moe-per-layer-logging each layer's, from 0. figures: name -> what all cells reported in a step."""
     model = config.model_config
     points = {_megatrons(name): value for name, value in logged(model, figures).items()}
     if model.moe_config.monitors.moe_per_layer_logging:

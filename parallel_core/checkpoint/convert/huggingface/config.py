@@ -57,7 +57,7 @@ UNKNOWN = "something that is not known here, and that transformers' class of tod
 
 
 def left_out(config: Mapping[str, Any], family: Family) -> dict[str, list[str]]:
-    """Subject -> keys of this config.json about it that the family does not map."""
+    """Subject, such as training -> keys of this config.json about that subject which the family does not map."""
     found: dict[str, list[str]] = {}
     mapped = _READ.union(*map(keys_of, family.fields))
     for key in config:

@@ -70,8 +70,9 @@ def shared(key: str, none: int | None = None) -> Group:
 
 
 def groups(of_group: int, method: str | None = None) -> Group:
-    """The row for group-limited routing; a single group is no limit. of_group: the number of its experts by whose
-    scores a group is chosen. method: the `topk_method` that limits groups; None: always."""
+    """The row for group-limited routing, where a token's experts come from its best groups of experts; a single group
+    is no limit. of_group: the number of a group's best experts whose scores tell how good the group is. method: the
+    value of `topk_method` with which groups limit the choice; None: they do in every file."""
 
     def read(config: Mapping[str, Any]) -> Settings:
         if method is None and config.get("n_group") is None:  # transformers' default is 8, which the file may not mean

@@ -86,7 +86,7 @@ def _hidden_dropout(config: Mapping[str, Any]) -> Settings:
 
 
 def _hidden_dropout_out(ours: Settings) -> Mapping[str, Any]:
-    """The two keys of GPT-2 that our one dropout rate of hidden states is."""
+    """`resid_pdrop` and `embd_pdrop` of GPT-2, both our one dropout rate of hidden states."""
     return dict.fromkeys(("resid_pdrop", "embd_pdrop"), ours["model_config.hidden_dropout_rate"])
 
 
@@ -133,14 +133,14 @@ def _latent_heads(config: Mapping[str, Any]) -> Settings:
 
 
 def _latent_heads_out(ours: Settings) -> Mapping[str, Any]:
-    """The keys for latent attention's heads, each with keys and values of its own; a default of the second key would
-    say otherwise."""
+    """`num_attention_heads` and `num_key_value_heads`, both the number of latent attention's heads: transformers'
+    default for the second is another one."""
     heads = ours["model_config.num_attention_heads"]
     return {"num_attention_heads": heads, "num_key_value_heads": heads}
 
 
 def _latent_norms(config: Mapping[str, Any]) -> Settings:
-    """The setting for the epsilon of latents' norms, which is 1e-6 there whatever `rms_norm_eps` is."""
+    """The setting for the epsilon of latents' norms, which is 1e-6 in transformers whatever `rms_norm_eps` is."""
     path, same = "model_config.multi_latent_attention.latent_norm_epsilon", config.get("rms_norm_eps") == 1e-6
     return {} if same else {path: 1e-6}
 

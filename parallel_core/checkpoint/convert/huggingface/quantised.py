@@ -31,8 +31,8 @@ def block_of(config: Mapping[str, Any]) -> tuple[int, int] | None:
 
 
 def dequantised(tensors: Mapping[str, LazyTensor], block: tuple[int, int] | None) -> dict[str, LazyTensor]:
-    """The tensors, 8-bit weights as bfloat16 and without the factors. Raises ValueError if a factor is missing or does
-    not fit."""
+    """The tensors, 8-bit weights as bfloat16 and without the factors. Raises ValueError if a factor or its weight is
+    missing, or they do not fit."""
     scales = {name: tensor for name, tensor in tensors.items() if block and name.endswith(_SCALE)}
     found = {name: tensor for name, tensor in tensors.items() if name not in scales}
     if block:

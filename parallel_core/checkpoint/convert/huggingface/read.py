@@ -83,8 +83,8 @@ def _format_of(folder: Path) -> tuple[str, str] | None:
 
 
 def read_tensors(folder: Path) -> dict[str, LazyTensor]:
-    """Name in the files -> tensor, unread, without constants. Raises ValueError naming a file or a tensor that is
-    missing."""
+    """Name in the files -> tensor, unread; constants that files hold among weights, such as rotary frequencies, are
+    left out. Raises ValueError naming a file or a tensor that is missing, or a tensor that two files have."""
     found = _format_of(folder)
     assert found is not None
     name, ending = found
@@ -139,8 +139,8 @@ _KINDS = {MAMBA: "mamba", ATTENTION: "attention", MLP: "mlp", EXPERTS: "moe"}
 
 
 def by_kind(name: str, network: Mapping[str, Any]) -> str:
-    """The name of a hybrid stack's parameter with the kind of its layer added behind the layer's number: in files parts
-    of all kinds have one name."""
+    """The name of a hybrid stack's parameter with the kind of its layer added behind the layer's number, since in files
+    parts of all kinds have one name; without a pattern of layers in `network` the name as it is."""
     pattern = network.get("hybrid", {}).get("layer_pattern")
     if pattern is None:
         return name
@@ -152,7 +152,7 @@ def by_kind(name: str, network: Mapping[str, Any]) -> str:
 
 
 def without_kind(name: str, network: Mapping[str, Any]) -> str:
-    """The name in the file, without the kind that `by_kind` adds."""
+    """The name of a parameter in the file, from a name to which `by_kind` added the kind of a layer."""
     pattern = network.get("hybrid", {}).get("layer_pattern")
     if pattern is None:
         return name
@@ -223,8 +223,8 @@ def _drop_copy(tensors: dict[str, LazyTensor], name: str, folder: Path) -> None:
 
 
 def _drop_copies(weights: dict[str, LazyTensor]) -> bool:
-    """Whether layers of multi-token prediction use the model's embedding and output layer. Copies of these in the files
-    are removed; tables that differ stay."""
+    """Whether layers of multi-token prediction use the model's embedding and output layer: then copies of these are
+    removed from `weights`. If one of their tables differs, all stay."""
     copies = {
         name: weights.get(end) or weights[ENDS[0]]
         for name in weights
@@ -325,8 +325,8 @@ def split(model: Model, family: Family) -> dict[str, LazyTensor]:
 
 
 def _idle_experts(theirs: Mapping[str, LazyTensor], moe: Mapping[str, Any]) -> Iterator[tuple[str, LazyTensor]]:
-    """(name, tensor of zeros) for experts that do nothing: transformers 5 makes room for the first two of each layer,
-    and loads no file without them."""
+    """(name, tensor of zeros) for gate_proj and up_proj of experts that do nothing: transformers 5 has these for them,
+    too, and loads no file without."""
     for name, tensor in theirs.items():
         found = re.fullmatch(r"(.*\.experts\.)0(\.(?:gate|up)_proj\..*)", name)
         if found is not None:

@@ -1,4 +1,4 @@
-"""Rules by which one of our tensors is made of those of a HuggingFace file, and back. "There" is in the file."""
+"""Rules by which one of our tensors is made of those of a HuggingFace file, and back."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate
@@ -11,38 +11,41 @@ from parallel_core.checkpoint.lazy import LazyTensor, concatenated
 
 
 class IndexerRows(NamedTuple):
-    """The order of the rows of one head (`size` of them) of DeepSeek's indexer: there channels that rotate come first,
-    i paired with i + r/2; here they come last, pairs as neighbours."""
+    """The order of the rows of one head (`size` of them) of DeepSeek's indexer: in the file channels that rotate come
+    first, i paired with i + r/2; in ours they come last, pairs as neighbours."""
 
     size: int
     rotary: int
     """r: channels of a head that rotate."""
 
     def ours(self) -> list[int]:
-        """For each of our rows the number of the same row there."""
+        """For each of our rows the number of the same row in the file."""
         half = self.rotary // 2
         return [*range(self.rotary, self.size), *(row for pair in range(half) for row in (pair, pair + half))]
 
     def theirs(self) -> list[int]:
-        """For each row there the number of our row."""
+        """For each row of the file the number of the same row in ours."""
         ours = self.ours()
         return sorted(range(self.size), key=ours.__getitem__)
 
     def rotary_last(self) -> list[int]:
-        """As `ours`, for files in which pairs are neighbours as they are here."""
+        """For each of our rows the number of the same row in a file that has a head's rotary channels first; the two of
+        a pair are neighbours in both."""
         return [*range(self.rotary, self.size), *range(self.rotary)]
 
     def rotary_first(self) -> list[int]:
-        """As `theirs`, for files in which pairs are neighbours as they are here."""
+        """For each row of a file that has a head's rotary channels first the number of the same row in ours; the two of
+        a pair are neighbours in both."""
         return [*range(self.size - self.rotary, self.size), *range(self.size - self.rotary)]
 
     def of_all(self, order: list[int], count: int) -> Iterator[range]:
-        """The rows of a tensor with `count` rows, in ranges of one: every head's in the order given for one."""
+        """The rows of a tensor with `count` rows, each a range of one, head after head. order: the rows of one head, by
+        which each head's are ordered."""
         yield from (range(start + row, start + row + 1) for start in range(0, count, self.size) for row in order)
 
 
 class DeltaRows(NamedTuple):
-    """The rows of the first linear (in_proj) of a gated delta net: here six parts, all queries, keys, values, gates,
+    """The rows of our first linear (in_proj) of a gated delta net, in six parts: all queries, keys, values, gates,
     rates, decays."""
 
     keys: int = 1
@@ -59,13 +62,13 @@ class DeltaRows(NamedTuple):
         return key, key, value, value, self.heads, self.heads
 
     def apart(self) -> list[range]:
-        """Our rows of each of the six parts."""
+        """For each of the six parts, in order, the range of its rows in our first linear."""
         ends = [*accumulate(self.widths)]
         return [range(end - width, end) for width, end in zip(self.widths, ends, strict=True)]
 
     def by_head(self) -> tuple[list[range], list[range]]:
-        """Our rows in the order of two tensors there (Qwen3-Next): the first four parts, key head by key head, and the
-        last two."""
+        """Our rows in the order of two tensors of the file (Qwen3-Next): the first four parts, key head by key head,
+        and the last two, key head by key head."""
         parts = [
             [range(part.start + head * len(part) // self.keys, part.start + (head + 1) * len(part) // self.keys)
              for head in range(self.keys)]
@@ -85,7 +88,7 @@ class Rows(NamedTuple):
 
     @classmethod
     def of(cls, found: Mapping[str, Any]) -> "Rows":
-        """The orders of rows for a model with these settings (path -> value)."""
+        """The orders of rows for a model with these settings (section -> option -> value)."""
         network = found["model_config"]
         heads = network["num_attention_heads"]
         size = network.get("kv_channels") or network["hidden_size"] // heads
@@ -103,8 +106,8 @@ class Rows(NamedTuple):
 
 
 class Rule(NamedTuple):
-    """Both directions between our tensor and theirs: `join` makes ours, `split` theirs. Values are only moved, so each
-    undoes the other bit by bit."""
+    """Both directions between our tensor and theirs: `join` makes ours, `split` theirs. Values are only moved (or get a
+    type that holds them exactly), so each undoes the other bit by bit."""
 
     join: Callable[[Sequence[LazyTensor], Rows], LazyTensor]
     split: Callable[[LazyTensor, Rows], list[LazyTensor]]
@@ -128,25 +131,25 @@ def _of_indexer(tensor: LazyTensor, order: list[int], rows: Rows) -> LazyTensor:
 
 
 SAME = Rule(lambda parts, _: parts[0], lambda whole, _: [whole])
-"""The one tensor there as it is."""
+"""The one tensor of the file as it is."""
 TRANSPOSED = Rule(lambda parts, _: parts[0].transposed(), lambda whole, _: [whole.transposed()])
-"""The transpose of the one matrix there, which is [in, out] (GPT-2's Conv1D)."""
+"""The transpose of the one matrix in the file, which is [in, out] (GPT-2's Conv1D)."""
 BESIDE = Rule(
     lambda parts, _: concatenated([part.transposed() for part in parts]).transposed(),
     lambda whole, _: [whole.transposed().rows([half]).transposed() for half in gated_halves(whole.shape[1])],
 )
-"""Two matrices there with half of our columns each, the first half's first."""
+"""Two matrices in the file, with the first and the second half of our columns."""
 QKV = Rule(_fused_qkv, _split_qkv)
-"""Queries, keys and values, three tensors there, are grouped by key/value group in one here."""
+"""Queries, keys and values, three tensors in the file, are grouped by key/value group in one of ours."""
 FUSED_QKV = Rule(
     lambda parts, rows: _fused_qkv(parts, rows), lambda whole, rows: [concatenated(_split_qkv(whole, rows))]
 )
-"""Queries, keys and values one after another in one tensor there, grouped by key/value group here."""
+"""Queries, keys and values one after another in one tensor of the file, grouped by key/value group in ours."""
 FUSED_QKV_TRANSPOSED = Rule(
     lambda parts, rows: _fused_qkv([parts[0].transposed()], rows),
     lambda whole, rows: [concatenated(_split_qkv(whole, rows)).transposed()],
 )
-"""As FUSED_QKV, along the columns of the matrix there (GPT-2's c_attn)."""
+"""As FUSED_QKV, along the columns of the file's matrix, which is transposed (GPT-2's c_attn)."""
 INDEXER_NEIGHBOURS = Rule(
     lambda parts, rows: _of_indexer(parts[0], rows.indexer.rotary_last(), rows),
     lambda whole, rows: [_of_indexer(whole, rows.indexer.rotary_first(), rows)],
@@ -170,13 +173,13 @@ def _by_neighbours(whole: LazyTensor) -> LazyTensor:
 
 
 NEIGHBOURS = Rule(lambda parts, _: _by_halves(parts[0]), lambda whole, _: [_by_neighbours(whole)])
-"""Rows of gate and up that take turns there, and come one part after the other here."""
+"""Rows of gate and up that take turns in the file, and come one part after the other in ours."""
 NEIGHBOURS_TRANSPOSED = Rule(
     lambda parts, _: _by_halves(parts[0].transposed()), lambda whole, _: [_by_neighbours(whole).transposed()]
 )
-"""As NEIGHBOURS, along the columns of the matrix there."""
+"""As NEIGHBOURS, along the columns of the file's matrix, which is transposed."""
 IN_A_ROW = Rule(lambda parts, _: parts[0].flat(), lambda whole, _: [whole.reshaped((1, *whole.shape))])
-"""A vector here that is a matrix of one row there."""
+"""A vector of ours that is a matrix of one row in the file."""
 _DELTA = "num_key_heads", "num_value_heads", "key_head_dim", "value_head_dim"
 
 
@@ -203,8 +206,8 @@ DELTA_BY_PART = Rule(lambda parts, _: concatenated(parts), _delta_from_parts)
 
 
 def _lightning_order(of: Rows) -> list[range]:
-    """For our rows (queries of all heads, keys, values, then gates) the rows there: a tensor with queries, keys and
-    values head by head, followed by one with gates."""
+    """For each head of our rows (queries of all heads, keys, values, then all gates) its rows in the file's two tensors
+    one after the other: queries, keys and values head by head, and gates."""
     heads, size = of.qkv.heads, of.qkv.head_size
     places = (3 * head + part for part in range(3) for head in range(heads))
     by_part = [range(place * size, (place + 1) * size) for place in places]
@@ -222,4 +225,4 @@ GATED = Rule(
     lambda parts, _: concatenated(parts),
     lambda whole, _: [whole.rows([half]) for half in gated_halves(whole.shape[0])],
 )
-"""Gate and up from two tensors, one after the other here."""
+"""Gate and up, two tensors in the file, one after the other in ours."""

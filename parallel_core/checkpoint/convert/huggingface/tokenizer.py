@@ -25,7 +25,7 @@ _IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 
 
 def files_in(folder: Path | None) -> list[str]:
-    """Names in FILES of the files that a folder has; none for None."""
+    """Names of the files in `folder` that are a tokenizer's or hold settings of generation (FILES); none for None."""
     return [] if folder is None else [name for name in FILES if (folder / name).is_file()]
 
 
@@ -36,8 +36,8 @@ def copy_files(folder: Path, names: Iterable[str], target: Path) -> None:
 
 
 def ids_in(folder: Path | None) -> Mapping[str, Any]:
-    """Key -> special id that a folder's config.json gives; transformers' defaults for missing keys are other
-    models'."""
+    """Key -> special id, for those keys of special ids that a folder's config.json has; empty without that file. A
+    converted config.json gets them, since transformers' defaults for missing keys are ids of other models."""
     config = None if folder is None else folder / "config.json"
     if config is None or not config.is_file():
         return {}
@@ -46,7 +46,7 @@ def ids_in(folder: Path | None) -> Mapping[str, Any]:
 
 
 def end_ids(folder: Path) -> frozenset[int]:
-    """The ids that end a text which the folder's model generates, by its generation_config.json."""
+    """The ids that end a text which the folder's model generates, by its generation_config.json; empty without."""
     config = folder / "generation_config.json"
     said = read_json(config).get("eos_token_id") if config.is_file() else None
     return frozenset(entry for entry in (said if isinstance(said, list) else [said]) if type(entry) is int)

@@ -1,7 +1,7 @@
 """Sliding windows of attention in config.json.
 
-A window of W there is W tokens, the query's own among them; ours, as Megatron's --window-size W,0, counts those before
-its own.
+A window of W in config.json is W tokens, the query's own among them; ours, as Megatron's --window-size W,0, is W tokens
+before its own.
 """
 
 from collections.abc import Callable, Mapping
@@ -45,8 +45,8 @@ def everywhere(default: int | None = None) -> Group:
 
 
 def by_switch(rule: Rule | None = None) -> Group:
-    """The row for models in which, if `use_sliding_window` is true, the layers of `layer_types` or of `rule` have the
-    window; all layers for None."""
+    """The row for models in which, if `use_sliding_window` is true, the layers that `layer_types` names or, without it,
+    those of `rule` have the window. rule None: all layers have it."""
 
     def read(config: Mapping[str, Any]) -> Settings:
         if not config.get("use_sliding_window"):
@@ -70,8 +70,8 @@ def by_switch(rule: Rule | None = None) -> Group:
 
 
 def by_layer_types(rule: Rule, *keys: str) -> Group:
-    """The row for models in which layers named by `layer_types` have the window; without that list those of `rule`,
-    which reads `keys`."""
+    """The row for models in which the layers that `layer_types` calls "sliding_attention" have the window; without that
+    list those for which `rule` is true. keys: the keys of config.json that `rule` reads."""
 
     def read(config: Mapping[str, Any]) -> Settings:
         return _read(config, config.get("sliding_window"), _layers_in(config, rule))
@@ -104,26 +104,27 @@ def _layers_in(config: Mapping[str, Any], rule: Rule | None) -> list[int]:
 
 
 def from_a_layer_on(config: Mapping[str, Any], layer: int) -> bool:
-    """Layers from `max_window_layers` on (Qwen2, Qwen3)."""
+    """Whether layer `layer` has the window: from number `max_window_layers`, counted from 0, on (Qwen2, Qwen3)."""
     return bool(layer >= config.get("max_window_layers", 28))
 
 
 def every_other_before_a_layer(config: Mapping[str, Any], layer: int) -> bool:
-    """Even layers below `max_window_layers` (Qwen2-MoE)."""
+    """Whether layer `layer` has the window: even numbers, counted from 0, below `max_window_layers` (Qwen2-MoE)."""
     return layer % 2 == 0 and bool(layer < config.get("max_window_layers", 28))
 
 
 def every_other(config: Mapping[str, Any], layer: int) -> bool:
-    """Even layers, counted from 0 (Gemma 2, gpt-oss)."""
+    """Whether layer `layer` has the window: even numbers, counted from 0 (Gemma 2, gpt-oss)."""
     return layer % 2 == 0
 
 
 def but_every_fourth(config: Mapping[str, Any], layer: int) -> bool:
-    """All layers but every fourth (OLMo 3)."""
+    """Whether layer `layer` has the window: all but every fourth, 3, 7, ..., counted from 0 (OLMo 3)."""
     return (layer + 1) % 4 != 0
 
 
 def but_every_sixth(config: Mapping[str, Any], layer: int) -> bool:
-    """All layers but every sixth, or every `sliding_window_pattern`-th (Gemma 3)."""
+    """Whether layer `layer` has the window: all but every sixth (5, 11, ..., counted from 0), or all but every
+    `sliding_window_pattern`-th (Gemma 3)."""
     every = config.get("sliding_window_pattern") or config.get("_sliding_window_pattern") or 6
     return (layer + 1) % every != 0

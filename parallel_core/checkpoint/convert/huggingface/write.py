@@ -24,7 +24,7 @@ def write_huggingface(
     """Write config.json and the weights into `directory`, which is empty; without rows that only pad the vocabulary.
     tokenizer: a folder whose tokenizer is copied, and whose special ids stand in config.json.
 
-    Raises ValueError if no family that is known here has such models.
+    Raises ValueError if no family that is known here has such models, or if the family lacks one of the weights.
     """
     model = model.with_rows(model.unpadded_vocab_size)
     full = serialise.config_of(model.settings)

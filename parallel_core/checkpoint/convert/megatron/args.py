@@ -129,8 +129,8 @@ def settings_of(args: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _put_stack(found: dict[str, Any], args: Mapping[str, Any]) -> None:
-    """Put into the settings the pattern of a stack of layers of one part each, given or made from shares, and which
-    layers have experts."""
+    """Put into the settings the pattern of a stack of layers of one part each, which is given or follows from the
+    shares of attention and MLP layers (`hybrid_attention_ratio`, `hybrid_mlp_ratio`), and which layers have experts."""
     pattern, layers = args.get("hybrid_override_pattern"), args.get("num_layers")
     if pattern is None and args.get("is_hybrid_model") and isinstance(layers, int):
         pattern = spread(layers, args.get("hybrid_attention_ratio") or 0.0, args.get("hybrid_mlp_ratio") or 0.0)

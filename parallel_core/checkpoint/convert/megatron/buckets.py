@@ -57,8 +57,9 @@ def of_buckets(tensors: Mapping[str, LazyTensor], model: Model, args: Mapping[st
     """State -> parameter -> whole values, from flat buckets: the parameters of a rank's chunk in reverse order, each at
     a multiple of 64.
 
-    The order of a layer's parameters depends on the layers that saved; the one whose float32 values round to the
-    weights is taken. Raises ValueError where none does, or the layout is not told.
+    The order of a layer's parameters depends on the implementation of layers that saved them, such as Transformer
+    Engine's. All known orders are tried, and the first in which the float32 values round to the weights is taken.
+    Raises ValueError where none fits, or `args` does not tell the layout.
     """
     sizes, ranks = group_sizes(args, folder), _by_rank(tensors)
     chunks = chunks_of(_layers(args, sizes, folder))

@@ -70,8 +70,8 @@ IS_NO_PARAMETER = re.compile(
 def spellings(names: Iterable[str]) -> dict[str, str]:
     """Name in a file -> our name, for all `names` of one part of a model that are parameters.
 
-    A norm after attention has, in models of today, the name that the norm before the feed-forward block once had: the
-    old names are taken only where a linear goes by one.
+    A norm after attention has, in models of today, the name that the norm before the feed-forward block once had: names
+    of norms are read as the old ones only where a linear has an old name (as "query_key_value") as well.
     """
     given = [name for name in names if not IS_NO_PARAMETER.search(name)]
     rows = (*(BEFORE_CORE if any(_OLD.search(name) for name in given) else ()), *TRANSFORMER_ENGINE)
@@ -79,9 +79,9 @@ def spellings(names: Iterable[str]) -> dict[str, str]:
 
 
 def in_engine(name: str, own: str, names: Container[str], stack: bool) -> str:
-    """Megatron's name of a parameter in models that it builds of Transformer Engine's layers alone. name: our global
-    name; own: the same with local numbers; names: our global names of all parameters; stack: whether layers have one
-    part each."""
+    """`own` as Transformer Engine's layers name it: a norm by the linear that holds it. name: our global name; own: the
+    same with layers numbered within the chunk, experts within the rank; names: all global names, which show which
+    linears there are; stack: whether layers have one part each, with grouped experts."""
     prefix = f"decoder.layers.{layer_of(name)}."
     for norm, linear in NORMED:
         if name.startswith(f"{prefix}{norm}.") and f"{prefix}{linear}.weight" in names:
@@ -204,8 +204,8 @@ class Chunk:
     def parameters(
         self, names: Iterable[str], network: Mapping[str, Any], order: Order = LOCAL_ORDER
     ) -> list[tuple[str, str]]:
-        """(global name, name in the chunk) of the parameters that the chunk has, in the order of the model. They differ
-        for the copy of the word embedding that a tied model's last chunk has as its output layer."""
+        """(global name, name in the chunk) of the parameters that the chunk has, in the order of the model. The two
+        names differ only for the copy of the word embedding that a tied model's last chunk has as its output layer."""
         found = [(name, name) for name in in_order((name for name in names if self._has(name, network)), order)]
         tied = not network.get("untie_embeddings_and_output_weights", False)
         if tied and self.is_last and not self.is_first:
@@ -225,7 +225,7 @@ class Chunk:
 
 
 def chunks_of(layers: list[list[range]]) -> list[list[Chunk]]:
-    """The chunks of a model, indexed [chunk][stage] as their layers are."""
+    """The chunks of a model, indexed [chunk][stage]. layers: the layers of each chunk, indexed in the same way."""
     last = (len(layers) - 1, len(layers[-1]) - 1)
     return [
         [Chunk(own, number == stage == 0, (number, stage) == last) for stage, own in enumerate(stages)]

@@ -50,7 +50,8 @@ def rank_states(file: RankFile, names: Sequence[Sequence[str]]) -> tuple[int, St
 
 
 def _chain(optimizer: Any) -> list[Mapping[str, Any]]:
-    """The optimizers of a chained one (the rest's, then the experts'), or the only one in a list."""
+    """A list of the optimizers in a chained one (first that of all parameters but experts', then the experts'); of one
+    that is not chained, a list with it alone."""
     if isinstance(optimizer, list):
         return optimizer
     if optimizer and all(isinstance(key, int) for key in optimizer):
@@ -97,7 +98,7 @@ def is_decayed(name: str, tensor: LazyTensor) -> bool:
 
 
 def is_of_expert(name: str) -> bool:
-    """Whether a parameter of this name is an expert's; Megatron has an optimizer of their own for these."""
+    """Whether a parameter of this name is an expert's; Megatron has an optimizer of its own for experts."""
     return ".experts." in name
 
 
@@ -205,7 +206,8 @@ def _stored(file: RankFile, names: Sequence[Sequence[str]]) -> Iterator[tuple[st
 
 
 def flat_buffers(one: Mapping[Any, Any]) -> Iterator[dict[str, LazyTensor]]:
-    """State -> flat values of each flat buffer of a distributed optimizer, in order; a list of buckets as one."""
+    """For each flat buffer of a distributed optimizer, in order: name of a state -> its flat values, those of the
+    buffer's buckets joined."""
     for key in sorted(key for key in one if isinstance(key, int)):
         for states in one[key].values():
             found = {name: values for name, values in states.items() if name in OURS}

@@ -71,9 +71,8 @@ def _even(spec: ShardSpec) -> ShardSpec:
 
 
 class Cuts:
-    """The cuts of the parameters of the network that settings describe. names: of the parameters that there are, of
-    which there must be as many as layers and experts at least. Raises ValueError for settings that describe no
-    network."""
+    """The cuts of the parameters of the network that `settings` describe. names: the weights that the files have.
+    Raises ValueError for settings that describe no network, or one with more layers or experts than there are names."""
 
     def __init__(self, settings: Mapping[str, Any], names: Collection[str]) -> None:
         check_counts(settings, len(names))
@@ -107,8 +106,8 @@ class Cuts:
     def whole_shape(
         self, name: str, held: tuple[int, ...], sizes: Mapping[str, int], local: bool = False
     ) -> tuple[int, ...]:
-        """The shape of the whole parameter of which a rank holds `held`. sizes: kind of a group -> number of its ranks;
-        local: as of `of`."""
+        """The shape of the whole parameter `name`, of which a rank holds the shape `held`. sizes: kind of a group ->
+        number of its ranks; local: whether down projections are cut, too, as in Megatron's local implementation."""
         shape = list(held)
         for cut in self.of(name, held, local).cuts:
             shape[cut.axis] *= sizes.get(cut.over, 1)

@@ -35,7 +35,7 @@ from parallel_core.system.files import plain_file, read_json
 
 def unblocked(tensor: Assembled, shape: tuple[int, ...]) -> Assembled:
     """A state in the shape of its weight, from [blocks along each axis, elements of a block], a block being one rank's
-    piece; as it is where it has the weight's shape."""
+    piece; as it is where it has the weight's shape. Raises ValueError if blocks do not fit the shape."""
     if tensor.shape == shape:
         return tensor
     *counts, entries = tensor.shape
@@ -160,7 +160,7 @@ def _check_places(model: Model, content: Mapping[str, Any], folder: Path) -> Non
     """Raise ValueError if `fully_reshardable` states are at wrong places.
 
     megatron-core 0.16 has this fault: it cuts the states out of a memory without the padding of buckets, at the places
-    of one with it. Looked at are vectors and the word embedding.
+    of one with it. Looked at are vectors, the word embedding and the output layer.
     """
     metadata = content.get("content_metadata")
     kind = metadata.get("distrib_optim_sharding_type") if isinstance(metadata, dict) else None

@@ -136,7 +136,8 @@ class Layout:
         return [ranges[first : first + self.stages] for first in range(0, len(ranges), self.stages)]
 
     def check_experts(self, count: int) -> None:
-        """Raise ValueError unless the expert-parallel ranks divide `count` experts evenly, at least one each."""
+        """Raise ValueError unless the expert-parallel ranks, if they are several, divide `count` experts evenly, at
+        least one each."""
         if self.experts > 1 and (not count or count % self.experts):
             raise ValueError(
                 f"--expert-model-parallel-size {self.experts}: the model has {count} experts, which it does not "
@@ -162,8 +163,9 @@ class Layout:
 
 
 def write_legacy(model: Model, directory: Path, layout: Layout, divisible_by: int | None = None) -> None:
-    """Write iter_*/mp_rank_*/model_optim_rng.pt and the tracker into `directory`, which is empty. divisible_by:
-    --make-vocab-size-divisible-by. Raises ValueError if the layout does not divide the model."""
+    """Write iter_*/mp_rank_*/model_optim_rng.pt (of iteration 0 release/...) and the tracker into `directory`, which is
+    empty. divisible_by: --make-vocab-size-divisible-by. Raises ValueError if the layout does not divide the model, or
+    if Megatron has no such network or states."""
     if not model.has_states_of_megatron:
         kind = model.position.optimizer_kind
         raise ValueError(f"Megatron's files have no states of this optimizer ({kind}); add --no-load-optim")

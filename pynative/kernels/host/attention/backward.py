@@ -1,8 +1,10 @@
 """The backward pass of attention in tiles of scores, on the host (after FlashAttention, Dao et al. 2022).
 
-Kept from the forward pass: q, k, v, the output, and two numbers a row, m and 1/l. The probabilities p = exp(s - m) / l
-of a tile are computed again; with D = rowsum(dout * out), and c P the dropout mask, P of ones and zeros:
-    dv = c (p P)^T dout     ds = p (c P (dout v^T) - D)     dq = scale ds k     dk = scale ds^T q
+Kept from the forward pass: queries Q, keys K, values V, the output, and two numbers a row, m and 1/l. The
+probabilities p = exp(s - m) / l of a tile are computed again; with D = rowsum(dout * out), and c P the dropout mask, P
+of ones and zeros, c = 1 / (1 - rate):
+    dV = c (p P)^T dout     ds = p (c P (dout V^T) - D)     dQ = scale ds K     dK = scale ds^T Q
+j heads, q queries and k keys of a tile [j, k, q]; e the size of a value's head.
 """
 
 import numpy as np
@@ -19,8 +21,8 @@ from pynative.memory.rounding import fill, widened
 def attention_backward(
     heads: Heads, dout: Array, out: Array, maximum: Array, inverse_sum: Array, gradients: tuple[Array, Array, Array]
 ) -> None:
-    """Fill gradients (dq, dk, dv, of any float type) from dout [s, b, n, e]; out, maximum and inverse_sum are
-    `attention_forward`'s."""
+    """Fill gradients (of queries, keys and values, of any float type) from dout [s, b, n, e]; out, maximum and
+    inverse_sum are `attention_forward`'s."""
     scale, groups = np.float32(heads.scores.scale), heads.groups
     outs, upstream = stacks(out, groups), stacks(as_products(dout), groups)
     statistics = [row_stacks(array, groups) for array in (maximum, inverse_sum)]
@@ -46,8 +48,8 @@ def attention_backward(
 
 
 class Upstream:
-    """The arrays of a block from which, with its scores, its gradient is computed: dout [j, q, e]; m, 1/l and D [j, 1,
-    q] float32."""
+    """The arrays of a block from which, with its scores, its gradient is computed: dout [j, q, e] of j heads and q
+    queries; m, 1/l and D [j, 1, q] float32."""
 
     def __init__(self, maximum: Array, inverse_sum: Array, dout: Array, out: Array) -> None:
         self.maximum, self.inverse_sum, self.dout = maximum, inverse_sum, dout
@@ -74,7 +76,7 @@ def _block(
 def _add_to_values(
     block: Block, keys: slice, probabilities: Array, dout: Array, value_gradient: Array, dropped: Array
 ) -> None:
-    """Add a tile's part p P^T dout to the gradient of the values; `dropped` is memory to work in."""
+    """Add a tile's part (p P)^T dout to the gradient of the values; `dropped` is memory to work in."""
     dropout = block.dropout(keys)
     if dropout is None:
         dropped = probabilities
@@ -96,7 +98,8 @@ def _scores_gradient(block: Block, keys: slice, probabilities: Array, upstream: 
 
 
 def _slope(block: Block, keys: slice) -> Array | None:
-    """The derivative of a tile's capped scores with respect to the scores before the cap; None without a cap."""
+    """The derivative [j, k, q] of a tile's capped scores with respect to the scores before the cap; None without a
+    cap."""
     scores = block.heads.scores
     if scores.form.soft_cap is None:
         return None

@@ -1,9 +1,10 @@
 """Attention in tiles of scores, on the host (after FlashAttention, Dao et al. 2022): the forward pass.
 
-Only one tile of scores exists at a time, and of it only e = exp(s - m), in the type of the operands; with a causal
-mask the keys above the diagonal are never multiplied. With l = sum e, out = e v / l: neither needs m to be the row's
-largest score, only that no sum overflows or loses its digits. So m is 0, which costs nothing, and where a sum shows
-that it will not do, the block is computed again with the rows' maxima.
+Only one tile of scores exists at a time, and of it only p = exp(s - m), in the type of the operands; with a causal mask
+the keys above the diagonal are never multiplied. With l = sum p, out = p V / l, V the values: neither needs m to be the
+row's largest score, only that no sum overflows or loses its digits. So m is 0, which costs nothing, and where a sum
+shows that it will not do, the block is computed again with the rows' maxima. j heads, q queries and k keys of a tile
+[j, k, q]; e the size of a value's head.
 """
 
 from functools import lru_cache
@@ -59,8 +60,8 @@ def _last_first(block: tuple[slice, slice]) -> tuple[int, int]:
 
 
 def _weighted_values(block: Block, maximum: Array | None, top: Array | None = None) -> tuple[Array, Array]:
-    """(e v [j, q, e], l [j, 1, q]) of a block, float32, m being `maximum` or 0. top [j, 1, q], without a maximum, is
-    filled with each row's largest score."""
+    """(p V after dropout [j, q, e], l [j, 1, q]) of a block, float32, m being `maximum` or 0. top [j, 1, q], without a
+    maximum, is filled with each row's largest score."""
     (count, rows, _), width = block.queries.shape, block.values.shape[2]
     values, total = np.empty((count, rows, width), np.float32), np.empty((count, 1, rows), np.float32)
     tiles, memory = tuple(block.tiles()), block.heads.tile_memory()
@@ -80,13 +81,14 @@ def _weighted_values(block: Block, maximum: Array | None, top: Array | None = No
 
 
 def _largest_of(tile: Array) -> Array:
-    """The largest score [j, 1, q] of a tile of exponentials: positive numbers have the order of their bits."""
+    """The largest score of each row [j, 1, q] of a tile [j, k, q] of exp(score), its logarithm again; found by bits,
+    whose order positive numbers have."""
     with np.errstate(divide="ignore"):
         return np.log(widened(bits(tile).max(axis=1, keepdims=True).view(tile.dtype)))
 
 
 def _by_maximum(block: Block) -> tuple[Array, Array, Array]:
-    """(m [j, 1, q], e v, l) of a block with the rows' largest scores as m. A row that sees none of the block's keys has
+    """(m [j, 1, q], p V, l) of a block with the rows' largest scores as m. A row that sees none of the block's keys has
     values of 0, and m so low and l such that it counts for nothing beside other blocks."""
     largest = _maximum(block)
     nothing = np.isneginf(largest)
@@ -99,8 +101,9 @@ def _by_maximum(block: Block) -> tuple[Array, Array, Array]:
 def exponentials(
     block: Block, keys: slice, out: Array, maximum: Array | None, inverse_sum: Array | None = None
 ) -> None:
-    """Fill a tile out [j, k, q] with exp(s - maximum) * inverse_sum, both [j, 1, q] (None: 0 and 1); 0 for keys that
-    order, window or documents leave out, while masked ones have the score MASKED_SCORE."""
+    """Fill a tile out [j, k, q] with exp(s - maximum) * inverse_sum of its scores s, maximum (None: 0) and inverse_sum
+    (None: 1) [j, 1, q]; 0 for keys that order, window or documents leave out, while masked ones have the score
+    MASKED_SCORE."""
     scores, diagonal, near = block.heads.scores, block.diagonal(keys), block.near(keys)
     ENGINE.score_exponentials(
         block.keys[:, keys], block.queries, out, scores.scale, block.limits(keys), maximum, inverse_sum,

@@ -36,18 +36,19 @@ TILE = 512 * 1024
 engine."""
 
 SHARED = 64 * 1024
-"""Scores, of the first tile of all heads, from which on work is cut so that two threads have a share."""
+"""The number of scores in one tile of queries and keys, over all heads, from which on the heads are cut into an even
+number of runs, so that two threads have equal shares."""
 
 
 def stacks(array: Array, groups: int) -> list[Array]:
-    """Views [j, s, d] of heads [s, b, n, d], one for each of a group's query heads."""
+    """Views [j, s, d], j = b g, of heads [s, b, n, d]: the stacks, one for each query head of a group."""
     length, batch, heads, size = array.shape
     grouped = array.reshape(length, batch * groups, heads // groups, size)
     return list(grouped.transpose(2, 1, 0, 3))
 
 
 def row_stacks(statistic: Array, groups: int) -> list[Array]:
-    """Views [j, s] of row statistics [b, n, s], in the order of `stacks`."""
+    """Views [j, s], j = b g, of row statistics [b, n, s], in the order of `stacks`."""
     batch, heads, length = statistic.shape
     return list(statistic.reshape(batch * groups, heads // groups, length).swapaxes(0, 1))
 
@@ -81,7 +82,7 @@ class Heads:
         return [document_blocks(first_keys, self.query_positions) for first_keys in self.first_keys]
 
     def blocks(self, span: slice) -> list[slice]:
-        """The blocks of queries for the heads at `span` of a stack."""
+        """The blocks of queries, as slices, for a run `span` of a stack's heads."""
         return self._blocks[0 if self.first_keys is None else self.sample(span)]
 
     def sample(self, span: slice) -> int:
@@ -105,7 +106,7 @@ class Heads:
         return -(-count // runs)
 
     def tile_memory(self) -> Array:
-        """Memory for the largest tile."""
+        """New memory for the largest tile, a vector of as many numbers of the type that products take."""
         heads = self.spans[0].stop - self.spans[0].start
         return np.empty(heads * min(self.query_shape[0], QUERIES) * min(self.key_shape[0], KEYS), self.dtype)
 
@@ -127,7 +128,8 @@ def document_blocks(first_keys: Array, positions: Array) -> list[slice]:
 
 @dataclass
 class Block:
-    """The scores of the queries `rows` for the heads `span` of a stack, which is number `stack`."""
+    """The scores of the queries `rows` for a run `span` of the heads of stack number `stack`, which has one query head
+    of every key/value group of every batch entry."""
 
     heads: Heads
     stack: int
@@ -150,7 +152,7 @@ class Block:
         return (slice(max(start, first), stop) for start, stop in edges if stop > first)
 
     def _first_key(self) -> int:
-        """Index of the first key from which on the block's queries see any: by window and documents; 0 with a mask."""
+        """Index of a key before which no query of the block sees any, by window and documents; 0 with a mask."""
         scores, oldest = self.heads.scores, 0
         if scores.mask is not None:
             return 0
@@ -183,26 +185,28 @@ class Block:
         return memory[: shape[0] * shape[1] * shape[2]].reshape(shape)
 
     def limits(self, keys: slice) -> Array | None:
-        """Upper limits [1, k, q] of a tile's scores; None unless a mask or chosen keys are given."""
+        """Upper limits [1, k, q] of a tile's scores, MASKED_SCORE for hidden keys, else infinity; None unless a mask or
+        chosen keys are given."""
         return None if self._hidden is None else limits_of(self._hidden[None, :, keys])
 
     def shown(self, keys: slice) -> Array | None:
-        """Bits [k, q] of a tile, set where the given mask or the chosen keys hide nothing; None without either."""
+        """For a tile [k, q] a number of which all bits are set (`bits_of`) where the given mask or the chosen keys hide
+        nothing, else 0; None without either."""
         if self._hidden is None:
             return None
         return bits_of(np.logical_not(self._hidden[:, keys].T), self.keys.itemsize)
 
     def diagonal(self, keys: slice) -> tuple[slice, Array] | None:
-        """(the tile's keys at the diagonal, bits [k, q], set where the key is not after the query); None if the tile
-        has none."""
+        """(the tile's keys at the diagonal, as a slice of its keys; for these [k, q] a number of which all bits are set
+        (`bits_of`) where the key is not after the query, else 0); None if the tile has none."""
         if not self.heads.causal or keys.stop <= self.rows.start:
             return None
         first = self.rows.start - keys.start
         return slice(first, keys.stop - keys.start), triangle(keys.stop - self.rows.start, self.keys.itemsize)
 
     def near(self, keys: slice) -> Array | None:
-        """Bits [k, q] of a tile, set where the key is in the query's window and document; None if all are, or a mask
-        decides."""
+        """For a tile [k, q] a number of which all bits are set (`bits_of`) where the key is in the query's window and
+        document, else 0; None if all keys are, or a mask decides."""
         hidden = None if self.heads.scores.mask is not None else self._before(self.heads.key_positions[keys])
         return None if hidden is None else bits_of(~hidden.T, self.keys.itemsize)
 
@@ -217,7 +221,8 @@ class Block:
         return scores.form.bias([*map(int, scores.head_offset + numbers)], distances)
 
     def dropout(self, keys: slice) -> Array | None:
-        """Bits [j, k, q] of a tile, set where dropout keeps a probability; None without dropout."""
+        """For a tile [j, k, q] a number of which all bits are set (`bits_of`) where dropout keeps a probability, else
+        0; None without dropout."""
         return None if self._dropout is None else self._dropout[:, keys]
 
     def _dropout_bits(self) -> Array:

@@ -36,12 +36,14 @@ def ones_where(kept: Array, like: Array) -> Array:
 
 @lru_cache(maxsize=16)
 def triangle(size: int, item_bytes: int) -> Array:
-    """Bits [keys, queries] of a square tile at the diagonal, set where the key is not after the query."""
+    """Unsigned numbers of `item_bytes` bytes for a square tile [keys, queries] at the diagonal: all bits set where the
+    key is not after the query, else 0."""
     return bits_of(np.tri(size, dtype=bool).T, item_bytes)
 
 
 def columns(rows: Array, scores: Scores) -> Array:
-    """The columns of the block's keys, of rows [..., S] with a column for each key of the sequence."""
+    """From rows [..., S], with a column for each key of the sequence, the columns of the keys of the block `scores`, in
+    its order."""
     parts = [rows[..., run.start : run.stop] for run in scores.key_positions]
     return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=-1)
 

@@ -37,7 +37,8 @@ class AdamwStep(NamedTuple):
 
 
 class Engine(Protocol):
-    """Primitives; every one returns nothing and fills the arrays that its text names."""
+    """Primitives; each fills the arrays that its text names and returns nothing, but for `prepared_matmul` and
+    `product_type`."""
 
     name: str
     """The engine's name in the log."""
@@ -78,10 +79,11 @@ class Engine(Protocol):
         self, dy: Array, x: Array, scale: Array, mean: Array | None, inverse: Array,
         dx: Array, scale_gradient: Array, shift_gradient: Array | None,
     ) -> None:  # fmt: skip
-        """dx [r, h], and the rows' sums of the gradients of scale and, unless None, shift: float32 [h]."""
+        """dx [r, h]; scale_gradient and, unless None, shift_gradient float32 [h], summed over the rows. mean (None: RMS
+        norm) and inverse are as `norm` filled them."""
 
     def activation(self, name: str, x: Array, bias: Array | None, out: Array) -> None:
-        """out = activation(x + bias), x [r, f], bias [f]; gated: out [r, f/2], the others [r, f].
+        """out = activation(x + bias), x [r, f], bias [f]; out is [r, f], of a gated activation [r, f/2].
 
         name: one of those of `kernels.bias_activation`.
         """
@@ -103,7 +105,7 @@ class Engine(Protocol):
         cap: float | None = None, bias: Array | None = None,
     ) -> None:  # fmt: skip
         """out [j, k, q] = exp(min(s + bias, limits) - maximum) * inverse_sum, s = scale keys queries^T or, with a cap,
-        cap tanh(that / cap); out has no gaps between rows.
+        s = cap tanh(scale keys queries^T / cap); out has no gaps between rows.
 
         keys [j, k, d], queries [j, q, d] of one type; limits [1 or j, k, q], bias [j, k, q], maximum and inverse_sum
         [j, 1, q] float32.

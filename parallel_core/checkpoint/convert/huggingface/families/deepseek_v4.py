@@ -27,7 +27,7 @@ NUMBERS = Rule(
     lambda parts, _: of_array(parts[0].read().astype(np.float32)),
     lambda whole, _: [of_array(whole.read().astype(np.int64))],
 )
-"""The table with the experts of each token: numbers that are int64 there and float32 here."""
+"""The rule for the table with the experts of each token, whose numbers are int64 in the file and float32 in ours."""
 
 _THEIRS = "layers.{layer}."
 

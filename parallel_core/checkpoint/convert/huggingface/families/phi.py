@@ -30,8 +30,8 @@ _FIXED: dict[str, Any] = {**OF_LLAMA, **DENSE, **NO_BIAS}
 
 
 def _defaults_out(ours: Settings) -> Mapping[str, Any]:
-    """Keys that are written because transformers' defaults differ: a padding id that small vocabularies lack, and 4096
-    as the length up to which positions are not stretched."""
+    """`pad_token_id` null, and `original_max_position_embeddings`, the length up to which positions are not stretched:
+    written since transformers' defaults are others, an id that small vocabularies lack, and 4096."""
     length = ours.get("model_config.rope_scaling.original_max_position_embeddings")
     longest = ours["model_config.max_position_embeddings"]
     return {"pad_token_id": None, "original_max_position_embeddings": length or longest}

@@ -1,7 +1,7 @@
 """Activations with the bias in front of them, forward and backward, of a block of rows.
 
 The functions of `ACTIVATIONS` work on float32 blocks [r, f] (gated ones: [r, 2f] = gate | up) and may overwrite their
-input; `gradient` turns the block into d activation / d input.
+input: `forward(x, out)` fills out, `gradient(x, dy, dx)` fills dx with dy times the derivative at x.
 """
 
 from collections.abc import Callable
@@ -132,15 +132,15 @@ def _swiglu_gradient(x: Array, dy: Array, dx: Array) -> None:
 
 @dataclass(frozen=True)
 class Activation:
-    """The two directions of an activation on blocks: `forward(x, out)` and `gradient(x, dy, dx)`."""
+    """The two directions of an activation on blocks: `forward(x, out)` fills out, `gradient(x, dy, dx)` fills dx."""
 
     forward: Callable[[Array, Array], object]
     gradient: Callable[[Array, Array, Array], object]
 
 
 def _gated_by(gate: Activation, unit: GatedUnit) -> Activation:
-    """The activation a(gate) * up of [gate | up], a being `gate`, with the unit's gain, limit and offset applied to
-    both halves."""
+    """The activation a(gate) * up of [gate | up], a being `gate`, with the unit's gain, limit and offset applied
+    first, as `prepare_halves` does."""
 
     def forward(x: Array, out: Array) -> None:
         to_gate, up = np.split(x, 2, axis=1)
@@ -168,8 +168,9 @@ def amplify(unit: GatedUnit, gate: Array) -> None:
 
 
 def prepare_halves(unit: GatedUnit, gate: Array, up: Array) -> tuple[Array, Array] | None:
-    """Multiply the gate by the unit's gain and limit both halves, in place; (bool of gate, bool of up) where a value
-    was beyond its limit, None for a unit without a limit."""
+    """Multiply the gate by the unit's gain and, if it has a limit, bound the gate from above, up on both sides, and add
+    the offset to up, in place. Returns (bool of gate, bool of up), True where a value was beyond its limit; None for a
+    unit without a limit."""
     amplify(unit, gate)
     if not unit.is_limited:
         return None
@@ -200,7 +201,8 @@ ACTIVATIONS = {
     "squared_relu": Activation(_squared_relu, _squared_relu_gradient),
     "swiglu": Activation(_swiglu, _swiglu_gradient),
 }
-"""Name -> activation, of those that are not gated, and of a gated one that is written out."""
+"""Name -> activation, of those that are not gated, and of swiglu, which is written out; `_gated_by` makes the other
+gated ones."""
 
 
 @lru_cache

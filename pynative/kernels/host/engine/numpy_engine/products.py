@@ -16,7 +16,8 @@ SCRATCH_BYTES = 2 * 1024 * 1024
 so often that it shows."""
 
 SCRATCH_ROWS = 32
-"""The number of rows of such a product is a multiple of this, for which BLAS has its fastest inner kernel."""
+"""The rows of a product that is computed to be added to something are cut into blocks of a multiple of this, for which
+BLAS has its fastest inner kernel."""
 
 
 def matmul(left: Array, right: Array, out: Array, bias: Array | None = None, accumulate: bool = False) -> None:

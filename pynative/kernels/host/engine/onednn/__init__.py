@@ -18,16 +18,16 @@ from pynative.onednn.library import library
 from pynative.onednn.primitives import SUM
 
 FLOAT32_PRODUCTS = "amx_tile" not in cpu_flags()
-"""Whether float32 products are oneDNN's, too. One core, 2048 x 512 x 2048, GFLOP/s: AMD family 26 200, OpenBLAS 190;
-Intel model 207, which has AMX, 150, OpenBLAS 189. A function of the CPU alone, so that all ranks decide alike. Those
-of several matrices are oneDNN's anyway: one call instead of one for each."""
+"""Whether float32 products are oneDNN's, too. One core, 2048 x 512 x 2048, GFLOP/s of oneDNN and OpenBLAS: 200 and 190
+on AMD family 26; 150 and 189 on Intel model 207, which has AMX. A function of the CPU alone, so that all ranks decide
+alike. Those of several matrices are oneDNN's anyway: one call instead of one for each."""
 
 BFLOAT16_PRODUCTS = multiplies_bfloat16(cpu_flags())
 
 GEMM_ROWS, GEMM_COLUMNS = math.inf if "amx_tile" in cpu_flags() else 512, 256
 """Gradients of bfloat16 weights are `onednn.gemm`'s where they sum over so many rows and have so many columns; threads
-share out neither. On that AMD it takes 0.96 of a primitive's time with 2,048 rows, 0.9 where they are added to what is
-there, less with more rows; with 300 the same. AMX was not measured."""
+share out neither. On AMD family 26 it takes 0.96 of a primitive's time with 2,048 rows, 0.9 where they are added to
+what is there, less with more rows; with 300 the same. AMX was not measured."""
 
 
 def is_available() -> bool:

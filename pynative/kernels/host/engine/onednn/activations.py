@@ -79,7 +79,7 @@ def _own_or(out: Array, scratch: Array) -> Array:
 
 
 def _halves(x: Array, bias: Array | None) -> tuple[Array, Array]:
-    """The two halves of x + bias as float32 arrays of dense rows, which eltwise primitives want."""
+    """(gate, up), the two halves of x + bias, as float32 arrays of dense rows, which eltwise primitives want."""
     size = x.shape[1] // 2
     gate, up = np.empty((2, len(x), size), np.float32)
     for first, half in ((0, gate), (size, up)):

@@ -47,7 +47,7 @@ def score_exponentials(
     limits: Array | None = None, maximum: Array | None = None, inverse_sum: Array | None = None,
     cap: float | None = None, bias: Array | None = None,
 ) -> bool:  # fmt: skip
-    """`Engine.score_exponentials`; False where oneDNN cannot."""
+    """Fill out as `Engine.score_exponentials` does; False where oneDNN cannot."""
     chain = _Chain()
     chain.scale(scale / (cap or 1.0))
     if cap is not None:
@@ -62,7 +62,7 @@ def score_exponentials(
 
 
 def soft_cap_slope(keys: Array, queries: Array, out: Array, scale: float) -> bool:
-    """`Engine.soft_cap_slope`; False where oneDNN cannot."""
+    """Fill out as `Engine.soft_cap_slope` does; False where oneDNN cannot."""
     chain = _Chain()
     chain.scale(scale)
     chain.post_ops += [TANH, Eltwise(Algorithm.SQUARE), Eltwise(Algorithm.LINEAR, -1.0, 1.0)]
@@ -73,7 +73,7 @@ def score_gradient(
     values: Array, dout: Array, probabilities: Array, delta: Array, out: Array,
     kept: Array | None = None, kept_scale: float = 1.0, slope: Array | None = None,
 ) -> bool:  # fmt: skip
-    """`Engine.score_gradient`; False where oneDNN cannot."""
+    """Fill out as `Engine.score_gradient` does; False where oneDNN cannot."""
     chain = _Chain()
     if kept is not None:
         chain.scale(kept_scale)

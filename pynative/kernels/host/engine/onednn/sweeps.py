@@ -71,7 +71,7 @@ def _exponential_of_difference(x: Array, out: Array) -> Primitive | None:
 
 
 def adamw(param: Array, grad: Array, exp_avg: Array, exp_avg_sq: Array, step: AdamwStep) -> bool:
-    """`Engine.adamw`; False where oneDNN has no fast way.
+    """Update in place as `Engine.adamw` does; False, and nothing changed, where oneDNN has no fast way.
 
     param = decay (param + m / (sqrt(v) + e) c), where e and c hold the corrections of both averages.
     """

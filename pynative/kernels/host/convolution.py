@@ -25,9 +25,9 @@ def _windows(rows: Array, taps: int) -> Array:
 
 
 def _sums(rows: Array, taps: Array, out: Array) -> Array:
-    """Fill out float32 [tokens, b, c] with the sum over taps [w, b c] times their rows of [w - 1 + tokens, b, c], and
-    return it. einsum multiplies and adds in one go over memory; with an axis b that the taps lack it would go along
-    that one, twelve times slower."""
+    """Fill out, contiguous float32 [tokens, b, c], with the sum over taps [w, b c] times their rows of
+    [w - 1 + tokens, b, c], and return it. einsum multiplies and adds in one go over memory; with an axis b that the
+    taps lack it would go along that one, twelve times slower."""
     flat = out.reshape(len(out), -1)
     np.einsum("wsc,wc->sc", _windows(rows.reshape(len(rows), -1), len(taps)), taps, out=flat)
     return out

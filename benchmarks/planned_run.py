@@ -65,7 +65,7 @@ def trained(ranks: int, lines: Sequence[Sequence[str]], folder: str) -> list[lis
 def seconds_of(folder: Path) -> list[Found]:
     """Each rank's times, predicted by the run's plan and measured, from the folder of a recorded run."""
     from parallel_core.planner import Plan
-    from parallel_core.planner.refine import mean_seconds, read_run, stage_of
+    from parallel_core.planner.recorded import mean_seconds, read_run, stage_of
 
     run = read_run(folder)
     plan = Plan.of_run(run.config)
@@ -84,19 +84,13 @@ def _beside(predicted: Mapping[str, float], took: Mapping[str, float]) -> Found:
 def train(lines: Sequence[Sequence[str]]) -> None:
     """As one of the ranks: train with each line in its folder, and print the memory that was predicted and measured."""
     from mapping import init_configs_from_args, initialize_megatron
-    from pynative import parallel_state
-    from pynative.training.utils import set_seed
+    from pynative.calibrate.training import connect_as
 
     folder = Path.cwd()
     for number, flags in enumerate(lines):
         os.chdir(folder / str(number))
         config = init_configs_from_args(initialize_megatron(argv=[*flags]))
-        if number:  # the connection stays from line to line
-            backend = parallel_state.get_backend()
-            parallel_state.destroy_model_parallel()
-            config.parallel_config.found_device = "CPU"
-            parallel_state.initialize_from_config(config.parallel_config, backend)
-            set_seed(config.training_config.seed)
+        connect_as(config)
         _train(config)
 
 

@@ -10,6 +10,8 @@ from parallel_core.numerics.dtypes import DTYPES
 FLOAT32 = DTYPES["float32"].bytes
 
 PRODUCTS, ATTENTION, ELEMENTWISE = "products", "attention", "elementwise"
+FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT = "forward", "input gradient", "weight gradient"
+"""The three products of a linear."""
 
 
 @dataclass(frozen=True)
@@ -24,10 +26,12 @@ class Work:
     """Number of kernels that the host starts."""
     inputs: float = 0.0
     """The part of `bytes` that a product's two inputs are, which is less in an 8-bit type."""
+    product: tuple[str, float] | None = None
+    """(which of a linear's three products this is, the number of tokens that it has); None: another kind of work."""
 
     def __add__(self, other: "Work") -> "Work":
         launches, inputs = self.launches + other.launches, self.inputs + other.inputs
-        return Work(self.flops + other.flops, self.bytes + other.bytes, launches, inputs)
+        return Work(self.flops + other.flops, self.bytes + other.bytes, launches, inputs, self.product)
 
 
 NOTHING = Work()
@@ -64,8 +68,10 @@ def product(m: float, k: int, n: int, item_size: int, *, count: int = 1, trains:
     float32. item_size: bytes of an element of x, w, y. trains: whether w has a gradient."""
     flops, size = 2.0 * count * m * k * n, count * item_size
     of_x, of_weight, of_y = m * k * size, k * n * size, m * n * size
-    forward, backward = (Work(flops, of_x + of_weight + of_y, 1, of_weight + read) for read in (of_x, of_y))
-    gradient = Work(flops, of_x + of_y + 2 * count * k * n * FLOAT32, 1, of_x + of_y) if trains else NOTHING
+    moved, inputs = of_x + of_weight + of_y, of_x + of_y
+    forward = Work(flops, moved, 1, of_weight + of_x, (FORWARD, m))
+    backward = Work(flops, moved, 1, of_weight + of_y, (INPUT_GRADIENT, m))
+    gradient = Work(flops, inputs + 2 * count * k * n * FLOAT32, 1, inputs, (WEIGHT_GRADIENT, m)) if trains else NOTHING
     return Operation(PRODUCTS, forward, backward, gradient)
 
 

@@ -75,9 +75,9 @@ class Linear(Block):
 
     @classmethod
     def row(cls, config: ModelConfig, input_size: int, *, bias: bool, unit: int = 0) -> "Linear":
-        """A row-parallel linear of the model, back into the residual stream: first values with std / sqrt(2 x layers)
-        (GPT-2, 2019). unit: input features that stay together under --unaligned-linear; 0: they are divided evenly
-        under it, too."""
+        """A row-parallel linear of the model, back into the residual stream: its weight normal with --init-method-std /
+        sqrt(2 x layers) (GPT-2, 2019). unit: input features that stay together under --unaligned-linear; 0: they are
+        divided evenly under it, too."""
         initial = Normal(config.initial_std / sqrt(2.0 * config.num_layers))
         partial_over, unit = between_regions(config), unit * config.parallel_config.unaligned_linear
         return cls(
@@ -123,7 +123,8 @@ class Linear(Block):
         return Cut(axis, parts=self.parts, widths=self.widths, unit=self.unit)
 
     def share(self, ranks: int) -> int:
-        """The number of features along the cut axis that each of `ranks` ranks has."""
+        """The number of features along the cut axis that each of `ranks` ranks has, those that fill up the last ranks
+        of an uneven cut included."""
         length = self.output_size if self.cut_axis == COLUMNS else self.input_size
         return sum(share(part, ranks, self.unit or 1) for part in self._cut(0).parts_of(length))
 
@@ -138,11 +139,14 @@ class Linear(Block):
         return 2.0 * tokens * self.input_size * self.output_size
 
     def operations(self, micro_batch: MicroBatch) -> Iterator[Operation]:
-        tensor = 1 if self.cut_axis is None else micro_batch.tensor
+        tensor = micro_batch.tensor
         rows = micro_batch.tokens_between if self.cut_axis is None else micro_batch.tokens
         inner, columns = self.input_size, self.output_size
-        sizes = (self.share(tensor), columns) if self.cut_axis == ROWS else (inner, self.share(tensor))
-        yield product(rows, *sizes, micro_batch.item_size, trains=not self.frozen)
+        if self.cut_axis == ROWS:
+            inner = self.share(tensor)
+        elif self.cut_axis == COLUMNS:
+            columns = self.share(tensor)
+        yield product(rows, inner, columns, micro_batch.item_size, trains=not self.frozen)
         if self.adapter is not None:
             yield from (one.within("adapter") for one in self.adapter.operations(micro_batch))
 
@@ -152,8 +156,8 @@ class Linear(Block):
         return not self.frozen or self.adapter is not None
 
     def messages(self, micro_batch: MicroBatch) -> Iterator[Message]:
-        """The messages of a column-parallel linear: the input enters, in backward again for the weight's gradient, and
-        its gradient leaves. Row-parallel: the output leaves, and its gradient enters. Whole: none."""
+        """The messages of a column-parallel linear: the input enters, in backward again if its weight or an adapter is
+        trained, and its gradient leaves. Row-parallel: the output leaves, and its gradient enters. Whole: none."""
         if self.cut_axis == COLUMNS:
             yield from micro_batch.enter(self.input_size)
             if self.keeps_input:

@@ -1,4 +1,4 @@
-"""Will it fit, how fast, which layout: predictions of a run from its configuration and a description of the device.
+"""Predictions of a run from its configuration and a description of the device: memory, time, and the best layout.
 
 Memory and time are sums of named parts with ranges, over the values that the engine executes: blocks, schedules,
 buffers, messages. Needs no device.

@@ -69,7 +69,8 @@ class ReliabilityAnswer(TypedDict):
 
 
 class Answer(TypedDict):
-    """The object that `plan --json` prints; None for a section that was not asked for."""
+    """The object that `plan --json` prints. `run` is None where the number of steps is not known, `reliability` None
+    and `layouts` empty where they were not asked for."""
 
     fits: bool
     device: str

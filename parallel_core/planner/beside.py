@@ -100,8 +100,9 @@ def predicted_bytes(plan: Plan, stage: int) -> dict[str, float]:
 
 
 def measured_seconds(spans: Sequence[Span], topology: Topology) -> dict[str, float]:
-    """Name in TIME_PARTS -> seconds of one recorded step on one rank; empty without a span of the step. A part counts
-    only where none of the earlier ones goes on: the bubble, messages, data, then computations."""
+    """Name in TIME_PARTS -> seconds of one recorded step on one rank; empty without a span of the step. Where
+    spans overlap, the time counts once, for the first of: the bubble, messages, data, computations; OTHER is the rest
+    of the step."""
     whole = next((span for span in spans if span.kind is Kind.STEP), None)
     if whole is None:
         return {}

@@ -36,7 +36,7 @@ class Ranges:
 
 @dataclass(frozen=True)
 class Calibration:
-    """Fractions of the published peaks that programs reach, one set for a kind of device."""
+    """Fractions of the published peaks that programs reach, and other measured figures; one set for a device's kind."""
 
     products: float
     """Share of the peak that is reached by a large product; small ones are slower because they move bytes and are
@@ -64,6 +64,12 @@ class Calibration:
     alone: float | None = None
     """Speed of a rank that computes while all other cores of its node are idle, as a multiple of that beside busy ones;
     None: 1."""
+    uneven: float | None = None
+    """Seconds that a rank waits at the end of a step for ranks that were slower in it, as a part of the seconds that it
+    computes; None: 0."""
+    meeting: float | None = None
+    """The same for ranks that meet in collectives within their passes (tensor or expert parallelism), where each wait
+    is for the slowest of the moment; None: 0."""
 
 
 @dataclass(frozen=True)
@@ -91,13 +97,17 @@ class Device:
     """Keys of the calibration that nobody has measured."""
     is_mesh: bool = False
     """Whether each two devices of a node have a link of their own, which has an even part of the bandwidth inside;
-    otherwise a switch gives all of it to any two."""
+    False: a switch gives all of it to any two."""
     cores: float = 0
     """Cores of a node, where a device is a rank's share of them: it starts operations itself, and more ranks than cores
     take turns. 0: each device has its own processor, and a host that starts its operations meanwhile."""
     messages: Mapping[str, Sequence[tuple[float, float]]] = field(default_factory=dict)
     """Collective, such as all_reduce, or send -> (bytes that a device sends, seconds) in order of the bytes, as
     measured between two devices of a node; empty where nobody measured."""
+    linear: Mapping[str, Sequence[tuple[float, float]]] = field(default_factory=dict)
+    """For each of a linear's three products (operations.FORWARD, ...) -> (tokens, seconds of a token as a multiple of
+    the least in the table) in order of the tokens, as measured, with the traffic of its operands. Empty: seconds follow
+    from FLOPs and bytes."""
 
     @property
     def name(self) -> str:
@@ -114,8 +124,8 @@ _NAMES = re.compile(r"^names: *\[(.*)\]$", re.MULTILINE)
 
 @cache
 def known_devices() -> dict[str, Path]:
-    """Name in lower case -> file of `devices/`. Names are read from one line of each file, because loading all files
-    takes a tenth of a second."""
+    """Name in lower case -> file of `devices/`; the file's own name, without .yaml, is one, too. Names are read from
+    one line of each file, because loading all files takes a tenth of a second."""
     listed = sorted(FOLDER.glob("*.yaml"))
     return {name.lower(): path for path in listed for name in (*_names(path), path.stem)}
 
@@ -127,7 +137,8 @@ def _names(path: Path) -> list[str]:
 
 
 def find_device(named: str) -> Device:
-    """The device with a known name, or of a YAML file. Raises ConfigError if there is neither, or the file is wrong."""
+    """The device with a known name, in any case of letters, or of a file that ends with .yaml, .yml or .json. Raises
+    ConfigError for an unknown name and for a file that cannot be read or is wrong."""
     path = Path(named)
     if path.suffix in (".yaml", ".yml", ".json"):
         return load_device(path)
@@ -151,10 +162,11 @@ def load_device(path: Path) -> Device:
     calibration = dict(content["calibration"])
     calibration["ranges"] = Ranges(**calibration["ranges"])
     lists: dict[str, Any] = {"names": tuple(content["names"]), "assumed": tuple(content.get("assumed", ()))}
-    lists["messages"] = {
-        name: tuple((float(size), float(seconds)) for size, seconds in points)
-        for name, points in content.get("messages", {}).items()
-    }
+    for table in _TABLES:
+        lists[table] = {
+            name: tuple((float(size), float(seconds)) for size, seconds in points)
+            for name, points in content.get(table, {}).items()
+        }
     return Device(**{**content, **parts, **lists, "calibration": Calibration(**calibration)})
 
 
@@ -164,8 +176,9 @@ def device_file(device: Device) -> dict[str, Any]:
     for name in _UNMEASURED:
         if content["calibration"][name] is None:
             del content["calibration"][name]
-    messages = {name: [[*point] for point in points] for name, points in device.messages.items()}
-    content |= {"names": [*device.names], "assumed": [*device.assumed], "messages": messages}
+    content |= {"names": [*device.names], "assumed": [*device.assumed]}
+    for table in _TABLES:
+        content[table] = {name: [[*point] for point in points] for name, points in getattr(device, table).items()}
     return {**content, "fuses_attention": device.fuses_attention, "peak_flops": dict(device.peak_flops)}
 
 
@@ -199,11 +212,13 @@ def _yaml(path: Path) -> dict[str, Any]:
     return content
 
 
-_UNMEASURED = ("update", "narrow_products", "alone")
+_TABLES = {"messages": "bytes and seconds, in order of the bytes", "linear": "tokens and multiples, in order of tokens"}
+"""Key of a table by operation -> its points, in words."""
+_UNMEASURED = ("update", "narrow_products", "alone", "uneven", "meeting")
 _INNER: dict[str, Any] = {"inside": Link, "between": Link, "calibration": Calibration, "ranges": Ranges}
 _OTHERS = {"names": list, "assumed": list, "peak_flops": dict, "engine": str, "source": str, "fuses_attention": bool}
-_OTHERS |= {"messages": dict, "is_mesh": bool}
-_OPTIONAL = ("assumed", "messages", "is_mesh", "cores", *_UNMEASURED)
+_OTHERS |= {**dict.fromkeys(_TABLES, dict), "is_mesh": bool}
+_OPTIONAL = ("assumed", *_TABLES, "is_mesh", "cores", *_UNMEASURED)
 
 
 def _faults(content: Any, kind: Any, prefix: str, source: str) -> Iterator[Finding]:
@@ -240,10 +255,12 @@ def _wrong_values(content: dict[str, Any], prefix: str, source: str) -> Iterator
     for key in ("bandwidth", "memory_bytes", "devices_per_node", *("products", "attention", "elementwise")):
         if key in content and not _is_positive(content[key]):
             yield Finding(f"{prefix}{key}", content[key], "must be above 0", "raise it", source)
-    for name, points in (content.get("messages") or {}).items() if isinstance(content.get("messages"), dict) else ():
-        if not _are_points(points):
-            rule = "must be pairs of bytes and seconds, in order of the bytes"
-            yield Finding(f"messages.{name}", None, rule, "measure it by plan --calibrate", source)
+    for table, words in _TABLES.items():
+        entries = content.get(table)
+        for name, points in entries.items() if isinstance(entries, dict) else ():
+            if not _are_points(points):
+                rule = f"must be pairs of {words}"
+                yield Finding(f"{table}.{name}", None, rule, "measure it by plan --calibrate", source)
     if prefix == "" and not content.get("names"):
         yield Finding("names", None, "must have at least one name", "add one", source)
 

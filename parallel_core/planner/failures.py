@@ -10,7 +10,7 @@ from math import exp, sqrt
 
 @dataclass(frozen=True)
 class Reliability:
-    """Times between failures and saves of a job, all in seconds."""
+    """Times between failures and saves of a job, in seconds, and the part of its time that training keeps."""
 
     between_failures: float
     """Mean time between two failures of any of the job's devices."""

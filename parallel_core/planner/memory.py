@@ -68,8 +68,8 @@ class Needed(NamedTuple):
 
 
 def course(plan: StagePlan, engine: Engine) -> list[Needed]:
-    """The bytes in use during each of the stage's computations, in order, for as many micro-batches of a step as show
-    warm-up, steady state and drain."""
+    """The bytes in use beside flat buffers and workspace during each of the stage's computations, in order, for as many
+    micro-batches of a step as show warm-up, steady state and drain."""
     micro_batch, elsewhere = plan.micro_batch, [chunk.offloaded_bytes(plan.micro_batch) for chunk in plan.chunks]
     extra = [engine.kept_beside(chunk, micro_batch) for chunk in plan.chunks]
     kept = [sum(c.kept_bytes(micro_batch).values()) for c in plan.chunks]

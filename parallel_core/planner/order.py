@@ -7,7 +7,7 @@ from parallel_core.schedules.simulate import Durations
 
 
 def times_of_run(config: AllConfig) -> Durations | None:
-    """The plan's times on the device of --plan-device; none if none is named, or the schedule takes no times.
+    """The plan's times on the device of --plan-device; None if no device is named, or the schedule takes no times.
 
     Every rank makes the order of all, so it depends on nothing but the configuration and the device's description:
     a script's own model is ordered by the times of the configuration's.

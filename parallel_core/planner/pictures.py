@@ -15,8 +15,9 @@ CELL = 54
 
 
 def memory_svg(plan: Plan) -> str:
-    """An SVG document of the bytes over a step on a rank of the first, the last and the fullest stages, under the
-    device's memory. The time axis ends with the drawn micro-batches; more of them repeat the steady state."""
+    """An SVG document of the bytes over a step on a rank of the first, the last and the fullest stages, at most four in
+    all, with a line at the device's memory. The time axis ends with the drawn micro-batches; more of them repeat the
+    steady state."""
     stages = _stages_to_draw(plan)
     courses = [[*_steps(plan, stage)] for stage in stages]
     most = max(plan.device.memory_bytes, *(size for one in courses for _, _, size in one))
@@ -63,7 +64,7 @@ def _steps(plan: Plan, stage: int) -> Iterator[tuple[float, float, float]]:
 
 def ranks_svg(plan: Plan) -> str:
     """An SVG document of nodes with their devices: each rank's number, its pipeline stage as colour, and its place in
-    every other group of several. Nodes beyond MOST_NODES are counted, not drawn."""
+    its groups of several ranks (tp, cp, dp, ep, pp). Nodes beyond MOST_NODES are counted, not drawn."""
     topology, per_node = plan.placement.topology, plan.device.devices_per_node
     world, dense, expert = topology.world_size, topology.dense, topology.expert
     grids = {axis: expert if axis == "ep" else dense for axis in AXES}

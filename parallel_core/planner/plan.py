@@ -46,8 +46,8 @@ class Plan:
     @classmethod
     def of_run(cls, config: AllConfig) -> "Plan":
         """The plan of a run of this program, on the device of --plan-device, or the default one for a CPU or an Ascend.
-        The program that the device's description names (`engine`) is replaced by this one. Raises ConfigError for an
-        unknown device."""
+        The program that the device's description names (`engine`) is replaced by this one, with fused attention. Raises
+        ConfigError for an unknown device."""
         named = config.training_config.log.plan_device
         device = find_device(named or DEVICES[config.parallel_config.is_on_cpu])
         return cls(config, replace(device, engine="pynative", fuses_attention=True))
@@ -111,7 +111,7 @@ class Plan:
 
     @property
     def samples(self) -> int:
-        """The global batch size: sequences of a step."""
+        """The global batch size, sequences of a step: the last one where it grows."""
         return self.config.batch_sizes.final
 
     @property
@@ -127,7 +127,8 @@ class Plan:
 
     @property
     def peak(self) -> float:
-        """Published FLOP/s of a device in the type of the inputs of products."""
+        """Published FLOP/s of a device in the type of the inputs of products; if the device has no number for that, in
+        the compute type, else in float32."""
         peak = self.device.peak(self.config.model_config.compute_dtype)
         return self.device.peak_flops.get(self.beyond.products_in, peak)
 

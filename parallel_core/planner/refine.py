@@ -1,24 +1,18 @@
 """A device's calibration refined by what finished runs have recorded (`--trace`)."""
 
-import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from parallel_core.checkpoint.commit import EVENTS
-from parallel_core.config import AllConfig
-from parallel_core.config.serialise import build, values_of
 from parallel_core.costs.traffic import step_traffic
 from parallel_core.numerics.dtypes import Array
-from parallel_core.planner.beside import measured_seconds
-from parallel_core.planner.device import Calibration, Device
+from parallel_core.planner.device import Device
 from parallel_core.planner.plan import Plan
-from parallel_core.topology.topology import Topology
-from parallel_core.trace import Kind, Span, read_chrome
+from parallel_core.planner.recorded import PASSES, Recorded, Seen, ratio_of, stage_of
+from parallel_core.planner.speed import ALL_MESSAGES
 
 ROUNDS = 6
 """Rounds of fitting where a host starts a device's operations: launches count there only as far as they take longer
@@ -27,142 +21,99 @@ LEAST_RANGE = 0.05
 """The smallest relative error of a time that a refined device claims; one run says nothing of smaller differences."""
 
 
-@dataclass(frozen=True)
-class Recorded:
-    """A finished run: its configuration, and the spans of each recorded step of each rank."""
-
-    config: AllConfig
-    steps: Mapping[tuple[int, int], Sequence[Span]]
-    """(rank, step) -> spans of that step."""
-
-
-def typical_steps(run: Recorded) -> list[int]:
-    """Numbers of the recorded steps, the shortest first, without the quarter that took the least time (on its slowest
-    rank) and the quarter that took the most: those that compile operators, or find the machine idle or busy by
-    chance."""
-    took: Counter[int] = Counter()
-    for (_, step), spans in run.steps.items():
-        longest = max((span.seconds for span in spans if span.kind is Kind.STEP), default=0.0)
-        took[step] = max(took[step], longest)  # type: ignore[assignment]
-    numbers, quarter = sorted(took, key=took.__getitem__), len(took) // 4
-    return numbers[quarter : len(numbers) - quarter]
-
-
-def mean_seconds(run: Recorded, topology: Topology) -> dict[int, dict[str, float]]:
-    """Rank -> seconds that each part of a step took, the mean of the typical steps."""
-    sums: dict[int, Counter[str]] = {}
-    steps = typical_steps(run)
-    for (rank, step), spans in run.steps.items():
-        if step in steps:
-            sums.setdefault(rank, Counter()).update(measured_seconds(spans, topology))
-    return {rank: {part: seconds / len(steps) for part, seconds in sums[rank].items()} for rank in sorted(sums)}
-
-
-def read_run(folder: Path) -> Recorded:
-    """The run that has left its events and trace in a folder. Raises ValueError saying what is missing, OSError if a
-    file cannot be read."""
-    started: dict[str, Any] = {}
-    for line in (folder / EVENTS).read_text(encoding="utf-8").splitlines():
-        event = json.loads(line)
-        started = event if event.get("event") == "start" else started
-    steps: dict[tuple[int, int], list[Span]] = {}
-    for span in read_chrome(folder / "trace.json"):
-        steps.setdefault((span.rank, span.step), []).append(span)
-    if not started or not steps:
-        raise ValueError(f"{folder}: has no start or no recorded step; train with --trace")
-    return Recorded(build(values_of(started["config"])), steps)
-
-
 def refined(device: Device, runs: Sequence[Recorded]) -> Device:
     """The device whose plans of the runs take as long as these did, as nearly as one calibration can. Shares of peaks
     and a launch's time are fitted to the times of forwards and backwards; the update to its own; each kind of message
-    to its own. The relative error of time is the largest that is left, at least 5%."""
+    to its own. Runs with fewer ranks than cores say how fast a rank beside idle cores is; on a CPU the others say how
+    long ranks wait for each other. The relative error of time is the largest that is left, at least 5%."""
+    device = _with(device, uneven=None, meeting=None)
     seen = [Seen.of(device, run) for run in runs]
     crowded = [one for one in seen if not one.is_alone] or seen
     found = replace(device, messages=_scaled(device, seen))
-    updated = _ratio(found, crowded, ("optimizer",))
-    calibration = found.calibration
-    share = (calibration.update or calibration.elementwise) / updated
-    found = replace(found, calibration=replace(calibration, update=share))
+    updated = ratio_of(found, crowded, ("optimizer",))
+    found = _with(found, update=(found.calibration.update or found.calibration.elementwise) / updated)
     for _ in range(1 if device.cores else ROUNDS):
-        found = replace(found, calibration=_fitted(found, crowded))
+        found = _fitted(found, crowded)
     found = _with_speed_alone(found, [one for one in seen if one.is_alone])
+    found = _with_waits(found, [one for one in seen if not one.is_alone]) if device.cores else found
     ranks = " and ".join(str(run.config.parallel_config.world_size) for run in runs)
     source = f"{device.calibration.source}; refined by a run of {ranks} ranks"
     ranges = replace(device.calibration.ranges, time=max(LEAST_RANGE, round(_largest_error(found, seen), 3)))
-    return replace(found, calibration=replace(found.calibration, source=source, ranges=ranges))
+    return _with(found, source=source, ranges=ranges)
 
 
-@dataclass(frozen=True)
-class Seen:
-    """The measured seconds of a run's step, means of its typical steps."""
-
-    config: AllConfig
-    seconds: Mapping[int, Mapping[str, float]]
-    """Rank -> seconds of each part of a step."""
-    moved: Mapping[str, float]
-    """Collective, or send -> seconds in which its messages moved data in a step, summed over all ranks."""
-    is_alone: bool
-    """Whether the run had fewer ranks than the node has cores."""
-
-    @classmethod
-    def of(cls, device: Device, run: Recorded) -> "Seen":
-        """The measured seconds of a run on a kind of device."""
-        plan, world = Plan(run.config, device), run.config.parallel_config.world_size
-        return cls(run.config, *_measured(plan, run), world < device.cores)
-
-    def passes(self, device: Device) -> float:
-        """Predicted seconds of forwards and backwards over measured ones, without messages, all ranks summed."""
-        return 1 / _ratio(device, [self], PASSES)
+def _with(device: Device, **changes: Any) -> Device:
+    return replace(device, calibration=replace(device.calibration, **changes))
 
 
-PASSES = ("forward", "backward")
-LEAST_LAUNCH = 0.1
-"""The smallest factor by which the seconds of a launch may change: noise must not make it 0."""
-TRUST = 0.02
+LEAST_FACTOR = 0.1
+"""The smallest factor by which the seconds of a launch may change, and of products below a measured peak: noise must
+not make them 0."""
+TRUST = 0.01
 """The weight, in least squares, of each deviation of a kind's factor from the common one, where a run's relative error
 has weight 1."""
 
 
-def _fitted(device: Device, seen: Sequence[Seen]) -> Calibration:
-    """The device's calibration with a new time for each kind of operation: the factors that give the runs' passes
-    the least squares of relative errors. One run, or several with the same mixture of operations, change all kinds
-    alike."""
+def _fitted(device: Device, seen: Sequence[Seen]) -> Device:
+    """The device with a new time for each kind of operation: the factors that give the runs' forwards and backwards the
+    least squares of errors, as parts of the passes. One run, or several with the same mixture of operations, change all
+    kinds alike. Products may turn out faster than a measured peak, which then rises."""
     old = device.calibration
     slower = {
-        "products": replace(old, products=old.products / 2),
-        "attention": replace(old, attention=old.attention / 2),
-        "elementwise": replace(old, elementwise=old.elementwise / 2, update=old.update or old.elementwise),
-        "launch": replace(old, launch=old.launch * 2),
+        "products": {"products": old.products / 2},
+        "attention": {"attention": old.attention / 2},
+        "elementwise": {"elementwise": old.elementwise / 2, "update": old.update or old.elementwise},
+        "launch": {"launch": old.launch * 2},
     }
-    rows = [[one.passes(device), *_more(one, device, slower.values())] for one in seen]
-    least = [old.products, old.attention, old.elementwise, LEAST_LAUNCH]  # no share of a peak is above 1
-    ratio = dict(zip(slower, _multiples(np.array(rows), least), strict=True))
+    devices = [device, *(_with(device, **changes) for changes in slower.values())]
+    rows = np.array([row for one in seen for row in _parts_of_passes(one, devices)])
+    rows[:, 2:] -= rows[:, 1:2]
+    least = [LEAST_FACTOR if device.cores else old.products, old.attention, old.elementwise, LEAST_FACTOR]
+    ratio = dict(zip(slower, _multiples(rows, least), strict=True))
+    found = _paced(_with(device, update=old.update or old.elementwise), ratio)
+    return _paced(found, dict.fromkeys(ratio, ratio_of(found, seen, PASSES)))
+
+
+def _paced(device: Device, ratio: Mapping[str, float]) -> Device:
+    """The device with the seconds of each kind of operation multiplied by its ratio. Products above a measured peak
+    raise that."""
+    old = device.calibration
     shares = {kind: getattr(old, kind) / ratio[kind] for kind in ("products", "attention", "elementwise")}
-    return replace(old, **shares, launch=old.launch * ratio["launch"], update=old.update or old.elementwise)
+    above = max(1.0, shares["products"])
+    shares |= {kind: min(1.0, shares[kind] / above) for kind in ("products", "attention")}
+    shares["elementwise"] = min(1.0, shares["elementwise"])
+    peaks = {dtype: peak * (above if device.cores else 1.0) for dtype, peak in device.peak_flops.items()}
+    return _with(replace(device, peak_flops=peaks), **shares, launch=old.launch * ratio["launch"])
 
 
-def _more(seen: Seen, device: Device, calibrations: Iterable[Calibration]) -> list[float]:
-    """For each calibration, the predicted seconds of the run's passes beyond those with the device's own, divided by
-    the measured."""
-    base = seen.passes(device)
-    return [seen.passes(replace(device, calibration=one)) - base for one in calibrations]
+def _parts_of_passes(seen: Seen, devices: Sequence[Device]) -> list[list[float]]:
+    """For the forward and for the backward of a run [measured seconds, predicted seconds on each of the devices], as
+    parts of the measured seconds of both."""
+    whole = sum(own[part] for own in seen.seconds.values() for part in PASSES)
+    plans = [Plan(seen.config, device) for device in devices]
+    ranks = {rank: stage_of(plans[0], rank) for rank in seen.seconds}
+    rows = []
+    for part in PASSES:
+        measured = sum(own[part] for own in seen.seconds.values())
+        predicted = [sum(plan.step.of_stage(stage)[part] for stage in ranks.values()) for plan in plans]
+        rows.append([seconds / whole for seconds in (measured, *predicted)])
+    return rows
 
 
 def _multiples(rows: Array, least: Sequence[float]) -> list[float]:
     """The factor of the seconds of each kind: one that is common to all, plus a deviation of each, by least squares.
 
-    rows: [runs, 1 + kinds], predicted seconds of all kinds together and of each, divided by the measured. Kinds whose
+    rows: [equations, 2 + kinds], measured seconds, predicted seconds of all kinds together, and of each. Kinds whose
     factor would be below `least` take that, and the others are fitted anew.
     """
     held = set[int]()
     while True:
         free = [kind for kind in range(len(least)) if kind not in held]
-        fixed = [1 + kind for kind in sorted(held)]
-        whole = rows[:, 0] - rows[:, fixed].sum(axis=1)
-        above = np.column_stack([whole, rows[:, [1 + kind for kind in free]]])
+        fixed = [2 + kind for kind in sorted(held)]
+        whole = rows[:, 1] - rows[:, fixed].sum(axis=1)
+        above = np.column_stack([whole, rows[:, [2 + kind for kind in free]]])
         alike = np.column_stack([np.zeros(len(free)), TRUST * np.eye(len(free))])
-        rest = 1.0 - rows[:, fixed] @ np.array([least[kind - 1] for kind in fixed])
+        rest = rows[:, 0] - rows[:, fixed] @ np.array([least[kind - 2] for kind in fixed])
         wanted = np.concatenate([rest, np.zeros(len(free))])
         common, *own = np.linalg.lstsq(np.concatenate([above, alike]), wanted, rcond=None)[0].tolist()
         found = dict(enumerate(least)) | {kind: common + change for kind, change in zip(free, own, strict=True)}
@@ -178,37 +129,48 @@ def _with_speed_alone(device: Device, seen: Sequence[Seen]) -> Device:
     if not seen:
         return device
     crowded = replace(device, calibration=replace(device.calibration, alone=None))
-    return replace(device, calibration=replace(device.calibration, alone=1 / _ratio(crowded, seen, PASSES)))
+    return replace(device, calibration=replace(device.calibration, alone=1 / ratio_of(crowded, seen, PASSES)))
 
 
-def stage_of(plan: Plan, rank: int) -> int:
-    """The pipeline stage of a rank."""
-    return list(plan.placement.topology.group("pp", rank)).index(rank)
+WAITS = ("uneven", "meeting")
+"""Keys of a calibration that say how long ranks wait for each other."""
 
 
-def _measured(plan: Plan, run: Recorded) -> tuple[dict[int, dict[str, float]], dict[str, float]]:
-    """Means of the typical steps: rank -> part -> seconds, and collective, or send -> seconds in which messages moved,
-    all ranks summed."""
-    moved: Counter[str] = Counter()
-    steps = typical_steps(run)
-    for (_, step), spans in run.steps.items():
-        for span in spans:
-            if span.kind is Kind.MOVING and step in steps:
-                operation = span.name.partition(" ")[0]
-                moved["send" if operation == "recv" else operation] += span.seconds / len(steps)  # type: ignore[assignment]
-    seconds = mean_seconds(run, plan.placement.topology)
-    return {rank: parts for rank, parts in seconds.items() if parts}, dict(moved)
+def _with_waits(device: Device, seen: Sequence[Seen]) -> Device:
+    """A device without `WAITS` with these, by least squares of the seconds that the runs' ranks were in exposed
+    messages, as parts of the step; a pipeline's stages wait in the bubble."""
+    runs = [one for one in seen if one.config.parallel_config.pipeline_model_parallel_size == 1]
+    if not runs:
+        return device
+    waits = _not_negative(np.array([_waits(device, one) for one in runs]))
+    return _with(device, **dict(zip(WAITS, waits, strict=True)))
 
 
-def _ratio(device: Device, seen: Sequence[Seen], parts: Sequence[str]) -> float:
-    """Measured seconds of these parts over predicted ones, summed over all ranks of all runs; 1 where one of them is
-    0."""
-    measured = predicted = 0.0
-    for one in seen:
-        plan = Plan(one.config, device)
-        measured += sum(own[part] for own in one.seconds.values() for part in parts)
-        predicted += sum(plan.step.of_stage(stage_of(plan, rank))[part] for rank in one.seconds for part in parts)
-    return measured / predicted if measured and predicted else 1.0
+def _waits(device: Device, seen: Seen) -> list[float]:
+    """Of a run's step the part that ranks were in exposed messages beyond the planned seconds; then the part that is
+    planned for each of `WAITS` at 1."""
+    ranks = list(seen.seconds.values())
+    whole, base = sum(sum(own.values()) for own in ranks) / len(ranks), _exposed(device, seen)
+    waited = sum(own.get(part, 0.0) for own in ranks for part in ALL_MESSAGES) / len(ranks)
+    planned = [_exposed(_with(device, **{key: 1.0}), seen) for key in WAITS]
+    return [(seconds - base) / whole for seconds in (waited, *planned)]
+
+
+def _exposed(device: Device, seen: Seen) -> float:
+    """Planned seconds of a step's exposed messages."""
+    planned = Plan(seen.config, device).step.of_stage(0)
+    return sum(planned.get(part, 0.0) for part in ALL_MESSAGES)
+
+
+def _not_negative(rows: Array) -> list[float]:
+    """Factors, none below 0, with which the sum of the second and third columns of rows [runs, 3] has the least squares
+    of differences from the first."""
+    wanted, table = rows[:, 0], rows[:, 1:]
+    found = np.linalg.lstsq(table, wanted, rcond=None)[0]
+    if (found < 0).any():
+        column = table[:, found.argmax()]
+        found = np.where(found == found.max(), max(0.0, column @ wanted / (column @ column)), 0.0)
+    return [float(value) for value in found]
 
 
 def _scaled(device: Device, seen: Sequence[Seen]) -> dict[str, tuple[tuple[float, float], ...]]:

@@ -1,4 +1,4 @@
-"""A plan as text: the verdict first, then tables; and a picture of the step."""
+"""A plan as text: the verdict first, then tables; and as pictures."""
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
@@ -120,10 +120,10 @@ PICTURES = {"step": step_svg, "memory": memory_svg, "ranks": ranks_svg}
 def spans(plan: Plan) -> Iterator[Span]:
     """The spans of a trace for the first rank of each stage: the timeline's computations and the waits between
     them, then the step's data-parallel messages and update."""
-    per_stage = plan.config.parallel_config.world_size // len(plan.stages)
+    firsts = plan.placement.topology.group("pp", 0)
     end = float(plan.step.timeline.length)
     for stage, computed in enumerate(plan.step.timeline.spans):
-        rank, now = stage * per_stage, 0.0
+        rank, now = int(firsts[stage]), 0.0
         for span in computed:
             start, stop, action = float(span.start), float(span.stop), span.action
             if start > now:

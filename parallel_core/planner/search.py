@@ -44,7 +44,7 @@ class WholeModel:
 
     @cached_property
     def seconds(self) -> float:
-        """Seconds of a micro-batch's forward and backward through all layers."""
+        """Seconds of a micro-batch's forward and backward through the whole model."""
         return sum(sum(passes_of(chunk, self.stage, self.plan.speed).totals) for chunk in self.stage.chunks)
 
     @cached_property
@@ -56,7 +56,7 @@ class WholeModel:
 
     @cached_property
     def elements(self) -> tuple[int, int]:
-        """(trained elements on a rank, those of them that are of the decoder's layers)."""
+        """(The number of trained elements on a rank, the number of those of them that are of the decoder's layers)."""
         sizes = [(one.shard.name, place(one.shard, self.stage.coordinates).size) for one in self.stage.trained]
         return sum(size for _, size in sizes), sum(size for name, size in sizes if name.startswith("decoder.layers."))
 
@@ -101,8 +101,9 @@ class Bound:
         return self.given.flops / self._world / rate
 
     def fits(self, layout: Layout) -> bool:
-        """Whether the layout's stages might have room: for weights, gradients and states on average, and on the first
-        stage for those of its layers with the activations of as many micro-batches as are in flight there."""
+        """Whether the layout's stages might have room: for weights, gradients and states on average; and, unless there
+        is context parallelism, offloading or a layer that does nothing, on the first stage for those of its layers with
+        the activations of as many micro-batches as are in flight there. True where the model cannot be built."""
         model, config = self._model(layout), self.given.config
         if model is None:
             return True
@@ -145,7 +146,7 @@ def search(layouts: Sequence[Layout], bound: Bound, plan: Callable[[Layout], Pla
     that differ in recomputation and ZeRO alone only the fastest counts.
 
     plan: a function from a layout to its plan, None where the layout is not legal. Where a layout fits, the same one
-    with more recomputation and a higher stage of ZeRO, which is no faster, is not planned.
+    with more recomputation or a higher stage of ZeRO, and less of neither, is not planned: it is no faster.
     """
     best: dict[Layout, Found] = {}
     fitting: dict[Layout, int] = {}

@@ -75,13 +75,16 @@ ALL_MESSAGES = (*dict.fromkeys(MESSAGES.values()), "data parallel")
 
 
 def message_part(kind: str) -> str:
-    """The part of a step's time to which messages over a kind of group belong."""
+    """The part of a step's time to which messages over a kind of group belong, by `MESSAGES`; "data parallel" for a
+    kind that is not there."""
     return MESSAGES.get(kind, ALL_MESSAGES[-1])
 
 
 @dataclass(frozen=True)
 class Speed:
-    """The speed of a device that computes in `dtype`, and of messages between the ranks of a job on its nodes."""
+    """The speed of a device that computes in `dtype`, of which a number has `item_size` bytes, and of messages between
+    the ranks of a job on its nodes. writes_scores: whether attention writes its matrix of scores to memory;
+    drops_scores: whether there is dropout on it."""
 
     device: Device
     dtype: str
@@ -119,15 +122,20 @@ class Speed:
         return self.device.bandwidth * (calibration.update or calibration.elementwise)
 
     def seconds(self, operation: Operation, work: Work) -> float:
-        """Seconds of one pass of an operation: its arithmetic's plus those of its bytes, without its launches."""
+        """Seconds of one pass of an operation, without its launches: its arithmetic's plus those of its bytes, or for a
+        linear's product of which the device has measurements (`Device.linear`), unless its inputs have the type
+        `products_in`, the arithmetic's times the measured multiple."""
         if operation.kind == PRODUCTS and self._narrow_rate and not any(name in operation.name for name in WIDE):
             saved = work.inputs * (1 - 1 / self.item_size)  # inputs of 8 bits take one byte each
             return work.flops / self._narrow_rate + (work.bytes - saved) / self.bytes_per_second
+        points = self.device.linear.get(work.product[0]) if work.product else None
+        if points and work.product:
+            return work.flops / self._rate[PRODUCTS] * _at(points, work.product[1])
         return work.flops / self._rate[operation.kind] + work.bytes / self.bytes_per_second
 
     def pace(self, stages: float) -> float:
         """The part of its own speed that a rank has while all ranks of `stages` stages compute; above 1 beside idle
-        cores."""
+        cores, 1 on a device without `Device.cores`."""
         cores, topology = self.device.cores, self.placement.topology
         if not cores:
             return 1.0
@@ -138,8 +146,10 @@ class Speed:
         return 1 + ((self.device.calibration.alone or 1.0) - 1) * (cores - busy) / (cores - 1)
 
     def by_part(self, operations: Iterable[tuple[Operation, Work]], messages: dict[str, float]) -> dict[str, float]:
-        """Part -> seconds: kinds of operations, `messages` (exposed, in seconds) as given, and LAUNCHES: the seconds
-        by which all launches last longer than the sum of the other parts; on the host, all launches' seconds."""
+        """Part -> seconds: kinds of operations (reads and writes of attention's scores, where it writes them, count as
+        elementwise), `messages` (part -> exposed seconds) as given, and LAUNCHES: the seconds by which all launches
+        last longer than the sum of the other parts (0: they do not); on a device that starts its operations itself
+        (`Device.cores`) all launches' seconds."""
         found, launches = dict.fromkeys((PRODUCTS, ATTENTION, ELEMENTWISE), 0.0), 0
         for operation, work in operations:
             found[operation.kind] += self.seconds(operation, work)
@@ -152,9 +162,13 @@ class Speed:
         started = launches * self.device.calibration.launch
         return {**found, LAUNCHES: started if self.device.cores else max(0.0, started - sum(found.values()))}
 
+    def meets(self, one: Message) -> bool:
+        """Whether the message is a collective of two or more ranks, in which the fastest waits for the slowest."""
+        return one.operation != "send" and self.placement.group(one.kind)[0] > 1
+
     def message(self, one: Message) -> float:
-        """Seconds of all calls of a message: measured times where the device has them, else latencies of rounds and
-        bytes over the slower link."""
+        """Seconds of all calls of a message: measured times where the device has them and the group is on one node,
+        else latencies of rounds and bytes over the slower link; 0 in a group of one."""
         members, per_node = self.placement.group(one.kind)
         if members < 2:
             return 0.0
@@ -189,3 +203,11 @@ def interpolated(points: Sequence[tuple[float, float]], size: float) -> float:
     after = next((number for number, (known, _) in enumerate(points) if known >= size), len(points) - 1)
     (low, fast), (high, slow) = points[after - 1], points[after]
     return fast + (slow - fast) * (size - low) / (high - low)
+
+
+def _at(points: Sequence[tuple[float, float]], place: float) -> float:
+    """The value at a place, linear between points (place, value) in order of the places; beyond them, the nearest
+    one's."""
+    if place <= points[0][0] or place >= points[-1][0]:
+        return points[0][1] if place <= points[0][0] else points[-1][1]
+    return interpolated(points, place)

@@ -36,6 +36,8 @@ class Passes:
     """Messages that run beside computation, and so are in none of `forward`, `backward` and `weight`."""
     flops: float
     """Floating-point operations of forward, backward and gradients of weights, recomputed ones included."""
+    meets: bool
+    """Whether ranks meet in collectives within the forward or the backward."""
 
     @cached_property
     def totals(self) -> tuple[float, float, float]:
@@ -75,10 +77,23 @@ def passes_of(chunk: Chunk, plan: StagePlan, speed: Speed) -> Passes:
         hidden_there = (1 - shown) * min(there, products[0])
         hidden_back = max(hidden_back, (1 - shown) * min(back, products[1] + weight[PRODUCTS]))
     sent[TENSOR], sent_back[TENSOR], hidden = there - hidden_there, back - hidden_back, hidden_there + hidden_back
-    forward = speed.by_part(((one, one.forward) for one in operations), sent)
-    backward = speed.by_part(backwards, sent_back)
+    meets = any(speed.meets(one) for one in messages)
+    wait = meets * (speed.device.calibration.meeting or 0.0)
+    forward = _with_waits(speed.by_part(((one, one.forward) for one in operations), sent), 0.0, wait)
+    backward = _with_waits(speed.by_part(backwards, sent_back), sum(weight.values()), wait)
     flops = sum(one.forward.flops * (1 + one.runs_again) + one.backward.flops + one.weight.flops for one in operations)
-    return Passes(forward, backward, weight, {TENSOR: hidden}, flops)
+    return Passes(forward, backward, weight, {TENSOR: hidden}, flops, meets)
+
+
+def _with_waits(seconds: dict[str, float], further: float, share: float) -> dict[str, float]:
+    """The seconds of a pass by part, with a wait of `share` of the computed ones in the messages that take most time.
+    further: seconds computed beside these."""
+    sent = {part: value for part, value in seconds.items() if part in ALL_MESSAGES}
+    if not (share and sent):
+        return seconds
+    longest = max(sent, key=sent.__getitem__)
+    computed = sum(seconds.values()) - sum(sent.values()) + further
+    return {**seconds, longest: seconds[longest] + share * computed}
 
 
 def _products(speed: Speed, passes: Iterable[tuple[Operation, Work]]) -> float:
@@ -116,6 +131,7 @@ class StageTimes:
     passes: Sequence[Sequence[Passes]]
     """[stage][chunk]: the passes of one micro-batch."""
     transfer: float
+    """Seconds of the longest message from one stage to the next."""
     micro_batches: int
     takes_turns: bool = False
     """Whether in a pair of forward and backward each computes while the other's expert messages travel."""
@@ -123,7 +139,8 @@ class StageTimes:
     """The speed of stages that share cores; None: each has its own processor."""
 
     def of(self, action: Compute, stage: int, chunks: int, split: bool) -> float:
-        """Seconds of `action` on a stage; a backward with `split` leaves gradients of weights to another action."""
+        """Seconds of `action` on a stage; a backward with `split` leaves gradients of weights to another action.
+        chunks: ignored."""
         forward, backward, weight = self.passes[stage][action.chunk].totals
         if isinstance(action, Forward):
             return forward
@@ -132,7 +149,8 @@ class StageTimes:
         return weight
 
     def saved(self, pair: Pair, stage: int, chunks: int) -> float:
-        """Seconds of a pair's expert messages that are hidden by the other half's computation."""
+        """Seconds of the expert messages of a pair, a forward and a backward, that each of the two hides behind the
+        other's computation; 0 unless `takes_turns`. chunks: ignored."""
         if not self.takes_turns:
             return 0.0
         one, other = (self.passes[stage][action.chunk] for action in pair)
@@ -142,7 +160,7 @@ class StageTimes:
 
     def stretched(self, timeline: Timeline, entries: Sequence[Sequence[Ordered]]) -> list[float]:
         """For each stage, the seconds that these entries take on the timeline divided by those at the stage's own
-        speed: above 1 where stages share cores."""
+        speed: above 1 where stages share cores, 1 where each has its own processor or there are no entries."""
         if self.pace is None:
             return [1.0] * len(self.passes)
         alone = [self._seconds(own, stage) for stage, own in enumerate(entries)]
@@ -156,8 +174,9 @@ class StageTimes:
         return sum(self.of(action, stage, chunks, action in split) for action in computes) - saved
 
     def saved_in_step(self, entries: Sequence[Sequence[Ordered]]) -> list[float]:
-        """Seconds that pairs save on each stage in a whole step. `entries` have few micro-batches; all further ones are
-        taken to be in pairs."""
+        """Seconds that pairs of a forward and a backward save on each stage in a whole step. entries: of a step with
+        few micro-batches; those that the whole step has beyond them count as pairs that save the average, on a stage
+        that has any pair."""
         return [self._saved_by(own, stage) for stage, own in enumerate(entries)]
 
     def _saved_by(self, entries: Sequence[Ordered], stage: int) -> float:
@@ -170,7 +189,8 @@ class StageTimes:
 
 @dataclass(frozen=True)
 class StepTime(Prediction):
-    """Seconds of one training step by part; a part counts only the time in which none of the others goes on."""
+    """Seconds of one training step by part, which add up to the whole: of messages only those that no computation
+    hides."""
 
     hidden: dict[str, float]
     """Part -> seconds of messages that are overlapped with computation, in none of `parts`."""
@@ -205,7 +225,7 @@ class StepTime(Prediction):
     @property
     def bubble_fraction(self) -> float:
         """The part of the pipeline's time (without what follows the last backward) in which its slowest stage waits for
-        others."""
+        others' computation, not for messages alone."""
         whole = max(self.work) + self.parts["bubble"] + self.parts[PIPELINE]
         return self.parts["bubble"] / whole if whole else 0.0
 
@@ -303,6 +323,9 @@ def _after(
         others = [*hot_copies(plan)] if plan.config.parallel_config.expert_model_parallel_size > 1 else []
         others += reports(plan)
         exposed = reduced + gathered - hidden + sum(speed.message(one) for one in others)
+        if speed.placement.group("dp-cp")[0] > 1 and not any(one.meets for one in row):
+            micro_batches = plan.config.dataset_config.micro_batch_num
+            exposed += (speed.device.calibration.uneven or 0.0) * micro_batches * (backward + forward)
         swept = 2 * memory.optimizer_states + 3 * memory.gradients + memory.parameters
         found.append((exposed, swept / speed.update_bytes_per_second, hidden))
     exposed, update, hidden = max(found, key=lambda each: each[0] + each[1])

@@ -23,7 +23,8 @@ import yaml
 
 from parallel_core.planner import find_device
 from parallel_core.planner.device import Device, device_file
-from parallel_core.planner.refine import read_run, refined
+from parallel_core.planner.recorded import read_run
+from parallel_core.planner.refine import refined
 from parallel_core.system.files import replacing
 from pynative import kernels
 from pynative.calibrate import messages, rates
@@ -60,7 +61,7 @@ def measure() -> None:
 
 def _ranks(words: Sequence[str], count: int = 2) -> str:
     """The standard output of rank 0 of `count` processes that run this module with these arguments. Raises RuntimeError
-    if one fails."""
+    if one fails or takes longer than SECONDS."""
     job = {
         "RANK_SIZE": str(count),
         "MS_SCHED_PORT": f"calibration-{words[0].strip('-')}-{os.getpid()}",
@@ -74,6 +75,8 @@ def _ranks(words: Sequence[str], count: int = 2) -> str:
     ]
     try:
         said = [process.communicate(timeout=SECONDS)[0] for process in started]
+    except subprocess.TimeoutExpired as error:
+        raise RuntimeError(f"a process that measures takes longer than {SECONDS} s, and was ended") from error
     finally:
         for process in started:
             process.kill()
@@ -84,14 +87,14 @@ def _ranks(words: Sequence[str], count: int = 2) -> str:
 
 def measured() -> dict[str, Any]:
     """The rates and message times of this machine, measured by two processes, by the keys of a device file (those of
-    `rates.measured`, and "messages")."""
+    `rates.measured`, and "messages"). Raises RuntimeError if a process fails or takes too long."""
     results = [line.removeprefix(RESULT) for line in _ranks([MEASURES]).splitlines() if line.startswith(RESULT)]
     return json.loads(results[0])
 
 
 def trained(device: Device) -> Device:
-    """The device with rates refined so that the planner's times of the small models agree with those of their
-    trainings."""
+    """A copy of the device, its rates refined so that the planner's times of the small models agree with those of their
+    trainings, which are run here. Raises RuntimeError if a process fails or takes too long."""
     with tempfile.TemporaryDirectory() as folder:
         for ranks in sorted({options_of(model)[WORLD_SIZE] for model in MODELS}):
             _ranks([TRAINS, folder, str(ranks), str(STEPS)], ranks)
@@ -101,7 +104,7 @@ def trained(device: Device) -> Device:
 
 
 def device_of(found: dict[str, Any]) -> dict[str, Any]:
-    """The content of a device file, by key, from what `measured` found."""
+    """The content of a device file, by key: what `measured` found, this host's memory and cores, and assumptions."""
     assumed = {"inside_share": 1.0, "between_share": 0.8, "congestion": 0.2}
     most = max(points[-1][0] / points[-1][1] for points in found["messages"].values())
     return {
@@ -117,6 +120,7 @@ def device_of(found: dict[str, Any]) -> dict[str, Any]:
         "engine": "pynative",
         "fuses_attention": True,
         "messages": found["messages"],
+        "linear": found["linear"],
         "calibration": {
             **found["calibration"],
             **assumed,
@@ -134,7 +138,9 @@ def write(keys: dict[str, Any], path: str) -> None:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Measure this machine, write the device file, refine it by short trainings, and write it again; the exit code."""
+    """Measure this machine, write the device file that `argv` names (.yaml), refine it by short trainings, and write it
+    again. Returns the exit code: 2 for other arguments, 1 for an error, each printed as a line. `--measure` and
+    `--train FOLDER RANKS STEPS` are what the processes that this starts are called with."""
     if [*argv] == [MEASURES]:
         measure()
         return 0

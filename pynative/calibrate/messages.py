@@ -33,12 +33,13 @@ CALLS: dict[str, tuple[Callable[[Group, Any], Any], int]] = {
     "all_to_all": (lambda group, x: group.all_to_all(x), 1),
     "send": (_exchange, 2),
 }
-"""Collective, or send -> a call of it, and the number of messages that follow one another in the call."""
+"""Operation -> (a call of it on a group and a tensor, the number of messages that follow one another in the call)."""
 
 
 def measured(group: Group) -> dict[str, list[list[float]]]:
-    """Collective, or send -> [bytes that a rank sends, seconds of one message in the fastest call] for each of `BYTES`,
-    ascending. Both ranks call this."""
+    """Operation ("all_reduce", ..., "send") -> a list of [bytes that a rank sends, seconds of one message in the
+    fastest call], one for each of `BYTES`, ascending; a smaller size has at most the time of a larger. Both ranks of
+    `group` call this."""
     found: dict[str, list[list[float]]] = {}
     for operation, (call, messages) in CALLS.items():
         found[operation] = []

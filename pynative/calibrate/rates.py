@@ -2,7 +2,8 @@
 operator. Each is the best of several runs, so that other processes disturb little."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import mindspore as ms
@@ -10,6 +11,7 @@ import numpy as np
 from mindspore import Tensor
 
 from parallel_core.attention.score_form import PLAIN
+from parallel_core.operations import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT
 from pynative import kernels
 from pynative.kernels.block import AttentionRule
 from pynative.kernels.contract.flat_buffers import AdamStep
@@ -17,6 +19,8 @@ from pynative.kernels.contract.flat_buffers import AdamStep
 ROUNDS = 7
 SIZES = ((512, 256, 1024), (1024, 512, 512), (1024, 1024, 1024))
 """(Rows, inner size, columns) of the products that are measured."""
+TOKENS = (64, 128, 256, 512, 1024, 2048)
+"""Tokens of the linears that are measured."""
 
 
 def fastest(run: Callable[[], Any], rounds: int = ROUNDS) -> float:
@@ -47,8 +51,38 @@ def product_rates(dtype: str) -> list[float]:
     return found
 
 
+def _products(x: Tensor, dy: Tensor) -> dict[str, Callable[[Tensor, Tensor], Any]]:
+    """A function (weight, sum of its gradients) for each of a linear's three products."""
+    return {
+        FORWARD: lambda weight, total: kernels.linear_forward(x, weight),
+        INPUT_GRADIENT: lambda weight, total: kernels.linear_input_gradient(dy, weight),
+        WEIGHT_GRADIENT: lambda weight, total: kernels.linear_weight_gradient(dy, x, total, True),
+    }
+
+
+def _in_turn(call: Callable[[Tensor, Tensor], Any], layers: Sequence[tuple[Tensor, Tensor]]) -> None:
+    for weight, total in layers:
+        call(weight, total)
+
+
+def linear_shares(inner: int = 512, columns: int = 1536, weights: int = 6) -> dict[str, list[list[float]]]:
+    """For each of the three products of a linear from `inner` to `columns` features -> [tokens, seconds of a token as a
+    multiple of the table's least] for each of `TOKENS`; the fastest of three runs over so many `weights` in turn, so
+    that none is in the cache when it is needed, as in a step."""
+    layers = [(_random(columns, inner), _random(columns, inner)) for _ in range(weights)]
+    found: dict[str, list[list[float]]] = {FORWARD: [], INPUT_GRADIENT: [], WEIGHT_GRADIENT: []}
+    for tokens in TOKENS:
+        x, dy = _random(tokens, inner), _random(tokens, columns)
+        for name, call in _products(x, dy).items():
+            seconds = fastest(partial(_in_turn, call, layers), 3) / weights
+            found[name].append([float(tokens), seconds / tokens])
+    least = min(seconds for points in found.values() for _, seconds in points)
+    return {name: [[tokens, seconds / least] for tokens, seconds in points] for name, points in found.items()}
+
+
 def attention_rate(length: int = 512, heads: int = 8, size: int = 64) -> float:
-    """FLOP/s of causal attention, counted for half of the square of scores."""
+    """FLOP/s of causal attention in float32, of one sequence of `length` tokens and `heads` heads of `size` each; half
+    of the square of scores is counted."""
     q, k, v = (_random(length, 1, heads, size) for _ in range(3))
     rule = AttentionRule(scale=size**-0.5, form=PLAIN)
     return 2.0 * length * length * heads * size / fastest(lambda: kernels.attention(q, k, v, rule))
@@ -90,8 +124,8 @@ def update_rate(elements: int = 1 << 20) -> float:
 
 def measured() -> dict[str, Any]:
     """All rates, by the keys of a device file: "peak_flops" (FLOP/s by type), "bandwidth" (bytes per second of a copy),
-    and "calibration": the shares of the float32 peak that "products" and "attention" reach, the shares of the bandwidth
-    that "elementwise" and "update" reach, and the seconds of a "launch"."""
+    "linear" (see `linear_shares`) and "calibration": the shares of the float32 peak that "products" and "attention"
+    reach, the shares of the bandwidth that "elementwise" and "update" reach, and the seconds of a "launch"."""
     copied, products = copy_rate(), {dtype: product_rates(dtype) for dtype in ("float32", "bfloat16")}
     peaks = {dtype: max(rates) for dtype, rates in products.items()}
     rates = sorted(products["float32"])
@@ -102,4 +136,4 @@ def measured() -> dict[str, Any]:
         "update": update_rate() / copied,
         "launch": launch_seconds(),
     }
-    return {"peak_flops": peaks, "bandwidth": copied, "calibration": shares}
+    return {"peak_flops": peaks, "bandwidth": copied, "linear": linear_shares(), "calibration": shares}

@@ -6,7 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from parallel_core.config import AllConfig
 from parallel_core.config.serialise import build
+from pynative import parallel_state
+from pynative.training.utils import set_seed
 
 WORLD_SIZE = "parallel_config.world_size"
 _COMMON = {
@@ -57,10 +60,20 @@ MODELS: dict[str, dict[str, Any]] = {
         "model_config.num_attention_heads": 4,
         "model_config.vocab_size": 16384,
     },
+    "tensor": {"parallel_config.tensor_model_parallel_size": 2, "dataset_config.global_batch_size": 2},
+    "experts": {
+        "parallel_config.expert_model_parallel_size": 2,
+        "model_config.seq_length": 256,
+        "moe_config.num_experts": 4,
+        "moe_config.moe_token_dispatcher_type": "alltoall",
+        "moe_config.moe_router_force_load_balancing": True,
+    },
+    "sharded": {"training_config.gradient.zero_stage": 3, "training_config.use_distributed_optimizer": True},
     "alone": {WORLD_SIZE: 1, "dataset_config.global_batch_size": 2},
 }
 """Options, by a training's name, in which it differs from `_COMMON`: most time is spent in attention ("long"), in the
-host's launches ("small"), in elementwise sweeps ("vocabulary"), or by a rank alone ("alone")."""
+host's launches ("small"), in elementwise sweeps ("vocabulary"), or by a rank alone ("alone"); ranks meet in many
+messages ("tensor", "experts", "sharded")."""
 
 
 class RandomTokens:
@@ -88,9 +101,21 @@ def models_of(world_size: int) -> list[str]:
     return [model for model in MODELS if options_of(model)[WORLD_SIZE] == world_size]
 
 
+def connect_as(config: AllConfig) -> None:
+    """Lay the process groups of a configuration over the connection that an earlier training of this process has made,
+    and set its seed. Does nothing without an earlier one: then `pretrain` does both."""
+    if not parallel_state.model_parallel_is_initialized():
+        return
+    backend = parallel_state.get_backend()
+    parallel_state.destroy_model_parallel()
+    config.parallel_config.found_device = "CPU"
+    parallel_state.initialize_from_config(config.parallel_config, backend)
+    set_seed(config.training_config.seed)
+
+
 def train(folder: Path, world_size: int, steps: int) -> None:
-    """Train a job's models one after the other as the rank that the environment numbers; the trace of each is left in
-    the sub-folder of its name."""
+    """Train the models of a job of `world_size` ranks one after the other, `steps` steps each, as the rank whose
+    number the environment gives; the trace of each is left in `folder`/<model's name>."""
     for model in models_of(world_size):
         _train(model, folder / model, steps)
 
@@ -101,6 +126,7 @@ def _train(model: str, folder: Path, steps: int) -> None:
 
     run = {"training_config.training_iters": steps, "training_config.checkpoint.output_dir": str(folder)}
     config = build({**options_of(model), **run})
+    connect_as(config)
     sizes = config.model_config
     samples = RandomTokens(sizes.vocab_size, sizes.seq_length, steps * config.batch_sizes.final)
     pretrain(

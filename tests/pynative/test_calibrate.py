@@ -27,6 +27,14 @@ def test_a_measured_machine_is_a_device(tmp_path, capsys, monkeypatch):
         assert len(points) == 4 and all(one[1] <= other[1] for one, other in itertools.pairwise(points))
 
 
+def test_a_process_that_takes_too_long_is_an_error_line(tmp_path, capsys, monkeypatch):
+    """A process that has not measured in time ends in a line with the limit and exit code 1, and no file is written."""
+    monkeypatch.setattr("pynative.calibrate.__main__.SECONDS", 0)
+    path = tmp_path / "cpu.yaml"
+    assert main([str(path)]) == 1 and not path.exists()
+    assert "takes longer than 0 s" in capsys.readouterr().err
+
+
 def test_a_name_that_is_no_file_is_refused(capsys):
     """`--calibrate cpu.txt`: exit code 2, since the file must end in .yaml, before anything is measured."""
     assert main(["cpu.txt"]) == 2 and "ends in .yaml" in capsys.readouterr().err

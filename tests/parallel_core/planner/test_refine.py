@@ -8,10 +8,12 @@ import pytest
 import yaml
 
 from mapping.plan import main
+from parallel_core.costs.traffic import step_traffic
 from parallel_core.findings import ConfigError
 from parallel_core.planner import Plan, find_device
 from parallel_core.planner.device import device_file
-from parallel_core.planner.refine import Recorded, mean_seconds, read_run, refined, typical_steps
+from parallel_core.planner.recorded import Recorded, mean_seconds, read_run, typical_steps
+from parallel_core.planner.refine import refined
 from parallel_core.planner.speed import interpolated
 from parallel_core.trace import Kind, Span, chrome_json
 from tests.support.engine import TINY, config_of
@@ -39,17 +41,18 @@ def recorded(folder: Path) -> Path:
 
 
 def test_a_plan_takes_as_long_as_the_run_did(tmp_path):
-    """A device refined by a run gives plans whose passes and update take the run's time, and scales its messages to it;
-    it survives being written to a file and read."""
+    """A device refined by a run gives plans whose passes, messages and update take the run's time; it survives being
+    written to a file and read."""
     run = read_run(recorded(tmp_path))
     device = replace(find_device("CPU"), messages={"all_reduce": tuple(map(tuple, POINTS))})
     found = refined(device, [run])
     parts = Plan(run.config, found).step.of_stage(0)
     assert parts["forward"] + parts["backward"] == pytest.approx(0.08, rel=1e-3)
     assert parts["optimizer"] == pytest.approx(0.004)
-    plans = [Plan(run.config, one) for one in (device, found)]
-    hidden = [plan.step.of_stage(0)["tensor parallel"] + plan.step.hidden["tensor parallel"] for plan in plans]
-    assert hidden[1] == pytest.approx(hidden[0] * found.messages["all_reduce"][0][1] / 1e-5)
+    assert sum(parts[part] for part in GROUPS if part in parts) == pytest.approx(0.01, rel=1e-3)
+    both = [Plan(run.config, one).speed for one in (replace(found, calibration=device.calibration), found)]
+    sent = next(one for one in step_traffic(Plan(run.config, found).stages[0]) if one.operation == "all_reduce")
+    assert both[1].message(sent) >= both[0].message(sent) > 0
     assert found.calibration.ranges.time >= 0.05 and "refined by a run of 2 ranks" in found.calibration.source
     path = tmp_path / "mine.yaml"
     path.write_text(yaml.safe_dump(device_file(found)))
@@ -71,23 +74,33 @@ def test_unusual_steps_count_for_nothing():
     assert [sum(mean_seconds(run, topology)[rank].values()) for rank in (0, 1)] == [4.0, 4.25]
 
 
+EXPERTS = "--num-experts 4 --expert-model-parallel-size 2 --moe-token-dispatcher-type alltoall"
+RECOMPUTE = "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"
+GROUPS = {"tensor parallel": "tp", "expert parallel": "ep", "data parallel": "dp-cp"}
+
+
 def seen_by(plan: Plan) -> Recorded:
-    """A recorded run whose forward, backward and update take the times of a plan, on each rank."""
+    """A recorded run whose forward, backward, update and messages take the times of a plan, on each rank."""
     steps = {}
     for rank in range(plan.config.parallel_config.world_size):
         parts, at, spans = plan.step.of_stage(0), 0.0, []
         for kind, part in ((Kind.FORWARD, "forward"), (Kind.BACKWARD, "backward"), (Kind.OPTIMIZER, "optimizer")):
             spans.append(Span(rank, kind, part, at, parts[part], 3))
             at += parts[part]
+        for part, group in GROUPS.items():
+            spans.append(Span(rank, Kind.WAITING, f"all_reduce of {group}", at, parts.get(part, 0.0), 3, group))
+            at += parts.get(part, 0.0)
         steps[rank, 3] = [Span(rank, Kind.STEP, "step", 0.0, at, 3), *spans]
     return Recorded(plan.config, steps)
 
 
 def test_runs_of_several_models_tell_kinds_of_operations_apart():
     """Runs made by plans of a machine with known shares (products, attention, elementwise, ...) refine another device
-    so that it predicts a further model on that machine within 1%; the run of one rank gives the factor `alone`."""
+    so that it predicts a further model on that machine within 1%; the run of one rank gives the factor `alone`,
+    messages the waits."""
     assumed = find_device("CPU")
     shares = {"products": 0.6, "attention": 0.2, "elementwise": 0.2, "update": 0.3, "launch": 90e-6, "alone": 1.1}
+    shares |= {"uneven": 0.05, "meeting": 0.1}
     machine = replace(assumed, calibration=replace(assumed.calibration, **shares))
     models = [
         ("--seq-length 256 --hidden-size 256 --ffn-hidden-size 1024 --global-batch-size 4", 2),
@@ -95,13 +108,17 @@ def test_runs_of_several_models_tell_kinds_of_operations_apart():
         ("--seq-length 32 --hidden-size 32 --global-batch-size 8", 2),
         ("--seq-length 128 --hidden-size 32 --vocab-size 30000 --padded-vocab-size 30080 --global-batch-size 4", 2),
         ("--seq-length 256 --hidden-size 256 --ffn-hidden-size 1024 --global-batch-size 4", 1),
+        ("--seq-length 256 --hidden-size 128 --global-batch-size 4 --tensor-model-parallel-size 2", 2),
+        (f"--seq-length 256 --hidden-size 128 --global-batch-size 4 {EXPERTS}", 2),
+        (f"--seq-length 256 --hidden-size 128 --global-batch-size 4 {RECOMPUTE}", 2),
     ]
     runs = [
         seen_by(Plan(config_of(f"{TINY} --max-position-embeddings 2048 {flags}", world), machine))
         for flags, world in models
     ]
     found = refined(assumed, runs)
-    assert found.calibration.alone == pytest.approx(1.1, rel=0.01)
+    for key in ("alone", "uneven", "meeting"):
+        assert getattr(found.calibration, key) == pytest.approx(shares[key], rel=0.01)
     other = config_of(
         f"{TINY} --max-position-embeddings 512 --seq-length 512 --hidden-size 128 --global-batch-size 4", 2
     )

@@ -9,6 +9,7 @@ import shlex
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -19,7 +20,7 @@ from parallel_core.planner import Plan, find_device
 from parallel_core.planner.failures import best_interval, goodput
 from parallel_core.planner.layouts import all_layouts, layout_of, neighbours, without_layout
 from parallel_core.planner.pictures import _steps, memory_svg, ranks_svg
-from parallel_core.planner.report import draw
+from parallel_core.planner.report import draw, spans, step_svg
 from parallel_core.planner.search import Bound
 
 pytestmark = pytest.mark.slow
@@ -118,6 +119,12 @@ def test_a_step_is_drawn(pipelined: Plan, tmp_path: Path):
     assert len({round(end, 1) for end in ends.values()}) == 1
 
 
+def test_a_steps_trace_is_of_the_first_rank_of_each_stage():
+    """A step's trace has the first rank of each stage also where --use-tp-pp-dp-mapping puts stages before replicas."""
+    flags = ["--tensor-model-parallel-size", "2", "--pipeline-model-parallel-size", "2", "--use-tp-pp-dp-mapping"]
+    assert {span.rank for span in spans(plan_of([*SMALL, *flags], 8, "A100"))} == {0, 2}
+
+
 def test_memory_over_the_step_is_drawn(pipelined: Plan):
     """--draw-memory has a line for each stage with the plan's peak; memory rises and falls over the step."""
     picture = memory_svg(pipelined)
@@ -126,6 +133,13 @@ def test_memory_over_the_step_is_drawn(pipelined: Plan):
     steps = [[*_steps(pipelined, stage)] for stage in range(4)]
     assert all(start < stop for one in steps for start, stop, _ in one)
     assert min(size for *_, size in steps[0]) < max(size for *_, size in steps[0]) == pipelined.memory[0].total
+
+
+def test_a_devices_name_is_drawn_as_it_is(pipelined: Plan):
+    """A device's name with characters that SVG reserves stands in the pictures as it is."""
+    plan = replace(pipelined, device=replace(pipelined.device, names=("A & <B>",)))
+    for picture in (step_svg(plan), memory_svg(plan)):
+        assert any("A & <B>" in (text.text or "") for text in ElementTree.fromstring(picture))
 
 
 def test_ranks_are_drawn_on_their_nodes(pipelined: Plan):

@@ -36,7 +36,7 @@ class FirstSamples:
     """The first samples of a data set, over and over (--max_train_samples)."""
 
     def __init__(self, dataset: Samples, samples_per_epoch: int, size: int) -> None:
-        """samples_per_epoch: how many of the first samples. size: the number of samples altogether."""
+        """samples_per_epoch: how many of the first samples, at most all. size: the number of samples altogether."""
         self.dataset, self.samples_per_epoch, self._size = dataset, min(samples_per_epoch, len(dataset)), size
         self.collate = getattr(dataset, "collate", stacked)
 
@@ -88,7 +88,8 @@ class StepLoader:
         prefetch: bool = True,
     ) -> None:
         """sampler: gives the numbers of the samples of one micro-batch after the other. micro_batch_num: micro-batches
-        of each step, or a function from the number of micro-batches given before.
+        of each step, or a function that gives those of the next step from the number of micro-batches given before.
+        Raises ValueError for a number below 1.
         """
         if isinstance(micro_batch_num, int) and micro_batch_num <= 0:
             raise ValueError(
@@ -110,11 +111,16 @@ class StepLoader:
         if not self.prefetch:
             yield from steps
             return
-        with ThreadPoolExecutor(max_workers=1, thread_name_prefix="prefetch") as reader:
+        reader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="prefetch")
+        try:
             coming = reader.submit(next, steps, None)
             while (step := coming.result()) is not None:
                 coming = reader.submit(next, steps, None)
                 yield step
+        finally:
+            # An iterator that is left unfinished may be closed by the garbage collector, in any thread, also in one that
+            # is being started: there waiting for the reader's end may never end.
+            reader.shutdown(wait=False, cancel_futures=True)
 
     def _steps(self) -> Iterator[Batch]:
         micro_batches = iter(self.sampler)
@@ -145,10 +151,13 @@ def build_step_loader(
 ) -> StepLoader:
     """The loader of one data-parallel rank's steps, from sample `consumed_samples` (counted over all ranks) on.
 
-    dataloader_type: "single" reads the data once and in order, "cyclic" in a new random order each epoch, for ever.
-    data_sharding: with "cyclic", each rank shuffles a part of the data of its own; False: all data are shuffled, then
-    dealt to the ranks. drop_last: leave out an incomplete last step. prefetch: read the next step in a thread.
-    Raises ValueError for another dataloader_type, data without a sample, and consumed samples that do not fit.
+    micro_batch_num: this rank's micro-batches of a step, or a function as `StepLoader` takes it. dataloader_type:
+    "single" reads the data once and in order, "cyclic" in a new random order each epoch, for ever. data_sharding: with
+    "cyclic", each rank shuffles a part of the data of its own; False: all data are shuffled, then dealt to the ranks.
+    drop_last: with "single", leave out an incomplete last step. prefetch: read the next step in a thread. Raises
+    ValueError for another dataloader_type, a micro-batch or a number of them below 1, and data without a sample; with
+    "single" where no sample is left; with "cyclic" where the data do not fill a micro-batch of all ranks, and for
+    consumed samples that are no multiple of one.
     """
     places = (len(dataset), consumed_samples, micro_batch_size, data_parallel_rank, data_parallel_size)
     sampler: Iterable[Sequence[int]]

@@ -1,5 +1,7 @@
 """The loader of a step's rows: right rows in order, with and without the thread that reads ahead (`prefetch`)."""
 
+import threading
+
 import numpy as np
 import pytest
 
@@ -85,3 +87,27 @@ def test_mistakes_in_the_flags_are_named():
         build_step_loader(Numbers(8), 0, **places | {"micro_batch_num": 0})
     with pytest.raises(ValueError, match="there is no sample to train on"):
         build_step_loader(Numbers(0), 0, **places)
+
+
+def test_an_unfinished_iteration_ends_without_waiting():
+    """Closing an iterator while its thread reads ahead does not wait for the read: the garbage collector closes one in
+    any thread, where waiting for another thread may never end."""
+    goes_on, reads = threading.Event(), threading.Event()
+
+    class Slow(Numbers):
+        def __getitem__(self, number):
+            if number >= 2:
+                reads.set()
+                goes_on.wait(60)
+            return super().__getitem__(number)
+
+    steps = iter(StepLoader(Slow(8), [[0, 1], [2, 3], [4, 5]], 1, prefetch=True))
+    next(steps)
+    assert reads.wait(60)
+    closing = threading.Thread(target=steps.close)
+    closing.start()
+    closing.join(10)
+    was_closed = not closing.is_alive()
+    goes_on.set()
+    closing.join()
+    assert was_closed
